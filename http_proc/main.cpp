@@ -7,12 +7,17 @@
 #include "http_proc/routes.h"
 #include "http_proc/server/server.h"
 
+#include <nlohmann/json.hpp>
+
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <poll.h>
 #include <string>
 #include <sys/resource.h>
 #include <thread>
@@ -31,6 +36,7 @@ struct Flags {
     std::string run_dir{};
     std::string log_level = "info";
     std::string tool_call_parser{};
+    std::string reasoning_parser{};
     std::string return_routed_experts{};
     bool is_insecure = false;
     bool shows_routes = false;
@@ -43,6 +49,22 @@ struct Flags {
     double body_timeout_s = 0;
     double write_timeout_s = 0;
 };
+
+void add_format_flags(FlagSet& flags, Flags& values) {
+    flags.add(
+        "tool-call-parser",
+        &values.tool_call_parser,
+        "the format of the model's tool calls: " + tool_format_names() +
+            "; auto: as the chat template shows it; empty: calls remain text"
+    );
+    flags.add(
+        "reasoning-parser",
+        &values.reasoning_parser,
+        "the format of the model's thinking: " + thinking_format_names() +
+            ", or two markers with a space between; auto: as the chat template shows it; empty: "
+            "thinking remains text"
+    );
+}
 
 void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
     values.header_bytes_max = static_cast<std::int64_t>(options.limits.header_bytes_max);
@@ -81,12 +103,7 @@ void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
         &options.model_names,
         "another name of the model, besides the tree's name for it; may be given again"
     );
-    flags.add(
-        "tool-call-parser",
-        &values.tool_call_parser,
-        "the format of the model's tool calls: " + tool_format_names() +
-            "; empty: calls remain text"
-    );
+    add_format_flags(flags, values);
     flags.add("header-bytes-max", &values.header_bytes_max, "largest request header, in bytes");
     flags.add("body-bytes-max", &values.body_bytes_max, "largest request body, in bytes");
     flags.add("held-bytes-max", &values.held_bytes_max, "bytes of all bodies and prompts together");
@@ -111,13 +128,23 @@ void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
     flags.add("log-level", &values.log_level, "trace, debug, info, warning, error or off");
 }
 
+constexpr std::string_view kAuto = "auto";
+
+Result<> take_thinking_format(const Flags& values, ServerOptions& options) {
+    options.finds_thinking = values.reasoning_parser == kAuto;
+    if (values.reasoning_parser.empty() || options.finds_thinking) return Ok{};
+    ASSIGN_OR_RETURN(options.formats.thinking, thinking_format_named(values.reasoning_parser));
+    return Ok{};
+}
+
 Result<> take_tool_format(const Flags& values, ServerOptions& options) {
-    if (values.tool_call_parser.empty()) return Ok{};
-    options.tool_format = tool_format_named(values.tool_call_parser);
-    if (options.tool_format) return Ok{};
+    options.finds_calls = values.tool_call_parser == kAuto;
+    if (values.tool_call_parser.empty() || options.finds_calls) return Ok{};
+    options.formats.calls = tool_format_named(values.tool_call_parser);
+    if (options.formats.calls) return Ok{};
     return make_error(
         ErrorCode::kInvalidArgument,
-        "--tool-call-parser is '{}'; accepted are {}",
+        "--tool-call-parser is '{}'; accepted are {} and auto",
         values.tool_call_parser,
         tool_format_names()
     );
@@ -229,6 +256,50 @@ Result<> leave_descriptors(ServerLimits& limits) {
     return Ok{};
 }
 
+// Returns the model's chat template; empty if it has none.
+Result<std::string> chat_template_of(Client& client) {
+    std::optional<Result<messages::TokenizerReply>> reply;
+    client.call(
+        messages::DescribeTokenizer{},
+        std::function<void(Result<messages::TokenizerReply>)>(
+            [&reply](Result<messages::TokenizerReply> answer) { reply = std::move(answer); }
+        )
+    );
+    while (!reply) {  // the call has a timeout of its own
+        ::pollfd ready{.fd = client.ready_fd(), .events = POLLIN, .revents = 0};
+        ::poll(&ready, 1, /*timeout=*/1'000);
+        client.run_callbacks();
+    }
+    if (!*reply) return reply->error();
+    const auto config = nlohmann::json::parse((*reply)->config, nullptr, false);
+    if (!config.is_object()) return std::string();
+    const auto found = config.find("chat_template");
+    return found != config.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+struct Connected {
+    std::unique_ptr<Client> client{};
+    std::string chat_template{};
+};
+
+// Waits until the tree is ready.
+Result<Connected> connect(const std::string& run_dir, bool needs_template) {
+    Connected connected;
+    ASSIGN_OR_RETURN(
+        connected.client,
+        Client::connect(
+            {.run_dir = run_dir,
+             .name = "http",
+             .connect_timeout = kConnectTimeout,
+             .callbacks = CallbackThread::kCaller}
+        )
+    );
+    if (needs_template) {
+        ASSIGN_OR_RETURN(connected.chat_template, chat_template_of(*connected.client));
+    }
+    return connected;
+}
+
 // Runs the server until the launcher says stop. Never returns once it listens.
 int serve(
     const Flags& values,
@@ -246,12 +317,13 @@ int serve(
         return true;
     });
     int exit_code = 0;
-    const auto take_tree = [&](Result<std::unique_ptr<Client>> client) {
-        if (!client) {
-            exit_code = supervision.fail(client.error());
+    const auto take_tree = [&](Result<Connected> connected) {
+        if (!connected) {
+            exit_code = supervision.fail(connected.error());
             return server.stop();
         }
-        context.set_tree(std::make_unique<Tree>(*std::move(client)));
+        context.find_formats(connected->chat_template);
+        context.set_tree(std::make_unique<Tree>(std::move(connected->client)));
         server.watch(context.tree().client().ready_fd(), [&context] {
             context.tree().client().run_callbacks();
             return true;
@@ -265,14 +337,10 @@ int serve(
     };
     // Waits until the tree is ready, hence the thread. The thread may outlive the loop: an
     // abandoned start ends the process below without it.
-    std::thread([&server, &take_tree, run_dir = values.run_dir] {
-        auto client = std::make_shared<Result<std::unique_ptr<Client>>>(Client::connect(
-            {.run_dir = run_dir,
-             .name = "http",
-             .connect_timeout = kConnectTimeout,
-             .callbacks = CallbackThread::kCaller}
-        ));
-        server.post([client, &take_tree] { take_tree(std::move(*client)); });
+    const bool needs_template = options.finds_calls || options.finds_thinking;
+    std::thread([&server, &take_tree, needs_template, run_dir = values.run_dir] {
+        auto connected = std::make_shared<Result<Connected>>(connect(run_dir, needs_template));
+        server.post([connected, &take_tree] { take_tree(std::move(*connected)); });
     }).detach();
     if (supervision.fd() >= 0) {
         server.watch(supervision.fd(), [&] {
@@ -308,6 +376,8 @@ int main_with(int argc, char** argv) {
     }
     if (auto taken = take_limits(values, options); !taken) return flags.fail(taken.error());
     if (auto taken = take_tool_format(values, options); !taken) return flags.fail(taken.error());
+    if (auto taken = take_thinking_format(values, options); !taken)
+        return flags.fail(taken.error());
     if (auto taken = take_vllm_routes(values, options); !taken) return flags.fail(taken.error());
     if (auto logging = init_logging("http_proc", values.log_level); !logging)
         return flags.fail(logging.error());

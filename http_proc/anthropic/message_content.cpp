@@ -10,38 +10,76 @@ void write_text_block(JsonWriter& json, std::string_view text) {
     json.key("citations").null().end_object();
 }
 
+// Clients require a signature, which only Anthropic's own servers check.
+void write_thinking_block(JsonWriter& json, std::string_view thinking) {
+    json.begin_object().key("type").string("thinking").key("thinking").string(thinking);
+    json.key("signature").string("").end_object();
+}
+
 // `input` is JSON.
 void write_call_block(
-    JsonWriter& json, const AssistantTurn& turn, const ToolCall& call, std::string_view input
+    JsonWriter& json,
+    const AssistantTurn& turn,
+    std::string_view id,
+    std::string_view name,
+    std::string_view input
 ) {
     json.begin_object().key("type").string("tool_use");
-    json.key("id").string(turn.call_id(kCallPrefix));
-    json.key("name").string(call.name).key("input").raw(input).end_object();
+    json.key("id").string(turn.call_id(kCallPrefix, id));
+    json.key("name").string(name).key("input").raw(input).end_object();
 }
 
 }  // namespace
 
-void write_content(JsonWriter& json, const AssistantTurn& turn, const ToolCallParser::Part& said) {
+void write_content(JsonWriter& json, const AssistantTurn& turn, const TurnPieces& pieces) {
     json.begin_array();
-    said.visit(
-        [&](std::string_view text) { write_text_block(json, text); },
-        [&](const ToolCall& call) { write_call_block(json, turn, call, call.arguments); }
-    );
+    for (const TurnItem& item : whole_items(pieces)) {
+        switch (item.kind) {
+            case TurnItem::Kind::kText:
+                write_text_block(json, item.text);
+                break;
+            case TurnItem::Kind::kThinking:
+                write_thinking_block(json, item.text);
+                break;
+            case TurnItem::Kind::kCall:
+                write_call_block(json, turn, item.call.id, item.call.name, item.call.arguments);
+        }
+    }
     json.end_array();
 }
 
 void MessageContentEvents::add(
-    EventStream& stream, const AssistantTurn& turn, const ToolCallParser::Part& said
+    EventStream& stream, const AssistantTurn& turn, const TurnPieces& pieces
 ) {
-    said.visit(
-        [&](std::string_view text) { add_text(stream, text); },
-        [&](const ToolCall& call) { add_call(stream, turn, call); }
-    );
+    for (const TurnPiece& piece : pieces.list()) {
+        switch (piece.kind) {
+            case TurnPiece::Kind::kText:
+                add_run(stream, Kind::kText, piece.text);
+                break;
+            case TurnPiece::Kind::kThinking:
+                add_run(stream, Kind::kThinking, piece.text);
+                break;
+            case TurnPiece::Kind::kCall:
+                begin_call(stream, turn, piece);
+                break;
+            case TurnPiece::Kind::kArguments:
+                write_delta(stream, "input_json_delta", "partial_json", piece.text);
+                break;
+            case TurnPiece::Kind::kCallEnd:
+            case TurnPiece::Kind::kCallBroken:
+                end(stream);
+        }
+    }
 }
 
 void MessageContentEvents::end(EventStream& stream) {
-    if (is_in_text_) write_stop(stream);
-    is_in_text_ = false;
+    if (!open_) return;
+    if (open_ == Kind::kThinking) write_delta(stream, "signature_delta", "signature", "");
+    JsonWriter& json = stream.begin_event("content_block_stop").begin_object();
+    json.key("type").string("content_block_stop").key("index").integer(index_).end_object();
+    stream.end_event();
+    ++index_;
+    open_.reset();
 }
 
 JsonWriter& MessageContentEvents::begin_block(EventStream& stream) const {
@@ -50,42 +88,42 @@ JsonWriter& MessageContentEvents::begin_block(EventStream& stream) const {
     return json.key("content_block");
 }
 
-void MessageContentEvents::add_text(EventStream& stream, std::string_view text) {
-    if (!is_in_text_) {
+void MessageContentEvents::add_run(EventStream& stream, Kind kind, std::string_view text) {
+    const bool is_text = kind == Kind::kText;
+    if (open_ != kind) {
+        end(stream);
         JsonWriter& begin = begin_block(stream);
-        write_text_block(begin, "");
+        is_text ? write_text_block(begin, "") : write_thinking_block(begin, "");
         begin.end_object();
         stream.end_event();
-        is_in_text_ = true;
+        open_ = kind;
     }
-    JsonWriter& json = stream.begin_event("content_block_delta").begin_object();
-    json.key("type").string("content_block_delta").key("index").integer(index_);
-    json.key("delta").begin_object().key("type").string("text_delta");
-    json.key("text").string(text).end_object().end_object();
-    stream.end_event();
+    if (is_text) {
+        write_delta(stream, "text_delta", "text", text);
+    } else {
+        write_delta(stream, "thinking_delta", "thinking", text);
+    }
 }
 
-void MessageContentEvents::add_call(
-    EventStream& stream, const AssistantTurn& turn, const ToolCall& call
+void MessageContentEvents::begin_call(
+    EventStream& stream, const AssistantTurn& turn, const TurnPiece& call
 ) {
     end(stream);
     JsonWriter& begin = begin_block(stream);
-    write_call_block(begin, turn, call, "{}");  // its input follows as a delta
+    write_call_block(begin, turn, call.id, call.text, "{}");  // its input follows in deltas
     begin.end_object();
     stream.end_event();
-    JsonWriter& json = stream.begin_event("content_block_delta").begin_object();
-    json.key("type").string("content_block_delta").key("index").integer(index_);
-    json.key("delta").begin_object().key("type").string("input_json_delta");
-    json.key("partial_json").string(call.arguments).end_object().end_object();
-    stream.end_event();
-    write_stop(stream);
+    open_ = Kind::kCall;
 }
 
-void MessageContentEvents::write_stop(EventStream& stream) {
-    JsonWriter& json = stream.begin_event("content_block_stop").begin_object();
-    json.key("type").string("content_block_stop").key("index").integer(index_).end_object();
+void MessageContentEvents::write_delta(
+    EventStream& stream, std::string_view type, std::string_view member, std::string_view text
+) const {
+    JsonWriter& json = stream.begin_event("content_block_delta").begin_object();
+    json.key("type").string("content_block_delta").key("index").integer(index_);
+    json.key("delta").begin_object().key("type").string(type);
+    json.key(member).string(text).end_object().end_object();
     stream.end_event();
-    ++index_;
 }
 
 }  // namespace pitstop::http

@@ -5,6 +5,7 @@
 #include "http_proc/anthropic/routes.h"
 #include "http_proc/generation/chat_answer.h"
 #include "http_proc/generation/request_checks.h"
+#include "http_proc/generation/turn_prompt.h"
 #include "http_proc/server/errors.h"
 
 #include <utility>
@@ -25,6 +26,7 @@ struct Message : ChatAnswer {
         RETURN_IF_ERROR(check_is_json(exchange.request()));
         ASSIGN_OR_RETURN(ChatCall call, parse_anthropic_messages(exchange.request().body));
         RETURN_IF_ERROR(read_adapter_of(exchange, call.model, call.request.adapter));
+        RETURN_IF_ERROR(check_thinking(call.thinking, exchange.server().formats().thinking));
         return Message(exchange, std::move(call));
     }
     static Response refusal(const Error& error) {
@@ -76,11 +78,11 @@ void Message::write_usage(JsonWriter& json) const {
 }
 
 void Message::write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs) {
-    const ToolCallParser::Part said = turn.append(outputs.front());
+    const TurnPieces pieces = turn.append(outputs.front());
     json.begin_object();
     write_head(json);
     json.key("content");
-    write_content(json, turn, said);
+    write_content(json, turn, pieces);
     write_stop(json, outputs.front().finish ? &*outputs.front().finish : nullptr);
     write_usage(json);
     write_own_members(json);
@@ -132,10 +134,11 @@ Task<Response> count_tokens(Exchange& exchange) {
     if (!call) co_return Message::refusal(call.error());
     if (const auto known = check_model(exchange, call->model); !known)
         co_return Message::refusal(known.error());
-    const Result<std::vector<TokenId>> ids = co_await tokens_of_chat(exchange, *call);
-    if (!ids) co_return Message::refusal(ids.error());
+    const Result<TurnPrompt> prompt =
+        co_await prompt_of_turn(exchange, call->chat, call->forced_call);
+    if (!prompt) co_return Message::refusal(prompt.error());
     JsonWriter json;
-    json.begin_object().key("input_tokens").integer(static_cast<std::int64_t>(ids->size()));
+    json.begin_object().key("input_tokens").integer(static_cast<std::int64_t>(prompt->ids.size()));
     co_return Response::json_text(200, json.end_object().take());
 }
 

@@ -76,16 +76,24 @@ void read_tool_choice(FieldReader& fields, ChatCall& call) {
     force_call(fields, std::move(forced), call);
 }
 
-// Reads the thinking settings for the template. The answer does not separate thinking from
-// other output.
-void read_thinking(FieldReader& fields, OrderedJson& variables) {
+// Reads the thinking settings for the template.
+void read_thinking(FieldReader& fields, ChatCall& call, OrderedJson& variables) {
     const Json* given = fields.find("thinking");
     if (given == nullptr) return;
     const std::string type = type_of(*given);
     if (type == "enabled" || type == "between_tools")
         return fields.refuse(
-            "thinking", "thinking is not separated from other output; accepted is disabled"
+            "thinking",
+            "no token is forced, so there is no budget_tokens; accepted are adaptive and disabled"
         );
+    const auto display = given->is_object() ? given->find("display") : given->end();
+    if (given->is_object() && display != given->end() && !asks_for_nothing(*display)) {
+        if (*display != "omitted")
+            return fields.refuse(
+                "thinking", "thinking is shown as it was written; accepted as display is omitted"
+            );
+        call.thinking.is_included = false;
+    }
     if (type == "disabled") {
         variables["enable_thinking"] = false;
     } else if (type != "adaptive") {  // the model decides
@@ -201,7 +209,7 @@ Result<ChatCall> parse(std::string_view text, bool has_output) {
         fields.fail("messages", "a list of at least one message");
     refuse_by_name(fields);
     read_tool_choice(fields, call);
-    read_thinking(fields, variables);
+    read_thinking(fields, call, variables);
     read_output_config(fields, variables);
     read_chat_call(fields, call);
     read_stops(fields, call);

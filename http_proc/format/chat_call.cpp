@@ -43,6 +43,7 @@ constexpr std::array kNotHere{
 
 void read_chat_call(FieldReader& fields, ChatCall& call) {
     refuse_unsupported(fields);
+    read_thinking_fields(fields, call.thinking);
     refuse_routed_experts(fields, "/generate, completions and chats answer with them");
     for (const NotHere& entry : kNotHere) {
         const Json* given = fields.find(entry.name);

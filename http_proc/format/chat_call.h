@@ -6,6 +6,7 @@
 #include "http_proc/format/chat_prompt.h"
 #include "http_proc/format/forced_call.h"
 #include "http_proc/format/json_body.h"
+#include "http_proc/format/thinking_fields.h"
 #include "messages/generation.h"
 
 #include <nlohmann/json_fwd.hpp>
@@ -26,6 +27,7 @@ struct ChatCall {
     bool takes_one_call = false;  // the output after its first tool call is dropped
     std::optional<ForcedCall> forced_call{};
     bool wants_token_ids = false;
+    ThinkingFields thinking{};
 };
 
 // Reads the engine's own fields: sampling, placement, names, `chat_template` and

@@ -21,7 +21,10 @@ constexpr std::string_view kAdapterIsModel =
     "name the adapter as the model or as lora_path, outside of sampling_params";
 constexpr std::string_view kNotKept = "the engine does not keep hidden states";
 constexpr std::string_view kNoCode = "code is not run";
-constexpr std::string_view kNoThinking = "thinking is not separated from other output";
+constexpr std::string_view kNoBudget =
+    "no token is forced, so thinking ends where the model ends it";
+constexpr std::string_view kNoThinking =
+    "/v1/chat/completions separates thinking, with --reasoning-parser";
 constexpr std::string_view kOneEngine = "one engine does both prefill and decode";
 constexpr std::string_view kLists = "top logprobs are returned as lists";
 constexpr std::string_view kNoBeams = "samples are drawn once each";
@@ -45,8 +48,8 @@ constexpr std::array kUnsupported{
     Unsupported{"watermark", kNoWatermarks},
     Unsupported{"watermarking", kNoWatermarks},
     Unsupported{"repetition_detection", "outputs end by their length and stops"},
-    Unsupported{"thinking_token_budget", kNoThinking},
-    Unsupported{"max_thinking_tokens", kNoThinking},
+    Unsupported{"thinking_token_budget", kNoBudget},
+    Unsupported{"max_thinking_tokens", kNoBudget},
     Unsupported{"require_reasoning", kNoThinking},
     Unsupported{"lora_request", kAdapterIsModel},
     Unsupported{"lora_id", kAdapterIsModel},
@@ -110,9 +113,6 @@ void refuse_other_values(FieldReader& fields) {
         "the model is not told of it; accepted is medium",
         [](const Json& value) { return value == "medium"; }
     );
-    refuse_unless("include_reasoning", kNoThinking, [](const Json& value) {
-        return value == true;
-    });
     refuse_unless("beam_width", kNoBeams, [](const Json& value) { return value == 1; });
     refuse_unless(
         "prompt_logprob_start",

@@ -58,7 +58,7 @@ std::optional<ToolCall> call_of(const OrderedJson& json) {
     if (!json.is_object()) return std::nullopt;
     const auto name = json.find("name");
     if (name == json.end() || !name->is_string()) return std::nullopt;
-    ToolCall call{.name = name->get<std::string>(), .arguments = "{}"};
+    ToolCall call{.name = name->get<std::string>(), .arguments = "{}", .id = {}};
     auto arguments = json.find("arguments");
     if (arguments == json.end()) arguments = json.find("parameters");
     if (arguments == json.end() || arguments->is_null()) return call;
@@ -98,6 +98,17 @@ std::optional<ToolFormat> tool_format_named(std::string_view name) {
     const auto found = std::ranges::find(kToolFormats, name, &ToolFormatName::name);
     if (found == kToolFormats.end()) return std::nullopt;
     return found->format;
+}
+
+std::optional<ToolFormat> tool_format_in(std::string_view chat_template) {
+    const auto has = [&](std::string_view text) {
+        return chat_template.find(text) != std::string_view::npos;
+    };
+    if (has(kMistralOpen)) return ToolFormat::kMistral;
+    if (has(kPythonTag)) return ToolFormat::kLlama3;
+    const bool is_of_json = has("\"name\"") || has("\\\"name\\\"");
+    if (has(kHermesOpen) && is_of_json) return ToolFormat::kHermes;
+    return std::nullopt;
 }
 
 std::string tool_format_names() {
@@ -266,7 +277,7 @@ ToolCallParser::Step ToolCallParser::step_mistral(Part& part, bool is_end) {
     } else if (end) {
         const auto arguments = parsed(json.substr(0, *end));
         if (arguments && arguments->is_object())
-            calls.push_back({.name = std::string(name), .arguments = dumped(*arguments)});
+            calls.push_back({.name = std::string(name), .arguments = dumped(*arguments), .id = {}});
     }
     if (calls.empty()) {
         give_up(part, State::kText);

@@ -11,6 +11,8 @@
 // Bounded: by the output; a piece costs time in its own length, whatever is held back.
 #pragma once
 
+#include "http_proc/format/turn_pieces.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -44,14 +46,9 @@ inline constexpr std::array<ToolFormatName, 6> kToolFormats{{
     {"mistral", ToolFormat::kMistral},
 }};
 [[nodiscard]] std::optional<ToolFormat> tool_format_named(std::string_view name);
+// Finds the format in a model's chat template; nothing if the template shows none of these.
+[[nodiscard]] std::optional<ToolFormat> tool_format_in(std::string_view chat_template);
 [[nodiscard]] std::string tool_format_names();  // "hermes, qwen, ..."
-
-struct ToolCall {
-    std::string name{};
-    std::string arguments{};  // JSON: an object, members in the model's order
-
-    friend bool operator==(const ToolCall&, const ToolCall&) = default;
-};
 
 // Finds the end of a JSON object or list that arrives in pieces, by counting brackets outside of
 // strings. Does not check that it is valid JSON.

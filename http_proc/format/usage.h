@@ -4,6 +4,7 @@
 #include "messages/generation.h"
 
 #include <cstdint>
+#include <optional>
 
 namespace pitstop::http {
 
@@ -13,6 +14,8 @@ struct Usage {
     std::int64_t cached_tokens = 0;  // of the prompt
     // of the prompt: cached without the state after them, so computed again
     std::int64_t replayed_tokens = 0;
+    // of the output, with the markers; null: thinking is not separated
+    std::optional<std::int64_t> thinking_tokens{};
 
     void add(const messages::OutputChunk& chunk) {
         completion_tokens += static_cast<std::int64_t>(chunk.tokens.size());

@@ -2,29 +2,117 @@
 
 #include "http_proc/server/tree.h"
 
+#include <cstddef>
 #include <utility>
 
 namespace pitstop::http {
 
-ToolCallParser::Part AssistantTurn::append(messages::OutputChunk& chunk) {
-    if (!parser_) return {.text = std::move(chunk.text)};
-    if (is_over_) return {};
-    if (!chunk.text.empty()) chunk.text.insert(0, std::exchange(opening_, {}));
-    ToolCallParser::Part part = parser_->append(chunk.text);
-    if (chunk.finish) part.append(parser_->finish());
-    if (calls_ == Calls::kOne && !part.calls.empty()) {
-        is_over_ = true;
-        part.text.resize(part.places.front());
-        part.calls.resize(1);
-        part.places.resize(1);
-    }
-    return part;
+AssistantTurn::AssistantTurn(Args args) : args_(std::move(args)) {
+    if (args_.calls_format) calls_.emplace(*args_.calls_format);
+    if (!args_.thinking_format || !args_.opening.empty()) return;
+    thinking_.emplace(*args_.thinking_format, args_.start);
+    if (args_.texts != nullptr) token_thinking_.emplace(*args_.thinking_format, args_.start);
 }
 
-std::string AssistantTurn::call_id(std::string_view prefix) const {
+TurnPieces AssistantTurn::append(messages::OutputChunk& chunk) {
+    TurnPieces pieces;
+    count_tokens(chunk);
+    if (is_over_) return pieces;
+    const bool is_end = chunk.finish.has_value();
+    if (!chunk.text.empty()) chunk.text.insert(0, std::exchange(args_.opening, {}));
+    if (!thinking_) {
+        add_answer(chunk.text, is_end, pieces);
+    } else {
+        ThinkingParser::Part part = thinking_->append(chunk.text);
+        if (is_end) {
+            const ThinkingParser::Part last = thinking_->finish();
+            part.thinking += last.thinking;
+            part.answer += last.answer;
+        }
+        add_thinking(part.thinking, pieces);
+        if ((thinking_->is_in_answer() || is_end) && !held_thinking_.empty())
+            pieces.add_thinking(std::exchange(held_thinking_, {}));
+        add_answer(part.answer, is_end, pieces);
+    }
+    drop_after_first_call(pieces);
+    return pieces;
+}
+
+void AssistantTurn::count_tokens(const messages::OutputChunk& chunk) {
+    if (!token_thinking_) return;
+    for (const TokenId id : chunk.tokens) {
+        if (token_thinking_->is_in_answer()) return;
+        const ThinkingParser::Part part = token_thinking_->append(args_.texts->bytes_of(id));
+        const std::string& call = args_.thinking_format->interrupted_by;
+        if (!call.empty() && part.answer.starts_with(call)) return;  // the call's token
+        num_undecided_tokens_ += 1;
+        if (!token_thinking_->has_thought()) continue;
+        num_thinking_tokens_ += std::exchange(num_undecided_tokens_, 0);
+    }
+}
+
+void AssistantTurn::add_thinking(std::string_view text, TurnPieces& pieces) {
+    switch (args_.thinking) {
+        case Thinking::kInPieces:
+            pieces.add_thinking(text);
+            break;
+        case Thinking::kWhole:
+            held_thinking_ += text;
+            break;
+        case Thinking::kHidden:
+            break;
+    }
+}
+
+void AssistantTurn::add_answer(std::string_view text, bool is_end, TurnPieces& pieces) {
+    if (!calls_) return pieces.add_text(text);
+    ToolCallParser::Part part = calls_->append(text);
+    if (is_end) part.append(calls_->finish());
+    part.visit(
+        [&](std::string_view words) { pieces.add_text(words); },
+        [&](const ToolCall& call) {
+            pieces.begin_call(call.name, call.id, {});
+            pieces.add_arguments(call.arguments, {});
+            pieces.end_call({});
+        }
+    );
+}
+
+void AssistantTurn::drop_after_first_call(TurnPieces& pieces) {
+    for (std::size_t i = 0; i < pieces.list().size(); ++i) {
+        if (pieces.list()[i].kind != TurnPiece::Kind::kCallEnd) continue;
+        has_calls_ = true;
+        if (args_.calls != Calls::kOne) return;
+        is_over_ = true;
+        return pieces.resize(i + 1);
+    }
+}
+
+std::string AssistantTurn::call_id(std::string_view prefix, std::string_view given) const {
+    if (!given.empty()) return std::string(given);
     // Mistral's template refuses ids of any other length.
-    if (format_ == ToolFormat::kMistral) return Tree::random_id().substr(0, 9);
+    if (args_.calls_format == ToolFormat::kMistral) return Tree::random_id().substr(0, 9);
     return std::string(prefix) + Tree::random_id().substr(0, 24);
+}
+
+AssistantTurn::Args turn_args(
+    const OutputFormats& formats,
+    bool has_tools,
+    bool takes_one_call,
+    const ThinkingFields& thinking
+) {
+    using Thinking = AssistantTurn::Thinking;
+    AssistantTurn::Args args;
+    if (has_tools) args.calls_format = formats.calls;
+    if (takes_one_call) args.calls = AssistantTurn::Calls::kOne;
+    if (!thinking.is_separate) return args;
+    args.thinking_format = formats.thinking;
+    if (!thinking.is_included) {
+        args.thinking = Thinking::kHidden;
+    } else if (!thinking.is_streamed) {
+        args.thinking = Thinking::kWhole;
+    }
+    return args;
 }
 
 }  // namespace pitstop::http

@@ -1,46 +1,88 @@
-// Follows the assistant's turn in one answer: its text, and tool calls if these are looked for.
+// Follows the assistant's turn in one answer: its text, its thinking, and its tool calls, as far as
+// these are looked for.
 #pragma once
 
+#include "http_proc/format/thinking.h"
+#include "http_proc/format/thinking_fields.h"
 #include "http_proc/format/tool_calls.h"
+#include "http_proc/format/turn_pieces.h"
+#include "http_proc/server/server_context.h"
+#include "http_proc/server/token_texts.h"
 #include "messages/generation.h"
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 
 namespace pitstop::http {
 
 class AssistantTurn {
   public:
-    enum class Calls {
+    enum class Calls : std::uint8_t {
         kAny,
-        kOne,  // the output after the first call is dropped
+        kOne,  // the output after the first whole call is dropped
+    };
+    enum class Thinking : std::uint8_t {
+        kInPieces,
+        kWhole,   // in one piece, when it has ended
+        kHidden,  // left out, and counted
     };
 
-    // Without a format all output is text. `opening` begins the turn and was appended to the
-    // prompt: it is passed on with the first output.
-    explicit AssistantTurn(
-        std::optional<ToolFormat> format = {}, Calls calls = Calls::kAny, std::string opening = {}
-    )
-        : format_(format), calls_(calls), opening_(std::move(opening)) {
-        if (format) parser_.emplace(*format);
-    }
+    struct Args {
+        std::optional<ToolFormat> calls_format{};  // null: calls are text
+        Calls calls = Calls::kAny;
+        // Begins the turn and was appended to the prompt: passed on with the first output. After
+        // it there is no thinking.
+        std::string opening{};
+        std::optional<ThinkingFormat> thinking_format{};  // null: thinking is text
+        ThinkingParser::Start start = ThinkingParser::Start::kOutside;
+        Thinking thinking = Thinking::kInPieces;
+        const TokenTexts* texts = nullptr;  // to count the tokens of thinking; null: none counted
 
-    // Adds a chunk's text, and returns the text and calls that are decided so far.
-    [[nodiscard]] ToolCallParser::Part append(messages::OutputChunk& chunk);
-    [[nodiscard]] bool has_calls() const { return parser_ && parser_->has_calls(); }
+        // Whether a marker may be a special token, which the output must then keep.
+        [[nodiscard]] bool reads_special_tokens() const {
+            return calls_format || (thinking_format && thinking_format->has_special_markers);
+        }
+    };
 
-    // Makes an id for a call: nine letters and digits if the model's template accepts no other,
-    // else `prefix` and 24 digits.
-    [[nodiscard]] std::string call_id(std::string_view prefix) const;
+    AssistantTurn() = default;
+    explicit AssistantTurn(Args args);
+
+    // Adds a chunk's text, and returns the pieces that are decided so far.
+    [[nodiscard]] TurnPieces append(messages::OutputChunk& chunk);
+    // Whether there was a whole call.
+    [[nodiscard]] bool has_calls() const { return has_calls_; }
+    // The tokens of thinking so far, with its markers.
+    [[nodiscard]] std::int64_t num_thinking_tokens() const { return num_thinking_tokens_; }
+
+    // Returns the id that the model gave the call; else makes one: nine letters and digits if the
+    // model's template accepts no other, else `prefix` and 24 digits.
+    [[nodiscard]] std::string call_id(std::string_view prefix, std::string_view given) const;
 
   private:
-    std::optional<ToolFormat> format_;
-    Calls calls_;
-    std::string opening_{};
-    std::optional<ToolCallParser> parser_{};
+    void count_tokens(const messages::OutputChunk& chunk);
+    void add_thinking(std::string_view text, TurnPieces& pieces);
+    void add_answer(std::string_view text, bool is_end, TurnPieces& pieces);
+    void drop_after_first_call(TurnPieces& pieces);
+
+    Args args_{};
+    std::optional<ToolCallParser> calls_{};
+    std::optional<ThinkingParser> thinking_{};
+    std::optional<ThinkingParser> token_thinking_{};  // reads token by token, for the count
+    std::string held_thinking_{};                     // for Thinking::kWhole
+    std::int64_t num_thinking_tokens_ = 0;
+    std::int64_t num_undecided_tokens_ = 0;  // before it is known whether there is thinking
+    bool has_calls_ = false;
     bool is_over_ = false;
 };
+
+// Returns what is looked for in the turns of a request, before its prompt is known.
+[[nodiscard]] AssistantTurn::Args turn_args(
+    const OutputFormats& formats,
+    bool has_tools,
+    bool takes_one_call,
+    const ThinkingFields& thinking
+);
 
 }  // namespace pitstop::http

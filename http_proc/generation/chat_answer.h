@@ -26,6 +26,7 @@ struct ChatAnswer {
     std::vector<Prompt> prompts{};
     const TokenTexts* texts = nullptr;
 
+    AssistantTurn::Args turn_args{};
     AssistantTurn turn{};
     Usage usage{};
     std::vector<messages::Span> spans{};
@@ -37,7 +38,8 @@ struct ChatAnswer {
 
     [[nodiscard]] bool is_streamed() const { return call.is_streamed; }
     [[nodiscard]] const std::string& named_model() const { return call.model; }
-    [[nodiscard]] bool wants_texts() const { return false; }
+    // Tokens of thinking are counted by their texts.
+    [[nodiscard]] bool wants_texts() const { return turn_args.thinking_format.has_value(); }
     [[nodiscard]] std::string rid_of(std::size_t /*index*/) const { return answer_id + "-0"; }
     Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
     void add_sample(std::size_t /*prompt*/, const messages::Generate& /*request*/) {}
@@ -47,12 +49,6 @@ struct ChatAnswer {
     // Writes pitstop's own members: which weights made which tokens, and the tokens if requested.
     void write_own_members(JsonWriter& json) const;
 };
-
-// Asks the tree for the tokens of a chat's prompt, with the beginning of a forced call.
-// Errors: kUnsupported if the model has no template for it; those of check_forced_call.
-[[nodiscard]] Task<Result<std::vector<TokenId>>> tokens_of_chat(
-    Exchange& exchange, const ChatCall& call
-);
 
 // Returns the HTTP status of an error of these two routes. A name in use is the caller's mistake,
 // and so is a chat for a model without a template for it.

@@ -1,11 +1,12 @@
 // Serves OpenAI's /v1/chat/completions, with the extras of SGLang and vLLM. The model's chat
-// template makes the prompt from the messages (tokenizer_proc/chat_template.h). Tool calls are
-// parsed from the model's output if --tool-call-parser names their format (tool_calls.h).
-#include "http_proc/format/tool_calls.h"
+// template makes the prompt from the messages (tokenizer_proc/chat_template.h). Tool calls and
+// thinking are parsed from the model's output if --tool-call-parser and --reasoning-parser name
+// their format.
+#include "http_proc/format/turn_pieces.h"
 #include "http_proc/format/versions.h"
 #include "http_proc/generation/assistant_turn.h"
-#include "http_proc/generation/prompts.h"
 #include "http_proc/generation/request_checks.h"
+#include "http_proc/generation/turn_prompt.h"
 #include "http_proc/openai/answer.h"
 #include "http_proc/openai/chat_request.h"
 #include "http_proc/openai/routes.h"
@@ -28,7 +29,7 @@ struct ChatChoice {
     Usage usage{};
     bool has_begun = false;  // the first delta with the role was sent
     AssistantTurn turn{};
-    std::int64_t num_calls = 0;  // calls reported so far
+    std::int64_t num_calls = 0;  // calls begun so far
 };
 
 struct Chat : OpenAiAnswer {
@@ -39,9 +40,10 @@ struct Chat : OpenAiAnswer {
     bool wants_prompt_text = false;
     std::string prompt_text{};
     std::vector<TokenId> prompt_ids{};
-    std::optional<ToolFormat> tool_format{};  // the format of the calls to look for
-    bool takes_one_call = false;              // the output after the first call is dropped
-    std::string opening{};                    // the beginning of a forced call
+    std::optional<ForcedCall> forced_call{};
+    bool takes_one_call = false;  // the output after the first call is dropped
+    bool shows_thinking = false;  // separates it, and does not leave it out
+    AssistantTurn::Args turn{};   // of every choice
     std::vector<ChatChoice> choices{};
 
     Chat(Exchange& exchange, OpenAiChat call);
@@ -51,8 +53,9 @@ struct Chat : OpenAiAnswer {
         ASSIGN_OR_RETURN(OpenAiChat call, parse_openai_chat(exchange.request().body));
         RETURN_IF_ERROR(read_adapter_of(exchange, call.options.model, call.options.adapter));
         RETURN_IF_ERROR(finish_routes(exchange, call.options.n, call.options));
-        RETURN_IF_ERROR(check_forced_call(call.forced_call, exchange.server().options().tool_format)
-        );
+        const OutputFormats& formats = exchange.server().formats();
+        RETURN_IF_ERROR(check_forced_call(call.forced_call, formats.calls));
+        RETURN_IF_ERROR(check_thinking(call.thinking, formats.thinking));
         return Chat(exchange, std::move(call));
     }
     // A chat for a model without a template for it is the caller's mistake, too.
@@ -60,15 +63,14 @@ struct Chat : OpenAiAnswer {
         if (error.code != ErrorCode::kUnsupported) return openai_refusal(error);
         return error_response(kDialect, 400, error.message);
     }
+    // Tokens of thinking are counted by their texts.
+    [[nodiscard]] bool wants_texts() const {
+        return OpenAiAnswer::wants_texts() || turn.thinking_format;
+    }
     Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
     void add_sample(std::size_t /*prompt*/, const messages::Generate& /*request*/) {
         add_routes();
-        ChatChoice& choice = choices.emplace_back();
-        choice.turn = AssistantTurn(
-            tool_format,
-            takes_one_call ? AssistantTurn::Calls::kOne : AssistantTurn::Calls::kAny,
-            opening
-        );
+        choices.emplace_back().turn = AssistantTurn(turn);
     }
     bool handle_event(Generation::Event& event) {
         choices[event.index].usage.add(event.chunk);
@@ -80,7 +82,9 @@ struct Chat : OpenAiAnswer {
     void write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs);
 
     void write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) const;
-    void write_part(JsonWriter& json, ChatChoice& choice, const ToolCallParser::Part& part) const;
+    void write_message(JsonWriter& json, ChatChoice& choice, const TurnPieces& pieces) const;
+    void write_delta(JsonWriter& json, ChatChoice& choice, const TurnPieces& pieces) const;
+    void write_thinking(JsonWriter& json, std::string_view thinking) const;
     void write_rest_of_choice(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk);
     void write_prompt(JsonWriter& json, const messages::PromptLogprobs* shown) const;
     void begin_choice(JsonWriter& json, std::size_t index) const;
@@ -96,29 +100,29 @@ Chat::Chat(Exchange& exchange, OpenAiChat call)
       chat(std::move(call.chat)),
       has_logprobs(call.has_logprobs),
       wants_prompt_text(call.wants_prompt_text),
+      forced_call(std::move(call.forced_call)),
       takes_one_call(call.takes_one_call) {
     logprobs = shown_logprobs(
         options, has_logprobs, call.top_logprobs, exchange.tree().hello().vocab_size
     );
-    if (call.has_tools) tool_format = exchange.server().options().tool_format;
-    if (call.forced_call) opening = call.forced_call->opening(*tool_format);
+    turn = turn_args(exchange.server().formats(), call.has_tools, takes_one_call, call.thinking);
+    shows_thinking = turn.thinking_format && call.thinking.is_included;
     Prompt& only = prompts.emplace_back(prompt());
     only.num_kept = 1;
     only.request.input_ids = std::move(call.input_ids);
-    // Some models' markers of calls are special tokens.
-    if (tool_format) only.request.sampling.skip_special_tokens = false;
+    if (turn.reads_special_tokens()) only.request.sampling.skip_special_tokens = false;
 }
 
 Task<Result<>> Chat::complete(Exchange& exchange, Prompt& prompt) {
-    if (!prompt.request.input_ids) {
-        Result<messages::TokenizeReply> rendered = co_await ask(exchange, chat.question());
-        if (!rendered) co_return rendered.error();
-        prompt.request.input_ids = std::move(rendered->ids);
-        if (wants_prompt_text) prompt_text = std::move(rendered->text) + opening;
-    }
-    Result<> appended = co_await append_text(exchange, opening, *prompt.request.input_ids);
-    if (!appended) co_return appended;
-    prompt_ids = *prompt.request.input_ids;
+    Result<TurnPrompt> made =
+        co_await prompt_of_turn(exchange, chat, forced_call, std::move(prompt.request.input_ids));
+    if (!made) co_return made.error();
+    turn.opening = std::move(made->opening);
+    turn.start = made->start;
+    turn.texts = texts;
+    if (wants_prompt_text) prompt_text = std::move(made->text);
+    prompt_ids = made->ids;
+    prompt.request.input_ids = std::move(made->ids);
     co_return Ok{};
 }
 
@@ -133,19 +137,95 @@ void Chat::write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) 
     json.end_array().end_object();
 }
 
-// Writes the members of a message or a delta. A message always has content, even if null.
-void Chat::write_part(JsonWriter& json, ChatChoice& choice, const ToolCallParser::Part& part)
-    const {
-    if (part.calls.empty() || !part.text.empty()) json.key("content").string(part.text);
-    if (part.calls.empty()) return;
+// Writes the thinking under SGLang's name and vLLM's; null if there is none.
+void Chat::write_thinking(JsonWriter& json, std::string_view thinking) const {
+    for (const std::string_view name : {"reasoning_content", "reasoning"}) {
+        json.key(name);
+        thinking.empty() ? json.null() : json.string(thinking);
+    }
+}
+
+// Writes the members of a message, which always has content, even if null.
+void Chat::write_message(JsonWriter& json, ChatChoice& choice, const TurnPieces& pieces) const {
+    std::string text;
+    std::string thinking;
+    std::vector<ToolCall> calls;
+    for (TurnItem& item : whole_items(pieces)) {
+        switch (item.kind) {
+            case TurnItem::Kind::kText:
+                text += item.text;
+                break;
+            case TurnItem::Kind::kThinking:
+                thinking += item.text;
+                break;
+            case TurnItem::Kind::kCall:
+                calls.push_back(std::move(item.call));
+        }
+    }
+    json.key("content");
+    text.empty() && !calls.empty() ? json.null() : json.string(text);
+    if (shows_thinking) write_thinking(json, thinking);
+    if (calls.empty()) return;
     json.key("tool_calls").begin_array();
-    for (const ToolCall& call : part.calls) {
+    for (const ToolCall& call : calls) {
         json.begin_object().key("index").integer(choice.num_calls++);
-        json.key("id").string(choice.turn.call_id("call_")).key("type").string("function");
+        json.key("id").string(choice.turn.call_id("call_", call.id));
+        json.key("type").string("function");
         json.key("function").begin_object().key("name").string(call.name);
         json.key("arguments").string(call.arguments).end_object().end_object();
     }
     json.end_array();
+}
+
+// Writes the members of a delta. A call's first entry has its id and name, and the arguments that
+// have arrived; later deltas have more arguments.
+void Chat::write_delta(JsonWriter& json, ChatChoice& choice, const TurnPieces& pieces) const {
+    using Kind = TurnPiece::Kind;
+    std::string text;
+    std::string thinking;
+    JsonWriter calls;
+    const TurnPiece* begun = nullptr;  // a call of this delta, whose entry is not written yet
+    std::string arguments;
+    const auto end_entry = [&] {
+        if (begun == nullptr && arguments.empty()) return;
+        calls.begin_object().key("index");
+        if (begun != nullptr) {
+            calls.integer(choice.num_calls++);
+            calls.key("id").string(choice.turn.call_id("call_", begun->id));
+            calls.key("type").string("function");
+        } else {
+            calls.integer(choice.num_calls - 1);
+        }
+        calls.key("function").begin_object();
+        if (begun != nullptr) calls.key("name").string(begun->text);
+        calls.key("arguments").string(arguments).end_object().end_object();
+        begun = nullptr;
+        arguments.clear();
+    };
+    for (const TurnPiece& piece : pieces.list()) {
+        switch (piece.kind) {
+            case Kind::kText:
+                text += piece.text;
+                break;
+            case Kind::kThinking:
+                thinking += piece.text;
+                break;
+            case Kind::kCall:
+                begun = &piece;
+                break;
+            case Kind::kArguments:
+                arguments += piece.text;
+                break;
+            case Kind::kCallEnd:
+            case Kind::kCallBroken:
+                end_entry();
+        }
+    }
+    end_entry();
+    if (!thinking.empty()) write_thinking(json, thinking);
+    const bool has_more = !thinking.empty() || !calls.text().empty();
+    if (!text.empty() || !has_more) json.key("content").string(text);
+    if (!calls.text().empty()) json.key("tool_calls").raw("[" + calls.text() + "]");
 }
 
 // Writes the members of a choice after its message or delta.
@@ -183,8 +263,11 @@ void Chat::write_prompt(JsonWriter& json, const messages::PromptLogprobs* shown)
 
 Usage Chat::usage() const {
     Usage sum = choices.front().usage;
-    for (std::size_t i = 1; i < choices.size(); ++i)
+    for (std::size_t i = 1; i < choices.size(); ++i) {
         sum.completion_tokens += choices[i].usage.completion_tokens;
+        if (const auto more = choices[i].usage.thinking_tokens)
+            sum.thinking_tokens = sum.thinking_tokens.value_or(0) + *more;
+    }
     return sum;
 }
 
@@ -196,9 +279,8 @@ void Chat::write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& out
         ChatChoice& choice = choices[i];
         json.begin_object().key("index").integer(static_cast<std::int64_t>(i));
         json.key("message").begin_object().key("role").string("assistant");
-        const ToolCallParser::Part part = choice.turn.append(outputs[i]);
-        if (part.text.empty() && !part.calls.empty()) json.key("content").null();
-        write_part(json, choice, part);
+        write_message(json, choice, choice.turn.append(outputs[i]));
+        if (turn.thinking_format) choice.usage.thinking_tokens = choice.turn.num_thinking_tokens();
         json.key("refusal").null().end_object();
         write_rest_of_choice(json, i, outputs[i]);
     }
@@ -233,7 +315,8 @@ void Chat::write_first_event(
 void Chat::write_event(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk) {
     ChatChoice& choice = choices[index];
     begin_choice(json, index);
-    write_part(json, choice, choice.turn.append(chunk));
+    write_delta(json, choice, choice.turn.append(chunk));
+    if (turn.thinking_format) choice.usage.thinking_tokens = choice.turn.num_thinking_tokens();
     json.end_object();
     const bool is_last = chunk.finish.has_value();
     write_rest_of_choice(json, index, chunk);

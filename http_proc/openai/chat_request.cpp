@@ -33,6 +33,7 @@ std::string variables_of(const OrderedJson& body, bool begins_turn) {
         if (name == "tools" && !has_tools(body)) continue;
         if (name != "chat_template_kwargs") {
             variables[std::string(name)] = *given;
+            if (name == "messages") name_thinking_for_template(variables["messages"]);
         } else if (given->is_object()) {
             for (const auto& [key, value] : given->items()) variables[key] = value;
         }
@@ -127,6 +128,7 @@ Result<OpenAiChat> parse_openai_chat(std::string_view body) {
     check_lengths(
         fields, has_later_name ? "max_completion_tokens" : "max_tokens", options.sampling
     );
+    read_thinking_fields(fields, call.thinking);
     fields.read("logprobs", call.has_logprobs);
     fields.read("top_logprobs", call.top_logprobs);
     bool adds_special = false;

@@ -5,6 +5,7 @@
 #include "base/result.h"
 #include "http_proc/format/chat_prompt.h"
 #include "http_proc/format/forced_call.h"
+#include "http_proc/format/thinking_fields.h"
 #include "http_proc/openai/options.h"
 
 #include <cstdint>
@@ -25,6 +26,7 @@ struct OpenAiChat {
     bool has_tools = false;       // the model may call tools
     bool takes_one_call = false;  // the output after the first call is dropped
     std::optional<ForcedCall> forced_call{};
+    ThinkingFields thinking{};
     bool wants_prompt_text = false;  // vLLM's: the text that the template made
 };
 

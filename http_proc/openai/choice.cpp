@@ -227,7 +227,13 @@ void write_usage(JsonWriter& json, const Usage& usage) {
     json.key("prompt_tokens_details").begin_object();
     json.key("cached_tokens").integer(usage.cached_tokens);
     if (usage.replayed_tokens > 0) json.key("replayed_tokens").integer(usage.replayed_tokens);
-    json.end_object().end_object();
+    json.end_object();
+    if (usage.thinking_tokens) {
+        json.key("completion_tokens_details").begin_object();
+        json.key("reasoning_tokens").integer(*usage.thinking_tokens).end_object();
+        json.key("reasoning_tokens").integer(*usage.thinking_tokens);  // SGLang's place for it
+    }
+    json.end_object();
 }
 
 }  // namespace pitstop::http

@@ -1,5 +1,7 @@
 #include "http_proc/openai/completions_request.h"
 
+#include "http_proc/format/thinking_fields.h"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -58,6 +60,7 @@ Result<OpenAiCompletions> parse_openai_completions(std::string_view body) {
     options.sampling.max_new_tokens = kMaxTokensDefault;
     read_prompts(fields, call.prompts);
     read_openai_options(fields, options);
+    refuse_hidden_thinking(fields);
     fields.read("logprobs", call.logprobs);
     fields.read("echo", call.is_echoed);
     bool adds_special = true;

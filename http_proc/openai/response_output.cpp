@@ -11,11 +11,15 @@ void write_list(JsonWriter& json, std::string_view entries) {
     json.raw("[" + std::string(entries) + "]");
 }
 
-void write_part(JsonWriter& json, std::string_view text, std::string_view logprobs) {
+void write_text_part(JsonWriter& json, std::string_view text, std::string_view logprobs) {
     json.begin_object().key("type").string("output_text").key("text").string(text);
     json.key("annotations").begin_array().end_array().key("logprobs");
     write_list(json, logprobs);
     json.end_object();
+}
+
+void write_reasoning_part(JsonWriter& json, std::string_view text) {
+    json.begin_object().key("type").string("reasoning_text").key("text").string(text).end_object();
 }
 
 }  // namespace
@@ -33,15 +37,52 @@ void ResponseEvents::end(JsonWriter& json) {
 
 void ResponseOutput::add(
     const AssistantTurn& turn,
-    const ToolCallParser::Part& said,
+    const TurnPieces& pieces,
     std::string_view logprobs,
-    ResponseEvents* events
+    ResponseEvents& events
 ) {
     append(next_logprobs_, logprobs);
-    said.visit(
-        [&](std::string_view text) { add_text(text, events); },
-        [&](const ToolCall& call) { add_call(turn, call, events); }
-    );
+    for (const TurnPiece& piece : pieces.list()) {
+        switch (piece.kind) {
+            case TurnPiece::Kind::kText:
+                add_text(Kind::kMessage, piece.text, &events);
+                break;
+            case TurnPiece::Kind::kThinking:
+                add_text(Kind::kReasoning, piece.text, &events);
+                break;
+            case TurnPiece::Kind::kCall:
+                begin_call(turn, piece.text, piece.id, &events);
+                break;
+            case TurnPiece::Kind::kArguments:
+                add_arguments(piece.text, &events);
+                break;
+            case TurnPiece::Kind::kCallEnd:
+                end_item("completed", &events);
+                break;
+            case TurnPiece::Kind::kCallBroken:
+                end_item("incomplete", &events);
+        }
+    }
+}
+
+void ResponseOutput::add_whole(
+    const AssistantTurn& turn, const TurnPieces& pieces, std::string_view logprobs
+) {
+    append(next_logprobs_, logprobs);
+    for (const TurnItem& item : whole_items(pieces)) {
+        switch (item.kind) {
+            case TurnItem::Kind::kText:
+                add_text(Kind::kMessage, item.text, nullptr);
+                break;
+            case TurnItem::Kind::kThinking:
+                add_text(Kind::kReasoning, item.text, nullptr);
+                break;
+            case TurnItem::Kind::kCall:
+                begin_call(turn, item.call.name, item.call.id, nullptr);
+                add_arguments(item.call.arguments, nullptr);
+                end_item("completed", nullptr);
+        }
+    }
 }
 
 void ResponseOutput::append(std::string& logprobs, std::string_view more) {
@@ -50,82 +91,119 @@ void ResponseOutput::append(std::string& logprobs, std::string_view more) {
 }
 
 void ResponseOutput::end(End end, ResponseEvents* events) {
-    if (items_.empty()) begin_message(events);
-    end_message(end == End::kWhole ? "completed" : "incomplete", events);
+    if (items_.empty()) begin_text_item(Kind::kMessage, events);
+    end_item(end == End::kWhole ? "completed" : "incomplete", events);
 }
 
-void ResponseOutput::begin_message(ResponseEvents* events) {
-    is_in_message_ = true;
-    items_.push_back({.id = "msg_" + Tree::random_id()});
+void ResponseOutput::begin_text_item(Kind kind, ResponseEvents* events) {
+    end_item("completed", events);
+    is_in_item_ = true;
+    const std::string_view prefix = kind == Kind::kMessage ? "msg_" : "rs_";
+    items_.push_back({.kind = kind, .id = std::string(prefix) + Tree::random_id()});
     if (events == nullptr) return;
     tell_item(*events, "response.output_item.added");
     JsonWriter& json = begin_part_event(*events, "response.content_part.added");
     json.key("part");
-    write_part(json, "", "");
+    kind == Kind::kMessage ? write_text_part(json, "", "") : write_reasoning_part(json, "");
     events->end(json);
 }
 
-void ResponseOutput::add_text(std::string_view text, ResponseEvents* events) {
-    if (!is_in_message_) begin_message(events);
-    const std::string logprobs = std::exchange(next_logprobs_, {});
-    items_.back().text += text;
-    append(items_.back().logprobs, logprobs);
+void ResponseOutput::add_text(Kind kind, std::string_view text, ResponseEvents* events) {
+    if (!is_in_item_ || items_.back().kind != kind) begin_text_item(kind, events);
+    Item& item = items_.back();
+    item.text += text;
+    std::string logprobs;
+    if (kind == Kind::kMessage) {
+        logprobs = std::exchange(next_logprobs_, {});
+        append(item.logprobs, logprobs);
+    }
     if (events == nullptr) return;
+    if (kind == Kind::kReasoning) {
+        JsonWriter& json = begin_part_event(*events, "response.reasoning_text.delta");
+        return events->end(json.key("delta").string(text));
+    }
     JsonWriter& json = begin_part_event(*events, "response.output_text.delta");
     json.key("delta").string(text).key("logprobs");
     write_list(json, logprobs);
     events->end(json);
 }
 
-void ResponseOutput::end_message(std::string_view status, ResponseEvents* events) {
-    if (!std::exchange(is_in_message_, false)) return;
+void ResponseOutput::begin_call(
+    const AssistantTurn& turn, std::string name, std::string given_id, ResponseEvents* events
+) {
+    end_item("completed", events);
+    is_in_item_ = true;
+    Item& item = items_.emplace_back();
+    item.kind = Kind::kCall;
+    item.id = "fc_" + Tree::random_id();
+    item.call.name = std::move(name);
+    item.call_id = turn.call_id("call_", given_id);
+    if (events != nullptr) tell_item(*events, "response.output_item.added");
+}
+
+void ResponseOutput::add_arguments(std::string_view arguments, ResponseEvents* events) {
+    items_.back().call.arguments += arguments;
+    if (events == nullptr) return;
+    JsonWriter& json = begin_event(*events, "response.function_call_arguments.delta");
+    events->end(json.key("delta").string(arguments));
+}
+
+void ResponseOutput::end_item(std::string_view status, ResponseEvents* events) {
+    if (!std::exchange(is_in_item_, false)) return;
     Item& item = items_.back();
     item.status = status;
-    append(item.logprobs, std::exchange(next_logprobs_, {}));  // also for a token without text
+    // Also of tokens without text.
+    if (item.kind == Kind::kMessage) append(item.logprobs, std::exchange(next_logprobs_, {}));
     if (events == nullptr) return;
-    JsonWriter& done = begin_part_event(*events, "response.output_text.done");
-    done.key("text").string(item.text).key("logprobs");
-    write_list(done, item.logprobs);
-    events->end(done);
-    JsonWriter& part = begin_part_event(*events, "response.content_part.done");
-    part.key("part");
-    write_part(part, item.text, item.logprobs);
-    events->end(part);
+    if (item.kind == Kind::kCall) {
+        JsonWriter& done = begin_event(*events, "response.function_call_arguments.done");
+        done.key("name").string(item.call.name);
+        events->end(done.key("arguments").string(item.call.arguments));
+    } else {
+        tell_end_of_text(item, *events);
+    }
     tell_item(*events, "response.output_item.done");
 }
 
-void ResponseOutput::add_call(
-    const AssistantTurn& turn, const ToolCall& call, ResponseEvents* events
-) {
-    end_message("completed", events);
-    Item& item = items_.emplace_back();
-    item.id = "fc_" + Tree::random_id();
-    item.call = call;
-    item.call_id = turn.call_id("call_");
-    if (events != nullptr) {
-        tell_item(*events, "response.output_item.added");
-        JsonWriter& delta = begin_event(*events, "response.function_call_arguments.delta");
-        events->end(delta.key("delta").string(call.arguments));
-        JsonWriter& done = begin_event(*events, "response.function_call_arguments.done");
-        events->end(done.key("name").string(call.name).key("arguments").string(call.arguments));
+void ResponseOutput::tell_end_of_text(const Item& item, ResponseEvents& events) const {
+    const bool is_message = item.kind == Kind::kMessage;
+    JsonWriter& done = begin_part_event(
+        events, is_message ? "response.output_text.done" : "response.reasoning_text.done"
+    );
+    done.key("text").string(item.text);
+    if (is_message) {
+        done.key("logprobs");
+        write_list(done, item.logprobs);
     }
-    item.status = "completed";
-    if (events != nullptr) tell_item(*events, "response.output_item.done");
+    events.end(done);
+    JsonWriter& part = begin_part_event(events, "response.content_part.done");
+    part.key("part");
+    is_message ? write_text_part(part, item.text, item.logprobs)
+               : write_reasoning_part(part, item.text);
+    events.end(part);
 }
 
 // An item that has just begun has neither content nor arguments.
 void ResponseOutput::write_item(JsonWriter& json, const Item& item) {
     const bool has_begun_only = item.status == "in_progress";
-    json.begin_object().key("id").string(item.id);
-    json.key("type").string(item.call ? "function_call" : "message");
-    json.key("status").string(item.status);
-    if (item.call) {
-        json.key("call_id").string(item.call_id).key("name").string(item.call->name);
-        json.key("arguments").string(has_begun_only ? "" : item.call->arguments);
-    } else {
-        json.key("role").string("assistant").key("content").begin_array();
-        if (!has_begun_only) write_part(json, item.text, item.logprobs);
-        json.end_array();
+    json.begin_object().key("id").string(item.id).key("type");
+    switch (item.kind) {
+        case Kind::kMessage:
+            json.string("message").key("status").string(item.status);
+            json.key("role").string("assistant").key("content").begin_array();
+            if (!has_begun_only) write_text_part(json, item.text, item.logprobs);
+            json.end_array();
+            break;
+        case Kind::kReasoning:
+            json.string("reasoning").key("status").string(item.status);
+            json.key("summary").begin_array().end_array().key("content").begin_array();
+            if (!has_begun_only) write_reasoning_part(json, item.text);
+            json.end_array();
+            break;
+        case Kind::kCall:
+            json.string("function_call").key("status").string(item.status);
+            json.key("call_id").string(item.call_id).key("name").string(item.call.name);
+            json.key("arguments").string(has_begun_only ? "" : item.call.arguments);
     }
     json.end_object();
 }

@@ -1,16 +1,16 @@
-// The output items of a response as the assistant writes them, and their events if the response is
-// streamed. A function call is sent whole, in one delta.
+// The output items of a response as the assistant writes them: messages, reasoning and function
+// calls; and their events if the response is streamed.
 //
 // Source: OpenAI's API reference, "Streaming events" of responses.
 // Bounded: by the output.
 #pragma once
 
 #include "http_proc/format/json_writer.h"
+#include "http_proc/format/turn_pieces.h"
 #include "http_proc/generation/assistant_turn.h"
 #include "http_proc/generation/event_stream.h"
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,33 +38,42 @@ class ResponseOutput {
     // Whether the output reached its own end.
     enum class End { kWhole, kCut };
 
-    // Adds the next part and the logprobs of its tokens, JSON objects separated by commas; sends
-    // events if there are any to send.
+    // Adds the next pieces and the logprobs of their tokens, JSON objects separated by commas, and
+    // sends their events.
     void add(
         const AssistantTurn& turn,
-        const ToolCallParser::Part& said,
+        const TurnPieces& pieces,
         std::string_view logprobs,
-        ResponseEvents* events = nullptr
+        ResponseEvents& events
     );
+    // Adds a turn that has ended, without events.
+    void add_whole(const AssistantTurn& turn, const TurnPieces& pieces, std::string_view logprobs);
     // Ends the open item. An empty output is a message without text.
     void end(End end, ResponseEvents* events = nullptr);
     // Writes the list of items.
     void write(JsonWriter& json) const;
 
   private:
+    enum class Kind : std::uint8_t { kMessage, kReasoning, kCall };
     struct Item {
+        Kind kind{};
         std::string id{};
-        std::string text{};              // of a message
-        std::string logprobs{};          // of a message: objects separated by commas
-        std::optional<ToolCall> call{};  // set for a call, which is not a message
+        std::string text{};      // of a message or reasoning
+        std::string logprobs{};  // of a message: objects separated by commas
+        ToolCall call{};         // its arguments as far as they have arrived
         std::string call_id{};
         std::string_view status = "in_progress";
     };
 
-    void begin_message(ResponseEvents* events);
-    void add_text(std::string_view text, ResponseEvents* events);
-    void end_message(std::string_view status, ResponseEvents* events);
-    void add_call(const AssistantTurn& turn, const ToolCall& call, ResponseEvents* events);
+    // Each takes null for a response without events.
+    void begin_text_item(Kind kind, ResponseEvents* events);
+    void add_text(Kind kind, std::string_view text, ResponseEvents* events);
+    void begin_call(
+        const AssistantTurn& turn, std::string name, std::string given_id, ResponseEvents* events
+    );
+    void add_arguments(std::string_view arguments, ResponseEvents* events);
+    void end_item(std::string_view status, ResponseEvents* events);
+    void tell_end_of_text(const Item& item, ResponseEvents& events) const;
     [[nodiscard]] JsonWriter& begin_event(ResponseEvents& events, std::string_view type) const;
     [[nodiscard]] JsonWriter& begin_part_event(ResponseEvents& events, std::string_view type) const;
     static void append(std::string& logprobs, std::string_view more);
@@ -73,7 +82,7 @@ class ResponseOutput {
 
     std::vector<Item> items_{};
     std::string next_logprobs_{};  // of tokens whose text has not arrived yet
-    bool is_in_message_ = false;
+    bool is_in_item_ = false;      // the last item is open
 };
 
 }  // namespace pitstop::http

@@ -3,6 +3,7 @@
 // request contains its whole conversation.
 #include "http_proc/generation/chat_answer.h"
 #include "http_proc/generation/request_checks.h"
+#include "http_proc/generation/turn_prompt.h"
 #include "http_proc/openai/answer.h"
 #include "http_proc/openai/response_output.h"
 #include "http_proc/openai/responses_request.h"
@@ -53,12 +54,23 @@ struct ResponseAnswer : ChatAnswer {
         asked.top = is_all ? exchange.tree().hello().vocab_size : *given.top_logprobs;
         logprobs = {.asked = asked, .output_top = asked.top};
     }
-    [[nodiscard]] bool wants_texts() const { return logprobs.asked.enabled; }
+    [[nodiscard]] bool wants_texts() const {
+        return logprobs.asked.enabled || ChatAnswer::wants_texts();
+    }
 
     static Result<ResponseAnswer> parse(Exchange& exchange) {
         RETURN_IF_ERROR(check_is_json(exchange.request()));
         ASSIGN_OR_RETURN(OpenAiResponses given, parse_openai_responses(exchange.request().body));
         RETURN_IF_ERROR(read_adapter_of(exchange, given.call.model, given.call.request.adapter));
+        const std::optional<ThinkingFormat>& thinking = exchange.server().formats().thinking;
+        RETURN_IF_ERROR(check_thinking(given.call.thinking, thinking));
+        if (given.top_logprobs && thinking) {
+            return make_error(
+                ErrorCode::kInvalidArgument,
+                "include: message.output_text.logprobs is not supported by a server that separates "
+                "thinking; /v1/chat/completions returns the logprobs of every token"
+            );
+        }
         return ResponseAnswer(exchange, std::move(given));
     }
     static Response refusal(const Error& error) {
@@ -101,7 +113,7 @@ void ResponseAnswer::write_usage(JsonWriter& json) const {
     json.key("cache_write_tokens").integer(0).end_object();
     json.key("output_tokens").integer(usage.completion_tokens);
     json.key("output_tokens_details").begin_object();
-    json.key("reasoning_tokens").integer(0).end_object();
+    json.key("reasoning_tokens").integer(turn.num_thinking_tokens()).end_object();
     json.key("total_tokens").integer(usage.prompt_tokens + usage.completion_tokens).end_object();
 }
 
@@ -138,7 +150,7 @@ void ResponseAnswer::write_response(JsonWriter& json, const Standing& standing) 
 void ResponseAnswer::write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs) {
     messages::OutputChunk& chunk = outputs.front();
     const std::string entries = logprobs_of(chunk);
-    output.add(turn, turn.append(chunk), entries);
+    output.add_whole(turn, turn.append(chunk), entries);
     write_response(json, end(chunk.finish ? &*chunk.finish : nullptr, nullptr));
 }
 
@@ -156,7 +168,7 @@ void ResponseAnswer::write_events(EventStream& stream, Generation::Event event) 
         tell(events, "response.in_progress", {.status = "in_progress"});
     }
     const std::string entries = logprobs_of(event.chunk);
-    output.add(turn, turn.append(event.chunk), entries, &events);
+    output.add(turn, turn.append(event.chunk), entries, events);
     if (!event.chunk.finish) return;
     const Standing standing = end(&*event.chunk.finish, &events);
     const bool is_whole = standing.status == "completed";
@@ -176,11 +188,12 @@ Task<Response> input_tokens(Exchange& exchange) {
     if (!given) co_return ResponseAnswer::refusal(given.error());
     if (const auto known = check_model(exchange, given->call.model); !known)
         co_return ResponseAnswer::refusal(known.error());
-    const Result<std::vector<TokenId>> ids = co_await tokens_of_chat(exchange, given->call);
-    if (!ids) co_return ResponseAnswer::refusal(ids.error());
+    const Result<TurnPrompt> prompt =
+        co_await prompt_of_turn(exchange, given->call.chat, given->call.forced_call);
+    if (!prompt) co_return ResponseAnswer::refusal(prompt.error());
     JsonWriter json;
     json.begin_object().key("object").string("response.input_tokens");
-    json.key("input_tokens").integer(static_cast<std::int64_t>(ids->size())).end_object();
+    json.key("input_tokens").integer(static_cast<std::int64_t>(prompt->ids.size())).end_object();
     co_return Response::json_text(200, json.take());
 }
 

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "http_proc/format/keys.h"
 #include "http_proc/format/site.h"
+#include "http_proc/format/thinking.h"
 #include "http_proc/format/tool_calls.h"
 #include "http_proc/server/memory_budget.h"
 #include "http_proc/server/ticker.h"
@@ -18,10 +19,17 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace pitstop::http {
+
+// What is looked for in a chat's output.
+struct OutputFormats {
+    std::optional<ToolFormat> calls{};         // null: tool calls remain text
+    std::optional<ThinkingFormat> thinking{};  // null: thinking remains text
+};
 
 // All limits of the server. Times concern the client: the engine's time has no limit here.
 struct ServerLimits {
@@ -50,7 +58,10 @@ struct ServerOptions {
     std::vector<std::string> model_names{};  // besides the tree's own name for it
     std::string bundled_models{};  // the directory of models that can be given by name; empty: none
     SiteRules site{};  // which pages may call; with a cors_origin, answers have its header
-    std::optional<ToolFormat> tool_format{};  // null: tool calls remain text
+    OutputFormats formats{};
+    // Formats that the model's chat template decides, once the tree is ready.
+    bool finds_calls = false;
+    bool finds_thinking = false;
     ServerLimits limits{};
 };
 
@@ -74,6 +85,10 @@ class ServerContext {
         return *tree_;
     }
     void set_tree(std::unique_ptr<Tree> tree) { tree_ = std::move(tree); }
+
+    [[nodiscard]] const OutputFormats& formats() const { return options_.formats; }
+    // Sets the formats that the options leave to the model's chat template.
+    void find_formats(std::string_view chat_template);
 
     // Returns whether the served model has this name. REQUIRES: has_tree().
     [[nodiscard]] bool serves(const std::string& model) const;
@@ -113,6 +128,12 @@ class ServerContext {
     std::unique_ptr<Tree> tree_{};
     std::int64_t start_time_ = unix_time();
 };
+
+inline void ServerContext::find_formats(std::string_view chat_template) {
+    OutputFormats& formats = options_.formats;
+    if (options_.finds_thinking) formats.thinking = thinking_format_in(chat_template);
+    if (options_.finds_calls) formats.calls = tool_format_in(chat_template);
+}
 
 inline bool ServerContext::serves(const std::string& model) const {
     const messages::HelloReply& hello = tree().hello();

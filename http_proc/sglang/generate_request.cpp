@@ -5,6 +5,7 @@
 #include "http_proc/format/json_body.h"
 #include "http_proc/format/routed_experts.h"
 #include "http_proc/format/sampling_fields.h"
+#include "http_proc/format/thinking_fields.h"
 #include "http_proc/sglang/sampling_params.h"
 
 #include <nlohmann/json.hpp>
@@ -380,6 +381,7 @@ Result<SglangGenerate> parse_sglang_generate(std::string_view body) {
     ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
     FieldReader fields(json);
     refuse_unsupported(fields);
+    refuse_hidden_thinking(fields);
     refuse_sampling(fields);
     if (fields.error()) return *fields.error();
 

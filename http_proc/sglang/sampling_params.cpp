@@ -3,6 +3,7 @@
 #include "http_proc/format/common_fields.h"
 #include "http_proc/format/json_body.h"
 #include "http_proc/format/sampling_fields.h"
+#include "http_proc/format/thinking_fields.h"
 #include "http_proc/sglang/generate_request.h"
 
 #include <nlohmann/json.hpp>
@@ -77,6 +78,7 @@ Result<SglangSampling> parse_sglang_sampling(const Json& object) {
     }
     FieldReader fields(object, "sampling_params");
     refuse_unsupported(fields);
+    refuse_hidden_thinking(fields);
     refuse_routed_experts(fields, "its place is outside sampling_params");
     refuse_adapter(fields);
     SglangSampling sampling;

@@ -2,6 +2,7 @@
 
 #include "http_proc/format/common_fields.h"
 #include "http_proc/format/sampling_fields.h"
+#include "http_proc/format/thinking_fields.h"
 
 #include <nlohmann/json.hpp>
 
@@ -47,6 +48,7 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     if (fields.has("routed_experts_prompt_start"))
         fields.refuse("routed_experts_prompt_start", "its place is in sampling_params");
     read_openai_options(fields, options);
+    refuse_hidden_thinking(fields);
     // With SGLang's return_routed_experts, routes have vLLM's form here.
     options.routes.form = RoutesForm::kNumpy;
     options.priority = -options.priority;  // in vLLM lower is first
@@ -57,6 +59,7 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     refuse_adapter(sampling);
     refuse_misplaced_routes(sampling);
     read_openai_sampling(sampling, options);
+    refuse_hidden_thinking(sampling);
     sampling.read("logprobs", call.logprobs);
     read_logprobs_mode(sampling, options.logprobs_mode);
     bool detokenizes = true;

@@ -3,6 +3,7 @@
 #include "http_proc/format/sampling_fields.h"
 #include "http_proc/generation/prompts.h"
 #include "http_proc/generation/request_checks.h"
+#include "http_proc/generation/turn_prompt.h"
 #include "http_proc/openai/answer.h"
 #include "http_proc/openai/chat_request.h"
 #include "http_proc/openai/completions_request.h"
@@ -57,24 +58,12 @@ Task<Response> render_chat(Exchange& exchange) {
     if (!call) co_return vllm_text_refusal(call.error());
     if (const auto known = check_model(exchange, call->options.model); !known)
         co_return vllm_text_refusal(known.error());
-    const std::optional<ToolFormat> format = exchange.server().options().tool_format;
-    if (const auto written = check_forced_call(call->forced_call, format); !written)
-        co_return vllm_text_refusal(written.error());
-    std::vector<TokenId> ids;
-    if (call->input_ids) {
-        ids = *std::move(call->input_ids);
-    } else {
-        Result<messages::TokenizeReply> reply = co_await ask(exchange, call->chat.question());
-        if (!reply) co_return vllm_text_refusal(reply.error());
-        ids = std::move(reply->ids);
-    }
-    if (call->forced_call) {
-        const Result<> appended =
-            co_await append_text(exchange, call->forced_call->opening(*format), ids);
-        if (!appended) co_return vllm_text_refusal(appended.error());
-    }
+    const Result<TurnPrompt> prompt = co_await prompt_of_turn(
+        exchange, call->chat, call->forced_call, std::move(call->input_ids)
+    );
+    if (!prompt) co_return vllm_text_refusal(prompt.error());
     const auto logprobs = call->has_logprobs ? std::optional(call->top_logprobs) : std::nullopt;
-    co_return Response::json(200, rendered(exchange, call->options, logprobs, ids));
+    co_return Response::json(200, rendered(exchange, call->options, logprobs, prompt->ids));
 }
 
 // Answers with a list that has an entry per prompt.

@@ -96,7 +96,7 @@ def _keep_flags(options):
 
 
 def _http_flags(options):
-    flags = _flags(options, "host", "port", "tool_call_parser", "return_routed_experts", "cors_origin")
+    flags = _flags(options, "host", "port", "tool_call_parser", "reasoning_parser", "return_routed_experts", "cors_origin")
     for name in ("insecure", "incremental_streaming_output"):
         if getattr(options, name):
             flags.append(f"--{name.replace('_', '-')}")

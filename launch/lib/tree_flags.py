@@ -321,8 +321,15 @@ def add_http_flags(parser, first):
     add("--insecure", action="store_true", help="let others reach HTTP without an API key")
     add(
         "--tool-call-parser",
-        choices=("hermes", "qwen", "qwen25", "llama3", "llama3_json", "mistral"),
-        help="chats: the format of the model's tool calls; without it, calls are returned as text",
+        metavar="NAME",
+        help="chats: the format of the model's tool calls (hermes, llama3, mistral, ...; auto: as the chat template "
+        "shows it); without it, calls are returned as text",
+    )
+    add(
+        "--reasoning-parser",
+        metavar="NAME",
+        help="chats: the format of the model's thinking (qwen3, deepseek-r1, glm45, ...; auto: as the chat template "
+        "shows it; or two markers with a space between); without it, thinking is returned as text",
     )
     add(
         "--return-routed-experts",

@@ -64,10 +64,13 @@ def write_scripted_model(directory, scripts):
 
 
 @contextlib.contextmanager
-def serve_scripts(scripts):
-    """A tree that serves such a model, whose calls of tools are read as Hermes'; `prompts` has each script's."""
+def serve_scripts(scripts, chat_template=None):
+    """A tree that serves such a model, whose calls of tools are read as Hermes'; `prompts` has each script's. The
+    model's own chat template, if it is to have one."""
     with short_directory() as path:
         model, prompts = write_scripted_model(path / "model", scripts)
+        if chat_template is not None:
+            (path / "model" / "chat_template.jinja").write_text(chat_template)
         flags = ("--port", 0, "--model", model, "--tool-call-parser", "hermes")
         with live_tree(path / "tree", *flags) as served:
             served.prompts = prompts

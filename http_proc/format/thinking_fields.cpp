@@ -1,0 +1,63 @@
+#include "http_proc/format/thinking_fields.h"
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+
+namespace pitstop::http {
+
+using Json = nlohmann::json;
+
+void read_thinking_fields(FieldReader& fields, ThinkingFields& thinking) {
+    fields.read("separate_reasoning", thinking.is_separate);
+    fields.read("stream_reasoning", thinking.is_streamed);
+    fields.read("include_reasoning", thinking.is_included);
+    if (!thinking.is_separate && !thinking.is_included)
+        fields.refuse("include_reasoning", "separate_reasoning is false");
+}
+
+void refuse_hidden_thinking(FieldReader& fields) {
+    const Json* given = fields.find("include_reasoning");
+    if (given != nullptr && *given != true)
+        fields.refuse("include_reasoning", "this route does not separate thinking from output");
+}
+
+Result<> check_thinking(
+    const ThinkingFields& thinking, const std::optional<ThinkingFormat>& format
+) {
+    if (thinking.is_included || format) return Ok{};
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "include_reasoning is false, but the server does not separate thinking from output: start "
+        "it with --reasoning-parser"
+    );
+}
+
+void name_thinking_for_template(nlohmann::ordered_json& messages) {
+    if (!messages.is_array()) return;
+    for (nlohmann::ordered_json& message : messages) {
+        if (!message.is_object() || message.contains("reasoning_content")) continue;
+        const auto thinking = message.find("reasoning");
+        if (thinking == message.end() || !thinking->is_string()) continue;
+        std::string text = thinking->get<std::string>();
+        message["reasoning_content"] = std::move(text);
+    }
+}
+
+std::string text_to_continue(std::string_view variables) {
+    const Json json = Json::parse(variables.begin(), variables.end(), nullptr, false);
+    if (!json.is_object()) return {};
+    const Json messages = json.value("messages", Json());
+    if (!messages.is_array() || messages.empty() || !messages.back().is_object()) return {};
+    const Json content = messages.back().value("content", Json());
+    if (content.is_string()) return content.get<std::string>();
+    std::string text;
+    if (!content.is_array()) return text;
+    for (const Json& part : content) {
+        const Json one = part.is_object() ? part.value("text", Json()) : Json();
+        if (one.is_string()) text += one.get<std::string>();
+    }
+    return text;
+}
+
+}  // namespace pitstop::http

@@ -1,0 +1,40 @@
+// Reads the fields that say how a chat's answer shows the model's thinking, in every dialect.
+//
+// Source: SGLang's separate_reasoning and stream_reasoning, vLLM's include_reasoning.
+#pragma once
+
+#include "base/result.h"
+#include "http_proc/format/json_body.h"
+#include "http_proc/format/thinking.h"
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <optional>
+
+namespace pitstop::http {
+
+struct ThinkingFields {
+    bool is_separate = true;  // false: thinking and markers stay in the text, as written
+    bool is_streamed = true;  // false: a stream has the thinking in one piece, when it is whole
+    bool is_included = true;  // false: the answer leaves it out
+};
+
+// Problems go into `fields`.
+void read_thinking_fields(FieldReader& fields, ThinkingFields& thinking);
+// Refuses to leave thinking out, on routes that do not separate it.
+void refuse_hidden_thinking(FieldReader& fields);
+
+// Errors: kInvalidArgument if the answer must leave thinking out, but the server knows no format
+// of it.
+[[nodiscard]] Result<> check_thinking(
+    const ThinkingFields& thinking, const std::optional<ThinkingFormat>& format
+);
+
+// Gives messages that have `reasoning`, vLLM's name, also `reasoning_content`, which templates
+// read.
+void name_thinking_for_template(nlohmann::ordered_json& messages);
+
+// Returns the text of the last message, which the output continues: its content, or its parts.
+[[nodiscard]] std::string text_to_continue(std::string_view variables);
+
+}  // namespace pitstop::http

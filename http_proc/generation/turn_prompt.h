@@ -1,0 +1,33 @@
+// Makes the prompt of an assistant's turn: a chat, or tokens, with the beginning of a forced call.
+#pragma once
+
+#include "http_proc/format/chat_prompt.h"
+#include "http_proc/format/forced_call.h"
+#include "http_proc/format/thinking.h"
+#include "http_proc/server/exchange.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop::http {
+
+struct TurnPrompt {
+    std::vector<TokenId> ids{};
+    std::string text{};     // of a chat's prompt; empty if the caller gave tokens
+    std::string opening{};  // the beginning of the forced call, at the prompt's end; may be empty
+    // Where the output begins, if the server has a format of thinking.
+    ThinkingParser::Start start = ThinkingParser::Start::kOutside;
+};
+
+// `given` are tokens that bypass the template. If the prompt's end opens the model's thinking, a
+// forced call first closes it.
+// Errors: kUnsupported if the model has no template for the chat; those of check_forced_call.
+[[nodiscard]] Task<Result<TurnPrompt>> prompt_of_turn(
+    Exchange& exchange,
+    const ChatPrompt& chat,
+    const std::optional<ForcedCall>& forced,
+    std::optional<std::vector<TokenId>> given = {}
+);
+
+}  // namespace pitstop::http
