@@ -79,6 +79,69 @@ std::vector<TestRequest> run_alone_as_far(
     return requests;
 }
 
+// Requests that share a prompt: the first computes its whole pages, and in the same step the others
+// read them and compute the last token alone, as rows that decode. The scheduler lets them wait for
+// the next step (scheduler_proc/prefix_cache.h), but no rank relies on that.
+constexpr std::int64_t kSharedPages = 5;
+constexpr int kSiblings = 3;
+constexpr int kSiblingTokens = 3;
+
+std::vector<TestRequest> make_siblings(int round) {
+    constexpr std::int64_t kShared = kSharedPages * GpuReplica::kPageSize;
+    constexpr std::int64_t kOwnPages = 2;
+    std::vector<TestRequest> requests(1 + kSiblings);
+    std::int64_t next_page = round % 2;  // pages with other contents than in the round before
+    for (int i = 0; i <= kSiblings; ++i) {
+        TestRequest& request = requests[static_cast<std::size_t>(i)];
+        request.slot = static_cast<SlotId>(1 + i);
+        request.sampling = greedy();
+        if (i > 1) {
+            request.sampling.temperature = 1.5;
+            request.sampling.seed = 3 + i;
+        }
+        request.logprobs.enabled = true;
+        request.prompt_len = kShared + 1;
+        for (std::int64_t t = 0; t <= kShared; ++t)
+            request.tokens.push_back(static_cast<TokenId>(30 + (37 * round + 11 * t) % 400));
+        if (i > 0) {
+            const auto shared = requests[0].pages.begin();
+            request.pages.assign(shared, shared + kSharedPages);
+            request.num_done = kShared;
+        }
+        while (std::ssize(request.pages) < kSharedPages + kOwnPages)
+            request.pages.push_back(static_cast<PageId>(next_page++));
+    }
+    return requests;
+}
+
+// All in one step, then a token each. In odd rounds the siblings' rows come first.
+std::vector<TestRequest> run_siblings(TestReplica& replica, int round) {
+    std::vector<TestRequest> requests = make_siblings(round);
+    std::vector<TestRequest*> rows;
+    for (TestRequest& request : requests) rows.push_back(&request);
+    if (round % 2 == 1) std::rotate(rows.begin(), rows.begin() + 1, rows.end());
+    for (int i = 0; i < kSiblingTokens; ++i) {
+        messages::StepPlan plan;
+        for (TestRequest* const row : rows)
+            add_row(row, i == 0 ? row->prompt_len - row->num_done : 1, &plan);
+        run_step(&replica, std::move(plan), rows);
+    }
+    return requests;
+}
+
+std::vector<TestRequest> run_siblings_alone(TestReplica& replica, int round) {
+    std::vector<TestRequest> requests = make_siblings(round);
+    for (TestRequest& request : requests) {
+        request.num_done = 0;
+        for (int i = 0; i < kSiblingTokens; ++i) {
+            messages::StepPlan plan;
+            add_row(&request, i == 0 ? request.prompt_len : 1, &plan);
+            run_step(&replica, std::move(plan), {&request});
+        }
+    }
+    return requests;
+}
+
 std::int64_t num_launched(TestReplica& replica) { return replica.root().graphs()->num_launched(); }
 
 TEST_F(GpuSmallSteps, HaveTheSameBitsAsGraphsAndWithout) {
@@ -168,6 +231,27 @@ TEST_F(GpuSmallSteps, P6_AreThoseOfAnyNumberOfTokens) {
     };
     for (const std::int64_t prompt_len : {31, 32, 33, 63, 64})
         expect_same(first_of(prompt_len, prompt_len), first_of(prompt_len, 5));
+}
+
+// A row that decodes reads pages that a prompt of the same step fills: in a graph, the kernels of
+// attention begin before those that write the pages have ended, and wait for them.
+TEST_F(GpuSmallSteps, ReadWhatAnotherRowOfTheStepWrites) {
+    const test::TempDir directory;
+    write_random_checkpoint({.head_dim = 128}, directory);
+    constexpr int kRounds = 4;
+    for (const Determinism determinism : {Determinism::kFast, Determinism::kBatchInvariant}) {
+        const auto with = open(/*has_graphs=*/true, determinism, directory.path());
+        const auto without = open(/*has_graphs=*/false, determinism, directory.path());
+        for (int round = 0; round < kRounds; ++round) {
+            SCOPED_TRACE(testing::Message() << "round " << round);
+            const std::int64_t num_before = num_launched(*with);
+            const std::vector<TestRequest> together = run_siblings(*with, round);
+            EXPECT_EQ(num_launched(*with), num_before + (round > 0 ? kSiblingTokens : 1));
+            expect_same(together, run_siblings(*without, round));
+            if (determinism == Determinism::kBatchInvariant && round == kRounds - 1)
+                expect_same(together, run_siblings_alone(*without, round));
+        }
+    }
 }
 
 // A step with logits of its prompt is none of them.
