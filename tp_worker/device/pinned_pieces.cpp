@@ -37,8 +37,9 @@ void for_each(TaskPool* threads, std::size_t num, const std::function<void(std::
 
 }  // namespace
 
-Result<std::unique_ptr<PinnedPieces>> PinnedPieces::make(int num_threads) {
+Result<std::unique_ptr<PinnedPieces>> PinnedPieces::make(int num_threads, Duration wait_max) {
     std::unique_ptr<PinnedPieces> made(new PinnedPieces);
+    made->wait_max_ = wait_max;
     made->num_threads_ = std::clamp(num_threads, 1, kThreadsMax);
     ASSIGN_OR_RETURN(
         made->stream_, kernels::DeviceStream::create(kernels::StreamPriority::kBackground)
@@ -66,7 +67,12 @@ PinnedPieces::Lease PinnedPieces::take() {
     Piece* piece = nullptr;
     {
         MutexLock lock(mutex_);
-        while (free_.empty()) is_free_.wait(lock);
+        const TimePoint deadline = Clock::now() + wait_max_;
+        bool may_come = true;  // a lease is as long as a copy and the filling of a piece
+        while (free_.empty()) {
+            CHECK(may_come);
+            may_come = is_free_.wait_until(lock, deadline);
+        }
         piece = free_.front();
         free_.pop_front();
     }

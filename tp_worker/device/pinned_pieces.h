@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "base/task_pool.h"
+#include "base/time.h"
 #include "kernels/device_memory.h"
 
 #include <cstddef>
@@ -38,9 +39,11 @@ class PinnedPieces {
     // Each fills 4 GB/s or more from a file: together more than the bus carries.
     static constexpr int kThreadsMax = 16;
 
-    // For as many threads as this, within [1, kThreadsMax].
+    // For as many threads as this, within [1, kThreadsMax]. `wait_max` bounds take().
     // Errors: kResourceExhausted without page-locked memory.
-    [[nodiscard]] static Result<std::unique_ptr<PinnedPieces>> make(int num_threads);
+    [[nodiscard]] static Result<std::unique_ptr<PinnedPieces>> make(
+        int num_threads, Duration wait_max = kernels::kDeviceWaitMax
+    );
     PinnedPieces(const PinnedPieces&) = delete;  // leases point to it
     PinnedPieces& operator=(const PinnedPieces&) = delete;
 
@@ -69,8 +72,9 @@ class PinnedPieces {
         PinnedPieces* owner_;
         Piece* piece_;
     };
-    // Waits for the copy of the piece that was sent first. If more than num_threads() leases exist,
-    // it waits for one of them to end, too.
+    // Waits for the copy of the piece that was sent first. If all num_threads() + kInTransit pieces
+    // have leases, it waits for one of these to end. REQUIRES: one ends within `wait_max` of
+    // make().
     [[nodiscard]] Lease take();
 
     // Orders later work here after all work enqueued on `stream`. Any thread may call it.
@@ -96,6 +100,7 @@ class PinnedPieces {
     static void wait_for(const Piece& piece);
 
     int num_threads_ = 1;
+    Duration wait_max_{};
     kernels::DeviceStream stream_{};
     kernels::DeviceEvent is_before_{};  // marks the work that start_after() waits for
     kernels::DeviceEvent is_all_{};     // marks the work that wait() waits for

@@ -9,12 +9,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <random>
 #include <set>
 #include <thread>
+#include <vector>
 
 namespace pitstop::tp_worker {
 namespace {
@@ -175,6 +177,17 @@ TEST_F(GpuStage, P2_APieceThatCannotBeReadEndsTheStageAndIsNamed) {
     EXPECT_EQ(staged.vote.outcome.problems.front(), "'whole' cannot be read");
     failing_.clear();
     EXPECT_TRUE(stage_on_gpu(From::kFile).vote.outcome.ok);
+}
+
+TEST(GpuPiecesDeathTest, APieceThatNobodyGivesBackIsNotWaitedForWithoutEnd) {
+    if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
+    testing::GTEST_FLAG(death_test_style) = "threadsafe";
+    const auto take_all = [] {
+        const auto pieces = PinnedPieces::make(1, std::chrono::milliseconds(50));
+        std::vector<PinnedPieces::Lease> leases;
+        for (int i = 0; i <= 1 + PinnedPieces::kInTransit; ++i) leases.push_back((*pieces)->take());
+    };
+    EXPECT_DEATH(take_all(), "CHECK failed: may_come");
 }
 
 TEST(GpuPieces, ThreadsSendAndFetchEveryByte) {
