@@ -7,6 +7,7 @@
 #include "tp_worker/weights/shard_rows.h"
 #include "tp_worker/weights/weight_loader.h"
 
+#include <atomic>
 #include <chrono>
 #include <utility>
 #include <vector>
@@ -73,10 +74,7 @@ Result<> upload_weights(
         sources.push_back(tensors.bytes_for(tensor.name));
     }
     Progress progress(bytes_total);
-    TaskPool threads(pieces.num_threads());
-    Result<> sent = threads.run(rows.size(), [&](std::size_t number) -> Result<> {
-        std::vector<std::byte> scratch;
-        const RowsOfItem& piece = rows[number];
+    const auto send = [&](const RowsOfItem& piece, std::vector<std::byte>& scratch) -> Result<> {
         const WeightTensor& tensor = layout.tensors()[piece.item];
         RETURN_IF_ERROR(send_rows(
             {.tensor = tensor,
@@ -90,7 +88,20 @@ Result<> upload_weights(
         ));
         progress.add(piece.num_rows * tensor.row_bytes());
         return Ok{};
-    });
+    };
+    TaskPool threads(pieces.num_threads());
+    std::atomic<std::size_t> next = 0;  // of the pieces, which the threads claim in order
+    Result<> sent =
+        threads.run(static_cast<std::size_t>(pieces.num_threads()), [&](std::size_t) -> Result<> {
+            std::vector<std::byte> scratch;
+            for (std::size_t i = next++; i < rows.size(); i = next++) {
+                Result<> done = send(rows[i], scratch);
+                if (done) continue;
+                next = rows.size();  // the others end
+                return done;
+            }
+            return Ok{};
+        });
     pieces.wait();
     RETURN_IF_ERROR(std::move(sent));
     progress.say();
