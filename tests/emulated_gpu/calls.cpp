@@ -3,6 +3,7 @@
 #include "tests/emulated_gpu/blocks.h"
 #include "tests/emulated_gpu/errors.h"
 #include "tests/emulated_gpu/faults.h"
+#include "tests/emulated_gpu/tolls.h"
 
 #include <map>
 #include <optional>
@@ -36,6 +37,7 @@ cudaError_t told(cudaError_t error) {
 }
 
 cudaError_t enter_call(const char* function) {
+    wait_for_payers();
     // Source: CUDA Runtime API, cudaLaunchHostFunc: it must make no calls.
     if (is_in_host_function()) return cudaErrorNotPermitted;
     if (const std::optional<Fault> fault = fault_at(function, current_gpu())) {

@@ -6,6 +6,7 @@
 #include "tests/emulated_gpu/machine.h"
 #include "tests/emulated_gpu/memory.h"
 #include "tests/emulated_gpu/settings.h"
+#include "tests/emulated_gpu/tolls.h"
 
 #include <cstring>
 #include <fcntl.h>
@@ -123,6 +124,7 @@ cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigne
         *data = address;
         return cudaSuccess;
     }
+    pay_for_opening();
     *data =
         import_memory(wanted.pid, wanted.fd, wanted.page_bytes, wanted.offset, wanted.bytes, gpu);
     if (*data == nullptr) return told(cudaErrorInvalidValue);
@@ -137,7 +139,9 @@ cudaError_t cudaIpcCloseMemHandle(void* data) {
     if (found == imports().by_address.end()) return told(cudaErrorInvalidValue);
     if (--found->second.num_opens > 0) return cudaSuccess;
     imports().by_address.erase(found);
-    return told(free_memory_at(data, MemoryKind::kImported) ? cudaSuccess : cudaErrorInvalidValue);
+    if (!free_memory_at(data, MemoryKind::kImported)) return told(cudaErrorInvalidValue);
+    pay_for_closing();
+    return told(static_cast<cudaError_t>(pay_for_freeing(current_gpu())));
 }
 
 cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event_handle) {

@@ -6,6 +6,7 @@
 #include "tests/emulated_gpu/machine.h"
 #include "tests/emulated_gpu/memory.h"
 #include "tests/emulated_gpu/settings.h"
+#include "tests/emulated_gpu/tolls.h"
 
 #include <algorithm>
 #include <cstring>
@@ -136,20 +137,23 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
 
 cudaError_t cudaFree(void* data) {
     PITSTOP_ENTER_UNSAFE();
-    if (data == nullptr || free_memory_at(data, MemoryKind::kDevice)) return cudaSuccess;
-    return told(cudaErrorInvalidValue);
+    if (data == nullptr) return cudaSuccess;
+    if (!free_memory_at(data, MemoryKind::kDevice)) return told(cudaErrorInvalidValue);
+    return told(static_cast<cudaError_t>(pay_for_freeing(current_gpu())));
 }
 
 cudaError_t cudaMallocHost(void** data, std::size_t bytes) {
     PITSTOP_ENTER_UNSAFE();
     *data = bytes == 0 ? nullptr : allocate_pinned(bytes);
+    pay_for_page_locking(bytes);
     return cudaSuccess;
 }
 
 cudaError_t cudaFreeHost(void* data) {
     PITSTOP_ENTER_UNSAFE();
-    if (data == nullptr || free_memory_at(data, MemoryKind::kPinned)) return cudaSuccess;
-    return told(cudaErrorInvalidValue);
+    if (data == nullptr) return cudaSuccess;
+    if (!free_memory_at(data, MemoryKind::kPinned)) return told(cudaErrorInvalidValue);
+    return told(static_cast<cudaError_t>(pay_for_freeing(current_gpu())));
 }
 
 cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {

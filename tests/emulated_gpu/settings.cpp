@@ -80,6 +80,7 @@ Settings read_settings() {
         .seed = static_cast<std::uint64_t>(
             number_of("PITSTOP_EMULATED_SEED", 1, 0, std::int64_t{1} << 62)
         ),
+        .has_tolls = number_of("PITSTOP_EMULATED_TOLLS", 0, 0, 1) == 1,
         .faults = text_of("PITSTOP_EMULATED_FAULTS", ""),
     };
 }

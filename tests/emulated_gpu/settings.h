@@ -9,6 +9,7 @@
 //   PITSTOP_EMULATED_MACHINE   the file that the machine's processes share; two machines have two
 //   PITSTOP_EMULATED_POLICY    late: work runs when somebody waits for it; early: at once; random
 //   PITSTOP_EMULATED_SEED      of every choice that is left to chance (1)
+//   PITSTOP_EMULATED_TOLLS     1: what takes time on a GPU does so here, too (tolls.h); 0: not (0)
 //   PITSTOP_EMULATED_FAULTS    calls that fail (faults.h)
 //   PITSTOP_EMULATOR_COPIES    late or random: when cp.async and wgmma take place (blocks.h)
 #pragma once
@@ -29,6 +30,7 @@ struct Settings {
     std::string machine{};
     Policy policy = Policy::kRandom;
     std::uint64_t seed = 1;
+    bool has_tolls = false;
     std::string faults{};
 };
 

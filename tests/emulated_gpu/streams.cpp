@@ -5,6 +5,7 @@
 #include "tests/emulated_gpu/memory.h"
 #include "tests/emulated_gpu/random.h"
 #include "tests/emulated_gpu/settings.h"
+#include "tests/emulated_gpu/tolls.h"
 
 #include <algorithm>
 #include <atomic>
@@ -97,7 +98,8 @@ class Executor {
     }
 
     Point enqueue(const std::shared_ptr<Stream>& stream, Work work) {
-        const std::scoped_lock lock(mutex_);
+        std::unique_lock lock(mutex_);
+        if (settings().has_tolls && stream->queue.size() >= kWorksMax) wait_for_room(stream, lock);
         order_with_legacy(*stream, work);
         stream->queue.push_back(std::move(work));
         ++stream->num_enqueued;
@@ -167,6 +169,11 @@ class Executor {
             if (is_ordered && other->num_enqueued > other->num_done)
                 work.after.push_back({other, other->num_enqueued});
         }
+    }
+
+    void wait_for_room(const std::shared_ptr<Stream>& stream, std::unique_lock<std::mutex>& lock) {
+        demand({stream, stream->num_done + 1});
+        changed_.wait(lock, [&] { return error_ != 0 || stream->queue.size() < kWorksMax; });
     }
 
     void demand(const Point& point) {
