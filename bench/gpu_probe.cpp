@@ -236,32 +236,42 @@ Result<> ask_ipc() {
     return Ok{};
 }
 
-// The longest that a launch took in another thread while `work` ran, in milliseconds.
-double worst_launch_beside(const std::function<void()>& work) {
+struct Launches {
+    std::int64_t num = 0;
+    double worst_ms = 0;
+};
+
+// Launches of another thread while `work` runs. That thread has its stream and its memory before:
+// making them may wait for `work`.
+Result<Launches> launches_beside(const std::function<void()>& work) {
+    ASSIGN_OR_RETURN(const DeviceStream stream, DeviceStream::create(StreamPriority::kStep));
+    ASSIGN_OR_RETURN(const DeviceBuffer words, DeviceBuffer::create(kMiB));
     std::atomic<bool> is_over = false;
-    double worst = 0;
-    std::thread launches([&] {
+    std::atomic<bool> has_begun = false;
+    Launches launches;
+    std::thread thread([&] {
         kernels::enter_cuda_device();
-        const Result<DeviceStream> stream = DeviceStream::create(StreamPriority::kStep);
-        const Result<DeviceBuffer> words = DeviceBuffer::create(kMiB);
-        while (stream && words && !is_over) {
+        while (!is_over) {
             const TimePoint begin = Clock::now();
-            kernels::fill_device(words->data(), 0, kMiB, stream->stream());
-            stream->wait();
-            worst = std::max(worst, ms_since(begin));
+            kernels::fill_device(words.data(), 0, kMiB, stream.stream());
+            stream.wait();
+            launches.worst_ms = std::max(launches.worst_ms, ms_since(begin));
+            ++launches.num;
+            has_begun = true;
         }
     });
+    while (!has_begun) std::this_thread::yield();
     work();
     is_over = true;
-    launches.join();
-    return worst;
+    thread.join();
+    return launches;
 }
 
 Result<> ask_pinned() {
     for (const std::int64_t bytes : {256 * kMiB, kGiB}) {
         double create_ms = 0, destroy_ms = 0;
         bool is_there = false;
-        const double worst = worst_launch_beside([&] {
+        const Result<Launches> launches = launches_beside([&] {
             TimePoint begin = Clock::now();
             {
                 const Result<PinnedBuffer> buffer = PinnedBuffer::create(bytes);
@@ -271,12 +281,14 @@ Result<> ask_pinned() {
             }
             destroy_ms = ms_since(begin);
         });
+        RETURN_IF_ERROR(launches);
         say(
             {{"what", fmt::format("{} MiB page-locked beside launches", bytes / kMiB)},
              {"ok", is_there},
              {"create_ms", create_ms},
              {"destroy_ms", destroy_ms},
-             {"worst_launch_ms", worst}}
+             {"launches", launches->num},
+             {"worst_launch_ms", launches->worst_ms}}
         );
     }
     return Ok{};
