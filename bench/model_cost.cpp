@@ -31,8 +31,16 @@ ModelCost cost_of(const ModelShape& shape) {
             cost.layer_flops += 2 * elements;
         }
     }
-    const std::int64_t kv_elements = 2 * shape.layers * shape.kv_heads * shape.head_dim;
+    std::int64_t num_deltas = 0;  // layers
+    for (std::int64_t i = 0; shape.delta && i < shape.layers; ++i)
+        num_deltas += shape.delta->has(i);
+    const std::int64_t kv_elements =
+        2 * (shape.layers - num_deltas) * shape.kv_heads * shape.head_dim;
     cost.kv_bytes = kBytesPerElement * static_cast<double>(kv_elements);
+    if (shape.delta) {
+        const std::int64_t elements = num_deltas * shape.delta->width() * shape.delta->head_dim;
+        cost.state_bytes = sizeof(float) * static_cast<double>(elements);
+    }
     return cost;
 }
 
@@ -62,6 +70,22 @@ Result<ModelShape> read_shape(const std::string& directory) {
     shape.kv_heads = integer("num_key_value_heads", shape.heads);
     shape.head_dim = integer("head_dim", shape.heads > 0 ? shape.hidden / shape.heads : 0);
     shape.context = integer("max_position_embeddings", 0);
+    if (shape.family == ModelFamily::kQwen35) {
+        shape.delta = {
+            .heads = integer("linear_num_key_heads", 16),
+            .head_dim = integer("linear_key_head_dim", 128),
+            .interval = integer("full_attention_interval", 4)};
+        if (config.contains("layer_types") ||
+            integer("linear_num_value_heads", 32) != shape.delta->heads ||
+            integer("linear_value_head_dim", 128) != shape.delta->head_dim) {
+            return make_error(
+                ErrorCode::kMalformed,
+                "{}: a limit is known of as many value heads as key heads, all of one size, and of "
+                "full_attention_interval in place of layer_types",
+                path
+            );
+        }
+    }
     const auto tied = config.find("tie_word_embeddings");
     shape.tied = tied != config.end() && tied->is_boolean() && tied->get<bool>();
     if (const auto problem = invalid(shape)) {
@@ -73,7 +97,7 @@ Result<ModelShape> read_shape(const std::string& directory) {
 double decode_step_seconds_min(
     const ModelCost& cost, const StepLimits& limits, double batch, double context
 ) {
-    const double bytes = cost.weight_bytes + batch * context * cost.kv_bytes;
+    const double bytes = cost.weight_bytes + batch * (context * cost.kv_bytes + cost.state_bytes);
     const double flops = batch * (cost.layer_flops + cost.head_flops);
     return seconds_min(bytes, flops, limits);
 }

@@ -9,10 +9,11 @@
 
 namespace pitstop::bench {
 
-// Weights and KV in bf16, as a worker holds them.
+// Weights and KV in bf16, recurrent states in fp32, as a worker holds them.
 struct ModelCost {
     double weight_bytes = 0;  // read by every step: all weights except an untied embedding
     double kv_bytes = 0;      // per token of context: written once, read by each later token
+    double state_bytes = 0;   // of a request: read and written by each step
     double layer_flops = 0;   // per token: two per weight of the layers' matrices
     double head_flops = 0;    // per sampled token: two per weight of the output head
 };

@@ -18,7 +18,7 @@ struct NamedShape {
     ModelShape shape;
 };
 
-const std::array<NamedShape, 6> kShapes{{
+const std::array<NamedShape, 7> kShapes{{
     {"tiny",
      {.family = ModelFamily::kQwen3,
       .vocab = 2048,
@@ -55,6 +55,19 @@ const std::array<NamedShape, 6> kShapes{{
       .context = 40960,
       .tied = false,
       .rope_theta = 1e6}},
+    {"qwen3.5-0.8b",
+     {.family = ModelFamily::kQwen35,
+      .vocab = 248320,
+      .hidden = 1024,
+      .ffn = 3584,
+      .layers = 24,
+      .heads = 8,
+      .kv_heads = 2,
+      .head_dim = 256,
+      .context = 262144,
+      .tied = true,
+      .rope_theta = 1e7,
+      .delta = DeltaShape{.heads = 16, .head_dim = 128}}},
     {"qwen2.5-0.5b",
      {.family = ModelFamily::kQwen2,
       .vocab = 151936,
@@ -97,10 +110,18 @@ const std::array<NamedShape, 6> kShapes{{
       .sliding_window = 4096}},
 }};
 
-constexpr std::array<std::string_view, 7> kShapeNames{
-    "tiny", "qwen3-0.6b", "qwen3-8b", "qwen2.5-0.5b", "llama-3.2-1b", "mistral-7b", "custom"};
+constexpr std::array<std::string_view, 8> kShapeNames{
+    "tiny",
+    "qwen3-0.6b",
+    "qwen3-8b",
+    "qwen3.5-0.8b",
+    "qwen2.5-0.5b",
+    "llama-3.2-1b",
+    "mistral-7b",
+    "custom"};
 
-constexpr std::array<std::string_view, 4> kFamilyNames{"qwen3", "qwen2", "llama", "mistral"};
+constexpr std::array<std::string_view, 5> kFamilyNames{
+    "qwen3", "qwen2", "llama", "mistral", "qwen3_5_text"};
 
 // Logits of a random model: wide enough that sampling is not uniform, narrow enough that no token
 // wins for ever.
@@ -109,6 +130,8 @@ constexpr double kLogitStd = 1.5;
 // silu(g) * u with g, u standard normal has this root mean square: sqrt(E[silu(g)^2]),
 // integrated numerically.
 constexpr double kSiluMulRms = 0.596;
+// sigmoid(g) with g standard normal, likewise.
+constexpr double kSigmoidRms = 0.542;
 
 double over_sqrt(std::int64_t reduced) { return 1.0 / std::sqrt(static_cast<double>(reduced)); }
 
@@ -184,6 +207,16 @@ std::optional<std::string> invalid(const ModelShape& s) {
             s.hidden
         );
     }
+    if ((s.family == ModelFamily::kQwen35) != s.delta.has_value()) {
+        return "--family qwen3_5_text and the shape qwen3.5-0.8b need each other";
+    }
+    if (s.delta && s.layers < s.delta->interval) {
+        return fmt::format(
+            "--layers is {}; a hybrid has attention in each layer whose number {} divides",
+            s.layers,
+            s.delta->interval
+        );
+    }
     if (s.sliding_window && *s.sliding_window < 1) {
         return fmt::format("--sliding-window is {}; it takes 1 or more", *s.sliding_window);
     }
@@ -208,32 +241,59 @@ std::vector<PlannedTensor> tensors_of(const ModelShape& s) {
     const double head_std = kLogitStd * over_sqrt(s.hidden);
     const std::int64_t q_cols = s.heads * s.head_dim;
     const std::int64_t kv_cols = s.kv_heads * s.head_dim;
+    // The norms of a hybrid add 1 to their weights.
+    const auto norm = [&](std::string name, std::int64_t size) {
+        tensors.push_back({std::move(name), {size}, s.delta ? 0.0 : 1.0, 0.0});
+    };
+    const auto delta_net = [&](const std::string& prefix) {
+        const std::int64_t width = s.delta->width();
+        weight(prefix + "in_proj_qkv.weight", 3 * width, s.hidden, over_sqrt(s.hidden));
+        weight(prefix + "in_proj_z.weight", width, s.hidden, over_sqrt(s.hidden));
+        weight(prefix + "in_proj_b.weight", s.delta->heads, s.hidden, over_sqrt(s.hidden));
+        weight(prefix + "in_proj_a.weight", s.delta->heads, s.hidden, over_sqrt(s.hidden));
+        tensors.push_back({prefix + "conv1d.weight", {3 * width, 1, DeltaShape::kKernel}, 0.0, 0.5}
+        );
+        tensors.push_back({prefix + "A_log", {s.delta->heads}, 0.0, 0.5});
+        tensors.push_back({prefix + "dt_bias", {s.delta->heads}, -3.0, 1.0});
+        ones(prefix + "norm.weight", s.delta->head_dim);
+        const double out_std = residual * over_sqrt(width) / kSiluMulRms;
+        weight(prefix + "out_proj.weight", s.hidden, width, out_std);
+    };
+    const auto attention_of = [&](const std::string& prefix) {
+        const std::int64_t num_gates = s.delta ? q_cols : 0;
+        const double gate_rms = s.delta ? kSigmoidRms : 1.0;
+        const double out_std = residual * over_sqrt(q_cols) / gate_rms;
+        weight(prefix + "q_proj.weight", q_cols + num_gates, s.hidden, over_sqrt(s.hidden));
+        weight(prefix + "k_proj.weight", kv_cols, s.hidden, over_sqrt(s.hidden));
+        weight(prefix + "v_proj.weight", kv_cols, s.hidden, over_sqrt(s.hidden));
+        weight(prefix + "o_proj.weight", s.hidden, q_cols, out_std);
+        if (s.family == ModelFamily::kQwen2) {
+            tensors.push_back({prefix + "q_proj.bias", {q_cols}, 0.0, 0.1});
+            tensors.push_back({prefix + "k_proj.bias", {kv_cols}, 0.0, 0.1});
+            tensors.push_back({prefix + "v_proj.bias", {kv_cols}, 0.0, 0.1});
+        }
+        if (s.family == ModelFamily::kQwen3 || s.delta) {
+            norm(prefix + "q_norm.weight", s.head_dim);
+            norm(prefix + "k_norm.weight", s.head_dim);
+        }
+    };
 
     weight("model.embed_tokens.weight", s.vocab, s.hidden, head_std);
     for (std::int64_t layer = 0; layer < s.layers; ++layer) {
         const std::string prefix = fmt::format("model.layers.{}.", layer);
-        const std::string attention = prefix + "self_attn.";
-        ones(prefix + "input_layernorm.weight", s.hidden);
-        weight(attention + "q_proj.weight", q_cols, s.hidden, over_sqrt(s.hidden));
-        weight(attention + "k_proj.weight", kv_cols, s.hidden, over_sqrt(s.hidden));
-        weight(attention + "v_proj.weight", kv_cols, s.hidden, over_sqrt(s.hidden));
-        weight(attention + "o_proj.weight", s.hidden, q_cols, residual * over_sqrt(q_cols));
-        if (s.family == ModelFamily::kQwen2) {
-            tensors.push_back({attention + "q_proj.bias", {q_cols}, 0.0, 0.1});
-            tensors.push_back({attention + "k_proj.bias", {kv_cols}, 0.0, 0.1});
-            tensors.push_back({attention + "v_proj.bias", {kv_cols}, 0.0, 0.1});
+        norm(prefix + "input_layernorm.weight", s.hidden);
+        if (s.delta && s.delta->has(layer)) {
+            delta_net(prefix + "linear_attn.");
+        } else {
+            attention_of(prefix + "self_attn.");
         }
-        if (s.family == ModelFamily::kQwen3) {
-            ones(attention + "q_norm.weight", s.head_dim);
-            ones(attention + "k_norm.weight", s.head_dim);
-        }
-        ones(prefix + "post_attention_layernorm.weight", s.hidden);
+        norm(prefix + "post_attention_layernorm.weight", s.hidden);
         weight(prefix + "mlp.gate_proj.weight", s.ffn, s.hidden, over_sqrt(s.hidden));
         weight(prefix + "mlp.up_proj.weight", s.ffn, s.hidden, over_sqrt(s.hidden));
         const double down_std = residual * over_sqrt(s.ffn) / kSiluMulRms;
         weight(prefix + "mlp.down_proj.weight", s.hidden, s.ffn, down_std);
     }
-    ones("model.norm.weight", s.hidden);
+    norm("model.norm.weight", s.hidden);
     if (!s.tied) weight("lm_head.weight", s.vocab, s.hidden, head_std);
     return tensors;
 }
@@ -242,9 +302,27 @@ SpecialIds special_ids_of(const ModelShape& s) {
     return {.end_of_text = s.vocab - 3, .im_end = s.vocab - 1};
 }
 
+namespace {
+
+void add_delta_keys(const DeltaShape& delta, Json& config) {
+    config["full_attention_interval"] = delta.interval;
+    config["linear_conv_kernel_dim"] = DeltaShape::kKernel;
+    config["linear_key_head_dim"] = delta.head_dim;
+    config["linear_num_key_heads"] = delta.heads;
+    config["linear_num_value_heads"] = delta.heads;
+    config["linear_value_head_dim"] = delta.head_dim;
+    config["partial_rotary_factor"] = 0.25;
+}
+
+}  // namespace
+
 std::string config_json(const ModelShape& s, std::string_view torch_dtype) {
-    constexpr std::array<std::string_view, 4> kArchitectures{
-        "Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM"};
+    constexpr std::array<std::string_view, 5> kArchitectures{
+        "Qwen3ForCausalLM",
+        "Qwen2ForCausalLM",
+        "LlamaForCausalLM",
+        "MistralForCausalLM",
+        "Qwen3_5ForCausalLM"};
     const SpecialIds ids = special_ids_of(s);
     const bool is_qwen = s.family == ModelFamily::kQwen3 || s.family == ModelFamily::kQwen2;
     Json config;
@@ -267,6 +345,7 @@ std::string config_json(const ModelShape& s, std::string_view torch_dtype) {
     config["num_hidden_layers"] = s.layers;
     config["num_key_value_heads"] = s.kv_heads;
     config["rms_norm_eps"] = s.norm_eps;
+    if (s.delta) add_delta_keys(*s.delta, config);
     config["rope_scaling"] = nullptr;
     if (s.llama3_rope_scaling) {
         config["rope_scaling"] = {
@@ -278,7 +357,7 @@ std::string config_json(const ModelShape& s, std::string_view torch_dtype) {
         };
     }
     config["rope_theta"] = s.rope_theta;
-    if (s.family != ModelFamily::kLlama) {
+    if (s.family != ModelFamily::kLlama && !s.delta) {
         config["sliding_window"] = nullptr;
         if (s.sliding_window) config["sliding_window"] = *s.sliding_window;
     }

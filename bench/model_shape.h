@@ -2,7 +2,9 @@
 // its config.json, for the families that pitstop serves.
 //
 // Source: the config.json files published with Qwen3-0.6B, Qwen3-8B, Qwen2.5-0.5B-Instruct,
-// Llama-3.2-1B and Mistral-7B-v0.1; tensor names and shapes as Hugging Face transformers has them.
+// Llama-3.2-1B and Mistral-7B-v0.1; of Qwen3.5-0.8B, slime's script for it, with transformers'
+// default of the key heads' number, and as many value heads. Tensor names and shapes as Hugging
+// Face transformers has them.
 #pragma once
 
 #include "base/result.h"
@@ -16,9 +18,20 @@
 
 namespace pitstop::bench {
 
-enum class ModelFamily { kQwen3, kQwen2, kLlama, kMistral };
+enum class ModelFamily { kQwen3, kQwen2, kLlama, kMistral, kQwen35 };
 [[nodiscard]] std::string_view model_type_of(ModelFamily family);  // "qwen3", as in config.json
 [[nodiscard]] Result<ModelFamily> parse_family(std::string_view model_type);
+
+// The gated delta nets of a hybrid: all layers but each `interval`-th have one.
+struct DeltaShape {
+    static constexpr std::int64_t kKernel = 4;
+    std::int64_t heads = 0;     // of keys, and as many of values
+    std::int64_t head_dim = 0;  // of both
+    std::int64_t interval = 4;
+
+    [[nodiscard]] bool has(std::int64_t layer) const { return (layer + 1) % interval != 0; }
+    [[nodiscard]] std::int64_t width() const { return heads * head_dim; }
+};
 
 // A zero means "not given" in an unfinished shape; invalid() refuses it.
 struct ModelShape {
@@ -36,6 +49,7 @@ struct ModelShape {
     bool llama3_rope_scaling = false;  // factor 32 over 8192 positions
     double norm_eps = 1e-6;
     std::optional<std::int64_t> sliding_window{};
+    std::optional<DeltaShape> delta{};  // of kQwen35, and of it alone
 };
 
 // Finds "qwen3-0.6b", ...; "custom" is a shape with nothing given. The error lists

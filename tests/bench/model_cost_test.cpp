@@ -42,6 +42,15 @@ TEST(ModelCost, KvOfATokenIsTwoVectorsPerLayerAndHead) {
     EXPECT_EQ(cost_of(shape("llama-3.2-1b")).kv_bytes, 2 * 2 * 16 * 8 * 64);
 }
 
+TEST(ModelCost, AHybridHasKvInEachFourthLayerAndAStateInTheOthers) {
+    const ModelCost cost = cost_of(shape("qwen3.5-0.8b"));
+    EXPECT_EQ(cost.kv_bytes, 2 * 2 * 6 * 2 * 256);
+    EXPECT_EQ(cost.state_bytes, 4 * 18 * 16 * 128 * 128);
+    const StepLimits limits{.read_bytes_per_s = 1e9, .flops_per_s = 1e15};
+    const double bytes = cost.weight_bytes + 8 * (100 * cost.kv_bytes + cost.state_bytes);
+    EXPECT_DOUBLE_EQ(decode_step_seconds_min(cost, limits, 8, 100), bytes / 1e9);
+}
+
 TEST(ModelCost, TheLongerOfBytesAndFlopsBoundsAStep) {
     const ModelCost cost{
         .weight_bytes = 1e9, .kv_bytes = 1e5, .layer_flops = 8e8, .head_flops = 2e8};

@@ -77,6 +77,24 @@ def expected_shapes(c):
             "mlp.up_proj.weight": [f, h],
             "mlp.down_proj.weight": [h, f],
         }
+        if c["model_type"] == "qwen3_5_text":
+            width = c["linear_num_value_heads"] * c["linear_value_head_dim"]
+            heads = c["linear_num_value_heads"]
+            mixer = {
+                "in_proj_qkv.weight": [3 * width, h],
+                "in_proj_z.weight": [width, h],
+                "in_proj_b.weight": [heads, h],
+                "in_proj_a.weight": [heads, h],
+                "conv1d.weight": [3 * width, 1, c["linear_conv_kernel_dim"]],
+                "A_log": [heads],
+                "dt_bias": [heads],
+                "norm.weight": [c["linear_value_head_dim"]],
+                "out_proj.weight": [h, width],
+            }
+            layer |= {"self_attn.q_proj.weight": [2 * q, h], "self_attn.q_norm.weight": [d], "self_attn.k_norm.weight": [d]}
+            if (i + 1) % c["full_attention_interval"] != 0:
+                layer = {name: each for name, each in layer.items() if not name.startswith("self_attn.")}
+                layer |= {f"linear_attn.{name}": each for name, each in mixer.items()}
         if c["model_type"] == "qwen2":
             layer |= {f"self_attn.{p}_proj.bias": [n] for p, n in (("q", q), ("k", kv), ("v", kv))}
         if c["model_type"] == "qwen3":
@@ -97,7 +115,7 @@ def floats(tensor):
 
 SMALL = ("--layers", "2", "--hidden", "64", "--ffn", "96", "--heads", "4", "--kv-heads", "2",
          "--head-dim", "16", "--vocab", "600")
-SHAPES = ("tiny", "qwen3-0.6b", "qwen3-8b", "qwen2.5-0.5b", "llama-3.2-1b", "mistral-7b")
+SHAPES = ("tiny", "qwen3-0.6b", "qwen3-8b", "qwen3.5-0.8b", "qwen2.5-0.5b", "llama-3.2-1b", "mistral-7b")
 
 
 class MakeModel(unittest.TestCase):
@@ -115,7 +133,8 @@ class MakeModel(unittest.TestCase):
     def test_tensors_follow_from_the_config(self):
         for shape in SHAPES:
             with self.subTest(shape=shape):
-                config, tensors = self.model(shape, shape, *SMALL)
+                layers = ("--layers", "4") if shape == "qwen3.5-0.8b" else SMALL[:2]  # with attention in one
+                config, tensors = self.model(shape, shape, *layers, *SMALL[2:])
                 self.assertEqual({n: t[1] for n, t in tensors.items()}, expected_shapes(config))
                 self.assertEqual({t[0] for t in tensors.values()}, {"BF16"})
 
