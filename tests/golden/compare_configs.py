@@ -45,6 +45,7 @@ from make_golden import randomize  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 LOGIT_ERROR = 1e-4  # as tests/tp_worker/model/golden_test.cpp
+LONG = 2000  # tokens of a prompt, for hybrids whose context has room for it
 RATIO_MAX = 2.0  # of the engine's distance from double precision to transformers', in one case
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
@@ -331,7 +332,8 @@ class Engine:
         return json.loads(line)
 
     def logits(self, directory, tp, ep, prompts):
-        answer = self.ask({"dir": str(directory), "tp": tp, "ep": ep, "prompts": prompts})
+        num = max(300, max(map(len, prompts)) + 20)
+        answer = self.ask({"dir": str(directory), "tp": tp, "ep": ep, "tokens": num, "prompts": prompts})
         return answer.get("logits"), answer.get("error")
 
     def close(self):
@@ -369,6 +371,8 @@ def run_case(seed, engine, place, families):
     (directory / "config.json").write_text(json.dumps(written))
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     lengths = (1, rng.choice([19, 63, 64, 65]), 200) if config["model_type"] in HYBRIDS else (1, 19, 90)
+    if config["max_position_embeddings"] > LONG:
+        lengths = (*lengths, LONG)
     prompts = [[rng.randrange(config["vocab_size"]) for _ in range(n)] for n in lengths]
     expected, why = reference(directory, prompts, config["model_type"] in OF_EXPERTS)
     splits = config["num_attention_heads"] % 2 == 0 and config.get("linear_num_key_heads", 2) % 2 == 0

@@ -27,7 +27,7 @@ def hybrid(rng, family, architecture, rope, experts):
         "num_attention_heads": heads,
         "num_key_value_heads": rng.choice([k for k in (1, 2, heads) if heads % k == 0]),
         "head_dim": rng.choice([16, 24, 32, 64]),
-        "max_position_embeddings": rng.choice([256, 512]),
+        "max_position_embeddings": rng.choice([256, 512, 512, 4096]),
         "rms_norm_eps": rng.choice([1e-3, 1e-5, 1e-6]),
         "tie_word_embeddings": rng.random() < 0.4,
         "linear_num_key_heads": key_heads,
