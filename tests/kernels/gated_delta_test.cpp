@@ -265,15 +265,17 @@ TEST_P(GatedDelta, ARowContinuesFromASavedStateWithTheSameBits) {
         run(ops().gated_delta, layer, 0, std::array{Part{T, 0, 1, 0, len, 3}}, places, y);
         EXPECT_EQ(y.bits(), whole.bits());
         for (const std::int32_t place : {1, 2}) {
-            if (len == T) break;
-            Matrix<float> rest(T, shape.nv * shape.dv, 0x33);
-            run(ops().gated_delta,
-                layer,
-                len,
-                std::array{Part{T - len, len, place, 3}},
-                places,
-                rest);
-            for (std::int64_t t = len; t < T; ++t) EXPECT_EQ(rest.bits(t), whole.bits(t));
+            // The row that restores is shorter than what the convolution looks back to, or not.
+            for (const std::int32_t first : {1, 2, T - len}) {
+                if (len == T) break;
+                Matrix<float> rest(T, shape.nv * shape.dv, 0x33);
+                const std::int32_t next = len + first;
+                const std::array restoring{Part{first, len, place, 3}};
+                const std::array following{Part{T - next, next, place, place}};
+                run(ops().gated_delta, layer, len, restoring, places, rest);
+                if (next < T) run(ops().gated_delta, layer, next, following, places, rest);
+                for (std::int64_t t = len; t < T; ++t) EXPECT_EQ(rest.bits(t), whole.bits(t));
+            }
         }
         // The same steps saved the same state as the one left at the end of as many tokens.
         Matrix<float> head(T, shape.nv * shape.dv, 0x44);
