@@ -38,8 +38,11 @@ DIGESTS = {
     "bard": "9b3f4ea4",
     "stories-moe": "8fd386a8",
     "bard-moe": "db87884a",
+    "stories-hybrid": "c72994d0",
+    "bard-hybrid": "3524663f",
 }
-OTHERS = {"stories": "bard", "bard": "stories", "stories-moe": "bard-moe", "bard-moe": "stories-moe"}  # of the same shape
+OTHERS = {"stories": "bard", "stories-moe": "bard-moe", "stories-hybrid": "bard-hybrid"}  # of the same shape
+OTHERS |= {other: name for name, other in OTHERS.items()}
 ROLES = ("user", "assistant", "system")  # lines of a chat template, between its special tokens
 
 BOLD, DIM, PLAIN = "\033[1m", "\033[2m", "\033[0m"
@@ -202,7 +205,7 @@ def _summary(versions, gaps, stop, reply, paint, out, width):
     line()
     line(_bar(versions, paint, width - 2))
     for version in versions:
-        text = f"version {version.epoch}  {version.name:<11} {version.tokens:>4} tokens   digest {version.digest[:16]}"
+        text = f"version {version.epoch}  {version.name:<14} {version.tokens:>4} tokens   digest {version.digest[:16]}"
         line(paint(version.style, text))
     line()
     ranks = [rank for replica in reply["replicas"] for rank in replica["ranks"]]

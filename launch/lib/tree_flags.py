@@ -89,8 +89,8 @@ def add_first_flags(parser):
         "--model",
         default="stories",
         metavar="DIR",
-        help="a checkpoint directory, a bundled model (stories, the default, bard, stories-moe, bard-moe), or org/name of the "
-        "Hugging Face cache, into which it is downloaded if huggingface_hub is installed",
+        help="a checkpoint directory, a bundled model (stories, the default, bard, stories-moe, bard-moe, stories-hybrid, "
+        "bard-hybrid), or org/name of the Hugging Face cache, into which it is downloaded if huggingface_hub is installed",
     )
     add_count(parser, "--tp", "tensor-parallel ranks per replica", default=1)
     add_count(parser, "--dp", "data-parallel replicas", default=1)

@@ -29,8 +29,12 @@ RANDOM = {
     "random-experts": weights.tiny_experts_config,
     "random-hybrid": weights.tiny_hybrid_config,
 }
-PAIRS = {"stories": ("stories", "bard"), "stories-moe": ("stories-moe", "bard-moe")}
-MODELS = ("random", "random", "stories", "random-experts", "random-experts", "stories-moe", "random-hybrid", "random-hybrid")
+PAIRS = {
+    "stories": ("stories", "bard"),
+    "stories-moe": ("stories-moe", "bard-moe"),
+    "stories-hybrid": ("stories-hybrid", "bard-hybrid"),
+}
+MODELS = ("random", "random", "stories", "random-experts", "random-experts", "stories-moe", "random-hybrid", "stories-hybrid")
 OF_EXPERTS = ("random-experts", "stories-moe")
 ROUTED = {"fp32": 0.6, "bf16": 1.0}  # the share of requests that ask for routes; bf16 leaves too many open without
 QUIET_PROMPTS = 4  # of a version, that are scored again when all is over

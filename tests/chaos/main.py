@@ -11,7 +11,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EPISODE_S = 150.0
-MODELS = ("random", "stories", "random-experts", "stories-moe", "random-hybrid")
+MODELS = ("random", "stories", "random-experts", "stories-moe", "random-hybrid", "stories-hybrid")
 IN_NAMESPACE = "PITSTOP_CHAOS_NAMESPACE"
 
 

@@ -3,7 +3,8 @@
 
     python3 tests/golden/make_digests.py > tests/data/golden/digests.json
 
-Resident weights are bf16, as the bundled checkpoints are, so their bytes are digested as they are.
+Resident weights are bf16, as the bundled checkpoints are, so their bytes are digested as they are; but for the decay rates of
+hybrid models, which are resident in fp32.
 """
 import json
 import pathlib
@@ -50,14 +51,16 @@ def model(directory):
         assert header[name]["dtype"] == "BF16"
         cols = shape[-1]
         rows = int(np.prod(shape[:-1], dtype=np.int64)) if len(shape) > 1 else 1
-        data = blob[8 + header_len + begin : 8 + header_len + end]
-        tensors[name] = digest(rows, cols * 2, data)
-        text += f"{name} BF16 {'x'.join(map(str, shape))} {tensors[name]}\n"
+        data, dtype = blob[8 + header_len + begin : 8 + header_len + end], "BF16"
+        if name.endswith(".A_log"):
+            data, dtype = (np.frombuffer(data, np.uint16).astype("<u4") << 16).tobytes(), "F32"
+        tensors[name] = digest(rows, len(data) // rows, data)
+        text += f"{name} {dtype} {'x'.join(map(str, shape))} {tensors[name]}\n"
     raw = text.encode()
     return {"digest": digest(1, len(raw), raw), "tensors": tensors}
 
 
-NAMES = ("stories", "bard", "stories-moe", "bard-moe")
+NAMES = ("stories", "bard", "stories-moe", "bard-moe", "stories-hybrid", "bard-hybrid")
 
 
 if __name__ == "__main__":

@@ -103,10 +103,11 @@ def test_demo_ends_with_a_sentence():
     assert story[-1] in ".!?", story[-80:]
 
 
-def test_demo_swaps_models_of_experts_too():
-    done = demo("--model", "stories-moe")
+@pytest.mark.parametrize("kind", ("moe", "hybrid"))
+def test_demo_swaps_models_of_experts_and_hybrid_ones_too(kind):
+    done = demo("--model", f"stories-{kind}")
     assert done.returncode == 0, done.stderr
-    assert b"[stories-moe:]" in done.stdout and b"[bard-moe:]" in done.stdout, done.stdout
+    assert f"[stories-{kind}:]".encode() in done.stdout and f"[bard-{kind}:]".encode() in done.stdout, done.stdout
 
 
 def test_demo_goes_by_the_digest_and_leaves_what_it_found(start_tree):

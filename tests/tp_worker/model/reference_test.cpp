@@ -122,6 +122,7 @@ TEST(ReferenceOnEveryIsa, Bf16FollowsWhereTheReferenceIsSure) {
         if (isa > best_isa()) break;
         SCOPED_TRACE(name_of(isa));
         expect_follows(open("bard", Compute::kBf16, 1, isa).get(), "bard");
+        expect_follows(open("bard-hybrid", Compute::kBf16, 1, isa).get(), "bard-hybrid");
     }
 }
 
@@ -131,26 +132,34 @@ TEST(ReferenceOnEveryIsa, Fp32GivesExactlyTheGreedyIds) {
          {IsaLevel::kScalar, IsaLevel::kAvx2, IsaLevel::kAvx512, IsaLevel::kAvx512Bf16}) {
         if (isa > best_isa()) break;
         SCOPED_TRACE(name_of(isa));
-        const auto replica = open("stories", Compute::kFp32, 1, isa);
-        for (const Json& entry : reference()["stories"]["greedy"]) {
-            const std::vector<TokenId> expected = ids_of(entry["continuation"]);
-            EXPECT_EQ(
-                generate(
-                    replica.get(), ids_of(entry["ids"]), static_cast<std::int64_t>(expected.size())
-                ),
-                expected
-            );
+        for (const std::string model : {"stories", "stories-hybrid"}) {
+            const auto replica = open(model, Compute::kFp32, 1, isa);
+            for (const Json& entry : reference()[model]["greedy"]) {
+                const std::vector<TokenId> expected = ids_of(entry["continuation"]);
+                const auto num = static_cast<std::int64_t>(expected.size());
+                EXPECT_EQ(generate(replica.get(), ids_of(entry["ids"]), num), expected) << model;
+            }
         }
     }
+}
+
+std::string name_of_case(const testing::TestParamInfo<std::tuple<std::string, int>>& suite) {
+    std::string name = std::get<0>(suite.param) + "Tp" + std::to_string(std::get<1>(suite.param));
+    std::erase(name, '-');
+    return name;
 }
 
 INSTANTIATE_TEST_SUITE_P(
     BundledModels,
     Reference,
     testing::Combine(testing::Values("stories", "bard"), testing::Values(1, 2, 4)),
-    [](const auto& suite) {
-        return std::get<0>(suite.param) + "Tp" + std::to_string(std::get<1>(suite.param));
-    }
+    name_of_case
+);
+INSTANTIATE_TEST_SUITE_P(
+    BundledHybrids,
+    Reference,
+    testing::Combine(testing::Values("stories-hybrid", "bard-hybrid"), testing::Values(1, 2)),
+    name_of_case
 );
 
 }  // namespace
