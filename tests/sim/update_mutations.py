@@ -42,29 +42,29 @@ def said_by(program, *arguments):
     return "" if done.returncode == 0 else done.stdout + done.stderr or f"exit code {done.returncode}"
 
 
-def find():
+def find(unit_tests=UNIT_TESTS, seeds=SEEDS, *flags):
     """The first unit test that fails, and the seed of the first schedule that does."""
-    if said := build("cpu", "pitstop_sim", *UNIT_TESTS):
+    if said := build("cpu", "pitstop_sim", *unit_tests):
         sys.exit(f"update_mutations: {said[-2000:]}")
     unit_test = schedule = ""
-    for program in UNIT_TESTS:
-        if said := said_by(program):
+    for program in unit_tests:
+        if said := said_by(program, *flags):
             failed = re.search(r"^\[  FAILED  \] ([\w./]+)", said, re.MULTILINE)
             began = re.findall(r"^\[ RUN      \] ([\w./]+)", said, re.MULTILINE)  # a CHECK ended it
             unit_test = failed[1] if failed else began[-1] if began else program
             break
-    if said := said_by("pitstop_sim", "--num", SEEDS):
+    if said := said_by("pitstop_sim", "--num", seeds):
         seed = re.search(r"^seed (\d+): (.*)", said, re.MULTILINE)
         schedule = f"seed {seed[1]}: {seed[2]}" if seed else said.strip().splitlines()[-1]
     return unit_test, schedule.replace(str(PLACE) + "/", "")[:160]
 
 
-def see_all_pass():
+def see_all_pass(find=find):
     if any(without := find()):
         sys.exit(f"update_mutations: without a bug: {without}")
 
 
-def try_one(mutation):
+def try_one(mutation, find=find):
     with planted(mutation):
         unit_test, schedule = find()
     cells = (f"`{unit_test or 'none'}`", schedule or f"none{mutation.unseen and ': '}{mutation.unseen}")

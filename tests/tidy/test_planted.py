@@ -9,6 +9,7 @@ from project import ROOT
 
 sys.path[:0] = [str(ROOT / "tests" / "emulated_gpu"), str(ROOT / "tests" / "sim")]
 
+import state_mutations  # noqa: E402
 import update_mutations  # noqa: E402
 from planting import Bug, Table, Tried, misfits  # noqa: E402
 
@@ -16,14 +17,18 @@ BUGS = [Bug("no fence", "a.cpp", "fence();", ""), Bug("no wait", "b.cpp", "wait(
 HEAD = "# Bugs\n\n| bug | in | found by |\n|---|---|---|"
 
 
-@pytest.mark.parametrize("driver", ["tests/emulated_gpu/mutations.py", "tests/sim/update_mutations.py"])
+DRIVERS = ("tests/emulated_gpu/mutations.py", "tests/sim/update_mutations.py", "tests/sim/state_mutations.py")
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
 def test_every_planted_bug_fits_its_file(driver):
     done = subprocess.run([sys.executable, ROOT / driver, "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_bug_of_an_update_has_its_row():
-    assert update_mutations.TABLE.problems(update_mutations.MUTATIONS) == []
+@pytest.mark.parametrize("driver", [update_mutations, state_mutations])
+def test_every_bug_of_an_update_or_a_state_has_its_row(driver):
+    assert driver.TABLE.problems(driver.MUTATIONS) == []
 
 
 def test_a_bug_whose_place_is_not_there_once_does_not_fit(tmp_path):
