@@ -38,13 +38,19 @@ def text(tree, prompt=PROMPTS[0], **options):
         return door.generate(prompt, max_new_tokens=40, **GREEDY, **options).tokens
 
 
+def bits(output):
+    return output.tokens, output.logprobs
+
+
 def test_P6_batches_chunks_and_repeats_change_nothing(tree, client):
-    alone = [text(tree, prompt) for prompt in PROMPTS]
-    assert len({tuple(tokens) for tokens in alone}) == len(PROMPTS)
-    assert [text(tree, prompt) for prompt in PROMPTS] == alone, "whatever the cache has of the prompts"
+    fields = {"max_new_tokens": 40, "logprobs": {"enabled": True}, **GREEDY}
     with tree.door() as door:
-        rids = [door.start(prompt, max_new_tokens=40, **GREEDY) for prompt in PROMPTS]
-        together = [output.tokens for output in door.finish(rids)]
+        alone = [bits(door.generate(prompt, **fields)) for prompt in PROMPTS]
+        assert len({tuple(tokens) for tokens, _ in alone}) == len(PROMPTS)
+        again = [bits(door.generate(prompt, **fields)) for prompt in PROMPTS]
+        assert again == alone, "whatever the cache has of the prompts"
+        client.flush_cache()
+        together = [bits(output) for output in door.finish([door.start(prompt, **fields) for prompt in PROMPTS])]
     assert together == alone
 
 
