@@ -206,6 +206,10 @@ TEST(GpuPieces, ThreadsSendAndFetchEveryByte) {
             TaskPool* const pool = threads ? &*threads : nullptr;
             kernels::fill_device(data, 0xaa, bytes, (*pieces)->stream());
             (*pieces)->send(data, sent.data(), bytes, pool);
+            (*pieces)->wait();
+            std::vector<std::byte> seen(sent.size());
+            kernels::copy_and_wait(seen.data(), data, bytes);  // in another stream
+            EXPECT_TRUE(seen == sent) << bytes << " bytes by " << num_threads;
             std::vector<std::byte> fetched(sent.size());
             (*pieces)->fetch(fetched.data(), data, bytes, pool);
             EXPECT_TRUE(fetched == sent) << bytes << " bytes by " << num_threads;
