@@ -106,6 +106,31 @@ def test_calls_under_a_pause_are_one_update(http, tree, fresh):
     is_served(http, fresh, BARD)
 
 
+# The call that stops generation, and the call that lets it go on.
+WAYS = {
+    "SGLang's pause": (("/pause_generation", {"mode": "in_place"}), "/continue_generation"),
+    "AReaL's continue": (("/pause_generation", {"mode": "retract"}), "/areal_continue_generation"),
+    "vLLM's pause": (("/pause?mode=keep", {}), "/resume"),
+    "vLLM's sleep": (("/sleep?level=0&mode=keep", {}), "/wake_up"),
+    "SGLang's memory": (("/release_memory_occupation", {"tags": ["kv_cache"]}), "/resume_memory_occupation"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_call_that_publishes_calls_says_what_took_effect(http, tree, fresh, way):
+    stop, go_on = WAYS[way]
+    before = status(tree)["replicas"][0]["epoch"]
+    http.ok("POST", *stop)
+    with sglang_group(http) as group:
+        for tensors in chunks(load(BARD), 2):
+            assert broadcast(http, group, tensors, weight_version="step 9", flush_cache=False).status == 200
+    update = http.ok("POST", go_on).json()["update"]
+    assert (update["epoch"], update["weight_version"], update["calls"]) == (before + 1, "step 9", 2)
+    assert update["digest"] == status(tree)["replicas"][0]["digest"]
+    assert update["bytes"] > 0
+    is_served(http, fresh, BARD)
+
+
 def test_a_digest_sees_whole_updates_only(http, tree, fresh):
     before = checksum(http)
     http.ok("POST", "/pause_generation", {"mode": "in_place"})
