@@ -146,7 +146,16 @@ bool Runner::collect_result(messages::StepResult result, TurnOutput& out) {
 void Runner::finish_step(const InFlightStep& step, TurnOutput& out) {
     pool_.end_step(step.step);
     ++tallies_.num_steps;
-    tallies_.step_times.add(step.sent_at, now_);
+    const Duration took = tallies_.step_times.add(step.sent_at, now_);
+    if (budget_) {
+        budget_->note_pass({
+            .num_tokens = step.num_tokens(),
+            .num_rows = std::ssize(step.rows),
+            .num_drafts = step.num_drafts(),
+            .is_alone = step.is_alone,
+            .took = took,
+        });
+    }
     if (const auto& load = step.numbers.expert_load.values; !load.empty()) {
         tallies_.expert_load = messages::ExpertLoad{
             .layers = step.routes.layers, .num_experts = step.routes.num_experts, .tokens = {load}};

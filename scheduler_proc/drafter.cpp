@@ -11,10 +11,6 @@
 namespace pitstop::scheduler {
 namespace {
 
-// Drafts end where all of them together are less likely to be right than this. A draft costs less
-// than a pass of its own by about this factor where passes are bound by reading weights.
-constexpr double kLikelyEnough = 0.3;
-
 // Counts start as if this many guesses had been verified, of which the assumed share was right.
 constexpr double kAssumed = 4;
 
@@ -39,11 +35,17 @@ std::span<const TokenId> Drafter::draft(const Request& request, std::int64_t num
         .first(std::min(text.likely.size(), static_cast<std::size_t>(num)));
 }
 
+std::span<const double> Drafter::likelihoods(const Request& request, std::int64_t num_max) {
+    const std::size_t num = draft(request, num_max).size();
+    return std::span(text_of(request).together).first(num);
+}
+
 // The first guess is about the token that is being sampled.
-bool Drafter::is_worth_waiting(const Request& request) {
+std::span<const double> Drafter::awaited(const Request& request) {
     Text& text = text_of(request);
     guess(text, request);
-    return text.likely.size() > static_cast<std::size_t>(request.progress.pending());
+    const auto num_sampled = static_cast<std::size_t>(request.progress.pending());
+    return std::span(text.together).subspan(std::min(num_sampled, text.together.size()));
 }
 
 Drafter::Text& Drafter::text_of(const Request& request) {
@@ -128,11 +130,13 @@ void Drafter::guess(Text& text, const Request& request) {
     text.num_known = request.progress.known();
     text.guesses = text.group->second.index.guess(text.last, static_cast<int>(limits_.drafts_max));
     text.likely.clear();
+    text.together.clear();
     double together = 1;
     for (const DraftIndex::Guess& guess : text.guesses) {
         together *= likelihood(text, guess);
-        if (together < kLikelyEnough) break;
+        if (together < limits_.likely_min) break;
         text.likely.push_back(guess.token);
+        text.together.push_back(together);
     }
 }
 

@@ -37,6 +37,7 @@ class Drafter {
     struct Limits {
         std::int64_t drafts_max = 0;  // of a row, at least 1
         std::int64_t memory_max = 0;  // bytes
+        double likely_min = 0.3;      // that all drafts of a row are right together
     };
     explicit Drafter(const Limits& limits) : limits_(limits) {}
 
@@ -49,8 +50,13 @@ class Drafter {
     }
     // Returns the tokens that are likely to follow the request's known ones, at most `num_max`.
     [[nodiscard]] std::span<const TokenId> draft(const Request& request, std::int64_t num_max);
-    // A token of the request is being sampled. Returns whether drafts are likely to follow it.
-    [[nodiscard]] bool is_worth_waiting(const Request& request);
+    // Returns how likely each of these is right, together with those before it; descending.
+    [[nodiscard]] std::span<const double> likelihoods(const Request& request, std::int64_t num_max);
+    // A token of the request is being sampled. Returns the likelihoods of the drafts after it.
+    [[nodiscard]] std::span<const double> awaited(const Request& request);
+    [[nodiscard]] bool is_worth_waiting(const Request& request) {
+        return !awaited(request).empty();
+    }
     // The request ends; its output stays for its group.
     void remove(const Request& request);
 
@@ -88,6 +94,7 @@ class Drafter {
         std::int64_t num_indexed = 0;              // tokens of the request
         std::vector<DraftIndex::Guess> guesses{};  // after `num_known` tokens
         std::vector<TokenId> likely{};             // of these, likely enough together
+        std::vector<double> together{};            // how likely that is, of each
         std::int64_t num_known = 0;
         Record record{};
     };

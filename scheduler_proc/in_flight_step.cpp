@@ -20,6 +20,18 @@ bool InFlightStep::is_complete() const {
     return std::ranges::all_of(is_done, [](bool done) { return done; });
 }
 
+std::int64_t InFlightStep::num_tokens() const {
+    std::int64_t num = 0;
+    for (const StepRow& row : rows) num += row.end - row.begin;
+    return num;
+}
+
+std::int64_t InFlightStep::num_drafts() const {
+    std::int64_t num = 0;
+    for (const StepRow& row : rows) num += std::ssize(row.drafts);
+    return num;
+}
+
 std::string InFlightStep::who_is_missing(int nodes) const {
     const std::size_t num_on_machine = is_done.size() / static_cast<std::size_t>(nodes);
     std::string names;

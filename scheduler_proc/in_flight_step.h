@@ -51,12 +51,16 @@ struct InFlightStep {
     StepId step{};
     Version version{};  // the version that the step runs under
     TimePoint sent_at{};
+    bool is_alone = false;           // planned while no other step ran
     messages::RouteShape routes{};   // of rows with routes
     std::vector<StepRow> rows{};     // in the plan's order
     std::vector<bool> is_done{};     // by rank
     messages::StepResult numbers{};  // of rank 0
 
     [[nodiscard]] bool is_complete() const;
+    // Returns the tokens of all rows, drafts included.
+    [[nodiscard]] std::int64_t num_tokens() const;
+    [[nodiscard]] std::int64_t num_drafts() const;
     // Returns the ranks that have not answered, in words: "rank 0, rank 2"; on several machines
     // with their node: "rank 1 on node 1". REQUIRES: nodes divides the ranks.
     [[nodiscard]] std::string who_is_missing(int nodes) const;

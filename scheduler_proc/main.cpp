@@ -181,7 +181,9 @@ void add_flags(FlagSet& flags, Flags& values) {
         &values.config.spare_tokens,
         "tokens of a long prompt between two checkpoints of its recurrent state, in whole pages"
     );
-    flags.add("speculate", &values.speculate, "drafts per row that passes verify at most, or off");
+    flags.add(
+        "speculate", &values.speculate, "drafts per row that passes verify at most, auto or off"
+    );
     flags.add(
         "draft-memory",
         &values.config.draft_memory,
@@ -214,9 +216,8 @@ int main_with(int argc, char** argv) {
     const Result<Fairness> fairness = fairness_of(values.scheduling);
     if (!fairness) return flags.fail(fairness.error());
     config.fairness = *fairness;
-    const Result<std::int64_t> drafts_max = drafts_max_of(values.speculate);
-    if (!drafts_max) return flags.fail(drafts_max.error());
-    config.drafts_max = *drafts_max;
+    if (const auto set = set_speculation(values.speculate, config); !set)
+        return flags.fail(set.error());
     config.replica = static_cast<ReplicaId>(values.replica);
     config.epoch = Epoch{values.epoch};
     if (!(values.step_timeout_s > 0 && values.step_timeout_s < 1e6)) {

@@ -4,21 +4,38 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace pitstop::scheduler {
+namespace {
+
+// Drafts of a row end where all of them together are less likely to be right than this. A draft
+// costs less than a pass of its own by about the first factor where passes are bound by reading
+// weights. A budget measures what a draft costs, and may take less likely ones.
+constexpr double kLikelyMin = 0.3;
+constexpr double kLikelyMinOfBudget = 0.05;
+
+}  // namespace
 
 Runner::Runner(const SchedulerConfig& config)
     : config_(config),
       requests_(config.fairness),
       adapters_(config.adapters_max),
-      steps_(config.tp, config.step_timeout, config.nodes) {
-    if (config.drafts_max > 0)
-        drafter_.emplace(Drafter::Limits{config.drafts_max, config.draft_memory});
-}
+      steps_(config.tp, config.step_timeout, config.nodes) {}
 
 void Runner::open(const Workers& workers) {
     limits_ = workers.limits();
     adapters_.open(workers.adapter_rank_max());
+    // Auto is off where workers verify no drafts.
+    const std::int64_t drafts_max = std::min(config_.drafts_max, workers.drafted_max());
+    if (drafts_max > 0) {
+        drafter_.emplace(Drafter::Limits{
+            .drafts_max = drafts_max,
+            .memory_max = config_.draft_memory,
+            .likely_min = config_.has_draft_budget ? kLikelyMinOfBudget : kLikelyMin,
+        });
+        if (config_.has_draft_budget) budget_.emplace();
+    }
     KvPool::Size size{
         .num_pages = workers.num_pages(),
         .page_size = config_.page_size,
@@ -187,6 +204,7 @@ std::optional<messages::StepPlan> Runner::plan_step(Scope scope, const Version& 
         .tokens_max = config_.tokens_per_step_max,
         .routes = limits_.routes,
         .drafter = drafter_ ? &*drafter_ : nullptr,
+        .budget = budget_ ? &*budget_ : nullptr,
     });
     std::optional<StepPlanner::Planned> planned = planner.plan(scope);
     if (!planned) return std::nullopt;
@@ -197,12 +215,26 @@ std::optional<messages::StepPlan> Runner::plan_step(Scope scope, const Version& 
 // Returns whether the step that runs decides what some request drafts next.
 bool Runner::awaits_drafts() {
     if (!drafter_ || steps_.empty()) return false;
-    return std::ranges::any_of(requests_.running(), [&](const Request* request) {
-        const Progress& progress = request->progress;
-        if (progress.drafted() > 0) return true;
-        return progress.pending() > 0 && Drafter::may_draft(*request) &&
-               drafter_->is_worth_waiting(*request);
-    });
+    const auto has_drafts = [](const Request* request) { return request->progress.drafted() > 0; };
+    return std::ranges::any_of(requests_.running(), has_drafts) || is_worth_waiting();
+}
+
+// Returns whether drafts are likely to follow the tokens being sampled, and worth their cost.
+bool Runner::is_worth_waiting() {
+    std::size_t num_rows = 0;
+    std::vector<DraftBudget::Offer> offers;
+    for (const Request* request : requests_.running()) {
+        if (request->progress.pending() == 0) continue;
+        const std::size_t row = num_rows++;
+        if (!Drafter::may_draft(*request)) continue;
+        for (const double likelihood : drafter_->awaited(*request)) {
+            if (!budget_) return true;
+            offers.push_back({likelihood, row});
+        }
+    }
+    if (!budget_) return false;
+    DraftBudget::sort(offers);
+    return budget_->is_worth(static_cast<std::int64_t>(num_rows), offers);
 }
 
 void Runner::report_to(messages::ReplicaStatus& status, TimePoint now) const {

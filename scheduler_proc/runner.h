@@ -24,6 +24,7 @@
 #pragma once
 
 #include "scheduler_proc/adapters.h"
+#include "scheduler_proc/draft_budget.h"
 #include "scheduler_proc/drafter.h"
 #include "scheduler_proc/early_ends.h"
 #include "scheduler_proc/kv_pool.h"
@@ -155,6 +156,7 @@ class Runner {
         TurnOutput& out
     );
     [[nodiscard]] bool awaits_drafts();
+    [[nodiscard]] bool is_worth_waiting();
     messages::OutputChunk& chunk_of(Request& request, TurnOutput& out);
     void tell_counts(const Request& request, messages::OutputChunk& chunk) const;
     void refuse(messages::TokenizedRequest& arrived, messages::Finish how, TurnOutput& out);
@@ -166,7 +168,8 @@ class Runner {
     KvPool pool_{};
     OpenRequests requests_;
     Adapters adapters_;
-    std::optional<Drafter> drafter_{};  // empty: no speculation
+    std::optional<Drafter> drafter_{};     // empty: no speculation
+    std::optional<DraftBudget> budget_{};  // --speculate auto
     EarlyEnds early_ends_{};
     RequestKey last_key_{};
 

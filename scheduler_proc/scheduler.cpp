@@ -19,7 +19,7 @@ Overloaded(Fs...) -> Overloaded<Fs...>;
 std::optional<Error> problem_of_drafts(
     const SchedulerConfig& config, const messages::WorkerHello& hello
 ) {
-    if (config.drafts_max <= hello.drafted_max) return std::nullopt;
+    if (config.drafts_max <= hello.drafted_max || config.has_draft_budget) return std::nullopt;
     const std::string why =
         hello.state_bytes > 0
             ? fmt::format(

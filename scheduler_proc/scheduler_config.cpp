@@ -19,6 +19,7 @@ constexpr int kTpMax = 1024;
 constexpr std::int64_t kPageSizeMax = 4096;
 constexpr std::int64_t kAdaptersMax = 4096;
 constexpr std::int64_t kSpareTokensMax = std::int64_t{1} << 24;
+constexpr std::int64_t kAutoDrafts = 16;  // of a row, at most
 constexpr std::int64_t kDraftMemoryMax = std::int64_t{1} << 40;
 constexpr std::int64_t kQueueLenMax = std::int64_t{1} << 24;
 constexpr std::int64_t kTokensPerStepMax =
@@ -35,16 +36,18 @@ std::optional<Error> out_of_range(
 
 }  // namespace
 
-Result<std::int64_t> drafts_max_of(std::string_view text) {
-    if (text == "off") return std::int64_t{0};
-    std::int64_t num = 0;
+Result<> set_speculation(std::string_view text, SchedulerConfig& config) {
+    config.has_draft_budget = text == "auto";
+    config.drafts_max = config.has_draft_budget ? kAutoDrafts : 0;
+    if (text == "off" || config.has_draft_budget) return Ok{};
+    std::int64_t& num = config.drafts_max;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), num);
     if (error == std::errc{} && end == text.data() + text.size() && num >= 1 &&
         num <= messages::kDraftedMax)
-        return num;
+        return Ok{};
     return make_error(
         ErrorCode::kInvalidArgument,
-        "--speculate is '{}'; accepted are off, and 1 to {} drafts per row",
+        "--speculate is '{}'; accepted are off, auto, and 1 to {} drafts per row",
         printable(text),
         messages::kDraftedMax
     );

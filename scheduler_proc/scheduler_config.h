@@ -27,6 +27,7 @@ struct SchedulerConfig {
     std::int64_t trail_tokens = 16;
     std::int64_t spare_tokens = 1024;
     std::int64_t drafts_max = 0;                         // of a row (--speculate); 0: off
+    bool has_draft_budget = false;                       // --speculate auto
     std::int64_t draft_memory = std::int64_t{64} << 20;  // bytes (--draft-memory)
     std::int64_t adapters_max = 16;                      // loaded at once (--max-adapters)
     // a pass that takes longer is assumed never to end
@@ -37,8 +38,8 @@ struct SchedulerConfig {
     std::string digest{};  // digest that these weights must have; empty: any
 };
 
-// Returns the drafts per row of --speculate, 0 for "off". Errors: neither that nor a number.
-[[nodiscard]] Result<std::int64_t> drafts_max_of(std::string_view text);
+// Sets what --speculate decides: off, auto, or the drafts per row. Errors: none of these.
+[[nodiscard]] Result<> set_speculation(std::string_view text, SchedulerConfig& config);
 
 // Returns what is wrong with the settings, or nothing.
 [[nodiscard]] std::optional<Error> problem_of(const SchedulerConfig& config);

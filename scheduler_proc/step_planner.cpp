@@ -31,6 +31,7 @@ StepPlanner::StepPlanner(const Args& args)
       pool_(args.pool),
       tallies_(args.tallies),
       drafter_(args.drafter),
+      budget_(args.budget),
       tokens_max_(args.tokens_max),
       plan_{.step = args.step, .epoch = args.version.epoch},
       step_{
@@ -222,19 +223,46 @@ void StepPlanner::retract(Request& request) {
     ++tallies_.num_retractions;
 }
 
-// To rows of one known token after which others are known: the oldest requests first.
+// To rows of one known token after which others are known: the likeliest drafts if there is a
+// budget, else those of the oldest requests first.
 void StepPlanner::add_drafts() {
     std::int64_t num_left = tokens_max_;
     for (const ChosenRow& chosen : chosen_) num_left -= chosen.num_new;
-    for (ChosenRow& chosen : chosen_) {
-        const Progress& progress = chosen.request->progress;
-        if (progress.pending() > 0 || progress.plannable() != 1 || progress.outputs() == 0)
-            continue;
-        if (!Drafter::may_draft(*chosen.request)) continue;
-        const std::int64_t num_outputs_left = progress.output_len_max() - progress.outputs();
-        add_drafts(chosen, std::min(num_left, num_outputs_left - 1));
-        num_left -= std::ssize(chosen.drafts);
+    const std::vector<std::int64_t> nums = num_worthwhile();
+    for (std::size_t i = 0; i < chosen_.size() && num_left > 0; ++i) {
+        add_drafts(chosen_[i], std::min(num_left, nums[i]));
+        num_left -= std::ssize(chosen_[i].drafts);
     }
+}
+
+// Returns how many drafts each row may have, if the step has tokens left and there are pages.
+std::vector<std::int64_t> StepPlanner::num_worthwhile() {
+    std::vector<std::int64_t> nums(chosen_.size(), 0);
+    for (std::size_t i = 0; i < chosen_.size(); ++i) nums[i] = drafts_max(chosen_[i]);
+    if (budget_ == nullptr) return nums;
+    std::int64_t num_tokens = 0;
+    std::int64_t num_outputs = 0;
+    std::vector<DraftBudget::Offer> offers;
+    for (std::size_t i = 0; i < chosen_.size(); ++i) {
+        num_tokens += chosen_[i].num_new;
+        num_outputs += chosen_[i].num_new == 1 ? 1 : 0;
+        if (std::exchange(nums[i], 0) < 1) continue;
+        for (const double likelihood :
+             drafter_->likelihoods(*chosen_[i].request, drafts_max(chosen_[i])))
+            offers.push_back({likelihood, i});
+    }
+    DraftBudget::sort(offers);
+    const std::size_t num = budget_->choose(num_tokens, num_outputs, offers);
+    for (const DraftBudget::Offer& offer : std::span(offers).first(num)) ++nums[offer.row];
+    return nums;
+}
+
+// Returns how many drafts the row may have, whatever they cost.
+std::int64_t StepPlanner::drafts_max(const ChosenRow& chosen) {
+    const Progress& progress = chosen.request->progress;
+    if (progress.pending() > 0 || progress.plannable() != 1 || progress.outputs() == 0) return 0;
+    if (!Drafter::may_draft(*chosen.request)) return 0;
+    return progress.output_len_max() - progress.outputs() - 1;
 }
 
 // Takes pages that are free or cached, and retracts no request for them.

@@ -12,6 +12,7 @@
 #include "base/ids.h"
 #include "base/time.h"
 #include "messages/steps.h"
+#include "scheduler_proc/draft_budget.h"
 #include "scheduler_proc/drafter.h"
 #include "scheduler_proc/in_flight_step.h"
 #include "scheduler_proc/kv_pool.h"
@@ -35,7 +36,8 @@ class StepPlanner {
         TimePoint now{};
         std::int64_t tokens_max = 0;  // of a step
         std::optional<messages::RouteShape> routes{};
-        Drafter* drafter = nullptr;  // null: no speculation
+        Drafter* drafter = nullptr;     // null: no speculation
+        DraftBudget* budget = nullptr;  // null: as many drafts as the drafter has
     };
     explicit StepPlanner(const Args& args);
 
@@ -62,6 +64,8 @@ class StepPlanner {
     void choose_prefills();
     void admit(Scope scope);
     void add_drafts();
+    [[nodiscard]] static std::int64_t drafts_max(const ChosenRow& chosen);
+    [[nodiscard]] std::vector<std::int64_t> num_worthwhile();
     void add_drafts(ChosenRow& chosen, std::int64_t num_max);
     [[nodiscard]] Admission admit_first(Request& first);
     void start(Request& request, Lease lease, std::int64_t num_found);
@@ -89,6 +93,7 @@ class StepPlanner {
     KvPool& pool_;
     Tallies& tallies_;
     Drafter* const drafter_;
+    DraftBudget* const budget_;
     const std::int64_t tokens_max_;
     messages::StepPlan plan_;
     InFlightStep step_;

@@ -11,6 +11,7 @@ namespace pitstop::scheduler {
 void StepsInFlight::push(InFlightStep step) {
     CHECK(!is_full() && step.step == next_step_);
     next_step_ = next(next_step_);
+    step.is_alone = steps_.empty();
     step.is_done.assign(static_cast<std::size_t>(tp_), false);
     steps_.push_back(std::move(step));
 }

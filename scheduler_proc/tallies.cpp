@@ -30,13 +30,14 @@ void Rate::stop(TimePoint now) {
     last_ = 0;
 }
 
-void StepTimes::add(TimePoint begin, TimePoint end) {
+Duration StepTimes::add(TimePoint begin, TimePoint end) {
     const Duration took = end - std::max(begin, last_end_);
     last_end_ = end;
     recent_[num_recent_++ % kRecentMax] = took;
     ++watched_.num;
     watched_.sum += took;
     watched_.longest = std::max(watched_.longest, took);
+    return took;
 }
 
 void StepTimes::watch() {

@@ -36,8 +36,9 @@ class StepTimes {
   public:
     static constexpr std::size_t kRecentMax = 64;
 
-    // `begin`: when the step was sent, or when the step before it ended, if that was later.
-    void add(TimePoint begin, TimePoint end);
+    // `begin`: when the step was sent, or when the step before it ended, if that was later. Returns
+    // how long the step took.
+    Duration add(TimePoint begin, TimePoint end);
     // Counts steps separately from now on, besides the mean of the latest before.
     void watch();
 

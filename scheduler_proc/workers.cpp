@@ -102,6 +102,12 @@ std::int64_t Workers::num_checkpoints() const {
     return num;
 }
 
+std::int64_t Workers::drafted_max() const {
+    std::int64_t num = messages::kDraftedMax;
+    for (const auto& hello : hellos_) num = std::min(num, hello->drafted_max);
+    return num;
+}
+
 std::int64_t Workers::num_slots() const {
     std::int64_t num = static_cast<std::int64_t>(messages::StepPlan::kRowsMax);
     for (const auto& hello : hellos_) num = std::min(num, hello->num_slots);

@@ -47,6 +47,8 @@ class Workers {
     [[nodiscard]] bool have_state() const { return first().state_bytes > 0; }
     // The places for copies of such a state: the fewest of any rank, at most kPagesMax.
     [[nodiscard]] std::int64_t num_checkpoints() const;
+    // Returns the most drafts of a row that every rank verifies.
+    [[nodiscard]] std::int64_t drafted_max() const;
     // Returns the digest of the loaded weights; empty if no rank computed its part.
     // Errors: as version_digest().
     [[nodiscard]] Result<std::string> digest() const;

@@ -56,14 +56,14 @@ DRAFT_MEMORY_MAX = 1 << 40  # bytes; with 0, outputs of ended requests are not k
 
 
 def drafts(text):
-    if text == "off":
+    if text in ("off", "auto"):
         return text
     try:
         value = int(text)
     except ValueError:
         value = 0
     if not 1 <= value <= DRAFTS_MAX:
-        raise argparse.ArgumentTypeError(f"takes off, or drafts per row, from 1 to {DRAFTS_MAX}, not '{text}'")
+        raise argparse.ArgumentTypeError(f"takes off, auto, or drafts per row, from 1 to {DRAFTS_MAX}, not '{text}'")
     return value
 
 
@@ -125,9 +125,9 @@ def add_limit_flags(parser):
         "--speculate",
         type=drafts,
         default="off",
-        metavar="off|K",
-        help="drafts per row that a pass verifies at most, guessed from prompts and outputs; tokens and logprobs are the "
-        "same bits with any K (default off)",
+        metavar="off|auto|K",
+        help="drafts per row that a pass verifies at most, guessed from prompts and outputs; auto: as many as let tokens "
+        "come fastest; tokens and logprobs are the same bits with any value (default off)",
     )
     parser.add_argument(
         "--draft-memory",

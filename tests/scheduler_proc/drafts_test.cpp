@@ -276,6 +276,30 @@ TEST(Drafts, AWorkerThatVerifiesNoneRefusesTheFlagByName) {
     }
 }
 
+// --speculate auto: off where it cannot be on, and nothing but speed follows from the budget.
+TEST(Drafts, AutoIsOffWithWorkersThatVerifyNone) {
+    Rig rig({.drafted_max = 0}, {.drafts_max = 16, .has_draft_budget = true});
+    const Ask ask = with_drafts(rig, ask_of());
+    const RequestKey key = rig.send(ask);
+    rig.run();
+    expect_all(rig, key, ask);
+    EXPECT_FALSE(rig.status().drafts);
+    EXPECT_FALSE(rig.of(key).counts->drafts);
+}
+
+TEST(Drafts, P11_AutoChangesNoBit) {
+    Rig rig({}, {.drafts_max = 16, .has_draft_budget = true});
+    std::vector<std::pair<RequestKey, Ask>> sent;
+    for (int i = 0; i < 12; ++i) {
+        Ask ask{.prompt = prompt_of(5 + i, 100 + i), .max_new_tokens = 60};
+        ask = with_drafts(rig, ask, static_cast<std::size_t>(i));
+        sent.emplace_back(rig.send(ask), ask);
+    }
+    rig.run();
+    for (const auto& [key, ask] : sent) expect_all(rig, key, ask);
+    EXPECT_GT(rig.status().drafts->accepted, 100);
+}
+
 using DraftsUpdateTest = UpdateTest;
 
 // The row in flight at the commit belongs to the old version, as many tokens as count.

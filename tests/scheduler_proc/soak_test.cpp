@@ -68,6 +68,7 @@ class Soak {
             .trail_tokens = pick(1, 8),
             .spare_tokens = pick(1, 12),
             .drafts_max = num_checkpoints_ ? 0 : pick(0, 1) * pick(1, 6),
+            .has_draft_budget = pick(0, 1) == 1,
             .draft_memory = pick(0, 1) * pick(1000, 20000)};
     }
     // Its output, with some tokens replaced.

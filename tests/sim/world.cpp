@@ -49,6 +49,7 @@ World::World(std::uint64_t seed) : random_(seed) {
         config.trail_tokens = apart.between(1, 16);
         config.spare_tokens = apart.between(1, 32);
         if (!shape_.num_checkpoints && apart.once_in(2)) config.drafts_max = apart.between(1, 8);
+        config.has_draft_budget = apart.once_in(3);
         config.draft_memory = apart.once_in(2) ? 0 : apart.between(1, 100'000);
         config.fairness = is_fair_ ? Fairness::kFair : Fairness::kFcfs;
         if (is_fair_ && !has_prefixes_) replica.fairness = std::make_unique<FairnessBook>(oracle_);
