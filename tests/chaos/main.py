@@ -27,10 +27,10 @@ def parse(arguments):
     parser.add_argument("--model", choices=MODELS, help="the model of each tree; default: the seed chooses")
     parser.add_argument(
         "--speculate",
-        type=int,
-        choices=range(1, 33),
-        metavar="K",
-        help="trees verify up to K drafts per row (1 to 32), except those of hybrids; default: none",
+        choices=("auto", *map(str, range(1, 33))),
+        metavar="auto|K",
+        help="trees verify up to K drafts per row (1 to 32), or as many as let tokens come fastest, except those of "
+        "hybrids; default: none",
     )
     parser.add_argument("--verifiers", type=int, default=1, help="processes that verify tokens (1)")
     parser.add_argument(
