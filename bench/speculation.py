@@ -1,26 +1,32 @@
 #!/usr/bin/env python3
 """What --speculate gains and costs: ratios to --speculate off, of two trees that run the same requests in turn.
 
-    bench/speculation.py --build build/cpu [--drafts 4 8] [--pairs 7] [--shape qwen3-0.6b] [--json out.json]
-                         [--rows quoted random epoch]
+    bench/speculation.py --build build/cpu [--drafts auto 4 8] [--pairs 7] [--shape qwen3-0.6b] [--prompts 64]
+                         [--rows quoted random epoch tail cost] [--json out.json]
 
 quoted  a model of that shape, one request, greedy: the output quotes its prompt, where every 25th token is another
 random  the same model, 64 requests at once; no text repeats
-epoch   the bundled model, 8 requests at once, temperature 1: 8 samples of each of 16 prompts, after an epoch of the same
+epoch   the bundled model, 8 requests at once, temperature 1: 8 samples of each of 64 prompts, after an epoch of the same
         prompts with other seeds and an update of all weights by 0.1 %
+tail    the same model, after such an epoch: 32 samples at once, whose lengths have a heavy tail. The ratio is of the seconds
+        that off needs for its last quarter of the time, to those that the same number of last tokens takes
+cost    pitstop_draft_cost: microseconds and bytes of drafts, without a model
 
 Tokens and logprobs of both trees are compared: a bit that differs ends the run (P11). The quoting model is one of random
 weights whose blocks add nothing, and whose head gives each token another one; its passes cost what a trained model's do.
 """
 
 import argparse
+import concurrent.futures
 import json
+import os
 import pathlib
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import types
 
 import numpy
 from routes import Meter, machine
@@ -32,6 +38,8 @@ import pitstop  # noqa: E402  (after the path)
 
 STEP = 7919  # of a token to the next; a prime, so that no token comes twice
 QUOTED_LEN, EDIT_EVERY = 256, 25
+TAIL_LEN_MAX = 320
+ROWS = ("quoted", "random", "epoch", "tail", "cost")
 STORIES = ROOT / "launch/models/stories"
 
 
@@ -87,6 +95,35 @@ def run_all(client, requests, at_once):
     return done, time.perf_counter() - begin
 
 
+def run_followed(client, requests, _):
+    """(outputs, when each token came); all requests at once."""
+    arrivals = []
+
+    def follow(stream):
+        chunks = []
+        for chunk in stream:
+            arrivals.extend([time.perf_counter()] * len(chunk.tokens))
+            chunks.append(chunk)
+        tokens = [token for chunk in chunks for token in chunk.tokens]
+        return types.SimpleNamespace(
+            tokens=tokens, logprobs=[each for chunk in chunks for each in chunk.logprobs], counts=chunks[-1].counts
+        )
+
+    begin = time.perf_counter()
+    streams = [
+        client.generate(prompt, logprobs=True, text_output=False, ignore_eos=True, **fields) for prompt, fields in requests
+    ]
+    with concurrent.futures.ThreadPoolExecutor(len(streams)) as pool:
+        outputs = list(pool.map(follow, streams))
+    return outputs, sorted(at - begin for at in arrivals)
+
+
+def tail_ratio(base, arrivals):
+    """How much faster the tokens come that the base needs its last quarter of the time for."""
+    num = sum(at > 0.75 * base[-1] for at in base)
+    return 0.25 * base[-1] / (arrivals[-1] - arrivals[-num - 1])
+
+
 def drafts_of(outputs):
     """(passes, drafts, those that were right)"""
     counts = [output.counts.drafts or {} for output in outputs]
@@ -100,9 +137,9 @@ class Sides:
         self._meters = [Meter(tree.launcher.pid) for tree in trees]
         self.clients = clients
 
-    def compare(self, make_requests, at_once, num_pairs, before=None):
+    def compare(self, make_requests, at_once, num_pairs, before=None, run=run_all):
         """Per tree: the median ratios of tokens per second and of CPU seconds to the first tree, and the drafts."""
-        taken = [[] for _ in self.clients]
+        taken, told, loads = [[] for _ in self.clients], [[] for _ in self.clients], []
         for pair in range(num_pairs + 1):
             requests, bits = make_requests(pair), None
             order = range(len(self.clients)) if pair % 2 else reversed(range(len(self.clients)))
@@ -111,14 +148,23 @@ class Sides:
                 client.flush_cache()
                 if before:
                     before(client, pair)
-                cpu, wall, (outputs, _) = self._meters[at].run(lambda: run_all(client, requests, at_once))
+                cpu, wall, (outputs, more) = self._meters[at].run(lambda: run(client, requests, at_once))
+                loads.append(os.getloadavg()[0])
                 got = [(output.tokens, output.logprobs) for output in outputs]
                 assert bits is None or got == bits, "P11"
                 bits = got
                 tokens = sum(len(output.tokens) for output in outputs)
                 if pair > 0:  # the first only touches memory
                     taken[at].append((wall, cpu, tokens, *drafts_of(outputs)))
-        return [self._row(each, taken[0]) for each in taken]
+                    told[at].append(more)
+        rows = [self._row(each, taken[0]) for each in taken]
+        for row, each in zip(rows, told):
+            row["load"] = [round(min(loads), 1), round(max(loads), 1)]
+            if run is run_followed:
+                ratios = sorted(map(tail_ratio, told[0], each))
+                row["tail_ratio"] = round(statistics.median(ratios), 3)
+                row["tail_range"] = [round(ratios[0], 3), round(ratios[-1], 3)]
+        return rows
 
     @staticmethod
     def _row(taken, base):
@@ -151,13 +197,29 @@ def unrelated(vocab, pair):
     return [(prompt, {"max_new_tokens": 24, "temperature": 0.0}) for prompt in prompts]
 
 
-def samples(epoch):
-    names = "Tom Lily Ben Mia Sam Anna Max Sue Tim Lucy Jack Amy Bob Sara Leo Kim".split()
-    prompts = [f"Once upon a time there was a little child named {name}. {name} liked to" for name in names]
+NAMES = "Tom Lily Ben Mia Sam Anna Max Sue Tim Lucy Jack Amy Bob Sara Leo Kim".split()
+LIKINGS = ("liked to", "wanted to go to", "had a", "was very")
+
+
+def samples(epoch, num_prompts):
+    """Eight of each prompt."""
+    prompts = [
+        f"Once upon a time there was a little child named {name}. {name} {liking}" for liking in LIKINGS for name in NAMES
+    ][:num_prompts]
     return [
         (prompt, {"max_new_tokens": 64, "temperature": 1.0, "seed": 1000 * epoch + 8 * at + sample})
         for at, prompt in enumerate(prompts)
         for sample in range(8)
+    ]
+
+
+def heavy_tailed(pair):
+    """32 samples of eight prompts: half are shorter than 30 tokens, and few are long."""
+    random = numpy.random.default_rng([3, pair])
+    lengths = numpy.minimum(16 * (1 + random.pareto(1.1, 32)), TAIL_LEN_MAX).astype(int)
+    return [
+        (prompt, {**fields, "max_new_tokens": int(length)})
+        for (prompt, fields), length in zip(samples(2 * pair + 1, 4), lengths)
     ]
 
 
@@ -173,23 +235,47 @@ def measure_large(options, place):
     return on_trees(options, place, model, flags, wanted)
 
 
-def measure_epoch(options, place):
-    if "epoch" not in options.rows:
+def measure_epochs(options, place):
+    """The rows of the bundled model: epoch and tail."""
+    wanted = {"epoch", "tail"} & set(options.rows)
+    if not wanted:
         return {}
     make_next_epoch(place / "next")
 
     def before(client, pair):
         """Runs an epoch with the bundled weights, whose outputs the measured epoch drafts from."""
         client.update_weights(str(STORIES))
-        run_all(client, samples(2 * pair), 8)
+        run_all(client, samples(2 * pair, options.prompts), 8)
         client.update_weights(str(place / "next"))
         client.flush_cache()
 
-    def compare(sides):
-        return sides.compare(lambda pair: samples(2 * pair + 1), 8, options.pairs, before)
+    def before_tail(client, pair):
+        client.update_weights(str(STORIES))
+        earlier = [(prompt, {**fields, "max_new_tokens": TAIL_LEN_MAX}) for prompt, fields in samples(2 * pair, 4)]
+        run_all(client, earlier, 32)
+        client.update_weights(str(place / "next"))
+        client.flush_cache()
 
-    flags = ("--max-running-requests", 8, "--max-total-tokens", 8192, "--no-http")
-    return on_trees(options, place, STORIES, flags, {"epoch": compare})
+    results = {}
+    if "epoch" in wanted:
+        flags = ("--max-running-requests", 8, "--max-total-tokens", 8192, "--no-http")
+        measure = {"epoch": lambda sides: sides.compare(
+            lambda pair: samples(2 * pair + 1, options.prompts), 8, options.pairs, before
+        )}
+        results |= on_trees(options, place, STORIES, flags, measure)
+    if "tail" in wanted:
+        flags = ("--max-running-requests", 32, "--max-total-tokens", 16384, "--no-http")
+        measure = {"tail": lambda sides: sides.compare(heavy_tailed, 32, options.pairs, before_tail, run_followed)}
+        results |= on_trees(options, place, STORIES, flags, measure)
+    return results
+
+
+def measure_cost(options):
+    if "cost" not in options.rows:
+        return {}
+    told = subprocess.run([options.build / "bin/pitstop_draft_cost"], check=True, capture_output=True, text=True).stdout
+    print("cost", told, sep="\n", flush=True)
+    return {"cost": json.loads(told)}
 
 
 def on_trees(options, place, model, flags, measurements):
@@ -197,13 +283,13 @@ def on_trees(options, place, model, flags, measurements):
     results, trees, clients = {}, [], []
     try:
         for number, drafts in enumerate(["off", *options.drafts]):
-            (place / f"{model.name}-{number}").mkdir()
-            tree = Tree(options.build, model, place / f"{model.name}-{number}", *flags, "--speculate", drafts)
+            directory = pathlib.Path(tempfile.mkdtemp(prefix=f"{model.name}-{number}-", dir=place))
+            tree = Tree(options.build, model, directory, *flags, "--speculate", drafts)
             trees.append(tree)
             clients.append(pitstop.Client(str(tree.run_dir)))
         sides = Sides(trees, clients)
         for name, measure in measurements.items():
-            results[name] = dict(zip(["off", *map(str, options.drafts)], measure(sides)))
+            results[name] = dict(zip(["off", *options.drafts], measure(sides)))
             print(name, *(f"  {key:>3}  {row}" for key, row in results[name].items()), sep="\n", flush=True)
     finally:
         for client in clients:
@@ -216,10 +302,11 @@ def on_trees(options, place, model, flags, measurements):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=lambda path: pathlib.Path(path).resolve(), default=ROOT / "build/cpu")
-    parser.add_argument("--drafts", type=int, nargs="+", default=[4, 8], help="values of --speculate (4 8)")
+    parser.add_argument("--drafts", nargs="+", default=["auto", "4", "8"], help="values of --speculate (auto 4 8)")
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--shape", default="qwen3-0.6b", help="of pitstop_make_model (qwen3-0.6b)")
-    parser.add_argument("--rows", nargs="+", choices=("quoted", "random", "epoch"), default=["quoted", "random", "epoch"])
+    parser.add_argument("--prompts", type=int, default=64, choices=range(1, 65), metavar="N", help="of an epoch (64)")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     results = {**machine(), "command": "bench/speculation.py " + " ".join(sys.argv[1:])}
@@ -227,7 +314,8 @@ def main():
         place = pathlib.Path(directory)
         if {"quoted", "random"} & set(options.rows):
             results |= measure_large(options, place)
-        results |= measure_epoch(options, place)
+        results |= measure_epochs(options, place)
+    results |= measure_cost(options)
     if options.json:
         options.json.write_text(json.dumps(results, indent=2) + "\n")
 
