@@ -68,6 +68,8 @@ void Supervision::say_version(const Version& version) {
         fmt::format("{}\t{}\t{}\t{}", version.epoch, version.digest, version.label, version.path));
 }
 void Supervision::say_unfinished(std::string_view line) { say("UNFINISHED", line); }
+void Supervision::say_adapter(std::string_view line) { say("ADAPTER", line); }
+void Supervision::say_no_adapter(std::string_view name) { say("NO_ADAPTER", name); }
 void Supervision::say_lost(std::string_view line) { say("LOST", line); }
 void Supervision::say_door(std::string_view door, std::string_view endpoint) {
     say("DOOR", fmt::format("{} {}", door, endpoint));

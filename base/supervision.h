@@ -40,6 +40,12 @@ class Supervision {
     // Tells the launcher, on each change, which multi-call operations of callers are unfinished, in
     // this process's own format; empty: none. A restart passes the last line to the new process.
     void say_unfinished(std::string_view line);
+    // Tells the launcher which version of an adapter serves from now on: one line, in this
+    // process's own format, that begins with the name and a tab. A restart passes the last line of
+    // each name to the new process.
+    void say_adapter(std::string_view line);
+    // Tells the launcher that no version of this adapter serves any more.
+    void say_no_adapter(std::string_view name);
     // Tells the launcher, before this process ends, why it could not load the requested weights, or
     // any weights; a restart can proceed without them.
     void say_lost(std::string_view line);

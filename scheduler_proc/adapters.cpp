@@ -4,7 +4,65 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <string_view>
+
 namespace pitstop::scheduler {
+namespace {
+
+constexpr char kTab = '\t';  // no name, digest or path has one: they are single lines
+
+}  // namespace
+
+Result<std::vector<LostAdapter>> lost_adapters_of(std::string_view lines) {
+    std::vector<LostAdapter> all;
+    while (!lines.empty()) {
+        const std::size_t end = std::min(lines.find('\n'), lines.size());
+        const std::string_view line = lines.substr(0, end);
+        lines.remove_prefix(std::min(end + 1, lines.size()));
+        std::array<std::string_view, 5> parts{};  // the label, which is last, may have tabs
+        std::string_view rest = line;
+        std::size_t num = 0;
+        for (; num + 1 < parts.size() && rest.find(kTab) != std::string_view::npos; ++num) {
+            parts[num] = rest.substr(0, rest.find(kTab));
+            rest.remove_prefix(parts[num].size() + 1);
+        }
+        parts[num] = rest;
+        std::int64_t version = 0;
+        const std::string_view number = parts[1];
+        const auto read = std::from_chars(number.data(), number.data() + number.size(), version);
+        if (num + 1 < parts.size() || read.ec != std::errc{} || version <= 0)
+            return make_error(ErrorCode::kInvalidArgument, "no lost adapter is '{}'", line);
+        all.push_back(
+            {.version =
+                 {.name = std::string(parts[0]),
+                  .version = Epoch{version},
+                  .label = std::string(parts[4]),
+                  .digest = std::string(parts[2])},
+             .path = std::string(parts[3])}
+        );
+    }
+    return all;
+}
+
+std::string line_of(const LostAdapter& lost) {
+    const messages::AdapterVersion& version = lost.version;
+    return fmt::format(
+        "{}\t{}\t{}\t{}\t{}",
+        version.name,
+        raw(version.version),
+        version.digest,
+        lost.path,
+        version.label
+    );
+}
+
+Adapters::Adapters(std::int64_t loaded_max, const std::vector<LostAdapter>& lost)
+    : loaded_max_(loaded_max) {
+    for (const LostAdapter& each : lost) lost_.emplace(each.version.name, each);
+}
 
 std::string Adapters::names() const {
     constexpr std::size_t kShownMax = 16;
@@ -35,6 +93,24 @@ std::optional<Error> Adapters::problem_of(const std::string& name) const {
     );
 }
 
+Error Adapters::not_loaded(const std::string& name) const {
+    const auto place = lost_.find(name);
+    if (place == lost_.end())
+        return make_error(ErrorCode::kNotFound, "no adapter '{}' is loaded; {}", name, names());
+    const LostAdapter& lost = place->second;
+    return make_error(
+        ErrorCode::kNotFound,
+        "no adapter '{}' is loaded since the tree was started again: version {}{} with digest {} "
+        "is "
+        "lost; load it again{}",
+        name,
+        raw(lost.version.version),
+        lost.version.label.empty() ? "" : fmt::format(" ('{}')", lost.version.label),
+        lost.version.digest,
+        lost.path.empty() ? "" : fmt::format(" from {}", lost.path)
+    );
+}
+
 void Adapters::retire(Resident& resident, TurnOutput& out) {
     resident.is_serving = false;
     if (resident.num_requests > 0) return;
@@ -45,30 +121,36 @@ void Adapters::retire(Resident& resident, TurnOutput& out) {
 
 void Adapters::commit(AdapterUse loaded, TurnOutput& out) {
     CHECK(!residents_.contains(loaded.id));
-    const auto place = serving_.find(loaded.version.name);
+    const std::string& name = loaded.version.name;
+    const auto place = serving_.find(name);
     if (place != serving_.end()) retire(residents_.at(place->second), out);
     const messages::AdapterId id = loaded.id;
-    serving_[loaded.version.name] = id;
+    serving_[name] = id;
+    lost_.erase(name);
+    out.adapters.push_back(
+        {.name = name, .line = line_of({.version = loaded.version, .path = loaded.path})}
+    );
     residents_.emplace(id, Resident{.use = std::move(loaded), .is_serving = true});
 }
 
 Result<AdapterUse> Adapters::unload(const std::string& name, TurnOutput& out) {
     const auto place = serving_.find(name);
     if (place == serving_.end()) {
-        return make_error(ErrorCode::kNotFound, "no adapter '{}' is loaded; {}", name, names());
+        Error error = not_loaded(name);
+        if (lost_.erase(name) > 0) out.adapters.push_back({.name = name});
+        return error;
     }
     Resident& resident = residents_.at(place->second);
     AdapterUse use = resident.use;
     serving_.erase(place);
+    out.adapters.push_back({.name = name});
     retire(resident, out);
     return use;
 }
 
 Result<AdapterUse> Adapters::take(const std::string& name) {
     const auto place = serving_.find(name);
-    if (place == serving_.end()) {
-        return make_error(ErrorCode::kNotFound, "no adapter '{}' is loaded; {}", name, names());
-    }
+    if (place == serving_.end()) return not_loaded(name);
     Resident& resident = residents_.at(place->second);
     ++resident.num_requests;
     return resident.use;

@@ -4,18 +4,23 @@
 // is replaced or unloaded and no request uses it, the workers free it between two plans: no later
 // plan names it.
 //
+// An adapter that a restart has lost is named to whoever asks for it: nothing else is computed in
+// its place.
+//
 // Thread:  the loop thread only.
 // Bounded: loaded_max names; versions by the open requests.
 #pragma once
 
 #include "base/result.h"
 #include "messages/adapters.h"
+#include "scheduler_proc/scheduler_config.h"
 #include "scheduler_proc/turn.h"
 
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,9 +33,15 @@ struct AdapterUse {
     std::string path{};  // the directory that it was loaded from; empty: its tensors were sent
 };
 
+// Reads the lines that the launcher kept, of adapters that a restart has lost. Errors:
+// kInvalidArgument, with the line.
+[[nodiscard]] Result<std::vector<LostAdapter>> lost_adapters_of(std::string_view lines);
+// The line of one, without its end.
+[[nodiscard]] std::string line_of(const LostAdapter& lost);
+
 class Adapters {
   public:
-    explicit Adapters(std::int64_t loaded_max) : loaded_max_(loaded_max) {}
+    Adapters(std::int64_t loaded_max, const std::vector<LostAdapter>& lost);
 
     // The workers compute adapters up to this rank; 0: none.
     void open(std::int64_t rank_max) { rank_max_ = rank_max; }
@@ -63,10 +74,12 @@ class Adapters {
     };
     void retire(Resident& resident, TurnOutput& out);
     [[nodiscard]] std::string names() const;
+    [[nodiscard]] Error not_loaded(const std::string& name) const;
 
     std::int64_t loaded_max_;
     std::int64_t rank_max_ = 0;
     std::map<std::string, messages::AdapterId> serving_{};
+    std::map<std::string, LostAdapter> lost_{};  // that nobody has loaded or unloaded since
     std::map<messages::AdapterId, Resident> residents_{};
 };
 

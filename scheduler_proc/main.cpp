@@ -3,10 +3,12 @@
 // a worker.
 #include "base/flags.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "base/supervision.h"
 #include "base/time.h"
 #include "bus/poller.h"
 #include "bus/run_dir.h"
+#include "scheduler_proc/adapters.h"
 #include "scheduler_proc/ports.h"
 #include "scheduler_proc/scheduler.h"
 
@@ -113,6 +115,17 @@ class NotFiniteLog {
     TimePoint next_{};
 };
 
+// The launcher knows a version before a worker serves it.
+void tell_adapters(const TurnOutput& out, Supervision& supervision) {
+    for (const AdapterNews& news : out.adapters) {
+        if (news.line.empty()) {
+            supervision.say_no_adapter(news.name);
+        } else {
+            supervision.say_adapter(news.line);
+        }
+    }
+}
+
 Result<> run(Scheduler& scheduler, Ports& ports, Supervision& supervision) {
     NotFiniteLog not_finite_log;
     bus::Poller poller;
@@ -127,6 +140,7 @@ Result<> run(Scheduler& scheduler, Ports& ports, Supervision& supervision) {
         TurnOutput out = scheduler.turn(std::move(in));
         log_turn(out);
         not_finite_log.note(out);
+        tell_adapters(out, supervision);
         const std::optional<Error> fatal = std::move(out.fatal);
         const std::optional<TimePoint> wake_at = out.wake_at;
         if (auto sent = ports.send(std::move(out)); !sent) return sent.error();
@@ -143,12 +157,19 @@ Result<> run(Scheduler& scheduler, Ports& ports, Supervision& supervision) {
     }
 }
 
+Result<std::vector<LostAdapter>> read_lost_adapters(const std::string& path) {
+    constexpr std::size_t kBytesMax = std::size_t{64} << 20;
+    ASSIGN_OR_RETURN(const std::string lines, MappedFile::read(path, kBytesMax));
+    return lost_adapters_of(lines);
+}
+
 struct Flags {
     SchedulerConfig config{};
     std::string run_dir_path{};
     std::string log_level = "info";
     std::string scheduling = "fair";
     std::string speculate = "off";
+    std::string lost_adapters{};
     std::string node_door{};
     std::string door_keys{};
     int replica = 0;
@@ -190,6 +211,12 @@ void add_flags(FlagSet& flags, Flags& values) {
         "with --speculate: bytes of ended outputs to draft from"
     );
     flags.add("max-adapters", &values.config.adapters_max, "adapters that are loaded at once");
+    flags.add(
+        "lost-adapters",
+        &values.lost_adapters,
+        "a file with those that were loaded when the tree was started again; written by the "
+        "launcher"
+    );
     flags.add("max-queued-requests", &values.config.queue_len_max, "requests that may wait");
     flags.add("scheduling", &values.scheduling, kSchedulingHelp);
     flags.add(
@@ -226,6 +253,11 @@ int main_with(int argc, char** argv) {
         );
     }
     config.step_timeout = duration_of(values.step_timeout_s);
+    if (!values.lost_adapters.empty()) {
+        auto lost = read_lost_adapters(values.lost_adapters);
+        if (!lost) return flags.fail(lost.error());
+        config.lost_adapters = *std::move(lost);
+    }
     if (const auto problem = problem_of(config)) return flags.fail(*problem);
     if ((config.nodes > 1) != !values.node_door.empty() ||
         values.node_door.empty() != values.door_keys.empty()) {

@@ -20,7 +20,7 @@ constexpr double kLikelyMinOfBudget = 0.05;
 Runner::Runner(const SchedulerConfig& config)
     : config_(config),
       requests_(config.fairness),
-      adapters_(config.adapters_max),
+      adapters_(config.adapters_max, config.lost_adapters),
       steps_(config.tp, config.step_timeout, config.nodes) {}
 
 void Runner::open(const Workers& workers) {

@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -76,11 +77,18 @@ struct TurnInput {
     std::int64_t num_refused = 0;  // messages that the loop refused with nobody to answer
 };
 
+// For the launcher, for a restart.
+struct AdapterNews {
+    std::string name{};
+    std::string line{};  // says which version serves from now on; empty: none
+};
+
 struct TurnOutput {
     std::vector<ToWorkers> workers{};
     std::vector<ToTokenizer> tokenizer{};
     std::optional<messages::TokenBatch> batch{};  // to the detokenizer
-    std::optional<TimePoint> wake_at{};           // a turn is due then even if nothing arrives
+    std::vector<AdapterNews> adapters{};
+    std::optional<TimePoint> wake_at{};  // a turn is due then even if nothing arrives
     std::optional<Error> fatal{};  // this replica cannot continue: the workers broke the protocol
 };
 

@@ -1,8 +1,8 @@
 """One process of the tree, as its launcher sees it (base/supervision.h is the other side).
 
-Uses two pipes: on `ready` the process reports READY, FAILED, LOST, VERSION, UNFINISHED, DOOR or END, one line each; on
-`supervisor` it receives "stop" or the name of a dead process. The process ends with this program in any case: the
-kernel kills it (--parent-pid), and it reads the end of the supervisor pipe.
+Uses two pipes: on `ready` the process reports READY, FAILED, LOST, VERSION, UNFINISHED, ADAPTER, NO_ADAPTER, DOOR or
+END, one line each; on `supervisor` it receives "stop" or the name of a dead process. The process ends with this program
+in any case: the kernel kills it (--parent-pid), and it reads the end of the supervisor pipe.
 """
 
 import contextlib
@@ -40,6 +40,7 @@ class Child:
         self.lost_line = None  # the text of its LOST line: why the weights could not be loaded
         self.version = None  # from its last VERSION line: the Version that serves
         self.unfinished = None  # the text of its last UNFINISHED line: calls in progress
+        self.adapters = {}  # name -> the text of its last ADAPTER line; None: it was unloaded
         self.end_line = None  # the text of its END line: the tree should end
         self._said = b""
         with contextlib.ExitStack() as undo:  # releases everything if a later step fails
@@ -99,6 +100,10 @@ class Child:
                 self.version = Version(int(epoch), digest, label, path)
             elif kind == "UNFINISHED":
                 self.unfinished = text
+            elif kind == "ADAPTER":
+                self.adapters[text.partition("\t")[0]] = text
+            elif kind == "NO_ADAPTER":
+                self.adapters[text] = None
             elif kind == "DOOR":
                 door, _, endpoint = text.partition(" ")
                 self.doors[door] = endpoint

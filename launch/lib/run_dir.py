@@ -4,6 +4,7 @@
     tree.json       pids and flags, once the tree is ready
     *.sock          the processes' sockets (bus/run_dir.h)
     launcher.model  the model's other files as at the start, if its directory has changed since
+    lost-adapters   those that were loaded before a restart
     ranks-*         how the workers of a replica find their shared memory
 
 Trees without --run-dir have directories under one private directory of the user, where a client finds them
@@ -23,6 +24,7 @@ from problem import EXIT_PLACE, Problem
 LOCK = "launcher.lock"
 MODEL = "launcher.model"
 TREE = "tree.json"
+LOST_ADAPTERS = "lost-adapters"
 SOCKET_PATH_BYTES_MAX = 107  # the size of sockaddr_un's path without the final zero
 LONGEST_SOCKET = "/requests-9999.sock"
 
@@ -75,7 +77,7 @@ def _try_lock(path):
 def _remove_files(path, keep=()):
     """Removes only our files: a directory that the user named may contain others."""
     for name in os.listdir(path):
-        is_ours = name in (LOCK, TREE, TREE + ".new") or ".sock" in name or name.startswith("ranks-")
+        is_ours = name in (LOCK, TREE, TREE + ".new", LOST_ADAPTERS) or ".sock" in name or name.startswith("ranks-")
         if is_ours and name not in keep:
             (path / name).unlink(missing_ok=True)
     shutil.rmtree(path / MODEL, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 import copy
 import ctypes
+import dataclasses
 import math
 import os
 import signal
@@ -12,7 +13,7 @@ import urllib.parse
 from kept import KeptVersions
 from model_files import ModelFiles
 from problem import EXIT_OK, EXIT_PLACE, EXIT_USAGE, Problem
-from run_dir import MODEL, RunDir
+from run_dir import LOST_ADAPTERS, MODEL, RunDir
 from tree import Asked, LostWeights, Restart, Signals, Tree, Weights, exit_code_of, is_head, plan, ranks_here
 import descriptors
 import hub
@@ -122,6 +123,7 @@ class Served:
         self._version = None  # the latest committed version, for a restart
         self._weights = Weights()  # the weights that the tree was started with
         self._restart = Restart()  # the reason of the latest restart
+        self._adapters = {}  # name -> the line of a version that was loaded when a tree died, and not since
         self._files = ModelFiles(options.model) if getattr(options, "restart", False) else None
         self._kept = None
         self._entry = None  # the entry by which commands without --run-dir find the tree
@@ -169,7 +171,8 @@ class Served:
         self._weights = weights
         self.run_dir.clear()
         try:
-            processes = plan(self._options_with_files(), self.run_dir.path, weights, self._restart)
+            restart = self._with_lost_adapters()
+            processes = plan(self._options_with_files(), self.run_dir.path, weights, restart)
             descriptors.raise_limit(len(processes))
             self._tree = Tree(processes, self._signals, say, self._options.stall_timeout)
             self._tree.wait_ready(self._options.start_timeout, getattr(self._options, "progress", False))
@@ -199,6 +202,17 @@ class Served:
         )
         if self._entry is None:
             self._entry = registry.Entry(self.run_dir.path)
+
+    def _with_lost_adapters(self):
+        """Returns the restart with the file that names them. The schedulers refuse requests for them by name."""
+        if not self._adapters:
+            return self._restart
+        path = self.run_dir.path / LOST_ADAPTERS
+        try:
+            path.write_text("".join(f"{line}\n" for line in self._adapters.values()), "utf-8")
+        except OSError as error:
+            raise Problem.of("the list of lost adapters", error, EXIT_PLACE) from error
+        return dataclasses.replace(self._restart, lost_adapters=str(path))
 
     def _of_program(self):
         """Returns the pid of the program that started the tree for itself; 0: it was started by hand."""
@@ -248,6 +262,7 @@ class Served:
         self._tree.read_all()  # reads the tokenizer's last lines: the latest commit, and unfinished calls
         self._remember_version()
         self._remember_unfinished(dead)
+        self._remember_adapters()
         return dead
 
     def _remember_unfinished(self, dead):
@@ -256,6 +271,13 @@ class Served:
         when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         why = f"the tree restarted at {when}, as {dead.name} died ({dead.how_it_ended()})"
         self._restart = Restart(why, self._restart.unfinished if said is None else said)
+
+    def _remember_adapters(self):
+        """Stores which adapters the next tree has lost, with those that were lost before and never loaded again."""
+        said = {**self._adapters, **self._tree.adapters()}
+        self._adapters = {name: line for name, line in said.items() if line is not None}
+        if self._adapters:
+            say(f"adapters are lost, and may be loaded again: {', '.join(sorted(self._adapters))}")
 
     def _remember_version(self):
         """Stores the version for the next start. Epochs continue to count, so that a trainer from before stays out."""

@@ -128,6 +128,7 @@ class Restart:
 
     why: str = ""  # empty: it is the first
     unfinished: str = ""  # as the tokenizer before it said last
+    lost_adapters: str = ""  # the file of the adapters that were loaded then; empty: none was
 
 
 def _weights_flags(weights):
@@ -145,7 +146,7 @@ def _tokenizer_flags(options, weights, restart):
     return flags + _keep_flags(options) + _door_flags(options)
 
 
-def _scheduler_flags(options, weights, replica):
+def _scheduler_flags(options, weights, restart, replica):
     flags = [f"--replica={replica}", f"--epoch={weights.epoch}", f"--label={weights.label}"]
     flags.append(f"--digest={weights.digest}")
     flags += _flags(
@@ -161,6 +162,8 @@ def _scheduler_flags(options, weights, replica):
         "draft_memory",
         "scheduling",
     )
+    if restart.lost_adapters:
+        flags.append(f"--lost-adapters={restart.lost_adapters}")
     return flags + [f"--step-timeout-s={options.step_timeout:g}", *_node_door_flags(options)]
 
 
@@ -218,7 +221,7 @@ def plan(options, run_dir, weights=Weights(), restart=Restart()):
         processes.append(("detokenizer_proc", "detokenizer_proc", _flags(options, "model")))
     for replica in range(options.dp):
         if is_head(options):
-            scheduler = _scheduler_flags(options, weights, replica)
+            scheduler = _scheduler_flags(options, weights, restart, replica)
             processes.append(("scheduler_proc", f"scheduler_proc[{replica}]", scheduler))
         for rank in ranks_here(options):
             worker = _worker_flags(options, weights, replica, rank)
@@ -423,6 +426,14 @@ class Tree:
         """Returns what callers are amid, as the tokenizer said last; None: it said nothing."""
         said = [child.unfinished for child in self.children if child.unfinished is not None]
         return said[-1] if said else None
+
+    def adapters(self):
+        """Returns what the schedulers said of adapters: {name: the line of its version; None: it was unloaded}."""
+        said = {}
+        for child in self.children:
+            for name, line in child.adapters.items():
+                said[name] = said.get(name) or line
+        return said
 
     def say_farewell(self, dead):
         """Lets the tokenizer tell every open request who died, and end by itself."""

@@ -228,6 +228,49 @@ TEST_F(AdaptersTest, AsManyAreLoadedAsMayBe) {
     EXPECT_EQ(resident(), (std::set{AdapterId{6}, AdapterId{7}}));
 }
 
+// A restart has lost it: nothing else answers in its place.
+TEST_F(AdaptersTest, P2_ALostAdapterIsNamedUntilItIsLoadedAgain) {
+    const LostAdapter a{
+        .version = {.name = "a", .version = Epoch{70}, .label = "step\t7", .digest = "d1"},
+        .path = "/adapters/7"};
+    LostAdapter b = a;
+    b.version.name = "b";
+    b.version.label = b.path = "";
+    const std::string lines = line_of(a) + "\n" + line_of(b) + "\n";
+    const auto read = lost_adapters_of(lines);
+    ASSERT_TRUE(read.has_value()) << read.error().message;
+    EXPECT_EQ(*read, (std::vector{a, b}));
+    for (const char* const wrong : {"a", "a\t1\td\tp", "a\tx\td\tp\tl", "a\t0\td\tp\tl", "\n"})
+        EXPECT_FALSE(lost_adapters_of(wrong).has_value()) << wrong;
+
+    Rig again({}, {.lost_adapters = *read});
+    std::swap(rig, again);
+    const auto refusal = [&](const std::string& name) {
+        const RequestKey key = rig.send(ask_of(name));
+        rig.run();
+        EXPECT_TRUE(rig.of(key).tokens.empty());
+        EXPECT_EQ(rig.of(key).finish->verdict.code, ErrorCode::kNotFound);
+        return rig.of(key).finish->verdict.message;
+    };
+    EXPECT_EQ(
+        refusal("a"),
+        "no adapter 'a' is loaded since the tree was started again: version 70 ('step\t7') with "
+        "digest d1 is lost; load it again from /adapters/7"
+    );
+    EXPECT_EQ(
+        refusal("b"),
+        "no adapter 'b' is loaded since the tree was started again: version 70 with digest d1 is "
+        "lost; load it again"
+    );
+    load("a", 103);
+    const Ask ask = ask_of("a");
+    const RequestKey key = rig.send(ask);
+    rig.run();
+    EXPECT_EQ(rig.of(key).tokens, expected(ask, 103).tokens);
+    EXPECT_EQ(unload("b").verdict.code, ErrorCode::kNotFound) << "and forgets it";
+    EXPECT_EQ(refusal("b"), "no adapter 'b' is loaded; loaded are 'a'");
+}
+
 TEST_F(AdaptersTest, WorkersThatComputeNoneRefuseThem) {
     Rig without({.adapter_rank_max = 0});
     std::swap(rig, without);
