@@ -63,7 +63,8 @@ void MessageContentEvents::add(
                 begin_call(stream, turn, piece);
                 break;
             case TurnPiece::Kind::kArguments:
-                write_delta(stream, "input_json_delta", "partial_json", piece.text);
+                if (!piece.text.empty())
+                    write_delta(stream, "input_json_delta", "partial_json", piece.text);
                 break;
             case TurnPiece::Kind::kCallEnd:
             case TurnPiece::Kind::kCallBroken:

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <utility>
 
 namespace pitstop::http {
@@ -44,6 +45,8 @@ constexpr std::array kNotHere{
 void read_chat_call(FieldReader& fields, ChatCall& call) {
     refuse_unsupported(fields);
     read_thinking_fields(fields, call.thinking);
+    if (const Json* tools = fields.find("tools"))
+        call.schemas = std::make_shared<const ToolSchemas>(*tools);
     refuse_routed_experts(fields, "/generate, completions and chats answer with them");
     for (const NotHere& entry : kNotHere) {
         const Json* given = fields.find(entry.name);

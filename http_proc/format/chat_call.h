@@ -7,10 +7,12 @@
 #include "http_proc/format/forced_call.h"
 #include "http_proc/format/json_body.h"
 #include "http_proc/format/thinking_fields.h"
+#include "http_proc/format/tool_schemas.h"
 #include "messages/generation.h"
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,6 +30,7 @@ struct ChatCall {
     std::optional<ForcedCall> forced_call{};
     bool wants_token_ids = false;
     ThinkingFields thinking{};
+    std::shared_ptr<const ToolSchemas> schemas{};  // of the tools; null: there are none
 };
 
 // Reads the engine's own fields: sampling, placement, names, `chat_template` and

@@ -4,22 +4,27 @@
 
 namespace pitstop::http {
 
+namespace {
+
+void replace(std::string& text, std::string_view what, std::string_view by) {
+    const std::size_t place = text.find(what);
+    if (place != std::string::npos) text.replace(place, what.size(), by);
+}
+
+}  // namespace
+
 std::string ForcedCall::opening(ToolFormat format) const {
     using Json = nlohmann::json;
-    const std::string name =
-        Json(function).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
-    switch (format) {
-        case ToolFormat::kHermes:
-            if (function.empty()) return "<tool_call>\n{\"name\":";
-            return fmt::format("<tool_call>\n{{\"name\": {}, \"arguments\":", name);
-        case ToolFormat::kLlama3:
-            if (function.empty()) return "{\"name\":";
-            return fmt::format("{{\"name\": {}, \"parameters\":", name);
-        case ToolFormat::kMistral:
-            break;
-    }
-    if (function.empty()) return "[TOOL_CALLS]";
-    return fmt::format("[TOOL_CALLS][{{\"name\": {}, \"arguments\":", name);
+    const ToolFormatRow& row = row_of(format);
+    if (function.empty()) return std::string(row.begins_any);
+    std::string opening(row.begins_named);
+    replace(
+        opening,
+        "{q}",
+        Json(function).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace)
+    );
+    replace(opening, "{}", function);
+    return opening;
 }
 
 Result<> check_forced_call(

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "base/result.h"
-#include "http_proc/format/tool_calls.h"
+#include "http_proc/format/tool_formats.h"
 
 #include <optional>
 #include <string>

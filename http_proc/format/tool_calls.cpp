@@ -1,329 +1,229 @@
 #include "http_proc/format/tool_calls.h"
 
-#include "http_proc/format/json_body.h"
+#include "http_proc/format/call_text.h"
 
-#include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <iterator>
 #include <utility>
 
 namespace pitstop::http {
 namespace {
 
-using OrderedJson = nlohmann::ordered_json;
+using Grammar = ToolFormatRow::Grammar;
 
-constexpr std::string_view kHermesOpen = "<tool_call>";
-constexpr std::string_view kHermesClose = "</tool_call>";
-constexpr std::string_view kPythonTag = "<|python_tag|>";
-constexpr std::string_view kMistralOpen = "[TOOL_CALLS]";
-constexpr std::string_view kMistralArgs = "[ARGS]";
-constexpr std::string_view kSpace = " \t\r\n";
-constexpr std::string_view kBetweenObjects = " \t\r\n;,";
-constexpr std::string_view kNameCharacters =
-    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
-constexpr std::size_t kToolNameBytesMax = 256;  // including white space before it
-constexpr std::size_t kSpaceBytesMax = 256;     // held back where a call may follow
-
-bool is_space(std::string_view text) {
-    return text.find_first_not_of(kSpace) == std::string_view::npos;
-}
-
-std::string_view without_leading(std::string_view text, std::string_view characters) {
-    return text.substr(std::min(text.find_first_not_of(characters), text.size()));
-}
-
-// Returns the length of the longest end of `text` that may begin `marker`.
-std::size_t overlap(std::string_view text, std::string_view marker) {
-    for (std::size_t len = std::min(text.size(), marker.size() - 1); len > 0; --len) {
-        if (text.ends_with(marker.substr(0, len))) return len;
-    }
-    return 0;
-}
-
-// Keeps members of objects in their order. Returns nothing if the text is not JSON, or
-// nested too deep.
-std::optional<OrderedJson> parsed(std::string_view text) {
-    if (is_space(text) || !parse_json(text)) return std::nullopt;
-    OrderedJson json = OrderedJson::parse(text.begin(), text.end(), nullptr, false);
-    if (json.is_discarded()) return std::nullopt;
-    return json;
-}
-
-std::string dumped(const OrderedJson& json) {
-    return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
-
-std::optional<ToolCall> call_of(const OrderedJson& json) {
-    if (!json.is_object()) return std::nullopt;
-    const auto name = json.find("name");
-    if (name == json.end() || !name->is_string()) return std::nullopt;
-    ToolCall call{.name = name->get<std::string>(), .arguments = "{}", .id = {}};
-    auto arguments = json.find("arguments");
-    if (arguments == json.end()) arguments = json.find("parameters");
-    if (arguments == json.end() || arguments->is_null()) return call;
-    if (arguments->is_object()) {
-        call.arguments = dumped(*arguments);
-        return call;
-    }
-    // Some models write the object as a string.
-    if (!arguments->is_string()) return std::nullopt;
-    const auto inner = parsed(arguments->get_ref<const std::string&>());
-    if (!inner || !inner->is_object()) return std::nullopt;
-    call.arguments = dumped(*inner);
-    return call;
-}
-
-std::optional<ToolCall> call_of(std::string_view text) {
-    const auto json = parsed(text);
-    return json ? call_of(*json) : std::nullopt;
-}
-
-// Reads the whole list, or returns nothing.
-std::vector<ToolCall> calls_of_list(std::string_view text) {
-    std::vector<ToolCall> calls;
-    const auto json = parsed(text);
-    if (!json || !json->is_array()) return {};
-    for (const OrderedJson& entry : *json) {
-        auto call = call_of(entry);
-        if (!call) return {};
-        calls.push_back(*std::move(call));
-    }
-    return calls;
+bool is_all_call_space(std::string_view text) {
+    return text.find_first_not_of(kCallSpace) == std::string_view::npos;
 }
 
 }  // namespace
 
-std::optional<ToolFormat> tool_format_named(std::string_view name) {
-    const auto found = std::ranges::find(kToolFormats, name, &ToolFormatName::name);
-    if (found == kToolFormats.end()) return std::nullopt;
-    return found->format;
-}
-
-std::optional<ToolFormat> tool_format_in(std::string_view chat_template) {
-    const auto has = [&](std::string_view text) {
-        return chat_template.find(text) != std::string_view::npos;
-    };
-    if (has(kMistralOpen)) return ToolFormat::kMistral;
-    if (has(kPythonTag)) return ToolFormat::kLlama3;
-    const bool is_of_json = has("\"name\"") || has("\\\"name\\\"");
-    if (has(kHermesOpen) && is_of_json) return ToolFormat::kHermes;
-    return std::nullopt;
-}
-
-std::string tool_format_names() {
-    std::string names;
-    for (const ToolFormatName& one : kToolFormats) {
-        if (!names.empty()) names += ", ";
-        names += one.name;
+TurnPieces ToolCallParser::append(std::string_view piece) {
+    for (const char c : piece) {
+        feed(c);
+        drain();
     }
-    return names;
+    flush();
+    return std::exchange(pieces_, {});
 }
 
-std::optional<std::size_t> JsonEnd::find(std::string_view text) {
-    for (; at_ < text.size(); ++at_) {
-        const char c = text[at_];
-        if (is_in_string_) {
-            if (is_escaped_) {
-                is_escaped_ = false;
-            } else if (c == '\\') {
-                is_escaped_ = true;
-            } else if (c == '"') {
-                is_in_string_ = false;
-            }
-        } else if (c == '"') {
-            is_in_string_ = true;
-        } else if (c == '{' || c == '[') {
-            ++depth_;
-        } else if ((c == '}' || c == ']') && --depth_ <= 0) {
-            return at_ + 1;
+TurnPieces ToolCallParser::finish() {
+    while (state_ == State::kBody) {
+        if (is_whole_at_end()) {
+            end_body();
+        } else if (is_begun_) {
+            break_call();
+            state_ = State::kRest;
+        } else {
+            give_up({});
+            drain();
         }
     }
-    return std::nullopt;
+    if (state_ == State::kStart && !(has_calls_ && marker_.empty())) text_of_space();
+    pieces_.add_text(std::exchange(marker_, {}));
+    return std::exchange(pieces_, {});
 }
 
-void ToolCallParser::Part::append(Part next) {
-    for (const std::size_t place : next.places) places.push_back(text.size() + place);
-    text += next.text;
-    std::ranges::move(next.calls, std::back_inserter(calls));
-}
-
-ToolCallParser::Part ToolCallParser::append(std::string_view piece) {
-    held_ += piece;
-    Part part;
-    while (!held_.empty() && step(part, /*is_end=*/false) == Step::kAgain) {
+void ToolCallParser::feed(char c) {
+    switch (state_) {
+        case State::kStart:
+        case State::kText:
+            return feed_text(c);
+        case State::kBody:
+            return feed_body(c);
+        case State::kRest:
+            pieces_.add_text(std::string_view(&c, 1));
     }
-    return part;
 }
 
-ToolCallParser::Part ToolCallParser::finish() {
-    Part part;
-    while (!(held_.empty() && opening_.empty()) && step(part, /*is_end=*/true) == Step::kAgain) {
+void ToolCallParser::drain() {
+    while (!pending_.empty()) {
+        const char c = pending_.back();
+        pending_.pop_back();
+        feed(c);
     }
-    return part;
 }
 
-ToolCallParser::Step ToolCallParser::step(Part& part, bool is_end) {
-    if (state_ == State::kRest) {
-        part.text += std::exchange(held_, {});
-        return Step::kNeedsMore;
-    }
-    if (state_ != State::kCall) return step_text(part, is_end);
-    switch (format_) {
-        case ToolFormat::kHermes:
-            return step_hermes(part, is_end);
-        case ToolFormat::kLlama3:
-            return step_llama3(part, is_end);
-        case ToolFormat::kMistral:
-            break;
-    }
-    return step_mistral(part, is_end);
-}
-
-// Takes the text up to the next marker. White space before a marker, without a word in
-// between, is dropped.
-ToolCallParser::Step ToolCallParser::step_text(Part& part, bool is_end) {
-    if (state_ == State::kStart && format_ == ToolFormat::kLlama3) {
-        const std::string_view rest = without_leading(held_, kSpace);
-        if (rest.starts_with('{')) {
-            begin_call(held_.size() - rest.size());
-            return Step::kAgain;
+// White space before a marker, without a word in between, is left out.
+void ToolCallParser::feed_text(char c) {
+    if (state_ == State::kStart && marker_.empty()) {
+        if (is_call_space(c)) {
+            space_ += c;
+            if (space_.size() > kCallSpaceBytesMax) text_of_space();
+            return;
+        }
+        if (row_->start != '\0' && c == row_->start && !has_calls_) {
+            begin_body(Phase::kBegin);
+            return feed_body(c);
         }
     }
-    const std::size_t begin = held_.find(marker());
-    if (begin != std::string::npos) {
-        std::size_t num_clear = 0;
-        const std::string_view before = std::string_view(held_).substr(0, begin);
-        if (state_ == State::kText || !is_space(before)) num_clear = begin;
-        part.text += before.substr(0, num_clear);
-        held_.erase(0, num_clear);
-        begin_call(begin - num_clear + marker().size());
-        return Step::kAgain;
+    marker_ += c;
+    const auto may_become = [&](std::string_view marker) { return marker.starts_with(marker_); };
+    while (!marker_.empty() && !may_become(row_->open) &&
+           (row_->short_open.empty() || !may_become(row_->short_open))) {
+        text_of_space();
+        pieces_.add_text(std::string_view(marker_).substr(0, 1));
+        marker_.erase(0, 1);
     }
-    const std::size_t num_held = is_end ? 0 : overlap(held_, marker());
-    const std::string_view clear = std::string_view(held_).substr(0, held_.size() - num_held);
-    if (state_ == State::kStart && is_space(clear)) {
-        if (!is_end && clear.size() <= kSpaceBytesMax) return Step::kNeedsMore;
-        if (is_end && has_calls_) {
-            held_.clear();
-            return Step::kNeedsMore;
-        }
+    if (marker_ == row_->open) {
+        begin_body(Phase::kBegin);
+    } else if (!row_->short_open.empty() && marker_ == row_->short_open) {
+        begin_body(Phase::kName);
+        needs_no_close_ = true;
     }
+}
+
+void ToolCallParser::text_of_space() {
+    pieces_.add_text(std::exchange(space_, {}));
     state_ = State::kText;
-    part.text += clear;
-    held_.erase(0, clear.size());
-    return Step::kNeedsMore;
 }
 
-ToolCallParser::Step ToolCallParser::step_hermes(Part& part, bool is_end) {
-    const std::size_t close = held_.find(kHermesClose, searched_);
-    searched_ = held_.size() - std::min(held_.size(), kHermesClose.size() - 1);
-    if (close == std::string::npos && !is_end) return Step::kNeedsMore;
-    auto call = call_of(std::string_view(held_).substr(0, close));
-    if (!call) {
-        give_up(part, State::kText);
-        return Step::kAgain;
-    }
-    const std::size_t end = close == std::string::npos ? held_.size() : close + kHermesClose.size();
-    end_call(part, {*std::move(call)}, end);
-    state_ = State::kStart;
-    return Step::kAgain;
+void ToolCallParser::begin_body(Phase phase) {
+    opening_ = std::exchange(space_, {}) + std::exchange(marker_, {});
+    written_.clear();
+    state_ = State::kBody;
+    phase_ = phase;
+    has_call_ = false;
+    is_list_ = false;
+    needs_no_close_ = false;
+    token_.clear();
+    name_.reset();
+    is_first_key_ = true;
+    has_arguments_ = false;
 }
 
-// After the first call, the rest is either more calls or text.
-ToolCallParser::Step ToolCallParser::step_llama3(Part& part, bool is_end) {
-    const std::string_view rest = without_leading(held_, has_calls_ ? kBetweenObjects : kSpace);
-    const std::size_t begin = held_.size() - rest.size();
-    if (rest.empty() && !is_end && begin <= kSpaceBytesMax) return Step::kNeedsMore;
-    if (rest.empty() && has_calls_) {
-        held_.clear();
-        return Step::kNeedsMore;
+void ToolCallParser::feed_body(char c) {
+    switch (step(c)) {
+        case Step::kMore:
+            written_ += c;
+            return;
+        case Step::kCall:
+            written_ += c;
+            return end_call();
+        case Step::kEndOfCalls:
+            return written_.clear();
+        case Step::kBody:
+            written_ += c;
+            return end_body();
+        case Step::kBroken:
+            return give_up(std::string_view(&c, 1));
     }
-    std::optional<std::size_t> end;
-    if (rest.starts_with('{')) {
-        end = json_end_.find(rest);
-        if (!end && !is_end) return Step::kNeedsMore;
-    }
-    auto call = end ? call_of(rest.substr(0, *end)) : std::nullopt;
-    if (!call) {
-        give_up(part, State::kRest);
-        return Step::kAgain;
-    }
-    end_call(part, {*std::move(call)}, begin + *end);
-    return Step::kAgain;
 }
 
-ToolCallParser::Step ToolCallParser::step_mistral(Part& part, bool is_end) {
-    const std::string_view rest = without_leading(held_, kSpace);
-    const std::size_t name_len = std::min(rest.find_first_not_of(kNameCharacters), rest.size());
-    const std::string_view name = rest.substr(0, name_len);
-    std::string_view json = rest.substr(name_len);
-    const bool is_args_cut =
-        !name.empty() && json.size() < kMistralArgs.size() && kMistralArgs.starts_with(json);
-    const bool is_short = held_.size() - json.size() <= kToolNameBytesMax;
-    if ((json.empty() || is_args_cut) && is_short && !is_end) return Step::kNeedsMore;
-    if (!name.empty() && json.starts_with(kMistralArgs)) {
-        json.remove_prefix(kMistralArgs.size());
-        if (json.empty() && !is_end) return Step::kNeedsMore;
+// The output does not go on as a call: what was not told of it is text, and is read again.
+void ToolCallParser::give_up(std::string_view rest) {
+    const bool is_last = row_->grammar == Grammar::kObjects || row_->grammar == Grammar::kPythonic;
+    const bool is_after_call = has_call_ && !is_begun_ && opening_.empty();
+    state_ = is_last ? State::kRest : is_after_call ? State::kStart : State::kText;
+    pending_.append(rest.rbegin(), rest.rend());
+    marker_.clear();
+    if (is_begun_) {
+        break_call();
+    } else {
+        pieces_.add_text(std::exchange(opening_, {}));
+        pending_.append(written_.rbegin(), written_.rend());
+        written_.clear();
     }
-    std::optional<std::size_t> end;
-    if (json.starts_with(name.empty() ? '[' : '{')) {
-        end = json_end_.find(json);
-        if (!end && !is_end) return Step::kNeedsMore;
-    }
-    std::vector<ToolCall> calls;
-    if (end && name.empty()) {
-        calls = calls_of_list(json.substr(0, *end));
-    } else if (end) {
-        const auto arguments = parsed(json.substr(0, *end));
-        if (arguments && arguments->is_object())
-            calls.push_back({.name = std::string(name), .arguments = dumped(*arguments), .id = {}});
-    }
-    if (calls.empty()) {
-        give_up(part, State::kText);
-        return Step::kAgain;
-    }
-    end_call(part, std::move(calls), held_.size() - json.size() + *end);
-    state_ = State::kStart;
-    return Step::kAgain;
+    arguments_.clear();
+    value_.reset();
+    name_.reset();
 }
 
-std::string_view ToolCallParser::marker() const {
-    switch (format_) {
-        case ToolFormat::kHermes:
-            return kHermesOpen;
-        case ToolFormat::kLlama3:
-            return kPythonTag;
-        case ToolFormat::kMistral:
+void ToolCallParser::break_call() {
+    pieces_.add_arguments(std::exchange(arguments_, {}), std::exchange(written_, {}));
+    pieces_.break_call({});
+    is_begun_ = false;
+    marker_.clear();
+}
+
+void ToolCallParser::end_body() {
+    if (is_begun_ || name_) end_call();
+    const bool is_last = row_->grammar == Grammar::kPythonic;
+    state_ = is_last ? State::kRest : State::kStart;
+    marker_.clear();
+    written_.clear();
+    opening_.clear();
+}
+
+void ToolCallParser::begin_call(std::string name, std::string id) {
+    is_begun_ = true;
+    pieces_.begin_call(std::move(name), std::move(id), opening_ + std::exchange(written_, {}));
+    opening_.clear();
+}
+
+void ToolCallParser::end_call() {
+    if (!is_begun_) begin_call(*name_, {});
+    if (!has_arguments_) arguments_ = "{}";
+    pieces_.add_arguments(std::exchange(arguments_, {}), std::exchange(written_, {}));
+    pieces_.end_call({});
+    is_begun_ = false;
+    has_call_ = true;
+    has_calls_ = true;
+    name_.reset();
+    token_.clear();
+    marker_.clear();
+    has_arguments_ = false;
+    is_first_key_ = true;
+}
+
+// Tells the arguments that have arrived.
+void ToolCallParser::flush() {
+    if (!is_begun_ || arguments_.empty()) return;
+    pieces_.add_arguments(std::exchange(arguments_, {}), std::exchange(written_, {}));
+}
+
+// Whether the output's end may be that of the body, and of its call if one is open.
+bool ToolCallParser::is_whole_at_end() {
+    switch (row_->grammar) {
+        case Grammar::kObject:
+            return phase_ == Phase::kEnd;
+        case Grammar::kObjects:
+        case Grammar::kMistral:
+        case Grammar::kPythonic:
+            return phase_ == Phase::kOptionalEnd;
+        case Grammar::kNamedJson:
+            return phase_ == Phase::kAfterArguments ||
+                   (phase_ == Phase::kBetween && has_call_ && is_all_call_space(written_));
+        case Grammar::kTagged:
+            return phase_ == Phase::kOptionalEnd ||
+                   (phase_ == Phase::kBetween && has_call_ && is_all_call_space(written_));
+    }
+    return false;
+}
+
+ToolCallParser::Step ToolCallParser::step(char c) {
+    switch (row_->grammar) {
+        case Grammar::kObject:
+            return step_object(c);
+        case Grammar::kObjects:
+            return step_objects(c);
+        case Grammar::kMistral:
+            return step_mistral(c);
+        case Grammar::kNamedJson:
+            return step_named_json(c);
+        case Grammar::kTagged:
+            return step_tagged(c);
+        case Grammar::kPythonic:
             break;
     }
-    return kMistralOpen;
-}
-
-// The marker, with the white space before it, is the first `len` bytes of `held_`.
-void ToolCallParser::begin_call(std::size_t len) {
-    opening_ = held_.substr(0, len);
-    held_.erase(0, len);
-    state_ = State::kCall;
-}
-
-// The calls are the first `end` bytes of `held_`.
-void ToolCallParser::end_call(Part& part, std::vector<ToolCall> calls, std::size_t end) {
-    held_.erase(0, end);
-    opening_.clear();
-    json_end_ = {};
-    searched_ = 0;
-    has_calls_ = true;
-    part.places.insert(part.places.end(), calls.size(), part.text.size());
-    std::ranges::move(calls, std::back_inserter(part.calls));
-}
-
-// The marker did not begin a call: it is text, and the bytes after it are parsed again.
-void ToolCallParser::give_up(Part& part, State next) {
-    part.text += std::exchange(opening_, {});
-    json_end_ = {};
-    searched_ = 0;
-    state_ = next;
+    return step_python(c);
 }
 
 }  // namespace pitstop::http

@@ -1,127 +1,154 @@
-// Separates text from tool calls in a model's output, while the text arrives.
+// Separates text from tool calls in a model's output, while the output arrives.
 //
 //   ToolCallParser parser(ToolFormat::kHermes);
 //   for (each piece of output) use(parser.append(piece));
 //   use(parser.finish());
 //
-// A call is reported when it is complete, so a malformed or cut off call never looks like one: it
-// stays text, as written. Text that may become a marker is held back until that is decided.
+// A call begins as soon as its name and the beginning of its arguments are known; its arguments
+// follow in pieces, as compact JSON. If the output does not go on as a call, a call that has not
+// begun is text, as it was written; one that has begun is broken, and the rest is text. Text that
+// may become a marker is held back until that is decided. The output is read byte by byte, so its
+// pieces change nothing.
 //
-// Source: the parsers of these names in SGLang (function_call/) and in vLLM (tool_parsers/).
-// Bounded: by the output; a piece costs time in its own length, whatever is held back.
+// Source: the formats' rows (tool_formats.h).
+// Bounded: by the output; a byte costs constant time, and is read again at most a few times.
 #pragma once
 
+#include "http_proc/format/tool_formats.h"
+#include "http_proc/format/tool_schemas.h"
 #include "http_proc/format/turn_pieces.h"
+#include "http_proc/format/value_reader.h"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace pitstop::http {
 
-//   kHermes   <tool_call>{"name": N, "arguments": {...}}</tool_call>, any number of them in a text
-//   kLlama3   <|python_tag|> anywhere, or a { at the very beginning: from there on objects
-//             {"name": N, "parameters": {...}}, separated by ; or , or nothing
-//   kMistral  [TOOL_CALLS] and a list [{"name": N, "arguments": {...}}, ...], or N{...} per marker
-//
-// In each, `arguments` and `parameters` mean the same.
-enum class ToolFormat : std::uint8_t { kHermes, kLlama3, kMistral };
-
-// The formats' names in SGLang's and vLLM's --tool-call-parser; tool_format_named() returns nothing
-// for any other name.
-struct ToolFormatName {
-    std::string_view name{};
-    ToolFormat format{};
-};
-inline constexpr std::array<ToolFormatName, 6> kToolFormats{{
-    {"hermes", ToolFormat::kHermes},
-    {"qwen", ToolFormat::kHermes},
-    {"qwen25", ToolFormat::kHermes},
-    {"llama3", ToolFormat::kLlama3},
-    {"llama3_json", ToolFormat::kLlama3},
-    {"mistral", ToolFormat::kMistral},
-}};
-[[nodiscard]] std::optional<ToolFormat> tool_format_named(std::string_view name);
-// Finds the format in a model's chat template; nothing if the template shows none of these.
-[[nodiscard]] std::optional<ToolFormat> tool_format_in(std::string_view chat_template);
-[[nodiscard]] std::string tool_format_names();  // "hermes, qwen, ..."
-
-// Finds the end of a JSON object or list that arrives in pieces, by counting brackets outside of
-// strings. Does not check that it is valid JSON.
-class JsonEnd {
-  public:
-    // Returns one past the end, once it has arrived. `text` begins with the bracket and only grows
-    // between calls.
-    [[nodiscard]] std::optional<std::size_t> find(std::string_view text);
-
-  private:
-    std::size_t at_ = 0;  // scanned up to here
-    std::int64_t depth_ = 0;
-    bool is_in_string_ = false;
-    bool is_escaped_ = false;
-};
-
 class ToolCallParser {
   public:
-    struct Part {
-        std::string text{};
-        std::vector<ToolCall> calls{};
-        std::vector<std::size_t> places{};  // calls[i] comes after this many bytes of `text`
+    // `schemas` decide the types of values in formats that write them without quotes; null: none
+    // is known.
+    explicit ToolCallParser(ToolFormat format, std::shared_ptr<const ToolSchemas> schemas = nullptr)
+        : row_(&row_of(format)), schemas_(std::move(schemas)) {}
 
-        // Appends the next part.
-        void append(Part next);
-        // Passes on the runs of text, none empty, and the calls, in the order they were written.
-        template <class OnText, class OnCall>
-        void visit(OnText on_text, OnCall on_call) const {
-            std::size_t begin = 0;
-            for (std::size_t i = 0; i <= calls.size(); ++i) {
-                const std::size_t end = i < calls.size() ? places[i] : text.size();
-                if (end > begin) on_text(std::string_view(text).substr(begin, end - begin));
-                if (i < calls.size()) on_call(calls[i]);
-                begin = end;
-            }
-        }
-    };
-
-    explicit ToolCallParser(ToolFormat format) : format_(format) {}
-
-    // Returns the text and calls that are decided so far. In `finish`, a last call may lack its
-    // closing marker.
-    [[nodiscard]] Part append(std::string_view piece);
-    [[nodiscard]] Part finish();
-    // Whether there was a call: then the choice's finish reason is tool_calls.
-    [[nodiscard]] bool has_calls() const { return has_calls_; }
+    // Returns the pieces that are decided so far. In `finish`, a last call may lack its closing
+    // markers.
+    [[nodiscard]] TurnPieces append(std::string_view piece);
+    [[nodiscard]] TurnPieces finish();
 
   private:
     enum class State : std::uint8_t {
         kStart,  // only white space so far, or since the last call
         kText,
-        kCall,  // after a marker, which is kept in case no call follows
+        kBody,  // after a marker
         kRest,  // the rest is text
     };
-    enum class Step : std::uint8_t { kAgain, kNeedsMore };
+    // The place in a body. Each grammar has its own order of them.
+    enum class Phase : std::uint8_t {
+        kBegin,
+        kBetween,  // calls of one section
+        kObject,   // of an object with the call: its value, member by member
+        kObjectKey,
+        kObjectColon,
+        kObjectValue,
+        kObjectAfter,  // a comma, or the object's end
+        kName,
+        kNextKey,  // or the call's end
+        kKey,
+        kValueOpen,
+        kValue,
+        kArguments,
+        kAfterArguments,
+        kEnd,          // the closing marker
+        kOptionalEnd,  // the same, if it follows
+    };
+    enum class Step : std::uint8_t {
+        kMore,
+        kCall,        // the byte ends the call; the body goes on
+        kEndOfCalls,  // the byte ends the list of calls; what follows belongs to no call
+        kBody,        // the byte ends the body, and its call
+        kBroken,      // no call goes on with the byte
+    };
 
-    Step step(Part& part, bool is_end);
-    Step step_text(Part& part, bool is_end);
-    Step step_hermes(Part& part, bool is_end);
-    Step step_llama3(Part& part, bool is_end);
-    Step step_mistral(Part& part, bool is_end);
-    [[nodiscard]] std::string_view marker() const;
-    void begin_call(std::size_t len);
-    void end_call(Part& part, std::vector<ToolCall> calls, std::size_t end);
-    void give_up(Part& part, State next);
+    // How a value without quotes is read.
+    enum class Typing : std::uint8_t {
+        kText,    // as it is written
+        kJson,    // text only if it is no JSON
+        kEither,  // the types that the schema allows decide, once the value is whole
+    };
 
-    ToolFormat format_;
+    void feed(char c);
+    void drain();
+    void feed_text(char c);
+    void text_of_space();
+    void begin_body(Phase phase);
+    void feed_body(char c);
+    void give_up(std::string_view rest);
+    void end_body();
+
+    Step step(char c);
+    Step step_object(char c);
+    Step step_objects(char c);
+    Step step_mistral(char c);
+    Step step_named_json(char c);
+    Step step_tagged(char c);
+    Step step_python(char c);
+
+    // Parts of grammars.
+    Step read_object(char c);
+    Step end_of_member();
+    Step read_arguments(char c, Step at_end);
+    Step match(char c, std::string_view marker, Step at_end);
+    Step read_value(char c);
+    Step read_between(char c);
+    Step read_tagged_name(char c);
+    bool begin_named_call();
+    [[nodiscard]] Typing typing() const;
+    [[nodiscard]] bool is_text_of_either() const;
+    Step read_next_key(char c);
+    Step read_tagged_value(char c);
+    Step read_python_key(char c);
+    Step read_optional_end(char c);
+    void begin_member();
+    void begin_parameter();
+    void end_parameter();
+    void begin_call(std::string name, std::string id);
+    void end_call();
+    void break_call();
+    void flush();
+    [[nodiscard]] bool is_whole_at_end();
+
+    const ToolFormatRow* row_;
+    std::shared_ptr<const ToolSchemas> schemas_;
     State state_ = State::kStart;
-    std::string held_{};        // not reported yet
-    std::string opening_{};     // the marker that began the call in `held_`
-    JsonEnd json_end_{};        // finds the end of the JSON in `held_`
-    std::size_t searched_ = 0;  // bytes of `held_` searched for the closing marker
+    Phase phase_ = Phase::kBegin;
+    TurnPieces pieces_{};
+    std::string pending_{};  // bytes to read again, the last one first
+    std::string space_{};    // held back at the start
+    std::string marker_{};   // what may become a marker, in text or in a body
+    std::string opening_{};  // the marker that began the body, with the space before it
+    std::string written_{};  // what was read since then, and is not in a piece
+    bool has_call_ = false;  // the body has had a call
     bool has_calls_ = false;
+
+    // The open call.
+    bool is_begun_ = false;  // a piece has told it
+    std::optional<std::string> name_{};
+    std::string arguments_{};  // not in a piece yet
+    std::string token_{};      // a name, a key or a value that is being read
+    std::optional<ValueReader> value_{};
+    std::string key_{};
+    bool has_arguments_ = false;
+    bool is_list_ = false;    // Mistral's: of objects
+    bool has_comma_ = false;  // read before this member
+    bool is_first_key_ = true;
+    bool streams_value_ = false;
+    bool skips_line_end_ = false;
+    bool needs_no_close_ = false;  // the body began with the short marker
 };
 
 }  // namespace pitstop::http

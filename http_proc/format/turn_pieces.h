@@ -27,7 +27,7 @@ struct ToolCall {
 struct TurnPiece {
     //   kText, kThinking  a part of it
     //   kCall             a call begins: `text` is its name
-    //   kArguments        a part of the open call's arguments
+    //   kArguments        a part of the open call's arguments; it may be empty
     //   kCallEnd          the open call is whole
     //   kCallBroken       the open call is malformed or cut off: its arguments are not whole JSON
     enum class Kind : std::uint8_t { kText, kThinking, kCall, kArguments, kCallEnd, kCallBroken };

@@ -8,7 +8,7 @@
 namespace pitstop::http {
 
 AssistantTurn::AssistantTurn(Args args) : args_(std::move(args)) {
-    if (args_.calls_format) calls_.emplace(*args_.calls_format);
+    if (args_.calls_format) calls_.emplace(*args_.calls_format, args_.schemas);
     if (!args_.thinking_format || !args_.opening.empty()) return;
     thinking_.emplace(*args_.thinking_format, args_.start);
     if (args_.texts != nullptr) token_thinking_.emplace(*args_.thinking_format, args_.start);
@@ -66,16 +66,8 @@ void AssistantTurn::add_thinking(std::string_view text, TurnPieces& pieces) {
 
 void AssistantTurn::add_answer(std::string_view text, bool is_end, TurnPieces& pieces) {
     if (!calls_) return pieces.add_text(text);
-    ToolCallParser::Part part = calls_->append(text);
-    if (is_end) part.append(calls_->finish());
-    part.visit(
-        [&](std::string_view words) { pieces.add_text(words); },
-        [&](const ToolCall& call) {
-            pieces.begin_call(call.name, call.id, {});
-            pieces.add_arguments(call.arguments, {});
-            pieces.end_call({});
-        }
-    );
+    pieces.append(calls_->append(text));
+    if (is_end) pieces.append(calls_->finish());
 }
 
 void AssistantTurn::drop_after_first_call(TurnPieces& pieces) {
@@ -90,8 +82,8 @@ void AssistantTurn::drop_after_first_call(TurnPieces& pieces) {
 
 std::string AssistantTurn::call_id(std::string_view prefix, std::string_view given) const {
     if (!given.empty()) return std::string(given);
-    // Mistral's template refuses ids of any other length.
-    if (args_.calls_format == ToolFormat::kMistral) return Tree::random_id().substr(0, 9);
+    if (args_.calls_format && row_of(*args_.calls_format).has_short_ids)
+        return Tree::random_id().substr(0, 9);
     return std::string(prefix) + Tree::random_id().substr(0, 24);
 }
 
@@ -99,11 +91,13 @@ AssistantTurn::Args turn_args(
     const OutputFormats& formats,
     bool has_tools,
     bool takes_one_call,
+    std::shared_ptr<const ToolSchemas> schemas,
     const ThinkingFields& thinking
 ) {
     using Thinking = AssistantTurn::Thinking;
     AssistantTurn::Args args;
     if (has_tools) args.calls_format = formats.calls;
+    args.schemas = std::move(schemas);
     if (takes_one_call) args.calls = AssistantTurn::Calls::kOne;
     if (!thinking.is_separate) return args;
     args.thinking_format = formats.thinking;

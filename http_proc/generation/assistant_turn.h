@@ -11,6 +11,7 @@
 #include "messages/generation.h"
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,7 +31,8 @@ class AssistantTurn {
     };
 
     struct Args {
-        std::optional<ToolFormat> calls_format{};  // null: calls are text
+        std::optional<ToolFormat> calls_format{};      // null: calls are text
+        std::shared_ptr<const ToolSchemas> schemas{};  // of the tools; null: none is known
         Calls calls = Calls::kAny;
         // Begins the turn and was appended to the prompt: passed on with the first output. After
         // it there is no thinking.
@@ -82,6 +84,7 @@ class AssistantTurn {
     const OutputFormats& formats,
     bool has_tools,
     bool takes_one_call,
+    std::shared_ptr<const ToolSchemas> schemas,
     const ThinkingFields& thinking
 );
 

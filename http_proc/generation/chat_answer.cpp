@@ -15,7 +15,11 @@ ChatAnswer::ChatAnswer(Exchange& exchange, ChatCall given, std::string_view pref
     created = ServerContext::unix_time();
     names = {answer_id, caller};
     turn_args = http::turn_args(
-        exchange.server().formats(), call.has_tools, call.takes_one_call, call.thinking
+        exchange.server().formats(),
+        call.has_tools,
+        call.takes_one_call,
+        call.schemas,
+        call.thinking
     );
     Prompt& only = prompts.emplace_back(Prompt{.request = std::move(call.request)});
     if (call.wants_token_ids) only.num_kept = 1;

@@ -105,7 +105,9 @@ Chat::Chat(Exchange& exchange, OpenAiChat call)
     logprobs = shown_logprobs(
         options, has_logprobs, call.top_logprobs, exchange.tree().hello().vocab_size
     );
-    turn = turn_args(exchange.server().formats(), call.has_tools, takes_one_call, call.thinking);
+    turn = turn_args(
+        exchange.server().formats(), call.has_tools, takes_one_call, call.schemas, call.thinking
+    );
     shows_thinking = turn.thinking_format && call.thinking.is_included;
     Prompt& only = prompts.emplace_back(prompt());
     only.num_kept = 1;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 
 namespace pitstop::http {
 namespace {
@@ -150,6 +151,7 @@ Result<OpenAiChat> parse_openai_chat(std::string_view body) {
     if (call.wants_prompt_text && call.input_ids)
         fields.refuse("return_prompt_text", "input_ids are a prompt without text");
     call.has_tools = has_tools(json);
+    if (call.has_tools) call.schemas = std::make_shared<const ToolSchemas>(json.at("tools"));
     call.forced_call = read_tools(fields);
     if (call.forced_call && !call.forced_call->function.empty()) call.takes_one_call = true;
     if (fields.error()) return *fields.error();

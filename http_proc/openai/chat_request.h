@@ -6,9 +6,11 @@
 #include "http_proc/format/chat_prompt.h"
 #include "http_proc/format/forced_call.h"
 #include "http_proc/format/thinking_fields.h"
+#include "http_proc/format/tool_schemas.h"
 #include "http_proc/openai/options.h"
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,7 +29,8 @@ struct OpenAiChat {
     bool takes_one_call = false;  // the output after the first call is dropped
     std::optional<ForcedCall> forced_call{};
     ThinkingFields thinking{};
-    bool wants_prompt_text = false;  // vLLM's: the text that the template made
+    std::shared_ptr<const ToolSchemas> schemas{};  // of the tools; null: there are none
+    bool wants_prompt_text = false;                // vLLM's: the text that the template made
 };
 
 // Errors: kInvalidArgument, kMalformed: 400 with the text.

@@ -54,7 +54,7 @@ void ResponseOutput::add(
                 begin_call(turn, piece.text, piece.id, &events);
                 break;
             case TurnPiece::Kind::kArguments:
-                add_arguments(piece.text, &events);
+                if (!piece.text.empty()) add_arguments(piece.text, &events);
                 break;
             case TurnPiece::Kind::kCallEnd:
                 end_item("completed", &events);

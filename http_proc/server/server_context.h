@@ -7,7 +7,7 @@
 #include "http_proc/format/keys.h"
 #include "http_proc/format/site.h"
 #include "http_proc/format/thinking.h"
-#include "http_proc/format/tool_calls.h"
+#include "http_proc/format/tool_formats.h"
 #include "http_proc/server/memory_budget.h"
 #include "http_proc/server/ticker.h"
 #include "http_proc/server/tree.h"

@@ -9,6 +9,7 @@
 #include "http_proc/format/json_writer.h"
 #include "http_proc/format/keys.h"
 #include "http_proc/format/message.h"
+#include "http_proc/format/thinking.h"
 #include "http_proc/format/tool_calls.h"
 #include "http_proc/openai/chat_request.h"
 #include "http_proc/openai/completions_request.h"
@@ -19,10 +20,12 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace pitstop {
 namespace {
@@ -73,26 +76,64 @@ void parse_as_control(std::string_view text) {
     for (const auto& [name, value] : request.query) CHECK(fields->contains(name));
 }
 
+// Reads the text in pieces of some length. REQUIRES: len > 0.
+http::TurnPieces calls_in_pieces(http::ToolFormat format, std::string_view text, std::size_t len) {
+    http::ToolCallParser parser(format);
+    http::TurnPieces pieces;
+    for (std::size_t at = 0; at < text.size(); at += len)
+        pieces.append(parser.append(text.substr(at, len)));
+    pieces.append(parser.finish());
+    return pieces;
+}
+
 // The first byte is a format and the length of the pieces: in pieces and as a whole it is the same.
 void parse_as_tool_calls(std::string_view text) {
-    if (text.empty()) return;
+    if (text.empty() || !is_utf8(text.substr(1))) return;
     const auto first = static_cast<std::uint8_t>(text[0]);
     const http::ToolFormat format = http::kToolFormats[first % http::kToolFormats.size()].format;
     const std::size_t len = 1 + first / http::kToolFormats.size();
     text.remove_prefix(1);
-    http::ToolCallParser whole_parser(format);
-    http::ToolCallParser::Part whole = whole_parser.append(text);
-    whole.append(whole_parser.finish());
-    http::ToolCallParser parser(format);
-    http::ToolCallParser::Part pieces;
-    for (std::size_t at = 0; at < text.size(); at += len)
-        pieces.append(parser.append(text.substr(at, len)));
-    pieces.append(parser.finish());
-    CHECK(pieces.calls == whole.calls && pieces.text == whole.text);
-    CHECK(pieces.places == whole.places);
-    CHECK(!whole.calls.empty() || whole.text == text);
-    for (const http::ToolCall& call : whole.calls)
-        CHECK(nlohmann::json::parse(call.arguments).is_object());
+    const http::TurnPieces whole = calls_in_pieces(format, text, text.size() + 1);
+    CHECK(calls_in_pieces(format, text, len) == whole);
+    const std::vector<http::TurnItem> items = whole_items(whole);
+    const bool has_call = std::ranges::any_of(items, [](const http::TurnItem& item) {
+        return item.kind == http::TurnItem::Kind::kCall;
+    });
+    CHECK(has_call || (items.empty() ? text.empty() : items.front().text == text));
+    for (const http::TurnItem& item : items) {
+        if (item.kind == http::TurnItem::Kind::kCall)
+            CHECK(nlohmann::json::parse(item.call.arguments).is_object());
+    }
+}
+
+// The first byte is a format and where the output begins; in pieces and as a whole it is the same.
+void parse_as_thinking(std::string_view text) {
+    if (text.empty()) return;
+    const auto first = static_cast<std::uint8_t>(text[0]);
+    constexpr std::array<std::string_view, 4> kNames{"qwen3", "kimi", "deepseek-r1", "a ab"};
+    const auto format = http::thinking_format_named(kNames[first % kNames.size()]);
+    CHECK(format);
+    using Parser = http::ThinkingParser;
+    const auto start = first / 4 % 2 == 0 ? Parser::Start::kOutside : Parser::Start::kInside;
+    const std::size_t len = 1 + first / 8;
+    text.remove_prefix(1);
+    const auto read = [&](std::size_t piece_len) {
+        Parser parser(*format, start);
+        Parser::Part sum;
+        const auto add = [&](const Parser::Part& part) {
+            CHECK(part.thinking.empty() || sum.answer.empty());
+            sum.thinking += part.thinking;
+            sum.answer += part.answer;
+        };
+        for (std::size_t at = 0; at < text.size(); at += piece_len)
+            add(parser.append(text.substr(at, piece_len)));
+        add(parser.finish());
+        return sum;
+    };
+    const Parser::Part whole = read(text.size() + 1);
+    const Parser::Part pieces = read(len);
+    CHECK(pieces.thinking == whole.thinking && pieces.answer == whole.answer);
+    CHECK(text.ends_with(whole.answer));
 }
 
 // A chat in another shape must become one that a template can be given.
@@ -119,7 +160,7 @@ void parse_as_messages(std::string_view text) {
 }
 
 void fuzz(std::uint8_t which, std::string_view text) {
-    switch (static_cast<std::uint8_t>(which - '0') % 11) {
+    switch (static_cast<std::uint8_t>(which - '0') % 12) {
         case 0:
             if (const auto call = http::parse_sglang_generate(text)) {
                 CHECK(!call->prompts.empty());
@@ -155,8 +196,11 @@ void fuzz(std::uint8_t which, std::string_view text) {
         case 9:
             parse_as_responses(text);
             break;
-        default:  // ':'
+        case 10:  // ':'
             parse_as_messages(text);
+            break;
+        default:  // ';'
+            parse_as_thinking(text);
     }
 }
 

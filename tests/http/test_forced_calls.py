@@ -120,8 +120,9 @@ def test_one_call_where_calls_may_not_be_parallel(http):
 def test_a_stream_tells_the_same(http):
     events = list(http.events(CHAT, chat_body(named(CHAT), stream=True)))
     deltas = [choice["delta"] for event in events for choice in event["choices"]]
-    (call,) = (call for delta in deltas for call in delta.get("tool_calls", ()))
-    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == WEATHER
+    calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+    assert {call["index"] for call in calls} == {0} and calls[0]["function"]["name"] == WEATHER[0]
+    assert json.loads("".join(call["function"]["arguments"] for call in calls)) == WEATHER[1]
     assert not any(delta.get("content") for delta in deltas)
     assert events[-1]["choices"][0]["finish_reason"] == "tool_calls"
 

@@ -8,7 +8,8 @@ import pytest
 
 from scripted_model import serve_scripts
 
-TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
 SCRIPTS = {
     "hermes": ["Let me", " look.", "<tool", "_call>", '\n{"name": "weather", "argu',
                'ments": {"city": "Par', 'is", "days": 2}}\n</tool_', "call>", "\n<tool_call>",
@@ -19,6 +20,13 @@ SCRIPTS = {
                ": 2}}", "; ", '{"name": "time", "parameters": {}}'],
     "mistral": [("[TOOL_CALLS]",), ' [{"name": "weather", "arguments"', ': {"city": "Paris", "days": 2',
                 '}}, {"name": "time", "arguments": {}}]'],
+    "qwen3_coder": ["I shall", " see.", "\n<tool_call>\n<function=", "weather>\n<para", "meter=city>\nPa", "ris\n</param",
+                    "eter>\n<parameter=days>\n", "2\n</parameter>\n", "</function>\n</tool_call>\n",
+                    "<tool_call>\n<function=time>\n</function>\n</tool_call>"],
+    "kimi_k2": [("<|tool_calls_section_begin|>",), ("<|tool_call_begin|>",), "functions.weather:0",
+                ("<|tool_call_argument_begin|>",), '{"city": "Paris", ', '"days": 2 }', ("<|tool_call_end|>",),
+                "<|tool_call_begin|>functions.time:1<|tool_call_argument_begin|>{}<|tool_call_end|>",
+                ("<|tool_calls_section_end|>",)],
 }  # fmt: skip
 CALLS = [("weather", {"city": "Paris", "days": 2}), ("time", {})]
 
@@ -58,8 +66,12 @@ def streamed(http, tree, script, **more):
             deltas.append(delta)
             content += delta.get("content") or ""
             for call in delta.get("tool_calls", ()):
-                assert call["index"] not in calls and call["type"] == "function"
-                calls[call["index"]] = call
+                if call["index"] in calls:
+                    assert set(call) == {"index", "function"} and set(call["function"]) == {"arguments"}
+                    calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+                else:
+                    assert call["type"] == "function" and call["id"] and call["function"]["name"]
+                    calls[call["index"]] = call
             reason = choice["finish_reason"] or reason
     return content, [calls[i] for i in sorted(calls)], reason, deltas
 
@@ -68,7 +80,10 @@ def essence(calls):
     return [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in calls]
 
 
-@pytest.fixture(params=["hermes", "llama3", "mistral"])
+TEXTS = {"hermes": "Let me look.", "qwen3_coder": "I shall see.\n"}
+
+
+@pytest.fixture(params=["hermes", "llama3", "mistral", "qwen3_coder", "kimi_k2"])
 def with_parser(request, http, front_end):
     """(format, a client of a server that looks for it)"""
     if request.param == "hermes":
@@ -81,10 +96,11 @@ def test_calls_are_told_with_ids_and_end_with_tool_calls(with_parser, tree):
     choice = chat(http, tree, script)
     message = choice["message"]
     assert essence(message["tool_calls"]) == CALLS
-    assert message["content"] == ("Let me look." if script == "hermes" else None)
+    assert message["content"] == TEXTS.get(script)
     assert message["role"] == "assistant" and choice["finish_reason"] == "tool_calls"
     ids = [call["id"] for call in message["tool_calls"]]
-    pattern = "[0-9a-zA-Z]{9}" if script == "mistral" else "call_[0-9a-f]{24}"
+    patterns = {"mistral": "[0-9a-zA-Z]{9}", "kimi_k2": "functions[.](weather:0|time:1)"}
+    pattern = patterns.get(script, "call_[0-9a-f]{24}")
     assert len(set(ids)) == 2 and all(re.fullmatch(pattern, call_id) for call_id in ids)
 
 
@@ -92,7 +108,8 @@ def test_a_stream_tells_the_same_call_by_call(with_parser, tree):
     script, http = with_parser
     content, calls, reason, deltas = streamed(http, tree, script)
     assert essence(calls) == CALLS and reason == "tool_calls"
-    assert content == ("Let me look." if script == "hermes" else "")
+    assert content == TEXTS.get(script, "")
+    assert [call["function"]["arguments"] for call in calls] == ['{"city":"Paris","days":2}', "{}"]
     assert deltas[0] == {"role": "assistant", "content": ""}
     assert len({call["id"] for call in calls}) == 2
 
@@ -118,8 +135,9 @@ def test_a_call_that_is_cut_off_is_text(http, tree):
     choice = chat(http, tree, "hermes", max_tokens=6)
     assert choice["message"]["content"] == "".join(SCRIPTS["hermes"][:6])
     assert "tool_calls" not in choice["message"] and choice["finish_reason"] == "length"
-    content, calls, reason, _ = streamed(http, tree, "hermes", max_tokens=6)
-    assert (content, calls, reason) == ("".join(SCRIPTS["hermes"][:6]), [], "length")
+    content, (call,), reason, _ = streamed(http, tree, "hermes", max_tokens=6)
+    assert (content, reason) == ("Let me look.", "length")
+    assert call["function"] == {"name": "weather", "arguments": '{"city":"Par'}
 
 
 @pytest.mark.parametrize("more", [{"tools": None}, {"tools": []}, {"tool_choice": "none"}])
@@ -156,10 +174,10 @@ def test_openais_client_reads_them(http, tree):
 
 
 def test_a_format_that_is_not_known_is_refused_with_those_that_are(front_end):
-    server = front_end("--tool-call-parser", "pythonic")
+    server = front_end("--tool-call-parser", "klingon")
     assert server.http is None
     said = server.process.stderr.read()
-    assert "pythonic" in said and "hermes" in said and "mistral" in said
+    assert "klingon" in said and "hermes" in said and "mistral" in said
 
 
 def test_one_call_at_most_where_calls_may_not_be_parallel(http, tree):

@@ -1,0 +1,103 @@
+// The formats in which models write calls of tools: one row of data each, which one parser reads
+// (tool_calls.h) and forced calls are begun with (forced_call.h).
+//
+// Source: the models' chat templates; names from SGLang's and vLLM's --tool-call-parser.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace pitstop::http {
+
+enum class ToolFormat : std::uint8_t {
+    kHermes,
+    kLlama3,
+    kMistral,
+    kQwen3Coder,
+    kGlm45,
+    kGlm47,
+    kKimiK2,
+    kDeepseekV3,
+    kDeepseekV31,
+    kPythonic,
+};
+
+struct ToolFormatRow {
+    // How calls are written after a marker. WS is white space that is left out.
+    enum class Grammar : std::uint8_t {
+        kObject,     // OBJECT `close`
+        kObjects,    // OBJECT; OBJECT, ... and then no more calls
+        kMistral,    // [OBJECT, ...] or NAME{...} or NAME[ARGS]{...}
+        kNamedJson,  // (`call_open` NAME `args_open` {...} `args_close` `call_close`)* `close`
+        kTagged,     // (`name_open` NAME `name_close` PARAMETER* `call_close`)* `close`
+        kPythonic,   // [NAME(KEY=LITERAL, ...), ...]
+    };
+    // A PARAMETER is `key_open` KEY `key_close` `value_open` VALUE `value_close`, and its value the
+    // text itself if the tool's schema says string; this if no schema is known.
+    enum class Untyped : std::uint8_t { kText, kJsonOrText };
+
+    ToolFormat format{};
+    Grammar grammar{};
+    std::string_view open{};  // the marker before a call, or before a section of calls
+    std::string_view
+        short_open{};  // a marker that some models begin with in its place: `name_open`
+    char start =
+        '\0';  // at an output's beginning, a call may begin with this; 0: with nothing else
+    std::string_view close{};
+    std::string_view call_open{};
+    std::string_view name_prefix{};  // its name is PREFIX NAME:INDEX, which is also its id
+    std::string_view name_open{};
+    std::string_view name_close{};  // empty: the first parameter, or `close`, ends the name
+    std::string_view args_open{};
+    std::string_view args_close{};
+    std::string_view call_close{};
+    std::string_view key_open{};
+    std::string_view key_close{};
+    std::string_view value_open{};
+    std::string_view value_close{};
+    bool value_has_lines = false;  // a line end after `key_close` and one before `value_close`
+    Untyped untyped = Untyped::kText;
+    // What begins a call of any function, and of one: {} is its name, {q} its name as JSON. Each
+    // ends where the model's tokens end.
+    std::string_view begins_any{};
+    std::string_view begins_named{};
+    bool has_short_ids = false;  // its template accepts only ids of nine letters and digits
+};
+
+[[nodiscard]] const ToolFormatRow& row_of(ToolFormat format);
+
+// The names of --tool-call-parser; tool_format_named() returns nothing for any other name.
+struct ToolFormatName {
+    std::string_view name{};
+    ToolFormat format{};
+};
+inline constexpr std::array kToolFormats{
+    ToolFormatName{"hermes", ToolFormat::kHermes},
+    ToolFormatName{"qwen", ToolFormat::kHermes},
+    ToolFormatName{"qwen25", ToolFormat::kHermes},
+    ToolFormatName{"llama3", ToolFormat::kLlama3},
+    ToolFormatName{"llama3_json", ToolFormat::kLlama3},
+    ToolFormatName{"mistral", ToolFormat::kMistral},
+    ToolFormatName{"qwen3_coder", ToolFormat::kQwen3Coder},
+    ToolFormatName{"qwen3_xml", ToolFormat::kQwen3Coder},
+    ToolFormatName{"glm", ToolFormat::kGlm45},
+    ToolFormatName{"glm45", ToolFormat::kGlm45},
+    ToolFormatName{"glm47", ToolFormat::kGlm47},
+    ToolFormatName{"kimi_k2", ToolFormat::kKimiK2},
+    ToolFormatName{"deepseekv3", ToolFormat::kDeepseekV3},
+    ToolFormatName{"deepseek_v3", ToolFormat::kDeepseekV3},
+    ToolFormatName{"deepseekv31", ToolFormat::kDeepseekV31},
+    ToolFormatName{"deepseek_v31", ToolFormat::kDeepseekV31},
+    ToolFormatName{"pythonic", ToolFormat::kPythonic},
+    ToolFormatName{"llama4_pythonic", ToolFormat::kPythonic},
+};
+[[nodiscard]] std::optional<ToolFormat> tool_format_named(std::string_view name);
+[[nodiscard]] std::string tool_format_names();  // "hermes, qwen, ..."
+
+// Finds the format in a model's chat template; nothing if the template shows none of these.
+[[nodiscard]] std::optional<ToolFormat> tool_format_in(std::string_view chat_template);
+
+}  // namespace pitstop::http
