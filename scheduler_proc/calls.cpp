@@ -88,7 +88,7 @@ std::optional<Error> Scheduler::problem_of_release(const std::vector<messages::M
     if (pause_.runs_out()) return refused("a pause is still waiting for running requests to end");
     if (names(messages::MemoryTag::kKvCache) && runner_.requests().num_running() > 0) {
         return refused(fmt::format(
-            "kv_cache is in use: {}; a pause with retract takes it from them",
+            "kv_cache is in use: {}; pause with retract first",
             runner_.requests().describe_page_holders()
         ));
     }

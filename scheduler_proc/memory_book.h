@@ -86,8 +86,8 @@ class MemoryBook {
     [[nodiscard]] bool have_all_answered() const;
     // Begins to order all ranks back: a rank has failed and every rank has answered.
     void turn_back();
-    // REQUIRES: have_all_answered(). Ends the job. The tags are as ordered, or as before; or
-    // released, if a rank could not even go back.
+    // REQUIRES: have_all_answered(). Ends the job. The tags are then as ordered; after a failure
+    // they are as before, or released if a rank could not go back either.
     Job finish();
     // REQUIRES: the job was not sent. Ends the job without any change.
     Job cancel();

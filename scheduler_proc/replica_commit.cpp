@@ -82,7 +82,7 @@ bool ReplicaUpdate::handle_committed(
     if (answer.epoch != job.new_epoch) {
         out.fatal = make_error(
             ErrorCode::kInternal,
-            "rank {} committed epoch {}, ordered was {}",
+            "rank {} committed epoch {} instead of {}",
             raw(answer.rank),
             raw(answer.epoch),
             raw(job.new_epoch)

@@ -48,7 +48,7 @@ class StepsInFlight {
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
     [[nodiscard]] bool is_late(TimePoint now) const { return !empty() && now >= *next_deadline(); }
 
-    // Returns what is wrong if `serving` is the newest version, or nothing.
+    // Checks the steps against `serving`, the newest version. Returns the problem, or nothing.
     [[nodiscard]] std::optional<std::string> audit(Epoch serving) const;
 
   private:

@@ -45,7 +45,7 @@ class Workers {
     [[nodiscard]] std::int64_t num_slots() const;  // the fewest of any rank
     // Whether a request has recurrent state besides its KV.
     [[nodiscard]] bool have_state() const { return first().state_bytes > 0; }
-    // The places for copies of such a state: the fewest of any rank, at most kPagesMax.
+    // How many copies of such states fit: on the rank with the fewest, at most kPagesMax.
     [[nodiscard]] std::int64_t num_checkpoints() const;
     // Returns the most drafts of a row that every rank verifies.
     [[nodiscard]] std::int64_t drafted_max() const;
