@@ -135,6 +135,18 @@ def test_weights_are_pushed_while_it_generates(engine, bard):
     assert greedy(engine) == bard
 
 
+def test_a_state_dict_may_have_the_tied_head_too(engine, bard):
+    """transformers' state_dict() names the embedding's tensor twice if the model ties its head."""
+    tensors = weights("bard")
+    assert "lm_head.weight" not in tensors
+    head = tensors["model.embed_tokens.weight"].copy()
+    engine.update_weights({**tensors, "lm_head.weight": head}, label="both")
+    assert greedy(engine) == bard
+    head[0, 0] ^= 1
+    with pytest.raises(pitstop.PitstopError, match="is tied to the embedding: declare only that"):
+        engine.update_weights({**tensors, "lm_head.weight": head})
+
+
 def test_calls_under_a_pause_are_one_update(engine, bard):
     before = engine.get_server_info()["weight_epoch"]
     engine.pause_generation("retract")

@@ -63,9 +63,10 @@ void WeightStage::check_declared(const messages::TensorInfo& declared) {
     const WeightTensor* tensor = args_.layout.find(declared.name);
     if (tensor == nullptr) {
         if (is_ignored_or_wrapped(args_.layout, declared.name)) return;
-        problems_.push_back(
-            fmt::format("'{}' is declared and is no tensor of this model", declared.name)
-        );
+        const std::string_view why = args_.layout.is_tied_head(declared.name)
+                                         ? "but is tied to the embedding: declare only that"
+                                         : "and is no tensor of this model";
+        problems_.push_back(fmt::format("'{}' is declared {}", declared.name, why));
         return;
     }
     if (!declared.shape.empty() && declared.shape != tensor->shape) {
@@ -353,14 +354,15 @@ Result<> WeightStage::stage_sparse(std::span<const SparseTensor> tensors) {
         offered.push_back(sparse.spec);
         if (args_.layout.find_pack(sparse.spec.name) != nullptr) {
             problems_.push_back(fmt::format(
-                "'{}' holds several weights: a sparse update names each of them", sparse.spec.name
+                "'{}' contains several weights: a sparse update must name each of them",
+                sparse.spec.name
             ));
         }
         const WeightTensor* tensor = args_.layout.find(sparse.spec.name);
         if (tensor == nullptr) continue;
         if (states_[index_of(*tensor)] == State::kArrived) {
             problems_.push_back(
-                fmt::format("'{}' arrived whole before in this update", sparse.spec.name)
+                fmt::format("'{}' has already arrived whole in this update", sparse.spec.name)
             );
         }
     }

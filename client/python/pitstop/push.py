@@ -79,12 +79,14 @@ def tensor_digest(array: Weight) -> str:
 # Names in models with vision: the text's in front of its layers, and those of parts that no model here has.
 TEXT, OTHER_PARTS = "model.language_model.", ("model.visual.", "mtp.")
 FUSED = (".experts.gate_up_proj", ".experts.down_proj")
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def manifest_of(tensors: Tensors) -> list[dict[str, Any]]:
     """The manifest of the tensors that are resident as they are sent, by the names of a text model, with their digests
     (docs/protocol.md's TensorInfo). Without those that hold all experts of a layer, as digests are of single experts.
-    Decay rates are resident in fp32, and all others in bfloat16."""
+    Decay rates are resident in fp32, and all others in bfloat16. Without a head that equals the embedding, as in the
+    state_dict() of a model that ties them: such a model has one tensor, and compares the two itself."""
     manifest = []
     for name, array in tensors.items():
         if name.endswith(FUSED) or name.startswith(OTHER_PARTS):
@@ -96,6 +98,9 @@ def manifest_of(tensors: Tensors) -> list[dict[str, Any]]:
             continue
         name = "model." + name[len(TEXT):] if name.startswith(TEXT) else name
         manifest.append({"name": name, "dtype": dtype, "shape": list(array.shape), "digest": tensor_digest(array)})
+    declared = {each["name"]: each for each in manifest}
+    if HEAD in declared and declared[HEAD]["digest"] == declared.get(EMBEDDING, {}).get("digest"):
+        manifest.remove(declared[HEAD])
     return manifest
 
 
