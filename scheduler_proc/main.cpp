@@ -66,15 +66,16 @@ void log_turn(const TurnOutput& out) {
         } else if (const auto* part = std::get_if<messages::UpdatePart>(&message)) {
             spdlog::log(
                 part->ok ? spdlog::level::info : spdlog::level::warn,
-                "update {}: {} {} {}, {} epoch {} '{}' {}",
+                "update {}: {} {}{}{}; {} epoch {}{}, digest {}",
                 static_cast<std::uint64_t>(part->update),
                 name_of(part->order),
                 part->ok ? "done" : "failed",
+                part->verdict.message.empty() ? "" : ": ",
                 part->verdict.message,
                 name_of(part->state),
                 raw(part->epoch),
-                part->label,
-                part->digest
+                part->label.empty() ? "" : fmt::format(" ({})", part->label),
+                part->digest.empty() ? "unknown" : part->digest
             );
         } else {
             const auto log = [](const auto& answer) {

@@ -59,11 +59,12 @@ Error UpdateJob::error_of_votes() const {
         const messages::RankOutcome& rank = ranks[i];
         if (!round.has_answered(i) || rank.ok) continue;
         if (error.message.empty()) error.code = rank.code.value_or(ErrorCode::kInternal);
+        const bool has_begun = rank.phase != messages::UpdatePhase::kIdle;
         error.message += fmt::format(
-            "{}rank {} in phase {}: {}",
+            "{}rank {}{}: {}",
             error.message.empty() ? "" : "; ",
             i,
-            name_of(rank.phase),
+            has_begun ? fmt::format(" in phase {}", name_of(rank.phase)) : "",
             rank.problems.empty() ? std::string("no reason given") : shown(rank.problems)
         );
     }

@@ -50,6 +50,8 @@ std::string UpdateCoordinator::name_of_job() const {
 // REQUIRES: an update is in progress.
 std::string UpdateCoordinator::describe() const {
     const Job& job = *job_;
+    const std::string label =
+        job.spec.label.empty() ? "no label" : fmt::format("label '{}'", job.spec.label);
     if (job.is_collection) {
         return fmt::format(
             "{} ({} calls, {} bytes)", name_of_job(), job.num_buckets, bytes_staged()
@@ -57,15 +59,15 @@ std::string UpdateCoordinator::describe() const {
     }
     if (job.is_session) {
         return fmt::format(
-            "{} ({}label '{}', {} buckets, {} bytes)",
+            "{} ({}{}, {} buckets, {} bytes)",
             name_of_job(),
             job.holder.empty() ? "" : fmt::format("of {}, ", job.holder),
-            job.spec.label,
+            label,
             job.num_buckets,
             bytes_staged()
         );
     }
-    return fmt::format("{} (label '{}')", name_of_job(), job.spec.label);
+    return fmt::format("{} ({})", name_of_job(), label);
 }
 
 // The refusal of any other update, with what to do. REQUIRES: an update is in progress.
