@@ -144,6 +144,8 @@ int cli_abort(int argc, char** argv) {
     flags.add("all", &call.all, "every open request");
     if (auto code = read_arguments(flags, common, argc, argv, messages::kAbortIdsMax)) return *code;
     call.rids = flags.positional();
+    if (call.rids.empty() && !call.all)
+        return flags.fail({ErrorCode::kInvalidArgument, "give the ids of requests, or --all"});
     return make_call(common, call, [](const messages::AbortReply& reply) {
         if (reply.results.empty()) fmt::print("no request was open\n");
         for (const messages::AbortResult& result : reply.results)

@@ -175,15 +175,21 @@ def test_answers_say_what_happened(shared_tree):
     refused = run("update", "/nonexistent", *place)
     assert refused.returncode == 1 and re.match(r"not done: epoch \d+ serves on, digest ", refused.stdout), refused.stdout
     assert "0.000 s" not in refused.stdout and "0 kept" not in refused.stdout
+    assert "not_found: replica 0: rank 0: '/nonexistent': the directory does not exist\n" in refused.stderr, refused.stderr
+    log = shared_tree.log()
+    assert re.search(r"update \d+: stage failed: rank 0: '/nonexistent': .*; serving epoch 1, digest ", log), log
     assert "(step-3), 0 requests ended" in run("label", "step-3", *place).stdout
     staged = run("stage", "bard", *place).stdout
     assert staged.startswith("staged: ") and "vote" not in staged and "0.000 ms" not in staged and "0 kept" not in staged
-    again = run("stage", "bard", *place).stdout
-    assert again.startswith("not done: version 1 (step-3) serves on, digest "), again
+    again = run("stage", "bard", *place)
+    assert again.stdout.startswith("not done: version 1 (step-3) serves on, digest "), again
+    assert re.search(r"update \d+ \(no label\) is staged", again.stderr), again.stderr
     committed = run("commit", *place).stdout
     waited = re.search(r"staged (\d+\.\d+) s before this commit, .* s in this call\n", committed)
     assert waited and "vote" not in committed, committed
     assert run("abort", "--all", *place).stdout == "no request was open\n"
+    nothing = run("abort", *place)
+    assert nothing.returncode == 2 and "pitstop abort RID...: give the ids of requests, or --all" in nothing.stderr, nothing
     assert "paused after" in run("pause", *place).stdout
     released = run("release", "kv_cache", *place).stdout
     assert re.search(r"kv_cache is released: 0\.0 MiB in memory, \d+\.\d MiB went back", released), released
