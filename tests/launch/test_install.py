@@ -86,13 +86,12 @@ def test_find_package_gives_the_client(prefix, source, run_dir):
 
 
 def test_pkg_config_gives_the_client(prefix, source, run_dir):
-    flags = run(
-        "pkg-config", "--cflags", "--libs", "pitstop-client",
-        env={**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib" / "pkgconfig")},
-    ).split()
-    front_end = source / "front_end_by_pkg_config"
-    run(os.environ.get("CXX", "c++"), "-std=c++20", source / "front_end.cpp", "-o", front_end, *flags)
-    tells_the_story(front_end, run_dir)
+    """By the README's command."""
+    (command,) = re.findall(r"^g\+\+ .*", (ROOT / "README.md").read_text(), re.MULTILINE)
+    command = command.replace("g++", os.environ.get("CXX", "c++"), 1).replace("-o front_end", "-o by_pkg_config")
+    env = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib" / "pkgconfig")}
+    run("bash", "-euc", f"cd {source} && {command}", env=env)
+    tells_the_story(source / "by_pkg_config", run_dir)
 
 
 def test_every_public_header_is_there(prefix):

@@ -133,6 +133,7 @@ def test_a_machine_without_the_tests_packages_makes_one(tmp_path):
         env={**os.environ, "PYTHONPATH": str(without)},
     )
     assert "test environment" not in done.stderr, done.stderr
+    assert "packing the wheel: half a minute" in done.stderr, "nobody waits in silence"
     assert "pyproject.toml" in done.stderr and "the wheel could not be made" in done.stderr, "pip was asked"
     told = subprocess.run(
         ["bash", "-c", f"source {checkout}/launch/lib/setup.sh; packages"], capture_output=True, text=True, check=True
