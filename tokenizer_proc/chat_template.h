@@ -28,7 +28,7 @@ class ChatTemplate {
   public:
     static constexpr std::size_t kFileBytesMax = std::size_t{4} << 20;
     // The limit of a template in a request; the model's own has the defaults of jinja::Limits.
-    // Models' templates have about 10 KiB.
+    // A model's own template has about 10 KiB.
     static constexpr std::size_t kForeignBytesMax = std::size_t{256} << 10;
     static constexpr std::int64_t kForeignStepsMax = 500'000;
     static constexpr std::size_t kForeignBuiltBytesMax = std::size_t{64} << 20;

@@ -47,8 +47,8 @@ std::optional<Error> UpdateCoordinator::problem_of(const messages::UpdateSpec& s
     if (must_be_complete() && spec.partial) {
         return make_error(
             ErrorCode::kFailedPrecondition,
-            "the engine is torn or has no weights; only a complete update mends it, not a partial "
-            "one that declares an epoch, a digest or a manifest of its own"
+            "the engine is torn or has no weights; send a complete update. A partial one that "
+            "declares an epoch, a digest or a manifest is refused until then"
         );
     }
     return std::nullopt;
@@ -82,7 +82,9 @@ void UpdateCoordinator::handle(
             std::move(caller),
             make_error(
                 ErrorCode::kFailedPrecondition,
-                "no previous version is retained: nothing was committed since the last stage began"
+                "no previous version is retained: nothing was committed since the last stage "
+                "began; "
+                "update to the directory of that version"
             ),
             out
         );
