@@ -23,8 +23,8 @@ FRACTION = 0.97
 PAGE = 4096  # of the host: page-locked memory is so many of them
 MODES = ("staged", "host", "lend", "direct", "auto")
 NUMBERS = re.compile(
-    r"(\d+) bytes were free, of which (\d+) may be taken; the weights and what is beside them take (\d+), "
-    r"a second copy (\d+), and (\d+) pages of KV (\d+); of host memory (\d+) are free, of which a version takes (\d+)"
+    r"(\d+) bytes were free, of which (\d+) may be used; weights and activations take (\d+), "
+    r"a second copy (\d+), (\d+) pages of KV (\d+); in host memory (\d+) are free, and a version takes (\d+)"
 )
 
 

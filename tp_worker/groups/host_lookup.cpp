@@ -94,7 +94,7 @@ Result<std::vector<HostAddress>> look_up_host(
         num_lookups.fetch_sub(1);
         return make_error(
             ErrorCode::kResourceExhausted,
-            "'{}' is not looked up: {} other names wait for their name server",
+            "cannot look up '{}': {} other look-ups are waiting, the most allowed",
             host,
             kLookupsMax
         );

@@ -3,12 +3,12 @@
 // (kernels/rank_records.h), from which every rank computes the same result. If the rank of an id in
 // the vocabulary is wanted, 4 more bytes follow: how many logits of the part precede the id's.
 //
-// A row is *whole* if its draw or its report needs logits in one place: it truncates, has penalties
-// or biases, or wants the top or given ids. Such rows are gathered to rank 0, which draws for all:
-// its record of the row is the row's, the other ranks' are empty. The rows between the first and
-// the last of them are gathered too. The softmax sums of a whole row are merged from the parts like
-// any other's, unless they are of edited logits, or of what was kept. So what a row reports does
-// not depend on what else it requests, and scoring has the bits of sampling (P6).
+// A row is *whole* if its draw or its report needs all logits in one place: it truncates, has
+// penalties or biases, or reports the top or given ids. Rank 0 gathers such rows, and all rows
+// between the first and the last of them. It draws for all ranks, whose records of the row are
+// empty. The softmax sums of a whole row are merged from the parts, as for any other row, except
+// the sums over edited or truncated logits. So the numbers that a row reports do not depend on
+// what else it requests, and scoring has the bits of sampling (P6).
 //
 // Owns: the host's arrays, which the transfers fill.
 #pragma once

@@ -9,9 +9,8 @@ namespace {
 
 std::string numbers(const RoomFacts& facts) {
     return fmt::format(
-        "{} bytes were free, of which {} may be taken; the weights and what is beside them take "
-        "{}, a second copy {}, and {} pages of KV {}; of host memory {} are free, of which a "
-        "version takes {}",
+        "{} bytes were free, of which {} may be used; weights and activations take {}, a second "
+        "copy {}, {} pages of KV {}; in host memory {} are free, and a version takes {}",
         facts.free,
         facts.budget,
         facts.others,

@@ -42,7 +42,7 @@ bool WeightStage::comes_by_rows(std::size_t index) {
         if (each.index != index) continue;
         problems_.push_back(
             lacks_rows() ? missing_rows()
-                         : fmt::format("'{}' comes by its rows and whole at once", each.name)
+                         : fmt::format("'{}' was sent both whole and by its rows", each.name)
         );
         return true;
     }
@@ -55,7 +55,7 @@ bool WeightStage::begin_rows(std::string_view name, const WeightTensor& tensor) 
     const bool is_head = args_.layout.is_tied_head(name);
     State& state = states_[index];
     if (lacks_rows()) {
-        problems_.push_back(fmt::format("{}, and '{}' begins", missing_rows(), name));
+        problems_.push_back(fmt::format("{}, but '{}' begins", missing_rows(), name));
         return false;
     }
     const bool is_there = state == State::kArrived || state == State::kSparse;
@@ -81,7 +81,7 @@ std::optional<FillJob> WeightStage::job_for_rows(const Incoming& incoming) {
     const WeightTensor* const tensor = args_.layout.find_tied(name);
     if (tensor == nullptr) {
         if (args_.layout.find_pack(name) != nullptr)
-            problems_.push_back(fmt::format("'{}' holds several weights: it arrives whole", name));
+            problems_.push_back(fmt::format("'{}' contains several weights: send it whole", name));
         if (begin == 0) note_ignored(name);
         return std::nullopt;
     }
@@ -91,7 +91,7 @@ std::optional<FillJob> WeightStage::job_for_rows(const Incoming& incoming) {
                          num <= tensor->whole_rows - begin;
     if (!is_next) {
         problems_.push_back(
-            fmt::format("'{}': {} rows from row {} on arrived out of turn", name, num, begin)
+            fmt::format("'{}': {} rows from row {} on arrived out of order", name, num, begin)
         );
         return std::nullopt;
     }

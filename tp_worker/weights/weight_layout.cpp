@@ -233,7 +233,7 @@ std::vector<std::string> find_problems(
     seen.reserve(offered.size());
     std::vector<checkpoint::TensorSpec> wrapped;
     const auto see = [&](std::string_view name) {
-        if (!seen.insert(name).second) problems.push_back(fmt::format("'{}' is there twice", name));
+        if (!seen.insert(name).second) problems.push_back(fmt::format("'{}' appears twice", name));
     };
     for (const checkpoint::TensorSpec& spec : offered) {
         const WeightTensor* tensor = layout.find_tied(spec.name);

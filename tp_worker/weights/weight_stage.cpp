@@ -354,8 +354,7 @@ Result<> WeightStage::stage_sparse(std::span<const SparseTensor> tensors) {
         offered.push_back(sparse.spec);
         if (args_.layout.find_pack(sparse.spec.name) != nullptr) {
             problems_.push_back(fmt::format(
-                "'{}' contains several weights: a sparse update must name each of them",
-                sparse.spec.name
+                "'{}' contains several weights: send a sparse update of each", sparse.spec.name
             ));
         }
         const WeightTensor* tensor = args_.layout.find(sparse.spec.name);

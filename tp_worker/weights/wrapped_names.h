@@ -34,7 +34,7 @@ template <class Named>
     std::vector<std::string> problems;
     for (const auto& [wrapper, count] : counts) {
         problems.push_back(fmt::format(
-            "{} names begin with '{}'; without it they are this model's: take it off before "
+            "{} names begin with '{}'; without it they are this model's: remove it before "
             "sending",
             count,
             wrapper

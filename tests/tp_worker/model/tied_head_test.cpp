@@ -370,7 +370,7 @@ TEST_F(StageTest, P10_RowsThatAreMissingOrOutOfTurnAreRefused) {
         EXPECT_TRUE(take_rows(name, all, {0, 4}).has_value());
     };
     begin_again();
-    expect_refused(take_rows(name, all, {5, 1}), "1 rows from row 5 on arrived out of turn");
+    expect_refused(take_rows(name, all, {5, 1}), "1 rows from row 5 on arrived out of order");
     begin_again();
     expect_refused(take_rows(name, all, {0, 4}), "has arrived up to row 4");
     begin_again();
@@ -378,7 +378,7 @@ TEST_F(StageTest, P10_RowsThatAreMissingOrOutOfTurnAreRefused) {
     begin_again();
     expect_refused(take_rows(std::string(kHead), all, {0, 1}), "has arrived up to row 4");
     begin();
-    expect_refused(take_rows(name, all, {4, 4}), "out of turn");
+    expect_refused(take_rows(name, all, {4, 4}), "out of order");
     begin();
     ASSERT_TRUE(take_by_rows(name, all, 100).has_value());
     expect_refused(take_rows(name, all, {0, 4}), "arrived before in this update");

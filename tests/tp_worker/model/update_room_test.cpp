@@ -28,8 +28,8 @@ TEST(UpdateRoom, AutoStagesWhereTheKvThatIsWantedFitsBesideASecondCopy) {
     EXPECT_EQ(
         fits->why,
         "auto: a second copy of the weights fits beside KV; 1100 bytes were free, of which 1000 "
-        "may be taken; the weights and what is beside them take 300, a second copy 200, and 50 "
-        "pages of KV 500; of host memory 500 are free, of which a version takes 251"
+        "may be used; weights and activations take 300, a second copy 200, 50 pages of KV 500; in "
+        "host memory 500 are free, and a version takes 251"
     );
     const Result<ChosenRoom> full = choose_room(UpdateRoom::kAuto, facts_of(51));
     ASSERT_TRUE(full);

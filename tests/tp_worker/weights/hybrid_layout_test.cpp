@@ -58,7 +58,7 @@ TEST_P(HybridLayout, TakesTheNamesOfATextModelAndOfOneWithVision) {
          .shape = tensor->shape}};
     const std::vector<std::string> problems = find_problems(layout, twice, Completeness::kPartial);
     ASSERT_EQ(problems.size(), 1u);
-    EXPECT_NE(problems.front().find("is there twice"), std::string::npos) << problems.front();
+    EXPECT_NE(problems.front().find("appears twice"), std::string::npos) << problems.front();
     const bool is_next = GetParam() == "qwen3_next";
     const std::string linear = "model.layers.0.linear_attn.";
     EXPECT_EQ(layout.find(linear + "in_proj_qkvz.weight") != nullptr, is_next);

@@ -225,7 +225,7 @@ TEST(WeightProblems, AreListedAllAtOnce) {
           "'lm_head.weight' has shape [67, 41]; the config says [67, 40]",
           "'model.layers.1.mlp.up_proj.weight' has dtype F8_E4M3",
           "'model.layers.2.mlp.up_proj.weight' is no tensor of this model",
-          "is there twice"}) {
+          "appears twice"}) {
         EXPECT_NE(message.find(part), std::string::npos) << message;
     }
     EXPECT_EQ(find_problems(*layout, specs, Completeness::kPartial).size(), 4u);
