@@ -110,7 +110,7 @@ void refuse_other_values(FieldReader& fields) {
     });
     refuse_unless(
         "verbosity",
-        "the model is not told of it; accepted is medium",
+        "it does not reach the model; accepted is medium",
         [](const Json& value) { return value == "medium"; }
     );
     refuse_unless("beam_width", kNoBeams, [](const Json& value) { return value == 1; });

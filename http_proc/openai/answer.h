@@ -35,7 +35,7 @@ struct OpenAiAnswer {
     };
     std::vector<ChoiceRoutes> routes{};  // by choice
 
-    // The answer's id is `prefix` and the caller's name for it.
+    // The answer's id is `prefix`, followed by the caller's name for the request.
     OpenAiAnswer(Exchange& exchange, OpenAiOptions options, std::string_view prefix);
 
     [[nodiscard]] bool is_streamed() const { return options.is_streamed; }

@@ -78,7 +78,7 @@ std::optional<ForcedCall> read_tools(FieldReader& fields) {
     if (tools == nullptr || !tools->is_array() || tools->empty()) {
         fields.refuse("tool_choice", "it forces a call, but there are no tools");
     } else if (!forced.function.empty() && !has_function(*tools, forced.function)) {
-        fields.refuse("tool_choice", "no tool is the function that it names");
+        fields.refuse("tool_choice", "it names a function that is not in tools");
     }
     return forced;
 }

@@ -87,7 +87,7 @@ void read_text_config(FieldReader& fields) {
     if (!is_text) return fields.refuse("text", kNoGrammars);
     const Json* verbosity = inside.find("verbosity");
     if (verbosity != nullptr && *verbosity != "medium")
-        fields.refuse("text", "the model is not told its verbosity; accepted is medium");
+        fields.refuse("text", "it does not reach the model; accepted is medium");
 }
 
 void read_tool_choice(FieldReader& fields, ChatCall& call) {
