@@ -136,7 +136,8 @@ Result<messages::OutputChunk> Client::generate_blocking(
 ) {
     if (io_->is_on_thread()) {
         return make_error(
-            ErrorCode::kFailedPrecondition, "generate_blocking in a callback would wait for itself"
+            ErrorCode::kFailedPrecondition,
+            "generate_blocking is called in a callback, and would never return"
         );
     }
     Stream stream = generate(std::move(request), timeout);
@@ -179,7 +180,7 @@ Result<messages::Frames> Client::call_frames(Call call, std::chrono::millisecond
     if (io_->is_on_thread()) {
         return make_error(
             ErrorCode::kFailedPrecondition,
-            "a call that waits, in a callback, would wait for itself"
+            "a blocking call is made in a callback, and would never return"
         );
     }
     // Shared with the I/O thread, which may still be in set_value() when get() returns.

@@ -62,7 +62,8 @@ Result<messages::OutputChunk> Stream::wait(std::chrono::milliseconds timeout) {
     }
     if (is_in_callback()) {
         return make_error(
-            ErrorCode::kFailedPrecondition, "Stream::wait in a callback would wait for itself"
+            ErrorCode::kFailedPrecondition,
+            "Stream::wait is called in a callback, and would never return"
         );
     }
     const TimePoint deadline = Clock::now() + within(timeout);

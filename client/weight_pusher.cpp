@@ -343,7 +343,7 @@ class Push {
         return make_error(
             ErrorCode::kInvalidArgument,
             "the push lacks {} tensor(s) of the model, the first is '{}'; a push to be adopted "
-            "brings each one, under its own name",
+            "contains each one, under its own name",
             missing.size(),
             *missing.begin()
         );
@@ -364,7 +364,7 @@ class Push {
             if (tensor.dtype == dtype) continue;
             return make_error(
                 ErrorCode::kUnsupported,
-                "'{}' is {}; a shard to be adopted must have it as {}",
+                "'{}' has dtype {}; in a shard to be adopted it must be {}",
                 tensor.name,
                 tensor.dtype,
                 dtype

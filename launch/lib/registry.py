@@ -137,7 +137,7 @@ def _named(name):
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM):
             raise Problem.of("run directory", error, EXIT_PLACE) from error
-        raise Problem(f"{path} cannot be looked into: it belongs to another user", EXIT_PLACE) from error
+        raise Problem(f"{path} cannot be read: it belongs to another user", EXIT_PLACE) from error
     except ValueError as error:
         raise Problem(f"{path / TREE} is no description of a tree: {error}", EXIT_PLACE) from error
     raise Problem(f"no tree runs in {path}", EXIT_PLACE)

@@ -356,7 +356,7 @@ def end_with_parent():
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent or parent == 1:
-        raise Problem("--end-with-parent: whoever started this command is gone", EXIT_PLACE)
+        raise Problem("--end-with-parent: the program that started this command has ended", EXIT_PLACE)
 
 
 def serve(options):

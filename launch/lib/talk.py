@@ -94,8 +94,8 @@ def flags_of_a_tree(options):
 def _refuse_flags_beside(options, tree):
     if given := flags_of_a_tree(options):
         raise Problem(
-            f"{tree}: it runs already, and {', '.join(given)} would not change it; --own starts another for this "
-            "call, and without the flags this one generates",
+            f"{tree}: it runs already, and {', '.join(given)} would not change it. Leave them out, or start "
+            "another tree for this call with --own",
             EXIT_USAGE,
         )
 
@@ -118,7 +118,7 @@ def generate(options):
     """Generates on the running tree if there is one, otherwise on a tree for this call."""
     _read_prompt(options)
     if options.own and (_remote_flags(options) or options.run_dir):
-        raise Problem("--own starts a tree for this call: no --run-dir, no door", EXIT_USAGE)
+        raise Problem("--own starts a tree for this call; leave out --run-dir and the doors", EXIT_USAGE)
     is_remote = bool(_remote_flags(options))
     tree = None if options.own or is_remote else registry.find(options.run_dir)
     if is_remote or tree is not None:

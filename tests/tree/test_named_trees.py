@@ -71,7 +71,7 @@ def test_own_starts_another_tree_beside_one_that_runs(start_tree):
     assert "VINCENTIO" in done.stdout, "that is bard's, not the running tree's"
     assert "runs already" not in done.stderr and str(tree.run_dir) not in done.stderr, done.stderr
     named = run("generate", "--own", "--run-dir", "/tmp/x", "Once")
-    assert named.returncode == 2 and named.stderr == "pitstop: --own starts a tree for this call: no --run-dir, no door\n"
+    assert named.returncode == 2 and named.stderr == "pitstop: --own starts a tree for this call; leave out --run-dir and the doors\n"
 
 
 def test_a_programs_own_tree_is_taken_only_where_it_is_named(place):

@@ -379,7 +379,7 @@ class AsyncFleet:
             except PitstopError as error:
                 if transfer == "nccl" or error.code not in CANNOT or error.reply:
                     raise
-                log.warning("weights go by the object store, not over NCCL: %s", error)
+                log.warning("weights are sent through the object store, not over NCCL: %s", error)
         return await self._put(weights, payload, timeout)
 
     async def _put(self, weights: Mapping[str, Weight], payload: dict[str, Any], timeout: float) -> Outcome:

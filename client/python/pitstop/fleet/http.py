@@ -118,23 +118,23 @@ class HttpServer:
         except asyncio.LimitOverrunError:
             raise Refused(413, f"a header has at most {HEAD_BYTES_MAX} bytes") from None
         except asyncio.TimeoutError:
-            raise Refused(408, f"the header did not come in {HEAD_S:g} s") from None
+            raise Refused(408, f"the header did not arrive within {HEAD_S:g} s") from None
         first, *lines = head.decode("latin-1").split("\r\n")
         words = first.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            raise Refused(400, "no HTTP/1 request")
+            raise Refused(400, "this is not an HTTP/1 request")
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         if not _is_own_name(headers.get("host", "")):
-            raise Refused(403, f"this is asked for by its address or as localhost, not as '{headers['host'][:100]}'")
+            raise Refused(403, f"the host '{headers['host'][:100]}' is not served; accepted are IP addresses and localhost")
         length = headers.get("content-length", "0")
         if "transfer-encoding" in headers or not length.isascii() or not length.isdigit():
-            raise Refused(400, "a body has a Content-Length")
+            raise Refused(400, "the request has no Content-Length")
         if int(length[:12]) > BODY_BYTES_MAX:
             raise Refused(413, f"a body has at most {BODY_BYTES_MAX} bytes")
         try:
             body = await asyncio.wait_for(reader.readexactly(int(length[:12])), BODY_S)
         except asyncio.TimeoutError:
-            raise Refused(408, f"the body did not come in {BODY_S:g} s") from None
+            raise Refused(408, f"the body did not arrive within {BODY_S:g} s") from None
         return Request(words[0], words[1].partition("?")[0], headers, body)
 
     async def _answered(self, request: Request, reader: asyncio.StreamReader) -> Answer:
