@@ -223,7 +223,7 @@ Result<Value> unary(UnaryOp op, const Value& of) {
         if (of.whole() == INT64_MIN) return overflow();
         return Value::integer(-of.whole());
     }
-    if (!of.is_number()) return type_error("a sign is not for {}", of.type_name());
+    if (!of.is_number()) return type_error("a sign cannot precede {}", of.type_name());
     return Value::real(op == UnaryOp::kPlus ? of.number() : -of.number());
 }
 

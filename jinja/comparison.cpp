@@ -38,7 +38,7 @@ Result<bool> equals_mappings(const Mapping& a, const Mapping& b, Budget& budget)
 }
 
 Error no_order(const Value& a, const Value& b) {
-    return type_error("'{}' and '{}' have no order", a.type_name(), b.type_name());
+    return type_error("'{}' and '{}' cannot be ordered", a.type_name(), b.type_name());
 }
 
 }  // namespace

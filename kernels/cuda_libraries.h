@@ -30,7 +30,7 @@ template <class Function>
     return function != nullptr;
 }
 
-// Finds NCCL as ld.so or a Python environment has it; empty if there is none. nccl.h opens it.
+// Finds NCCL where ld.so or a Python environment has it; empty if none is found. See nccl.h.
 [[nodiscard]] std::string find_nccl();
 
 }  // namespace pitstop::kernels

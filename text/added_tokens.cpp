@@ -121,7 +121,7 @@ Result<> AddedTokens::finish() {
         if (there && there->begin == 0 && there->end == entry.text.size()) {
             return make_error(
                 ErrorCode::kAlreadyExists,
-                "the added tokens {} and {} both look for '{}'",
+                "the added tokens {} and {} both match '{}'",
                 raw(there->id),
                 id,
                 entry.text

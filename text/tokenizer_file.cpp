@@ -283,7 +283,7 @@ Result<AddedTokens> read_added_tokens(
         if (is_new && vocab.token(*id)) {
             return make_error(
                 kAlreadyExists,
-                "{}: '{}' gets id {} by its place, which '{}' of the model has",
+                "{}: '{}' would get id {} by its position, but the model's '{}' has that id",
                 item.path(),
                 token.content,
                 raw(*id),

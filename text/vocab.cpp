@@ -41,7 +41,7 @@ Result<> Vocab::insert(std::string_view token, TokenId id) {
     if (token.size() > kTokenBytesMax || bytes_.size() + token.size() > kAllBytesMax) {
         return make_error(
             ErrorCode::kTooLarge,
-            "token {} has {} bytes; a token may have {}, all of them {}",
+            "token {} has {} bytes; at most {} per token and {} in all are accepted",
             raw(id),
             token.size(),
             kTokenBytesMax,
