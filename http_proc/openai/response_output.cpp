@@ -129,7 +129,7 @@ void ResponseOutput::add_text(Kind kind, std::string_view text, ResponseEvents* 
 }
 
 void ResponseOutput::begin_call(
-    const AssistantTurn& turn, std::string name, std::string given_id, ResponseEvents* events
+    const AssistantTurn& turn, std::string name, std::string_view given_id, ResponseEvents* events
 ) {
     end_item("completed", events);
     is_in_item_ = true;

@@ -69,7 +69,10 @@ class ResponseOutput {
     void begin_text_item(Kind kind, ResponseEvents* events);
     void add_text(Kind kind, std::string_view text, ResponseEvents* events);
     void begin_call(
-        const AssistantTurn& turn, std::string name, std::string given_id, ResponseEvents* events
+        const AssistantTurn& turn,
+        std::string name,
+        std::string_view given_id,
+        ResponseEvents* events
     );
     void add_arguments(std::string_view arguments, ResponseEvents* events);
     void end_item(std::string_view status, ResponseEvents* events);
