@@ -1,5 +1,6 @@
 """The wheel, installed where there is Python alone: Debian's, and another minor version where one is on the path."""
 
+import collections
 import os
 import pathlib
 import re
@@ -7,11 +8,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-WHEEL_BYTES_MAX = 30e6
+MODEL_BYTES_MAX = 3e6  # compressed
+OTHERS_BYTES_MAX = 18e6
 PROGRAM = """
 import pitstop
 with pitstop.Engine("stories") as engine:
@@ -80,7 +83,14 @@ def call(command, **environment):
 
 def test_it_is_small(wheel):
     """With a build's kernels for GPUs, too, which launch/wheel leaves out."""
-    assert wheel.stat().st_size < WHEEL_BYTES_MAX
+    sizes = collections.Counter()
+    for entry in zipfile.ZipFile(wheel).infolist():
+        of_model = re.search(r"/models/([^/]+)/", entry.filename)
+        sizes[of_model[1] if of_model else "others"] += entry.compress_size
+    others = sizes.pop("others")
+    assert others < OTHERS_BYTES_MAX
+    assert set(sizes) == {path.name for path in (ROOT / "launch/models").iterdir() if path.is_dir()}
+    assert max(sizes.values()) < MODEL_BYTES_MAX, sizes
     assert "-py3-none-manylinux_" in wheel.name
 
 
