@@ -78,7 +78,7 @@ def test_P1_P2_P3_P10_a_version_staged_in_host_memory_is_uploaded_by_its_commit(
     tree = start_tree(*FULL, "host", "--mem-fraction", 0.97)  # no room for two copies, which KV has
     door, admin = tree.door(), tree.door("admin")
     worker = admin.call("status")["replicas"][0]["workers"][0]
-    assert worker["update_mode"] == "host" and "of host memory" in worker["update_mode_why"], worker
+    assert worker["update_mode"] == "host" and "in host memory" in worker["update_mode_why"], worker
     rid = start(door, tokens=3, max_new_tokens=40)
     reply = update(admin, BARD, kv_policy="keep", label="bard")
     assert reply["ok"] and reply["digest"] == DIGESTS["bard"]["digest"], reply
@@ -180,7 +180,7 @@ def test_room_for_a_second_copy_is_left_or_the_start_refused(gpu, start_tree, pl
     gpu(memory=136 << 20)
     done = run("serve", "--no-http", "--run-dir", place / "small", *FULL, "staged", "--mem-fraction", 0.93)
     assert done.returncode != 0 and "--update-mode staged" in done.stderr, done.stderr
-    assert re.search(r"a second copy \d+, and \d+ pages of KV \d+", done.stderr), done.stderr
+    assert re.search(r"a second copy \d+, \d+ pages of KV \d+; in host memory \d+ are free", done.stderr), done.stderr
 
 
 def test_a_tree_may_wait_for_its_first_weights(gpu, start_tree, reference):
