@@ -130,7 +130,7 @@ constexpr double kLogitStd = 1.5;
 // silu(g) * u with g, u standard normal has this root mean square: sqrt(E[silu(g)^2]),
 // integrated numerically.
 constexpr double kSiluMulRms = 0.596;
-// sigmoid(g) with g standard normal, likewise.
+// The same of sigmoid(g), where g is standard normal.
 constexpr double kSigmoidRms = 0.542;
 
 double over_sqrt(std::int64_t reduced) { return 1.0 / std::sqrt(static_cast<double>(reduced)); }

@@ -63,7 +63,7 @@ Result<> add(const PartDigest& part, Rank rank, Tensor& tensor) {
 Result<VersionDigest> version_digest(std::span<const RankParts> ranks) {
     std::map<std::string_view, Tensor> tensors;
     for (const RankParts& from : ranks) {
-        auto hint = tensors.begin();  // ranks list names in order, so the next one is there
+        auto hint = tensors.begin();  // every rank lists names in order
         for (const PartDigest& part : from.parts) {
             const std::size_t num_before = tensors.size();
             const auto place = tensors.try_emplace(hint, part.name);

@@ -14,11 +14,12 @@ namespace {
 // noise.
 constexpr double kWorthwhile = 1.03;
 
-// After so many passes one has no drafts.
+// One pass in this many has no drafts.
 constexpr std::int64_t kPlainEvery = 128;
 
-// After kDearAfter passes one has drafts although they seem too dear; each time that they are,
-// after twice as many, up to this. A pass of twice the size costs little as rarely as that.
+// One pass after kDearAfter others has drafts although they seem too dear. Each time that they are
+// too dear, the next such pass comes after twice as many, at most kDearEvery: then a pass of twice
+// the size costs little.
 constexpr std::int64_t kDearEvery = 256;
 constexpr std::size_t kDearDrafts = 16;  // or as many as the pass has tokens
 

@@ -24,7 +24,8 @@ std::string unquoted(const std::string& json) {
 
 }  // namespace
 
-// Reads on in a marker, of which `marker_` is what was read. White space before it is left out.
+// Reads the next byte of a marker; `marker_` is the part that was read. Skips white space before
+// it.
 ToolCallParser::Step ToolCallParser::match(char c, std::string_view marker, Step at_end) {
     if (marker_.empty() && is_call_space(c)) return Step::kMore;
     if (marker[marker_.size()] != c) return Step::kBroken;
@@ -34,8 +35,8 @@ ToolCallParser::Step ToolCallParser::match(char c, std::string_view marker, Step
     return at_end;
 }
 
-// Reads arguments that are an object, into `arguments_`. Nothing is told of them before it is sure
-// that they are one.
+// Reads arguments that are an object, into `arguments_`. Reports none of them before the text is
+// known to be an object.
 ToolCallParser::Step ToolCallParser::read_arguments(char c, Step at_end) {
     switch (value_->read(c, arguments_)) {
         case Status::kMore:

@@ -25,7 +25,7 @@
 
 namespace pitstop::http {
 
-// What is looked for in a chat's output.
+// The formats that are looked for in the output of chats.
 struct OutputFormats {
     std::optional<ToolFormat> calls{};         // null: tool calls remain text
     std::optional<ThinkingFormat> thinking{};  // null: thinking remains text
