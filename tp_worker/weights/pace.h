@@ -60,26 +60,32 @@ class Pace {
 
 class Pacer {
   public:
-    explicit Pacer(const Pace& pace) : pace_(pace), rested_at_(thread_time()) {}
+    explicit Pacer(const Pace& pace) : pace_(pace) { begin_to_count(); }
 
     // Call between two pieces of work: rests if this thread has used up its share. Returns the time
     // that it rested.
     Duration rest_if_due() {
-        const Duration now = thread_time();
         if (pace_.share() >= 1.0 || !pace_.is_serving()) {
-            rested_at_ = now;
+            is_counting_ = false;
             return {};
         }
-        const Duration used = now - rested_at_;
-        const auto quantum =
+        if (!is_counting_) {
+            begin_to_count();
+            return {};
+        }
+        const auto share_of_pass =
             std::chrono::duration_cast<Duration>(pace_.last_pass() * pace_.share());
-        if (used < std::min<Duration>(quantum, kUsedMax)) return {};
+        const Duration quantum = std::min<Duration>(share_of_pass, kUsedMax);
+        // The processor time is a system call of 0.6 us, and at most the time that has passed.
+        if (Clock::now() - counted_from_ < quantum) return {};
+        const Duration used = thread_time() - used_before_;
+        if (used < quantum) return {};
         const auto rest =
             std::chrono::duration_cast<Duration>(used * ((1.0 - pace_.share()) / pace_.share()));
         const TimePoint begun = Clock::now();
         std::this_thread::sleep_for(std::min<Duration>(rest, kRestMax));
-        rested_at_ = thread_time();
-        return Clock::now() - begun;
+        begin_to_count();
+        return counted_from_ - begun;
     }
 
   private:
@@ -92,9 +98,16 @@ class Pacer {
         ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
         return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
     }
+    void begin_to_count() {
+        is_counting_ = true;
+        used_before_ = thread_time();
+        counted_from_ = Clock::now();
+    }
 
     const Pace& pace_;
-    Duration rested_at_;
+    bool is_counting_ = false;  // since the last rest, while passes run
+    Duration used_before_{};    // processor time of this thread when it began to count
+    TimePoint counted_from_{};
 };
 
 }  // namespace pitstop::tp_worker
