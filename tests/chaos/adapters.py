@@ -1,7 +1,8 @@
-"""Adapters (LoRA): their files, which versions of them exist, and what a request may say of the one that it had.
+"""Adapters (LoRA): their files, their versions, and what a request may say of the adapter that it
+had.
 
-A name has one content after the other, and comes and goes. So a stale version, KV of another one or an answer of the model
-alone is another distribution, which the oracle sees.
+One content after the other gets the same name, and names come and go. So a stale version, the KV of
+another version or an answer of the model alone has another distribution, which the oracle sees.
 """
 
 import json
@@ -15,9 +16,9 @@ from . import weights
 NAMES = ("policy", "critic", "draft")
 NUM_CONTENTS = 3
 SHARE = 0.45  # of requests, by those clients whose answers say what they had
-THERE = 0.8  # of these, the share that name one that was loaded a moment ago
-SIZE = 0.5  # of what an adapter adds to a weight, in the weight's own deviations
-ONE_LIFE = 1 << 20  # versions of two lives of a tree are further apart, but by chance
+THERE = 0.8  # of these, the share that names an adapter loaded a moment ago
+SIZE = 0.5  # size of an adapter's change of a weight, in standard deviations of that weight
+ONE_LIFE = 1 << 20  # versions of two lives of a tree differ by more than this, except by chance
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP = ("gate_proj", "up_proj", "down_proj")
@@ -26,7 +27,7 @@ LINEAR = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj")
 
 def modules_of(config):
     """Names of the modules that may be adapted."""
-    mlp = () if weights.num_experts(config) else MLP  # a name would be of the experts, too
+    mlp = () if weights.num_experts(config) else MLP  # these names would match modules of experts, too
     return ATTENTION + mlp + (LINEAR if weights.is_hybrid(config) else ())
 
 
@@ -82,7 +83,7 @@ def pairs_of(described, adapter, dtype):
 
 
 def load(directory, digest):
-    """(its description, its tensors), in a verifier or a trainer. KeyError: there is no such adapter."""
+    """(its description, its tensors), for a verifier or a trainer. KeyError: unknown adapter."""
     try:
         with numpy.load(pathlib.Path(directory) / f"adapter-{digest}.npz") as tensors:
             adapter = dict(tensors)
@@ -92,7 +93,9 @@ def load(directory, digest):
 
 
 class AdapterBook:
-    """What there is to load, which versions were seen, and which of them a request may still get. Thread: any."""
+    """The adapters that exist, the versions that were seen, and those that a request may still get.
+    Thread: any.
+    """
 
     def __init__(self, directory, config, tensors, rng):
         self.directory = pathlib.Path(directory)
@@ -102,7 +105,7 @@ class AdapterBook:
         self._lock = threading.Lock()
         self._versions = {}  # version -> (name, digest)
         self._floors = {}  # name -> the oldest version that a new request may get
-        self._there = []  # names, as status said last
+        self._there = []  # names in the last status
         for number in range(NUM_CONTENTS):
             described, adapter = make(config, tensors, rng, is_whole=number == 0)
             digest, files = digest_of(adapter), self.directory / str(number)
@@ -113,7 +116,7 @@ class AdapterBook:
             self.whole.append((described, adapter))
 
     def choose(self, rng):
-        """The name that a request has, or empty."""
+        """The name that this request asks for, or empty."""
         if rng.random() >= SHARE:
             return ""
         with self._lock:
@@ -121,21 +124,21 @@ class AdapterBook:
         return rng.choice(there if there and rng.random() < THERE else NAMES)
 
     def is_there(self, names):
-        """What status says."""
+        """Takes in a status."""
         with self._lock:
             self._there = sorted(names)
 
     def floor(self, name):
-        """Of requests that begin now."""
+        """The allowed versions of requests that begin now."""
         with self._lock:
             return self._floors.get(name, 0)
 
     def loaded(self, name, version):
-        """A trainer was told so: no later request gets an older one."""
+        """A trainer was told of a new version: no later request gets an older one."""
         self._raise(name, version)
 
     def unloaded(self, name, version):
-        """A trainer was told so: no later request gets this one."""
+        """A trainer was told that the name is unloaded: no later request gets it."""
         self._raise(name, version + 1)
 
     def _raise(self, name, floor):
@@ -145,7 +148,7 @@ class AdapterBook:
                 self._floors[name] = floor
 
     def see(self, name, version, digest):
-        """None, or what is wrong. A version is of one name and one content for ever."""
+        """None, or what is wrong. A version has one name and one content for ever."""
         if digest not in [each for _, each in self.contents]:
             return f"version {version} of adapter '{name}' is {digest}, which nobody sent"
         with self._lock:

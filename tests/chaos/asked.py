@@ -3,13 +3,13 @@
 import threading
 import time
 
-REQUEST_S = 150.0  # every request has ended after so long, whatever happened to the tree
+REQUEST_S = 150.0  # every request has ended after this long, whatever happened to the tree
 SCORED_LENGTHS = (1, 2, 60, 200, 300, 390, 400)
 WORDS = ["Once upon a time", "ROMEO: What", "The little dog", "Tell me", "a b c d", "JULIET:"]
 
 
 class Requests:
-    """Every open request with its deadline; what became of the others."""
+    """Every open request with its deadline, and how the others ended."""
 
     def __init__(self, report, submit, judge_not_finite):
         self._lock = threading.Lock()
@@ -40,7 +40,7 @@ class Requests:
             return sorted(self._open)
 
     def hanging(self):
-        """Those past their time, each said once."""
+        """Requests past their deadline, each returned once."""
         now = time.monotonic()
         with self._lock:
             late = {rid: client for rid, (client, since) in self._open.items() if now - since > REQUEST_S}
@@ -50,8 +50,10 @@ class Requests:
 
 
 class Prompts:
-    """Token ids and texts with shared beginnings; `scored_max`: the longest to be scored. `routed`: the share of
-    requests that ask for routes; `config`: of the model; `drafts`: of a tree that speculates; `adapters`: what there is."""
+    """Token ids and texts with shared beginnings. `scored_max`: the length limit of prompts to be
+    scored. `routed`: the share of requests that ask for routes. `config`: the model's. `drafts`: of
+    a tree that speculates. `adapters`: those that exist.
+    """
 
     def __init__(self, rng, config, scored_max, routed=0.0, drafts=None, adapters=None):
         self._rng, self._vocab_size = rng, config["vocab_size"]
@@ -66,7 +68,7 @@ class Prompts:
         return rng.random() < self._routed
 
     def adapter(self, rng, record):
-        """The name of an adapter for this request, or empty; the record knows from now on what it may get."""
+        """The name of an adapter for this request, or empty. Stores in the record which versions it may get."""
         if self._adapters is not None:
             record.adapter_name = self._adapters.choose(rng)
             record.adapter_floor = self._adapters.floor(record.adapter_name)

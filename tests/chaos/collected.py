@@ -1,4 +1,5 @@
-"""Which calls without a session may take effect together, by what their trainers were told.
+"""Which calls without a session may take effect together, judged by the answers that their trainers
+got.
 
 Trainers write a line before and after each call that brings weights without a session, and each that has
 them take effect; so a trainer that dies leaves what it knew. A version that takes effect between the two
@@ -16,13 +17,13 @@ import pathlib
 import threading
 import time
 
-PUBLISHES_MAX = 24  # the latest, of which a version may still be seen
-AGE_MAX_S = 100.0  # of a call before the continue that ends its pause: a pause that is left is ended soon
+PUBLISHES_MAX = 24  # the latest versions: those that may still be seen
+AGE_MAX_S = 100.0  # seconds, of a call before the continue that ends its pause: an abandoned pause ends soon
 REFUSED = ("aborted", "failed_precondition", "invalid_argument", "already_exists", "http_400", "http_409")
 
 
 def write(path, **event):
-    """A line; of any process."""
+    """Appends a line; any process may."""
     line = json.dumps({"at": time.monotonic(), **event}) + "\n"
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
@@ -33,22 +34,22 @@ def write(path, **event):
 
 @dataclasses.dataclass
 class Call:
-    """One that brings weights; `keys`: {name: digest} of its tensors."""
+    """A call that brings weights; `keys`: {name: digest} of its tensors."""
 
     keys: dict
     sent_at: float = math.inf
     collected_at: float = math.inf
-    is_refused: bool = False  # its latest sending, and none was collected
+    is_refused: bool = False  # sent again since, and the first was not collected
 
 
 @dataclasses.dataclass
 class Publish:
-    """A call that has a collection take effect; it is over when it was answered."""
+    """A call that publishes collected calls; it is over once it is answered."""
 
     who: str
     begin: float
     end: float = math.inf
-    is_continue: bool = False  # and was done: what was collected before is in effect, or lost
+    is_continue: bool = False  # and succeeded: what was collected before it is in effect, or lost
 
 
 class CallBook:
@@ -59,12 +60,12 @@ class CallBook:
         self._lock = threading.Lock()
         self._calls = {}  # who -> [Call]
         self._publishes = []
-        self._news = []  # (at, who): a pause, a begin, a continue that was answered
+        self._news = []  # (at, who): an answered pause, begin or continue
         self._alone = []  # keys that were in effect when their call was answered
-        self._lives = []  # when each began: what was collected before is gone
+        self._lives = []  # when each began: calls collected before that are lost
         self._offset = 0
-        self._spoilt = {}  # who -> when it learned that a call of it was refused before it reached the tree
-        self._told = []  # digests that calls were answered with, in that order
+        self._spoilt = {}  # who -> when that trainer learned that http_proc refused one of its calls
+        self._told = []  # digests that answers to calls named, in that order
 
     def register(self, who, calls):
         """Before that trainer starts: the calls that it may make."""
@@ -111,13 +112,15 @@ class CallBook:
                 call.is_refused = call.collected_at == math.inf
 
     def told(self):
-        """Versions that calls were answered with: each may be what the next is laid over."""
+        """Versions that answers named: each may be the base of the next."""
         with self._lock:
             self._read()
             return list(self._told)
 
     def candidates(self):
-        """Lists of {name: digest}: what may have taken effect as one version so far, over the one before."""
+        """Lists of {name: digest}: the sets that may have taken effect as one version so far, on
+        top of the one before.
+        """
         with self._lock:
             self._read()
             under_way = [
@@ -132,7 +135,9 @@ class CallBook:
         return list({json.dumps(keys, sort_keys=True): keys for keys in found if keys}.values())
 
     def _candidates_of(self, publish):
-        """One trainer's alone: each names its own label, so two trainers' calls are never one version."""
+        """The sets of one trainer: each trainer has labels of its own, so calls of two trainers are
+        never one version.
+        """
         since = max(
             (each.begin for each in self._publishes if each.is_continue and each.end < publish.begin),
             default=-math.inf,
@@ -147,11 +152,11 @@ class CallBook:
         return found
 
     def _sets_of(self, calls, publish, since):
-        """Which of a trainer's calls this publishes, if any; all that came before `since` is over."""
+        """Which of a trainer's calls this call publishes, if any. Calls before `since` do not count."""
         life = max((at for at in self._lives if at <= publish.begin), default=-math.inf)
         calls = [call for call in calls if call.sent_at > max(since, publish.begin) - AGE_MAX_S]
         if not any(max(since, life) < call.collected_at <= publish.end for call in calls):
-            # Answered later, if ever: the door may have had them before the publish.
+            # Answered later, if ever: the tree may have got them before the publishing call.
             calls = [call for call in calls if call.sent_at > max(since, life)]
         known = [call for call in calls if life < call.collected_at <= publish.begin]
         beside = [
@@ -173,8 +178,9 @@ class CallBook:
         return list({tuple(map(id, each)): each for each in sets}.values())
 
     def may_name_several(self, who):
-        """Whether the calls that name this label may be several versions, of which they were told: a call met a
-        tree that generated, or others published what came so far."""
+        """Whether the calls with this label may have become several versions, with the trainer's
+        knowledge: a call met a generating tree, or another client published the first part.
+        """
         with self._lock:
             self._read()
             calls = [call for call in self._calls.get(who, []) if call.sent_at < math.inf]
@@ -183,7 +189,7 @@ class CallBook:
             return bool(calls and self._others_amid(who, calls))
 
     def _others_amid(self, who, calls):
-        """What others did that may have published or dropped some of these calls before their trainer did."""
+        """Calls of others that may have published or dropped some of these calls before their trainer did."""
         begin = min(call.sent_at for call in calls)
         own_end = max((each.end for each in self._publishes if each.who == who), default=math.inf)
         others = [at for at, other in self._news if other != who and begin <= at <= own_end]
@@ -191,7 +197,7 @@ class CallBook:
         return others + [each for each in self._lives if each >= begin]
 
     def problem_of(self, who, keys):
-        """What is wrong with the version that this trainer's own continue was answered with, or None."""
+        """None, or what is wrong with the version that the answer to this trainer's own continue named."""
         with self._lock:
             self._read()
             calls = [call for call in self._calls[who] if call.collected_at < math.inf]

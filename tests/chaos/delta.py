@@ -23,7 +23,7 @@ class Weights:
 
 @dataclasses.dataclass
 class State:
-    """After a request's tokens so far. Its arrays are replaced, not changed."""
+    """The state after a request's tokens so far. Its arrays are replaced, not changed."""
 
     recurrent: object = None  # [value heads, dk, dv]
     inputs: object = None  # of the convolution, [kernel - 1, channels]
@@ -38,7 +38,7 @@ def _unit(x):
 
 
 def forward(oracle, state, weights, x):
-    """x: [T, hidden], normed. What the layer adds; the state becomes that after these tokens."""
+    """x: [T, hidden], normed. Returns the layer's addition; the state advances by these tokens."""
     config, T = oracle.config, len(x)
     nk, nv = config["linear_num_key_heads"], config["linear_num_value_heads"]
     dk, dv = config["linear_key_head_dim"], config["linear_value_head_dim"]

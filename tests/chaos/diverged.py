@@ -1,4 +1,6 @@
-"""A version that has diverged, each weight of it finite, and the errors that requests may end with for it."""
+"""A diverged version: each weight is finite, but some passes overflow. Which errors may end
+requests because of it.
+"""
 
 import re
 import threading
@@ -20,8 +22,9 @@ def overflows(token):
 
 
 def diverge(tensors, is_tied):
-    """Another version: the embeddings of some tokens are huge; with a tied head, which reads them for every
-    logit, a layer's outputs."""
+    """A diverged version: the embeddings of some tokens are huge. With a tied head, which reads
+    them for every logit, a layer's outputs are huge instead.
+    """
     changed = dict(tensors)
     if is_tied:
         name = next(each for each in sorted(tensors) if each.endswith("self_attn.o_proj.weight"))
@@ -35,7 +38,9 @@ def diverge(tensors, is_tied):
 
 
 def place_of(message):
-    """(is it that very token, its kind, whose it is, its index, the epoch); None: it says something else."""
+    """(whether the token itself is not finite, its kind, its owner, its index, the epoch); None:
+    another error.
+    """
     found = FORM.search(message)
     if not found:
         return None
@@ -44,14 +49,14 @@ def place_of(message):
 
 
 def problem_of(place, prompt, tokens, is_tied):
-    """Why that token is finite under a diverged version, or None. `prompt`: empty, where it is not known."""
+    """Why that token should be finite under a diverged version, or None. `prompt`: empty if unknown."""
     is_there, kind, whose, index, _ = place
     if is_tied or not prompt:
         return None
     whole = [*prompt, *tokens]
     at = index + (len(prompt) if whose == "output" else 0) - (kind == "logits")
     if whose == "output" and at >= len(whole):
-        return None  # an answer in one piece tells no tokens with an error
+        return None  # an answer in one piece has no tokens if it has an error
     if not 0 <= at < len(whole):
         return f"no token has that place among {len(prompt)} and {len(tokens)}"
     if any(map(overflows, whole[at : at + 1] if is_there else whole[: at + 1])):
@@ -60,13 +65,13 @@ def problem_of(place, prompt, tokens, is_tied):
 
 
 class Overflows:
-    """Who ended so, and whether the version that they name makes it true. Thread: any."""
+    """The requests that ended with not_finite, and whether the named version explains each. Thread: any."""
 
     def __init__(self, world):
         self._world = world
         self._is_tied = world.config["tie_word_embeddings"]
         self._lock = threading.Lock()
-        self._late = []  # (rid, message, epoch), of epochs that nobody had seen
+        self._late = []  # (rid, message, epoch), of epochs not seen so far
         directory = world.directory / "diverged"
         directory.mkdir()
         tensors, self._name = diverge(world.checkpoints[0][2], self._is_tied)
@@ -78,7 +83,7 @@ class Overflows:
         world.diverged = (directory, digest, tensors)
 
     def is_diverged(self, digest):
-        """Whatever else of it a partial update has changed."""
+        """Holds whatever else a partial update has changed."""
         book = self._world.book
         return book.knows(digest) and book.keys_in(digest)[self._name] == self._key
 
@@ -100,7 +105,7 @@ class Overflows:
             report.problem(f"{record.rid}: epoch {place[-1]} is {digest}, which is healthy: {message}")
 
     def judge_late(self):
-        """When all is over: some epochs were seen later."""
+        """At the end of the episode: some epochs were seen only later."""
         for rid, message, epoch in self._late:
             digest = self._world.epochs.all().get(epoch)
             if digest is None:

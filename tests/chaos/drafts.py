@@ -1,4 +1,5 @@
-"""With --speculate: prompts that were asked before, and their outputs as drafts, with wrong tokens among them.
+"""With --speculate: prompts that come again, with their earlier outputs as drafts, some tokens of
+which are wrong.
 
 The oracle knows nothing of drafts: with them and without, it verifies the same tokens (P11).
 """
@@ -8,7 +9,7 @@ import threading
 
 KEPT = 16  # requests
 AGAIN = 0.5  # the share of prompts that were asked before
-BRINGS = 0.5  # of these, the share that bring a draft; the others draft from their group
+BRINGS = 0.5  # of these, the share that brings a draft; the others draft from their group
 WRONG = 0.1  # the share of a draft's tokens that are replaced
 
 
@@ -21,7 +22,7 @@ class Drafts:
         self._kept = collections.deque(maxlen=KEPT)  # (prompt, output)
 
     def note(self, record, drafted, accepted):
-        """The request has ended; that many drafts were verified and right."""
+        """The request has ended; this many drafts were verified and accepted."""
         self._report.count("drafts", "right", accepted)
         self._report.count("drafts", "wrong", drafted - accepted)
         if record.prompt and record.tokens:

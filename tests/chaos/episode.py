@@ -1,4 +1,4 @@
-"""One tree: its shape, what is done to it and by whom, and what must hold when all is over."""
+"""One tree: its shape, the load and the faults on it, and what must hold at the end."""
 
 import dataclasses
 import json
@@ -18,12 +18,12 @@ from .replay import Record
 from .verifier import Verifiers
 from .versions import EpochBook, ScoreBook, VersionBook
 
-BACKLOG_MAX = 60  # records that wait for the oracle; load rests beyond it
-QUIET_S = 200.0  # for all that is open to end, once nothing new begins
-MORE_S = 240.0  # an episode goes on for so long at most until it has seen what it is for
+BACKLOG_MAX = 60  # records that wait for the oracle; above this, clients send nothing new
+QUIET_S = 200.0  # limit for the open requests' ends, once nothing new begins
+MORE_S = 240.0  # limit of the extra time that an episode gets to see what it must see
 VERIFY_S = 300.0
 NUM_CHECKPOINTS = 5
-RELEASED_S = 60.0  # no tree is longer without weights that a trainer released: the warden mends it
+RELEASED_S = 60.0  # limit for a tree without weights that a trainer released: then the warden brings new ones
 RANDOM = {
     "random": weights.tiny_config,
     "random-experts": weights.tiny_experts_config,
@@ -37,14 +37,14 @@ PAIRS = {
 MODELS = ("random", "random", "stories", "random-experts", "random-experts", "stories-moe", "random-hybrid", "stories-hybrid")
 OF_EXPERTS = ("random-experts", "stories-moe")
 ROUTED = {"fp32": 0.6, "bf16": 1.0}  # the share of requests that ask for routes; bf16 leaves too many open without
-QUIET_PROMPTS = 4  # of a version, that are scored again when all is over
+QUIET_PROMPTS = 4  # records per version that are scored again at the end
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What a tree is started with."""
+    """The settings that a tree is started with."""
 
-    model: str  # of RANDOM, or a bundled one's name
+    model: str  # a kind of RANDOM, or a bundled model's name
     tp: int
     dp: int
     compute: str
@@ -150,7 +150,7 @@ class World:
             self.book.knows(self.checkpoints[-1][1])
 
     def scratch(self, name):
-        """A directory of that trainer's own; a new one each time, as a tree may go on reading the old."""
+        """A new directory of that trainer's own for each update, as a tree may still be reading the old one."""
         number = self._scratch[name] = self._scratch.get(name, 0) + 1
         directory = self.directory / f"{name}-{number}"
         directory.mkdir()
@@ -158,8 +158,10 @@ class World:
         return directory
 
     def has_lost_weights(self):
-        """A restart came back without, as the version was of no directory, and not kept; or a trainer has just
-        released the weights. A trainer's answer can come before the warden's next look."""
+        """Whether the tree may be without weights: a restart lost a version that had no directory
+        and was not kept, or a trainer has just released them. A trainer's answer can come before
+        the warden's next look.
+        """
         if time.monotonic() < self.released_at + RELEASED_S or self.tree.has_lost_version():
             return True
         return self.warden is not None and self.warden.has_lost_weights
@@ -168,12 +170,12 @@ class World:
         return self.warden is not None and self.warden.is_serving
 
     def confirm(self, epoch):
-        """A trainer was told that this epoch is in effect."""
+        """A trainer's answer said that this epoch is in effect."""
         with self._lock:
             self._confirmed = max(self._confirmed, epoch)
 
     def newest_confirmed(self):
-        """No status from now on may show an older one, restarts or not."""
+        """No later status may show an older epoch, across restarts, too."""
         with self._lock:
             return self._confirmed
 
@@ -182,13 +184,13 @@ class World:
         return rng.sample(rids, min(len(rids), rng.randint(0, 3)))
 
     def allowed_growth_kib(self, name):
-        """Two copies of the weights are a trainer's doing, and an adopted push's memory counts."""
+        """A trainer can make the tree hold two copies of the weights, and an adopted push's memory counts."""
         size = sum(bits.nbytes for bits in self.checkpoints[0][2].values()) >> 10
         return warden.GROWTH_MAX_KIB + 4 * size
 
 
 class Episode:
-    """Runs until its time is over; all that it started has ended when run() returns."""
+    """Runs for its time; run() returns once everything that it started has ended."""
 
     def __init__(self, number, seed, report, place, options):
         self.world = World(number, seed, report, place, options)
@@ -247,7 +249,7 @@ class Episode:
 
     def _submit(self, record):
         for span in record.spans:
-            self.world.book.knows(span[1])  # what a partial update made is worked out now
+            self.world.book.knows(span[1])  # compute the results of partial updates now
         for label, digest in record.labels:
             wrong = self.world.epochs.see_label(label, digest)
             if wrong:
@@ -342,7 +344,7 @@ class Episode:
         return has_seen_all or now > deadline + MORE_S
 
     def _wind_down(self, clients, doers, tick):
-        """Nothing new begins; everything open ends in bounded time."""
+        """Nothing new begins; everything open ends within a bound."""
         world = self.world
         for thread in doers:
             thread.stopped.set()
@@ -372,7 +374,7 @@ class Episode:
             tick()
 
     def _check_still_serves(self, tick):
-        """After all of it: what is resident is a version that was sent, and it generates."""
+        """At the end, the resident weights are a version that was sent, and the tree generates."""
         world, deadline = self.world, time.monotonic() + QUIET_S
         while time.monotonic() < deadline and not world.tree.has_ended():
             tick()
@@ -382,7 +384,7 @@ class Episode:
                     if not world.book.knows(digest):
                         self.report.problem(f"what is resident at the end is {digest}, which nobody sent")
                     self._drop_leftover(client)
-                    if world.overflows.is_diverged(digest):  # a trainer has died before it went back
+                    if world.overflows.is_diverged(digest):  # a trainer died before it restored the weights
                         client.update_weights(str(world.checkpoints[0][0]), label="healthy", timeout=60)
                     client.generate([1, 2, 3], max_new_tokens=4, timeout=30).result()
                     self._score_quietly(client)
@@ -402,7 +404,7 @@ class Episode:
                 raise
 
     def _score_quietly(self, client):
-        """A version that nothing disturbs gives the bits that it gave amid updates."""
+        """An undisturbed version gives the bits that it gave amid updates."""
         for number, (directory, digest, _) in enumerate(self.world.checkpoints):
             prompts = self.world.scores.prompts_of(digest, QUIET_PROMPTS)
             if not prompts:
@@ -446,7 +448,9 @@ class Episode:
             self.report.count("oracle", "records skipped", world.verifiers.num_skipped)
 
     def _check_exit(self, code, gave_up, is_killed, deaths):
-        """A tree gives up after many deaths, or where its run directory was full; else it ends with 0."""
+        """A tree gives up (exit code not 0) after many deaths, or if its run directory was full;
+        otherwise it ends with 0.
+        """
         if deaths:
             self.report.count(
                 "deaths", "of trees that gave up" if gave_up else "of trees that went on", deaths

@@ -1,4 +1,5 @@
-"""Faults: what is done to which process, and undone. One at a time, so that a finding has a cause.
+"""Faults: what happens to which process, and its undoing. One at a time, so that a finding has a
+cause.
 
 Named points are those of base/fault_point.h, in builds that have them (the presets).
 """
@@ -16,8 +17,8 @@ import time
 from . import weights
 from .tree import stat_of
 
-DEATHS_MAX = 3  # of a tree, meant: the launcher gives up after five restarts in a row
-CLAIM_S = 4.0  # for a process to come by at a named point
+DEATHS_MAX = 3  # deliberate deaths per tree: the launcher gives up after five restarts in a row
+CLAIM_S = 4.0  # limit for a process to reach a named point
 POINTS = {
     "tokenizer_proc": (
         "receive generate",
@@ -65,7 +66,8 @@ POINTS = {
 
 
 class Place:
-    """Directories that can be full, and a clock that can step. What cannot be had here says why.
+    """Directories that can be full, and a clock that can step. Each says why if this machine cannot
+    have it.
 
     Mounts are private to this program, which launch/chaos starts in a namespace of its own."""
 
@@ -131,7 +133,7 @@ def fill(directory):
 
 
 class Faults(threading.Thread):
-    """One fault after the other until stopped; each is undone before the next."""
+    """One fault after another until stopped; each is undone before the next."""
 
     def __init__(self, rng, world, place):
         super().__init__(name="faults", daemon=True)
@@ -195,7 +197,7 @@ class Faults(threading.Thread):
         os.kill(pid, signal.SIGCONT)
 
     def stall(self, name, pid):
-        """Stopped for good: the launcher ends it."""
+        """Stopped for good: the launcher ends this process."""
         if not self._may_kill():
             return
         self.world.report.act(f"fault: stop {name} for good")
@@ -204,7 +206,7 @@ class Faults(threading.Thread):
         self._rest(8, 9)
 
     def point(self, name, pid):
-        """The process does it to itself when it comes by."""
+        """The process stops or kills itself at the named point."""
         action = self.rng.choice(("kill", "stop", "stop", "delay", "delay"))
         where = self.rng.choice(POINTS[name.split("[")[0]])
         if action == "kill" and not self._may_kill():
@@ -237,7 +239,7 @@ class Faults(threading.Thread):
             time.sleep(0.01)
 
     def _limited(self, pid, which, soft):
-        """For a while the process has no more than that."""
+        """For a while the process can take no more of this resource."""
         self.world.tree.denied.add(pid)
         before = resource.prlimit(pid, which)
         resource.prlimit(pid, which, (soft, before[1]))
@@ -251,7 +253,7 @@ class Faults(threading.Thread):
         self._limited(pid, resource.RLIMIT_NOFILE, soft)
 
     def address_space(self, name, pid):
-        """No memory can be mapped: what a trainer shares, another copy."""
+        """No memory can be mapped: neither a trainer's shared memory nor another copy."""
         pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[0])
         self.world.report.act(f"fault: {name} maps no more memory")
         self.done("no memory", name)
@@ -278,7 +280,7 @@ class Faults(threading.Thread):
         self._filled("/dev/shm", "full /dev/shm")
 
     def full_disk(self, name, pid):
-        """A trainer writes a checkpoint where there is no room, and calls all the same."""
+        """A trainer writes a checkpoint to a full directory, and sends the update all the same."""
         if "full disk" in self.place.missing:
             return
         world = self.world

@@ -1,4 +1,4 @@
-"""Clients of every kind, each a thread: what they ask, and what becomes of it."""
+"""Clients of every kind, each a thread: their requests, and the results."""
 
 import http.client
 import json
@@ -20,20 +20,20 @@ ENDINGS_OK = {"stop", "length", "abort"}
 # What a request may end with while processes die, pauses expire and weights are away.
 CODES_OK = {"unavailable", "aborted", "failed_precondition", "resource_exhausted", "deadline_exceeded"}
 STATUS_OK = {409, 503}
-NOT_LOADED = "no adapter '"  # so begins the refusal of a request whose adapter is not there
+NOT_LOADED = "no adapter '"  # the beginning of a refusal because an adapter is missing
 LOST = ("no connection", "connection lost")
-LOST_S = 20.0  # after it: the server must end within so long, if its end is to be the reason
+LOST_S = 20.0  # seconds; the server must end within this, if its end is to be the reason
 
 
 class LoadThread(threading.Thread):
-    """A client that asks again and again until it is told to stop. What it raises is a finding."""
+    """A client that sends requests until it is told to stop. An exception in it is a finding."""
 
     kind = ""
 
     def __init__(self, number, rng, tree, requests, prompts, report, may_ask):
         super().__init__(name=f"{self.kind}-{number}", daemon=True)
         self.rng, self.tree, self.requests, self.prompts, self.report = rng, tree, requests, prompts, report
-        self._may_ask = may_ask  # (): the verifiers keep up
+        self._may_ask = may_ask  # returns whether the verifiers keep up
         self.stopped = threading.Event()
         self._number = 0
 
@@ -77,7 +77,7 @@ class LoadThread(threading.Thread):
 
 
 class PythonClient(LoadThread):
-    """The bus by the Python client: several requests at once, some cancelled, some of old KV."""
+    """The bus through the Python client: several requests at once, some cancelled, some with old KV."""
 
     kind = "bus"
     at_once = (1, 1, 2, 4)
@@ -171,7 +171,7 @@ class PythonClient(LoadThread):
                 ending = chunk.finish.reason
                 self._note_drafts(record, chunk.counts)
         if ending.startswith("error"):
-            record.retractions = max(record.retractions, 4)  # no last chunk says how often
+            record.retractions = max(record.retractions, 4)  # no last chunk has the count
             self.stopped.wait(0.05)
         self.requests.end(record.rid, ending, record)
 
@@ -180,7 +180,7 @@ class PythonClient(LoadThread):
             self.prompts.drafts.note(record, counts.drafts["drafted"], counts.drafts["accepted"])
 
     def took(self, record, chunk):
-        """What a chunk has besides."""
+        """The other fields of a chunk."""
 
     def close(self):
         if self._client is not None:
@@ -189,7 +189,7 @@ class PythonClient(LoadThread):
 
 
 class HttpClient(LoadThread):
-    """HTTP by the standard library; a dialect says what is posted and how it is read."""
+    """HTTP through the standard library; a dialect says what to post and how to read the answer."""
 
     path = ""
     reads_slowly = False
@@ -203,7 +203,7 @@ class HttpClient(LoadThread):
 
     @staticmethod
     def spans_of(meta, with_empty=False):
-        """Without output there is one, which is empty."""
+        """A request without output has one piece, which is empty."""
         return [
             (s["epoch"], s["digest"], s["end"] - s["start"], s["kv_min_epoch"], s["kv_max_epoch"])
             for s in meta["weight_version_spans"]
@@ -229,7 +229,7 @@ class HttpClient(LoadThread):
             self.stopped.wait(0.2)
 
     def _has_ended(self, server):
-        """Whether the server ended about now, or was denied what it needs to answer."""
+        """Whether the server ended about now, or lacked the memory or descriptors to answer."""
         deadline = time.monotonic() + LOST_S
         while time.monotonic() < deadline:
             if server is None or not is_alive(server) or server in self.tree.denied:
@@ -352,7 +352,7 @@ class OpenAiClient(HttpClient):
         record.prompt = choice.get("prompt_token_ids") or record.prompt
         record.tokens = record.tokens + choice["token_ids"]
         record.logprobs += (choice.get("logprobs") or {"token_logprobs": []})["token_logprobs"]
-        record.retractions = 4  # this dialect does not say
+        record.retractions = 4  # this dialect has no such field
         routed.of_choice(record, choice)
         if "weight_version_spans" in answer:
             record.spans = self.spans_of(answer)
@@ -360,7 +360,7 @@ class OpenAiClient(HttpClient):
 
 
 class SlowReader(SglangClient):
-    """Reads an event, rests, reads on, or leaves in mid-stream."""
+    """Reads an event, pauses, reads on, or leaves in mid-stream."""
 
     kind, reads_slowly = "slow", True
 
@@ -369,8 +369,9 @@ class SlowReader(SglangClient):
 
 
 class DeafClient(LoadThread):
-    """A client of the bus that asks and never reads. Its requests are not counted as open: what is
-    owed is that nobody else notices."""
+    """A client of the bus that sends requests and never reads. Its requests do not count as open:
+    the promise is only that no other client notices.
+    """
 
     kind = "deaf"
 

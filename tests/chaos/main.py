@@ -41,7 +41,7 @@ def parse(arguments):
 
 
 def enter_namespace():
-    """Mounts are to be this program's own, and gone with it. False: they cannot be had."""
+    """Makes this program's mounts private, so that they end with it. False: not possible here."""
     if os.environ.get(IN_NAMESPACE):
         return True
     if os.geteuid() != 0 or not shutil.which("unshare"):

@@ -1,15 +1,18 @@
-"""What a Qwen3, a Qwen3-MoE or a Qwen3.5 computes, in NumPy, with a version of the weights per position.
+"""What a Qwen3, a Qwen3-MoE or a Qwen3.5 computes, in NumPy, with a version of the weights for each
+position.
 
-A pass over some positions computes their keys and values under the version that it is given, and
-attends to whatever versions computed those before: as the promise says that a request goes on when
-weights change under it. The state of a layer without keys and values (delta.py) is of all those versions, too.
+A pass over some positions computes their keys and values under the version that it is given. It
+attends to earlier keys and values, whichever versions computed them: a request goes on when weights
+change. The state of a layer without keys and values (delta.py) depends on all those versions, too.
 
-Arithmetic is float32 on the checkpoint's bf16. With Rounding.BF16 what the engine stores as bf16 is
-rounded where it stores it (docs/design.md, section 7: weights, activations and KV are bf16, sums and
-the residual stream fp32). With Rounding.EXACT everything is float64, which gives the tolerance.
+Arithmetic is float32 on the checkpoint's bf16. Rounding.BF16 rounds whatever the engine stores as
+bf16, at the same places (docs/design.md, section 7: weights, activations and KV are bf16, sums and
+the residual stream fp32). With Rounding.EXACT everything is float64, from which the tolerance
+follows.
 
-A pass may follow the routes that the engine says it chose, as rounding decides between two experts that a router
-likes alike. How well they fit this router's own logits is known after the pass (Sequence).
+A pass may follow the routes that the engine reports, as rounding decides between two experts with
+nearly equal logits. How well those routes fit this router's own logits is known after the pass
+(Sequence).
 """
 
 import copy
@@ -30,9 +33,11 @@ class Rounding(enum.Enum):
 
 
 class Matrix:
-    """Weights whose outputs follow each other, transposed, for x @ matrix. `pairs`: what an adapter adds to some outputs."""
+    """Weights of products with the same input, joined by their outputs and transposed, for x @
+    matrix. `pairs`: what an adapter adds to some outputs.
+    """
 
-    __array_ufunc__ = None  # the product is this class's
+    __array_ufunc__ = None  # this class computes the product
 
     def __init__(self, names, tensors):
         self._places = {}  # name -> (first, end) of its outputs
@@ -44,7 +49,9 @@ class Matrix:
         self._pairs = []
 
     def adapted(self, pairs):
-        """The same with those of {name: (A transposed, B transposed and scaled)} that are its own."""
+        """Returns the same product with the adapter's pairs, {name: (A transposed, B transposed and
+        scaled)}, of its outputs.
+        """
         other = copy.copy(self)
         other._pairs = [(*place, *pairs[name]) for name, place in self._places.items() if name in pairs]
         return other
@@ -81,7 +88,7 @@ class Weights:
         def matrix(*names):
             return Matrix(names, [values[name] for name in names])
 
-        # A hybrid's norms are kept less 1, but for those of its delta nets.
+        # A hybrid's norms are stored less 1, except those of its delta nets.
         offset = self.dtype(1 if is_hybrid(config) else 0)
 
         def norm(name):
@@ -146,18 +153,18 @@ class Oracle:
         return _adapted(weights, adapters.pairs_of(described, adapter, weights.dtype))
 
     def stored(self, values):
-        """As the engine keeps activations and KV."""
+        """Rounds as the engine stores activations and KV."""
         return from_bf16(to_bf16(values)) if self.rounding is Rounding.BF16 else values
 
     def normed(self, x, weight):
         with numpy.errstate(over="ignore", invalid="ignore"):
             square = (x * x).mean(axis=-1, keepdims=True)
-            # One over infinity would make a healthy zero of it.
+            # One over infinity would turn it into a healthy zero.
             square = numpy.where(numpy.isfinite(square), square, numpy.nan)
             return x / numpy.sqrt(square + self.eps) * weight
 
     def _rotated(self, x, cos, sin):
-        """x: [T, heads, D]; of the dimensions that turn, the first half is rotated with the second."""
+        """x: [T, heads, D]; of the rotated dimensions, the first half is paired with the second."""
         first, second, rest = numpy.split(x, [self.rotary // 2, self.rotary], axis=-1)
         return numpy.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
 
@@ -237,8 +244,8 @@ class Oracle:
 
 
 class Sequence:
-    """The keys and values of a request, whoever computed them, and its states; and of its last pass, per position, over
-    all layers:
+    """The keys, values and states of a request, whichever versions computed them; and of its last
+    pass, per position, over all layers:
 
     excess    by how much a router here prefers an expert that the given routes do not have, or have later; 0: nowhere
     margin    by how much the last expert that a router here chose itself is ahead of the next; inf: none did
@@ -258,7 +265,7 @@ class Sequence:
         return self.length, [dataclasses.replace(state) if state else None for state in self.states]
 
     def return_to(self, mark):
-        """Forgets the passes since."""
+        """Forgets the passes since that mark."""
         self.length, states = mark
         self.states = [dataclasses.replace(state) if state else None for state in states]
 
@@ -299,12 +306,12 @@ def log_softmax(logits):
 
 
 def tolerance(config, versions, rounding, seed=0, num_tokens=192):
-    """How far a right engine's logprob may be from the oracle's: of tolerances(), the first."""
+    """How far a correct engine's logprob may be from the oracle's: the first of tolerances()."""
     return tolerances(config, versions, rounding, seed, num_tokens)[0]
 
 
 def tolerances(config, versions, rounding, seed=0, num_tokens=192, adapters=()):
-    """How far a right engine's logprobs, and its routers' logits, may be from the oracle's.
+    """How far a correct engine's logprobs, and its routers' logits, may be from the oracle's.
 
     The oracle's own arithmetic is compared with float64 over the whole vocabulary after random tokens
     of each version, and of the first with each adapter, half a million logprobs and more: e, the error that rounding makes in a right program.

@@ -1,14 +1,15 @@
-"""Whether a request's tokens are what the versions that it names would have given.
+"""Whether a request's tokens are what the versions that it names give.
 
-A request says for each token the version that it was sampled under, and the oldest and the newest
-version of the KV that it attended to. The KV entry of a position belongs to the pass that computed it:
-of an output token, the pass that sampled the next one; of the prompt, the pass that sampled the first
-token, but for what was computed before an update came between two chunks, or found in the prefix cache.
-A retraction computes all of it again. Where that leaves more than one history possible, each is tried: a
-wrong one does not explain the logprobs.
+A request names for each token the version that sampled it, and the oldest and the newest version of
+the KV that it attended to. The KV entry of a position belongs to the pass that computed it. For an
+output token that is the pass that sampled the next one. For the prompt it is the pass that sampled
+the first token, except for parts that were computed before an update between two chunks, or that
+came from the prefix cache. A retraction computes all of it again. If that leaves several histories
+possible, each is tried: a wrong one does not explain the logprobs.
 
-A record may have the routes of its passes. They are followed, and each must be a choice that the router of that
-version may have made. Without them a router that likes two experts alike leaves it open which one it was.
+A record may have the routes of its passes. The oracle follows them, and each must be a choice that
+the router of that version may have made. Without routes, two experts with nearly equal logits leave
+open which one was chosen.
 """
 
 import dataclasses
@@ -20,9 +21,9 @@ from . import routed
 from .oracle import Sequence, log_softmax
 
 HYPOTHESES_MAX = 1500  # of one request
-SEARCH_CPU_S = 10.0  # of one request: what takes longer is undecided
-SHORT_MAX = 32  # positions: of no more, three versions are tried with both cuts anywhere
-PARTLY_MAX = 8  # histories of a part of a run that are followed
+SEARCH_CPU_S = 10.0  # seconds per request: a longer search leaves it undecided
+SHORT_MAX = 32  # positions: for at most this many, three versions are tried with both cuts anywhere
+PARTLY_MAX = 8  # limit of the histories of a part of a run that are followed
 
 
 @dataclasses.dataclass
@@ -42,16 +43,16 @@ class Record:
     client: str = ""
     ending: str = ""
     labels: set = dataclasses.field(default_factory=set)  # (label, digest) of its spans
-    scores: list | None = None  # of the prompt's tokens from score_start on; None: not told
+    scores: list | None = None  # of the prompt's tokens from score_start on; None: not reported
     score_start: int = 1
     score_ids: list = dataclasses.field(default_factory=list)
     ids_scores: list = dataclasses.field(default_factory=list)  # [scores * score_ids]
-    routes: object = dataclasses.field(default=None, repr=False)  # [passes, layers, k]; None: not told
+    routes: object = dataclasses.field(default=None, repr=False)  # [passes, layers, k]; None: not reported
     route_epochs: list = dataclasses.field(default_factory=list, repr=False)  # of each row
-    brought: object = dataclasses.field(default=None, repr=False)  # rows that the prompt's tokens are to use
-    adapter_name: str = ""  # that it asked for; empty: the model alone
-    adapter: tuple | None = None  # (name, version, digest) that it had, as the answer's end says
-    adapter_floor: int = 0  # the oldest version that it may have
+    brought: object = dataclasses.field(default=None, repr=False)  # of prompt tokens: the rows that the request brought
+    adapter_name: str = ""  # the requested adapter; empty: the model alone
+    adapter: tuple | None = None  # (name, version, digest) in the answer's last chunk
+    adapter_floor: int = 0  # the oldest version that the request may get
 
 
 @dataclasses.dataclass
@@ -98,14 +99,15 @@ class Replay:
         return self._weights_of(digest, *self._adapter)
 
     def wrong_row(self, sequence, first, num_brought):
-        """(the first position of the sequence's last pass whose routes its router did not choose, by how much);
-        (None, 0). Routes that were brought are nobody's choice."""
+        """(the first position of the sequence's last pass whose routes its router did not choose,
+        by how much); (None, 0) if there is none. Routes that the request brought do not count.
+        """
         (wrong,) = numpy.nonzero(sequence.excess > self.router_tolerance)
         wrong = wrong[wrong + first >= num_brought]
         return (int(wrong[0]) + first, sequence.excess[wrong[0]]) if len(wrong) else (None, 0.0)
 
     def is_ambiguous(self, sequence):
-        """Whether a router had two experts in that pass between which rounding may have decided otherwise."""
+        """Whether some router of that pass had two experts that rounding may have exchanged."""
         return bool((sequence.margin <= self.router_tolerance).any())
 
     def _shape_problem(self, record, epochs):
@@ -132,7 +134,9 @@ class Replay:
         return None
 
     def _verify_scores(self, record, verdict):
-        """They are all of the version that the first span names, over that version's KV alone."""
+        """Checks that all of them are of the version that the first span names, over that version's
+        KV alone.
+        """
         num = len(record.prompt) - record.score_start
         if len(record.scores) != num or len(record.ids_scores) != num * len(record.score_ids):
             verdict.problem = f"{len(record.scores)} scores of {num} prompt tokens"
@@ -180,7 +184,7 @@ class Replay:
     def _verify(self, record, epochs, verdict):
         known = {**epochs, **{span[0]: span[1] for span in record.spans}}
         if any(kv_min not in known for _, _, _, kv_min, _ in record.spans):
-            verdict.is_undecided = True  # it served for less than a moment: nobody saw its digest
+            verdict.is_undecided = True  # served for less than a moment: its digest was never seen
             return
         runs, begin = [], 0
         for epoch, _, count, kv_min, kv_max in _joined(record.spans):
@@ -230,12 +234,12 @@ class Replay:
 
 
 class _Search:
-    """Depth first: a request goes on as it did, or is retracted where that explains what follows."""
+    """Depth first: the request goes on undisturbed, or is retracted if that explains what follows."""
 
     def __init__(self, replay, record, known, runs, verdict):
         self.replay, self.record, self.known, self.runs, self.verdict = replay, record, known, runs, verdict
         self.whole = record.prompt + record.tokens
-        self.furthest = (-1, "")  # the token that no history explained, and why
+        self.furthest = (-1, "")  # the token that no history explains, and why
         self.largest_error = 0.0
         self.is_cut_short = False
         self.is_ambiguous = False
@@ -243,8 +247,10 @@ class _Search:
         self.deadline = time.process_time() + SEARCH_CPU_S
 
     def explains(self, index, begin, sequence, versions, resets):
-        """Whether some history explains the tokens from `begin` on, which is in runs[index], for a
-        request whose positions so far are of these versions. `resets`: retractions not yet met."""
+        """Whether some history explains the tokens from `begin` on, which lies in runs[index], for
+        a request whose earlier positions have these versions. `resets`: reported retractions that
+        the history does not have yet.
+        """
         if index == len(self.runs):
             return True
         epoch, kv_min, kv_max, _, end = self.runs[index]
@@ -269,8 +275,9 @@ class _Search:
         return False
 
     def _explains_reset(self, index, begin, before, resets):
-        """The same, where all positions are computed anew before the token `begin`. Histories that explain
-        the whole run come first: by chance a wrong one explains a token or two."""
+        """The same, with all positions computed anew before the token `begin`. Histories that
+        explain the whole run come first: a wrong one can explain a token or two by chance.
+        """
         epoch, kv_min, kv_max, _, end = self.runs[index]
         record, at = self.record, len(self.record.prompt) - 1 + begin
         own = before if record.kv_tolerance != "never" else []
@@ -296,19 +303,20 @@ class _Search:
             self._good(sequence, epoch, begin, begin + good)
             if self.explains(index, begin + good, sequence, versions + [epoch] * good, resets):
                 return True
-        # A cached prefix, or a prompt's chunks, may be of more versions than are tried, or cut elsewhere.
+        # A cached prefix, or a prompt's chunks, may have more versions than are tried, or other
+        # cuts.
         num = sum(kv_min <= each <= kv_max for each in self.known)
         if num > 3 or (num > 2 and (at > SHORT_MAX or record.kv_tolerance != "never")):
             self.is_cut_short = True
         return False
 
     def _histories(self, length, span, own, is_first):
-        """Of the positions before a pass. Rows of routes tell the only one that is possible."""
+        """The possible histories of the positions before a pass. Rows of routes leave one."""
         if not is_first or self.record.routes is None:
             return _prefixes(length, span, sorted(self.known), self.replay.page_size, self.record.cached, own)
         told = self.record.route_epochs[:length]
         if not self.known.keys() >= set(told):
-            self.is_cut_short = True  # it served for less than a moment
+            self.is_cut_short = True  # served for less than a moment
             return []
         if _is_range(told, *span):
             return [_runs(told)]
@@ -316,8 +324,10 @@ class _Search:
         return []
 
     def _computed(self, prefix, capacity, is_first):
-        """A sequence of these versions, the version of each of its positions, and whether routers chose the routes
-        that are told. `is_first`: these are the passes whose rows are told."""
+        """A sequence of these versions, the version of each of its positions, and whether the
+        reported routes are choices of its routers. `is_first`: these passes are those whose rows
+        were reported.
+        """
         sequence, versions, is_right = Sequence(self.replay.oracle, capacity), _versions(prefix), True
         num_told = len(versions) if is_first else self.routes.num_same(versions)
         for version, first, last in prefix:
@@ -355,7 +365,7 @@ class _Search:
 
 
 def _has_unseen(spans, known):
-    """Whether a version that nobody saw may have computed some of their KV."""
+    """Whether an unseen version may have computed some of their KV."""
     return any(not known.keys() >= set(range(kv_min, kv_max)) for _, _, _, kv_min, kv_max in spans)
 
 

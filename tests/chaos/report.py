@@ -1,4 +1,4 @@
-"""What happened: counts, a line per minute, findings with what led to them, the summary."""
+"""The run's report: counts, a line per minute, findings with what led to them, the summary."""
 
 import collections
 import pathlib
@@ -7,8 +7,8 @@ import threading
 import time
 import traceback
 
-ACTIONS_MAX = 60  # the latest, shown with a finding
-PROBLEMS_MAX = 50  # more are counted only
+ACTIONS_MAX = 60  # the latest events, printed with a finding
+PROBLEMS_MAX = 50  # further findings are only counted
 
 
 class Report:
@@ -16,7 +16,7 @@ class Report:
 
     def __init__(self, out_dir, reproduce):
         self.out_dir = pathlib.Path(out_dir)
-        self.reproduce = reproduce  # the command, of the episode that runs
+        self.reproduce = reproduce  # the command line of the current episode
         self._lock = threading.Lock()
         self._begin = time.monotonic()
         self._counts = collections.defaultdict(collections.Counter)
@@ -45,7 +45,7 @@ class Report:
             print(line, file=self._log, flush=True)
 
     def problem(self, text, trace=False):
-        """A finding. The run ends with its episode, and with exit code 1."""
+        """A finding. The run ends after its episode, with exit code 1."""
         if trace:
             text += "\n" + traceback.format_exc()
         with self._lock:

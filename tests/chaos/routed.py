@@ -1,7 +1,9 @@
-"""Routes of requests: how clients ask for them and read them, and what must hold of a record that has them.
+"""Routes of requests: how clients ask for and read them, and what must hold for a record that has
+them.
 
-A row is of the pass that first computed a prompt's token, in its last prefill before the first output, or that
-sampled an output token. What a retraction computes again has no row of its own.
+A prompt token's row is of the pass that first computed it, in the last prefill before the first
+output. An output token's row is of the pass that sampled it. What a retraction computes again gets
+no row.
 """
 
 import base64
@@ -23,7 +25,7 @@ def of_bus(record, chunk):
 
 
 def of_sglang(record, meta, config):
-    """From an answer of /generate that was asked for them; null: it ended before there were any."""
+    """Rows of an answer of /generate that was asked for them; null: it ended before it had any."""
     if meta.get("routed_experts") is None:
         return
     ids = numpy.frombuffer(base64.b64decode(meta["routed_experts"]), "<i4")
@@ -33,7 +35,7 @@ def of_sglang(record, meta, config):
 
 
 def of_choice(record, choice):
-    """From a choice with vLLM's .npy file."""
+    """Rows of a choice with vLLM's .npy file."""
     if choice.get("routed_experts") is None:
         return
     rows = numpy.load(io.BytesIO(base64.b64decode(choice["routed_experts"])), allow_pickle=False)
@@ -88,7 +90,9 @@ class Known:
         self.num_brought = 0 if record.brought is None else len(record.brought)
 
     def rows(self, first, last, num_told):
-        """Of positions [first, last): those that were brought, then those told of positions before `num_told`."""
+        """Rows of positions [first, last): those that the request brought, then those reported of
+        positions before `num_told`.
+        """
         if not self._has_experts:
             return None
         rows = self._none[first:last].copy()
@@ -101,8 +105,9 @@ class Known:
         return rows
 
     def num_same(self, versions):
-        """How many positions from the first on have the version of their row: what computes them again in that
-        version follows the row, too (P6)."""
+        """How many positions from the first on have the version of their row: computing them again
+        in that version must follow the row, too (P6).
+        """
         if self._record.routes is None:
             return 0
         for at, (version, epoch) in enumerate(zip(versions, self._record.route_epochs)):

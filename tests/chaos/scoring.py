@@ -1,4 +1,4 @@
-"""Clients that have prompts of several chunks scored while versions change."""
+"""Clients that have long prompts (several chunks) scored while versions change."""
 
 import numpy
 import pitstop
@@ -9,7 +9,7 @@ from .weights import num_experts
 
 
 class BusScorer(PythonClient):
-    """Several at once, so that there is one between two of its chunks at any moment."""
+    """Several at once, so that at any moment one of them is between two of its chunks."""
 
     kind = "bus scoring"
     at_once = (6, 10)
@@ -104,7 +104,9 @@ class OpenAiScorer(OpenAiClient):
 
 
 class BroughtRoutes(PythonClient):
-    """Samples with routes, then scores what was sampled along these routes: under the same version, the same bits."""
+    """Samples with routes, then scores the sampled tokens along these routes: under the same
+    version, the bits are the same.
+    """
 
     kind = "bus brought"
     at_once = (1,)

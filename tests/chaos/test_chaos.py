@@ -6,8 +6,8 @@ import sys
 
 from chaos.weights import ROOT
 
-# Of a run of 18 s and what follows it: starts, the last requests, what waits for the oracle. Generous,
-# as machines of tests are busy.
+# seconds for a run of 18 s: its starts, the last requests, the records that wait for the oracle.
+# Generous, as test machines are busy.
 RUN_S = 840
 
 

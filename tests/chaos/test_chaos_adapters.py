@@ -1,4 +1,4 @@
-"""The checker finds a request that had another adapter than it says, or another one's KV."""
+"""The checker finds a request that got another adapter than it says, or KV of another one."""
 
 import dataclasses
 import json
@@ -35,8 +35,9 @@ def checker(world):
 
 
 def generated(world, passes, told=0):
-    """A record as an engine would serve it in float64: `passes` has the content of each pass, of the prompt first; None:
-    of the model alone. `told`: what the answer says."""
+    """A record as an engine would serve it in float64. `passes`: the content of each pass, the
+    prompt's first; None: the model alone. `told`: the adapter that the answer names.
+    """
     config, tensors, book = world
     oracle = Oracle(config, Rounding.EXACT)
     ready = {None: oracle.weights(tensors)}
@@ -63,12 +64,12 @@ def test_what_a_right_engine_gives_is_verified(world, checker, content):
 @pytest.mark.parametrize(
     "passes",
     [
-        [None] * NUM_TOKENS,  # the model alone, where an adapter was asked for
+        [None] * NUM_TOKENS,  # the model alone, though an adapter was asked for
         [1] * NUM_TOKENS,  # the version before
         [1] + [0] * (NUM_TOKENS - 1),  # a prompt from another version's cached pages
         [None] + [0] * (NUM_TOKENS - 1),
-        [0] * 9 + [2] * (NUM_TOKENS - 9),  # replaced in its midst
-        [0] * (NUM_TOKENS - 1) + [None],  # a row that forgot its adapter
+        [0] * 9 + [2] * (NUM_TOKENS - 9),  # replaced in mid-request
+        [0] * (NUM_TOKENS - 1) + [None],  # a row that was computed without its adapter
     ],
 )
 def test_a_pass_with_another_adapter_is_found(world, checker, passes):
@@ -100,7 +101,7 @@ def test_what_a_request_says_of_its_adapter_must_be_what_it_asked_for(world):
     book.unloaded("policy", 10)
     record.adapter_floor = book.floor("policy")
     assert "11 was the oldest" in book.problem_of(record)
-    record.adapter = ("policy", 10 + 2 * adapters.ONE_LIFE, digest)  # another life, which counts from elsewhere
+    record.adapter = ("policy", 10 + 2 * adapters.ONE_LIFE, digest)  # another life, with other version numbers
     assert book.problem_of(record) is None
 
 

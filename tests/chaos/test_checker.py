@@ -1,4 +1,4 @@
-"""The checker finds what it is there to find: mutations of a right record are refused."""
+"""The checker finds the faults that it exists for: mutations of a correct record are refused."""
 
 import dataclasses
 import itertools
@@ -45,9 +45,10 @@ def kv_digests(epochs):
 
 
 def generated(versions, history, is_greedy=True, reset_at=None):
-    """A record of a request as a right engine would serve it, in float64: `history` is the epoch of
-    each pass: of the prompt, then of each further token. With `reset_at` the passes before that token
-    are computed again under its epoch."""
+    """A record of a request as a correct engine would serve it, in float64. `history`: the epoch of
+    each pass, the prompt's first, then one per further token. With `reset_at` the passes before
+    that token are computed again under its epoch.
+    """
     oracle = Oracle(versions.config, Rounding.EXACT)
     ready = {epoch: oracle.weights(tensors) for epoch, tensors in versions.items()}
     rng = numpy.random.default_rng(9)
@@ -124,7 +125,7 @@ def test_a_prompt_whose_chunks_lie_on_both_sides_of_an_update_is_verified(versio
 
 @pytest.mark.parametrize("is_seen", [True, False])
 def test_a_version_that_nobody_saw_between_two_may_have_computed_a_chunk(versions, checker, is_seen):
-    """Its trainer died, and no token was sampled under it: only the others' numbers tell that there was one."""
+    """Its trainer died, and no token was sampled under it: only gaps in the numbers show that it existed."""
     oracle = Oracle(versions.config, Rounding.EXACT)
     record = generated(versions, [1] * NUM_TOKENS)
     sequence, ids = Sequence(oracle), record.prompt + record.tokens[:-1]
@@ -170,7 +171,7 @@ def swapped_digest(record):
 
 
 def hidden_old_kv(record):
-    """An engine that says that it computed everything again, and did not."""
+    """An engine that claims to have computed everything again, and has not."""
     second = record.spans[1]
     return dataclasses.replace(record, retractions=1, spans=[record.spans[0], (*second[:3], 2, 2)])
 
@@ -290,7 +291,7 @@ def test_a_version_that_nobody_sent_is_found(versions, checker):
 
 @pytest.mark.parametrize("layer", range(3))
 def test_a_pass_with_one_tensor_of_another_version_is_found(versions, checker, layer):
-    """A mixed pass: the smallest tensor of a layer is still the old one's."""
+    """A mixed pass: the smallest tensor of a layer is still the old version's."""
     name = f"model.layers.{layer}.self_attn.q_norm.weight"
     if weights.is_linear(versions.config, layer):
         name = f"model.layers.{layer}.linear_attn.dt_bias"
@@ -341,7 +342,7 @@ def test_what_calls_without_a_session_made_is_found_by_its_digest_and_a_half_is_
     assert not book.knows(digest_of(0, 1)), "nobody has published it"
     write(2, "publishes")
     write(3, "published", is_continue=True)
-    for number in (2, 3):  # each an update of its own: nobody saw what the first made
+    for number in (2, 3):  # each an update of its own: the first one's result was never seen
         write(3 + number, "sent", call=number)
         write(3.5 + number, "alone", call=number)
     assert not book.knows(digest_of(0)) and not book.knows(digest_of(1))

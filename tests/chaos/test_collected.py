@@ -1,4 +1,6 @@
-"""What may take effect together, by lines as trainers write them: whole sets are explained, halves are not."""
+"""What may take effect together, by lines as trainers write them: whole sets are accepted, halves
+are not.
+"""
 
 import json
 
@@ -10,7 +12,7 @@ A, B, C, X = {"a": "1"}, {"b": "2"}, {"c": "3"}, {"x": "9"}
 
 
 class Log:
-    """A book whose trainers write at times of their own."""
+    """A book whose trainers write at given times."""
 
     def __init__(self, path, **trainers):
         self.book = CallBook(path)
@@ -119,7 +121,7 @@ def test_a_label_is_one_version_unless_its_trainer_was_told_of_several(log):
     log.collected(2, "t", 1)
     log.publish(3, "t", 4)
     assert not log.book.may_name_several("t")
-    log.publish(1.5, "u", 1.7)  # what had come so far
+    log.publish(1.5, "u", 1.7)  # the calls so far
     assert log.book.may_name_several("t") and not log.book.may_name_several("nobody")
 
 
@@ -170,7 +172,7 @@ def test_a_continue_that_lacks_a_call_of_its_own_trainer_is_found(log, missing):
     assert log.book.problem_of("t", whole) is None
     half = {**whole, **{name: "0" for name in missing}}
     assert "lacks 1 of 2 collected calls" in log.book.problem_of("t", half)
-    log.add(2.5, "u", "paused")  # somebody else was told of a loss
+    log.add(2.5, "u", "paused")  # another trainer was told of the loss
     assert log.book.problem_of("t", half) is None
 
 

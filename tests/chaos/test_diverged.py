@@ -1,4 +1,6 @@
-"""Who may end with not_finite: what names a token that overflows, under a version that has diverged."""
+"""Which requests may end with not_finite: those whose error names an overflowing token under a
+diverged version.
+"""
 
 import dataclasses
 import types
@@ -64,7 +66,7 @@ def judged(world, message, prompt, tokens=(), epochs=True):
         (says(STATE, "output token 0"), [GOOD], [BAD, GOOD]),
         (says(STATE, "prompt token 2", where="at or before"), [GOOD, BAD, GOOD], []),
         (says(LOGITS, "output token 3"), [GOOD], []),  # of an answer in one piece
-        (says(STATE, "prompt token 1"), [], []),  # a text's prompt, which no error tells
+        (says(STATE, "prompt token 1"), [], []),  # a text prompt, whose token ids no error names
     ],
 )
 def test_an_error_that_names_a_token_that_overflows_is_right(world, message, prompt, tokens):

@@ -1,4 +1,6 @@
-"""What chaos asks of trees that verify drafts: prompts that come again, and drafts that are partly wrong."""
+"""Requests of chaos to trees that verify drafts: repeated prompts, and drafts that are partly
+wrong.
+"""
 
 import random
 

@@ -1,5 +1,6 @@
-"""The checker and experts: right records are verified, with routes and without; a wrong row, and a token of a wrong
-expert, are found."""
+"""The checker and experts: correct records are verified, with and without routes; a wrong row, and
+a token of a wrong expert, are found.
+"""
 
 import dataclasses
 
@@ -41,14 +42,14 @@ EPOCHS = {epoch: f"d{epoch}" for epoch in (1, 2, 3)}
 
 
 class Engine:
-    """A right engine, or one that is wrong in a way that a test gives. It keeps the routes of its passes."""
+    """A correct engine, or one with a fault that a test gives. Keeps the routes of its passes."""
 
     def __init__(self, versions, rounding=Rounding.EXACT):
         self.oracle = Oracle(CONFIG, rounding)
         self.ready = {epoch: self.oracle.weights(tensors) for epoch, tensors in versions.items()}
 
     def run(self, sequence, epoch, ids, routes=None):
-        """(logprobs of the last, rows)"""
+        """(logprobs after the last token, rows)"""
         logits = self.oracle.forward(sequence, self.ready[epoch], ids, len(ids) - 1, routes)
         return log_softmax(logits)[0], routes_of(CONFIG, sequence)
 
@@ -97,7 +98,7 @@ def test_what_a_right_engine_gives_in_bf16_is_verified_along_its_routes(versions
 
 
 def another_expert(row):
-    """The last of a layer's experts is one that the router likes less."""
+    """The last of a layer's experts is replaced by one with a lower logit."""
     row = row.copy()
     row[0, -1] = next(each for each in range(NUM_EXPERTS) if each not in row[0])
     return row
@@ -158,7 +159,7 @@ def test_rows_that_are_no_routes_are_found(versions, checker, change, told):
 
 @pytest.mark.parametrize("is_told", [True, False])
 def test_a_pass_whose_router_is_of_another_version_is_found(versions, checker, is_told):
-    """An update that misses a layer's router."""
+    """An update that skips a layer's router."""
     name = "model.layers.2.mlp.gate.weight"
     mixed = {**versions, 2: {**versions[2], name: versions[1][name]}}
     record = Engine(mixed).generated(KEPT, is_told=is_told)
@@ -203,7 +204,7 @@ def test_scores_along_brought_routes_are_verified_and_those_of_the_routers_choic
 
 
 def test_two_experts_that_a_router_likes_alike_leave_it_open_which_one_it_was(versions, checker):
-    """Without rows it is undecided; with them both are right."""
+    """Without rows it is undecided; with them both are accepted."""
     name = "model.layers.0.mlp.gate.weight"
     router = versions[1][name].copy()
     router[:] = router[0]

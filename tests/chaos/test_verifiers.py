@@ -5,7 +5,7 @@ import sys
 
 from chaos import weights
 
-# More than a pipe holds, for a process that reads no more.
+# More than a pipe holds, for a process that has stopped reading.
 PROGRAM = """
 import sys, tempfile
 from chaos import weights

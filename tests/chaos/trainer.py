@@ -38,22 +38,22 @@ class Job:
         self.client = None
 
     def point(self, name):
-        """Where it may die."""
+        """The points at which a trainer may die."""
         if self.spec.get("die_at") == name:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def tensors(self):
-        """What is sent: the directory's checkpoint, or some of it."""
+        """The tensors to send: the directory's checkpoint, or some of it."""
         tensors = weights.read_checkpoint(self.spec["dir"])
         names = self.spec.get("names")
         return {name: tensors[name] for name in names} if names else tensors
 
     def note(self, what, **fields):
-        """For the oracle, which believes what this trainer was told (collected.py)."""
+        """Tells the oracle, which relies on the answers that this trainer got (collected.py)."""
         write(self.spec["calls_log"], who=self.spec["label"], what=what, **fields)
 
     def publish(self, call, *arguments, **fields):
-        """Makes a call that has collected calls take effect."""
+        """A call that publishes collected calls."""
         is_continue, is_done, digest = call in (self.client.continue_generation, self._post), False, ""
         self.note("publishes")
         try:
@@ -81,7 +81,7 @@ class Job:
         return {"ok": True, **(reply.get("update") or {})}
 
     def update(self):
-        """Fields of the update that every source takes."""
+        """Fields of the update that every source accepts."""
         fields = {"label": self.spec.get("label", ""), "kv_policy": self.spec.get("kv_policy", "keep")}
         for name in ("partial", "base_digest", "epoch", "digest"):
             if self.spec.get(name):
@@ -150,7 +150,7 @@ class Job:
         return pusher.push(self.tensors(), timeout=CALL_S, on_progress=on_progress, **self.update())
 
     def push_cli(self):
-        """The command, which becomes this process, so that a kill hits it; its --json is the reply."""
+        """Runs the command in place of this process, so that a kill hits it; its --json is the reply."""
         flags = ["--label", self.spec["label"], "--kv-policy", self.spec["kv_policy"], "--json"]
         flags += ["--adopt"] if self.spec.get("adopt") else []
         os.dup2(os.open(self.spec["reply"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 1)
@@ -202,8 +202,9 @@ class Job:
         return reply
 
     def collect(self):
-        """Calls without a session, one after the other or two at once, that a continue makes one update; or of
-        a session that none of them names."""
+        """Calls without a session, one after the other or two at once, that a continue makes one
+        update; or calls of an open session that none of them names.
+        """
         tensors, parts = self.tensors(), self.spec["parts"]
         is_session = self.spec["unnamed"] and self.spec.get("begins", False)
         if is_session:
@@ -239,7 +240,7 @@ class Job:
         return self.go_on()
 
     def spoil(self):
-        """A call of it that http_proc refuses, and that it does not look at."""
+        """A call that http_proc refuses; the trainer ignores the refusal."""
         self.spec["spoils"] = False
         try:
             self._post("/update_weights_from_tensor", {"serialized_named_tensors": ["AAAA"]})
@@ -248,14 +249,14 @@ class Job:
                 self.note("spoilt", why=str(error))
 
     def _part(self, number, tensors, names, failures):
-        for _ in range(self.spec["times"]):  # twice: as one whose answer was lost
+        for _ in range(self.spec["times"]):  # sent twice, as after a lost answer
             try:
                 self.call(number, {name: tensors[name] for name in names})
             except pitstop.PitstopError as error:
                 failures.append(error)
 
     def diverge(self):
-        """A version some of whose passes overflow, for a while."""
+        """A diverged version for a while: some of its passes overflow."""
         diverged = self.client.update_weights(self.spec["diverged_dir"], timeout=CALL_S, **self.update())
         self.point("half")
         time.sleep(self.spec["hold_s"])
@@ -335,7 +336,7 @@ class Job:
     # ---- adapters ----
 
     def adapter(self):
-        """Loads or replaces one, by one of the ways."""
+        """Loads or replaces one, through one of the routes."""
         name, how, fields = self.spec["adapter"], self.spec["by"], {"label": self.spec["label"]}
         if how == "http":
             body = {"lora_name": name, "lora_path": self.spec["dir"]}
@@ -361,7 +362,7 @@ class Job:
         reply = self.client.unload_adapter(self.spec["adapter"], timeout=CALL_S)
         return {"ok": True, "epoch": reply["parts"][0]["adapter"]["version"]}
 
-    # ---- what trainers do besides ----
+    # ---- other calls of trainers ----
 
     def rollback(self):
         return self.client.rollback_weights(kv_policy=self.spec["kv_policy"], timeout=CALL_S)
@@ -379,7 +380,7 @@ class Job:
         return {"ok": True, "aborted": len(reply.get("results", []))}
 
     def pause_update(self):
-        """The sequence of the other engines: pause, update, continue."""
+        """The order of calls of the other engines: pause, update, continue."""
         self.pause()
         try:
             reply = self.disk()
@@ -393,7 +394,7 @@ class Job:
         return self.go_on()
 
     def memory(self):
-        """Sleep and wake: the weights kept, or gone and replaced."""
+        """Sleep and wake, with the weights kept, or discarded and replaced."""
         self.pause()
         keep = self.spec["keep_weights"]
         tags = self.spec["tags"]
@@ -428,7 +429,7 @@ def _flattened(tensors):
 
 
 def _run(spec):
-    """In the job's process: never returns."""
+    """Runs in the job's process: never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     begin = time.monotonic()
     try:

@@ -1,4 +1,6 @@
-"""Several trainers at once: what they do next, who dies, and whether the answers are true."""
+"""Several trainers at once: their next calls, their deaths, and whether the answers to them are
+true.
+"""
 
 import json
 import os
@@ -13,9 +15,9 @@ import numpy
 
 from . import adapters, trainer, weights
 
-JOB_S = 200.0  # no job takes longer: each call has a deadline
+JOB_S = 200.0  # longer than any job: each call has a deadline
 POLICIES = ("keep", "keep", "keep", "recompute", "drain", "abort")
-# What a call may be refused with while others update, processes die and memory is away.
+# Errors that a call may get while others update, processes die and memory is released.
 CODES_OK = {
     "unavailable",
     "aborted",
@@ -134,7 +136,7 @@ class TrainerProcesses:
 
 
 class TrainerThread(threading.Thread):
-    """One trainer after the other, each of a random kind."""
+    """Trainers one after another, each of a random kind."""
 
     def __init__(self, number, rng, world):
         super().__init__(name=f"trainer-{number}", daemon=True)
@@ -199,7 +201,7 @@ class TrainerThread(threading.Thread):
         }
 
     def _adapter(self):
-        """Loads, replaces and unloads; some of what is loaded must be refused."""
+        """Loads, replaces and unloads; some loads must be refused."""
         world, rng = self.world, self.rng
         draw = rng.random()
         files, digest = rng.choice(world.adapters.contents)
@@ -255,26 +257,28 @@ class TrainerThread(threading.Thread):
         return spec, world.checkpoints[index][1], kind + (" direct" if "mode" in spec else "")
 
     def _partial(self, kind):
-        """Some tensors of another checkpoint, on top of whatever serves; sparse: of what must serve."""
+        """Some tensors of another checkpoint, on top of whatever serves; sparse ones, on top of the
+        version that they name.
+        """
         world, rng = self.world, self.rng
         index, other = rng.sample(range(len(world.checkpoints)), 2)
         directory, _, tensors = world.checkpoints[index]
         names = rng.sample(sorted(tensors), rng.randint(1, 5))
         spec = self._base(kind, directory)
         spec.update(names=names, partial=True)
-        if kind == "sparse":  # the version that serves must be the other checkpoint, else it is refused
+        if kind == "sparse":  # the other checkpoint must serve, else it is refused
             spec.update(base_dir=str(world.checkpoints[other][0]), base_digest=world.checkpoints[other][1])
             whole = {**world.checkpoints[other][2], **{name: tensors[name] for name in names}}
             return spec, world.book.add(whole), "sparse"
         changes = {name: tensors[name] for name in names}
-        if kind in ("tensors_call", "broadcast"):  # others' calls may be collected with it
+        if kind in ("tensors_call", "broadcast"):  # calls of others may be collected with it
             world.book.calls.register(spec["label"], [world.book.keys_of(changes)])
         else:
             world.book.add_partial(changes)
         return spec, None, f"{kind} partial"
 
     def _collect(self):
-        """Calls that name no session: under a pause, or of a session that was begun over HTTP."""
+        """Calls that name no session: under a pause, or in a session that was begun over HTTP."""
         world, rng = self.world, self.rng
         directory, _, tensors = rng.choice(world.checkpoints)
         names = rng.sample(sorted(tensors), rng.randint(2, 8))
@@ -328,7 +332,7 @@ class TrainerThread(threading.Thread):
         return spec, digest if is_update else None, name
 
     def _bad(self, spec):
-        """What must be refused, by name, and leave the old version serving."""
+        """Updates that must be refused, by name, and leave the old version serving."""
         world, rng = self.world, self.rng
         what = rng.choice(("truncated", "digest", "epoch"))
         directory = world.scratch(f"bad-{self.name}")
@@ -337,7 +341,7 @@ class TrainerThread(threading.Thread):
             spec.update(kind="disk", digest="0123456789abcdef" * 2)
         elif what == "epoch":
             spec.update(kind="disk", epoch=1)
-        else:  # as a trainer leaves it whose disk was full
+        else:  # as a trainer with a full disk leaves it
             weights.write_checkpoint(directory, weights.read_checkpoint(source), source)
             whole = (directory / "model.safetensors").read_bytes()
             (directory / "model.safetensors").write_bytes(whole[: rng.randrange(len(whole))])
@@ -345,8 +349,9 @@ class TrainerThread(threading.Thread):
         return spec, "refused", f"bad {what}"
 
     def _overwritten(self, spec):
-        """A directory that has other weights once it was committed: a restart must not serve those as
-        these."""
+        """A directory whose weights change after the commit: a restart must not serve the changed
+        ones as the committed version.
+        """
         directory = self.world.scratch(f"latest-{self.name}")
         _, digest, tensors = self.rng.choice(self.world.checkpoints)
         weights.write_checkpoint(directory, tensors, spec["dir"])
@@ -393,7 +398,9 @@ class TrainerThread(threading.Thread):
 
     @staticmethod
     def _contradicts(spec, result):
-        """By design: several trainers' calls without a session become one update, which has each tensor once."""
+        """By design: calls without a session of several trainers become one update, which has each
+        tensor once.
+        """
         return (
             spec["kind"] in ("collect", "tensors_call", "broadcast")
             and (spec["kind"] == "collect" or spec.get("partial", False))

@@ -1,4 +1,4 @@
-"""The tree under test: launch/pitstop serve --restart, its lives, what it leaves."""
+"""The tree under test: launch/pitstop serve --restart, its lives, and what it leaves behind."""
 
 import json
 import os
@@ -14,15 +14,15 @@ import time
 from .weights import ROOT
 
 LAUNCHER = ROOT / "launch" / "pitstop"
-MARK = "PITSTOP_CHAOS_MARK"  # in the environment of everything that a tree starts
-START_S = 300.0  # a start on a busy machine
+MARK = "PITSTOP_CHAOS_MARK"  # in the environment of every process of a tree
+START_S = 300.0  # seconds for a start on a busy machine
 STOP_S = 60.0
 EXIT_START, EXIT_PLACE = 3, 4  # docs/running.md
 EXIT_DIED = {10, 11, 12, 13, 14}
 
 
 def stat_of(pid):
-    """(state letter, parent) of a process; None: it is gone."""
+    """(state letter, parent) of a process; None: it has ended."""
     try:
         fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):
@@ -52,7 +52,7 @@ def marked(mark):
 
 
 def tells_of_a_lost_version(log):
-    """A restart writes so, before the tree of its life answers anybody."""
+    """A restart logs this before the new life answers any client."""
     return "cannot be brought back" in log
 
 
@@ -65,7 +65,7 @@ class ChaosTree:
         self.log_path = pathlib.Path(log_path)
         self.num_lives = 0
         self.ready_at = 0.0  # the last life
-        self.denied = set()  # pids that had no descriptors, or no memory, for a while
+        self.denied = set()  # pids that could open no descriptor, or map no memory, for a while
         self._changed = threading.Condition()
         log = open(self.log_path, "ab")
         self.command = [str(LAUNCHER), "serve", "--run-dir", str(run_dir), "--port", "0", *map(str, flags)]
@@ -86,7 +86,7 @@ class ChaosTree:
         self._reader.start()
 
     def _read(self):
-        for _ in self.launcher.stdout:  # a line per life
+        for _ in self.launcher.stdout:  # logged once per life
             with self._changed:
                 self.num_lives += 1
                 self.ready_at = time.monotonic()
@@ -95,7 +95,7 @@ class ChaosTree:
             self._changed.notify_all()
 
     def wait_life(self, number, timeout_s=START_S):
-        """Until so many lives have begun; False: it ended, or the time ran out."""
+        """Waits until this many lives have begun; False: the tree ended, or the time ran out."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self.num_lives >= number or not self._reader.is_alive() or self.has_ended(), timeout_s
@@ -106,14 +106,14 @@ class ChaosTree:
         return self.launcher.poll() is not None
 
     def description(self):
-        """tree.json of the life that runs; None: none does."""
+        """tree.json of the current life; None: no tree runs."""
         try:
             return json.loads((self.run_dir / "tree.json").read_text())
         except (OSError, ValueError):
             return None
 
     def pids(self):
-        """{process's name: pid} of the life that runs."""
+        """{process's name: pid} of the current life."""
         description = self.description()
         return {each["name"]: each["pid"] for each in description["processes"]} if description else {}
 
@@ -143,7 +143,7 @@ class ChaosTree:
         return held
 
     def undo_faults(self):
-        """Nothing stands still, nothing has less than it began with."""
+        """Ends every fault: no process is stopped, and each has its limits back."""
         for pid in self.pids().values():
             try:
                 os.kill(pid, signal.SIGCONT)
@@ -168,7 +168,7 @@ class ChaosTree:
         return code
 
     def leftovers(self, timeout_s=15.0):
-        """What is still there after the end."""
+        """Processes and files that are left after the end."""
         deadline = time.monotonic() + timeout_s
         while (left := marked(self.mark)) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -179,7 +179,7 @@ class ChaosTree:
 
 
 def sockets_left(pids):
-    """Abstract sockets of pushers that are gone: their names hold the pushers' pids."""
+    """Abstract sockets of dead pushers: their names have the pushers' pids."""
     wanted = tuple(f"@pitstop-push-{pid}-" for pid in pids)
     try:
         lines = pathlib.Path("/proc/net/unix").read_text().splitlines()

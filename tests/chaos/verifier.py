@@ -1,4 +1,4 @@
-"""Records are verified by processes of their own, beside the tree."""
+"""Records are verified by separate processes, beside the tree."""
 
 import collections
 import multiprocessing
@@ -9,13 +9,13 @@ import time
 
 import numpy
 
-QUEUE_MAX = 4000  # records that wait; more are counted as skipped, so that load never waits for the oracle
+QUEUE_MAX = 4000  # records that may wait; more are skipped, so that load never waits for the oracle
 WEIGHTS_MAX = 48  # versions that a verifier holds
 
 
 def _work(config, rounding, tolerances, page_size, directories, records, verdicts):
     """A verifier's process: until it is sent None."""
-    numpy.seterr(over="ignore", invalid="ignore", divide="ignore")  # of versions that have diverged
+    numpy.seterr(over="ignore", invalid="ignore", divide="ignore")  # versions that have diverged
     from . import adapters
     from .oracle import Oracle, Rounding
     from .replay import Replay, Verdict
@@ -45,22 +45,24 @@ def _work(config, rounding, tolerances, page_size, directories, records, verdict
         begin = time.process_time()
         try:
             verdict = replay.verify(record, epochs)
-        except Exception as error:  # the verifier's own mistake is a finding, not an end
+        except Exception as error:  # a verifier's own mistake is a finding, not its end
             verdict = Verdict(record.rid, problem=f"the verifier failed: {type(error).__name__}: {error}")
         verdicts.put((verdict, record if verdict.problem else None, time.process_time() - begin))
     verdicts.put(None)
 
 
 class Verifiers:
-    """Owns: the processes. on_verdict(verdict, record or None, cpu_s) is called on a thread of this. `directories`: of the
-    versions, and of the adapters."""
+    """Owns: the processes. A thread of this calls on_verdict(verdict, record or None, cpu_s).
+    `directories`: of the versions, and of the adapters.
+    """
 
     def __init__(self, num, config, rounding, tolerances, page_size, directories, on_verdict):
         for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
             os.environ.setdefault(name, "1")
         context = multiprocessing.get_context("spawn")
         self._records = context.Queue()
-        # finish() waits for verdicts. What a verifier that was killed has not read must not keep this process from ending.
+        # finish() waits for verdicts. Records that a killed verifier has not read must not keep
+        # this process from ending.
         self._records.cancel_join_thread()
         self._verdicts = context.Queue()
         self._on_verdict = on_verdict
@@ -117,7 +119,7 @@ class Verifiers:
             self._on_verdict(*item)
 
     def finish(self, timeout_s):
-        """Verifies what waits. Returns how many records were left when the time ran out."""
+        """Verifies the waiting records. Returns how many were left when the time ran out."""
         for _ in self._processes:
             self._records.put(None)
         self._thread.join(timeout_s)

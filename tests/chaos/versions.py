@@ -1,7 +1,8 @@
-"""Which versions exist: everything that a trainer was given to send, by its digest.
+"""Which versions exist: everything that trainers were given to send, by digest.
 
-A version is registered before anybody sends it, so that a commit whose trainer died is known, too. What
-a partial update makes depends on what served when it was committed: it is found by its digest.
+A version is registered before it is sent, so that a commit whose trainer died is known, too. The
+result of a partial update depends on the version that served at its commit: it is found by its
+digest.
 """
 
 import json
@@ -13,9 +14,9 @@ import numpy
 from . import weights
 from .collected import CallBook
 
-PARTIALS_MAX = 32  # the latest, of which a commit may still be seen
+PARTIALS_MAX = 32  # the latest versions: those whose commit may still be seen
 SERVED_MAX = 64
-PAIRS_MAX, PAIR_BASES_MAX = 40, 4  # of two versions of which nobody saw the first
+PAIRS_MAX, PAIR_BASES_MAX = 40, 4  # limit of pairs of versions of which the first was never seen
 SCORED_MAX = 4000  # prompts under a version
 
 
@@ -27,12 +28,12 @@ class VersionBook:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
         self._tensors = {}  # digest -> array
-        self._digests = {}  # id of an array that _tensors holds -> digest
+        self._digests = {}  # id of an array in _tensors -> digest
         self._versions = {}  # digest -> {name: tensor digest}
         self._shapes = {}
         self._partials = []  # {name: tensor digest}
         self.calls = CallBook(self.directory / "calls.log")
-        self._served = []  # digests that were asked for: what a partial update may be based on
+        self._served = []  # digests that were looked up: possible bases of partial updates
 
     def _key(self, name, bits):
         """A tensor's digest; each is computed once and kept on disk for the verifiers."""
@@ -63,7 +64,7 @@ class VersionBook:
             return self._add_keys({name: self._key(name, bits) for name, bits in tensors.items()})
 
     def add_partial(self, changes):
-        """An update of some tensors that may be committed on top of any version."""
+        """Some tensors, which may be committed on top of any version."""
         with self._lock:
             keys = {name: self._key(name, bits) for name, bits in changes.items()}
             if keys in self._partials:
@@ -71,7 +72,7 @@ class VersionBook:
             self._partials = [*self._partials, keys][-PARTIALS_MAX:]
 
     def keys_of(self, tensors):
-        """{name: digest} of some tensors, which are kept."""
+        """{name: digest} of some tensors. Keeps the tensors."""
         with self._lock:
             return {name: self._key(name, bits) for name, bits in tensors.items()}
 
@@ -85,7 +86,7 @@ class VersionBook:
             return {name: self._tensors[key] for name, key in self._versions[digest].items()}
 
     def knows(self, digest):
-        """Whether anybody sent it; what a partial update made is found here."""
+        """Whether it was sent; also finds results of partial updates."""
         with self._lock:
             if digest not in self._versions:
                 self._find(digest, reversed(self._partials))
@@ -96,7 +97,7 @@ class VersionBook:
             return digest in self._versions
 
     def _find_collected(self, digest):
-        """What calls without a session made; one or two versions may have come and gone before it was seen."""
+        """Finds results of calls without a session; one or two versions may have served unseen before."""
         candidates = self.calls.candidates()
         for told in self.calls.told():
             if told not in self._versions:
@@ -122,7 +123,7 @@ class VersionBook:
 
 
 def load_version(directory, digest):
-    """{name: array}, in a verifier. KeyError: there is no such version."""
+    """{name: array}, in a verifier. KeyError: unknown version."""
     directory = pathlib.Path(directory)
     try:
         keys = json.loads((directory / f"{digest}.json").read_text())
@@ -132,8 +133,10 @@ def load_version(directory, digest):
 
 
 class EpochBook:
-    """Which version each epoch of a tree is, and each label, whoever said so first. An epoch is one
-    version for ever; so is a label here, unless its trainer was told of several: no other gives it."""
+    """The version of each epoch and label of a tree, from the first report of it. An epoch is one
+    version for ever. So is a label here, which only one trainer gives, unless that trainer was told
+    of several versions.
+    """
 
     def __init__(self, may_name_several=lambda label: False):
         self._may_name_several = may_name_several
@@ -165,8 +168,9 @@ class EpochBook:
 
 
 class ScoreBook:
-    """Which bits each prompt's scores are under a version: those of every answer are the same (P6), whichever
-    way it was asked for and however it was cut into chunks."""
+    """The bits of each prompt's scores under a version: all answers have the same (P6), whichever
+    route asked for them and however the prompt was cut into chunks.
+    """
 
     def __init__(self):
         self._lock = threading.Lock()
@@ -174,7 +178,7 @@ class ScoreBook:
         self.num_compared = 0
 
     def see(self, record):
-        """None, or what is wrong. Whether they are as many as they should be is the verifiers' to say."""
+        """None, or what is wrong. The verifiers check that there are as many as there should be."""
         if not record.spans or len(record.scores) != len(record.prompt) - record.score_start:
             return None
         key = (record.spans[0][1], tuple(record.prompt), record.adapter and record.adapter[2])
@@ -198,7 +202,7 @@ class ScoreBook:
         return f"prompt token {at} was scored {known[at]!r} under the same version, and is {scores[at]!r} here"
 
     def prompts_of(self, digest, num):
-        """The latest that were scored under this version, without an adapter."""
+        """The prompts scored last under this version, without an adapter."""
         with self._lock:
             found = [list(prompt) for each, prompt, adapter in self._known if (each, adapter) == (digest, None)]
             return found[-num:]

@@ -1,8 +1,8 @@
-"""Looks at the tree all the time: what it says of itself is true, and what dead trainers left is mended.
+"""Watches the tree: its status must be true, and what dead trainers left must be mended.
 
-The expectations of a restart: the tree comes back with a version that was committed, no older than the
-last one that a trainer was told of; or it awaits weights and generates nothing. Never with other weights
-under the same epoch.
+The expectations of a restart: the tree comes back with a committed version, no older than the last
+one that a trainer was told of; or it awaits weights and generates nothing. It never has other
+weights under the same epoch.
 """
 
 import threading
@@ -13,13 +13,13 @@ import pitstop
 from .collected import write
 
 LOOK_S = 0.4
-STARTS_S = 0.3  # before it is ready, at the least, a new life takes no call
+STARTS_S = 0.3  # seconds before ready in which a new life takes no call, at the least
 STATUS_S = 20.0
-SILENT_MAX_S = 90.0  # no answer for so long is a finding, whatever is done to the tree
-LEFT_S = 5.0  # a pause, or memory that is away, that nobody ends for so long is ended here
-WARM_S = 25.0  # of a life, before its memory is taken as the base
+SILENT_MAX_S = 90.0  # no answer for this long is a finding, whatever fault is active
+LEFT_S = 5.0  # a pause, or released memory, that lasts this long is ended here
+WARM_S = 25.0  # seconds of a life, before its memory is taken as the base
 GROWTH_MAX_KIB = 64 << 10
-DESCRIPTORS_MAX = 64  # more than at the base; each client that comes and goes costs some for a moment
+DESCRIPTORS_MAX = 64  # above the base; each client that connects and leaves takes some for a moment
 
 
 class Warden(threading.Thread):
@@ -34,7 +34,7 @@ class Warden(threading.Thread):
         self._last_answer = time.monotonic()
         self._odd_since = None
         self.is_serving = False
-        self.has_lost_weights = False  # a restart came back without
+        self.has_lost_weights = False  # a restart lost the weights
 
     def run(self):
         while not self.stopped.wait(LOOK_S):
@@ -63,7 +63,7 @@ class Warden(threading.Thread):
         if status is None:
             self.is_serving = False
             if not world.tree.pids():
-                self._last_answer = time.monotonic()  # it is down: its start has a limit of its own
+                self._last_answer = time.monotonic()  # down: a start has a limit of its own
             elif time.monotonic() - self._last_answer > SILENT_MAX_S:
                 world.report.problem(f"no status for {SILENT_MAX_S:.0f} s")
                 self._last_answer = time.monotonic()
@@ -123,7 +123,7 @@ class Warden(threading.Thread):
                 )
 
     def _mend(self, status):
-        """What a dead trainer left: a pause, memory that is away, no weights."""
+        """Mends what a dead trainer left: a pause, released memory, no weights."""
         if all(
             r["state"] in ("running", "updating", "loading") and r.get("has_weights", True)
             for r in status["replicas"]

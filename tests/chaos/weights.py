@@ -46,18 +46,18 @@ def _digest_rows(rows):
 
 
 def _is_fp32(name):
-    """Whether the engine keeps this tensor so, and not as the bf16 that a model's is sent as."""
+    """Whether the engine keeps this tensor in fp32, though the model's is sent as bf16."""
     return name.endswith(".A_log") or ".lora_" in name
 
 
 def tensor_digest(name, bits):
-    """As it is resident."""
+    """The tensor as it is resident."""
     resident = from_bf16(bits) if _is_fp32(name) and bits.dtype == numpy.uint16 else bits
     return _digest_rows(resident.reshape(-1, bits.shape[-1]).view(numpy.uint8))
 
 
 def version_digest(shapes, digests):
-    """Of a whole version, from its tensors' shapes and digests by name."""
+    """The digest of a whole version, from its tensors' shapes and digests by name."""
     lines = [
         f"{name} {'F32' if _is_fp32(name) else 'BF16'} {'x'.join(map(str, shapes[name]))} {digests[name]}\n"
         for name in sorted(digests)
@@ -93,7 +93,7 @@ def read_adapter(directory):
 
 
 def write_checkpoint(directory, tensors, like):
-    """A directory with these tensors; configuration and tokenizer are those of `like`."""
+    """Writes a directory with these tensors; configuration and tokenizer are those of `like`."""
     directory = pathlib.Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     for name in ("config.json", *TOKENIZER_FILES):
@@ -117,7 +117,7 @@ def write_safetensors(path, tensors):
 
 
 def tiny_config(vocab_size=2048):
-    """A shape that tp 2 divides: few products, so that one core verifies thousands of tokens a second."""
+    """A shape that tp 2 divides: small products, so that one core verifies thousands of tokens a second."""
     config = json.loads((MODELS / "stories" / "config.json").read_text())
     config.update(
         hidden_size=64,
@@ -134,7 +134,9 @@ def tiny_config(vocab_size=2048):
 
 
 def tiny_experts_config(vocab_size=2048):
-    """The same with experts in the first and the last layer; the weights of the chosen ones do not add up to 1."""
+    """The same with experts in the first and the last layer; the weights of a token's experts do
+    not add up to 1.
+    """
     return {
         **tiny_config(vocab_size),
         "architectures": ["Qwen3MoeForCausalLM"],
@@ -149,9 +151,11 @@ def tiny_experts_config(vocab_size=2048):
 
 
 def tiny_hybrid_config(vocab_size=2048):
-    """The same with gated delta nets in the first and the last layer, and gated attention between them. The norm behind a
-    recurrence divides by what may cancel: with an eps of 1e-6 it makes a rounding a thousand times as large now and then,
-    and a tolerance that is derived from some tokens does not hold for others."""
+    """The same with gated delta nets in the first and the last layer, and gated attention between
+    them. The norm behind a recurrence divides by a number that may be near zero. With an eps of
+    1e-6 that multiplies a rounding error by a thousand now and then, and a tolerance derived from
+    some tokens does not hold for others.
+    """
     config = {key: each for key, each in tiny_config(vocab_size).items() if key not in ("rope_theta", "rope_scaling")}
     return {
         **config,
@@ -173,7 +177,7 @@ def is_hybrid(config):
 
 
 def is_linear(config, layer):
-    """Whether a layer has a gated delta net in the place of attention."""
+    """Whether a layer has a gated delta net instead of attention."""
     return is_hybrid(config) and config["layer_types"][layer] == "linear_attention"
 
 
@@ -242,11 +246,12 @@ def _delta_shapes(config):
 
 
 def random_tensors(config, rng):
-    """Weights that make far from uniform, far from certain distributions, in which each layer and
-    each KV entry counts: another version's are seen in the first token."""
+    """Weights whose distributions are far from uniform and far from certain, in which each layer
+    and each KV entry counts: the first token shows another version.
+    """
     tensors = {}
     for name, shape in shapes_of(config).items():
-        if name.endswith((".A_log", ".dt_bias")):  # a state forgets within some to hundreds of tokens
+        if name.endswith((".A_log", ".dt_bias")):  # a state forgets within a few to hundreds of tokens
             values = rng.uniform(-3.0, 0.0, shape)
         elif len(shape) == 1:
             is_around_zero = is_hybrid(config) and ".linear_attn." not in name
