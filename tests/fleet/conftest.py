@@ -1,4 +1,6 @@
-"""Ray's own Python, for tests that need it, and which of those on Ray are for the night alone."""
+"""Ray's own Python, for tests that need it, and the marks of tests that run on Ray only at
+night.
+"""
 
 import json
 import os
@@ -14,7 +16,7 @@ sys.path.insert(0, str(CLIENT))
 sys.path.insert(0, str(ROOT / "tests" / "tidy"))
 from project import changed_files  # noqa: E402  (after the path)
 
-FLEET = ("client/python/pitstop/", "tests/fleet/")  # a change there has every test of a fleet run
+FLEET = ("client/python/pitstop/", "tests/fleet/")  # a change there runs every test of a fleet
 
 
 def pytest_collection_modifyitems(items):
@@ -38,7 +40,7 @@ def ray_python():
 
 @pytest.fixture
 def on_ray(ray_python):
-    """on_ray(PROGRAM, ...): what on_ray/PROGRAM.py says in its last line, as JSON."""
+    """on_ray(PROGRAM, ...): the last line of on_ray/PROGRAM.py's output, as JSON."""
 
     def run(program, *arguments, timeout=600):
         done = subprocess.run(

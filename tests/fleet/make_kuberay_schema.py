@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/data/kuberay/raycluster.json: what KubeRay's definition of a RayCluster (v1) says of the parts that
-launch/cluster/kuberay.yaml uses. Of each object on the way the names of all members stay, and of those that are used
-what they may be.
+"""Writes tests/data/kuberay/raycluster.json: KubeRay's definition of a RayCluster (v1), reduced to
+the parts that launch/cluster/kuberay.yaml uses. Each object on the way keeps the names of all its
+members, and the definitions of those that are used.
 
     make_kuberay_schema.py helm-chart/kuberay-operator/crds/ray.io_rayclusters.yaml
 
@@ -19,7 +19,7 @@ KEPT = ("type", "required", "x-kubernetes-int-or-string", "pattern", "format", "
 
 
 def pruned(schema, used):
-    """used: all the values that stand at this place in the manifest."""
+    """`used`: all values at this place in the manifest."""
     kept = {name: schema[name] for name in KEPT if name in schema}
     if "properties" in schema:
         members = [each for each in used if isinstance(each, dict)]

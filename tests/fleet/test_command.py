@@ -1,4 +1,4 @@
-"""launch/fleet: what it takes."""
+"""launch/fleet: its arguments."""
 
 import json
 import pathlib
@@ -81,7 +81,7 @@ def place(ray_python, options, replicas, gpus, bundle):
     "options, replicas, gpus, bundle, device",
     [
         ({"tp": 2}, 1, [0], {"CPU": 2}, "cpu"),
-        ({"tp": 2}, 1, [2], {"CPU": 1, "GPU": 2}, None),  # the tree, told nothing, takes them
+        ({"tp": 2}, 1, [2], {"CPU": 1, "GPU": 2}, None),  # the tree, given no flag for them, uses them
         ({"tp": 1}, 3, [1], {"CPU": 1}, "cpu"),  # one GPU, three replicas: no two trees on it, and all three start
         ({"tp": 2}, 3, [3, 4, 0], {"CPU": 1, "GPU": 2}, None),
         ({"tp": 2}, 3, [3, 3, 0], {"CPU": 2}, "cpu"),  # six of them, but one replica would have its two on two machines

@@ -45,7 +45,7 @@ class Trees:
             await engine.close()
 
     async def strike(self, member):
-        """Kills it in the middle of its request; False: that had all its tokens already."""
+        """Kills its tree in the middle of the request; False: the request had all its tokens already."""
         engine = self.engines[int(member[1:])]
         if (await engine.pause("in_place")).num_frozen == 0:
             await engine.resume()
@@ -54,7 +54,7 @@ class Trees:
         return True
 
     async def in_its_middle(self):
-        """A stream that has begun, and goes no further: its tree is paused."""
+        """A stream that has begun and stays where it is: its tree is paused."""
         for _ in range(ATTEMPTS_MAX):
             stream = Call(self.door, None, 0).generate(PROMPT, temperature=0.0, **SAMPLING)
             await stream.__anext__()
@@ -69,7 +69,9 @@ class Trees:
         os.kill(self.engines[int(member[1:])]._tree._launcher.process.pid, 9)
 
     async def until_dead(self, member):
-        """The kernel kills a tree's processes while its launcher ends; whoever can wait for the launcher sees them dead."""
+        """The kernel kills a tree's processes while its launcher ends; once the launcher can be
+        waited for, they are dead.
+        """
         process = self.engines[int(member[1:])]._tree._launcher.process
         while process.poll() is None:
             await asyncio.sleep(0.01)
@@ -84,7 +86,7 @@ def run(work):
 
 
 async def die_in_the_middle(trees, prompt, kill_after, **sampling):
-    """A request whose tree dies once so many tokens have come: all chunks joined, and the undisturbed one."""
+    """A request whose tree dies after this many tokens: all chunks joined, and the undisturbed output."""
     is_struck = False
     for _ in range(ATTEMPTS_MAX):
         if is_struck:
@@ -178,7 +180,8 @@ def test_where_nobody_is_left_the_request_ends_with_an_error(monkeypatch):
 
     async def work(trees):
         stream = await trees.in_its_middle()
-        # The other tree is dead before the request looks for another one: it may not serve the rest.
+        # The other tree is dead before the request looks for another one, so it cannot serve the
+        # rest.
         other = "r1" if stream._member == "r0" else "r0"
         trees.kill(other)
         await trees.until_dead(other)

@@ -29,7 +29,7 @@ class OneCall(GenerateCalls):
 
 
 class FleetOfTrees:
-    """What the door asks of an AsyncFleet."""
+    """The calls that the door makes to an AsyncFleet."""
 
     def __init__(self, door):
         self._door = door

@@ -1,4 +1,4 @@
-"""launch/cluster: what Kubernetes and Slurm are given."""
+"""launch/cluster: the manifests for Kubernetes and Slurm."""
 
 import json
 import pathlib
@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SLURM = ROOT / "launch" / "cluster" / "slurm.sh"
 SCHEMA = json.loads((ROOT / "tests" / "data" / "kuberay" / "raycluster.json").read_text())
 TYPES = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool}
-# Of sbatch's and srun's manual pages (Slurm 25.05): those that may be asked for here.
+# Options in sbatch's and srun's manual pages (Slurm 25.05) that the scripts may use.
 SLURM_OPTIONS = {
     "job-name", "nodes", "ntasks-per-node", "cpus-per-task", "mem", "exclusive", "time", "signal", "partition", "account",
     "gres", "gpus-per-node", "output", "constraint", "qos", "nodelist", "ntasks", "overlap",
@@ -19,7 +19,7 @@ SLURM_OPTIONS = {
 
 
 def problems(value, schema, path=""):
-    """Where a value is not what KubeRay's definition says."""
+    """Where a value differs from KubeRay's definition."""
     if schema.get("x-kubernetes-int-or-string"):
         ok = isinstance(value, int) or re.search(schema.get("pattern", ""), str(value))
         return [] if ok else [f"{path}: {value!r}"]

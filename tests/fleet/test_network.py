@@ -28,5 +28,6 @@ def test_the_trainer_sends_its_weights_to_one_of_three_machines(ray_python, name
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     row, = json.loads((tmp_path / "said.json").read_text())["rows"]
-    # The model is small, so that what Ray says besides counts; and who is slow for seconds is passed over, once.
+    # The model is small, so that Ray's own traffic counts; and a machine that is slow for seconds
+    # is passed over, once.
     assert min(row["trainer_sent_over_bytes"]) < 1.6, row

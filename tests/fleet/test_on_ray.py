@@ -46,7 +46,9 @@ def test_a_cluster_of_this_machine_alone_has_room_for_every_replica(on_ray):
 
 
 def test_what_a_program_raises_within_a_fleet_is_told(ray_python):
-    """Its cluster outlives the fleet: else Ray would wait for that, in vain, and end the program without a word of it."""
+    """Its cluster outlives the fleet: otherwise Ray would wait for it in vain, and end the program
+    without a message.
+    """
     program = ROOT / "tests" / "fleet" / "on_ray" / "raises.py"
     environment = {"PITSTOP_BUILD": str(ROOT / "build" / "cpu"), **os.environ, "PYTHONPATH": str(CLIENT)}
     done = subprocess.run([ray_python, program], env=environment, capture_output=True, text=True, timeout=300)
@@ -92,7 +94,7 @@ def test_works_that_wait_for_one_tree_and_replicas_that_vanish_meanwhile(on_ray)
 
 @pytest.fixture
 def gpus(tmp_path, monkeypatch):
-    """gpus(num): those of the machine, in software (tests/emulated_gpu)."""
+    """gpus(num): the machine's GPUs, in software (tests/emulated_gpu)."""
     if not (EMULATED / "bin/pitstop_tp_worker").exists():
         pytest.skip(f"{EMULATED} is not built: cmake --preset emulated")
 
@@ -112,7 +114,9 @@ def test_trees_on_gpus_have_one_each_and_take_updates(on_ray, gpus):
 
 @pytest.mark.parametrize("part", ["all", *(pytest.param(part, marks=pytest.mark.night) for part in ("quorum", "two", "cpu"))])
 def test_P2_a_trainer_on_a_gpu_broadcasts_to_all_trees_at_once(on_ray, gpus, tmp_path, monkeypatch, part):
-    """Whoever comes, goes or dies meanwhile; with a quorum, to those that are left; and to none on a CPU."""
+    """Broadcasts reach all trees, whichever join, leave or die meanwhile; with a quorum, those that
+    are left; and none on a CPU.
+    """
     gpus(4)
     for name, library in (("libcudart.so.13", "libpitstop_emulated_cuda.so"), ("libnccl.so.2", "libnccl.so.2")):
         (tmp_path / name).symlink_to(next(EMULATED.rglob(library)))

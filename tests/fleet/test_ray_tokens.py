@@ -1,4 +1,6 @@
-"""Asking a cluster with a Ray that has tokens in another form, or none. Ray is played: which names it has is what counts."""
+"""Asking a cluster with a Ray that has tokens in another form, or none. Ray is played: only the
+names in it count.
+"""
 
 import sys
 import types

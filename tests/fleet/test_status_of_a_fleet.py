@@ -1,4 +1,4 @@
-"""What a person reads of a fleet: its status as prose, its page, and an installation without Ray."""
+"""What a person reads of a fleet: its status as text, its page, and an installation without Ray."""
 
 import http.server
 import pathlib
@@ -51,7 +51,7 @@ def test_a_version_without_a_label_is_an_epoch():
 
 
 class Coordinator:
-    """What refresh() asks of one whose fleet has no version yet."""
+    """The parts of a fleet that refresh() uses, when it has no version yet."""
 
     committed, generation, num_waiting = None, 1, 0
 

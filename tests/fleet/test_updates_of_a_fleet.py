@@ -1,4 +1,6 @@
-"""The rules of a fleet's updates, under random schedules; and bugs that the schedules must find."""
+"""The rules of a fleet's updates, under random schedules; and planted bugs that the schedules must
+find.
+"""
 
 import os
 
@@ -137,7 +139,7 @@ def test_a_trainer_gives_up_what_waits_or_is_staged_and_nothing_that_is_decided(
 
 
 def staged_by_all(coordinator, uid):
-    """The next update, up to its end: who was asked to stage it."""
+    """The next update, up to its end. Returns the replicas that were asked to stage it."""
     stages = {name: order.key for name, order in coordinator.take_orders() if isinstance(order, orders.Stage) and order.uid == uid}
     for name, key in stages.items():
         coordinator.handle_answer(orders.Staged(name, key, orders.Version(key[1] + 1, uid, "", uid)))
@@ -224,7 +226,7 @@ def test_an_updates_time_begins_with_the_clock_that_its_coordinator_was_made_wit
 
 
 def test_where_all_vanish_that_had_heard_the_decision_nobody_says_that_it_had_no_effect():
-    """A successor may have had it committed, and its predecessor may live."""
+    """A successor may have ordered the commit, and its predecessor may still live."""
     coordinator = coordinator_of("a")
     coordinator.update("it")
     key = coordinator.take_orders()[0][1].key

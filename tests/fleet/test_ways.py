@@ -1,4 +1,4 @@
-"""Which replica gives an update's bytes to which."""
+"""Which replica passes an update's bytes to which."""
 
 import collections
 import pathlib

@@ -1,7 +1,9 @@
-"""A fleet's updates without processes: real coordinators and participants, trees and messages of dice, a virtual clock.
+"""A fleet's updates without processes: real coordinators and participants, simulated trees and
+messages, a virtual clock.
 
-Messages are lost, late, doubled and reordered; replicas and coordinators die at any moment, and a coordinator that is
-replaced may speak on for a while. After every event the oracle looks at what serves. The same seed is the same run.
+Messages are lost, late, doubled and reordered. Replicas and coordinators die at any moment, and a
+replaced coordinator may go on sending for a while. After every event the oracle checks what serves.
+The same seed is the same run.
 """
 
 import dataclasses
@@ -18,14 +20,14 @@ from pitstop.fleet.participant import Cancel, End, Participant  # noqa: E402
 
 INITIAL = orders.Version(1, "d-initial")
 FAULTS_END_S = 60.0
-HANG_S = 10.0  # what hangs for so long is ended
-END_S = 5.0  # and has ended so much later: until then it may go on
+HANG_S = 10.0  # a hang of this length is ended
+END_S = 5.0  # and has ended after this much more: until then it may go on
 EVENTS_MAX = 30_000
 TICK_S = 0.5
 
 
 class Broken(AssertionError):
-    """A promise was."""
+    """A promise was broken."""
 
 
 @dataclasses.dataclass
@@ -61,16 +63,16 @@ def throw(dice):
 
 
 class Oracle:
-    """What has really happened, whoever knows of it."""
+    """What has really happened, whether or not a process knows it."""
 
     def __init__(self, quorum):
         self.quorum = quorum
         self.asked = {}  # key -> participants, as the first order of each named them
-        self.prepared = {}  # key -> who was
+        self.prepared = {}  # key -> the participants that prepared
         self.served = {}  # key -> who committed it
         self.outcomes = {}  # uid -> Outcome
         self.uid_of = {}
-        self.groups = {}  # uid -> who receives it, or nobody
+        self.groups = {}  # uid -> the request's receiver, or None
 
     def stage_ordered(self, member, order):
         if member not in self.groups.get(order.uid, {member}):
@@ -104,21 +106,22 @@ class Oracle:
     def check_end(self):
         served = {self.uid_of[key] for key in self.served}
         for uid, outcome in self.outcomes.items():
-            # "aborted" and "data_loss" promise nothing: another coordinator, or nobody, knows.
+            # "aborted" and "data_loss" promise nothing: another coordinator, or none, knows the
+            # outcome.
             if not outcome.ok and outcome.code not in ("aborted", "data_loss") and uid in served:
                 raise Broken(f"{uid} is said to have failed ({outcome.code}), and was served")
 
 
 class Node:
-    """A replica: its participant, and a tree of dice."""
+    """A replica: its participant, and a simulated tree."""
 
     def __init__(self, world, name, version):
         self.world = world
         self.name = name
         self.participant = Participant(name, version)
         self.is_alive = True
-        self.is_gone = False  # nobody speaks to it any more, though it may live
-        self.held = None  # what it has to do once it goes on; None: it does not hang
+        self.is_gone = False  # it gets no more messages, though it may live
+        self.held = None  # what it does when it goes on; None: it does not hang
 
     def later(self, delay, what):
         self.world.after(delay, lambda: self.act(what))
@@ -199,7 +202,7 @@ class World:
         self.num_asked = 0
         for _ in range(self.faults.replicas):
             self.bear(INITIAL)
-        self.coordinators = []  # the newest last; those before it are dead, or speak on
+        self.coordinators = []  # the newest last; the earlier ones are dead, or go on sending
         self.silent = set()
         self.start_coordinator()
         for _ in range(self.faults.updates):
@@ -274,7 +277,7 @@ class World:
             self.after(HANG_S, lambda: self.end(name))
 
     def end(self, name):
-        """The watch has had enough. It is gone at once to all that ask for it; its process may go on for a moment."""
+        """The watch ends it. Callers get an error at once; its process may go on for a moment."""
         node = self.nodes[name]
         if node.is_alive:
             node.is_gone = True
@@ -287,7 +290,8 @@ class World:
             if coordinator not in self.silent:
                 coordinator.gone(name)
                 self.carry(coordinator)
-        # One comes in its place. It loads the model's own weights only while those are the fleet's.
+        # A new replica takes its place. It loads the model's own weights only while the fleet
+        # serves those.
         self.after(self.dice.random() * 4.0, self.replace_replica)
 
     def replace_replica(self):
@@ -299,7 +303,7 @@ class World:
     # ---- coordinators ----
 
     def start_coordinator(self):
-        # Those that are dead and not seen to be are asked, too, as nobody knows yet.
+        # Replicas whose death is not noticed are asked, too.
         members = [
             name for name, node in self.nodes.items()
             if not node.is_gone and (node.is_alive or self.dice.random() < 0.5)
@@ -320,7 +324,7 @@ class World:
     def replace_coordinator(self):
         old = self.coordinators[-1]
         if self.dice.random() < 0.7:
-            self.silent.add(old)  # it is dead; else it does not know yet that it was replaced
+            self.silent.add(old)  # it is dead; otherwise it does not know yet that it was replaced
         else:
             self.after(self.dice.random() * 10.0, lambda: self.silent.add(old))
         self.start_coordinator()
@@ -352,7 +356,7 @@ class World:
     # ---- messages ----
 
     def fates(self):
-        """How long each copy takes that arrives."""
+        """The delay of each copy that arrives."""
         if not self.are_faults_on:
             return [self.dice.random() * 0.05]
         if self.dice.random() < self.faults.loss:

@@ -1,7 +1,8 @@
-"""Kills something at a random moment of an update under streams, again and again. RUNS SEED [VICTIM].
+"""Kills something at a random moment of an update under streams, again and again. RUNS SEED
+[VICTIM].
 
-Each time: every request ends whole, tokens name no version but those that the fleet committed, all or none of the
-replicas serve the new one, and the fleet is back to three replicas of one version.
+Each time: every request ends whole, tokens name only versions that the fleet committed, all or none
+of the replicas serve the new one, and the fleet returns to three replicas of one version.
 """
 
 import collections
@@ -26,12 +27,13 @@ SAMPLING = {"max_new_tokens": NUM_TOKENS, "temperature": 0, "ignore_eos": True}
 VICTIMS = ("worker", "tree", "actor", "raylet", "conductor", "actor and conductor", "actor that hangs")
 READY_S = 240.0
 HANG_S = 10.0
-# Of an update on this model, so that a death falls into each of its phases, before and after it.
+# Durations of an update of this model, so that deaths fall into each of its phases, before and
+# after it.
 MOMENTS_S = 0.35
 
 
 def strike(victim, fleet, made, dice):
-    """What was hit."""
+    """The victim."""
     where = places(fleet)
     member, place = dice.choice(sorted(where.items()))
     conductor = ray.get(fleet._inner._conductor.view.remote())["number"][0] if "conductor" in victim else None
@@ -53,7 +55,7 @@ def strike(victim, fleet, made, dice):
 
 
 def run(number, victim, dice, fleet, made, weights, committed):
-    """One death. What came of the update."""
+    """One death. Returns how the update ended."""
     outputs, errors, update = [], [], {}
 
     def stream(index):
@@ -83,7 +85,7 @@ def run(number, victim, dice, fleet, made, weights, committed):
         assert not thread.is_alive(), f"{struck}: a request or the update hangs"
     assert not errors, (struck, errors)
     deadline = time.monotonic() + READY_S
-    while struck.partition(",")[0] in places(fleet):  # nobody has seen it die, or the watch has not ended it yet
+    while struck.partition(",")[0] in places(fleet):  # neither the death nor the update's end is noticed yet
         assert time.monotonic() < deadline, f"{struck}: it is there still"
         time.sleep(0.1)
     fleet.until_ready(timeout=READY_S)

@@ -1,5 +1,5 @@
-"""What a replica's actor does where several works wait for its tree, and where a trainer dies; and what the conductor does
-where replicas come and go. Without a cluster.
+"""A replica's actor when several calls wait for its tree, and when a trainer dies; and the
+conductor when replicas come and go. Without a cluster.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ SERVES = orders.Version(1, "d1")
 
 
 class Tree:
-    """Stands where a replica has its connection."""
+    """Takes the place of a replica's connection."""
 
     def __init__(self):
         self.staged = []
@@ -50,7 +50,7 @@ async def a_stage_that_was_dropped_while_a_fetch_gave_way_to_it():
         given_up = replica._given_up
         while not given_up.is_set():
             await asyncio.sleep(0)
-        for _ in range(10):  # both that follow wait by now
+        for _ in range(10):  # both later calls wait by now
             await asyncio.sleep(0)
 
     async def staged(order, given_up):
@@ -96,7 +96,7 @@ class PausingTree(Tree):
 
 
 async def decided(tree, hold_s):
-    """A replica that has an update staged and was told that it is decided."""
+    """A replica with a staged update, whose coordinator has told it the decision."""
     replica = replica_of(tree)
 
     async def staged(order, given_up):
@@ -114,7 +114,7 @@ async def a_tree_that_is_held_until_its_commit():
     replica = await decided(tree, 60.0)
     assert await replica.order(orders.Decide(0, (1, 1))) == orders.Refused("r", 1)
     pausing = asyncio.ensure_future(replica.call("pause_generation", 1.0, {}))
-    await replica.call("status", 1.0, {})  # what is no pause does not wait
+    await replica.call("status", 1.0, {})  # a call that is no pause does not wait
     assert await replica.order(orders.Decide(1, (1, 1))) == orders.Decided("r", (1, 1))
     committed = await replica.order(orders.Commit(1, (1, 1)))
     assert committed.report["held_s"] == 0.25
@@ -124,7 +124,7 @@ async def a_tree_that_is_held_until_its_commit():
 
 async def a_hold_that_is_not_to_be():
     for tree, said in (
-        (PausingTree(pause_mode="retract"), ["commit"]),  # somebody else has paused it
+        (PausingTree(pause_mode="retract"), ["commit"]),  # another client has paused it
         (PausingTree(hangs=True), [("in_place", 0.01), "commit"]),  # it is not waited for
     ):
         replica = await decided(tree, 0.01)
@@ -174,7 +174,7 @@ async def one_that_vanishes_while_all_are_asked():
     conductor._handles = {"a": Handle(), "b": Handle()}
     num_tasks = len(asyncio.all_tasks())
     asking = asyncio.ensure_future(conductor.fan_out("status", 1.0, {}))
-    while len(asyncio.all_tasks()) < num_tasks + 3:  # itself, and one for each replica, which has not begun yet
+    while len(asyncio.all_tasks()) < num_tasks + 3:  # one for itself, and one for each replica that has not begun yet
         await asyncio.sleep(0)
     del conductor._handles["b"]
     said = await asking
@@ -182,7 +182,7 @@ async def one_that_vanishes_while_all_are_asked():
 
 
 async def one_that_dies_again_and_again_before_it_is_ready():
-    """It is begun again ever more seldom, for however long that goes on; and at once after it was ready."""
+    """It is started again at ever longer intervals, without end; and at once after it was ready."""
     class Handle:
         def __init__(self):
             self.until_end = self

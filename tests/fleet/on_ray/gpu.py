@@ -1,4 +1,6 @@
-"""A fleet of trees on GPUs: a GPU each, updates through the object store and from a directory; and without room for it."""
+"""A fleet of trees on GPUs: one GPU each, updates through the object store and from a directory;
+and without room for it.
+"""
 
 import json
 import os

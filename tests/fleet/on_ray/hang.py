@@ -1,5 +1,5 @@
-"""What hangs is found and ended, whatever it is: a replica's actor, in an update and without one, a tree under streams, the
-conductor. Nobody waits for it longer than the watch does.
+"""Hangs are found and ended: of a replica's actor, in an update and without one, of a tree under
+streams, of the conductor. No call waits longer than the watch does.
 """
 
 import json
@@ -32,7 +32,9 @@ def is_replaced(fleet, member):
 
 
 def in_an_update(fleet, weights):
-    """It fails everywhere long before its own deadline, names who hangs, and the next one takes effect."""
+    """The update fails everywhere long before its own deadline and names the replica that hangs;
+    the next update takes effect.
+    """
     member, place = sorted(places(fleet).items())[0]
     before = fleet.status()["digest"]
     os.kill(place["pid"], signal.SIGSTOP)
@@ -56,7 +58,7 @@ def without_an_update(fleet):
 
 
 def a_tree_under_streams(fleet):
-    """Its actor is well, and its launcher and all its processes stand still."""
+    """Its actor runs, but its launcher and all its processes are stopped."""
     outputs, errors, is_struck = [], [], threading.Event()
 
     def stream(number):

@@ -1,5 +1,7 @@
-"""An update for which all trees stand still: its answer says for how long; and a coordinator that dies while one stands,
-whose tree goes on by itself, and whose update its successor commits."""
+"""An update for which all trees stop: its answer says for how long. Also a coordinator that dies
+while a tree is stopped: the tree goes on by itself, and the coordinator's successor commits the
+update.
+"""
 
 import json
 import pathlib
@@ -68,7 +70,7 @@ def refuses_a_hold_without_end(fleet, weights):
 def goes_on_when_its_coordinator_dies(fleet, where):
     member, place = next(iter(where.items()))
     replica = ray.get_actor(member, NAMESPACE)
-    generation = time.time_ns() // 1_000_000  # as if the conductor had said it, that dies in the next moment
+    generation = time.time_ns() // 1_000_000  # as sent by the conductor, which dies in the next moment
     key = (generation, 1)
     payload = {"path": BARD, "label": "bard", "hold_s": 1.0}
     staged = ray.get(replica.order.remote(orders.Stage(generation, key, 10, "it", payload)))

@@ -22,8 +22,10 @@ START_S = 300.0  # of a fleet that must become ready; no test waits for it to pa
 
 
 def started(start, num_tries=6):
-    """Ray gives a node 30 s to start, and its raylet ends itself where its agents have not written down their ports within
-    15 s (NodeManager::WaitForDashboardAgentPorts). Nothing can change either, and on a loaded machine they take longer."""
+    """Ray gives a node 30 s to start, and a raylet ends itself if its agents have not written down
+    their ports within 15 s (NodeManager::WaitForDashboardAgentPorts). Neither can be changed, and a
+    loaded machine needs longer.
+    """
     for _ in range(num_tries - 1):
         try:
             return start()
@@ -37,7 +39,7 @@ class Machines:
     def __init__(self, count, cpus, gpus):
         keep_on_loopback()
         self._has = {"num_cpus": cpus, "num_gpus": gpus}
-        # A node that is gone is missed after a second or two.
+        # The cluster notices a lost node after a second or two.
         config = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 300, "health_check_failure_threshold": 4}
         head = {"num_cpus": 0, "num_gpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False,
                 "node_ip_address": "127.0.0.1", "_system_config": config}
@@ -55,7 +57,7 @@ class Machines:
         return node
 
     def kill(self, node):
-        """Its raylet and store, as when a machine loses its power; what ran there follows."""
+        """Kills its raylet and store, as when a machine loses power; the processes on it follow."""
         self.nodes.remove(node)
         self.cluster.remove_node(node, allow_graceful=False)
 
@@ -79,13 +81,13 @@ def places(fleet):
 
 
 def processes_of(place):
-    """Of a tree: its tree.json."""
+    """A tree's tree.json."""
     with open(f"{place['run_dir']}/tree.json") as file:
         return json.load(file)
 
 
 def weights_of(place):
-    """{name: bfloat16 as uint16}: what a tree serves."""
+    """{name: bfloat16 as uint16}: the weights that a tree serves."""
     import numpy
 
     with Client(place["run_dir"]) as client:

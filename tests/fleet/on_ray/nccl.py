@@ -1,5 +1,5 @@
-"""A trainer on a GPU broadcasts to all trees of a fleet on GPUs at once: in a group that is made anew when replicas come or go.
-PART: all, quorum, two or cpu (docs/fleet.md, "Trees on GPUs").
+"""A trainer on a GPU broadcasts to all trees of a fleet on GPUs at once, in a group that is made
+anew when replicas come or go. PART: all, quorum, two or cpu (docs/fleet.md, "Trees on GPUs").
 """
 
 import json
@@ -18,7 +18,7 @@ from pitstop.fleet import Fleet
 DEADLINE_S = 240
 TREE = {"device": "cuda", "max_total_tokens": 2048, "tuning_dir": "none", "hang_timeout": 3600, "start_timeout": 300}
 SAMPLING = {"max_new_tokens": 6, "temperature": 0}
-LAST_GPU = 3  # the trainer's; Ray gives the trees those before it
+LAST_GPU = 3  # the trainer's GPU; Ray gives the earlier ones to the trees
 BUCKET_BYTES = 500_000  # the model has 2.9 MB
 TRAINER = """
 import sys
@@ -75,7 +75,7 @@ def in_thread(call, *args, **kwargs):
 
 
 def num_buckets(weights):
-    """As docs/protocol.md has it: a broadcast ends after the tensor that makes it longer."""
+    """As docs/protocol.md states: a broadcast ends after the tensor that makes it longer than the limit."""
     num, size = 0, 0
     for array in weights.values():
         num, size = num + (size == 0), size + array.nbytes
@@ -91,7 +91,9 @@ def is_sent(outcome, num_workers, weights):
 
 
 def stopped_in_a_broadcast(fleet, start):
-    """start() begins an update while a replica's worker stands still, so that no broadcast can end: that worker."""
+    """start() begins an update while a replica's worker is stopped, so that no broadcast can end.
+    Returns that worker.
+    """
     member, place = sorted(places(fleet).items())[-1]
     worker, = workers_of(place)
     os.kill(worker, signal.SIGSTOP)
@@ -101,7 +103,7 @@ def stopped_in_a_broadcast(fleet, start):
 
 
 def begun_trainer(made):
-    """Another one, which updates the fleet each time that it goes on, twice."""
+    """Another trainer, which updates the fleet twice each time that it is continued."""
     trainer = subprocess.Popen(
         [sys.executable, "-c", TRAINER, str(pathlib.Path(__file__).parent), made.cluster.address],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -166,7 +168,7 @@ def of_all_or_none(made):
 
 
 def with_a_quorum(_):
-    """The others are broadcast to anew."""
+    """The tensors are broadcast to the other replicas again."""
     with Fleet("stories", replicas=3, quorum=2, **TREE) as fleet:
         weights = weights_of(next(iter(places(fleet).values())))
         is_sent(fleet.update_weights(another_version(weights, 9)), 3, weights)  # its group is the one that breaks
@@ -180,7 +182,9 @@ def with_a_quorum(_):
 
 
 def of_two_trainers(made):
-    """Whose group is formed waits for the other's update: its workers can receive nothing meanwhile."""
+    """The trainer whose group is complete waits for the other's update: its workers cannot receive
+    meanwhile.
+    """
     with Fleet("stories", replicas=2, **TREE) as fleet:
         weights = weights_of(next(iter(places(fleet).values())))
         is_sent(fleet.update_weights(another_version(weights, 3)), 2, weights)

@@ -1,5 +1,5 @@
-"""A trainer that dies when its update is staged on one machine, and not on the other: it takes effect nowhere, and the next
-trainer's does.
+"""A trainer dies when its update is staged on one machine and not on the other: the update takes
+effect nowhere, and the next trainer's does.
 """
 
 import json
@@ -35,7 +35,7 @@ def main():
     with machines(2) as made, Fleet("stories", replicas=2, threads=1, hang_timeout=3600, start_timeout=START_S) as fleet:
         before = fleet.status()
         weights = weights_of(next(iter(places(fleet).values())))
-        still = next(iter(places(fleet).values()))["pid"]  # the trainer gives to it alone, and it to the other one
+        still = next(iter(places(fleet).values()))["pid"]  # the trainer sends only to this replica, which sends to the other
         trainer = subprocess.Popen(
             [sys.executable, "-c", TRAINER, os.path.dirname(os.path.abspath(__file__)), made.cluster.address],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -1,5 +1,6 @@
-"""A fleet on a cluster that it starts itself: any number of replicas share this machine, however few CPUs it has. And commands
-find it among the machine's clusters by its name, whichever was started last.
+"""A fleet on a cluster that it starts itself: any number of replicas share this machine, however
+few CPUs it has. Commands find it by its name among the machine's clusters, whichever was started
+last.
 """
 
 import functools
@@ -20,7 +21,7 @@ NAME = f"own-{os.getpid()}"
 
 
 def command(*arguments):
-    # As from another shell: without what ray.init() has set here, the address and how to prove who asks.
+    # As from another shell: without what ray.init() has set here, the address and the credentials.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return subprocess.run(
         [sys.executable, "-m", "pitstop.fleet.command", *arguments], env=environment, capture_output=True, text=True, timeout=120

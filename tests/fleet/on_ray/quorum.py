@@ -1,4 +1,6 @@
-"""One replica of three hangs through an update with a quorum of two: it is set aside, and comes back to the others."""
+"""One replica of three hangs through an update with a quorum of two: it is set aside, and later
+joins the others again.
+"""
 
 import json
 import os
@@ -29,7 +31,7 @@ def main():
         assert {span.epoch for each in out for span in each.spans} == {outcome.version.epoch}
         os.kill(place["pid"], signal.SIGCONT)
         fleet.until_ready(timeout=DEADLINE_S)
-        assert set(places(fleet)) == set(where)  # the same one, not another in its place
+        assert set(places(fleet)) == set(where)  # the same replica, not another in its place
         two = sorted(where)[:2]
         for name in two:
             os.kill(where[name]["pid"], signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""A program that fails amid a fleet of its own."""
+"""A program that raises an exception while it has a fleet of its own."""
 
 from machines import START_S
 

@@ -1,4 +1,6 @@
-"""Machines give an update's buckets on: as planned, and where one of them hangs or dies in the middle."""
+"""Machines pass an update's buckets on: as planned, and when one of them hangs or dies in the
+middle.
+"""
 
 import json
 import os
@@ -8,20 +10,20 @@ import threading
 from machines import START_S, another_version, kill, machines, places, weights_of
 from pitstop.fleet import Fleet, fleet as of_fleets
 
-BUCKET_BYTES = 256 << 10  # so that this model's weights are several
+BUCKET_BYTES = 256 << 10  # so that this model's weights fill several buckets
 UPDATE_S = 20.0
 DEADLINE_S = 120
 ATTEMPTS_MAX = 10
 
 
 def sources(outcome):
-    """{who took part: from whom it has its buckets}."""
+    """{replica: the source of its buckets}."""
     return {name: each["report"]["buckets_from"] for name, each in outcome.replicas.items() if each["outcome"] == "committed"}
 
 
 def in_a_chain(fleet, weights):
-    """The names, in the order in which they give to one another."""
-    for _ in range(ATTEMPTS_MAX):  # until nobody was so slow that another one took something from the trainer
+    """The names, in the order in which they pass buckets on."""
+    for _ in range(ATTEMPTS_MAX):  # until no replica was so slow that another one fetched a bucket from the trainer
         of_each = sources(fleet.update_weights(another_version(weights, 1)))
         assert len(of_each) == 3 and all(sum(each.values()) > 2 for each in of_each.values()), of_each
         after = {next(iter(each)): name for name, each in of_each.items() if len(each) == 1}
@@ -34,7 +36,7 @@ def in_a_chain(fleet, weights):
 
 
 def one_hangs(fleet, weights, name, number):
-    """It is set aside when the update's time is up; who comes after it has taken its buckets from the trainer."""
+    """It is set aside when the update's time is over; the next replica has fetched its buckets itself."""
     pid = places(fleet)[name]["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -49,7 +51,7 @@ def one_hangs(fleet, weights, name, number):
 
 def one_dies(fleet, weights, name, number):
     pid = places(fleet)[name]["pid"]
-    os.kill(pid, signal.SIGSTOP)  # so that it takes part, and gives nothing
+    os.kill(pid, signal.SIGSTOP)  # so that it takes part, and sends nothing
     came = []
     thread = threading.Thread(target=lambda: came.append(fleet.update_weights(another_version(weights, number))))
     thread.start()

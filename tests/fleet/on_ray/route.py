@@ -1,4 +1,6 @@
-"""A router in front of a fleet: KIND. It serves, and follows as a replica dies and another takes its place."""
+"""A router in front of a fleet: KIND. It serves, and adapts when a replica dies and another takes
+its place.
+"""
 
 import json
 import sys

@@ -22,8 +22,9 @@ SAMPLING = {"max_new_tokens": 700, "temperature": 0, "ignore_eos": True}
 
 @contextlib.contextmanager
 def streams(fleet):
-    """Requests, STREAMS at a time and one after the other, for as long as the block runs; yields their outputs. All
-    have ended whole when the block is left."""
+    """Requests, STREAMS at a time and one after another, for as long as the block runs; yields
+    their outputs. All have ended whole when the block is left.
+    """
     outputs, errors, over = [], [], threading.Event()
 
     def one(number):
@@ -63,7 +64,7 @@ def updates_of_two_trainers(fleet, address, first):
                 assert len(members) == 3
                 committed.add((epoch, digest))
                 epochs.append(epoch)
-    assert sorted(epochs) == list(range(2, 8)), epochs  # one at a time, whoever asks
+    assert sorted(epochs) == list(range(2, 8)), epochs  # one at a time, whichever trainer asks
     assert len({digest for _, digest in committed}) == 7
     for output in outputs:
         assert {(span.epoch, span.digest) for span in output.spans} <= committed

@@ -1,5 +1,5 @@
-"""What is wrong is told by name, at once, and leaves nothing behind: arguments, a model that is not there, a port that is
-taken, tensors that do not fit.
+"""Errors are reported by name, at once, and leave nothing behind: arguments, a missing model, a
+port in use, tensors that do not fit.
 """
 
 import json
@@ -62,7 +62,7 @@ def a_port_that_is_taken():
 
 
 def tensors(fleet, weights):
-    """Each is refused everywhere, and names the tensor, or the replica and what it said."""
+    """Each replica refuses; the error names the tensor, or the replica and its reason."""
     some = next(iter(weights))
     for given, names in (
         ({}, "named_tensors"),
@@ -97,7 +97,7 @@ def main():
                 assert f"not {count}" in said(PitstopError, lambda: fleet.add_replicas(count))
             status = fleet.status()
             assert status["epoch"] == 1 and {each["digest"] for each in status["replicas"].values()} == {before}
-            for number in (1, 2):  # a label may come twice: it names nothing but what its caller calls it
+            for number in (1, 2):  # two updates may have one label: only its caller gives it a meaning
                 assert fleet.update_weights(another_version(weights, number), label="same").version.epoch == 1 + number
     print(json.dumps({"digest": before}))
 

@@ -65,9 +65,9 @@ class FleetStatus:
     def __init__(self, fleet: str):
         self.fleet = fleet
         self.counts = dict.fromkeys(COUNTERS, 0)
-        self.drafts: dict[str, int] = {}  # by the names in DRAFTS, once a replica tells of them
-        self._drafts_of: dict[str, dict[str, int]] = {}  # by member, as it told last
-        self.skew_s = 0.0  # of the latest update: from the first replica's commit to the last one's
+        self.drafts: dict[str, int] = {}  # by the names in DRAFTS, once a replica has reported them
+        self._drafts_of: dict[str, dict[str, int]] = {}  # by member, in its last report
+        self.skew_s = 0.0  # in the latest update: from the first replica's commit to the last one's
         self.said: dict[str, Any] = {"fleet": fleet, "replicas": {}}
 
     def record(self, outcome: Outcome) -> None:
@@ -82,7 +82,7 @@ class FleetStatus:
         self._drafts_of.pop(member, None)
 
     def _add_drafts(self, member: str, parts: Sequence[Mapping[str, Any]]) -> Optional[dict[str, int]]:
-        """Counts what a replica has verified since its latest answer. A tree that was restarted counts from 0."""
+        """Counts what a replica has verified since its previous answer. A restarted tree begins with 0."""
         told = [part["drafts"] for part in parts if part.get("drafts")]
         if not told:
             return None
