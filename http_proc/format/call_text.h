@@ -1,4 +1,4 @@
-// What the grammars of tool calls have in common: white space and names.
+// Shared by the grammars of tool calls: white space and names.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ inline bool is_call_name(std::string_view text) {
     return !text.empty() && text.find_first_not_of(kCharacters) == std::string_view::npos;
 }
 
-// Whether the text may go on as a name, with white space around it, and then the marker.
+// Whether the text may continue as a name, with white space around it, and then the marker.
 inline bool may_be_call_name_before(std::string_view text, std::string_view marker) {
     std::size_t at = 0;
     while (at < text.size() && (is_call_space(text[at]) || is_call_name(text.substr(at, 1)))) ++at;

@@ -66,8 +66,8 @@ ToolCallParser::Typing ToolCallParser::typing() const {
     return num_texts == 0 ? Typing::kJson : Typing::kEither;
 }
 
-// Of a text or something else, only what the other types allow is no text. REQUIRES:
-// Typing::kEither.
+// For a value that may be text or another type: it is no text only if the other allowed types fit.
+// REQUIRES: Typing::kEither.
 bool ToolCallParser::is_text_of_either() const {
     const auto json = json_of_value(token_, Language::kJson);
     if (!json) return true;
@@ -143,7 +143,7 @@ ToolCallParser::Step ToolCallParser::read_next_key(char c) {
     return may_follow ? Step::kMore : Step::kBroken;
 }
 
-// What may become a value's end is held back.
+// The possible beginning of a value's end is held back.
 ToolCallParser::Step ToolCallParser::read_tagged_value(char c) {
     if (std::exchange(skips_line_end_, false) && c == '\n') return Step::kMore;
     marker_ += c;

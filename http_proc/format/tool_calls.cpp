@@ -127,7 +127,7 @@ void ToolCallParser::feed_body(char c) {
     }
 }
 
-// The output does not go on as a call: what was not told of it is text, and is read again.
+// The output does not continue as a call: its unreported part is text, and is read again.
 void ToolCallParser::give_up(std::string_view rest) {
     const bool is_last = row_->grammar == Grammar::kObjects || row_->grammar == Grammar::kPythonic;
     const bool is_after_call = has_call_ && !is_begun_ && opening_.empty();
@@ -183,7 +183,7 @@ void ToolCallParser::end_call() {
     is_first_key_ = true;
 }
 
-// Tells the arguments that have arrived.
+// Reports the arguments that have arrived.
 void ToolCallParser::flush() {
     if (!is_begun_ || arguments_.empty()) return;
     pieces_.add_arguments(std::exchange(arguments_, {}), std::exchange(written_, {}));

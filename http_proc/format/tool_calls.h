@@ -131,12 +131,12 @@ class ToolCallParser {
     std::string space_{};    // held back at the start
     std::string marker_{};   // what may become a marker, in text or in a body
     std::string opening_{};  // the marker that began the body, with the space before it
-    std::string written_{};  // what was read since then, and is not in a piece
+    std::string written_{};  // bytes read since then that are not in a piece yet
     bool has_call_ = false;  // the body has had a call
     bool has_calls_ = false;
 
     // The open call.
-    bool is_begun_ = false;  // a piece has told it
+    bool is_begun_ = false;  // a piece has reported it
     std::optional<std::string> name_{};
     std::string arguments_{};  // not in a piece yet
     std::string token_{};      // a name, a key or a value that is being read

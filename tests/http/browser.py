@@ -45,7 +45,7 @@ class Browser:
         return answer["result"]
 
     def ask(self, method, **params):
-        """The answer, also one that is an error."""
+        """The answer, even if it is an error."""
         self.number += 1
         message = {"id": self.number, "method": method, "params": params}
         if self.session:
@@ -73,7 +73,7 @@ class Browser:
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
 
     def value(self, expression):
-        """None also while a page is being loaded."""
+        """None also while a page is loading."""
         answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
         return answer.get("result", {}).get("result", {}).get("value")
 

@@ -24,7 +24,7 @@ def tree(request):
 
 @pytest.fixture
 def port():
-    """One that stays free between two trees: it is bound here, and nobody listens."""
+    """A port that stays free between two trees: bound here, without a listener."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
@@ -38,7 +38,7 @@ def http(tree):
 
 @pytest.fixture
 def door(tree):
-    """The bus, to see the tree by another way."""
+    """The bus: a second view of the tree."""
     with tree.door() as connection:
         yield connection
 
@@ -51,7 +51,7 @@ def admin(tree):
 
 @pytest.fixture
 def wait_for_open(admin):
-    """wait_for_open(n): until the tree has n open requests."""
+    """wait_for_open(n): waits until the tree has n open requests."""
 
     def wait(num_open):
         wait_until(
@@ -63,7 +63,7 @@ def wait_for_open(admin):
 
 @pytest.fixture
 def paused(admin):
-    """with paused(): what is open stays so, as nothing is generated. Aborts work."""
+    """with paused(): open requests stay, as nothing is generated. Aborts work."""
 
     @contextlib.contextmanager
     def hold():

@@ -13,17 +13,17 @@ from process_tree import wait_until
 
 STORIES = str(ROOT / "launch/models/stories")
 BARD = str(ROOT / "launch/models/bard")
-LONG = 960  # of the model's context of 1024: what is looked at while it runs should still do so
-LONG_OF_MANY = 600  # whose steps are slower
+LONG = 960  # tokens, of the model's context of 1024: requests that must still run when a test looks at them
+LONG_OF_MANY = 600  # for trees with slower steps
 
 
 @pytest.fixture
 def http(tree):
-    """It serves stories, generates, and holds nothing, before and after."""
+    """The tree serves stories, generates, and holds nothing, before and after."""
     client = Http(tree.url)
     yield client
     client.post("/abort_request", {"abort_all": True})
-    client.post("/drop_weight_update")  # where a test has failed within a session
+    client.post("/drop_weight_update")  # after a test that failed within a session
     states = [memory["state"] for state in client.states() for memory in state["memory_usage"].values()]
     if any(state != "resident" for state in states):
         client.ok("POST", "/resume_memory_occupation")
@@ -37,7 +37,7 @@ def replicas(admin):
 
 @contextlib.contextmanager
 def together(http, admin, num):
-    """So many requests are started within; none is over before the last one is there."""
+    """Starts this many requests; none ends before the last one has started."""
     held = sum(replica["num_waiting"] + replica["num_running"] for replica in replicas(admin))
     http.ok("POST", "/pause_generation", {"mode": "in_place"})
     yield
@@ -51,7 +51,7 @@ def together(http, admin, num):
 
 
 def start_all(http, admin, num, prompt="Story {}: once", **sampling):
-    """So many requests in the background, together."""
+    """Runs this many requests in the background, together."""
     with together(http, admin, num):
         return [http.start(prompt=prompt.format(i), **sampling) for i in range(num)]
 
@@ -61,7 +61,7 @@ def kind(answer):
 
 
 def wait_running(admin, num, waiting=0):
-    """Until so many requests decode, and so many at least wait."""
+    """Waits until this many requests decode, and at least this many wait."""
 
     def is_there():
         status = replicas(admin)
@@ -77,7 +77,7 @@ def wait_running(admin, num, waiting=0):
 
 
 def read_tensor(directory, name):
-    """From a checkpoint, by the format's own description: float32."""
+    """Read from a checkpoint, by the format's own description: float32."""
     with open(f"{directory}/model.safetensors", "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
         base = file.tell()

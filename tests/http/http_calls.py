@@ -1,6 +1,6 @@
-"""A tree's HTTP as its clients speak it: the standard library alone, a connection per call.
+"""A tree's HTTP as its clients use it: the standard library alone, a connection per call.
 
-Thread: any; each call is its own.
+Thread: any; each call has its own connection.
 """
 
 import concurrent.futures
@@ -56,7 +56,7 @@ class Http:
         return self.call("POST", path, body, **options)
 
     def ok(self, method, path, body=None, **options):
-        """Its answer must be 200."""
+        """Returns the body; the status must be 200."""
         answer = self.call(method, path, body, **options)
         assert answer.status == 200, (path, answer)
         return answer
@@ -82,7 +82,7 @@ class Http:
         return self.in_background(self.generate, *arguments, **options)
 
     def stream(self, prompt="Once upon a time", on_chunk=None, **sampling):
-        """Every chunk, cumulative; on_chunk(chunk) as each comes."""
+        """Every chunk, cumulative; calls on_chunk(chunk) for each."""
         connection = http.client.HTTPConnection(self.place, timeout=DEADLINE_S)
         try:
             body = {
@@ -106,14 +106,14 @@ class Http:
         finally:
             connection.close()
 
-    # ---- what it is doing ----
+    # ---- the tree's state ----
 
     def states(self):
         return self.ok("GET", "/server_info").json()["internal_states"]
 
 
 def finished(futures, timeout_s=DEADLINE_S):
-    """The results of all, in order."""
+    """The results of all calls, in order."""
     deadline = time.monotonic() + timeout_s
     return [future.result(max(0.01, deadline - time.monotonic())) for future in futures]
 

@@ -1,4 +1,4 @@
-"""HTTP as tests need it: whole answers, event streams, and bytes that no library would send."""
+"""HTTP for tests: whole answers, event streams, and bytes that no library would send."""
 
 import http.client
 import json
@@ -24,7 +24,7 @@ class Answer:
 
     @property
     def message(self):
-        """Of an error, in any dialect."""
+        """The message of an error, in any dialect."""
         error = self.json["error"]
         return error["message"] if isinstance(error, dict) else error
 
@@ -70,7 +70,7 @@ class Http:
         return answer.json
 
     def events(self, path, body):
-        """The data of each event of a stream, "[DONE]" not included, which must come."""
+        """The data of each event of a stream without the last, "[DONE]", which is required."""
         connection = self.connect()
         headers = {**self.headers, "Content-Type": "application/json"}
         connection.request("POST", path, body=json.dumps(body), headers=headers)
@@ -80,7 +80,7 @@ class Http:
         is_done = False
         for line in response:
             line = line.rstrip(b"\n")
-            if not line or line.startswith(b":"):  # a comment: why it waits
+            if not line or line.startswith(b":"):  # a comment: the reason for waiting
                 continue
             assert line.startswith(b"data: ") and not is_done, line
             if line == b"data: [DONE]":
@@ -91,7 +91,9 @@ class Http:
         connection.close()
 
     def named_events(self, path, body):
-        """The data of each event of a stream whose events have names, as the agents' dialects have: each its type's."""
+        """The data of each event of a stream whose events have names, as in the agents' dialects: a
+        name is the type of its data.
+        """
         connection = self.connect()
         headers = {**self.headers, "Content-Type": "application/json"}
         connection.request("POST", path, body=json.dumps(body), headers=headers)
@@ -121,7 +123,7 @@ class Raw:
         return self
 
     def read_all(self):
-        """To the end of the connection."""
+        """Reads to the end of the connection."""
         data = b""
         try:
             while block := self.socket.recv(65536):
@@ -203,7 +205,7 @@ class FrontEnd:
             self.wait_ready()
 
     def wait_ready(self):
-        """Until it has the tree; `http` is None where it could not start."""
+        """Returns once it has connected to the tree; `http` is None if it could not start."""
         with self._ready as ready:
             line = ready.readline()
         self.said = line.strip()

@@ -1,4 +1,4 @@
-"""How trainers read routed experts, each call made again by hand after the function that it names."""
+"""Trainers' own ways to read routed experts, each written again by hand from the named function."""
 
 import base64
 import io
@@ -24,7 +24,7 @@ def of_verl(text, num_layers, k):
 
 
 def of_vllm(text):
-    """vLLM's own clients (numpy_to_b64): an .npy file that names shape and dtype."""
+    """vLLM's own clients (numpy_to_b64): an .npy file that has shape and dtype."""
     return numpy.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False)
 
 

@@ -1,7 +1,8 @@
-"""A model that writes what a test wants: greedily, and token by token.
+"""A model whose output a test chooses, token by token, greedily.
 
-Its tokenizer has a token for each piece of each script. Its layers pass their input through, and its head
-has, for each token, the direction of the token before it: so each piece is followed by the next.
+Its tokenizer has a token for each piece of each script. Its layers pass their input through. For
+each token, its head points in the direction of the token before it, so each piece is followed by
+the next.
 """
 
 import contextlib
@@ -19,8 +20,10 @@ ONE, MINUS_ONE = 0x3F80, 0xBF80  # in bfloat16
 
 
 def write_scripted_model(directory, scripts):
-    """The model's directory, and each script's prompt: a token, given as input_ids. A script is a list of
-    pieces, none of them twice or in the vocabulary already; one that is given as a tuple, (piece,), is a special token."""
+    """The model's directory, and each script's prompt: a token, given as input_ids. A script is a
+    list of pieces, each of them once and not in the vocabulary yet; a piece given as a tuple,
+    (piece,), is a special token.
+    """
     contents, successors, prompts = [], {}, {}
     for name, pieces in scripts.items():
         first = EOS + 1 + len(contents)
@@ -41,7 +44,7 @@ def write_scripted_model(directory, scripts):
     head = numpy.zeros((vocab_size, hidden), numpy.uint16)
     for token, following in successors.items():
         if following == EOS:
-            continue  # several scripts end with it: below
+            continue  # several scripts end with it: see below
         head[following] = directions[token]
     last = [token for token, following in successors.items() if following == EOS]
     as_float = (directions[last].astype("<u4") << 16).view("<f4")
@@ -65,8 +68,9 @@ def write_scripted_model(directory, scripts):
 
 @contextlib.contextmanager
 def serve_scripts(scripts, chat_template=None):
-    """A tree that serves such a model, whose calls of tools are read as Hermes'; `prompts` has each script's. The
-    model's own chat template, if it is to have one."""
+    """A tree that serves such a model and reads calls of tools in Hermes' format; `prompts` has
+    each script's. The model's own chat template, if it is to have one.
+    """
     with short_directory() as path:
         model, prompts = write_scripted_model(path / "model", scripts)
         if chat_template is not None:

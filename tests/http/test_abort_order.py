@@ -1,5 +1,7 @@
-"""An abort ends the requests that came before it: they go to the tree by the data door and aborts by the admin
-door, and neither door may overtake the other. What the server has read before an abort never runs on."""
+"""An abort ends the requests that came before it. Requests go to the tree through the data door,
+aborts through the admin door, and neither door may overtake the other. A request that the server
+has read before an abort never runs on.
+"""
 
 import contextlib
 import json
@@ -16,14 +18,14 @@ DOORS = "tokenizer_proc"
 
 @pytest.fixture(autouse=True)
 def paused(http):
-    """So no request is over before its abort, however long that takes."""
+    """So no request ends before its abort, however late that comes."""
     assert http.post("/pause_generation", {"mode": "in_place"}).status == 200
     yield
     assert http.post("/continue_generation").status == 200
 
 
 class Line:
-    """A connection that is kept: one call after the other, each sent and read apart."""
+    """A kept connection: one call after another, each sent and read separately."""
 
     def __init__(self, http):
         self.connection = http.connect()
@@ -41,7 +43,7 @@ class Line:
 
 @contextlib.contextmanager
 def frozen(tree, name):
-    """Nothing sent to that process is read meanwhile; then all of it is there at once."""
+    """Delays everything sent to that process; it then arrives all at once."""
     tree.kill(name, signal.SIGSTOP)
     try:
         tree.wait_stopped(name)
@@ -59,13 +61,17 @@ def end_of(output):
 
 
 def was_read(http):
-    """What came to the server before has been read: it looks at its connections in the order of arrival."""
+    """The server has read everything that arrived before: it looks at its connections in the order
+    of arrival.
+    """
     for _ in range(2):
         assert http.get("/ping").status == 200
 
 
 def test_an_abort_right_behind_its_request_ends_it_or_came_first(http):
-    """By the count of vLLM's route: where it is 0 the request was not there yet, and the next one ends it."""
+    """By the count in the answer of vLLM's route: while it is 0 the request has not arrived, and
+    the next abort ends it.
+    """
     requests, aborts = Line(http), Line(http)
     for i in range(NUM_PAIRS):
         requests.send("/generate", body_of(f"pair-{i}"))
@@ -96,7 +102,7 @@ ABORTS = (
     ("/pause", {"mode": "abort"}),
     ("/update_weight_version", {"new_version": "x", "abort_all_requests": True}),
 )
-# What is asked for of a request's prompt takes a question to the tree before the request itself.
+# Some fields about a request's prompt make the server ask the tree before it sends the request.
 FIELDS = ({}, {"return_prompt_token_ids": True}, {"return_logprob": True, "logprob_start_len": 0})
 
 
@@ -116,14 +122,16 @@ def test_no_process_on_the_way_lets_an_abort_overtake(tree, http, process, path,
 
 
 def test_an_abort_reaches_what_the_tree_has_read_of_another_front_end(tree, http, front_end):
-    """Nothing orders what two front ends have sent and the doors have not read; what they have read is aborted."""
+    """Messages of two front ends that the doors have not read have no order; those that they have
+    read are aborted.
+    """
     other = front_end().http
     request, aborts = Line(other), Line(http)
     for body in ({"rid": "held"}, {"abort_all": True}):
         with frozen(tree, "scheduler_proc[0]"):
             request.send("/generate", body_of("held"))
             was_read(other)
-            # The same door answers it, behind the request.
+            # The same door answers it, after the request.
             assert other.post("/tokenize", {"prompt": "Once"}).status == 200
             aborts.send("/abort_request", body)
             was_read(http)

@@ -1,5 +1,7 @@
-"""Adapters on trees: loaded and replaced while requests run, over HTTP as SGLang, vLLM, SkyRL and prime-rl have it, and from
-Python. The reference is a checkpoint that has the same weights merged, which is exact for these adapters (lora_files.py)."""
+"""Adapters on trees: loaded and replaced while requests run, over HTTP in SGLang's, vLLM's, SkyRL's
+and prime-rl's form, and from Python. The reference is a checkpoint with the same weights merged,
+which is exact for these adapters (lora_files.py).
+"""
 
 import sys
 import threading
@@ -20,7 +22,7 @@ import pitstop  # noqa: E402  (after the path)
 
 PROMPT = "Once upon a time there was a little girl who lived in a house near the forest"
 GREEDY = {"temperature": 0, "ignore_eos": True}
-TOLERANCE = 2e-3  # of logprobs, fp32: the merged model rounds in another order, over thirty layers of roundings
+TOLERANCE = 2e-3  # of logprobs, fp32: the merged model rounds in another order, through thirty layers
 
 
 @pytest.fixture(scope="module")
@@ -138,10 +140,10 @@ def test_prefixes_are_of_one_version_of_one_adapter(http, files, references):
     assert cached(None) == 0 and cached(None) > 0
     assert cached("one") == 0, "the model's prefix is not the adapter's"
     assert cached("one") > 0
-    load(http, "one", files["two"][0])  # the name is another adapter now
+    load(http, "one", files["two"][0])  # the name means another adapter now
     assert cached("one") == 0, "the name is the same, the weights are not"
     assert_same(tokens_of(http, "one"), references["two"])
-    load(http, "one", files["two"][0])  # the very same weights again: another version all the same
+    load(http, "one", files["two"][0])  # the very same weights again: still a new version
     assert cached("one") == 0
 
 
@@ -268,7 +270,7 @@ def test_tensors_without_upsert_do_not_replace(http, files):
 
 @pytest.mark.skipif(torch_sender.torch is None, reason=torch_sender.REASON)
 def test_tensors_in_the_request_are_the_directorys_adapter(http, files, served, tmp_path):
-    """Of two patterns that match a module PEFT takes the first: the body's order is the configuration's."""
+    """Of two patterns that match a module PEFT takes the first: the configuration keeps the body's order."""
     torch = torch_sender.torch
     adapter = files["one"][2]
     config = config_of(alpha_pattern={"q_proj": 2, r"layers\.0\.self_attn\.q_proj": 64})

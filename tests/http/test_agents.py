@@ -1,5 +1,6 @@
-"""Tools by /v1/responses and /v1/messages, with the clients that agents have: calls told whole and streamed, and
-their results sent back. The model is one that writes what the test wants."""
+"""Calls of tools through /v1/responses and /v1/messages, with agents' clients: calls sent whole and
+streamed, and their results returned. The model writes the output that the test chooses.
+"""
 
 import json
 import re
@@ -17,7 +18,7 @@ SCRIPTS = {
     "silence": [],
 }  # fmt: skip
 CALLS = [("weather", {"city": "Paris", "days": 2}), ("time", {})]
-# The model writes the script that the first message names, and after a result its answer.
+# The model writes the script that the first message names, and its answer after a result.
 TEMPLATE = (
     "{% if messages[-1].role == 'tool' %}<script answer>"
     "{% else %}<script {{ messages[0].content }}>{% endif %}"
@@ -33,7 +34,7 @@ def scripted():
 
 @pytest.fixture
 def tree(scripted):
-    """In place of the folder's own: for `http`, `front_end`."""
+    """Replaces the folder's own fixture, for `http` and `front_end`."""
     return scripted
 
 
@@ -85,7 +86,7 @@ def test_a_streamed_message_is_the_same(anthropic_client, script):
 
 
 def test_a_round_of_messages_with_a_tool(anthropic_client):
-    """As an agent goes about it: what came is sent back as it came, with the results."""
+    """As agents do: the answer's blocks are sent back unchanged, with the results."""
     first = anthropic_client.messages.create(**message("two"))
     results = [
         {"type": "tool_result", "tool_use_id": block.id, "content": "noon"}
@@ -172,7 +173,7 @@ def test_a_streamed_response_is_the_same(openai_client, script):
 
 
 def test_a_round_of_responses_with_a_tool(openai_client):
-    """As an agent goes about it: nothing is kept here, so what came is sent back as it came, with the outputs."""
+    """As agents do: nothing is stored here, so the answer's items are sent back unchanged, with the outputs."""
     first = openai_client.responses.create(**response("two"))
     outputs = [
         {"type": "function_call_output", "call_id": item.call_id, "output": "noon"}
@@ -204,7 +205,7 @@ def test_a_call_that_is_cut_off_is_text_of_a_response(openai_client):
 
 
 def test_without_the_flag_a_call_is_text(front_end, tree):
-    """Both: as by /v1/chat/completions."""
+    """Both work as in /v1/chat/completions."""
     http = front_end().http
     body = {"max_tokens": 50, "messages": [{"role": "user", "content": "two"}], "tools": MESSAGE_TOOLS, **EXTRA}
     (block,) = http.post("/v1/messages", body).json["content"]

@@ -1,5 +1,7 @@
-"""What a request may not say, and all that it might have: allowed_token_ids, bad_words, logit_bias, ranks and logprobs of
-the whole vocabulary, on a live tree. What must result is worked out here with NumPy from whole distributions."""
+"""Bans and whole distributions: allowed_token_ids, bad_words, logit_bias, ranks and logprobs of the
+whole vocabulary, on a live tree. NumPy computes the expected results here from whole
+distributions.
+"""
 
 import numpy
 import pytest
@@ -121,8 +123,10 @@ def without(http, sequences, num_tokens, vocab_size):
 
 
 def test_bad_words_do_not_come(http, vocab_size):
-    """Words that the output has without them, of one token and of several. A word whose form after a space has another
-    number of tokens is banned at a text's start alone, as in vLLM: such a one shows nothing here."""
+    """Words that the output has without the ban, of one token and of several. A word that has
+    another number of tokens after a space is banned only at a text's start, as in vLLM: such a word
+    is no use here.
+    """
     free = complete(http, max_tokens=12, return_token_ids=True, ignore_eos=True)
     found = {}
     for num in (1, 2, 3):
@@ -156,7 +160,7 @@ def test_a_bias_may_be_of_any_size_and_for_every_token(http, vocab_size):
     assert complete(http, max_tokens=3, logit_bias=bias, return_token_ids=True)["token_ids"] == [17] * 3
 
 
-# By every route: where its fields of sampling are, and a body beside them.
+# For every route: the place of its sampling fields, and a body for the rest.
 DIALECTS = {
     "/v1/completions": (None, {"prompt": PROMPT, "max_tokens": 3}),
     "/v1/chat/completions": (None, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}),

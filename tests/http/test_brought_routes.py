@@ -1,5 +1,6 @@
-"""Routes that a request of /generate brings: the model follows them, over HTTP, over the bus, through updates of the
-router; and what is no route is refused by name."""
+"""Routes that a request of /generate brings: the model follows them, over HTTP, over the bus, and
+through updates of the router; invalid routes are refused by name.
+"""
 
 import base64
 import json
@@ -108,13 +109,13 @@ def test_P6_scoring_with_them_is_sampling_bit_for_bit_after_updates_of_the_route
     with_routes, answer = scored(http, tokens, routed_experts=as_int32(rows), return_routed_experts=True)
     assert with_routes == logprobs
     assert (of_slime(answer["meta_info"], len(tokens), LAYERS, K) == rows).all()
-    # Neither does it leave KV for others, nor take theirs.
+    # The request leaves no KV for others, and takes none of theirs.
     assert scored(http, tokens)[0] != logprobs
     assert scored(http, tokens, routed_experts=as_int32(rows))[0] == logprobs
 
 
 def test_P6_with_another_router_too_as_long_as_it_is_the_one_that_sampled(http, client):
-    """Weights that are not equal: those of the router's logits, of the brought experts."""
+    """Weights that are not equal: the brought experts' weights, from the router's logits."""
     client.update_weights(source=raw_source(own_router()), partial=True)
     tokens, logprobs, rows = sampled(http)
     with_routes, answer = scored(http, tokens, routed_experts=as_int32(rows))
@@ -137,7 +138,7 @@ def test_a_prompts_are_followed_and_the_output_is_routed(http, client):
         told = of_slime(answer["meta_info"], len(prompt) + 6, LAYERS, K)
         assert (told[:num] == routes[:num]).all()
         assert (told[num:, :, 0] % 2 == 0).all(), "a pair begins with its even expert, as ties say"
-    # A batch: each its own, or none.
+    # A batch: each request has its own routes, or none.
     answers = http.generate(
         input_ids=[prompt, prompt], max_new_tokens=2, temperature=0, ignore_eos=True, return_routed_experts=True,
         routed_experts=[as_int32(routes), None],

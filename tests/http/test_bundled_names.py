@@ -1,4 +1,4 @@
-"""A bundled model goes by its name over HTTP, as it does in commands."""
+"""A bundled model has the same name over HTTP as in commands."""
 
 
 def test_model_path_may_be_a_bundled_models_name(http, admin):

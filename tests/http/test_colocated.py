@@ -1,5 +1,6 @@
-"""The colocated cycle as trainers drive it: memory is given up, weights come back in many calls, none of which
-names a session, and nothing half-new is ever generated from."""
+"""The colocated cycle as trainers drive it: memory is released, the weights come back in many calls
+without a session, and no token is generated from half-new weights.
+"""
 
 import pytest
 from control_tree import BARD, STORIES, http  # noqa: F401
@@ -11,7 +12,7 @@ NUM_CALLS = 7
 
 
 def chunks(tensors, num):
-    """The tensors in so many calls, in their order."""
+    """The tensors in this many calls, in their order."""
     names = list(tensors)
     size = -(-len(names) // num)
     return [{name: tensors[name] for name in names[i : i + size]} for i in range(0, len(names), size)]
@@ -106,7 +107,7 @@ def test_calls_under_a_pause_are_one_update(http, tree, fresh):
     is_served(http, fresh, BARD)
 
 
-# The call that stops generation, and the call that lets it go on.
+# The call that pauses generation, and the call that continues it.
 WAYS = {
     "SGLang's pause": (("/pause_generation", {"mode": "in_place"}), "/continue_generation"),
     "AReaL's continue": (("/pause_generation", {"mode": "retract"}), "/areal_continue_generation"),

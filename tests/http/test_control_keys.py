@@ -1,4 +1,4 @@
-"""What the two keys open of control, and an end over HTTP."""
+"""Which control routes the two keys open, and shutdown over HTTP."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Clients that hold every connection there is leave the tree's own alone."""
+"""Clients that hold every connection of the server leave the tree's own connection alone."""
 
 import contextlib
 import signal
@@ -13,7 +13,7 @@ NUM_CLIENTS = 200
 
 @contextlib.contextmanager
 def crowd(port):
-    """So many connections as are taken, and more in the backlog; all are held."""
+    """As many connections as are accepted, and more in the backlog; all are held open."""
     with contextlib.ExitStack() as held:
         for _ in range(NUM_CLIENTS):
             connection = held.enter_context(socket.socket())

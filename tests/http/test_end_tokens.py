@@ -1,4 +1,6 @@
-"""Which tokens end an output: the tokenizer's, too, where the model's own files name another."""
+"""Tokens that end an output: the tokenizer's end token, too, if the model's own files name
+another.
+"""
 
 import json
 
@@ -12,7 +14,7 @@ from scripted_model import EOS, write_scripted_model
 
 @pytest.fixture(scope="module")
 def turns():
-    """A model that writes " One", an end of turn that tokenizer_config.json alone names, " two"."""
+    """A model that writes " One", an end of turn that only tokenizer_config.json names, " two"."""
     with short_directory() as place:
         model, prompts = write_scripted_model(place / "model", {"a": [" One", ("<turn>",), " two"]})
         path = place / "model" / "tokenizer_config.json"
@@ -29,7 +31,7 @@ def test_the_tokenizers_end_token_ends_a_chat(turns):
     (choice,) = http.ok("POST", "/v1/chat/completions", body).json()["choices"]
     assert choice["message"]["content"] == " One"
     assert choice["finish_reason"] == "stop"
-    assert choice["stop_reason"] is None  # as the model's own: no stop token of the request
+    assert choice["stop_reason"] is None  # like the model's own: not a stop token of the request
 
 
 def test_a_request_may_go_on_past_it(turns):

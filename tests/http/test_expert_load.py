@@ -1,5 +1,6 @@
-"""The load of experts: counts in `status`, four numbers per layer in /metrics, a heat map on the status page. The expected
-counts are those of the routes that requests returned."""
+"""The load of experts: counts in `status`, four numbers per layer in /metrics, a heat map on the
+status page. The expected counts are those of the routes in the answers.
+"""
 
 import http.client
 import json
@@ -36,7 +37,7 @@ def served(request, tmp_path_factory):
 
 
 class Counted:
-    """Runs requests and counts what their routes say."""
+    """Runs requests and counts their routes."""
 
     def __init__(self, tree):
         self.http, self.client = Http(tree.url), pitstop.Client(tree.run_dir)
@@ -57,7 +58,7 @@ class Counted:
         return self.client.status().get("expert_load")
 
     def is_told(self):
-        """A step reports what it counted with all before it, once a second."""
+        """A step reports its counts, with all before it, once a second."""
         self.run(4, 1)
         load = self.load()
         return load is not None and load["tokens"] == self.expected.tolist()
@@ -73,7 +74,7 @@ def test_counts_are_those_of_the_routes(served):
     assert (load["layers"], load["num_experts"]) == (LAYERS, NUM_EXPERTS)
     assert sum(load["tokens"][DENSE]) == 0 and min(map(sum, load["tokens"][:DENSE])) > 0
 
-    # Nothing runs: all three say the same.
+    # No request runs: all three have the same counts.
     expected = counted.expected
     lines = counted.http.get("/metrics").body.decode().splitlines()
     sample = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}

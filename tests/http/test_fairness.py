@@ -1,4 +1,4 @@
-"""Two HTTP clients of one tree: neither waits for all that the other has asked for."""
+"""Two HTTP clients of one tree: neither waits for all requests of the other."""
 
 import contextlib
 import json
@@ -36,8 +36,10 @@ class Greedy(threading.Thread):
 
 
 def finished_before(tree, headers):
-    """How many of a greedy client's requests it has seen end while one of another client, who asked last, waits, and
-    how many tokens the tree has emitted by then. Both ask under a pause, so that nobody is served for being quick."""
+    """How many of a greedy client's requests end while one of another client, which came last,
+    waits; and how many tokens the tree has emitted by then. Both send under a pause, so that speed
+    is no advantage.
+    """
     greedy = Greedy(tree.url, headers[0])
     other = Http(tree.url, headers[1])
     with contextlib.ExitStack() as ends:
@@ -86,7 +88,7 @@ def test_a_client_waits_for_its_turn_only(served, headers):
 
 
 def test_with_fcfs_it_waits_for_all_that_came_before(served):
-    """By what the tree has emitted: a client may be slow to read."""
+    """Judged by the tree's emitted tokens: a client may be slow to read."""
     _, num_tokens = finished_before(served("--scheduling", "fcfs"), ({}, {}))
     assert num_tokens > (MANY - NUM_RUNNING) * NUM_NEW
 

@@ -1,5 +1,6 @@
-"""Calls of tools that a request forces: the answer begins with one, by every route of chats and in every format. The
-model is one that writes what the test wants after the beginning of a call."""
+"""Calls of tools that a request forces: the answer begins with one, on every route of chats and in
+every format. The model writes the output that the test chooses after the beginning of a call.
+"""
 
 import json
 
@@ -7,7 +8,8 @@ import pytest
 
 from scripted_model import serve_scripts
 
-# What each format begins a call with, of a function by its name and of any; and how the model goes on.
+# The beginning of a call in each format, of a function by its name and of any; and the model's
+# continuation.
 SCRIPTS = {
     "hermes": ['<tool_call>\n{"name": "weather", "arguments":', ' {"city": "Par', 'is"}}\n</tool_call>', " And so."],
     "hermes_any": ['<tool_call>\n{"name":', ' "weather", "arguments": {"city": "Paris"}}</tool_call>',
@@ -29,7 +31,7 @@ def scripted():
 
 @pytest.fixture
 def tree(scripted):
-    """In place of the folder's own: for `http`, `front_end`."""
+    """Replaces the folder's own fixture, for `http` and `front_end`."""
     return scripted
 
 
@@ -64,7 +66,7 @@ def named(path, name="weather"):
 
 
 def said(path, answer):
-    """[(name, arguments) or text], and what ended it."""
+    """[(name, arguments) or text], and the finish reason."""
     assert answer.status == 200, answer
     if path == CHAT:
         (choice,) = answer.json["choices"]
@@ -91,7 +93,7 @@ ENDS = {CHAT: "tool_calls", RESPONSES: "completed", MESSAGES: "tool_use"}
 
 @pytest.fixture(params=["hermes", "llama3", "mistral"])
 def server(request, http, front_end):
-    """Of one that looks for each format."""
+    """The flag of a server that reads each format."""
     return http if request.param == "hermes" else front_end("--tool-call-parser", request.param).http
 
 
@@ -128,7 +130,7 @@ def test_a_stream_tells_the_same(http):
 
 
 def test_the_beginning_is_of_the_prompt_and_the_rest_the_models(http, tree):
-    """So what was sampled is told from what was not, by its tokens and by what they cost."""
+    """Sampled tokens and forced ones are told apart by token ids and by logprobs."""
     free = http.post(CHAT, chat_body("auto", max_tokens=1, return_token_ids=True)).json
     whole = http.post(CHAT, chat_body(named(CHAT), return_token_ids=True, logprobs=True)).json
     opening = tree.prompts["hermes"][0] + 1

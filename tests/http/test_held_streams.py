@@ -1,7 +1,8 @@
-"""Many streams at once, each its own, while generation is paused and control routes are asked.
+"""Many streams at once, each with its own output, while generation is paused and control routes are
+called.
 
-The benchmark is the test: it holds streams open, replaces those that end, and compares each with what
-its prompt gives alone. `bench/README.md` has what 2,000 of them for a minute come to.
+The benchmark is the test: it holds streams open, replaces those that end, and compares each with
+the output of its prompt alone. `bench/README.md` has the results of 2,000 of them for a minute.
 """
 
 import json
@@ -23,5 +24,5 @@ def test_no_stream_is_lost_and_none_is_given_anothers(tmp_path):
     result = json.loads(report.read_text())
     assert (result["lost"], result["mixed"]) == (0, 0), done.stdout
     assert result["finished"] >= STREAMS
-    assert result["open_min"] >= STREAMS - 1  # but for the one that is being replaced
+    assert result["open_min"] >= STREAMS - 1  # except the one that is being replaced
     assert result["poll_ms"]["count"] > 0 and result["pause_ms"]["count"] > 0

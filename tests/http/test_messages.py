@@ -31,7 +31,7 @@ def client(http):
         yield client
 
 
-# What a client sends in extra_body, as its newer versions have no parameter of these names.
+# Fields that a client sends in extra_body, as its newer versions have no parameters of these names.
 def asked(**more):
     body = {"model": "stories", "max_tokens": 6, "messages": ASKED, "extra_body": {"temperature": 0}}
     return {**body, **more}
@@ -114,7 +114,7 @@ def test_a_stop_sequence_is_named(client):
 
 
 def test_the_conversation_is_the_templates(http):
-    """System, turns with blocks, a call and its result: as the same chat in OpenAI's shape."""
+    """System, turns with blocks, a call and its result: equal to the same chat in OpenAI's shape."""
     body = {
         "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
         "tools": [{**TOOL, "cache_control": {"type": "ephemeral"}}],
@@ -292,7 +292,7 @@ def test_the_client_counts(client):
 def test_the_clients_key_opens_the_route(front_end, tree):
     anthropic = pytest.importorskip("anthropic", reason="the package index could not be reached")
     url = front_end(env={"PITSTOP_API_KEY": "api-secret"}).http.url
-    # Its own header, x-api-key; and the other one that it has.
+    # Its own header, x-api-key; and its other one.
     for named in ({"api_key": "api-secret"}, {"auth_token": "api-secret"}):
         with anthropic.Anthropic(base_url=url, max_retries=0, **named) as client:
             assert client.messages.create(**asked()).usage.output_tokens == 6
@@ -303,7 +303,7 @@ def test_the_clients_key_opens_the_route(front_end, tree):
 
 
 def test_a_client_that_leaves_a_stream_ends_it(client, wait_for_open):
-    # So many that it cannot end by itself in time.
+    # So many tokens that it cannot end by itself in time.
     body = {"temperature": 0, "ignore_eos": True}
     with client.messages.stream(**asked(max_tokens=900, extra_body=body)) as stream:
         next(iter(stream))

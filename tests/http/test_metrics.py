@@ -1,4 +1,4 @@
-"""/metrics, and what routers ask of load."""
+"""/metrics, and the load that routers ask for."""
 
 import re
 import threading
@@ -39,11 +39,11 @@ def value(found, name, *labels):
 
 
 def exposition(http, admin):
-    """/metrics of a tree that has something to say in every family: requests, a pause, an update."""
+    """/metrics of a tree with samples in every family: requests, a pause, an update."""
     body = {"prompt": "Once", "max_tokens": 3, "stream": True}
     assert http.post("/v1/completions", body).status == 200
     source = {"kind": "disk", "path": str(ROOT / "launch/models/stories")}
-    # What a label may hold, and what would end it if it were not escaped.
+    # Characters that a label may hold, and that would end it without escapes.
     assert admin.call("update_weights", update={"source": source, "label": 'step "7" \\ one'})["ok"]
     admin.call("pause_generation", mode="in_place")
     try:
@@ -56,7 +56,7 @@ def test_prometheus_reads_every_line(http, admin):
     parser = pytest.importorskip("prometheus_client.parser")
     text = exposition(http, admin)
     families = list(parser.text_string_to_metric_families(text))
-    names = [family.name for family in families]  # of a counter without its _total
+    names = [family.name for family in families]  # a counter without its _total
     assert sorted(names) == sorted(set(names)), "a family twice"
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert sum(len(family.samples) for family in families) == len(lines)
@@ -66,7 +66,9 @@ def test_prometheus_reads_every_line(http, admin):
 
 
 def test_the_strict_parser_of_openmetrics_reads_it_too(http, admin):
-    """It refuses what Prometheus overlooks: families that clash, samples apart, bad histograms."""
+    """OpenMetrics' parser refuses what Prometheus' overlooks: families that clash, separated
+    samples, bad histograms.
+    """
     parser = pytest.importorskip("prometheus_client.openmetrics.parser")
     # OpenMetrics names a counter's family without the suffix, and ends with a line of its own.
     text = re.sub(r"(?m)^# (HELP|TYPE) (\S+)_total ", r"# \1 \2 ", exposition(http, admin)) + "# EOF\n"
@@ -104,7 +106,7 @@ def test_a_stream_is_timed_token_by_token(http):
         return value(after, name) - value(before, name)
 
     assert grown("vllm:time_to_first_token_seconds_count") == 1
-    # Tokens that came together with the first one have no time of their own.
+    # Tokens that arrived together with the first one have no time of their own.
     assert 0 <= grown("vllm:inter_token_latency_seconds_count") <= 6
     assert grown("sglang:e2e_request_latency_seconds_count") == 1
 
@@ -202,7 +204,7 @@ def test_a_streams_decoding_is_timed_as_a_whole_and_by_token(http):
     before = samples(http)
     body = {"prompt": "Once", "max_tokens": 5, "ignore_eos": True}
     http.post("/v1/completions", {**body, "stream": True})
-    http.post("/v1/completions", body)  # of which the end alone is seen
+    http.post("/v1/completions", body)  # of which only the end is seen
     after = samples(http)
     for name in names:
         assert value(after, name + "_count") - value(before, name + "_count") == 1

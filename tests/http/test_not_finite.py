@@ -1,7 +1,7 @@
-"""Models whose numbers overflow, each in its own way: no token, score or page is made of them.
+"""Models whose numbers overflow, each in its own way: no token, score or page comes from them.
 
-The bundled model with an untied head, and a change to one tensor. What a healthy model says beside a
-request that ends is compared bit for bit with what it says alone.
+The bundled model with an untied head, and a change to one tensor. A healthy model's outputs beside
+a request that ends are compared bit for bit with its outputs alone.
 """
 
 import pytest
@@ -24,8 +24,8 @@ from overflowing import (
 from places import short_directory
 from process_tree import live_tree
 
-# What is changed, and what a request is told: of its first token that is not finite if nobody wants
-# its logits, and of the first whose logits are wanted.
+# The change, and the errors: of the request's first token that is not finite if its logits are not
+# asked for, and of the first whose logits are.
 EVERYWHERE = {
     "an input norm that overflows": all_of("model.layers.2.input_layernorm.weight", HUGE),
     "a post norm that overflows": all_of("model.layers.1.post_attention_layernorm.weight", HUGE),
@@ -140,7 +140,7 @@ def test_P6_neighbours_of_a_request_that_ends_have_the_bits_that_they_have_alone
     prompts = [[(31 * i + 7 * j) % 70 for j in range(1, 30)] for i in range(4)]
     alone = [server.ask(p, seed=i, **healthy) for i, p in enumerate(prompts)]
     bad = [*PROMPT[:9], BAD_TOKEN, *PROMPT[9:]]
-    for round in range(3):  # pages of the first round's bad requests are written to again
+    for round in range(3):  # pages of the first round's failed requests are written again
         rids = []
         for i, prompt in enumerate(prompts):
             rids.append(server.door.start(prompt, seed=i, **healthy))
@@ -165,7 +165,7 @@ def test_P9_no_page_of_such_a_pass_is_shared(server):
 
 
 def test_what_edits_and_temperature_make_infinite_is_told_apart(server):
-    """Finite logits of 1e37, and a temperature that makes infinities of them."""
+    """Finite logits of 1e37, and a temperature that turns them into infinities."""
     epoch = server.serve(times("model.norm.weight", 2.0**121))
     assert server.ask().finish["reason"] == "length"
     for fields in ({"seed": 1}, {"seed": 1, "top_p": 0.5}, {"seed": 1, "logit_bias": {3: 1.0}}):

@@ -1,5 +1,6 @@
-"""A trainer whose call is refused by this server, and which does not look at answers, continues: the version
-would lack what the call brought, so none is made, and the continue says so."""
+"""A trainer ignores that this server refused its call, and continues. The version would lack that
+call's tensors, so none is made, and the answer to the continue says so.
+"""
 
 import socket
 import urllib.parse
@@ -10,7 +11,7 @@ from test_colocated import chunks, fresh, is_served, on_stories, status  # noqa:
 from trainers import broadcast, load, sglang_group
 
 TREE_FLAGS = ("--tp", 2)
-BODY_BYTES_MAX = 32 << 20  # of http_proc, by default
+BODY_BYTES_MAX = 32 << 20  # http_proc's default
 REFUSED = (
     ("/update_weights_from_tensor", b"{nope", 400),
     ("/update_weights_from_tensor", b'{"serialized_named_tensors": 5}', 400),
@@ -36,7 +37,7 @@ def send_half(http, group):
 
 
 def post_head_of_too_much(tree, path):
-    """The status that a body of more than BODY_BYTES_MAX is answered with, which is before it is sent."""
+    """The status for a body of more than BODY_BYTES_MAX, which comes before the body is sent."""
     address = urllib.parse.urlsplit(tree.url)
     with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
         head = f"POST {path} HTTP/1.1\r\nhost: {address.netloc}\r\ncontent-length: {BODY_BYTES_MAX + 1}\r\n\r\n "

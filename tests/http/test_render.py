@@ -1,4 +1,4 @@
-"""vLLM's render routes: what comes of them runs as the request itself would."""
+"""vLLM's render routes: their results run as the request itself would."""
 
 MESSAGES = [{"role": "user", "content": "Tell me of a cat."}]
 SAMPLING = {

@@ -52,7 +52,7 @@ def test_a_response_is_the_assistants_turn(http):
     version = http.get("/weight_version").json
     (span,) = answer["weight_version_spans"]
     assert (span["epoch"], span["digest"], span["end"]) == (version["weight_epoch"], version["weight_digest"], 6)
-    # What it was asked for comes back, as it is served.
+    # The answer repeats the request's fields, as they are served.
     assert answer["metadata"] == {"run": "7"} and answer["user"] == "me"
     assert answer["store"] is False and answer["previous_response_id"] is None
     assert answer["temperature"] == 0 and answer["tools"] == [] and answer["max_output_tokens"] == 6
@@ -62,12 +62,12 @@ def test_openais_client_reads_it(client):
     response = client.responses.create(**{**GREEDY, "instructions": "Be brief.", "tools": [TOOL]})
     assert response.output_text and response.status == "incomplete"
     assert response.instructions == "Be brief." and response.tools[0].name == "weather"
-    assert response.tools[0].strict is False  # nothing holds arguments to a schema
+    assert response.tools[0].strict is False  # arguments are not held to a schema
     assert response.usage.output_tokens == 6
     assert response.weight_version_spans[0]["end"] == 6
 
 
-# Ends by itself, as OpenAI's helper has no final response of one that is cut.
+# Ends by itself, as OpenAI's helper returns no final response for one that is cut.
 WHOLE = {**GREEDY, "max_output_tokens": 60, "extra_body": {"stop": ["."]}}
 
 
@@ -94,7 +94,7 @@ def test_a_stream_is_the_events_of_the_api(http):
         + ["output_text.delta"] * num_deltas
         + ["output_text.done", "content_part.done", "output_item.done", "incomplete"]
     )
-    assert num_deltas > 0  # what a slow reader finds waiting comes as one
+    assert num_deltas > 0  # events that wait for a slow reader are joined
     created, added, part = events[0]["response"], events[2]["item"], events[3]["part"]
     assert created["status"] == "in_progress" and created["output"] == [] and created["usage"] is None
     assert added["status"] == "in_progress" and added["content"] == [] and part["text"] == ""
@@ -122,7 +122,7 @@ def test_the_texts_logprobs_are_the_chats(http, num_top):
     (done,) = [event["logprobs"] for event in events if event["type"] == "response.output_text.done"]
     assert done == events[-1]["response"]["output"][0]["content"][0]["logprobs"] == expected
     told = sum(deltas, [])
-    assert told == expected[: len(told)] and len(told) >= 1  # a last token without text is told with the end
+    assert told == expected[: len(told)] and len(told) >= 1  # a last token without text comes with the end
 
 
 def test_openais_client_reads_logprobs(client):
@@ -133,7 +133,7 @@ def test_openais_client_reads_logprobs(client):
 
 
 def test_the_conversation_is_the_templates(http):
-    """Instructions, items of each kind, a call and its output: as the same chat."""
+    """Instructions, items of each kind, a call and its output: equal to the same chat."""
     items = [
         {"role": "developer", "content": "In English."},
         {"role": "user", "content": "How is it?"},
@@ -279,7 +279,7 @@ def test_what_is_no_json_is_refused_cheaply(http, bytes_):
 
 
 def test_a_client_that_leaves_a_stream_ends_it(client, wait_for_open):
-    # So many that it cannot end by itself in time.
+    # So many tokens that it cannot end by itself in time.
     asked = {**GREEDY, "max_output_tokens": 900, "extra_body": {"ignore_eos": True}}
     with client.responses.stream(**asked) as stream:
         for event in stream:

@@ -1,4 +1,6 @@
-"""return_routed_experts of /generate, on trees of experts: read as slime reads it, complete whatever happens."""
+"""return_routed_experts of /generate, on trees with experts: read as slime reads it, complete after
+pauses, updates and retractions.
+"""
 
 import base64
 import json
@@ -26,7 +28,7 @@ GREEDY = {"temperature": 0, "ignore_eos": True}
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["tp1", "tp2"])
 def served(request, tmp_path_factory):
-    """A tree of experts, and the directory of the weights that it may be updated to."""
+    """A tree with experts, and the directory of the weights for its updates."""
     place = tmp_path_factory.mktemp("models")
     models = [write_experts(place / str(seed), upcycled(seed)) for seed in (1, 2)]
     flags = ("--model", models[0], "--tp", request.param, "--compute", "fp32", "--page-size", 4)
@@ -85,7 +87,7 @@ def test_rows_are_what_transformers_chooses(tp, tmp_path):
             answer = Http(tree.url).generate(input_ids=golden["ids"], max_new_tokens=0, return_routed_experts=True)
             rows = rows_of(answer["meta_info"], num_layers, k)
             expected = numpy.array(golden["routes"])[:-1]
-            is_clear = numpy.array(golden["gaps"])[:-1] > 2e-4  # the logits of both err by 1e-4
+            is_clear = numpy.array(golden["gaps"])[:-1] > 2e-4  # logits of both have errors of 1e-4
             assert rows.shape == expected.shape
             assert (rows[is_clear] == expected[is_clear]).all()
 
@@ -103,7 +105,7 @@ def test_P6_rows_are_the_same_however_they_come(http, client):
     assert again["output_ids"] == answer["output_ids"]
     assert (rows_again == rows).all()
     assert again["meta_info"]["cached_tokens"] == 0
-    # The turn after: new rows alone, and the cache serves what lies before them.
+    # The next turn: only new rows; the tokens before them come from the cache.
     held = len(rows) - 3
     whole = answer["prompt_token_ids"] + answer["output_ids"]
     later = http.generate(

@@ -1,5 +1,6 @@
-"""Routed experts in the answers of completions, chats, vLLM's generate and SkyRL's: as each engine's trainers read them,
-and the same rows as /generate's."""
+"""Routed experts in the answers of completions, chats, vLLM's generate and SkyRL's: in the form
+that each engine's trainers read, and the same rows as /generate's.
+"""
 
 import json
 
@@ -32,7 +33,9 @@ def http(model):
 
 @pytest.fixture(scope="module", params=["npy", "envelope"])
 def telling(request, model):
-    """A tree whose answers have routes unasked, where those of vLLM with its flag have them; and their form."""
+    """A tree whose answers have routes without a request for them, where vLLM's have them with its
+    flag; and the flag's form.
+    """
     flags = ("--port", "0", "--model", model, "--compute", "fp32", "--return-routed-experts", request.param)
     with short_directory() as path, live_tree(path / "tree", *flags) as tree:
         yield Http(tree.url), request.param

@@ -1,5 +1,6 @@
-"""Other people's routers, unmodified, before two trees: each serves, keeps its place through a pause and an
-update, and can be ended without cutting a request that the router has given it."""
+"""Other projects' routers, unmodified, before two trees: each serves, keeps its place through a
+pause and an update, and can be ended without cutting a request that a router has sent it.
+"""
 
 import os
 import socket
@@ -28,7 +29,7 @@ def free_port():
 
 @pytest.fixture
 def trees(place):
-    """Two, each with HTTP of its own."""
+    """Two trees, each with HTTP of its own."""
     started = []
     try:
         for i in range(2):
@@ -134,7 +135,7 @@ def num_open(trees):
 
 
 def all_open(router, trees, num):
-    """So many long requests, none of which is over before all are open."""
+    """This many long requests, none of which ends before all are open."""
     for tree in trees:
         assert Http(tree.url).post("/pause_generation", {"mode": "in_place"}).status == 200
     calls = Calls(router, num, max_tokens=600)
@@ -175,7 +176,7 @@ def test_a_tree_that_is_drained_cuts_no_request_and_the_other_serves_on(router, 
 
 
 def test_requests_of_a_tree_that_dies_are_made_again_by_the_other(router, trees):
-    """Whole ones: of a stream the client has had a part."""
+    """Whole requests only: a stream's client already has a part of it."""
     calls = all_open(router, trees, 8)
     trees[0].kill("http_proc")
     for answer in calls.join():

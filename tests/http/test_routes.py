@@ -1,4 +1,4 @@
-"""docs/http.md has the routes as they are."""
+"""docs/http.md lists the routes as they are."""
 
 import re
 import subprocess

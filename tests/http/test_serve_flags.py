@@ -1,4 +1,4 @@
-"""What `pitstop serve` is told about HTTP reaches its front end."""
+"""Flags of `pitstop serve` about HTTP reach its front end."""
 
 import re
 import subprocess

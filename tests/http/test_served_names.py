@@ -1,4 +1,6 @@
-"""What a model is called: any of its names is taken, another is 404 and never answered by the base model."""
+"""A model's names: any of them is accepted; another is 404, and the base model never answers for
+it.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What clients make the server hold is bounded, and costs nobody else anything."""
+"""The memory that clients make the server hold is bounded, and other clients do not notice."""
 
 import json
 import resource
@@ -88,7 +88,7 @@ def test_bodies_that_do_not_end_are_held_together_up_to_the_limit(front_end):
     begun = CHUNKED + b"%x\r\n" % (3 * MIB) + b" " * (3 * MIB)
     held = [server.http.raw().send(begun) for _ in range(3)]
     answered, _, _ = select.select([raw.socket for raw in held], [], [], DEADLINE_S)
-    assert len(answered) == 1  # whichever came to the limit
+    assert len(answered) == 1  # either one may reach the limit first
     assert answered[0].recv(100).startswith(b"HTTP/1.1 503 ")
     for raw in held:
         raw.close()
@@ -97,7 +97,7 @@ def test_bodies_that_do_not_end_are_held_together_up_to_the_limit(front_end):
 
 
 def test_a_body_is_let_go_of_once_its_prompts_are_on_their_way(front_end, http, wait_for_open):
-    """Paused in place, requests stay: their bodies together would be more than the limit."""
+    """Requests stay, as generation is paused in place: their bodies together would exceed the limit."""
     server = front_end("--held-bytes-max", 8 * MIB)
     assert http.post("/pause_generation", {"mode": "in_place"}).status == 200
     body = native({"text": "Once", "max_new_tokens": 1})
@@ -113,15 +113,15 @@ def test_a_body_is_let_go_of_once_its_prompts_are_on_their_way(front_end, http, 
 
 
 def test_memory_that_runs_out_costs_one_connection(front_end):
-    server = front_end(env={"MALLOC_ARENA_MAX": "1"})  # others would have room of their own
+    server = front_end(env={"MALLOC_ARENA_MAX": "1"})  # threads with arenas of their own would find room
     with open(f"/proc/{server.process.pid}/status", encoding="utf-8") as status:
         kib = next(int(line.split()[1]) for line in status if line.startswith("VmSize"))
     limit = kib * 1024 + 2 * MIB
     resource.prlimit(server.process.pid, resource.RLIMIT_AS, (limit, limit))
-    with server.http.raw() as raw:  # a body within the server's limits, and more than there is
+    with server.http.raw() as raw:  # a body within the server's limits, but beyond its memory
         raw.send(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (30 * MIB))
         send_what_is_taken(raw, b" " * (5 * MIB))
-        answer = raw.read_all()  # none: closed with bytes unread, the kernel threw it away
+        answer = raw.read_all()  # none: the server closed with bytes unread, and the kernel discarded the answer
     assert not answer or answer.startswith(b"HTTP/1.1 500 "), answer
     assert server.http.generate(text="Once", max_new_tokens=2)["output_ids"]
     assert server.process.poll() is None

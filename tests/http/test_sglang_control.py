@@ -1,6 +1,7 @@
-"""SGLang's acceptance scenarios about control, on a live tree. Numbers are those of the scenario list
-in its interface's specification; those about several GPUs and about other groups of routes are
-elsewhere or nowhere."""
+"""SGLang's acceptance scenarios about control, on a live tree. The numbers are those of the
+scenario list in its interface's specification. Scenarios about several GPUs and about other groups
+of routes are in other files or not tested.
+"""
 
 import pathlib
 import re
@@ -108,7 +109,7 @@ def test_scenarios_2_9_12_14_an_update_under_a_pause_ends_no_request(http, admin
 
 
 def test_a_flush_that_could_not_be_is_refused_before_anything_is_updated(http, admin):
-    """In SGLang it is tried after the update, and its failure kills the server."""
+    """SGLang flushes after the update, and a failing flush kills the server."""
     request = http.start(max_new_tokens=LONG)
     wait_running(admin, 1)
     http.ok("POST", "/pause_generation", {"mode": "in_place"})
@@ -181,7 +182,7 @@ def test_scenario_17_a_disk_update_under_retract_splits_spans(http, admin):
 
 @pytest.mark.parametrize("fields", ({}, {"abort_all_requests": False}))
 def test_scenario_18_a_label_changed_in_place_aborts_nothing(http, admin, fields):
-    """Also without the field, where SGLang would abort: that was not asked for."""
+    """Also without the field, where SGLang would abort requests without being asked."""
     http.ok("POST", "/update_weight_version", {"new_version": "a"})
     request = http.start(max_new_tokens=LONG)
     wait_running(admin, 1)
@@ -200,7 +201,7 @@ def test_update_weight_version_with_abort_all_requests_ends_what_is_open(http, a
 
 
 def test_P3_an_update_without_a_label_keeps_no_other_versions(http):
-    """SGLang does, and no trainer relies on it; the name would be one of other weights."""
+    """SGLang keeps the label, and no trainer relies on that: it would name other weights."""
     update(http, BARD, weight_version="p1")
     assert "updated to" not in update(http, STORIES).json()["message"]
     version = http.ok("GET", "/get_weight_version").json()
@@ -244,7 +245,7 @@ def test_scenario_21_requests_aborted_while_retracted_report_their_spans(http, a
 
 
 def test_scenario_25_an_abort_while_paused_in_place_is_answered_at_once(http, admin):
-    """SGLang answers it after the continue."""
+    """SGLang answers only after the continue."""
     request = http.start(rid="paused-25", max_new_tokens=LONG)
     wait_running(admin, 1)
     http.ok("POST", "/pause_generation", {"mode": "in_place"})
@@ -333,7 +334,7 @@ def test_flush_is_refused_in_place_and_done_under_retract(http, admin):
 
 
 def measured_mib(tree):
-    """Physical memory of the workers' own pages, as the kernel counts it."""
+    """Physical memory of the workers' own pages, by the kernel's count."""
     kib = 0
     for pid in tree.pids("tp_worker"):
         text = pathlib.Path(f"/proc/{pid}/status").read_text()
@@ -446,7 +447,7 @@ def test_scenario_40_abort_all_ends_running_and_queued_requests(http, admin):
 
 @pytest.mark.parametrize("body", [None, {}, {"rid": "other"}])
 def test_an_abort_may_stand_in_the_query(http, admin, body):
-    """It was answered with 200, and aborted nobody."""
+    """Answered with 200, and no request was aborted."""
     requests = start_all(http, admin, 2, max_new_tokens=LONG)
     wait_running(admin, 2)
     assert http.post("/abort_request?abort_all=true", body).status == 200

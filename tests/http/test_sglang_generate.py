@@ -1,4 +1,6 @@
-"""SGLang's /generate on a live tree: shapes, framing, semantics. The bus is the other witness."""
+"""SGLang's /generate on a live tree: shapes, framing, semantics. The bus gives the expected
+outputs.
+"""
 
 import pytest
 
@@ -49,7 +51,7 @@ def test_samples_are_grouped_by_prompt_and_have_ids_of_their_own(http):
 
 
 def test_samples_compute_their_prompt_once(http, door):
-    """SGLang runs a prefill of it first, for the same end."""
+    """SGLang first runs a prefill of it, with the same result."""
     prompt = list(range(300, 700))
     items = http.generate(input_ids=prompt, max_new_tokens=2, n=4)
     cached = sorted(item["meta_info"]["cached_tokens"] for item in items)
@@ -157,7 +159,7 @@ def test_a_stop_token_is_matched_and_kept_in_the_ids(http):
     assert answer["output_ids"] == ids
     assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": ids[2]}
     assert answer["meta_info"]["completion_tokens"] == 3
-    # SGLang's ignore_eos stands for every stop by token.
+    # SGLang's ignore_eos disables every stop by token.
     going = http.generate(
         text=PROMPT, max_new_tokens=9, temperature=0, stop_token_ids=[ids[2]], ignore_eos=True
     )
@@ -173,7 +175,7 @@ def stream_body(**body):
 def test_events_are_cumulative(http):
     whole = http.generate(text=PROMPT, max_new_tokens=200, temperature=0, ignore_eos=True, return_logprob=True)
     events = list(http.events("/generate", stream_body(return_logprob=True)))
-    assert events  # how many is the reader's speed
+    assert events  # the number depends on the reader's speed
     for event in events:
         count = event["meta_info"]["completion_tokens"]
         assert event["output_ids"] == whole["output_ids"][:count]
@@ -210,7 +212,7 @@ def test_a_batch_streams_with_indices(http):
 
 def test_stream_interval_leaves_events_out(http):
     events = list(http.events("/generate", stream_body(stream_interval=5, max_new_tokens=40)))
-    assert 1 <= len(events) <= 10  # those that were ready together came together
+    assert 1 <= len(events) <= 10  # events that were ready together came together
     assert events[-1]["meta_info"]["completion_tokens"] == 40
 
 
@@ -237,7 +239,9 @@ def test_one_bad_prompt_refuses_the_batch_and_is_named(http, wait_for_open, body
 
 @pytest.mark.parametrize("body", BAD_PROMPTS.values(), ids=BAD_PROMPTS)
 def test_one_bad_prompt_ends_a_stream_of_the_batch_and_is_named(http, wait_for_open, body):
-    """The good prompt may have a token before the tree has refused the bad one: then the error is an event."""
+    """The good prompt may have a token before the tree has refused the bad one: then the error
+    comes as an event.
+    """
     answer = http.post("/generate", {**body, "stream": True})
     assert answer.status in (200, 400) and b"prompt 1 of 2 (the first is 0): " in answer.body, answer
     wait_for_open(0)
@@ -304,7 +308,7 @@ def test_unknown_members_and_odd_types_are_taken_as_sglang_takes_them(http):
 
 
 def test_events_that_are_joined_lose_nothing(http):
-    """How many there are depends on the machine: http_proc/server/event_pace.h, which has a test."""
+    """Their number depends on the machine: http_proc/server/event_pace.h, which has a test."""
     events = list(http.events("/generate", stream_body(max_new_tokens=900)))
     counts = [event["meta_info"]["completion_tokens"] for event in events]
     assert counts == sorted(set(counts)) and counts[-1] == 900
@@ -314,7 +318,7 @@ def test_events_that_are_joined_lose_nothing(http):
 
 
 def test_a_stop_with_the_last_token_is_a_length(http):
-    """SGLang looks at the length before it looks for a stop."""
+    """SGLang checks the length before it checks for a stop."""
     params = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
     body = {"input_ids": [740, 543, 258], "sampling_params": params}
     ids = http.post("/generate", body).json["output_ids"]

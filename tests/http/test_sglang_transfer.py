@@ -1,5 +1,7 @@
-"""SGLang's acceptance scenarios about weights from a trainer, on a live tree. Numbers are those of the
-scenario list in its interface's specification; TCP and shared memory are in place of NCCL and CUDA IPC."""
+"""SGLang's acceptance scenarios about weights from a trainer, on a live tree. The numbers are those
+of the scenario list in its interface's specification; TCP and shared memory replace NCCL and CUDA
+IPC.
+"""
 
 import pathlib
 import time
@@ -37,7 +39,7 @@ READ_BACK = [
     *(f"{LAYER}self_attn.{part}_proj.weight" for part in "qkvo"),
     *(f"{LAYER}mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
 ]
-# A collected call clears nothing, whatever its flush_cache says.
+# A collected call flushes nothing, whatever its flush_cache.
 PAUSES = pytest.mark.parametrize("mode, flush", (("in_place", False), ("in_place", True), ("retract", True)))
 
 
@@ -120,7 +122,7 @@ def test_a_broadcast_into_a_group_that_is_not_there_names_it(http):
 
 
 def test_one_tensor_may_come_by_its_singular_names(http):
-    """As SkyRL's client sends it."""
+    """In the form of SkyRL's client."""
     array = load(BARD)[DOWN]
     with sglang_group(http) as group:
         body = {"name": DOWN, "dtype": "bfloat16", "shape": list(array.shape)}
@@ -141,7 +143,7 @@ def test_scenario_7_a_perturbed_tensor_gives_the_checksum_of_the_perturbed_model
     before = checksum(http)
     tensors = load(STORIES)
     perturbed = tensors[DOWN].copy()
-    perturbed.reshape(-1)[:128] ^= 0x0040  # a bit of each mantissa
+    perturbed.reshape(-1)[:128] ^= 0x0040  # one bit of each mantissa
     model = write_checkpoint(tmp_path / "perturbed", STORIES, {**tensors, DOWN: perturbed})
     http.ok("POST", "/update_weights_from_disk", {"model_path": model})
     wanted = checksum(http)
@@ -205,7 +207,7 @@ def test_scenario_47_a_bucket_whose_metadata_is_wrong_is_400_and_changes_nothing
     sound = torch_sender.load(BARD)[DOWN]
 
     def bucket(change, data=None):
-        """Its metadata says what change() makes of a sound entry."""
+        """Its metadata is what change() makes of a valid entry."""
         entry = torch_sender.bucket_class()()
         size = sound.numel() * sound.element_size()
         entry.name, entry.shape, entry.dtype = DOWN, sound.shape, sound.dtype

@@ -1,4 +1,4 @@
-"""Without keys: who is answered is a program, not a web page of another site."""
+"""Without keys: a program gets answers, a web page of another site does not."""
 
 import contextlib
 import functools
@@ -14,7 +14,7 @@ API = {"PITSTOP_API_KEY": "api-secret"}
 OPEN = ("/ping", "/health", "/health_generate", "/metrics", "/")
 PAGE = {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site", "User-Agent": "Mozilla/5.0"}
 IMAGE = {"Sec-Fetch-Site": "cross-site", "User-Agent": "Mozilla/5.0"}
-# Over plain HTTP to another address than this machine's a browser says nothing of the page.
+# Over plain HTTP to another machine's address a browser sends no headers about the page.
 FAR_IMAGE = {"User-Agent": "Mozilla/5.0", "Accept": "image/*"}
 REBOUND = {"Host": "evil.example:30000", "Sec-Fetch-Site": "same-origin", "User-Agent": "Mozilla/5.0"}
 BY_GET = ("/flush_cache", "/release_memory_occupation", "/resume_memory_occupation", "/weights_checker")
@@ -140,7 +140,7 @@ def test_a_host_that_is_no_name_is_refused_at_the_start(front_end):
     assert server.http is None and "--allowed-host is 'node7:30000'" in server.said
 
 
-# What a page can send without asking first: each counts its end, however it ended.
+# Requests that a page can send without a preflight: each is counted at its end, however it ended.
 ATTACK = """<!doctype html><title>other</title><script>
 window.ended = 0;
 const done = () => { ++window.ended; };
@@ -159,7 +159,7 @@ NUM_ATTACKS = 7
 
 @contextlib.contextmanager
 def another_site(page):
-    """A server of that one page; its port."""
+    """A server of that one page; returns its port."""
 
     class Handler(http_server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -183,7 +183,7 @@ def another_site(page):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium (the Debian package) to open pages in")
 class TestABrowser:
-    # Names that others own, and an address that is not this machine's to a browser, lead here.
+    # Names of other owners, and an address that a browser takes for another machine, lead here.
     FLAGS = ("--host-resolver-rules=MAP evil.example 127.0.0.1,MAP 10.9.8.7 127.0.0.1",)
 
     @pytest.mark.parametrize("asked", ["127.0.0.1", "localhost", "10.9.8.7"])
@@ -197,7 +197,7 @@ class TestABrowser:
 
     def test_a_name_that_was_made_to_lead_here_reads_and_changes_nothing(self, http, tmp_path):
         with Browser(tmp_path / "profile", *self.FLAGS) as browser:
-            browser.open(f"http://evil.example:{http.port}/")  # the status page, of its own origin
+            browser.open(f"http://evil.example:{http.port}/")  # the status page, from its own origin
             browser.wait_for("document.title.length > 0")
             for path, method in (("/v1/models", "GET"), ("/flush_cache", "GET"), ("/shutdown", "POST")):
                 browser.value(

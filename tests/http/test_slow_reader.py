@@ -1,4 +1,4 @@
-"""A client that does not read costs itself alone, and bounded memory."""
+"""A client that does not read costs bounded memory, and slows nobody else."""
 
 import json
 import select
@@ -22,7 +22,7 @@ def start(http):
 
 
 def is_closed(raw):
-    """By the server: seen without reading what is there."""
+    """By the server's counts, without reading the answer."""
     poll = select.poll()
     poll.register(raw.socket, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
     return bool(poll.poll(0))
@@ -49,12 +49,13 @@ def test_a_stream_that_is_not_read_is_joined_then_ended(front_end, wait_for_open
     def all_ended():
         nonlocal peak
         peak = max(peak, server.memory_kib())
-        assert server.http.get("/ping").status == 200  # the others are served
+        assert server.http.get("/ping").status == 200  # other clients are served
         return all(map(is_closed, stuck))
 
     wait_until(all_ended, "the streams to be ended")
     wait_for_open(0)
-    # Of each: its output, an event in the making and one on its way. All events would be gigabytes.
+    # Per client: its output, an event in the making and one being sent. All events would be
+    # gigabytes.
     assert (peak - before) / 1024 < 8 * 8 * EVENT_MIB
     for raw in stuck:
         raw.close()
@@ -63,7 +64,7 @@ def test_a_stream_that_is_not_read_is_joined_then_ended(front_end, wait_for_open
 def test_a_reader_that_comes_back_gets_the_newest_event_and_the_end(http, wait_for_open):
     raw = start(http)
     wait_for_open(1)
-    wait_for_open(0)  # all is generated, and nothing was read
+    wait_for_open(0)  # all is generated, and the client has read nothing
     data = read_chunked(raw)
     raw.close()
     assert data.endswith(b"data: [DONE]\n\n")

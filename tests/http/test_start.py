@@ -1,4 +1,4 @@
-"""A tree that is asked while it starts, and while it comes back, starts like any other."""
+"""A tree that gets requests while it starts, and while it restarts, starts like any other."""
 
 import collections
 import contextlib
@@ -12,7 +12,7 @@ from process_tree import ProcessTree, wait_until
 
 NUM_STARTS = 30
 NUM_POLLERS = 5
-PATIENCE_S = 30.0  # of a poller: a process that ends answers nobody
+PATIENCE_S = 30.0  # a poller's request: a process that ends does not answer
 
 
 def open_routes():
@@ -22,7 +22,7 @@ def open_routes():
 
 
 class Pollers:
-    """Threads that ask every open route over and over, whatever comes of it."""
+    """Threads that call every open route again and again, whatever the answers."""
 
     def __init__(self, port):
         self.routes = open_routes()
@@ -45,7 +45,7 @@ class Pollers:
 
     def _run(self, first):
         turn = first  # each begins elsewhere
-        while not self._is_over.wait(0.002):  # a pace, so that the tree has the cores, too
+        while not self._is_over.wait(0.002):  # pauses, so that the tree has the cores, too
             method, path = self.routes[turn % len(self.routes)]
             turn += 1
             status = self._ask(method, path)
@@ -66,7 +66,7 @@ class Pollers:
 
 
 def is_answered_again(pollers, status=200):
-    """Of every open route, once more than now."""
+    """Waits until every open route was called once more."""
     before = {path: pollers.num(path, status) for _, path in pollers.routes}
     wait_until(
         lambda: all(pollers.num(path, status) > before[path] for path in before),

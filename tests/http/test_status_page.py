@@ -61,7 +61,7 @@ def text_of_events(http, headers=None):
 
 
 def test_without_a_key_nobody_learns_where_anything_lies(tree, http, admin, front_end):
-    """A caller that data routes are closed to, too, may see the events."""
+    """A caller without access to data routes may see the events, too."""
     nowhere = "/nowhere-at-all/step-3"
     failed = admin.call("update_weights", update={"source": {"kind": "disk", "path": nowhere}})
     assert not failed["ok"] and nowhere in failed["message"]
@@ -98,7 +98,9 @@ def test_a_pause_and_an_update_are_in_the_events(http, admin):
 def test_who_listens_later_is_sent_what_was_before(http, admin):
     """A pause that ended before the page was opened is in its history."""
     def past():
-        """The history of a stream that begins now. Three events take a second, so few streams are open at once."""
+        """The history at the beginning of a new stream. There are three events a second, so few
+        streams are open at once.
+        """
         return first_events(http, 3)[0]["history"]
 
     def generate_until_seen():
@@ -144,7 +146,7 @@ def test_so_many_may_listen_and_who_leaves_is_forgotten(http):
     while listeners[-1][1].status == 200:
         assert len(listeners) < 1000
         listeners.append(listen())
-    # 64, less those of earlier tests whose leaving was not noticed yet.
+    # 64, less those of earlier tests whose end the server has not noticed yet.
     assert listeners[-1][1].status == 503 and 32 < len(listeners) <= 65
     for connection, response in listeners:
         response.close()
@@ -183,20 +185,20 @@ def test_the_page_shows_the_tree_in_a_browser(http, admin, tmp_path):
             admin.call("pause_generation", mode="in_place")
             browser.wait_for("document.getElementById('said').textContent === 'Paused'")
             assert "in_place" in browser.value("document.getElementById('why').textContent")
-            # The server looks once a second, the page twice.
+            # The server samples once a second, the page twice.
             browser.wait_for("history.filter(point => point.paused).length >= 6")
             admin.call("continue_generation")
             browser.wait_for("document.title.startsWith('Serving')")
             events = int(browser.value("document.documentElement.dataset.events"))
             browser.wait_for(f"Number(document.documentElement.dataset.events) >= {events + 6}")
-            # Between two requests of the client it says Idle, and stuck is what works alone.
+            # The headline is Idle between two requests of the client, so only "stuck" is tested here.
             browser.wait_for(
                 "['kv_cache', 'step-3', 'nothing is stuck'].every(text => document.body.innerText.includes(text))"
             )
             times = browser.value("document.getElementById('first').textContent")
             assert re.fullmatch(r"[\d.]+ (µs|ms|s) p95 [\d.]+ (µs|ms|s)", times), times
             browser.screenshot(tmp_path / "page.png")
-            # A reload keeps what was before it: times count from the page's load.
+            # After a reload the history stays: the times count from the page's load.
             browser.value("window.isBeforeReload = true")
             browser.call("Page.reload")
             browser.wait_for("!window.isBeforeReload && history.some(point => point.paused && point.t < 0)")

@@ -1,5 +1,6 @@
-"""Thinking separated from the answer, whole and streamed, by every route of chats and with the clients that agents
-have. The model is one that writes what the test wants."""
+"""Thinking separated from the answer, whole and streamed, on every route of chats and with agents'
+clients. The model writes the output that the test chooses.
+"""
 
 import json
 
@@ -20,7 +21,7 @@ SCRIPTS = {
 THINKING, TEXT = "\nThe sun is high.", "\n\nIt is noon."
 # The model writes the script that the first message names.
 EXTRA = {"temperature": 0, "chat_template": "<script {{ messages[0].content }}>"}
-# The model's own template, which shows the formats that `auto` finds.
+# The model's own template, which has the formats that `auto` finds.
 OWN_TEMPLATE = "{# '</think>' #}{# <tool_call>{\"name\": ... #}{{ messages[0].content }}"
 TOOLS = [{"type": "function", "function": {"name": "time", "parameters": {"type": "object"}}}]
 CHAT = "/v1/chat/completions"
@@ -34,7 +35,7 @@ def scripted():
 
 @pytest.fixture
 def tree(scripted):
-    """In place of the folder's own: for `front_end`."""
+    """Replaces the folder's own fixture, for `front_end`."""
     return scripted
 
 
@@ -81,7 +82,7 @@ def test_a_message_has_its_thinking_under_both_engines_names(thinker):
     message = choice["message"]
     assert message["reasoning_content"] == message["reasoning"] == THINKING
     assert message["content"] == TEXT and choice["finish_reason"] == "stop"
-    # The markers count: <think>, two words, and the end in two pieces.
+    # The markers are tokens, too: <think>, two words, and the end in two pieces.
     assert usage["completion_tokens_details"] == {"reasoning_tokens": 5} and usage["reasoning_tokens"] == 5
     assert usage["completion_tokens"] == len(SCRIPTS["thought"]) + 1
     choice, usage = chat(thinker, "plain")
@@ -105,11 +106,13 @@ def test_tokens_logprobs_and_spans_are_whole(thinker):
 
 
 def test_an_output_begins_inside_where_the_prompt_ends_there(thinker, inside, tree):
-    """As after a template that opens the thinking, by text or by tokens; and of a model that always does."""
+    """As after a template that opens the thinking, by text or by tokens; and for a model that
+    always begins with it.
+    """
     choice, usage = chat(thinker, "?", chat_template="assistant: <think>", return_token_ids=True)
     message = choice["message"]
     assert (message["reasoning"], message["content"]) == (THINKING, TEXT)
-    assert usage["reasoning_tokens"] == 4  # the opening marker is of the prompt
+    assert usage["reasoning_tokens"] == 4  # the opening marker belongs to the prompt
     ids = thinker.post(CHAT, body_of("?", chat_template="assistant: <think>", return_token_ids=True)).json
     by_ids = thinker.post(CHAT, {"input_ids": ids["prompt_token_ids"], "temperature": 0}).json
     assert by_ids["choices"][0]["message"] == message
@@ -124,7 +127,7 @@ def test_an_output_begins_inside_where_the_prompt_ends_there(thinker, inside, tr
 
 
 def test_the_templates_end_of_thinking_is_seen(inside, tree):
-    """A template that is told enable_thinking false writes an empty thinking, which ends the prompt."""
+    """With enable_thinking false a template writes an empty thinking, which ends the prompt."""
     template = (
         "<script plain>{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
     )
@@ -139,7 +142,7 @@ def test_the_templates_end_of_thinking_is_seen(inside, tree):
 
 
 def test_a_turn_that_is_continued_is_inside_what_it_was_inside_of(thinker):
-    """The template here leaves the last message at the prompt's end."""
+    """The template here puts the last message at the prompt's end."""
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
 
     def continued(text):
@@ -258,7 +261,7 @@ def test_a_response_has_an_item_of_reasoning(thinker, script):
         with client.responses.stream(**asked) as stream:
             events = list(stream)
             told = stream.get_final_response()
-        # As an agent does: the items go back as they came.
+        # As agents do: the items are sent back unchanged.
         again = client.responses.create(**{**asked, "input": [{"role": "user", "content": script}, *whole.output]})
     assert again.status == "completed"
     items = [(item.type, item.content[0].text) for item in whole.output]

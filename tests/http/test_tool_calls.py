@@ -1,5 +1,6 @@
-"""Calls of tools in chats, whole and streamed: what a model writes in each format, told as OpenAI's clients
-read it. The model is one that writes what the test wants."""
+"""Calls of tools in chats, whole and streamed: the model's output in each format, returned in the
+form that OpenAI's clients read. The model writes the output that the test chooses.
+"""
 
 import json
 import re
@@ -39,7 +40,7 @@ def scripted():
 
 @pytest.fixture
 def tree(scripted):
-    """In place of the folder's own: for `http`, `door`, `front_end`."""
+    """Replaces the folder's own fixture, for `http`, `door`, `front_end`."""
     return scripted
 
 
@@ -58,7 +59,7 @@ def chat(http, tree, script, **more):
 
 
 def streamed(http, tree, script, **more):
-    """What a stream adds up to: content, calls, finish_reason; and its deltas."""
+    """A stream's pieces joined: content, calls, finish_reason; and its deltas."""
     content, calls, reason, deltas = "", {}, None, []
     for event in http.events("/v1/chat/completions", body_of(tree, script, stream=True, **more)):
         for choice in event["choices"]:
@@ -85,7 +86,7 @@ TEXTS = {"hermes": "Let me look.", "qwen3_coder": "I shall see.\n"}
 
 @pytest.fixture(params=["hermes", "llama3", "mistral", "qwen3_coder", "kimi_k2"])
 def with_parser(request, http, front_end):
-    """(format, a client of a server that looks for it)"""
+    """(format, a client of a server that reads it)"""
     if request.param == "hermes":
         return request.param, http
     return request.param, front_end("--tool-call-parser", request.param).http
@@ -181,7 +182,7 @@ def test_a_format_that_is_not_known_is_refused_with_those_that_are(front_end):
 
 
 def test_one_call_at_most_where_calls_may_not_be_parallel(http, tree):
-    """What is written after it is left out, and so is that the output came to its length there."""
+    """Text after the calls is left out, and so is the fact that the output reached its length there."""
     one = {"parallel_tool_calls": False}
     for more in ({}, {"max_tokens": 8}):
         choice = chat(http, tree, "hermes", **one, **more)

@@ -1,5 +1,6 @@
-"""What trainers call on the servers they patch themselves: AReaL's plug-in, prime-rl's and slime's routes, skyrl-train's
-bodies."""
+"""Calls of trainers to the servers that they patch themselves: AReaL's plug-in, prime-rl's and
+slime's routes, skyrl-train's bodies.
+"""
 
 from control_tree import BARD, STORIES, http  # noqa: F401
 from trainers import NUM_WORKERS, load
@@ -82,7 +83,7 @@ def test_slimes_own_calls_say_what_they_mean_here(http):  # noqa: F811
 
 
 def test_a_wake_ignores_tags_of_a_body_that_are_none(http):  # noqa: F811
-    """skyrl-train sends such bodies, of which vLLM reads nothing."""
+    """skyrl-train sends such bodies; vLLM reads none of their fields."""
     http.ok("POST", "/sleep?level=1")
     http.ok("POST", "/wake_up", {"tags": 1})
     assert not http.get("/is_sleeping").json()["is_sleeping"]
@@ -96,5 +97,5 @@ def test_an_init_that_joins_no_group_is_refused(http):  # noqa: F811
 
 def test_trl_finds_how_weights_are_sent(http):  # noqa: F811
     config = http.get("/server_info?config_format=json").json()["vllm_config"]
-    # What a group is joined by: a tree on CPUs has no NCCL. TRL wants to find any.
+    # The backend of weight groups: a tree on CPUs has no NCCL, and TRL only requires that some is named.
     assert config["weight_transfer_config"] == {"backend": "host"} and config["model"] == STORIES

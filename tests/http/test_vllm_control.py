@@ -93,7 +93,7 @@ def test_pause_takes_the_deprecated_flag_json_and_refuses_what_it_does_not_know(
 
 
 def test_pauses_and_resumes_may_be_made_again_and_together(http):
-    """A client retries them; two at once come to the same end."""
+    """A client retries them; two at once have the same result."""
     for _ in range(3):
         http.ok("POST", "/pause?mode=keep")
     answers = finished([http.in_background(http.post, "/pause?mode=keep") for _ in range(8)])
@@ -116,7 +116,7 @@ def test_dp_a_pause_with_one_rank_busy_and_a_thousand_cycles_with_arrivals(http,
 
 @pytest.mark.parametrize("fan_out", ("sequential", "concurrent"))
 def test_dp_a_fan_out_to_every_server_pauses_once_however_it_is_made(http, admin, front_end, fan_out):
-    """Trainers call every server that they know of; here those are two of one tree."""
+    """Trainers call every server in their list; here two of them belong to one tree."""
     servers = [http, Http(front_end().http.url)]
 
     def everywhere(path):
@@ -164,14 +164,14 @@ def test_a_partial_wake_generates_nothing_and_a_second_of_the_same_tag_is_harmle
     assert states(admin) == [{"weights": "resident", "kv_cache": "released"}] * 2
     http.ok("POST", "/wake_up?tags=weights")
     assert not request.done() and num(admin, "steps_in_flight") == 0
-    # One tag that is awake is no reason to leave the other asleep.
+    # Of two tags one is resumed already; the call still resumes the other.
     http.ok("POST", "/wake_up?tags=weights&tags=kv_cache")
     assert request.result()["meta_info"]["completion_tokens"] == 5
 
 
 def test_a_colocated_step_at_level_two(http, admin):
     """sleep(2), train, wake the weights, update, wake the KV."""
-    http.ok("POST", "/sleep", {"level": 2})  # a JSON body, as SkyRL sends
+    http.ok("POST", "/sleep", {"level": 2})  # a JSON body, in SkyRL's form
     assert all(tag.get("host_bytes", 0) == 0 for tag in replicas(admin)[0]["memory"])
     http.ok("POST", "/wake_up", {"tags": ["weights"]})
     answer = http.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": BARD}})
@@ -270,7 +270,7 @@ def test_abort_requests_by_bare_unknown_and_no_ids(http, admin):
 
 
 def test_two_servers_abort_and_pause_the_same_tree(http, admin, tree):
-    """In vLLM an abort of everything reaches only the server it was sent to."""
+    """In vLLM an abort of everything reaches only the server that gets it."""
     program = f"{environment()['PITSTOP_BUILD']}/bin/pitstop_http_proc"
     second = subprocess.Popen(
         [program, f"--run-dir={tree.run_dir}", "--port=0"],
@@ -342,7 +342,7 @@ def test_a_bucket_that_is_refused_ends_the_session_of_calls_that_name_none(http)
 
 
 def test_update_weight_version_is_one_route_for_both_dialects(http, admin):
-    """Without abort_all_requests it is vLLM's call, and ends nothing."""
+    """Without abort_all_requests it is vLLM's call, and ends no request."""
     request = http.start(max_new_tokens=LONG)
     wait_running(admin, 1)
     http.ok("POST", "/pause?mode=keep&clear_cache=false")

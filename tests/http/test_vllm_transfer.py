@@ -1,5 +1,6 @@
-"""vLLM's acceptance scenarios about weights from a trainer, on a live tree of two ranks; TCP and shared
-memory are in place of NCCL and CUDA IPC."""
+"""vLLM's acceptance scenarios about weights from a trainer, on a live tree of two ranks; TCP and
+shared memory replace NCCL and CUDA IPC.
+"""
 
 import base64
 import json
@@ -41,7 +42,7 @@ def end_group(admin):
 
 SIZES = [array.nbytes for array in load(BARD).values()]
 PACKED = {
-    "exact fit of all": sum(SIZES),  # a sum that is equal stays open: one chunk
+    "exact fit of all": sum(SIZES),  # a sum equal to the limit does not close the chunk: one chunk
     "one byte over": sum(SIZES) - 1,
     "exact fit of the first two": SIZES[0] + SIZES[1],
     "one byte over the first two": SIZES[0] + SIZES[1] - 1,
@@ -53,7 +54,7 @@ PACKED = {
 @pytest.mark.parametrize("name", PACKED)
 @pytest.mark.parametrize("said", ("at the start", "with the update"))
 def test_packed_broadcasts_of_every_size(http, admin, name, said):
-    """Packing is said by /init_weight_transfer_engine (newest) or by update_info (before)."""
+    """/init_weight_transfer_engine (newest) or update_info (before) turns packing on."""
     packing = {"packed": True, "packed_buffer_size_bytes": PACKED[name]}
     tensors = load(BARD)
     with vllm_group(http, **(packing if said == "at the start" else {"packed": False})) as group:
@@ -69,7 +70,7 @@ def test_packed_broadcasts_of_every_size(http, admin, name, said):
 
 
 def test_packed_broadcasts_of_mixed_dtypes_at_odd_offsets(http, admin):
-    """A float8 tensor is refused by its name; float32 for bfloat16 is taken, wherever it begins."""
+    """A float8 tensor is refused by name; float32 is accepted for bfloat16, at any offset."""
     norm = (load(BARD)[NORM].astype("<u4") << 16).view("<f4")
     with vllm_group(http, packed=True) as group:
         tensors = {DOWN: load(BARD)[DOWN], NORM: norm}
@@ -124,7 +125,7 @@ def test_skyrls_calls_say_what_is_wrong(http):
 
 @needs_torch
 def test_ipc_packed_the_producer_overwrites_right_after_the_reply(http):
-    """One buffer per worker, filled anew and handed over again for each chunk of one session."""
+    """One buffer per worker, filled anew and passed again for each chunk of one session."""
     torch = torch_sender.torch
     size = 600_000
     buffers = {device: torch.zeros(size, dtype=torch.uint8).share_memory_() for device in DEVICES}
@@ -196,7 +197,7 @@ def test_what_is_missing_or_malformed_is_400_in_vllms_shape(http, path, body):
 
 @pytest.mark.parametrize("clear_cache", ("false", "true"))
 def test_the_reference_order_of_an_update_while_requests_run(http, admin, clear_cache):
-    """Pause, start, update, finish, resume: every request goes on, and says under what."""
+    """Pause, start, update, finish, resume: every request goes on, and names its versions."""
     http.ok("POST", "/update_weight_version", {"new_version": "step-6"})
     requests = start_all(http, admin, 8, max_new_tokens=LONG)
     wait_running(admin, 4)

@@ -1,4 +1,6 @@
-"""A request over HTTP that waits for a tree that stands is told why: a comment among the events, and a header."""
+"""A request over HTTP that waits for a paused tree gets the reason: a comment among the events, and
+a header.
+"""
 
 import json
 import re

@@ -1,4 +1,5 @@
-"""Sessions of trainers over HTTP: whose a call is, what follows a loss, who takes the place of whom.
+"""Sessions of trainers over HTTP: which trainer a call belongs to, what follows a loss, and which
+session replaces which.
 
 SGLang's and vLLM's trainers name no session. Two front ends stand for a load balancer."""
 
@@ -27,7 +28,7 @@ def serves_stories(http, admin):
     yield
     if session := admin.call("status").get("session"):
         admin.call("drop_stage", session=session["session"])
-    http.post(END)  # it is told of a loss, and the drop after that forgets it
+    http.post(END)  # its answer reports a loss, and the drop after that clears it
     http.post(DROP)
 
 
@@ -43,7 +44,7 @@ def halves():
 
 
 def body_of(tensors, **fields):
-    """Of an update whose tensors are never sent, as it is to be refused."""
+    """An update whose tensors are never sent, as it must be refused before."""
     return {
         "names": list(tensors),
         "dtypes": ["bfloat16"] * len(tensors),
@@ -65,11 +66,11 @@ def digest(http):
 
 
 def expire(admin):
-    """Until the session has ended by itself."""
+    """Waits until the session has timed out."""
     wait_until(lambda: not admin.call("status").get("session"), "the session to end")
 
 
-# ---- whose a call is ----
+# ---- which trainer a call belongs to ----
 
 
 def test_a_session_of_one_front_end_goes_on_through_another(http, admin, other):
@@ -146,13 +147,15 @@ def test_P2_what_follows_a_loss_is_refused_by_name(http, admin, other, way):
         assert digest(http) == DIGESTS["stories"]
         other.ok("POST", "/begin_weight_update")
         if way == "failure":
-            return  # it has ended the group, too
+            return  # the failure ended the group, too
         assert broadcast(http, group, {**first, **second}).status == 200
         assert http.ok("POST", END).json()["weight_digest"] == DIGESTS["bard"]
 
 
 def test_the_next_trainers_calls_are_its_own_after_a_drop_on_the_bus(http, admin):
-    """The front end kept the dead number: the first call of the next trainer was lost, and the rest was committed."""
+    """The front end kept the dead session's number: the first call of the next trainer was lost,
+    and the rest was committed.
+    """
     first, second = halves()
     with sglang_group(http) as group:
         http.ok("POST", "/begin_weight_update")
@@ -165,7 +168,7 @@ def test_the_next_trainers_calls_are_its_own_after_a_drop_on_the_bus(http, admin
 
 
 def test_a_dead_trainers_session_ends_within_seconds(http, admin):
-    """It barred all updates for five minutes."""
+    """The abandoned session blocked all updates for five minutes."""
     http.ok("POST", "/begin_weight_update")
     assert 8 < admin.call("status")["session"]["ends_in_s"] <= 10
     http.ok("POST", DROP)
@@ -175,7 +178,7 @@ def test_a_dead_trainers_session_ends_within_seconds(http, admin):
     assert 50 < admin.call("status")["session"]["ends_in_s"] <= 60
 
 
-# ---- who takes the place of whom ----
+# ---- which session replaces which ----
 
 
 def test_a_begin_beside_a_session_says_whose_it_is(http, other):
@@ -195,7 +198,7 @@ def test_P2_a_take_over_drops_the_dead_ones_half_and_takes_none_of_its_calls(htt
         begun = other.ok("POST", begin, {"take_over": True}).json()
         number = begun["session"]
         assert number != dead and f"session {dead}" in begun["message"] and "must name it" in begun["message"]
-        # It lives, after all.
+        # The first trainer is alive after all.
         refused(http.post(UPDATE, body_of(second)), f"session {number} took over from session {dead}")
         refused(http.post(end), "took over")
         assert broadcast(other, group, first, session=number).status == 200

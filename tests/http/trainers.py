@@ -23,7 +23,7 @@ NUM_WORKERS = 2
 
 @contextlib.contextmanager
 def sglang_group(http, survives=True):
-    """The workers have joined it by SGLang's route; afterwards they leave it, if they have not before."""
+    """The workers have joined it through SGLang's route; they leave it at the end, if they have not before."""
     with HostBroadcast("weight_update_group", num_workers=NUM_WORKERS) as group:
         spec = {
             "master_address": group.host,
@@ -62,7 +62,7 @@ def broadcast(http, group, tensors, load_format=None, **fields):
 
 @contextlib.contextmanager
 def vllm_group(http, **packing):
-    """The workers have joined it by vLLM's route; the caller's `admin` door ends it."""
+    """The workers have joined it through vLLM's route; the caller's `admin` door ends it."""
     with HostBroadcast("vllm_weight_transfer", num_workers=NUM_WORKERS) as group:
         info = {
             "master_address": group.host,
@@ -79,7 +79,7 @@ def vllm_group(http, **packing):
 
 
 def vllm_chunks(arrays, size_max):
-    """As vLLM's NCCL trainers pack: a chunk closes after it has grown beyond the size."""
+    """Packs as vLLM's NCCL trainers do: a chunk closes once it has grown beyond the size."""
     chunks, chunk, size = [], [], 0
     for array in arrays:
         chunk.append(array.reshape(-1))
@@ -96,7 +96,9 @@ def serialized(payloads):
 
 
 def tensors_body(tensors, load_format=None, **fields):
-    """/update_weights_from_tensor's body for torch's tensors, and what must live until the answer."""
+    """/update_weights_from_tensor's body for torch's tensors, and the objects that must live until
+    the answer.
+    """
     if load_format == "flattened_bucket":
         made = [torch_sender.flattened_bucket(tensors) for _ in range(NUM_WORKERS)]
         payloads, kept = [payload for payload, _ in made], made
@@ -110,7 +112,7 @@ def tensors_body(tensors, load_format=None, **fields):
 
 
 def write_checkpoint(directory, model, tensors, **config):
-    """A copy of the model's directory with these arrays (bfloat16 as uint16) for its weights."""
+    """A copy of the model's directory with these arrays (bfloat16 as uint16) as its weights."""
     shutil.copytree(model, directory)
     header, data = {}, b""
     for name, array in tensors.items():

@@ -1,5 +1,5 @@
-// Tests what bodies of /v1/responses and /v1/messages become: the chat that a template is given,
-// and the engine's request.
+// Tests what bodies of /v1/responses and /v1/messages become: the chat for the template, and the
+// engine's request.
 #include "http_proc/anthropic/messages_request.h"
 #include "http_proc/openai/responses_request.h"
 
@@ -120,7 +120,7 @@ TEST(OpenAiResponses, ShowWhatIsServedOfTheRequest) {
     EXPECT_EQ(shown["temperature"], 1.0);
 }
 
-// Whatever a byte becomes: it is refused, or taken as a chat of messages.
+// Whatever a byte is changed to: the body is refused, or accepted as a chat of messages.
 TEST(ChatCall, NoChangedByteDoesMoreThanRefuse) {
     std::mt19937 random(1);
     const auto check = [](const Result<ChatCall>& call) {

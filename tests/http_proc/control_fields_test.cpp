@@ -1,4 +1,4 @@
-// Tests where control calls may put their fields, and what their words stand for.
+// Tests the places of control calls' fields, and the meanings of their words.
 #include "http_proc/format/control_fields.h"
 
 #include "http_proc/control/control.h"

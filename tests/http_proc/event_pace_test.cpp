@@ -1,4 +1,4 @@
-// When held events are let go.
+// The times at which held events are sent.
 #include "http_proc/server/event_pace.h"
 
 #include <gtest/gtest.h>

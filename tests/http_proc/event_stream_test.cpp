@@ -1,4 +1,4 @@
-// Tests which events of a stream leave together, and when.
+// Tests which events of a stream are sent together, and when.
 #include "http_proc/generation/event_stream.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Tests what bodies become, and that no change of a byte makes a parser do more than refuse.
+// Tests the requests that bodies become; a change of any byte makes a parser refuse at worst.
 #include "http_proc/sglang/generate_request.h"
 
 #include "http_proc/openai/completions_request.h"
@@ -32,7 +32,7 @@ TEST(SglangRequest, BecomesTheEnginesRequests) {
     EXPECT_EQ(first.logprobs.mode, messages::LogprobsMode::kRaw);
     EXPECT_EQ(first.kv_tolerance, messages::KvTolerance::kMaxLag);
     EXPECT_FALSE(call->prompts[1].logprobs.enabled);
-    EXPECT_EQ(call->prompts[1].logprobs.top, 0);  // of what is not asked for
+    EXPECT_EQ(call->prompts[1].logprobs.top, 0);  // for fields that are not asked for
 }
 
 TEST(SglangRequest, AStreamIntervalIsBetweenOneAndTwoToThe30) {
@@ -135,7 +135,7 @@ TEST(VllmRequest, KeepsTheTwoLevelsApart) {
     EXPECT_EQ(call->options.sampling.max_new_tokens, 2);
     EXPECT_EQ(call->options.n, 2);
     EXPECT_EQ(call->logprobs, 0);
-    EXPECT_EQ(call->options.priority, -3);  // vLLM's lower is first
+    EXPECT_EQ(call->options.priority, -3);  // in vLLM the lower value is first
     EXPECT_FALSE(parse_vllm_generate(R"({"token_ids": [], "sampling_params": {}})"));
     const auto beside = parse_vllm_generate(
         R"({"token_ids": [1], "temperature": 0.1, "sampling_params": {"max_tokens": 2}})"

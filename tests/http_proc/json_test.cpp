@@ -1,4 +1,4 @@
-// Tests JSON in and out.
+// Tests reading and writing JSON.
 #include "http_proc/format/json_body.h"
 #include "http_proc/format/json_writer.h"
 

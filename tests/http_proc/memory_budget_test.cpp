@@ -1,4 +1,4 @@
-// What requests hold together is bounded, and given back.
+// The memory of all requests together is bounded, and returned at their end.
 #include "http_proc/server/memory_budget.h"
 
 #include "http_proc/generation/generation.h"
@@ -60,7 +60,7 @@ TEST(MemoryBudget, APromptCountsOncePerSample) {
     EXPECT_EQ(context.memory().held_bytes(), 10 * bytes_of(prompt));
     const Result<> refused = exchange.hold(prompt, {.num_copies = 1000});
     ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error().code, ErrorCode::kTooLarge);  // it would never fit
+    EXPECT_EQ(refused.error().code, ErrorCode::kTooLarge);  // would never fit
     EXPECT_EQ(context.memory().held_bytes(), 10 * bytes_of(prompt));
 }
 

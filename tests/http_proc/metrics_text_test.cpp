@@ -1,4 +1,4 @@
-// /metrics from a status: the text format, and what each dashboard reads.
+// /metrics from a status: the text format, and the metrics of each dashboard.
 #include "http_proc/observe/metrics_text.h"
 
 #include <fmt/format.h>
@@ -41,7 +41,7 @@ struct Page {
     }
 };
 
-// Read by the format's rules: TYPE once, before the first sample of its metric.
+// Reads by the format's rules: TYPE once, before the first sample of its metric.
 Page page_of(const messages::StatusReply& status, const RequestMetrics& requests = {}) {
     messages::HelloReply hello;
     hello.model = "a \"quoted\" \\ name";
@@ -70,7 +70,7 @@ Page page_of(const messages::StatusReply& status, const RequestMetrics& requests
 
 constexpr const char* kVllm = "{model_name=\"a \\\"quoted\\\" \\\\ name\",engine=\"";
 
-// A metric of one engine in vLLM's words, from the engine's number on.
+// The samples of one engine under vLLM's names, from the engine's number on.
 std::string of_vllm(std::string_view metric, std::string_view rest) {
     return fmt::format("{}{}{}", metric, kVllm, rest);
 }
@@ -204,7 +204,7 @@ TEST(KvUse, IsWithoutWhatTheCacheAloneHolds) {
     one.prompt_tokens_total = 8;
     one.cached_tokens_total = 2;
     EXPECT_DOUBLE_EQ(kv_use_of(one).hit_rate, 0.25);
-    // Before a worker has said how much there is, the usage is 0.
+    // Until a worker has reported the total, the usage is 0.
     EXPECT_DOUBLE_EQ(kv_use_of(messages::ReplicaStatus{}).usage, 0);
 }
 

@@ -1,8 +1,8 @@
-// Whichever allocation of the server's fails, no request ends the process or leaves it deaf: it
-// costs its own connection.
+// Whichever allocation of the server's fails, the process goes on and answers: the failure costs
+// its own connection.
 //
-// A program of its own, as it has the allocator of all of it. Each run lets other allocations of
-// the server's thread fail, from the first to the last that the requests need.
+// A separate program, as it replaces the allocator. Each run lets other allocations of the server's
+// thread fail, from the first to the last that the requests need.
 #include "base/log.h"
 #include "http_proc/generation/event_stream.h"
 #include "http_proc/server/server.h"
@@ -138,8 +138,8 @@ class OutOfMemoryTest : public ::testing::Test {
         loop_.join();
     }
 
-    // Returns what the server says to `text`, up to its end of the connection. Fails if that does
-    // not come.
+    // Returns the server's answer to `text`, up to its end of the connection. Fails without that
+    // end.
     std::string answers_to(std::string_view text) const {
         const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
         const ::timeval patience{.tv_sec = kDeadlineS, .tv_usec = 0};
@@ -150,7 +150,7 @@ class OutOfMemoryTest : public ::testing::Test {
         address.sin_port = htons(port_);
         address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         EXPECT_EQ(::connect(fd, reinterpret_cast<::sockaddr*>(&address), sizeof address), 0);
-        ::send(fd, text.data(), text.size(), MSG_NOSIGNAL);  // it may be closed before the end
+        ::send(fd, text.data(), text.size(), MSG_NOSIGNAL);  // the server may close it earlier
         std::string answers(kEventBytes, '\0');
         std::size_t num_bytes = 0;
         ssize_t received = 0;

@@ -1,4 +1,4 @@
-// Tests what an abort waits for.
+// Tests which preparations an abort waits for.
 #include "http_proc/server/preparations.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Tests how long requests took, by their chunks and a clock.
+// Tests the durations of requests, from their chunks and a clock.
 #include "http_proc/server/request_metrics.h"
 
 #include <gtest/gtest.h>

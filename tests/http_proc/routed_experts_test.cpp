@@ -35,7 +35,7 @@ json written(RoutesOutput& output, std::int64_t num_tokens, bool is_last) {
     return json::parse(writer.text());
 }
 
-// The members of an answer of 4 tokens: rows of tokens 1 and 2.
+// The routes in an answer of 4 tokens: rows of tokens 1 and 2.
 json whole(RoutesForm form, std::vector<int> ids, std::int64_t num_experts) {
     messages::Routes rows = routes(1, std::move(ids), num_experts);
     RoutesOutput output({.start = 1, .form = form}, rows.shape);
@@ -116,7 +116,7 @@ TEST(RoutesOutput, StreamedPartsHaveTheNewRows) {
     );
 }
 
-// Without the last part the rows of the earlier parts would seem to be all.
+// Without the last part the rows of the earlier parts would seem to be complete.
 TEST(RoutesOutput, MissingRowsMakeTheLastPartNull) {
     const messages::RouteShape shape{.layers = 2, .per_token = 1, .num_experts = 8};
     for (const RoutesForm form : {RoutesForm::kSglang, RoutesForm::kNumpy, RoutesForm::kEnvelope}) {

@@ -57,7 +57,7 @@ TEST(SglangOutput, EventsAreCumulativeAndSpansComeLast) {
     EXPECT_EQ(meta["output_token_logprobs"][2], json::parse("[-0.5, 3, null]"));
 }
 
-// Only of models with recurrent state; others have none, and no such key.
+// Only for models with recurrent state; other models' answers have no such key.
 TEST(SglangOutput, CachedTokensThatWereComputedAgainForTheirStateAreTold) {
     SglangOutput output({.rid = "r"});
     messages::OutputChunk first = chunk("a", {TokenId{1}}, "");
@@ -94,7 +94,7 @@ TEST(SglangOutput, DraftsAreCountedByTheEnginesNames) {
     EXPECT_EQ(meta["spec_num_correct_drafts"], 3);
 }
 
-// P3: both have no label, and are not the same weights.
+// P3: two versions without a label are not the same weights.
 TEST(SglangOutput, P3_VersionsWithoutALabelAreNamedByTheirEpochs) {
     SglangOutput output({.rid = "r"});
     output.append(chunk("a", {TokenId{1}}, ""));
@@ -108,7 +108,7 @@ TEST(SglangOutput, P3_VersionsWithoutALabelAreNamedByTheirEpochs) {
                         {"version": "epoch 2", "start": 1, "end": 3}])"));
 }
 
-// P3: the trainer's word is sent back as it is, and joins no other epoch's tokens.
+// P3: the trainer's label is returned unchanged, and does not join tokens of other epochs.
 TEST(SglangOutput, P3_ALabelThatLooksLikeAnEpochsNameIsARunOfItsOwn) {
     SglangOutput output({.rid = "r"});
     output.append(chunk("a", {TokenId{1}}, ""));
@@ -123,7 +123,7 @@ TEST(SglangOutput, P3_ALabelThatLooksLikeAnEpochsNameIsARunOfItsOwn) {
     EXPECT_EQ(meta["weight_version_spans"][1]["epoch"], 2);
 }
 
-// Of 2 layers, one expert each: a row is of the token before an output token.
+// Of 2 layers, one expert each: the row of an output token belongs to the token before it.
 messages::Routes routes(std::int64_t start, std::vector<int> ids, std::int64_t num_experts) {
     messages::Routes part{
         .start = start, .shape = {.layers = 2, .per_token = 1, .num_experts = num_experts}};
@@ -165,7 +165,7 @@ TEST(SglangOutput, RoutesAreBase64OfInt32InTheLastEvent) {
     }
 }
 
-// An abort before the prompt was computed: no rows are better than some.
+// An abort before the prompt was computed: no rows at all, rather than some.
 TEST(SglangOutput, RoutesThatAreNotCompleteAreNull) {
     for (const std::int64_t start : {0, 4}) {
         SglangOutput output({.rid = "r", .routes = {.start = start}});

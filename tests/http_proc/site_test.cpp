@@ -1,4 +1,4 @@
-// Tests which requests without a key may be another site's page's.
+// Tests which requests without a key may come from another site's page.
 #include "http_proc/format/site.h"
 
 #include <gtest/gtest.h>

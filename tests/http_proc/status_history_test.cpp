@@ -1,4 +1,4 @@
-// Tests what is kept of the tree's status for the status page.
+// Tests the history of the tree's status for the status page.
 #include "http_proc/server/status_history.h"
 
 #include <gtest/gtest.h>

@@ -30,7 +30,7 @@ TEST(TextOffsets, PartsOfACharacterShareItsPlace) {
     EXPECT_EQ(offsets_of({"\xef\xbf", "\xbd", "a"}), (Offsets{0, 0, 1}));  // U+FFFD, written out
 }
 
-// What is no character becomes one U+FFFD per part, as in the text.
+// Invalid bytes become one U+FFFD per part, as in the text.
 TEST(TextOffsets, WhatIsNoCharacterTakesThePlacesOfItsReplacements) {
     EXPECT_EQ(offsets_of({"\xe6", "abc", "d"}), (Offsets{0, 1, 4}));
     EXPECT_EQ(offsets_of({"\xe6\x97", "\xe6\x97\xa5", "d"}), (Offsets{0, 1, 2}));

@@ -1,4 +1,4 @@
-// Tests the beat that handlers wait for.
+// Tests the ticks that handlers wait for.
 #include "http_proc/server/ticker.h"
 
 #include <gtest/gtest.h>

@@ -368,7 +368,7 @@ TEST(ToolCalls, ArgumentsKeepTheirOrderAndMayBeAText) {
     );
 }
 
-// What nlohmann::json writes of the same value.
+// The same value, written by nlohmann::json.
 TEST(ToolCalls, ArgumentsAreWrittenAsJsonLibrariesWriteThem) {
     for (const std::string_view value :
          {R"("\u00e9\ud83d\ude00\/\b\f\n\r\t\u0001\u0022\\")",
