@@ -92,7 +92,7 @@ struct Ring {
         const bf16* const column = static_cast<const bf16*>(params.kv) + chunk * kChunkElements;
 #pragma unroll
         for (int j = 0; j < kPasses; ++j) {
-            // swizzled(key + j * kKeysPerPass, chunk), whose parts do not meet
+            // swizzled(key + j * kKeysPerPass, chunk): the two terms share no bits
             const int place =
                 swizzled<kChunks>(key, chunk) ^ (j * kKeysPerPass % kPeriod * kChunkBytes);
             copy16_async(

@@ -49,8 +49,8 @@ inline constexpr std::int64_t kOneShotBytesMax = std::int64_t{256} << 10;
 // The size of a buffer: a step of 1024 tokens of 2048 activations is one launch.
 inline constexpr std::int64_t kExchangeChunkBytes = std::int64_t{8} << 20;
 
-// The operation of a launch, The lower bits of a word have the operation and the number of
-// floats or words.
+// The operation of a launch. The lower bits of a word have the operation and the number of floats
+// or words.
 enum class ExchangeOp : std::uint64_t { kAllReduce = 1, kGatherColumns = 2, kAllGather = 3 };
 inline constexpr int kExchangeNumBits = 22;
 inline constexpr int kExchangeTagBits = kExchangeNumBits + 2;

@@ -4,8 +4,9 @@
 // before it read or write. After that call it is ordered after all earlier kernels, because each of
 // them has made the same call, or did not start early.
 //
-// Weights are not prefetched to L2 meanwhile: that made layers of qwen3-8b 6 % slower, early starts
-// or not (H200; cp.async.bulk.prefetch.L2 of the first 2 KiB of each weight row).
+// Weights are not prefetched to L2 in that time: prefetching made layers of qwen3-8b 6 % slower,
+// with early starts and without (H200; cp.async.bulk.prefetch.L2 of the first 2 KiB of each weight
+// row).
 //
 // On GPUs before compute capability 9.0, and for other launches, these functions do nothing.
 // Source: CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization"; PTX ISA

@@ -1,5 +1,5 @@
-// A batch for attention: requests whose keys and values are apart from any page, and the rows that
-// lay them out in pages.
+// A batch for attention: requests with keys and values outside of pages, and the rows that lay them
+// out in pages.
 #pragma once
 
 #include "kernels/attention.h"
@@ -15,7 +15,7 @@
 
 namespace pitstop::kernels::test {
 
-// An implementation of attention, and the room that it asks for.
+// An implementation of attention, and its room for scratch.
 struct AttentionOp {
     void (*run)(const AttentionArgs&) = nullptr;
     std::int64_t (*workspace_bytes)(const AttentionShape&) = nullptr;
@@ -30,7 +30,7 @@ struct Heads {
     std::int32_t D;
 };
 
-// Holds one request's queries, keys and values, apart from any page.
+// One request's queries, keys and values, outside of pages.
 template <class T>
 struct Request {
     std::int32_t len;
@@ -55,7 +55,7 @@ struct Span {
     std::int32_t end;
 };
 
-// Holds what calls of attention work in: as a model has it for all its layers.
+// The buffers that calls of attention share: as a model has them for all its layers.
 struct Space {
     Space(std::int64_t bytes, Place place)
         : scratch(bytes, place),
@@ -65,8 +65,8 @@ struct Space {
     PlacedArray<std::uint32_t> arrivals;
 };
 
-// Holds a batch in host memory. KV is in pages in shuffled order; NaN wherever no key that some
-// token of the batch sees has been written: past a row's end, and before its window.
+// A batch in host memory. KV is in pages in shuffled order, with NaN in every place that no token
+// of the batch may read: past a row's end, and before its window.
 template <class T>
 struct Batch {
     Batch(
@@ -149,7 +149,8 @@ struct Batch {
             .kv_len_max = kv_len_max()};
     }
 
-    // Returns the op's output, [T, Q*D], with so many bytes of room, or as many as it asks for.
+    // Returns the op's output, [T, Q*D], with this many bytes of room, or with as many as the op
+    // asks for.
     template <class Out = float>
     Matrix<Out> run(
         AttentionOp op,
@@ -198,7 +199,7 @@ struct Batch {
     std::unique_ptr<Matrix<T>> queries{};
 };
 
-// Bounds an output's error, but for its rounding to its dtype.
+// Bounds an output's error without its rounding to its dtype.
 //
 // A score errs by `delta` = |scale| * (linear's bound over D); a probability by 2 delta (its own
 // and the sum's), by exp's 2^-21 (on a GPU exp2's 2 ulp and its argument's rounding) and, where it

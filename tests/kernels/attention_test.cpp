@@ -22,7 +22,7 @@ TEST_P(Attention, MeetsTheReferenceOnAwkwardShapes) {
     }
 }
 
-// On a GPU they are the general kernel's, which has one order.
+// A GPU computes these with the general kernel, which has one order.
 class AttentionOfOtherHeads : public Attention {};
 PITSTOP_ON_BACKENDS(AttentionOfOtherHeads, Order::kDefault);
 
@@ -56,7 +56,7 @@ TEST_P(AttentionOfOtherHeads, MeetsTheReference) {
     expect_reference<bf16, bf16>(op(), {2, 1, 256}, 5, 300, place());
 }
 
-// A row without new tokens, as a padded one, takes part in nothing.
+// A row without new tokens, such as a padded one, has no effect.
 TEST_P(Attention, EmptyRowsAreSkipped) {
     const Heads heads{4, 1, 64};
     const Request<bf16> a = make_request<bf16>(90, heads, 1);
@@ -87,7 +87,7 @@ TEST_P(Attention, LaterKeysAreNotReadByEarlierTokens) {
         EXPECT_EQ(actual.bits(t), expected.bits(t)) << "token " << t;
 }
 
-// P6: every position of a request, once computed alone token by token, in other batches, chunks and
+// P6: every position of a request, computed alone token by token, and in other batches, chunks and
 // pages.
 class AttentionInFixedOrder : public Attention {
   protected:
@@ -158,7 +158,7 @@ TEST_P(AttentionInFixedOrder, P6_TokenDoesNotDependOnChunksPagesBatchOrThreads) 
     expect_same_bits<float>({4, 2, 32}, kNoWindow);
     expect_same_bits<bf16>({3, 1, 24}, 100);
     expect_same_bits<float>({5, 1, 80}, 64);
-    // Heads enough that keys are packed for groups of tiles on the CPU, and a D that ends in half a
+    // Enough heads that keys are packed for groups of tiles on the CPU, and a D that ends in half a
     // word.
     expect_same_bits<bf16>({16, 16, 25}, kNoWindow);
     expect_same_bits<bf16>({16, 16, 64}, 90);

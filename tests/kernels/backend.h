@@ -1,13 +1,12 @@
-// Runs one suite of tests on every backend: in kernels_test at each instruction level of this
-// machine, in kernels_gpu_test on a GPU (which says that it skips where there is none), and,
-// smaller, in the emulated preset on a GPU in software, which any machine has:
-// tests/emulated_gpu/README.md says what that finds.
+// Runs one suite of tests on every backend. kernels_test has each instruction level of this
+// machine. kernels_gpu_test has a GPU, and skips without one. The emulated preset has a smaller
+// suite on a GPU in software, for any machine: tests/emulated_gpu/README.md says what that finds.
 //
 //   class Linear : public OnBackend {};
 //   PITSTOP_ON_BACKENDS(Linear, Order::kEvery);
 //
-// A test makes its numbers on the host, put()s them where the backend works, and fetches what the
-// op wrote.
+// A test makes its numbers on the host, put()s them into the backend's memory, and fetches the op's
+// outputs.
 #pragma once
 
 #include "kernels/device_memory.h"
@@ -33,8 +32,8 @@ struct Backend {
     bool is_small = false;  // fewer and smaller shapes: a GPU in software, or under a sanitizer
 };
 
-// Which orders of a sum a suite is for. On the CPU there is one for all batches (P6); on a GPU
-// linear and attention have a free one, too.
+// The orders of a sum that a suite runs with. The CPU has one for all batches (P6); on a GPU linear
+// and attention have a free one, too.
 enum class Order { kDefault, kFixed, kEvery };
 
 // Returns the backends of this program (cpu_backends.cpp, cuda_backends.cpp).
@@ -51,13 +50,13 @@ inline std::string backend_name(const testing::TestParamInfo<Backend>& info) {
         ::pitstop::kernels::test::backend_name                        \
     )
 
-// Says where memory is, and in which order its copies take place.
+// A kind of memory, and the order in which its copies take place.
 struct Place {
     Stream stream{};
     bool is_gpu = false;
 };
 
-// Owns memory at a place: on a GPU 256-byte aligned, on the host 64.
+// Owns memory of some kind: on a GPU 256-byte aligned, on the host 64.
 class Room {
   public:
     Room(std::int64_t bytes, Place place) : place_(place), bytes_(bytes) {
@@ -70,7 +69,7 @@ class Room {
         }
     }
 
-    // Memory must not go while work of the stream may touch it.
+    // Memory must not be freed while the stream's work may touch it.
     ~Room() {
         if (buffer_.data() != nullptr) wait();
     }
@@ -81,7 +80,7 @@ class Room {
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
     [[nodiscard]] Place place() const { return place_; }
 
-    // Until all that the stream was given is done.
+    // Waits until all work in the stream is done.
     void wait() const {
         Result<DeviceEvent> event = DeviceEvent::create();
         EXPECT_TRUE(event.has_value());
@@ -101,7 +100,7 @@ class Room {
     mutable std::vector<Line> lines_{};
 };
 
-// Holds a copy, at a place, of bytes of the host.
+// A copy of host bytes in a backend's memory.
 class Copy {
   public:
     Copy(const void* host, std::int64_t bytes, Place place) : room_(bytes, place) {
@@ -125,8 +124,8 @@ class Copy {
     Room room_;
 };
 
-// Holds a matrix's copy at a place, guard bands and all. fetch() brings it back into the matrix,
-// whose destructor then checks the bands.
+// A matrix's copy in a backend's memory, guard bands included. fetch() copies it back into the
+// matrix, whose destructor then checks the bands.
 template <class T>
 class PlacedMatrix {
   public:
@@ -187,8 +186,8 @@ class Scratch {
     Room room_;
 };
 
-// Opens a stream on the GPU. Skips the test where there is none. For SetUp() alone, as what goes on
-// after it would run all the same.
+// Opens a stream on the GPU. Skips the test without one. Only for SetUp(), as code after it would
+// still run.
 inline void open_gpu_stream(DeviceStream& stream) {
     if (const std::string why = why_no_gpu(); !why.empty()) {
         ASSERT_FALSE(is_gpu_required()) << why;
@@ -199,8 +198,7 @@ inline void open_gpu_stream(DeviceStream& stream) {
     stream = *std::move(opened);
 }
 
-// Gives a test the backend's ops, and memory where they work; skips the test where there is no GPU
-// for it.
+// Gives a test the backend's ops, and memory for them; skips the test without a GPU for it.
 class OnBackend : public testing::TestWithParam<Backend> {
   protected:
     void SetUp() override {
@@ -210,9 +208,9 @@ class OnBackend : public testing::TestWithParam<Backend> {
     [[nodiscard]] const Ops& ops() const { return *GetParam().ops; }
     [[nodiscard]] bool is_gpu() const { return GetParam().is_gpu; }
     [[nodiscard]] bool is_small() const { return GetParam().is_small; }
-    // On the CPU all threads of the test take part.
+    // On the CPU all of the test's threads take part.
     [[nodiscard]] Stream stream() { return is_gpu() ? gpu_stream_.stream() : stream_of(pool_); }
-    // On the CPU it is the caller alone.
+    // On the CPU the calling thread alone.
     [[nodiscard]] Stream one_thread() const { return is_gpu() ? gpu_stream_.stream() : Stream{}; }
     [[nodiscard]] Place place() { return {.stream = stream(), .is_gpu = is_gpu()}; }
 

@@ -1,6 +1,6 @@
-// Tests linear_cublas() and what becomes of cuBLASLt's answers: which algorithm is timed, chosen,
-// kept in a file, replaced, done without. It runs on the GPU in software, whose library answers as
-// it is told (tests/emulated_gpu/products.h).
+// Tests linear_cublas() and its use of cuBLASLt's answers: which algorithm is timed, chosen, kept
+// in a file, replaced, or not available. Runs on the GPU in software, whose library gives the
+// answers that a test chooses (tests/emulated_gpu/products.h).
 #include "kernels/cublas_choices.h"
 #include "kernels/linear_tuning.h"
 #include "tests/emulated_gpu/products.h"
@@ -153,7 +153,7 @@ TEST_F(Cublas, TheFastestOfItsGuessesIsChosenAtStartUp) {
     EXPECT_EQ(used(), (Algorithms{0}));
 }
 
-// What was used before it is timed is replaced all the same.
+// An algorithm that was used before it is timed is replaced all the same.
 TEST_F(Cublas, AProductThatRanBeforeIsChosenAgain) {
     multiply(20);
     EXPECT_EQ(tune(32), 1);

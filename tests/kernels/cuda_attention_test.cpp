@@ -1,5 +1,5 @@
-// Tests what the CUDA attention alone has: its kernels for prefill, its workspace, and how it
-// shares unequal rows among blocks. attention_test.cpp has what all backends do.
+// Tests the parts that only CUDA's attention has: its kernels for prefill, its workspace, and how
+// it shares unequal rows among blocks. attention_test.cpp has what all backends do.
 #include "kernels/attention_cuda.h"
 #include "tests/kernels/attention_batch.h"
 #include "tests/kernels/cuda_support.h"
@@ -30,7 +30,7 @@ TEST_F(CudaAttention, WithoutWgmmaMeetsTheReference) {
     }
 }
 
-// Six tiles of keys, so that what keeps two in shared memory fills each place again and again.
+// Six tiles of keys, so that shared memory with room for two is refilled again and again.
 TEST_F(CudaAttention, LongPrefillsMeetTheReference) {
     for (const Heads& heads : {Heads{4, 1, 128}, Heads{6, 2, 64}}) {
         SCOPED_TRACE(testing::Message() << "D " << heads.D);
@@ -41,7 +41,7 @@ TEST_F(CudaAttention, LongPrefillsMeetTheReference) {
     }
 }
 
-// One request's keys go to as many blocks as there are: more records than a warp has lanes.
+// One request's keys are divided among all blocks: more records than a warp has lanes.
 TEST_F(CudaAttention, ManyRecordsOfAPairMeetTheReference) {
     for (const Heads& heads : {Heads{4, 1, 64}, Heads{7, 1, 64}, Heads{7, 1, 128}}) {
         SCOPED_TRACE(testing::Message() << "Q " << heads.Q << " D " << heads.D);
@@ -53,7 +53,7 @@ TEST_F(CudaAttention, ManyRecordsOfAPairMeetTheReference) {
 }
 
 // Few tokens after many keys: blocks share the keys of a tile, and the last of them merges. Some
-// rows see no key of some parts. Calls follow each other without anybody clearing anything.
+// rows see no key of some parts. Between calls nothing is cleared.
 TEST_F(CudaAttention, ShortChunksOnLongKvMeetTheReference) {
     constexpr auto room_of = [](const AttentionShape&) { return std::int64_t{1} << 20; };
     constexpr AttentionOp kRoomy{attention_cuda, room_of};
@@ -77,7 +77,7 @@ TEST_F(CudaAttention, ShortChunksOnLongKvMeetTheReference) {
     }
 }
 
-// What the caller knows of the rows, and how much scratch there is, costs time, not correctness.
+// The caller's knowledge of the rows, and the amount of scratch, cost time, not correctness.
 TEST_F(CudaAttention, HintsAndWorkspaceDoNotChangeTheBits) {
     const Heads heads{4, 2, 64};
     const Request<bf16> a = make_request<bf16>(700, heads, 1);
@@ -86,14 +86,14 @@ TEST_F(CudaAttention, HintsAndWorkspaceDoNotChangeTheBits) {
     EXPECT_EQ(decode.run(kFixedOrder, place(), std::nullopt, 1).bits(), bits);
     EXPECT_EQ(decode.run(kFixedOrder, place(), 0).bits(), bits);
     EXPECT_EQ(decode.run(kFixedOrder, place(), 0, 1).bits(), bits);
-    // There are fewer, longer segments where the split is free: the same within its bound.
+    // With a free split there are fewer, longer segments: the same result within its bound.
     const Matrix<float> wide = decode.run(kFreeOrder, place());
     const Matrix<float> narrow = decode.run(kFreeOrder, place(), 3 * 4 * 2 * (64 + 2) * 4);
     expect_within(wide, narrow, [](std::int64_t, std::int64_t) { return 6.0 * 2.0 * kEps16; });
 }
 
-// One long row beside many short ones, of which there are more than decode has blocks, in free
-// order the long one's keys go to many blocks.
+// One long row beside more short rows than decode has blocks: in free order the long row's keys are
+// divided among many blocks.
 class UnequalRows : public CudaAttention {
   protected:
     // The long row is among the others; some have one key, as padded rows do; one has no new token.
@@ -145,7 +145,7 @@ TEST_F(UnequalRows, P6_HaveTheSameBitsWhateverRoomThereIs) {
     }
 }
 
-// Calls follow each other, as a model's layers and steps do: nobody clears anything between them.
+// Calls follow each other, as in a model's layers and steps: nothing is cleared between them.
 TEST_F(UnequalRows, ACallLeavesWhatTheNextNeeds) {
     for (const Heads& heads : {Heads{4, 1, 128}, Heads{6, 2, 64}}) {
         const Request<bf16> request = make_request<bf16>(2300, heads, 1);
@@ -166,7 +166,7 @@ TEST_F(UnequalRows, ACallLeavesWhatTheNextNeeds) {
 }
 
 #if defined(PITSTOP_EMULATED)
-// What a captured call is good for: other lengths and pages, as many rows.
+// A captured call serves other lengths and pages, with the same number of rows.
 TEST_F(UnequalRows, LaunchesDoNotFollowTheLengths) {
     const Heads heads{6, 2, 64};
     const Request<bf16> long_one = make_request<bf16>(2300, heads, 1);

@@ -1,4 +1,4 @@
-// Decode attention waits for the kernel before it, rope, which writes the keys and values of the
+// Decode attention waits for the kernel before it: rope, which writes the keys and values of the
 // rows' own tokens (kernels/device/dependent_launch.cuh).
 #include "kernels/attention.h"
 #include "kernels/device_graph.h"

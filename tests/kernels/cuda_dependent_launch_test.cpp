@@ -1,5 +1,5 @@
-// Kernels that begin while the one before them ends (kernels/device/dependent_launch.cuh) read
-// nothing before its time: in a graph each gives the bytes that it gives by itself.
+// Kernels that begin while the one before them ends (kernels/device/dependent_launch.cuh) read none
+// of its outputs too early: in a graph each gives the bytes that it gives alone.
 #include "kernels/attention.h"
 #include "kernels/device_graph.h"
 #include "kernels/embedding.h"
@@ -96,7 +96,7 @@ class CudaDependentLaunch : public OnCuda {
 constexpr std::int64_t kRows = 6;
 
 TEST_F(CudaDependentLaunch, TheEmbeddingWaits) {
-    Matrix<float> ids{kRows, 1, 0};  // whose bits are those of ids
+    Matrix<float> ids{kRows, 1, 0};  // its bits are those of `ids`
     for (std::int64_t i = 0; i < kRows; ++i) {
         const auto id = static_cast<std::int32_t>(3 * i);
         std::memcpy(&ids(i, 0), &id, sizeof id);
@@ -228,7 +228,7 @@ TEST_F(CudaDependentLaunch, FollowedRoutesWait) {
     expect_waits(random_matrix<float>(kRows, 20, 3), kRows * 4 * 4, op);
 }
 
-// Whose bits are those of experts.
+// Its bits are those of `experts`.
 Matrix<float> choices() {
     Matrix<float> chosen(kRows, 2, 0);
     for (std::int64_t t = 0; t < kRows; ++t) {
@@ -280,7 +280,7 @@ TEST_F(CudaDependentLaunch, CountedChoicesWait) {
 TEST_F(CudaDependentLaunch, ExpertRowsWait) {
     constexpr std::int32_t kExperts = 3;
     constexpr std::int64_t kPairs = kRows * 2;
-    Matrix<float> chosen(kRows, 2, 0);  // whose bits are those of experts
+    Matrix<float> chosen(kRows, 2, 0);  // its bits are those of `experts`
     for (std::int64_t t = 0; t < kRows; ++t) {
         for (std::int32_t j = 0; j < 2; ++j) {
             const std::int32_t expert = (static_cast<std::int32_t>(t) + j) % kExperts;

@@ -1,5 +1,5 @@
-// The ranks' exchanges, with every rank on a stream of one GPU: its blocks are there at once, as
-// those of as many GPUs are.
+// The ranks' exchanges, with every rank on a stream of one GPU: all blocks run at once, like those
+// of several GPUs.
 #include "base/digest.h"
 #include "kernels/exchange.h"
 #include "tests/kernels/cuda_support.h"
@@ -11,9 +11,9 @@
 namespace pitstop::kernels {
 namespace {
 
-// No rule of CUDA's has kernels of several streams run together, as those of several GPUs do: where
-// they do not, each test says so before its run's time is over. The GPU in software always does,
-// slowly.
+// CUDA does not promise that kernels of several streams run together, as those of several GPUs do.
+// If they do not, each test says so before its time is over. The GPU in software always runs them
+// together, slowly.
 #if defined(PITSTOP_EMULATED)
 constexpr std::uint64_t kPatienceNs = 60'000'000'000;
 #else
@@ -101,7 +101,7 @@ TEST_F(CudaExchange, SumsInRankOrderOnEveryRank) {
         for (const std::int64_t n :
              {std::int64_t{4}, std::int64_t{2052}, one_shot, one_shot + 4, kChunkFloats + 1028}) {
             SCOPED_TRACE(testing::Message() << size << " ranks, " << n << " floats");
-            make(size, n + 4);  // four more, which nobody may touch
+            make(size, n + 4);  // four more, which must stay untouched
             std::vector<float> expected(static_cast<std::size_t>(n));
             for (int rank = 0; rank < size; ++rank) {
                 std::vector<float> values(static_cast<std::size_t>(n + 4), -7.f);
@@ -127,8 +127,8 @@ TEST_F(CudaExchange, SumsInRankOrderOnEveryRank) {
     }
 }
 
-// Whoever is ahead by a launch must not overwrite what others still read; sizes change on the way,
-// and with them the number of blocks.
+// A rank that is one launch ahead must not overwrite what others still read; sizes change on the
+// way, and with them the number of blocks.
 TEST_F(CudaExchange, ManyInARowDoNotMixUp) {
     constexpr int kSize = 3;
     constexpr std::int64_t kFloats = 4096;
@@ -155,7 +155,7 @@ TEST_F(CudaExchange, ManyInARowDoNotMixUp) {
     for (const Side& side : sides_) EXPECT_EQ(fetch(side, kFloats), sums);
 }
 
-// V is no multiple of the ranks, the last rank has less than a whole part, or nothing.
+// V is no multiple of the number of ranks: the last rank has less than a whole part, or nothing.
 TEST_F(CudaExchange, GathersColumnsAsFarAsTheyGo) {
     constexpr int kSize = 4;
     constexpr std::int64_t kRows = 3;
@@ -237,7 +237,7 @@ TEST_F(CudaExchange, P5_ARankThatDoesNotComeIsNamedAndLaterLaunchesEndAtOnce) {
     for (const Side& side : sides_) fill_device(side.data.data(), 0, 256, side.stream.stream());
     for (const std::size_t rank : {0u, 2u}) {
         const Side& side = sides_[rank];
-        // At the limit each, hundreds would take minutes.
+        // Waiting until the limit each time, hundreds would take minutes.
         for (int k = 0; k < 500; ++k) {
             all_reduce_cuda(
                 {.exchange = side.exchange,

@@ -1,5 +1,5 @@
-// DeviceRange beside what other threads do on the GPU: an update stages, a release gives memory
-// back, while the loop makes a graph.
+// DeviceRange beside other threads' work on the GPU: an update stages, a release returns memory,
+// while the loop makes a graph.
 #include "kernels/device_graph.h"
 #include "kernels/device_range.h"
 #include "tests/kernels/cuda_support.h"
@@ -48,7 +48,7 @@ TEST_F(CudaRange, MappedMemoryReadsAsZeros) {
     EXPECT_EQ(bytes, std::vector<std::byte>(kBytes));
 }
 
-// What a stream was given before it began to capture uses the memory still.
+// Work that a stream got before it began to capture still uses the memory.
 TEST_F(CudaRange, MemoryGoesWhenNoStreamUsesItAnyMore) {
     constexpr int kFills = 20;
     for (const bool captures : {false, true}) {

@@ -1,4 +1,4 @@
-// Rows and pages that stay on the device, brought up to date there: as the reference does it.
+// Rows and pages that stay on the device and are updated there, as the reference does it.
 #include "kernels/step_rows.h"
 #include "tests/kernels/cuda_support.h"
 
@@ -13,7 +13,7 @@ constexpr std::int32_t kSlotPages = 700;
 constexpr std::int32_t kPageSize = 3;
 constexpr std::int32_t kRows = 48;
 
-// What the kernel keeps, on the host or there.
+// The kernel's arrays, on the host or on the device.
 template <template <class> class Array>
 struct Kept {
     Array<TokenId> tokens;

@@ -1,5 +1,4 @@
-// What tests of the GPU alone share: those of what other backends do not have. (backend.h has those
-// that run on every one.)
+// Shared by tests that only a GPU has. (backend.h is for tests that run on every backend.)
 #pragma once
 
 #include "kernels/cuda_device.h"
@@ -13,8 +12,8 @@
 
 namespace pitstop::kernels::test {
 
-// Asks for fewer and smaller shapes: on the GPU in software, and where PITSTOP_SMALL_SHAPES asks
-// for them, as a sanitizer's user does (tests/gpu/parts.py).
+// Asks for fewer and smaller shapes: on the GPU in software, and with PITSTOP_SMALL_SHAPES, which a
+// sanitizer's user sets (tests/gpu/parts.py).
 [[nodiscard]] inline bool is_small() {
 #if defined(PITSTOP_EMULATED)
     return true;
@@ -23,7 +22,7 @@ namespace pitstop::kernels::test {
 #endif
 }
 
-// Gives a test its stream on the GPU; skips the test where there is none.
+// Gives a test its stream on the GPU; skips the test without one.
 class OnCuda : public testing::Test {
   protected:
     void SetUp() override { open_gpu_stream(stream_); }

@@ -1,4 +1,4 @@
-// Words that stay on the device, brought up to date there: as the reference does it.
+// Words that stay on the device and are updated there, as the reference does it.
 #include "kernels/word_runs.h"
 #include "tests/kernels/cuda_support.h"
 

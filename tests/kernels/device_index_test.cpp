@@ -1,4 +1,4 @@
-// Tests the index arithmetic of the CUDA kernels, on the host, against brute force.
+// Tests the index arithmetic of the CUDA kernels on the host, against brute force.
 #include "kernels/device/attention_index.h"
 #include "kernels/device/fast_div.h"
 #include "kernels/device/ordered.h"
@@ -69,8 +69,8 @@ TEST(OrderedImage, KeepsTheOrderAndComesBack) {
     }
 }
 
-// What ldmatrix reads in one go (eight rows' same chunk) and what a row's store writes lie in
-// different groups of four banks; and no two chunks share a place.
+// ldmatrix reads the same chunk of eight rows at once; these chunks, and a row's store, are in
+// different groups of four banks. No two chunks share a place.
 template <int kChunks>
 void expect_no_conflicts() {
     std::set<int> places;
@@ -126,8 +126,8 @@ TEST(PrefillBlocks, EveryTileOfEveryRowHasOneBlock) {
     }
 }
 
-// Each unit is computed once, by blocks that have equal shares; the records that those write are
-// the ones that the last of them reads, and no two pairs have one in common.
+// Each unit is computed once, by blocks with equal shares. The records that those write are the
+// ones that the last of them reads, and no two pairs share one.
 TEST(DecodeShares, CoverTheUnitsAndAgreeOnTheRecords) {
     std::mt19937 engine(3);
     const auto pick = [&](unsigned max) { return static_cast<std::int32_t>(1 + engine() % max); };

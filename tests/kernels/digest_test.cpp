@@ -199,7 +199,7 @@ TEST_P(DigestOp, BlocksThatTakeTilesInTurnLeaveNoneOut) {
         EXPECT_EQ(digest_of(bytes, 1, stream(), blocks), expected) << blocks << " blocks";
 }
 
-// Every bf16 there is, at every place in a word, in rows whose last word is not full.
+// Every bf16, at every place in a word, in rows whose last word is not full.
 TEST_P(DigestOp, CountsInfinitiesAndNans) {
     std::vector<std::uint16_t> all(1 << 16);
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);

@@ -1,5 +1,5 @@
 // Tests embedding, note_draws, rmsnorm, silu_mul, gather_rows, count_nonfinite and penalties: the
-// ops whose rows stand alone. Some widths fit 16-byte loads, and some do not.
+// ops whose rows are independent. Some widths fit 16-byte loads, and some do not.
 #include "tests/kernels/backend.h"
 
 #include <cmath>
@@ -49,7 +49,7 @@ TEST_P(Embedding, GivesItsRowsAndZerosForOtherRanks) {
     }
 }
 
-// Ids that the last step drew, which the host has not seen.
+// Ids that the last step drew, which the host does not know.
 TEST_P(Embedding, TakesWhatWasSampledInASlot) {
     const Matrix<bf16> table = random_matrix<bf16>(5, 24, 1);
     const std::vector<TokenId> ids = {
@@ -221,7 +221,7 @@ TEST_P(RmsNorm, ARowOfZerosStaysZero) {
     for (std::int64_t i = 0; i < 64; ++i) EXPECT_EQ(x.value(0, i), 0.0);
 }
 
-// The order of the sum is H's alone: not the number of rows or threads, nor where a row lies.
+// H alone fixes the order of the sum: not the number of rows or threads, nor the row's place.
 TEST_P(RmsNorm, P6_RowDependsOnNeitherBatchNorAddress) {
     const std::int64_t num_rows = is_gpu() ? 9 : 333;
     for (const std::int64_t H : kWidths) {
@@ -360,7 +360,7 @@ struct PenaltyCase {
 
 class Penalties : public OnBackend {
   protected:
-    // Returns what becomes of the logits.
+    // Returns the logits after the op.
     Matrix<float> run(const PenaltyCase& one) {
         Matrix<float> actual = one.logits;
         const auto logits = put(actual);
@@ -422,7 +422,8 @@ TEST_P(Penalties, MeetTheReferenceOnEveryRow) {
         .count_starts = {0},
         .bias_starts = {0}};
     for (int r = 0; r < 3; ++r) {
-        for (std::int32_t i = 0; r != 1 && i < 250; ++i)  // also of other ranks: 100 .. 400 is here
+        for (std::int32_t i = 0; r != 1 && i < 250;
+             ++i)  // also of other ranks: this one has 100 .. 400
             one.counts.push_back({.id = TokenId{2 * i + r}, .num_output = i % 5});
         for (std::int32_t i = 0; i < 150; ++i)
             one.biases.push_back(

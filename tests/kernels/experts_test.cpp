@@ -1,4 +1,4 @@
-// Tests what a block of experts is made of besides its router: expert_rows and expert_linear.
+// Tests the other ops of a block of experts, besides its router: expert_rows and expert_linear.
 #include "kernels/expert_linear.h"
 #include "kernels/expert_rows.h"
 #include "tests/kernels/backend.h"
@@ -149,7 +149,7 @@ TEST_P(ExpertRows, AreSummedByTheirWeights) {
 
 class ExpertLinear : public OnBackend {
   protected:
-    // Weights of E experts as a checkpoint's arena has them: an expert's gate, up and down in turn.
+    // Weights of E experts in a checkpoint's layout: gate, up and down of one expert after another.
     struct Weights {
         Weights(std::int32_t E, std::int64_t num_outputs, std::int64_t K)
             : num_experts(E),
@@ -191,7 +191,7 @@ class ExpertLinear : public OnBackend {
             .stream = stream});
     }
 
-    // Row r of x goes to the expert that `begins` says.
+    // `begins` has the rows of x for each expert.
     template <class X, class Y>
     std::vector<Matrix<Y>> product(
         const Weights& weights,
@@ -234,7 +234,7 @@ class ExpertLinear : public OnBackend {
         const std::vector<std::int32_t> begins = begins_of(rows);
         const Weights weights(static_cast<std::int32_t>(rows.size()), N, K);
         const std::int64_t R = begins.back();
-        const Matrix<X> x = random_matrix<X>(R + 3, K, 1);  // three that are no expert's
+        const Matrix<X> x = random_matrix<X>(R + 3, K, 1);  // three that belong to no expert
         std::vector<Matrix<Y>> expected(num_parts, Matrix<Y>(R + 3, N, 0x22));
         std::vector<View2<Y>> views;
         for (Matrix<Y>& each : expected) views.push_back(each.view());
@@ -242,7 +242,7 @@ class ExpertLinear : public OnBackend {
             expert_linear_ref, weights, weights.all.view(), begins.data(), x.view(), views, {}
         );
         const std::vector<Matrix<Y>> actual = product<X, Y>(weights, x, begins, num_parts);
-        // As linear_test.cpp derives it.
+        // linear_test.cpp derives this bound.
         const auto k = static_cast<double>(K);
         const bool is_general = std::is_same_v<X, float> || K % 8 != 0;
         const double roundings =
@@ -296,7 +296,7 @@ TEST_P(ExpertLinear, MeetsTheReferenceOnAwkwardShapes) {
     expect_reference<bf16, float>({1, 0, 1, 2}, 2100, 1176, 2);
 }
 
-// P6: a row has the bits of a product by itself, whoever shares its expert and its pass.
+// P6: a row has the bits of a product of its own, whichever rows share its expert and its pass.
 class ExpertLinearInFixedOrder : public ExpertLinear {};
 PITSTOP_ON_BACKENDS(ExpertLinearInFixedOrder, Order::kFixed);
 
@@ -318,7 +318,7 @@ TEST_P(ExpertLinearInFixedOrder, P6_ARowHasTheBitsThatItHasAlone) {
         for (std::size_t i = 0; i < 2; ++i)
             EXPECT_EQ(one[i].bits(0), all[i].bits(r)) << "row " << r;
         if (!is_gpu()) {
-            // On a CPU it has linear's.
+            // On a CPU the product is linear's.
             std::size_t e = 0;
             while (r >= begins[e + 1]) ++e;
             Matrix<float> y(1, 40, 0x33);

@@ -1,5 +1,5 @@
-// Tests the gated delta net and the gate of attention's heads against their references, that a
-// token's bits do not depend on the cut (P6), and that what is not finite stays so.
+// Tests the gated delta net and the gate of attention's heads against their references; that a
+// token's bits do not depend on the cut (P6); and that numbers that are not finite stay so.
 #include "tests/kernels/backend.h"
 
 #include <array>
@@ -83,7 +83,7 @@ struct Layer {
     Matrix<float> a_log;
 };
 
-// Places of states, which begin with garbage.
+// Places for states, which begin with garbage.
 template <class X>
 struct Places {
     Places(const Shape& shape, std::int64_t num)
@@ -109,7 +109,7 @@ struct Places {
     std::vector<std::byte> bytes;
 };
 
-// A part of a step: tokens of one request.
+// One request's tokens in a step.
 struct Part {
     std::int32_t num = 0;
     std::int32_t position = 0;
@@ -126,7 +126,7 @@ class GatedDelta : public OnBackend {
         if (is_gpu()) GTEST_SKIP() << "a GPU's ops compute no gated delta net";
     }
 
-    // Runs a step of parts, whose tokens begin at token `begin` of the layer's.
+    // Runs a step of parts, whose first token is token `begin` of the layer's.
     template <class X, class Y>
     void run(
         void (*op)(const GatedDeltaArgs&),
@@ -179,8 +179,8 @@ class GatedDelta : public OnBackend {
         run(gated_delta_ref, layer, 41, second, places_expected, expected);
         run(ops().gated_delta, layer, 0, first, places_actual, actual);
         run(ops().gated_delta, layer, 41, second, places_actual, actual);
-        // The state's errors decay with it. The last norm divides by the root of mean squares of
-        // q S, which may be small against its terms: the error is of the row's scale.
+        // The state's errors decay with it. The last norm divides by the root of mean squares of q
+        // S, which may be small compared with its terms: the error is relative to the row's scale.
         const auto bound = [&](std::int64_t r, std::int64_t c) {
             double scale = 0.0;
             const std::int64_t head = c / shape.dv * shape.dv;
@@ -233,7 +233,7 @@ TEST_P(GatedDelta, P6_ATokenDependsOnNeitherCutNorBatch) {
             )) << "the state after chunks of "
                << size;
         }
-        // Rows of three requests, of which the last is the same as before.
+        // Rows of three requests, the last of which does not change.
         Layer<float> more(shape, T + 20);
         for (std::int64_t t = 0; t < T; ++t) {
             for (std::int64_t i = 0; i < shape.columns(); ++i) more.x(t + 20, i) = layer.x(t, i);
@@ -250,8 +250,8 @@ TEST_P(GatedDelta, P6_ATokenDependsOnNeitherCutNorBatch) {
     }
 }
 
-// A row may continue from a state that another saved in the middle of its tokens, and leaves it
-// as it is.
+// A row may continue from a state that another row saved in the middle of its tokens, and leaves
+// that state unchanged.
 TEST_P(GatedDelta, ARowContinuesFromASavedStateWithTheSameBits) {
     const Shape shape{2, 4, 24, 40, 4, false};
     constexpr std::int32_t T = 60;
@@ -265,7 +265,7 @@ TEST_P(GatedDelta, ARowContinuesFromASavedStateWithTheSameBits) {
         run(ops().gated_delta, layer, 0, std::array{Part{T, 0, 1, 0, len, 3}}, places, y);
         EXPECT_EQ(y.bits(), whole.bits());
         for (const std::int32_t place : {1, 2}) {
-            // The row that restores is shorter than what the convolution looks back to, or not.
+            // The row that restores is shorter than the convolution's window, or not.
             for (const std::int32_t first : {1, 2, T - len}) {
                 if (len == T) break;
                 Matrix<float> rest(T, shape.nv * shape.dv, 0x33);

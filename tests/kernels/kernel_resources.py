@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What the compiler gives each CUDA kernel, and how many warps of an SM that leaves: the table in
-kernels/KERNELS.md is this program's output.
+"""The compiler's resources for each CUDA kernel, and how many warps of an SM that leaves: the table
+in kernels/KERNELS.md is this program's output.
 
     kernel_resources.py --nvcc=NVCC -- FLAGS...           fails where the table says something else
     kernel_resources.py --nvcc=NVCC --write -- FLAGS...   writes the table
@@ -29,9 +29,9 @@ HEAD = [
 WARPS_MAX, BLOCKS_MAX = 64, 32
 REGISTERS_PER_QUARTER = 16384  # four schedulers, each with its own
 SHARED_BYTES = 228 << 10
-SHARED_BYTES_OF_BLOCK = 1 << 10  # that the system takes of each
+SHARED_BYTES_OF_BLOCK = 1 << 10  # taken by the system per block
 
-# Kernel as the compiler names it, what it is, threads, dynamic shared memory in bytes.
+# Kernel as the compiler names it, description, threads, dynamic shared memory in bytes.
 SHOWN = (
     ("embedding.cu: embedding_kernel<true>", "rows aligned", 256, 0),
     ("rmsnorm.cu: rmsnorm_kernel<bf16, 4>", "H <= 4096, held in registers", 256, 0),
@@ -98,12 +98,15 @@ SHOWN = (
 )
 
 
-# Of PTX: what may read or write what another kernel does. Parameters and shared memory are the kernel's own.
+# Of PTX: instructions that may read or write another kernel's memory. Parameters and shared memory
+# are the kernel's own.
 TOUCHES_MEMORY = re.compile(r"\b(ld|ldu|st|atom|red|cp\.async)\.(?!param\b|shared\b|local\b|const\b)\S+")
 
 
 def early_accesses(assembly):
-    """What kernels of this PTX touch before they wait, or whose next one they let start without waiting."""
+    """The kernels of this PTX that touch memory before they wait, or that let the next kernel start
+    without waiting.
+    """
     problems = []
     for name, body in re.findall(r"\.entry (\w+)\((.*?)^}", assembly, re.DOTALL | re.MULTILINE):
         before, wait, _ = body.partition("griddepcontrol.wait")
@@ -158,7 +161,7 @@ def plain_name(mangled):
 
 
 def warps_of_sm(threads, registers, shared):
-    """(warps, what bounds them)."""
+    """(warps, their limiting resource)."""
     warps = threads // 32
     registers_of_warp = (registers + 7) // 8 * 8 * 32
     blocks = {

@@ -12,7 +12,7 @@ namespace {
 
 class Linear : public OnBackend {
   protected:
-    // What a product's sum errs by, relatively to the sum of its magnitudes.
+    // The relative error of a product's sum, as a share of the sum of its magnitudes.
     //
     // On the CPU each of the lane's K/16 products and sums errs by at most e of the sum of
     // magnitudes so far (twice in `scalar`, which rounds the product too, and in VDPBF16PS, whose
@@ -94,7 +94,7 @@ TEST_P(Linear, MeetsTheReferenceOnAwkwardShapes) {
         expect_reference<float, float>(M, 66, 128, LinearMode::kAdd);
     }
     expect_reference<float, bf16>(7, 70, 129, LinearMode::kWrite);
-    // Split four ways, of rounds that four does not divide.
+    // Split four ways, with a number of rounds that four does not divide.
     for (const std::int64_t M : {1, 3})
         expect_reference<bf16, float>(M, 40, 1288, LinearMode::kWrite);
     expect_reference<bf16, float>(1, 40, 4104, LinearMode::kWrite);
@@ -106,7 +106,7 @@ TEST_P(Linear, MeetsTheReferenceOnAwkwardShapes) {
     if (is_small()) return;
     expect_reference<bf16, float>(100, 300, 1024, LinearMode::kWrite);
     expect_reference<float, float>(100, 300, 1024, LinearMode::kWrite);
-    // Few rows, and outputs enough for whole blocks of them: sums in parts have room for all.
+    // Few rows, and enough outputs for whole blocks of them: sums in parts have room for all.
     for (const std::int64_t M : {7, 8}) {
         for (const std::int64_t K : {520, 586, 896, 1030, 1176})
             expect_reference<float, float>(M, 2100, K, LinearMode::kWrite);
@@ -115,8 +115,8 @@ TEST_P(Linear, MeetsTheReferenceOnAwkwardShapes) {
     }
 }
 
-// Of five to sixteen rows a GPU takes one kernel for few weight rows and another for many: in both
-// a row has its bits whatever is beside it.
+// For five to sixteen rows a GPU has one kernel for few weight rows and another for many: in both a
+// row has its own bits in any batch.
 TEST_P(Linear, ARowHasTheSameBitsAmongFiveAndAmongSixteen) {
     constexpr std::int64_t kRows = 16;
     for (const auto& [N, K] : {std::pair{20, 72}, {40, 1288}, {4104, 72}}) {
@@ -145,8 +145,8 @@ TEST_P(Linear, ARowHasTheSameBitsAmongFiveAndAmongSixteen) {
     }
 }
 
-// Where products and silu_mul are one pass, the bits are those of two; widths that warps share and
-// that they do not.
+// When products and silu_mul are one pass, the bits are those of two; with widths that warps share
+// and that they do not.
 TEST_P(Linear, GatedInOnePassIsGatedInTwo) {
     if (ops().linear_silu_mul == nullptr) GTEST_SKIP() << "they are two passes here";
     for (const std::int64_t M : {1, 2, 3, 4}) {
@@ -196,7 +196,7 @@ TEST_P(Linear, NoRowsIsNoWork) {
     run({&part, 1}, View2<const float>{nullptr, 0, 8, 8}, LinearMode::kWrite, stream());
 }
 
-// q, k and v in one call are what they are in three, whether or not they lie side by side.
+// q, k and v in one call have the bits of three calls, side by side in memory or not.
 class LinearParts : public Linear {
   protected:
     void expect_separate(std::int64_t M, std::int64_t K, std::span<const std::int64_t> widths) {
@@ -224,7 +224,7 @@ class LinearParts : public Linear {
         run(parts, x.view(), LinearMode::kWrite, stream());
         fused_there.fetch(fused);
         apart_there.fetch(apart);
-        // cuBLASLt may take another algorithm for another N.
+        // cuBLASLt may choose another algorithm for another N.
         const bool is_cublas = is_gpu() && &ops() == cuda_ops() && M > 16;
         for (std::int64_t m = 0; m < M; ++m) {
             for (std::int64_t n = 0; n < N; ++n) {
@@ -247,14 +247,14 @@ TEST_P(LinearParts, AreSplitEachByItsOwnWidth) {
         expect_separate(M, 2048, std::array<std::int64_t, 3>{2048, 24, 40});
 }
 
-// P6: the bits of a row are those it has alone, in every batch, at every place in it.
+// P6: a row has the bits that it has alone, in every batch, at every place in it.
 class LinearInFixedOrder : public Linear {
   protected:
     template <class X>
     void expect_rows_alone(std::int64_t N, std::int64_t K) {
         SCOPED_TRACE(testing::Message() << "N " << N << " K " << K);
         const std::int64_t M_max = 260;
-        // Exponents from 2^-20 to 2^20: an order of summation that differs shows.
+        // Exponents from 2^-20 to 2^20: another order of summation changes the bits.
         Matrix<X> x = random_matrix<X>(M_max, K, 5, 3.0);
         for (std::int64_t m = 0; m < M_max; ++m) {
             for (std::int64_t k = 0; k < K; ++k) {

@@ -142,7 +142,8 @@ struct CountBeforeCase {
     std::vector<float> values{};
 };
 
-// Of each part of a vocabulary split over ranks; the counts add up to the place in the whole order.
+// Logprobs of each part of a vocabulary split over ranks; the counts add up to the place in the
+// whole order.
 TEST_P(Logprobs, CountsBeforeAPickAddUpToItsRank) {
     for (const std::int64_t V : {1, 15, 16, 17, 100, 257, 5003}) {
         const CountBeforeCase one(V);

@@ -44,7 +44,7 @@ struct Pair {
     Matrix<float> h;
 };
 
-// No GPU computes adapters: its ops have none.
+// Adapters are not computed on GPUs: the CUDA table has no ops for them.
 class LowRank : public OnBackend {
   protected:
     void SetUp() override {
@@ -61,7 +61,7 @@ class LowRank : public OnBackend {
         Matrix<Y> expected = random_matrix<Y>(M, N, 2);
         Matrix<Y> actual = expected;
         const Matrix<Y> before = expected;
-        // Two adapters, and a row between them that has none.
+        // Two adapters, and a row without one between them.
         const std::int64_t half = M / 2;
         std::vector<Pair> pairs;
         pairs.reserve(2);
@@ -107,7 +107,7 @@ TEST_P(LowRank, MeetsTheReferenceOnAwkwardShapes) {
     expect_reference<bf16, float>(3, 40, 64, LowRankArgs::kRankMax - 3);
 }
 
-// P6: whoever else is in the call, and however its rows are cut into segments.
+// P6: whichever rows share the call, and however a row's tokens are cut into segments.
 TEST_P(LowRank, P6_ARowHasTheBitsThatItHasAlone) {
     constexpr std::int64_t M = 11;
     constexpr std::int64_t N = 83;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What only the machine code of CUDA's kernels shows: ptxas moves instructions that PTX has in the right order.
+"""Properties that only the machine code of CUDA's kernels shows: ptxas moves instructions that PTX
+has in the right order.
 
     machine_code.py [--arch=sm_90a] OBJECT...     exit code 1 where one of these is so, 77 without cuobjdump
 
@@ -28,9 +29,10 @@ import tempfile
 NOT_RUN = 77
 TOUCHES_MEMORY = re.compile(r"\b(LDG|LD|LDGSTS|STG|ST|ATOM|ATOMG|RED)\b[. ]")
 EX2_OF_A_TILE = 64  # a thread's scores of a tile
-# Kernels whose loop of copies is counted, and the other instructions that a copy may cost. CUDA 13.0 gives 10 to 13
-# and 10 to 20; found anew for each copy, rows and addresses made it 18 to 51 and 53 to 66.
-# Decode's loop has a tile's softmax, too: 27 and 41 now, 36 and 50 with the rows exchanged one at a time.
+# Kernels whose loop of copies is checked, and the accepted number of other instructions per copy.
+# CUDA 13.0 gives 10 to 13 and 10 to 20; when rows and addresses were found anew for each copy, 18
+# to 51 and 53 to 66. Decode's loop has a tile's softmax, too: 27 and 41 now, 36 and 50 with the
+# rows exchanged one at a time.
 LOOPS_OF_COPIES = {
     "prefill_wgmma_kernel": 16,
     "tile_kernel": 25,
@@ -44,7 +46,7 @@ MERGE_READS = 32  # eight records of four heads
 
 
 def find_tool():
-    """cuobjdump: on the path, of a toolkit, or of a package of Python's."""
+    """cuobjdump: on the path, of a toolkit, or of a Python package."""
     places = [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"]
     found = [shutil.which("cuobjdump"), *(shutil.which("cuobjdump", path=f"{each}/bin") for each in places if each)]
     for path in sys.path:
@@ -66,7 +68,7 @@ def functions_of(text):
 
 
 def disassemble(tool, path, arch):
-    """Kernels of one object; of a fat binary those for `arch`."""
+    """The kernels of one object; of a fat binary, those for `arch`."""
     path = pathlib.Path(path).resolve()
     if path.suffix == ".cubin":
         return functions_of(subprocess.run([tool, "-sass", path], capture_output=True, text=True, check=True).stdout)
@@ -86,7 +88,7 @@ def early_accesses(code):
 
 
 def late_softmaxes(code):
-    """Between a wait that leaves a group under way and the next wait a tile's exponentials are computed."""
+    """A tile's exponentials are computed between a wait that leaves a group in progress and the next wait."""
     found, num_ex2 = [], None
     for _, text in code:
         if "WARPGROUP.DEPBAR" in text:
@@ -110,7 +112,7 @@ def loops(code):
 
 
 def slow_copies(name, code):
-    """Looks at the loop with the most copies: products may stand in it, which are not counted."""
+    """Checks the loop with the most copies; products in it do not count."""
     bound = next((bound for kernel, bound in LOOPS_OF_COPIES.items() if kernel in name), None)
     bodies = [[text for _, text in code[begin : end + 1]] for begin, end in loops(code)] if bound else []
     most = max(bodies, key=lambda texts: sum("LDGSTS" in text for text in texts), default=[])
@@ -122,7 +124,9 @@ def slow_copies(name, code):
 
 
 def serial_copies(name, code):
-    """Of a kernel that copies in batches, the most loads before a store in a loop with as many stores as loads."""
+    """For a kernel that copies in batches: the most loads before a store, in a loop with as many
+    stores as loads.
+    """
     if not any(kernel in name for kernel in BATCHED_COPIES):
         return []
     most = 0

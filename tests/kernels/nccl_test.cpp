@@ -1,5 +1,5 @@
-// NCCL's communicators on the GPU in software: each rank is a process with a GPU of its own. What
-// is asked is answered at once, whoever the others are and whether they come.
+// NCCL's communicators on the GPU in software: each rank is a process with a GPU of its own. Each
+// query is answered at once, whichever other ranks join or not.
 #include "kernels/nccl.h"
 
 #include "base/time.h"
@@ -31,7 +31,7 @@ using emulator::run_part;
 using emulator::start_part;
 using emulator::wait_part;
 
-constexpr std::int64_t kNum = 40'000;  // floats: several pieces of what goes between ranks
+constexpr std::int64_t kNum = 40'000;  // floats: several of the pieces that ranks exchange
 
 int rank_of_this() { return std::stoi(std::getenv("PITSTOP_TEST_RANK")); }
 
@@ -62,7 +62,7 @@ Result<NcclCommunicator> begin(int num_ranks) {
     );
 }
 
-// Asks until it is so, or an error.
+// Asks again until `is_so`, or until an error.
 Result<> settle(NcclCommunicator& comm) {
     while (true) {
         ASSIGN_OR_RETURN(const bool is_ready, comm.is_ready());
@@ -71,7 +71,7 @@ Result<> settle(NcclCommunicator& comm) {
     }
 }
 
-// Joins, takes a broadcast, adds up, and takes leave.
+// Joins, receives a broadcast, sums, and leaves.
 Result<> exchange_all() {
     ASSIGN_OR_RETURN(NcclCommunicator comm, begin(2));
     RETURN_IF_ERROR(settle(comm));
@@ -98,7 +98,7 @@ int be_exchanging() {
     return done ? 0 : wrong(done.error().message);
 }
 
-// Rank 1 never comes: nothing waits, and what was begun ends with an abort or with its owner.
+// Rank 1 never joins: no call waits, and an abort, or destruction, ends what was begun.
 int be_alone() {
     for (const bool is_aborted : {true, false}) {
         Result<NcclCommunicator> comm = begin(2);
@@ -107,13 +107,15 @@ int be_alone() {
             const Result<bool> is_ready = comm->is_ready();
             if (!is_ready || *is_ready) return wrong("nobody has come");
         }
-        NcclCommunicator moved = *std::move(comm);  // what it was moved from has nothing to abort
+        NcclCommunicator moved =
+            *std::move(comm);  // the moved-from communicator has nothing to abort
         if (is_aborted) moved.abort();
     }
     return 0;
 }
 
-// Rank 1 dies when both have joined; rank 0 has a broadcast of it in flight, which an abort ends.
+// Rank 1 dies after both have joined; rank 0 has one of its broadcasts in flight, which an abort
+// ends.
 int be_left() {
     Result<NcclCommunicator> comm = begin(2);
     if (!comm) return wrong(comm.error().message);
@@ -138,7 +140,7 @@ int be_left() {
     return 0;
 }
 
-// Who comes second and counts the ranks otherwise is told.
+// The rank that joins second with another number of ranks gets an error.
 int be_miscounting() {
     Result<NcclCommunicator> first = begin(2);
     if (!first) return wrong(first.error().message);
@@ -151,7 +153,7 @@ int be_miscounting() {
                                                                  : wrong(second.error().message);
 }
 
-// An id that nobody made.
+// An id that no rank made.
 int be_misled() {
     if (!open_cuda_device(0)) return wrong("no GPU");
     const std::string id(kNcclIdBytes, '\0');
@@ -177,7 +179,7 @@ class NcclTest : public testing::Test {
             {"PITSTOP_TEST_ID", dir_.path("id")},
             {"PITSTOP_TEST_RANK", std::to_string(rank)}};
     }
-    // Runs rank 0 and rank 1; returns what became of each.
+    // Runs rank 0 and rank 1; returns their results.
     std::pair<int, int> run(const std::string& part) const {
         EXPECT_TRUE(defined);
         const int other = start_part(part, environment(1));

@@ -1,5 +1,5 @@
-// What is infinite or NaN stays so to the logits, where it is counted: no op makes numbers of it
-// that look healthy, and it reaches no row but its own.
+// Infinities and NaNs reach the logits, where they are counted: no op turns them into healthy
+// numbers, and they reach no other row.
 #include "kernels/draws.h"
 #include "tests/kernels/attention_batch.h"
 
@@ -29,7 +29,7 @@ T number(double value) {
 
 class RmsNormNotFinite : public OnBackend {
   protected:
-    // Rows 1, 3 and 5 overflow as `spoil` has it; the others have the bits that they have alone.
+    // `spoil` makes rows 1, 3 and 5 overflow; the others have the bits that they have alone.
     template <class Y>
     void expect_marked(std::int64_t H, bool has_delta, float value) {
         SCOPED_TRACE(testing::Message() << "H " << H << " delta " << has_delta << " " << value);
@@ -228,10 +228,10 @@ TEST_P(RopeNotFinite, AHeadWhoseSquaresOverflowIsNanWhereItIsNormed) {
 
 class AttentionNotFinite : public OnBackend {
   protected:
-    // A request of `len` tokens, one position of which is spoiled, beside another: from there on
-    // every token of the first is not finite; before, and in the other, the bits are as they were.
-    // A GPU's tensor cores multiply the values of a tile by the zeros of the tokens before them,
-    // too: there, what a value has may reach those of its own request.
+    // A request of `len` tokens, one position of which is spoiled, beside another. From that
+    // position on no token of the first is finite; earlier tokens, and the other request, keep
+    // their bits. A GPU's tensor cores multiply the values of a tile also by the zeros of earlier
+    // tokens: there, a spoiled value may reach all tokens of its own request.
     template <class T>
     void expect_spread(
         const Heads& heads,
@@ -298,7 +298,7 @@ TEST_P(AttentionNotFinite, WhatAKeyOrValueHasReachesEveryLaterTokenAndNoOther) {
     expect_all<float>({2, 1, 24});
 }
 
-// A query of its own token alone; scores that are all -inf have no largest.
+// A query with only its own token; scores that are all -inf have no largest.
 TEST_P(AttentionNotFinite, AQueryThatIsNotFiniteSpoilsItsOwnToken) {
     const auto expect = [&]<class T>(const Heads& heads) {
         for (const float value : {kNan, kInf, -kInf}) {
@@ -433,8 +433,8 @@ TEST_P(ProductNotFinite, TheGateKeepsWhatIsNotFinite) {
 class DrawsNotFinite : public OnBackend {};
 PITSTOP_ON_BACKENDS(DrawsNotFinite, Order::kDefault);
 
-// Finite logits, and a temperature or an edit that made an infinity of one: the draw says so,
-// whether it truncates or not, and the count of the logits does not.
+// Finite logits, and a temperature or an edit that turned one into an infinity: the draw reports
+// it, with truncation or without, and the count of the logits does not.
 TEST_P(DrawsNotFinite, AnInfiniteScoreIsNoDraw) {
     constexpr std::int64_t V = 300;
     constexpr std::int64_t R = 6;

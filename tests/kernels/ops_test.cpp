@@ -97,7 +97,7 @@ TEST(ThreadPool, ShortJobsInARowDoNotMix) {
 TEST(ThreadPool, ParkedThreadsWakeUp) {
     ThreadPool pool(2);
     for (int job = 0; job < 3; ++job) {
-        // This is long past kSpinIterations: the other thread has parked when the job comes.
+        // Long past kSpinIterations: the other thread has parked when the job comes.
         const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
         while (std::chrono::steady_clock::now() < until) {
         }

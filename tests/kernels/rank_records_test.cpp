@@ -1,5 +1,5 @@
-// Tests the records of ranks that hold a part of the vocabulary each: what all of them say together
-// is what one rank says of the whole row.
+// Tests the records of ranks that hold a part of the vocabulary each: together they give the result
+// of one rank with whole rows.
 #include "kernels/rank_records.h"
 
 #include "tests/kernels/backend.h"
@@ -13,7 +13,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr TokenId kGarbageId{-77};
 
-// What every rank makes of rows whose vocabulary is cut: the first ids of the ranks' parts, and the
+// The ranks' records of rows whose vocabulary is cut: the first ids of the ranks' parts, and the
 // end of the last.
 struct Merged {
     std::vector<TokenId> ids{};
@@ -25,7 +25,7 @@ struct Merged {
 
 class RankRecords : public OnBackend {
   protected:
-    // Rows with a draw of their own are drawn, the others' given ids are looked up.
+    // Rows with a draw of their own are drawn, for other rows the given ids are looked up.
     Merged merge_of(
         const Matrix<float>& logits,
         const std::vector<SampleRow>& draws,
@@ -195,8 +195,7 @@ TEST_P(RankRecords, WhatOneRankSaysHoldsForTheRow) {
     );
 }
 
-// One rank draws for all where the others have nothing to say; and where it could not draw, nobody
-// did.
+// One rank draws for all if the others have no candidates; if it could not draw, no rank did.
 TEST_P(RankRecords, ADrawOfOneRankIsTheRows) {
     const std::vector<Choice> choices = {
         {.id = TokenId{70}, .score = -3.f}, {.id = TokenId{5}, .score = -kInf}};

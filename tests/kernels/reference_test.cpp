@@ -1,4 +1,4 @@
-// Tests what needs no backend: the definitions against numbers of others, and the CPU's levels
+// Tests that need no backend: the definitions against published numbers, and the CPU's levels
 // against each other.
 #include "base/isa.h"
 #include "kernels/ops.h"
@@ -48,8 +48,8 @@ TEST(Digest, OfZerosIsSplitMix64) {
     }
 }
 
-// The levels differ as documented: avx2 and avx512 not at all, the others by the rounding of the
-// sums.
+// The levels differ as documented: avx2 and avx512 have equal bits, the others differ by the
+// rounding of the sums.
 TEST(LinearLevels, Avx2AndAvx512GiveEqualBits) {
     if (best_isa() < IsaLevel::kAvx512) GTEST_SKIP() << "this machine has no AVX-512";
     const std::int64_t K = 777;

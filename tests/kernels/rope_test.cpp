@@ -64,11 +64,12 @@ struct RopeOutput {
           q(kTokens, heads.Q * heads.D, garbage),
           kv(1, page_elements(cache) * cache.num_pages, 0x31) {}
     KvCache cache;
-    Matrix<Kv> q;   // [T, Q * D]
-    Matrix<Kv> kv;  // the elements that no token goes to are compared, too: one garbage for all
+    Matrix<Kv> q;  // [T, Q * D]
+    Matrix<Kv>
+        kv;  // elements that no token writes are compared, too: both begin with the same garbage
 };
 
-// Runs `op` on what lies at `place`.
+// Runs `op` on the data at `place`.
 template <class X, class Kv>
 void run(
     void (*op)(const RopeArgs&),

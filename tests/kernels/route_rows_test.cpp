@@ -9,7 +9,7 @@ namespace {
 class RouteRows : public OnBackend {};
 PITSTOP_ON_BACKENDS(RouteRows, Order::kDefault);
 
-// The expected bytes are put together here, of numbers that say where they come from.
+// The expected bytes are put together here, from numbers that name their place.
 TEST_P(RouteRows, BringsTheChoicesOfAllLayersTogether) {
     for (const std::int64_t id_bytes : {1, 2}) {
         for (const std::int64_t k : {1, 3, 8}) {
@@ -54,7 +54,7 @@ TEST_P(RouteRows, BringsTheChoicesOfAllLayersTogether) {
     }
 }
 
-// Counted here by a map; what was counted before stays.
+// A map counts here; earlier counts stay.
 TEST_P(RouteRows, ChoicesAreCountedByLayerAndExpert) {
     constexpr std::int64_t kLayers = 3;
     constexpr std::int64_t kExperts = 70;

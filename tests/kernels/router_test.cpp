@@ -1,4 +1,4 @@
-// Tests the router, and that it follows experts that are given.
+// Tests the router, and that it follows given experts.
 #include "kernels/router.h"
 
 #include "tests/kernels/backend.h"
@@ -66,7 +66,7 @@ TEST_P(Router, MeetsTheReference) {
             const Routes expected = reference(logits, k, norm, false);
             const Routes actual = route(logits, k, norm);
             EXPECT_EQ(actual.experts.bits(), expected.experts.bits());
-            // E sums of numbers that err by 3 ulp each, the division, and exp's 3 ulp.
+            // Sums of E numbers with errors of 3 ulp each, the division, and exp's 3 ulp.
             const double relative = (static_cast<double>(E) + 10.0) * 2.0 * kEps32;
             expect_within(actual.weights, expected.weights, [&](std::int64_t t, std::int64_t j) {
                 return relative * expected.weights.value(t, j) + 1e-38;
@@ -85,7 +85,7 @@ TEST_P(Router, RoundsWeightsWhereAsked) {
     }
 }
 
-// Of equal logits the lower expert is the first, wherever they lie.
+// Of equal logits the lower expert is the first, wherever they are.
 TEST_P(Router, BreaksTiesByTheLowerExpert) {
     Matrix<float> logits(3, 100, 0x7f);
     for (std::int64_t e = 0; e < 100; ++e) {
@@ -101,7 +101,7 @@ TEST_P(Router, BreaksTiesByTheLowerExpert) {
     }
 }
 
-// Rows that are given, of some tokens: the others stay as route() left them.
+// Given rows, for some tokens: the others keep route()'s results.
 struct Given {
     std::vector<std::uint8_t> ids{};  // behind 3 bytes of another layer
     std::vector<std::int32_t> tokens{};
@@ -204,7 +204,7 @@ TEST_P(FollowedRouter, OtherExpertsAreFollowedInTheirOrder) {
     }
 }
 
-// Also where the logit that is not finite is of an expert that is not among the given.
+// Also if the logit that is not finite belongs to an expert outside of the given ones.
 TEST_P(FollowedRouter, OfLogitsThatAreNotFiniteNoWeightIsHealthy) {
     for (const RouterNorm norm : {RouterNorm::kAll, RouterNorm::kChosen}) {
         Matrix<float> logits = random_matrix<float>(4, 40, 5);
@@ -221,7 +221,7 @@ TEST_P(FollowedRouter, OfLogitsThatAreNotFiniteNoWeightIsHealthy) {
     }
 }
 
-// Logits that are not finite give weights that are not, and different experts that exist.
+// Logits that are not finite give weights that are not finite, and distinct valid experts.
 TEST_P(Router, OfLogitsThatAreNotFiniteNoWeightIsHealthy) {
     for (const RouterNorm norm : {RouterNorm::kAll, RouterNorm::kChosen}) {
         Matrix<float> logits = random_matrix<float>(6, 40, 5);

@@ -14,7 +14,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Returns the score of one id, in double: what the header's formula says.
+// Returns the score of one id, in double, by the header's formula.
 double score_of(const SampleRow& row, float x, std::int64_t id) {
     const auto words = philox(
         {static_cast<std::uint32_t>(id / 4), row.position, 0, 0},
@@ -38,7 +38,7 @@ std::vector<Choice> reference(View2<const float> logits, const std::vector<Sampl
 
 class Sample : public OnBackend {
   protected:
-    // From logits that lie where the backend works.
+    // From logits in the backend's memory.
     std::vector<Choice> run(
         View2<const float> logits, const std::vector<SampleRow>& rows, std::int64_t vocab_begin = 0
     ) {
@@ -236,8 +236,8 @@ TEST_P(Sample, ManyTiesAtTheThresholdAreAllKept) {
     EXPECT_EQ(kept_min({.temperature = 1.f, .top_p = 0.1f, .seed = 1}), 9.f);
 }
 
-// What is kept of the top_k largest holds top_p of their mass, and nothing but the ties at its
-// threshold could go: within what exp errs by in the masses, 2^-21 each on the CPU, 2 ulp on a GPU.
+// The kept ids of the top_k largest have top_p of their mass, and only ties at its threshold could
+// be left out: within exp's error in the masses, 2^-21 each on the CPU, 2 ulp on a GPU.
 void expect_top_p(
     const Choice& choice, const SampleRow& row, const Matrix<float>& logits, double slack
 ) {
@@ -257,8 +257,8 @@ void expect_top_p(
     EXPECT_LT(above / total, double{row.top_p} + slack);
 }
 
-// On a GPU peaked rows go by the list; flat ones, with more survivors than it holds, race where
-// they are collected; those of a bin that it cannot hold by the whole row.
+// On a GPU peaked rows use the list of survivors. Flat rows, with more survivors than it holds, are
+// drawn while survivors are collected; rows with a bin that it cannot hold use the whole row.
 TEST_P(Sample, TopPKeepsTheSmallestSetThatHoldsTheMass) {
     for (const std::int64_t V : {1, 2, 4, 64, 100, 5000, 12001}) {
         const double slack = is_gpu() ? 4.0 * kEps32 + static_cast<double>(V) * 0x1p-41 : 0x1p-20;
@@ -291,8 +291,7 @@ TEST_P(Sample, MinPIsRelativeToTheBest) {
         const Choice choice = run(there.view(), {row})[0];
         const Choice expected = reference(logits.view(), {row})[0];
         if (is_gpu()) {
-            // It is the same double arithmetic, but for a logarithm that may differ in its last
-            // bit.
+            // The same double arithmetic, except for a logarithm that may differ in its last bit.
             EXPECT_FLOAT_EQ(choice.kept_min, expected.kept_min);
         } else {
             EXPECT_EQ(choice.kept_min, expected.kept_min);
@@ -334,7 +333,8 @@ TEST_P(Sample, ThresholdsCombineAsTheReferences) {
     }
 }
 
-// P6: neither the batch nor the number of threads nor the split over ranks shows in a choice.
+// P6: a choice depends neither on the batch nor on the number of threads nor on the split over
+// ranks.
 TEST_P(Sample, P6_ChoiceDoesNotDependOnBatchThreadsOrSplit) {
     const std::int64_t V = is_gpu() ? 9000 : 20011;
     const std::int64_t num_rows = is_gpu() ? 8 : 16;
@@ -377,7 +377,7 @@ TEST_P(Sample, P6_ChoiceDoesNotDependOnBatchThreadsOrSplit) {
     }
 }
 
-// On a GPU it is one launch in place of four, and the last block of a row merges.
+// On a GPU this is one launch in place of four, and the last block of a row merges.
 TEST_P(Sample, RowsThatDoNotTruncateAreThoseOfAnyCall) {
     const std::int64_t V = is_small() ? 9000 : 30011;
     const std::int64_t num_rows = is_small() ? 6 : 600;
@@ -390,7 +390,7 @@ TEST_P(Sample, RowsThatDoNotTruncateAreThoseOfAnyCall) {
     const std::vector<Choice> expected = run(there.view(), rows_of);
     const auto arrivals = put(std::vector<std::uint32_t>(SampleArgs::kArrivals, 0));
     const Scratch space = scratch(ops().sample_workspace_bytes(num_rows, V));
-    for (int i = 0; i < 2; ++i) {  // a call leaves what the next needs
+    for (int i = 0; i < 2; ++i) {  // each call leaves the workspace ready for the next
         const auto choices = put(std::vector<Choice>(rows_of.size(), {.score = kNan}));
         ops().sample(
             {.logits = there.view(),
@@ -452,7 +452,7 @@ TEST_P(Sample, CountsWhatIsNotFinite) {
         logits(0, 0) = kInf;
         logits(0, V - 1) = kNan;
         logits(2, V / 2) = -kInf;
-        logits(3, V / 3) = 3e38f;  // is infinite only when it is scaled
+        logits(3, V / 3) = 3e38f;  // becomes infinite only when it is scaled
         const std::vector<SampleRow> rows_of = {
             {},
             {.temperature = 1.f},
@@ -483,7 +483,7 @@ TEST_P(Sample, CountsWhatIsNotFinite) {
     }
 }
 
-// On a GPU rows beyond the 256 that share the workspace take their turn.
+// On a GPU rows beyond the 256 that share the workspace wait for their turn.
 TEST_P(Sample, ManyRowsShareTheWorkspace) {
     const Matrix<float> logits = random_matrix<float>(600, 60, 71);
     const auto there = put(logits);

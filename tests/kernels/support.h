@@ -1,8 +1,8 @@
-// The kernel tests share this: matrices between guard bands, random numbers, comparisons.
+// Shared by the kernel tests: matrices between guard bands, random numbers, comparisons.
 //
-// Expected and actual are filled with different garbage first, so that what nobody wrote cannot
-// match, and an output's guard bands are checked when it dies: an op that writes outside fails its
-// test.
+// Expected and actual are filled with different garbage first, so that unwritten elements cannot
+// match. An output's guard bands are checked when it is destroyed: an op that writes outside fails
+// its test.
 #pragma once
 
 #include "kernels/reference.h"
@@ -122,9 +122,9 @@ View2<T> columns(View2<T> view, std::int64_t begin, std::int64_t num) {
     return {view.data + begin, view.rows, num, view.stride};
 }
 
-// Records properties of the running test, for tests/gpu/run: the largest error that it saw, and the
-// largest share that one had of its bound. They are of all comparisons: the property alone would be
-// the last one's.
+// Records properties of the running test, for tests/gpu/run: the largest error seen, and the
+// largest share that an error had of its bound. They cover all comparisons: a plain property would
+// be the last one's.
 inline void record_error(double error, double share_of_bound) {
     static const testing::TestInfo* test = nullptr;
     static double worst_error = 0.0;

@@ -1,5 +1,5 @@
-// Tests the ops that weights go through on their way in: shard_copy and scatter. (digest_test.cpp
-// has the digest.) Some addresses and widths fit 16-byte loads, and some do not.
+// Tests the ops that incoming weights pass through: shard_copy and scatter. (digest_test.cpp has
+// the digest.) Some addresses and widths fit 16-byte loads, and some do not.
 #include "tests/kernels/backend.h"
 
 #include <cstring>
@@ -37,7 +37,7 @@ class ShardCopyOp : public OnBackend {
 };
 PITSTOP_ON_BACKENDS(ShardCopyOp, Order::kDefault);
 
-// It converts every bf16, every f16, and floats around every rounding decision, at odd addresses.
+// Converts every bf16, every f16, and floats around every rounding decision, at odd addresses.
 TEST_P(ShardCopyOp, ConvertsEveryValueAsTheReference) {
     std::vector<std::uint32_t> floats;
     for (std::uint32_t upper = 0; upper < 0x10000; upper += is_small() ? 7u : 1u) {
@@ -86,7 +86,7 @@ TEST_P(ShardCopyOp, CutsRangesOutOfHundredsOfTensors) {
     }
 }
 
-// Of two dtypes in one call, the first one's rows in part.
+// Two dtypes in one call; a part of the first tensor's rows.
 TEST_P(ShardCopyOp, CutsColumnRangesOutOfSeveralTensors) {
     const Matrix<float> a = random_matrix<float>(7, 50, 1);
     const Matrix<bf16> b = random_matrix<bf16>(3, 40, 2);
