@@ -1,4 +1,4 @@
-// Adapters: a request has one version from its arrival to its end, and nobody else's KV.
+// Adapters: a request has one version from its arrival to its end, and no KV of another one.
 #include "tests/scheduler_proc/rig.h"
 #include "tests/scheduler_proc/update_fixture.h"
 
@@ -38,7 +38,7 @@ class AdaptersTest : public UpdateTest {
         return {
             .prompt = prompt_of(13, first), .max_new_tokens = 24, .adapter = std::move(adapter)};
     }
-    // What the model with this version says; 0: the model alone.
+    // The model's tokens with this version; 0: the model alone.
     Received expected(const Ask& ask, std::uint64_t id) {
         std::optional<AdapterId> adapter;
         if (id != 0) adapter = AdapterId{id};
@@ -228,7 +228,7 @@ TEST_F(AdaptersTest, AsManyAreLoadedAsMayBe) {
     EXPECT_EQ(resident(), (std::set{AdapterId{6}, AdapterId{7}}));
 }
 
-// A restart has lost it: nothing else answers in its place.
+// A restart has lost it: no other adapter answers in its place.
 TEST_F(AdaptersTest, P2_ALostAdapterIsNamedUntilItIsLoadedAgain) {
     const LostAdapter a{
         .version = {.name = "a", .version = Epoch{70}, .label = "step\t7", .digest = "d1"},

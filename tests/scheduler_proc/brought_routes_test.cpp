@@ -1,4 +1,5 @@
-// Routes that a request brings: in every plan that computes its tokens, and apart from the cache.
+// Routes that a request brings: in every plan that computes its tokens, and kept out of the prefix
+// cache.
 #include "tests/scheduler_proc/rig.h"
 #include "tests/scheduler_proc/update_fixture.h"
 
@@ -36,8 +37,8 @@ Ask asking(std::int64_t prompt_len, std::int64_t first, std::int64_t num_brought
         .brought = rows_of(num_brought)};
 }
 
-// Each plan of a token below num_brought has its row, and no plan has another. Of one request,
-// whose slot is its alone.
+// Each plan of a token below num_brought has its row, and no other plan has one. For a request that
+// is alone in its slot.
 void expect_followed(const Rig& rig, std::int64_t num_brought) {
     std::map<std::int64_t, std::int64_t> num_computed;
     for (const messages::StepPlan& plan : rig.workers.plans()) {
@@ -87,7 +88,7 @@ TEST(BroughtRoutes, P4_AreInThePlansAgainAfterARetract) {
     expect_followed(rig, 10);
 }
 
-// KV under brought routes is a function of these, too: no cache has it, and none gives it.
+// KV under brought routes depends on them, too: it is neither put into a cache nor taken from one.
 TEST(BroughtRoutes, P9_NeitherTakeAPrefixFromTheCacheNorLeaveOne) {
     Rig rig({.routes = kShape});
     const RequestKey first = rig.send(asking(20, 100, 20));
@@ -102,7 +103,7 @@ TEST(BroughtRoutes, P9_NeitherTakeAPrefixFromTheCacheNorLeaveOne) {
     const RequestKey fourth = rig.send(asking(20, 100, 19));
     rig.run();
     EXPECT_EQ(rig.of(fourth).counts->cached_tokens, 0) << "it took the KV of others";
-    // In one step with another of the same prompt, too.
+    // Also in one step with another request of the same prompt.
     Rig both({.routes = kShape});
     const RequestKey own = both.send(asking(20, 100, 20));
     const RequestKey other = both.send({.prompt = prompt_of(20)});

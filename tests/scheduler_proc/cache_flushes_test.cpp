@@ -1,4 +1,4 @@
-// The flush calls alone: who waits, what is held up meanwhile, and who is answered what.
+// The flush calls alone: which wait, which requests are held meanwhile, and the answers.
 #include "scheduler_proc/cache_flushes.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// A model with recurrent state: from which checkpoints requests continue, and how much is computed.
-// The workers check that each row continues from the state after its own tokens.
+// A model with recurrent state: the checkpoints from which requests continue, and how much is
+// computed. The workers check that each row continues from the state after its own tokens.
 #include "tests/scheduler_proc/expectations.h"
 #include "tests/scheduler_proc/update_fixture.h"
 
@@ -80,13 +80,14 @@ TEST_F(Checkpoints, SixteenSamplesOfAPromptComputeItOnce) {
     }
     rig.run();
     for (std::size_t i = 0; i < keys.size(); ++i) expect_all(rig, keys[i], asks[i]);
-    // The last token is computed by each, and with it its page.
+    // Each request computes its last token, and with it that token's page.
     const std::int64_t num_run = rig.workers.num_tokens_run();
     EXPECT_LE(num_run, 4000 + 15 * kPage + 16 * 19);
     EXPECT_EQ(status().restored_total, 15);
 }
 
-// The first request with another end finds pages and no state: it saves one there for all others.
+// The first request with another end finds pages and no state: it saves one there for all later
+// ones.
 TEST_F(Checkpoints, WhereAConversationBranchesAStateIsSavedOnce) {
     const std::vector<TokenId> stem = prompt_of(600);
     EXPECT_EQ(run(ask_of(joined(stem, prompt_of(40, 300)), 4)), 640 + 3);
@@ -107,7 +108,7 @@ TEST_F(Checkpoints, RequestsWaitForTheOneThatSavesTheirBranch) {
     for (int i = 0; i < 8; ++i) rig.send(ask_of(joined(stem, prompt_of(40, 301 + i)), 1));
     rig.run();
     const std::int64_t num_shared = 2000 / kPage * kPage;
-    // The first continues from a state in the middle of the stem, the others from its end.
+    // The first request continues from a state in the middle of the stem, the others from its end.
     EXPECT_EQ(rig.workers.num_tokens_run() - before, 2040 - 1024 + 7 * (2040 - num_shared));
 }
 
@@ -162,7 +163,7 @@ TEST(CheckpointsOfRequests, ARetractedOneComesBackThroughACheckpoint) {
     EXPECT_EQ(rig.workers.problems(), std::vector<std::string>{});
 }
 
-// A decode renews its checkpoint: however many requests run, prompts keep half of the places.
+// A decode renews its own checkpoint: however many requests run, prompts keep half of the places.
 TEST(CheckpointsOfRequests, DecodesDoNotEvictTheEndsOfPrompts) {
     Rig rig(model_of(6));
     const Ask first = ask_of(prompt_of(160), 1);

@@ -18,7 +18,7 @@ microseconds took(std::int64_t num_tokens) {
     return microseconds(100 + 5 * std::max<std::int64_t>(num_tokens - 16, 0));
 }
 
-// A pass of rows of one token, planned beside another.
+// A pass of rows of one token, planned beside another pass.
 DraftBudget::Pass plain(std::int64_t num, Duration duration) {
     return {.num_tokens = num, .num_rows = num, .took = duration};
 }
@@ -35,7 +35,7 @@ DraftBudget::Pass drafted(std::int64_t num_rows, std::int64_t num_drafts, Durati
 DraftBudget measured() {
     DraftBudget budget;
     for (std::int64_t num = 1; num <= 600; ++num) budget.note_pass(plain(num, took(num)));
-    // Ends the trial of drafts that are too dear; the next is after many passes.
+    // Ends the trial of drafts that cost too much; the next trial comes after many passes.
     std::ignore = budget.choose(1, 1, std::vector{DraftBudget::Offer{0.9, 0}});
     return budget;
 }
@@ -129,7 +129,7 @@ TEST(DraftBudget, TheLikeliestAreFirstAndARowsOwnStayInOrder) {
     EXPECT_EQ(rows, (std::vector<std::size_t>{2, 4, 1, 1, 3, 4}));
 }
 
-// A machine that another program slows down while drafts are tried, and then no longer.
+// Another program slows the machine down while drafts are tried, and then no longer.
 TEST(DraftBudget, MeasuresAgainWhatWasTooDear) {
     DraftBudget budget = measured();
     const Offers offers = falling(8, 0.9, 0.9);

@@ -68,7 +68,7 @@ TEST(DraftIndex, TextsThatFollowOneTextShareIt) {
     EXPECT_EQ(index.num_tokens(), 7);
 }
 
-// A text is interleaved with others while it grows, and every chain survives the growth.
+// A text grows interleaved with others, and every chain survives the growth.
 TEST(DraftIndex, FindsEveryTokenOfATextThatGrewBesideOthers) {
     std::mt19937 random(3);
     std::vector<TokenId> text;

@@ -22,7 +22,7 @@ struct Given {
     std::string connection = "a";
 };
 
-// A request that runs, as the scheduler has it.
+// A running request, with the scheduler's data of it.
 class Running {
   public:
     explicit Running(const Given& given) : request_(arrived(given), kLimits) {
@@ -132,7 +132,7 @@ TEST(Drafter, AKeyJoinsRequestsWhosePromptsDiffer) {
 
 TEST(Drafter, StopsDraftingForARequestWhoseDraftsAreWrongAndBeginsAgain) {
     Drafter drafter(kLimits);
-    std::vector<TokenId> text;  // after 1, 2, 3 always another token
+    std::vector<TokenId> text;  // tokens 1, 2, 3 are never followed by the same token
     for (int i = 0; i < 400; ++i) {
         for (const int token : {1, 2, 3, 1000 + i}) text.push_back(static_cast<TokenId>(token));
     }
@@ -175,7 +175,7 @@ TEST(Drafter, KeepsNoMoreThanItsMemoryAndDropsTheOldestFirst) {
     EXPECT_TRUE(drafted(drafter, oldest).empty());
 }
 
-// One prompt for ever: the group keeps its newest texts.
+// The same prompt again and again: the group keeps its newest texts.
 TEST(Drafter, AGroupTakesAPartOfTheMemory) {
     constexpr std::int64_t kMemory = 400000;
     Drafter drafter({.drafts_max = 4, .memory_max = kMemory});

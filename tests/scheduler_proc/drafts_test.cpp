@@ -1,6 +1,6 @@
-// Speculation in the scheduler: rows with drafts, what counts of them, and what is left of the
-// others. The fake workers' tokens follow from the whole context, and every page that a row reads
-// is checked against it: so a token or a page after a wrong draft shows.
+// Speculation in the scheduler: rows with drafts, which of their results count, and what remains of
+// the others. The fake workers derive tokens from the whole context and check every page that a row
+// reads: a token or a page after a wrong draft would show.
 #include "tests/scheduler_proc/expectations.h"
 #include "tests/scheduler_proc/update_fixture.h"
 
@@ -67,7 +67,7 @@ TEST(Drafts, P11_WrongDraftsCountForNothingWhereverTheyAre) {
     }
 }
 
-// What the cache has of a request that drafted is what it would have without.
+// The cache has the same pages of a request with drafts as without.
 TEST(Drafts, P9_P11_PagesAreSharedWithTokensThatCountAlone) {
     for (const std::size_t wrong_every : {0u, 2u, 3u, 5u}) {
         SCOPED_TRACE(testing::Message() << "every " << wrong_every);
@@ -177,7 +177,7 @@ TEST(Drafts, P4_P11_RetractionsForPagesLoseNoToken) {
     }
 }
 
-// No request is retracted so that another may draft.
+// No request is retracted to make room for another's drafts.
 TEST(Drafts, TakeNoPageThatAnotherRequestHas) {
     Rig rig({.num_pages = 13, .page_size = 4}, speculating(8));
     const Ask greedy = with_drafts(rig, {.prompt = prompt_of(4, 1), .max_new_tokens = 20});
@@ -276,7 +276,7 @@ TEST(Drafts, AWorkerThatVerifiesNoneRefusesTheFlagByName) {
     }
 }
 
-// --speculate auto: off where it cannot be on, and nothing but speed follows from the budget.
+// --speculate auto: off when it cannot help; the budget changes nothing but speed.
 TEST(Drafts, AutoIsOffWithWorkersThatVerifyNone) {
     Rig rig({.drafted_max = 0}, {.drafts_max = 16, .has_draft_budget = true});
     const Ask ask = with_drafts(rig, ask_of());
@@ -302,7 +302,7 @@ TEST(Drafts, P11_AutoChangesNoBit) {
 
 using DraftsUpdateTest = UpdateTest;
 
-// The row in flight at the commit belongs to the old version, as many tokens as count.
+// The row in flight at the commit belongs to the old version, for the tokens that count.
 TEST_F(DraftsUpdateTest, P1_P3_P11_ACommitFallsBetweenTwoRowsWithDrafts) {
     using enum messages::KvPolicy;
     for (const messages::KvPolicy policy : {kKeep, kRecompute, kDrain}) {

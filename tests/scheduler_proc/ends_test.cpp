@@ -1,4 +1,4 @@
-// What ends a request, and requests that only score their prompts.
+// The ends of requests, and requests that only score their prompts.
 #include "tests/scheduler_proc/expectations.h"
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 namespace pitstop::scheduler {
 namespace {
 
-// Requests that ended for what was not finite, by kind.
+// Requests that ended because something was not finite, by kind.
 std::array<std::int64_t, 3> num_ended_by(Rig& rig) {
     std::array<std::int64_t, 3> num{};
     for (const messages::NotFiniteCount& count : rig.status().not_finite)
@@ -85,8 +85,7 @@ TEST(Scheduler, LogitsThatAreNotFiniteEndTheRequestAloneAndSaySo) {
     EXPECT_EQ(num_ended_by(rig), (std::array<std::int64_t, 3>{0, num_errors, 0}));
 }
 
-// By whatever chunks the prompt is cut into (P6), and whether logits of the token are wanted or
-// not.
+// However the prompt is cut into chunks (P6), and whether the token's logits are needed or not.
 class TokenNotFinite : public testing::TestWithParam<std::tuple<int, int, int, int>> {};
 
 TEST_P(TokenNotFinite, P6_IsNamedAndItsPagesAreNotShared) {
@@ -123,12 +122,13 @@ INSTANTIATE_TEST_SUITE_P(
         testing::Values(0, 3, 4, 13, 28, 29),  // at
         testing::Values(4, 7, 29, 100),        // chunk
         testing::Values(-1, 0, 20, 30),        // scores from here on; -1: none
-        testing::Values(0, 3)                  // output tokens
+        testing::Values(0, 3)  // The request has ended, or was retracted, when the result comes. No
+                               // request finds the pages that it shared when the step was planned.
     )
 );
 
-// The request is gone, or was retracted, when the result comes: the pages that it shared when the
-// step was planned are found by nobody.
+// The second begins on pages that the first is computing at that moment: the token that is not
+// finite is on them, and is not one of the second's own.
 TEST(Scheduler, PagesOfAPassThatIsNotFiniteAreForgottenWhoeverIsLeft) {
     for (const bool is_retracted : {false, true}) {
         FakeModel model{.overflowing = TokenId{999}};

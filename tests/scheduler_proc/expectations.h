@@ -1,4 +1,4 @@
-// What a request must have come to.
+// The expected results of a request.
 #pragma once
 
 #include "tests/scheduler_proc/rig.h"

@@ -1,4 +1,4 @@
-// Whose request is admitted next: clients in turn, or by arrival.
+// Which client's request is admitted next: clients in turn, or by arrival.
 #include "tests/scheduler_proc/rig.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ std::vector<TokenId> prompt_of(int i) {
     return {static_cast<TokenId>(2 + i % 30), static_cast<TokenId>(2 + i / 30 % 30), TokenId{7}};
 }
 
-// The order in which they end, where one runs at a time: the order of their admission.
+// The order in which they end when one runs at a time: the order of their admission.
 std::vector<RequestKey> order_of(Rig& rig, const std::vector<RequestKey>& keys) {
     std::vector<RequestKey> order;
     rig.turn();
@@ -97,7 +97,7 @@ TEST(Fairness, PriorityComesBeforeTurns) {
     EXPECT_EQ(order_of(rig, {a, b, a1, a2}), (std::vector{a1, a2, a, b}));
 }
 
-// A full queue is no way to keep others out: who has the most in it gives way.
+// Filling the queue does not keep others out: the client with most of it is refused.
 TEST(Fairness, AFullQueuePushesOutTheNewestOfWhoHasTheMost) {
     Rig rig({}, {.running_max = 1, .queue_len_max = 4});
     std::vector<RequestKey> flood;

@@ -1,4 +1,4 @@
-// What the fake workers' model says after a context.
+// The next token of the fake workers' model after a context.
 #include "base/digest.h"
 #include "tests/scheduler_proc/fake_workers.h"
 
@@ -39,7 +39,7 @@ TokenId fake_next_token(
     if (one_in(model.nan_one_in, 40)) return TokenId{-1};
     auto token = static_cast<std::int64_t>(hash % static_cast<std::uint64_t>(model.vocab_size));
     if (one_in(model.eos_one_in, 20)) token = raw(model.eos_ids.front());
-    // The mask before min_new_tokens.
+    // The tokens masked before min_new_tokens.
     while (output_index < sampling.min_new_tokens &&
            std::ranges::find(stop_ids, static_cast<TokenId>(token)) != stop_ids.end()) {
         token = (token + 1) % model.vocab_size;

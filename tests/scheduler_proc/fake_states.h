@@ -1,6 +1,6 @@
-// The recurrent states of fake workers: of each slot, and of each checkpoint. A state remembers
-// after how many tokens it is, which tokens and under which epochs. So a row that continues from
-// another request's state, an older one or one that was overwritten is found.
+// The recurrent states of fake workers: one per slot, and one per checkpoint. A state records the
+// number of its tokens, which tokens and their epochs. So a row that continues from another
+// request's state, an older one or an overwritten one is found.
 #pragma once
 
 #include "messages/steps.h"
@@ -97,7 +97,7 @@ class FakeStates {
     std::vector<FakeState> slots_;
     std::vector<FakeState> checkpoints_;
     std::map<messages::CheckpointId, StepId> last_use_{};
-    StepId done_{};  // the step that runs now: earlier ones are done
+    StepId done_{};  // the running step: earlier ones are done
     std::int64_t num_saved_ = 0;
 };
 

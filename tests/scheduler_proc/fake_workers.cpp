@@ -10,7 +10,7 @@
 namespace pitstop::scheduler {
 namespace {
 
-// Of a prefix, whatever the weights.
+// A hash of a prefix, whatever the weights.
 std::uint64_t extended(std::uint64_t prefix, TokenId token) {
     return mix64(prefix ^ (static_cast<std::uint64_t>(raw(token)) + 0x100000001b3u));
 }
@@ -80,8 +80,8 @@ std::size_t FakeWorkers::num_plans_queued() const {
     }));
 }
 
-// Pages that a plan writes must be nobody else's while earlier plans are queued: a real worker
-// might still read them.
+// A plan must write only to pages that no other request has while earlier plans are queued: a real
+// worker might still read them.
 void FakeWorkers::check_pages(const messages::StepPlan& plan) {
     std::map<PageId, SlotId> in_use;
     for (const ToWorkers& message : queue_) {
@@ -216,7 +216,7 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
             scores.ranks.values.push_back(fake_rank(context.tokens, target));
             add_alternatives(model, *slot.setup, context.tokens, scores);
         }
-        // The prompt's end: what a request without output has attended to.
+        // The prompt's end: the context that a request without output attended to.
         if (position + 1 == slot.setup->prompt_len) kv_read_[{slot.setup->key, 0}] = context.read;
         if (!samples) continue;
         sample(placed, position - first_sampled, model, context, result);
@@ -229,7 +229,7 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
     if (bad) result.not_finite.push_back(*bad);
 }
 
-// Samples the row's output number `index`, of context as if its drafts were right.
+// Samples the row's output number `index`, of the context as if its drafts were right.
 void FakeWorkers::sample(
     const PlacedRow& placed,
     std::int64_t index,
@@ -255,7 +255,7 @@ void FakeWorkers::sample(
     add_alternatives(model, setup, context.tokens, result);
 }
 
-// KV that an adapter computed is nobody else's: its prefixes begin with another number.
+// KV of an adapter belongs to it alone: its prefixes begin with another number.
 FakeWorkers::Context::Context(std::optional<messages::AdapterId> adapter)
     : prefix(adapter ? mix64(number_of(*adapter)) : 0) {}
 

@@ -1,7 +1,7 @@
-// Workers for tests: they run plans in the order sent, as real ones do, on a KV store that
-// remembers which token, position, prefix and epoch each entry is of. The token they "sample" is a
-// function of the whole context as read back from the pages, so a page that is shared wrongly,
-// freed too early or filled twice shows in the output (or in `problems`, at once).
+// Workers for tests. They run plans in the order sent, as real ones do, on a KV store that
+// remembers the token, position, prefix and epoch of each entry. The token they "sample" is a
+// function of the whole context as read back from the pages. So a page that is shared wrongly,
+// freed too early or filled twice shows in the output, or at once in `problems`.
 #pragma once
 
 #include "messages/steps.h"
@@ -28,24 +28,24 @@ struct FakeModel {
     std::int64_t vocab_size = 1000;
     std::vector<TokenId> eos_ids{TokenId{1}};
     std::uint64_t weights = 0;    // another number, another model
-    Epoch epoch{1};               // that they loaded: another one after a restart
+    Epoch epoch{1};               // the loaded weights: others after a restart
     bool has_weights = true;      // false: they wait for a first update
     bool lends = false;           // --update-mode lend
-    std::int64_t eos_one_in = 0;  // every so many contexts end; 0: none
-    std::int64_t nan_one_in = 0;  // every so many contexts have logits that are not finite
-    std::optional<messages::RouteShape> routes{};  // nothing: it has no experts
-    TokenId overflowing{-1};  // from this token on, nothing of a context is finite
+    std::int64_t eos_one_in = 0;  // one in this many contexts ends; 0: none
+    std::int64_t nan_one_in = 0;  // one in this many contexts has logits that are not finite
+    std::optional<messages::RouteShape> routes{};  // nothing: no experts
+    TokenId overflowing{-1};  // from this token on, nothing in a context is finite
     std::int64_t adapter_rank_max = 8;
     std::int64_t state_bytes = 0;      // of a request; 0: it has no recurrent state
     std::int64_t num_checkpoints = 0;  // places for copies of such a state
     std::int64_t drafted_max = 32;     // drafts of a row
 
-    // What it is with this version of an adapter.
+    // The model with this version of an adapter.
     [[nodiscard]] FakeModel adapted(std::optional<messages::AdapterId> adapter) const;
 };
 
-// What the model says after this context, as a list of token ids. An independent statement of what
-// requests must get: it knows no pages and no steps.
+// The model's continuation of this context, as a list of token ids. An independent statement of
+// what requests must get: it uses neither pages nor steps.
 [[nodiscard]] TokenId fake_next_token(
     const FakeModel& model,
     std::span<const TokenId> context,
@@ -56,7 +56,7 @@ struct FakeModel {
 [[nodiscard]] float fake_logprob(
     const FakeModel& model, std::span<const TokenId> context, TokenId token
 );
-// A rank of this token after this context: a number that follows from both.
+// The rank of this token after this context: a number derived from both.
 [[nodiscard]] std::int32_t fake_rank(std::span<const TokenId> context, TokenId token);
 // The i-th most probable token after this context, for top logprobs.
 [[nodiscard]] TokenId fake_top_token(
@@ -80,10 +80,10 @@ class FakeWorkers {
     [[nodiscard]] std::size_t num_queued() const { return queue_.size(); }
     [[nodiscard]] std::size_t num_plans_queued() const;
 
-    // Carries out the oldest queued message. Every rank's answer, rank 0 first.
+    // Executes the oldest queued message. Returns every rank's answer, rank 0's first.
     std::vector<FromWorker> run_one();
 
-    // What a plan did that no plan may do; empty: nothing.
+    // A forbidden effect of a plan; empty: none.
     [[nodiscard]] const std::vector<std::string>& problems() const { return problems_; }
     [[nodiscard]] std::int64_t num_tokens_run() const { return num_tokens_run_; }
     [[nodiscard]] const std::vector<messages::StepPlan>& plans() const { return plans_; }
@@ -91,11 +91,11 @@ class FakeWorkers {
     [[nodiscard]] const std::set<messages::AdapterId>& adapters() const { return adapters_; }
     [[nodiscard]] const FakeModel& model() const { return model_; }
 
-    // The weights that the next stage brings; else they stay as they are.
+    // The weights that the next stage brings; without this they stay unchanged.
     std::optional<std::uint64_t> staged_weights{};
     // Ranks that vote no on the next stage, and why.
     std::vector<std::optional<std::string>> stage_failures{};
-    // Ranks that fail the next order about memory, and why; it is used up.
+    // Ranks that fail the next order about memory, and why; used once.
     std::vector<std::optional<std::string>> memory_failures{};
     // Every order about memory.
     [[nodiscard]] const std::vector<messages::WorkerMemory>& memory_orders() const {
@@ -103,11 +103,11 @@ class FakeWorkers {
     }
     // Ranks that do not answer stages and orders about memory.
     std::vector<bool> is_silent{};
-    // By rank: answers no commit and no drop.
+    // By rank: does not answer commits and drops.
     std::vector<bool> never_ends{};
 
-    // The oldest and newest epoch of the KV that the last row with this output index of this key
-    // read, as the pages have it.
+    // The oldest and newest epoch of the KV that the last row of this key with this output index
+    // read, taken from the pages.
     [[nodiscard]] EpochRange kv_of(RequestKey key, std::int64_t output_index) const;
 
   private:
@@ -130,7 +130,7 @@ class FakeWorkers {
         std::size_t first_page = 0;
         std::size_t first_target = 0;
     };
-    // What a row has read back from its pages, and its own tokens as they are written.
+    // The entries that a row has read from its pages, and its own tokens as they are written.
     struct Context {
         std::vector<TokenId> tokens{};
         EpochRange read{};
@@ -150,7 +150,7 @@ class FakeWorkers {
     [[nodiscard]] Entry& entry_of(const PlacedRow& placed, std::int64_t position);
     void read_context(const PlacedRow& placed, Context& context);
     void read_state(const PlacedRow& placed, const Context& context);
-    // The top tokens and the ids that the request asked logprobs of.
+    // The top tokens, and the ids whose logprobs the request asked for.
     template <class Logprobs>
     static void add_alternatives(
         const FakeModel& model,
@@ -168,7 +168,7 @@ class FakeWorkers {
     [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerMemory& order);
     [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerReadTensor& read);
     [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerDigest& order);
-    // Sessions are no part of this model: their orders are not answered.
+    // This model has no sessions: their orders are not answered.
     template <class Order>
     [[nodiscard]] static std::vector<FromWorker> answers_to(const Order& /*order*/) {
         return {};

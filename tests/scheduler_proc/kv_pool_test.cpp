@@ -1,4 +1,4 @@
-// The pool alone: who has which page and slot, and when it is taken back.
+// The pool alone: which request has which page and slot, and when it is taken back.
 #include "scheduler_proc/kv_pool.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A new label for the version that serves: spans split, nothing else changes.
+// A new label for the version that serves: spans are split, nothing else changes.
 #include "tests/scheduler_proc/rig.h"
 
 #include <gtest/gtest.h>

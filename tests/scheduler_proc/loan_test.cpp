@@ -1,5 +1,5 @@
-// --update-mode lend: the KV cache's memory goes to what an update stages, and comes back. The fake
-// workers count it as a problem where a stage begins beside KV, or a step runs without.
+// --update-mode lend: the KV cache lends its memory to a staged update, and gets it back. The fake
+// workers report a stage that begins beside KV, or a step without it.
 #include "tests/scheduler_proc/update_fixture.h"
 
 #include <string>

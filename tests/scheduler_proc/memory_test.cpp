@@ -1,4 +1,4 @@
-// Release and resume of memory: when it may be, what it takes along, what runs meanwhile.
+// Release and resume of memory: when they are allowed, what they end, and what runs meanwhile.
 #include "tests/scheduler_proc/rig.h"
 
 #include <gtest/gtest.h>
@@ -110,7 +110,7 @@ TEST_F(MemoryTest, RequestsAreRefusedWithAClearErrorWhileRunningAndQueuedWhilePa
     EXPECT_EQ(rig.of(queued).tokens, rig.expected(asks[0]).tokens);
 }
 
-// The rule that a continue obeys: what cannot be generated waits, and is not refused (P4).
+// A continue follows the rule: requests that cannot run wait, and are not refused (P4).
 TEST_F(MemoryTest, P4_APauseThatIsOverDueStaysWhileMemoryIsReleasedAndEndsByItselfThen) {
     const RequestKey key = start();
     rig.control(messages::PauseGeneration{
@@ -161,7 +161,7 @@ TEST_F(MemoryTest, P4_FrozenRequestsKeepTheirKvAndRetractedOnesLoseNothing) {
     const messages::MemoryPart refused = release(kKv);
     EXPECT_EQ(refused.verdict.code, ErrorCode::kFailedPrecondition);
     EXPECT_NE(refused.verdict.message.find("1 requests hold"), std::string::npos);
-    // The weights are another matter: requests hold none of them.
+    // The weights differ: requests hold none of them.
     EXPECT_EQ(release(kWeights, /*keep_weights=*/true).verdict.code, std::nullopt);
     EXPECT_EQ(resume(kWeights).verdict.code, std::nullopt);
     pause(messages::PauseMode::kRetract);
@@ -211,7 +211,7 @@ TEST_F(MemoryTest, WithoutWeightsNothingIsGeneratedUntilACompleteUpdate) {
     EXPECT_FALSE(back.has_weights);
     EXPECT_EQ(rig.status().state, messages::ReplicaState::kAwaitingWeights);
     EXPECT_EQ(update(/*partial=*/true).verdict.code, ErrorCode::kFailedPrecondition);
-    // What comes while paused waits; the pause may end before the weights are there.
+    // Requests that come during a pause wait; the pause may end before the weights are back.
     asks.push_back({.prompt = prompt_of(4)});
     const RequestKey queued = rig.send(asks[0]);
     rig.run();
@@ -290,8 +290,8 @@ TEST_F(MemoryTest, ARankThatCannotEvenGoBackLeavesTheTagReleased) {
     EXPECT_TRUE(rig.workers.problems().empty());
 }
 
-// Found by the simulator (seed 2470 of its day): the way back of the later resume lets go of
-// weights that the release had not.
+// Found by the simulator (seed 2470 of its day): undoing the later resume released weights that the
+// release had not.
 TEST_F(MemoryTest, WeightsThatMayHaveBeenLetGoOnAWayBackDoNotServe) {
     for (auto& failure : rig.workers.memory_failures) failure = "the kernel says no";
     rig.control(messages::ReleaseMemory{.call = CallId{7}, .tags = kWeights});
@@ -351,7 +351,7 @@ TEST_F(MemoryTest, WhatRanksMeasureUnaskedIsWhatStatusTells) {
     EXPECT_TRUE(rig.take<messages::MemoryPart>().empty()) << "nobody asked";
     release(kKv);
     EXPECT_EQ(rig.status().memory[1].resident_bytes, 0);
-    // An order's answer does not say what graphs take.
+    // An order's answer does not include the graphs' memory.
     const std::vector<messages::WorkerStatus> workers = rig.status().workers;
     ASSERT_EQ(workers.size(), 2u);
     for (const int rank : {0, 1}) {
@@ -363,7 +363,7 @@ TEST_F(MemoryTest, WhatRanksMeasureUnaskedIsWhatStatusTells) {
 
 TEST_F(MemoryTest, AReleaseWaitsForStepsInFlightAndNothingStartsMeanwhile) {
     const RequestKey key = start();
-    // Aborted, its steps still in flight: the replica has no open request.
+    // Aborted, with its steps still in flight: the replica has no open request.
     rig.control(messages::EndRequests{.keys = {key}});
     rig.control(messages::ReleaseMemory{.call = CallId{7}, .tags = kKv});
     rig.turn();

@@ -1,4 +1,4 @@
-// The open requests alone: who runs, who waits, and what the moves between keep.
+// The open requests alone: which run, which wait, and what moves between the two keep.
 #include "scheduler_proc/open_requests.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ class OpenRequestsTest : public testing::Test {
         return *requests.find(RequestKey{key});
     }
 
-    // Takes the first out of the queue and runs it, in slot `slot`.
+    // Takes the first request out of the queue and runs it in slot `slot`.
     Request& start(int slot) {
         Request& request = *requests.first_waiting();
         requests.pop_waiting();

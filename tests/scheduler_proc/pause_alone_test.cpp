@@ -1,4 +1,4 @@
-// The pause alone: which calls are answered when, and what a refusal leaves as it was.
+// The pause alone: when each call is answered, and what a refusal leaves unchanged.
 #include "scheduler_proc/pause.h"
 
 #include <gtest/gtest.h>

@@ -17,7 +17,7 @@ messages::PauseGeneration pause_of(
     return {.call = CallId{1}, .timeout_ms = timeout_ms, .mode = mode, .max_pause_s = max_pause_s};
 }
 
-// Two requests that run, one that waits for a slot.
+// Two requests that run, and one that waits for a slot.
 class PauseTest : public testing::Test {
   protected:
     void SetUp() override {
@@ -55,7 +55,7 @@ class PauseTest : public testing::Test {
         EXPECT_EQ(parts.size(), 1u);
         return parts.empty() ? Part{} : parts[0];
     }
-    // Every request got what it would have got without a pause.
+    // Every request got the tokens that it would have got without a pause.
     void expect_undisturbed() {
         for (std::size_t i = 0; i < keys.size(); ++i) {
             EXPECT_EQ(rig.of(keys[i]).tokens, rig.expected(asks[i]).tokens);

@@ -45,7 +45,7 @@ class PortsTest : public testing::Test {
     bus::Socket connect(bus::SocketKind kind, const std::string& endpoint) {
         return *bus::Socket::connect(context, kind, endpoint, bus::kInnerLimits);
     }
-    // Receives until `count` says enough, with a deadline.
+    // Receives until `count` messages are enough, with a deadline.
     template <class Enough>
     TurnInput receive(Enough enough) {
         TurnInput all;
@@ -138,7 +138,7 @@ TEST_F(PortsTest, AWorkerBeforeItsHelloIsNotBelieved) {
     ASSERT_EQ(workers[0]->send(encode(messages::StepResult{})), bus::Sent::kSent);
     messages::WorkerHello hello =
         std::get<messages::WorkerHello>(FakeWorkers({.tp = 8}).hellos()[7]);
-    ASSERT_EQ(workers[1]->send(encode(hello)), bus::Sent::kSent);  // a rank that is none of ours
+    ASSERT_EQ(workers[1]->send(encode(hello)), bus::Sent::kSent);  // a rank of another replica
     receive([](const TurnInput& all) { return all.num_refused == 2; });
 }
 
@@ -179,14 +179,14 @@ TEST_F(PortsTest, AWorkerThatIsGoneIsTheLaunchersMatter) {
     EXPECT_EQ(wait_for(*workers[0])->frames.type, "worker_drop");
 }
 
-// Connections end, and a rank joins on a descriptor of theirs, before this looks at either.
+// Connections end, and a rank joins on one of their descriptors, before this reads either event.
 TEST_F(PortsTest, ARankOnADescriptorThatAStrangerHadIsNotTakenForLost) {
-    // All connections are there: what opens and closes descriptors from now on is this test.
+    // All connections are open: from now on only this test opens and closes descriptors.
     for (bus::Socket* const socket : {&*requests, &*control, &*workers[0], &*workers[1]})
         ASSERT_EQ(socket->send({.type = "no_such_message", .body = "\x80"}), bus::Sent::kSent);
     receive([](const TurnInput& all) { return all.num_refused == 4; });
     zmq::context_t apart;
-    zmq::socket_t rank(apart, zmq::socket_type::dealer);  // what it opens it has before
+    zmq::socket_t rank(apart, zmq::socket_type::dealer);  // ports opened everything before
     rank.set(zmq::sockopt::linger, 0);
     bus::Poller poller;
     ports->add_to(poller);
@@ -208,7 +208,7 @@ TEST_F(PortsTest, ARankOnADescriptorThatAStrangerHadIsNotTakenForLost) {
     const auto num_descriptors = [] {
         return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
     };
-    // Their own ends stay in use, so that the rank comes on a descriptor of theirs here.
+    // Their own ends stay in use, so that the new rank gets one of the descriptors here.
     const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
     std::array<int, 4> strangers{};
     for (int& stranger : strangers) stranger = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -227,7 +227,7 @@ TEST_F(PortsTest, ARankOnADescriptorThatAStrangerHadIsNotTakenForLost) {
     rank.send(zmq::buffer(frames.body), zmq::send_flags::none);
     wait_for_entry(kWorkers);
     EXPECT_EQ(ports->receive().num_refused, 0);
-    // Whoever joins after a rank was lost is told of that.
+    // A rank that joins after another was lost is told so.
     messages::RankJoin other = join;
     other.rank = Rank{1};
     ASSERT_EQ(workers[1]->send(encode(other)), bus::Sent::kSent);

@@ -186,8 +186,8 @@ TEST_F(PrefixCacheTest, ReferencesAreCounted) {
     EXPECT_EQ(cache.num_unreferenced(), 1);
 }
 
-// Many versions of one prefix must not make a lookup explode: it gives up within its bound, with a
-// valid path.
+// Many versions of one prefix must not make a lookup explode: it stops at its bound, with a valid
+// path.
 TEST_F(PrefixCacheTest, ALookupIsBounded) {
     PageAllocator many(4096);
     PrefixCache tree(4096, 1);

@@ -1,4 +1,5 @@
-// Who may join the ranks' meetings, what they exchange there, and who is named when one is missing.
+// Which ranks may join the meetings, what they exchange there, and which are named when one is
+// missing.
 #include "scheduler_proc/rank_meeting.h"
 
 #include "messages/codec.h"
@@ -61,13 +62,13 @@ class RankMeetingTest : public testing::Test {
         part.data.values = std::move(data);
         return meeting->bring(fmt::format("peer-{}", rank), std::move(part), now);
     }
-    // All have met once: what happens now does not happen before they are all there.
+    // All have met once: the events below may not happen before that.
     void meet_once() {
         join_all();
         for (int rank = 0; rank < tp_; ++rank) ASSERT_TRUE(bring(rank, "barrier", {}));
         EXPECT_EQ(parts().size(), static_cast<std::size_t>(tp_));
     }
-    // What each rank was told, by peer.
+    // The messages to each rank, by peer.
     std::map<std::string, messages::RankMet> parts() {
         std::map<std::string, messages::RankMet> all;
         for (const RankMeeting::Letter& letter : meeting->take_letters()) {
@@ -78,7 +79,7 @@ class RankMeetingTest : public testing::Test {
         }
         return all;
     }
-    // The refusal is what the rank is told, too.
+    // The refusal is sent to the rank, too.
     void expect_refused(const messages::RankJoin& refused, ErrorCode code, std::string_view text) {
         const Result<> joined = join(refused);
         ASSERT_FALSE(joined) << text;
@@ -119,7 +120,7 @@ TEST_F(RankMeetingTest, EveryRankIsGivenThePartsOfAllInRankOrder) {
     EXPECT_EQ(meeting->deadline(), std::nullopt) << "nobody waits";
 }
 
-// What comes in is added to a time, and is an index, only after this.
+// Numbers of a message are added to a time, and used as an index, only after this check.
 TEST_F(RankMeetingTest, P7_APartOrAJoinThatCannotBeIsNoMessage) {
     start(4, 2);
     messages::RankPart part{.meeting = 1, .limit_ms = messages::kRankLimitMsMax};
@@ -193,7 +194,7 @@ TEST_F(RankMeetingTest, ASenderIsOneRankAndANodeIsOneMachine) {
     EXPECT_TRUE(meeting->join(sender_of(join_of(4)), join_of(4)));
 }
 
-// Machines are started in any order, and one that does not fit must not end the head.
+// Machines start in any order, and one that does not fit must not end the head.
 TEST_F(RankMeetingTest, WhoCameBeforeTheHeadsRankAndDoesNotFitItLosesItsPlace) {
     start(3, 3);
     messages::RankJoin wrong = join_of(1);
@@ -245,7 +246,7 @@ TEST_F(RankMeetingTest, AStatusSaysOnWhichMachineEachRankIs) {
     }
 }
 
-// A rank of the head's machine comes from there, and no other does.
+// A rank of the head's machine connects from there, and no other rank does.
 TEST_F(RankMeetingTest, AMachineThatTakesItselfForTheHeadIsRefused) {
     start(2, 2);
     const auto from_elsewhere =
@@ -283,7 +284,7 @@ TEST_F(RankMeetingTest, P5_WhoDoesNotComeIsNamedToAllWhoWait) {
     }
     ASSERT_TRUE(bring(1, "barrier", {})) << "too late";
     EXPECT_EQ(parts().at("peer-1").verdict.code, ErrorCode::kDeadlineExceeded);
-    meeting->end({});  // the launcher, which saw that ranks ended of it
+    meeting->end({});  // the launcher, which saw that ranks ended because of it
     for (const RankMeeting::Letter& letter : meeting->take_letters()) {
         const auto end = decode<messages::RankEnd>(letter.frames, messages::UnknownFields::kRefuse);
         EXPECT_EQ(end->verdict.code, ErrorCode::kDeadlineExceeded) << letter.peer;
@@ -334,7 +335,8 @@ TEST_F(RankMeetingTest, ARankOfAnotherMachineThatLeavesBeforeAllHaveMetMayComeAg
     EXPECT_TRUE(meeting->loss()) << "all were there";
 }
 
-// A descriptor is used again at once; the end of whoever had it is not the end of who has it now.
+// A descriptor is reused at once: the end of its previous connection is not the end of the current
+// one.
 TEST_F(RankMeetingTest, WhoJoinsOnADescriptorThatWasInUseEndsWhoeverHadIt) {
     start(2, 1);
     ASSERT_TRUE(join(join_of(0)));

@@ -1,5 +1,4 @@
-// Release and resume alone: which reason a refusal gives, when an order goes out, what a loan looks
-// like.
+// Release and resume alone: the reason of a refusal, the time of an order, the form of a loan.
 #include "scheduler_proc/replica_memory.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +16,7 @@ constexpr bool kIsStill = true;
 
 class ReplicaMemoryTest : public testing::Test {
   protected:
-    // Every rank answers the order that was given last.
+    // Every rank answers the last order.
     void answer_all(std::optional<Error> failure_of_last = std::nullopt) {
         const auto order = std::get<messages::WorkerMemory>(out.workers.back());
         for (const Rank rank : {Rank{0}, Rank{1}}) {
@@ -32,8 +31,7 @@ class ReplicaMemoryTest : public testing::Test {
     TurnOutput out{};
 };
 
-// A caller hears of what it did itself before it hears what others do: a second release is
-// harmless.
+// A caller learns about its own earlier call before others' calls: a second release is harmless.
 TEST_F(ReplicaMemoryTest, ASecondReleaseIsDoneAlreadyWhateverIsAgainstOne) {
     ASSERT_FALSE(memory.release({.tags = {MemoryTag::kKvCache}}, kStart, std::nullopt));
     memory.settle(kIsStill, out);

@@ -1,4 +1,4 @@
-// This replica's update alone: whose answers count, in which order it says what, what it refuses.
+// This replica's update alone: whose answers count, in which order it reports, what it refuses.
 #include "scheduler_proc/replica_update.h"
 
 #include <gtest/gtest.h>
@@ -122,7 +122,8 @@ TEST_F(ReplicaUpdateTest, AVoteAfterTheFirstNoIsForTheReportAndAnswersNothing) {
     EXPECT_EQ(take_parts().at(0).verdict.code, ErrorCode::kFailedPrecondition);
 }
 
-// Its ranks may have written since the stage was ordered, and none has said that it had not begun.
+// Its ranks may have written since the stage was ordered, and none has reported that it had not
+// begun.
 TEST_F(ReplicaUpdateTest, P2_ADirectStageThatIsDroppedTearsAndOneThatWasNotOrderedDoesNot) {
     stop();
     EXPECT_TRUE(update.overwrites());

@@ -1,5 +1,5 @@
-// A scheduler and its fake workers with a virtual clock: what the tests drive. After every turn the
-// scheduler's invariants are checked, and every chunk is checked against what came before it.
+// A scheduler and its fake workers with a virtual clock, which tests drive. After every turn the
+// scheduler's invariants are checked, and every chunk is checked against the earlier ones.
 #pragma once
 
 #include "tests/scheduler_proc/fake_workers.h"
@@ -12,7 +12,7 @@
 
 namespace pitstop::scheduler {
 
-// All that a request got, put together.
+// All chunks of a request, joined.
 struct Received {
     std::vector<TokenId> tokens{};
     std::vector<float> logprobs{};
@@ -53,28 +53,29 @@ class Rig {
     // The scheduler's tp and page size come from the model.
     explicit Rig(FakeModel model = {}, SchedulerConfig config = {});
 
-    // Takes a turn with what `in` has besides the time; keeps what comes out.
+    // Takes a turn with `in` and the time; keeps its output.
     TurnOutput turn(TurnInput in = {});
 
     RequestKey send(const Ask& ask);  // queued for the next turn
     void control(Control message);    // likewise
     [[nodiscard]] messages::TokenizedRequest make(const Ask& ask);
 
-    // Lets the workers carry out one message, then takes a turn. False: they had none.
+    // The workers execute one message, then the scheduler takes a turn. False: there was no
+    // message.
     bool step();
     // Turns and steps until nothing is left to do; at most `steps_max`.
     void run(int steps_max = 100000);
 
     [[nodiscard]] Received& of(RequestKey key) { return received_[key]; }
     [[nodiscard]] const std::map<RequestKey, Received>& all() const { return received_; }
-    // What the model says to this ask, computed without a scheduler.
+    // The model's answer to this ask, computed without a scheduler.
     [[nodiscard]] Received expected(const Ask& ask) const;
     [[nodiscard]] static Received expected(const FakeModel& model, const Ask& ask);
     [[nodiscard]] static std::optional<messages::Routes> expected_routes(
         const FakeModel& model, std::span<const TokenId> tokens, std::optional<std::int64_t> start
     );
 
-    // The messages to the tokenizer of one type, taken out.
+    // Takes out the messages of one type to the tokenizer.
     template <class Message>
     std::vector<Message> take() {
         std::vector<Message> found;
@@ -102,7 +103,7 @@ class Rig {
     std::map<RequestKey, Received> received_{};
 };
 
-// `num` tokens that start with token `first`, and differ from others with another `first`.
+// `num` tokens that start with token `first`; another `first` gives other tokens.
 [[nodiscard]] std::vector<TokenId> prompt_of(std::int64_t num, std::int64_t first = 100);
 
 }  // namespace pitstop::scheduler

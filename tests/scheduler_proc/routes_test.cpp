@@ -1,4 +1,4 @@
-// Routes: complete whatever happens to a request, each row of the pass that its output follows.
+// Routes: complete whatever happens to a request, each row from the pass that its output follows.
 #include "tests/scheduler_proc/rig.h"
 #include "tests/scheduler_proc/update_fixture.h"
 
@@ -9,7 +9,7 @@ namespace {
 
 constexpr messages::RouteShape kShape{.layers = 3, .per_token = 2, .num_experts = 300};
 
-// The rows of tokens [start, end), each of the model that `model_of` says.
+// The rows of tokens [start, end), each from the model `model_of` its token.
 template <class ModelOf>
 std::vector<std::uint8_t> rows_of(
     std::span<const TokenId> tokens, std::int64_t start, ModelOf model_of
@@ -79,7 +79,7 @@ TEST(Routes, CostNothingWhereTheyAreNotWanted) {
     }
 }
 
-// The cache keeps no routes: a prefix is taken from it up to the first row that is wanted.
+// The cache keeps no routes: a prefix is taken from it only up to the first row that is wanted.
 TEST(Routes, P6_AreCompleteWhereThePrefixIsCached) {
     Rig rig({.routes = kShape});
     const RequestKey first = rig.send({.prompt = prompt_of(20)});
@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& suite) { return std::string(name_of(suite.param)); }
 );
 
-// What was told stays as it was; what comes after an update is of its weights.
+// Rows that were sent stay; rows after an update belong to its weights.
 TEST_P(RoutesInUpdates, P3_NameTheVersionThatChoseThem) {
     const FakeModel old = rig.workers.model();
     Ask ask = asked(10, 100);
@@ -137,7 +137,7 @@ TEST_P(RoutesInUpdates, P3_NameTheVersionThatChoseThem) {
     std::map<Epoch, std::int64_t> num_tokens = tokens_by_epoch(received);
     ASSERT_EQ(num_tokens.size(), 2u);
     ASSERT_TRUE(received.routes);
-    // The row of the prompt's last token goes with the first output.
+    // The row of the prompt's last token comes with the first output.
     const std::int64_t first_new = std::ssize(ask.prompt) - 1 + num_tokens[Epoch{1}];
     const std::vector<messages::RouteSpan> expected{
         {Epoch{1}, first_new}, {Epoch{2}, num_tokens[Epoch{2}]}};
@@ -146,7 +146,7 @@ TEST_P(RoutesInUpdates, P3_NameTheVersionThatChoseThem) {
     EXPECT_EQ(received.routes->experts.values, rows_of(sequence_of(ask, received), 0, model_of));
 }
 
-// A prefill that an update begins anew has no rows of the weights before.
+// A prefill that an update restarts has no rows of the earlier weights.
 TEST_P(RoutesInUpdates, P3_OfAPrefillThatBeginsAnewAreOfTheNewVersion) {
     rig = Rig({.tp = 2, .num_pages = 128, .routes = kShape}, {.tokens_per_step_max = 4});
     const Ask ask = asked(40, 100);

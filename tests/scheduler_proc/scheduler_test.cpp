@@ -339,8 +339,8 @@ TEST(Scheduler, HigherPriorityIsAdmittedFirstThenEarlierArrival) {
                 order.push_back(key);
         }
     }
-    // The first request was admitted before the others were known... all came in one turn, so
-    // priority decides among all of them.
+    // The first request was admitted before the others arrived... all came in one turn, so priority
+    // orders all of them.
     EXPECT_EQ(order, (std::vector{high, first, second, low}));
 }
 
@@ -367,7 +367,7 @@ TEST(Scheduler, TheSameFactsGiveTheSamePlans) {
     EXPECT_EQ(record(), record());
 }
 
-// ---- results that are late, lying or twice ----
+// ---- results that are late, wrong or repeated ----
 
 TEST(Scheduler, LateDuplicateAndUnknownResultsAreCountedAndHarmless) {
     Rig rig({.tp = 2});

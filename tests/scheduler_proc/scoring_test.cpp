@@ -1,5 +1,5 @@
-// Scores of a prompt (its tokens' logprobs) while versions change: all of one answer are of the
-// version that its first span names, over that version's KV alone (P3).
+// Scores of a prompt (its tokens' logprobs) while versions change: all scores of one answer belong
+// to the version that its first span names, over that version's KV alone (P3).
 #include "tests/scheduler_proc/expectations.h"
 #include "tests/scheduler_proc/update_fixture.h"
 
@@ -27,7 +27,7 @@ class ScoringTest : public UpdateTest {
             .enabled = true, .prompt_start = start, .top = 2, .ids = {TokenId{5}, TokenId{7}}};
         return ask;
     }
-    // So many of its chunks are planned, two of them in flight.
+    // This many of its chunks are planned, two of them in flight.
     RequestKey begin(const Ask& ask, int num_chunks) {
         const RequestKey key = rig.send(ask);
         rig.turn();
@@ -40,7 +40,7 @@ class ScoringTest : public UpdateTest {
         rig.run();
         return key;
     }
-    // Leads an update with other weights to just before its commit.
+    // Runs an update with other weights to just before its commit.
     void prepare(messages::KvPolicy policy, Epoch epoch = Epoch{2}) {
         update_id = static_cast<messages::UpdateId>(raw(epoch));
         rig.workers.staged_weights = kNewWeights + static_cast<std::uint64_t>(raw(epoch));
@@ -138,7 +138,7 @@ TEST_F(ScoringTest, P3_OneThatManyCommitsCutHasScoresOfTheLast) {
     expect_all(rig, key, ask);
 }
 
-// The commit queues behind the steps that are in flight: those are still of the old version.
+// The commit queues behind the steps in flight: those still belong to the old version.
 TEST_F(ScoringTest, P3_OneWhoseLastChunkIsInFlightIsTheOldVersions) {
     for (const std::int64_t num_outputs : {0, 1, 5}) {
         SCOPED_TRACE(num_outputs);
@@ -161,8 +161,8 @@ TEST_F(ScoringTest, P3_OneWhoseLastChunkIsInFlightIsTheOldVersions) {
     }
 }
 
-// Its last chunk is in flight when its pages are taken: without output it scores anew, else the
-// token that is being sampled counts, and so do its scores.
+// Its last chunk is in flight when its pages are taken. A request without output scores anew; with
+// output, the token that is being sampled counts, and so do its scores.
 TEST_F(ScoringTest, P3_OneThatIsRetractedWithItsLastChunkInFlight) {
     for (const std::int64_t num_outputs : {0, 5}) {
         SCOPED_TRACE(num_outputs);

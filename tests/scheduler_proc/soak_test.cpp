@@ -1,5 +1,5 @@
-// Random schedules, small and short; tests/sim does this at length. The rig checks the invariants,
-// the KV that every row reads and every chunk after each turn.
+// Random schedules, small and short; tests/sim runs long ones. After each turn the rig checks the
+// invariants, the KV that every row read and every chunk.
 #include "tests/scheduler_proc/rig.h"
 
 #include <fmt/format.h>
@@ -93,7 +93,8 @@ class Soak {
             rig_.run();
         }
         EXPECT_EQ(update_, messages::UpdateId{}) << "an update was never answered";
-        rig_.now += std::chrono::seconds(1);  // deadlines of flushes come
+        // Ends the pause, finishes the current update, and lets all requests end.
+        rig_.now += std::chrono::seconds(1);
         rig_.run();
         EXPECT_TRUE(rig_.scheduler.turn({.now = rig_.now}).tokenizer.empty());
     }

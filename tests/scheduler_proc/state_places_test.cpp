@@ -1,4 +1,4 @@
-// The places for checkpoints alone: who has which, and which is evicted.
+// The places for checkpoints alone: which node has which, and which is evicted.
 #include "scheduler_proc/state_places.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The planner alone, over requests and a pool: which rows a step has, and who waits.
+// The planner alone, over requests and a pool: a step's rows, and the requests that wait.
 #include "scheduler_proc/step_planner.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ class StepPlannerTest : public testing::Test {
         return *requests.find(RequestKey{key});
     }
 
-    // Plans a step, and says how many tokens of whom it has: "1:4 2:1".
+    // Plans a step; returns the number of tokens of each request: "1:4 2:1".
     std::string plan(Scope scope = Scope::kEverything) {
         StepPlanner planner({
             .requests = requests,
@@ -49,7 +49,7 @@ class StepPlannerTest : public testing::Test {
         return rows;
     }
 
-    // All steps are done, and each that was to sample a token has it.
+    // All steps are done, and each sampled token has arrived.
     void finish_steps() {
         pool.end_step(StepId{raw(step) - 1});
         for (Request* request : requests.all(OpenRequests::Which::kAll)) {
@@ -160,7 +160,7 @@ TEST_F(StepPlannerTest, P4_TheYoungestGivesWayAndItsRowIsNoPartOfThePlan) {
     EXPECT_EQ(requests.first_waiting(), &second);
 }
 
-// An elder's prefill takes the page that the youngest's decode was to go on into.
+// An older request's prefill takes the page that the youngest one's decode was to use next.
 TEST_F(StepPlannerTest, P4_ARowThatWasDraftedForTheYoungestIsTakenBack) {
     pool = KvPool({.num_pages = 9, .page_size = 2, .num_slots = 4});
     tokens_max = 3;

@@ -79,7 +79,7 @@ TEST_F(StepsInFlightTest, AResultCountsOnceAndForAStepInFlightAlone) {
     EXPECT_FALSE(record(1, 1)) << "it is over";
 }
 
-// P1: what was computed under another version is no part of this one.
+// P1: results under another version do not belong to this step.
 TEST_F(StepsInFlightTest, P1_AResultThatIsNotWhatWasPlannedIsAnError) {
     push();
     messages::StepResult result = result_of(1, 1);

@@ -1,4 +1,4 @@
-// A replica that the door leads through updates.
+// A replica that is driven through updates as the door does.
 #pragma once
 
 #include "tests/scheduler_proc/rig.h"
@@ -45,7 +45,7 @@ class UpdateTest : public testing::Test {
     ) {
         order(messages::UpdateStage{.update = id, .spec = std::move(spec), .new_epoch = epoch});
     }
-    // The answer, once it comes; runs steps meanwhile.
+    // The answer, once it has come; steps run meanwhile.
     messages::UpdatePart answer() {
         for (int i = 0; i < 200; ++i) {
             auto parts = rig.take<messages::UpdatePart>();
@@ -85,7 +85,7 @@ class UpdateTest : public testing::Test {
         EXPECT_EQ(committed.order, messages::UpdateOrder::kCommit);
         return committed;
     }
-    // Sums over spans of each epoch.
+    // The number of tokens of each epoch, summed over spans.
     static std::map<Epoch, std::int64_t> tokens_by_epoch(const Received& got) {
         std::map<Epoch, std::int64_t> sums;
         for (const messages::Span& span : got.spans) sums[span.epoch] += span.tokens;
@@ -97,7 +97,7 @@ class UpdateTest : public testing::Test {
     std::vector<RequestKey> keys{};
 };
 
-// P1, P3 and P4 over all eight combinations. The weights change nothing here but their epoch, so
-// the output must be that of an undisturbed run.
+// P1, P3 and P4 over all eight combinations. The weights change only their epoch here, so the
+// output must be that of an undisturbed run.
 
 }  // namespace pitstop::scheduler

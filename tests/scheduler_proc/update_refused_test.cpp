@@ -1,4 +1,5 @@
-// Updates that fail, are late, are refused or are declared otherwise: the old version serves on.
+// Updates that fail, are late, are refused or have other declared digests: the old version goes on
+// serving.
 #include "tests/scheduler_proc/update_fixture.h"
 
 #include <algorithm>
@@ -122,7 +123,7 @@ TEST_F(UpdateTest, P10_ADigestThatIsNotTheDeclaredOneFails) {
     order(messages::UpdateDrop{.update = kUpdate});
     EXPECT_TRUE(answer().ok);
 
-    // The right one passes: what the workers' hellos added up to.
+    // The right digest passes: the sum of the workers' hellos.
     spec.digest = rig.scheduler.version().digest;
     order_stage(spec, Epoch{2}, messages::UpdateId{2});
     EXPECT_TRUE(answer().ok);
@@ -179,8 +180,8 @@ TEST_F(UpdateTest, ADirectStageNeedsAReplicaThatStandsStill) {
     EXPECT_EQ(answer().verdict.code, ErrorCode::kFailedPrecondition);
 }
 
-// Memory of one machine reaches no rank of another, whole or bucket by bucket; files and the call's
-// own bytes do.
+// One machine's memory reaches no rank of another machine, whole or bucket by bucket; files and the
+// call's own bytes do.
 TEST(ReplicaOnTwoMachines, P2_RefusesSourcesThatAreMemoryOfOne) {
     Rig rig({.tp = 2, .num_pages = 128}, {.nodes = 2});
     const auto answer_to = [&](Control message) {

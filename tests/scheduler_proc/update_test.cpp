@@ -90,7 +90,7 @@ TEST_F(UpdateTest, P1_TheCommitLiesBetweenTwoPlansAndGenerationNeverStops) {
 
 TEST_F(UpdateTest, TheAnswerSaysWhatStagingCostTheStreams) {
     start_requests();  // six steps
-    // Workers come to it behind the two steps that are in flight.
+    // Workers get it after the two steps in flight.
     order_stage(spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep));
     const messages::UpdatePart staged = answer();
     ASSERT_TRUE(staged.ok) << staged.verdict.message;
@@ -114,7 +114,7 @@ TEST_F(UpdateTest, NewWeightsSpeakFromTheCommitOn) {
     rig.run();
     const Received& got = rig.of(keys[0]);
     const auto num_old = static_cast<std::size_t>(tokens_by_epoch(got)[Epoch{1}]);
-    // The old model's words, then what the new model says to prompt and old words.
+    // The old model's output, then the new model's continuation of prompt and old output.
     FakeModel old_model = rig.workers.model();
     old_model.weights = 0;
     FakeModel new_model = old_model;
@@ -264,7 +264,7 @@ TEST_F(UpdateTest, P2_RollbackReturnsToThePreviousVersion) {
     rig.run();
     EXPECT_EQ(rig.of(keys[0]).spans.back().digest, first.digest);
 
-    // And forth again: the version that was left is the one retained now.
+    // And forward again: the version that was left is the retained one now.
     order(messages::UpdateRollback{.update = messages::UpdateId{3}, .new_epoch = Epoch{4}});
     EXPECT_EQ(answer().digest, second_digest);
 }
@@ -286,7 +286,7 @@ TEST_F(UpdateTest, RollbackWithNothingRetainedIsRefused) {
     EXPECT_TRUE(answer().ok);
     order(messages::UpdateRollback{.update = messages::UpdateId{4}, .new_epoch = Epoch{4}});
     EXPECT_EQ(answer().verdict.code, ErrorCode::kFailedPrecondition);
-    // A direct update leaves nothing to go back to.
+    // A direct update leaves no version to return to.
     update(
         messages::UpdateMode::kStaged, messages::KvPolicy::kKeep, Epoch{5}, messages::UpdateId{5}
     );

@@ -1,4 +1,4 @@
-// Requests that want very many logprobs of each token, and what is told of the time requests took.
+// Requests for very many logprobs of each token, and the reported times of requests.
 #include "tests/scheduler_proc/rig.h"
 
 #include <gtest/gtest.h>
