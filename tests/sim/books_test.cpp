@@ -1,4 +1,4 @@
-// The oracles' own books find what they are there to find: each fault is told to one by hand.
+// The books of the oracles find their faults: each fault is given to one by hand.
 #include "tests/sim/collection_book.h"
 #include "tests/sim/fairness_book.h"
 #include "tests/sim/not_finite_book.h"
@@ -173,7 +173,8 @@ TEST_F(TrainerBookTest, ARefusedCallThatNamesASessionIsNoPartOfACollection) {
     EXPECT_EQ(commit(7, {a0}), "");
 }
 
-// On the bus a bucket that names none is for whichever session is open; in a collection it counts.
+// On the bus a bucket without a session number belongs to whichever session is open; a collection
+// takes it, too.
 TEST_F(TrainerBookTest, ABucketForWhicheverSessionIsOfNoSet) {
     collect(a0);
     book.began(kNow, 3, /*takes_unnamed=*/false);
@@ -209,7 +210,7 @@ TEST(CollectionBookTest, WhoAskedForAVersionIsSeenWhenItIsVerified) {
         reply.state = messages::UpdateState::kCollecting;
         book.heard("ipc://@a-0", reply, CollectionBook::Over::kServing, WeightsId{1});
         book.ordered(messages::UpdateFinish{.update = UpdateId{7}}, is_asked_for, Epoch{1});
-        // Another's pause or continue has come meanwhile.
+        // Another client's pause or continue has come meanwhile.
         book.ordered(messages::UpdateCommit{UpdateId{7}}, !is_asked_for, Epoch{1});
         EXPECT_EQ(oracle.problem().has_value(), !is_asked_for);
     }
@@ -244,7 +245,7 @@ TEST_F(FairnessBookTest, WhoIsServedOutOfTurnIsFound) {
     EXPECT_NE(oracle.problem()->find("was overtaken 2 times by client 'b'"), std::string::npos);
 }
 
-// Request 2 waits for the prefix that 1 computes, and 3 is of the same client, behind it.
+// Request 2 waits for the prefix that 1 computes, and 3 is behind it, from the same client.
 TEST_F(FairnessBookTest, WhoIsBehindOneThatWaitsForAPrefixDoesNotCountMeanwhile) {
     arrive(1, "c", 20);
     arrive(2, "a", 20);
@@ -261,7 +262,7 @@ TEST_F(FairnessBookTest, WhoIsBehindOneThatWaitsForAPrefixDoesNotCountMeanwhile)
     EXPECT_NE(oracle.problem(), std::nullopt);
 }
 
-// A version that has diverged, a token that overflows and one that does not.
+// A diverged version, a token that overflows and one that does not.
 class NotFiniteBookTest : public testing::Test {
   protected:
     NotFiniteBookTest() {
@@ -314,7 +315,7 @@ TEST_F(NotFiniteBookTest, AnotherTokenKindEpochOrStepIsFound) {
     EXPECT_NE(judge("the hidden state", "prompt token 1"), "") << "that was another step";
 }
 
-// What a request tolerates may be of another version, which the message does not name.
+// The KV that a request tolerates may belong to another version, which the message does not name.
 TEST_F(NotFiniteBookTest, KvOfAVersionBeforeCountsWhereItIsTolerated) {
     const std::string where = "prompt token 1";
     book.met(request.key, {StepId{6}, Epoch{3}, 1, Kind::kState, /*is_lent=*/true});

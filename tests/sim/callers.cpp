@@ -83,7 +83,7 @@ void World::end_or_undo_update() {
     call(std::move(rollback), timeout_ms);
 }
 
-// None stands for all that the call can change.
+// No tag means all that the call can change.
 std::vector<messages::MemoryTag> World::some_tags() {
     switch (random_.between(0, 3)) {
         case 0:
@@ -103,7 +103,7 @@ void World::submit() {
     request.rid = fmt::format("r{}", number);
     // Few stems, so that prompts share prefixes.
     const std::int64_t stem = random_.between(0, 2);
-    // A prompt of many steps is scored, so that commits come between two of them.
+    // A prompt of many steps is scored, so that commits fall between two of them.
     const bool is_scored = random_.once_in(4);
     std::int64_t prompt_len = random_.between(1, 30);
     if (is_scored) prompt_len += random_.between(0, 15);
@@ -147,8 +147,8 @@ void World::submit() {
     submitting_ = {};
 }
 
-// What the model would say under one of the versions, with some tokens replaced. The draws are
-// apart from the world's, so that a seed's other events stay what they were.
+// The model's output under one of the versions, with some tokens replaced. The draws are separate
+// from the world's, so that a seed's other events stay the same.
 void World::add_drafts(messages::Generate& request) {
     const std::uint64_t seed = *request.sampling.seed;
     Random apart(hash_of(seed, 11));
@@ -166,8 +166,8 @@ void World::add_drafts(messages::Generate& request) {
     }
 }
 
-// Prompts of which a version made nothing finite, under another: whatever prefixes they tolerate,
-// nothing of that version comes back.
+// Prompts that were not finite under one version are asked under another: whatever prefixes they
+// tolerate, no KV of the first version is used.
 void World::submit_again() {
     for (const RequestKey key : std::vector<RequestKey>(oracle_.not_finite().ended())) {
         const messages::TokenizedRequest& before = oracle_.request(key);
@@ -185,7 +185,7 @@ void World::submit_again() {
     }
 }
 
-// One that sends the most, a few others, one that makes up names, and some that come once.
+// Clients: one that sends the most, a few others, one that invents names, and some that come once.
 std::vector<std::string> World::some_client() {
     switch (random_.between(0, 7)) {
         case 0:
@@ -202,8 +202,8 @@ std::vector<std::string> World::some_client() {
     }
 }
 
-// Ends a request or two: a caller's cancel, a stop text, a client that vanishes; at times one that
-// has ended already, or whose message is still on its way.
+// Ends a request or two: a caller's cancel, a stop text, a client that vanishes. At times the
+// request has ended already, or its message is still on its way.
 void World::end_some() {
     if (placed_.empty()) return;
     const std::int64_t how = random_.between(0, 2);

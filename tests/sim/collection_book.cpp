@@ -9,7 +9,7 @@
 namespace pitstop::sim {
 
 void CollectionBook::answered(const std::string& bytes, const messages::UpdateReply& reply) {
-    // Of a commit that is given up a rank may still hear.
+    // A rank may still get a commit that was given up.
     if (reply.state != messages::UpdateState::kTorn &&
         reply.state != messages::UpdateState::kCommitting)
         in_flight_.erase(bytes);
@@ -39,7 +39,8 @@ void CollectionBook::ordered(
     if (std::holds_alternative<messages::UpdateReady>(order)) is_finishing_ = was_finishing;
     if (is_finishing_ && !was_finishing) is_asked_for_ = is_published;
     if (const auto* drop = std::get_if<messages::UpdateDrop>(&order)) {
-        // Where its commit failed, the caller of that is told; and what drop_stage drops is known.
+        // If its commit failed, the caller of the commit is told; and drop_stage's own drops are
+        // known.
         if (collected_ && !collected_->is_whole && !was_finishing && !drop->reason.empty()) {
             lost_at_ = serving;
             ++num_lost;

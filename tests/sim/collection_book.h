@@ -1,5 +1,5 @@
-// Keeps, of the calls without a session that become one update, what they brought: whatever was
-// answered as collected takes effect as one, whole and in order, or not at all (P2, P10).
+// The calls without a session that become one update, and what they brought: every call answered as
+// collected takes effect with the others, whole and in order, or not at all (P2, P10).
 #pragma once
 
 #include "messages/weights.h"
@@ -18,19 +18,19 @@ class CollectionBook {
     // The oracle outlives the book.
     explicit CollectionBook(Oracle& oracle) : oracle_(oracle) {}
 
-    // What a collection is laid over; a whole one must bring every tensor.
+    // The version that a collection is laid over; a whole one must bring every tensor.
     enum class Over { kServing, kNothing };
 
-    // Somebody sends these bytes without a session.
+    // A trainer sends these bytes without a session.
     void sent(const std::string& bytes) { in_flight_.insert(bytes); }
-    // That call is answered, and what it collected is being dropped.
+    // That call is answered, and its collection is being dropped.
     void answered(const std::string& bytes, const messages::UpdateReply& reply);
     // That call is answered. `serving` is live, if the collection is laid over it.
     void heard(
         const std::string& bytes, const messages::UpdateReply& reply, Over over, WeightsId serving
     );
-    // The coordinator orders something while `serving` is live. `is_published`: somebody waits for
-    // a call that publishes. A pause that comes later ends no commit under way.
+    // The coordinator orders something while `serving` is live. `is_published`: a publishing call
+    // waits. A later pause ends no commit in progress.
     void ordered(
         const tokenizer::UpdateCoordinator::Order& order, bool is_published, Epoch serving
     );
@@ -39,8 +39,8 @@ class CollectionBook {
 
     // A call that lets generation go on, or brings weights, is told of the loss.
     void told_of_loss() { lost_at_.reset(); }
-    // Calls that were answered as collected take no effect, and nobody was told: the version that
-    // served then is `serving` still.
+    // Calls that were answered as collected take no effect, and no caller was told: `serving`,
+    // which served then, still serves.
     [[nodiscard]] bool is_lost(Epoch serving) const { return lost_at_ == serving; }
 
     std::int64_t num_calls = 0;  // that were answered as collected
@@ -58,10 +58,10 @@ class CollectionBook {
     Oracle& oracle_;
     std::set<std::string> in_flight_{};
     std::optional<Collected> collected_{};  // of the collection that is open
-    std::optional<WeightsId> deciding_{};   // of the one whose commit was ordered last
-    bool is_finishing_ = false;             // its last order was to be verified
-    bool is_asked_for_ = false;             // as it was ordered to be verified
-    std::optional<Epoch> lost_at_{};        // what served when calls were lost
+    std::optional<WeightsId> deciding_{};   // of the collection whose commit was ordered last
+    bool is_finishing_ = false;             // its last order was to verify
+    bool is_asked_for_ = false;             // the version that it was ordered to verify
+    std::optional<Epoch> lost_at_{};        // the version that served when calls were lost
 };
 
 }  // namespace pitstop::sim

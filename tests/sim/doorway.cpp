@@ -1,5 +1,5 @@
-// The world's doors: every call and every request goes through them, and whoever waits there is
-// told once.
+// The world's doors: every call and every request passes through them, and each waiting caller is
+// answered once.
 #include "messages/codec.h"
 #include "messages/door_envelope.h"
 #include "messages/message_list.h"
@@ -16,7 +16,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// When what could not be sent is tried again.
+// When to retry sending.
 constexpr auto kRetryAfter = milliseconds(1);
 
 }  // namespace
@@ -39,7 +39,7 @@ void World::turn_of_doors(tokenizer::DoorsInput in) {
     in.entropy = {random_.next(), random_.next()};
     in.unsent_to_clients = std::exchange(unsent_to_clients_, {});
     in.unsent_to_replicas = std::exchange(unsent_to_replicas_, {});
-    // Control that comes back goes out first again.
+    // Returned control messages are sent again first.
     std::map<ReplicaId, std::int64_t> num_again;
     for (const tokenizer::ToReplica& message : in.unsent_to_replicas) {
         if (message.socket == tokenizer::ReplicaSocket::kControl) ++num_again[message.replica];
@@ -72,7 +72,7 @@ void World::turn_of_doors(tokenizer::DoorsInput in) {
     });
 }
 
-// The order of an update, as it is decided.
+// The order of an update, at the time of the decision.
 void World::watch_order(const messages::Frames& frames) {
     std::vector<tokenizer::UpdateCoordinator::Order> orders;
     const Result<bool> is_order = messages::dispatch_to(frames, orders);
@@ -92,7 +92,7 @@ void World::watch_order(const messages::Frames& frames) {
     }
 }
 
-// Somebody waits for a call that has a collection take effect.
+// A call that publishes a collection waits.
 bool World::is_publishing() const {
     return std::ranges::any_of(calls_, [this](const auto& entry) {
         const Call& call = entry.second;
@@ -150,8 +150,8 @@ void World::send_to_replica(const tokenizer::ToReplica& message) {
     });
 }
 
-// A replica whose own ranks were written over knows that it is torn, whatever the door says of it
-// (P2 is checked at both ends): at times it is not told.
+// A replica whose own ranks were overwritten knows that it is torn, whatever the door says (P2 is
+// checked at both ends): at times the door does not tell it.
 void World::withhold_torn(std::size_t r, messages::UpdateDrop& drop) {
     const bool is_own = std::ranges::any_of(replicas_[r].ranks, [](const Rank& rank) {
         return rank.worker->is_torn();
@@ -214,8 +214,8 @@ void World::heard_of_call(const messages::Frames& frames) {
     if (frames.type == messages::ErrorReply::kType) {
         const Result<messages::ErrorReply> error =
             decode<messages::ErrorReply>(frames, messages::UnknownFields::kRefuse);
-        // A replica answers by its own deadline, but for what its workers answer, or what waits for
-        // an update.
+        // A replica answers by its own deadline, except for answers of its workers, or calls that
+        // wait for an update.
         const bool is_late = error && error->error.code == ErrorCode::kDeadlineExceeded;
         if (error && error->error.code == ErrorCode::kAborted) collections_.told_of_loss();
         if (error) heard_of_refusal(call, error->error);
@@ -252,17 +252,17 @@ void World::heard_to_go_on(const Call& call, std::uint64_t id, const messages::F
         decode<messages::ContinueReply>(frames, messages::UnknownFields::kRefuse);
     if (!reply) return oracle_.fail("of the doors: " + reply.error().message);
     if (!reply->ok) return;
-    // What is lost is refused until somebody continues.
+    // After a loss, calls are refused until a client continues.
     trainers_.told_of_loss(now_);
-    // Somebody may have dropped it meanwhile; or it is being committed, and waits for requests that
-    // a pause has frozen.
+    // Another call may have dropped it meanwhile; or it is being committed, and waits for requests
+    // that a pause has frozen.
     const bool is_dropped = call.num_dropped != collections_.num_dropped;
     const bool is_committing = updates().is_busy() && !updates().has_collection();
     if (call.newer_than && !is_dropped && !is_committing &&
         updates().version().epoch <= *call.newer_than)
         oracle_.fail(fmt::format("{} {} goes on before what was collected", call.name, id));
-    // Another call may have been told of it meanwhile.
-    // Nor is it told where no version is left to go on with.
+    // Another call may have been told of it meanwhile. No call is told if no version is left to
+    // serve.
     if (call.is_after_loss && !updates().must_be_complete() &&
         collections_.is_lost(updates().version().epoch))
         oracle_.fail(fmt::format("{} {} goes on after a loss, without a word", call.name, id));

@@ -1,10 +1,10 @@
-// Who was admitted before whom, as seen from outside a scheduler: from what it was sent and the
-// plans it made. With fair scheduling a request is overtaken by a neighbour at most once per
-// request of its own client before it, and once more.
+// Who was admitted before whom, seen from outside a scheduler: from the messages to it and its
+// plans. With fair scheduling a neighbour overtakes a request at most once per request of its own
+// client before it, and once more.
 //
-// Who waits for a prefix that another computes keeps its turn and is overtaken meanwhile, and so
-// are those of its client behind it. So nobody counts while it, or one of its own before it, may
-// share a prefix, which takes an equal first token.
+// A request that waits for a prefix that another computes keeps its turn and is overtaken
+// meanwhile, and so are those of its client behind it. So no request counts while it, or an earlier
+// one of its client, may share a prefix, which requires an equal first token.
 #pragma once
 
 #include "messages/generation.h"
@@ -23,11 +23,11 @@ class FairnessBook {
   public:
     explicit FairnessBook(Oracle& oracle) : oracle_(oracle) {}
 
-    // A scheduler has taken it in.
+    // A scheduler has taken the request in.
     void arrived(const messages::TokenizedRequest& request);
-    // A step was planned that begins these; others of it have run before.
+    // A planned step begins these; others of it have run before.
     void admitted(const messages::StepPlan& plan);
-    // Forgets those that are over. Call it before a turn's plans are judged.
+    // Forgets ended requests. To be called before a turn's plans are judged.
     void retain(const std::function<bool(RequestKey)>& is_open);
 
   private:

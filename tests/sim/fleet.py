@@ -3,10 +3,10 @@
 
     tests/sim/fleet.py [--trees 1 10 100 1000 10000] [--json FILE]
 
-What is real: the Coordinator's and the Participants' code, and the time that the coordinator's takes here, which is
-added to the clock. What is put in, with where it comes from, is Costs. The conductor is one thread: its calls wait for
-one another. Staging is copies at a machine's memory rate, after the bytes have come over the network, by the ways that
-the fleet's own plan gives them.
+Real: the Coordinator's and the Participants' code, and the coordinator's CPU time, which is added
+to the clock. Assumed: Costs, each with its source. The conductor is one thread: its calls wait for
+one another. Staging copies at a machine's memory rate, after the bytes have come over the network,
+along the ways of the fleet's own plan.
 """
 
 import argparse
@@ -33,21 +33,21 @@ from pitstop.fleet.ways import ways  # noqa: E402
 class Costs:
     """Seconds, bytes per second. bench/fleet.py measures the first and the third."""
 
-    call_s: float = 300e-6  # of the conductor's thread: to ask an actor and to hear its answer
-    status_s: float = 2.3e-3  # of all the conductor's threads: a replica's status, asked for and decoded
-    commit_s: float = 9.0e-3  # a tree's, from the call to its answer, beside decoding streams
+    call_s: float = 300e-6  # of the conductor's thread: to ask an actor and to read its answer
+    status_s: float = 2.3e-3  # of all the conductor's threads: to ask for a replica's status and to decode it
+    commit_s: float = 9.0e-3  # of a tree, from the call to its answer, beside decoding streams
     commit_spread: float = 0.35  # log-normal
     latency_s: float = 250e-6  # one way, within a data centre
-    clock_s: float = 1e-3  # what a machine's clock is off, as NTP keeps it within a data centre: a standard deviation
+    clock_s: float = 1e-3  # standard deviation of a machine's clock error, with NTP within a data centre
     weight_bytes: float = 1.2e9  # 0.6B parameters in bf16
     network_rate: float = 3.0e9  # of a machine, 25 Gb/s
     bucket_bytes: float = 64 << 20
-    stage_rate: float = 2.0e9  # received, checked and digested on a machine
+    stage_rate: float = 2.0e9  # to receive, check and digest on a machine
     stage_spread: float = 0.15
     order_bytes: float = 1500  # a call and its answer, with Ray's headers
     manifest_bytes: float = 110 * 400  # in each stage order: a line per tensor and its digest
-    view_bytes: float = 320  # of a tree in what every program that generates is told, whole, when it changed
-    poll_s: float = 1.0  # between two looks of the status page, where it can be
+    view_bytes: float = 320  # of a tree in the whole state that each generating program gets after a change
+    poll_s: float = 1.0  # between two updates of the status page, if possible
 
 
 class Fleet:
@@ -56,16 +56,16 @@ class Fleet:
         self.dice = random.Random(seed)
         self.events = []
         self.count = 0
-        self.free_at = 0.0  # when the conductor's thread has done what it was given
+        self.free_at = 0.0  # the time at which the conductor's thread has done all its work
         self.calls = 0
         self.busy_s = 0.0
-        self.own_s = 0.0  # of it, the coordinator's code
+        self.own_s = 0.0  # the part that runs the coordinator's code
         self.committed = []
         first = orders.Version(1, "initial")
         self.trees = {f"t{i}": Participant(f"t{i}", first) for i in range(num_trees)}
         plan = ways({name: name for name in self.trees}, "the trainer's machine")  # each tree has a machine to itself
         self.depths = {}
-        for name, way in plan.items():  # whoever gives comes before those who take
+        for name, way in plan.items():  # senders come before their receivers
             self.depths[name] = self.depths[way.source] + 1 if way.source else 0
         self.fan_out = max(collections.Counter(way.source for way in plan.values()).values())
         self.now = 0.0
@@ -73,7 +73,7 @@ class Fleet:
         self.carry()
 
     def own(self, work):
-        begun = time.process_time()  # what others take of this processor is not its own
+        begun = time.process_time()  # time that others take of this processor does not count
         result = work()
         spent = time.process_time() - begun
         self.own_s += spent
@@ -117,7 +117,8 @@ class Fleet:
 
     def stage_time(self, name):
         costs = self.costs
-        # The machine that sends most holds up those behind it; and each on the way copies a bucket before it gives it on.
+        # The machine that sends most delays those behind it; and each on the way copies a bucket
+        # before it sends it on.
         hop_s = costs.bucket_bytes / costs.network_rate + costs.bucket_bytes / costs.stage_rate
         arrives = costs.weight_bytes / costs.network_rate * self.fan_out + self.depths[name] * hop_s
         return arrives + costs.weight_bytes / costs.stage_rate * self.dice.lognormvariate(0, costs.stage_spread)
@@ -127,7 +128,7 @@ class Fleet:
 
     def deliver(self, answer):
         self.take_thread(self.costs.call_s / 2)
-        # What comes is heard when the thread is free.
+        # A message is read when the thread is free.
         self.at(self.free_at, lambda: self.heard(answer))
 
     def heard(self, answer):

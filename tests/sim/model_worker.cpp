@@ -243,7 +243,8 @@ std::optional<std::string> ModelWorker::read_context(
         context.kv.min = std::min(context.kv.min, raw(entry->epoch));
         context.kv.max = std::max(context.kv.max, raw(entry->epoch));
         context.is_finite = context.is_finite && entry->is_finite;
-        // Two steps may be under way: of the one before this nobody knew when this was planned.
+        // Two steps may be in progress: the result of the one before was unknown when this was
+        // planned.
         context.is_lent = context.is_lent || (is_first_row && !entry->is_finite);
         if (is_first_row && !entry->is_finite && raw(entry->step) + 1 < raw(plan.step)) {
             return fmt::format(
@@ -324,7 +325,7 @@ std::optional<std::string> ModelWorker::write_token(
     return std::nullopt;
 }
 
-// Samples after each draft. After a wrong one the row's results are void: any will do. Its KV is
+// Samples after each draft. After a wrong draft the row's results are void: any will do. Its KV is
 // written in any case.
 std::optional<std::string> ModelWorker::verify_drafts(
     const PlacedRow& placed, Slot& slot, Context& context, messages::StepResult& result

@@ -24,19 +24,19 @@ struct ModelShape {
     std::optional<std::int64_t> num_checkpoints{};  // absent: a request has no recurrent state
 };
 
-// Which weights an update's label stands for.
+// The weights that an update's label stands for.
 [[nodiscard]] WeightsId weights_of(const std::string& label);
-// What a session holds when a bucket with these bytes has come to what it held before.
+// The content of a session after a bucket with these bytes is added to it.
 [[nodiscard]] WeightsId with_bytes(WeightsId weights, const std::string& bytes);
 // The digests of a rank's parts of them.
 [[nodiscard]] std::vector<messages::PartDigest> parts_of(WeightsId weights, Rank rank, int tp);
 
 class ModelWorker {
   public:
-    // How a stage goes on this rank.
+    // How a stage ends on this rank.
     enum class StageFate { kGood, kRefused, kBroken, kOther };
 
-    // What a rank does in the background for an update: a bucket (0: it opens the session), or all
+    // A rank's background work for an update: a bucket (0: opening the session), or the whole stage
     // that its vote is about.
     struct Task {
         messages::UpdateId update{};
@@ -44,19 +44,19 @@ class ModelWorker {
         friend bool operator==(const Task&, const Task&) = default;
     };
 
-    // What a commit is about to make live here: what buckets have brought, of a model or of all.
+    // The content that a commit makes live here: the buckets' tensors, of one model or of all.
     struct Staged {
         messages::UpdateId update{};
         std::set<std::string> bytes{};
         bool is_whole = false;
-        bool stands_alone = false;  // one call of a part, which opened it itself
+        bool stands_alone = false;  // one call of a part, which opened the session itself
     };
 
     ModelWorker(int replica, Rank rank, const ModelShape& shape, int num_replicas, Oracle& oracle);
 
     [[nodiscard]] messages::WorkerHello hello() const;
 
-    // Tells what it holds, in truth.
+    // Records the true content.
     [[nodiscard]] Epoch epoch() const { return epoch_; }
     [[nodiscard]] WeightsId weights() const { return live_; }
     [[nodiscard]] bool is_torn() const { return is_torn_; }
@@ -68,7 +68,7 @@ class ModelWorker {
     messages::StepResult run(const messages::StepPlan& plan);
     [[nodiscard]] const StateBook& states() const { return states_; }
     // Each begins a task, whose answer comes from finish(). A second stage without a drop is a bug,
-    // as is a bucket or an end for what is not staged.
+    // as is a bucket or an end for something not staged.
     Task begin_stage(const messages::WorkerStage& order, StageFate fate);
     Task begin_fill(const messages::WorkerFill& order, StageFate fate);
     Task begin_finish(const messages::WorkerFinish& order);
@@ -104,7 +104,7 @@ class ModelWorker {
         std::optional<Task> task{};
         bool is_ok = false;  // prepared
         std::int64_t num_missing = 0;
-        std::set<std::string> bytes{};  // that buckets have brought
+        std::set<std::string> bytes{};  // brought by buckets
         bool is_whole = false;
         bool stands_alone = false;
     };
@@ -117,19 +117,19 @@ class ModelWorker {
         std::size_t first_page = 0;
         std::size_t first_target = 0;
     };
-    // What a row has gone over: its context's tokens as a chain, and the epochs of their KV.
+    // The context that a row has read: its tokens as a chain, and the epochs of their KV.
     struct Context {
         std::uint64_t chain = 0;
         Epochs kv{};
         bool is_finite = true;
         TokenId last_token{};
-        bool is_lent = false;  // it begins on KV that is not finite, of a pass that was under way
-        std::optional<messages::NotFiniteRow> bad{};  // the first token of the row that is not
+        bool is_lent = false;  // it begins on KV that is not finite, from a pass in progress
+        std::optional<messages::NotFiniteRow> bad{};  // the row's first token that is not finite
     };
     void run_row(const PlacedRow& placed, messages::StepResult& result);
-    // Where the KV of a position lies; null: on no page of this worker.
+    // The place of a position's KV; null: on no page of this worker.
     [[nodiscard]] Entry* entry_of(const PlacedRow& placed, std::int64_t position);
-    // The context that is there must be this request's, computed under versions that it accepts.
+    // The context in the pages must be this request's, computed under versions that it accepts.
     // Returns what is wrong with it, or nothing.
     [[nodiscard]] std::optional<std::string> read_context(
         const PlacedRow& placed, RequestKey key, Context& context

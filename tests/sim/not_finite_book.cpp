@@ -12,7 +12,7 @@ namespace {
 
 using Kind = messages::NotFiniteKind;
 
-// Of four versions one has diverged, the first never; of its tokens one in twenty overflows.
+// Of four versions one has diverged, never the first; one in twenty of its tokens overflows.
 constexpr std::uint64_t kDivergedOneIn = 4;
 constexpr std::uint64_t kOverflowsOneIn = 40;
 constexpr std::uint64_t kScoresOneIn = 60;
@@ -31,7 +31,7 @@ struct Said {
     Epoch epoch{};
 };
 
-// As docs/troubleshooting.md has it.
+// The texts in docs/troubleshooting.md.
 std::optional<Said> parse(const std::string& message) {
     static const std::regex kForm(
         "(.*) (for|at or before) (prompt|output) token (\\d+), in step (\\d+) under weight epoch "
@@ -56,7 +56,7 @@ std::optional<Kind> kind_of(const std::string& what) {
     return std::nullopt;
 }
 
-// Whether anybody wants the logits of this position, by what the request asks for: its scores come
+// Whether the logits of this position are needed, by what the request asks for: its scores come
 // with the first output, and a retracted request computes its outputs again for their KV alone.
 bool wants_logits(
     const messages::TokenizedRequest& request, std::int64_t num_outputs, std::int64_t position
@@ -111,8 +111,8 @@ std::optional<std::string> NotFiniteBook::problem_of_error(
         );
     };
     const auto met = met_.find(request.key);
-    // KV of a version before, which the request tolerates, may be what is not finite: that version
-    // is not known here.
+    // The KV that is not finite may belong to an earlier version, which the request tolerates and
+    // which is not known here.
     const bool may_be_older = request.kv_tolerance != messages::KvTolerance::kNever;
     const bool is_lent = met != met_.end() && met->second.front().is_lent;
     const bool is_wanted = wants_logits(request, std::ssize(outputs), position);
@@ -132,7 +132,7 @@ std::optional<std::string> NotFiniteBook::problem_of_error(
     if (!is_right) return fmt::format("request {}: that is finite: {}", key, message);
 
     Place place{said->step, said->epoch, position, *kind, !said->is_there};
-    // Pages are forgotten for a token without logits, too, whose state others may share.
+    // Pages are also forgotten for a token without needed logits, as others may share its state.
     bool may_be_lent = may_be_older;
     for (std::int64_t at = 0; at < position; ++at)
         may_be_lent = may_be_lent || finite(at) == Finite::kAllButLogits;
@@ -149,7 +149,7 @@ std::optional<std::string> NotFiniteBook::problem_of_end(
 ) const {
     const auto met = met_.find(request.key);
     if (met == met_.end()) return std::nullopt;
-    // A pass beyond the last output was one too many, and counts for nothing.
+    // A pass beyond the last output was one too many, and does not count.
     const auto prompt_len = static_cast<std::int64_t>(request.prompt.values.size());
     const std::int64_t last = prompt_len - 1 + std::max<std::int64_t>(num_outputs - 1, 0);
     const std::int64_t position = met->second.front().position;

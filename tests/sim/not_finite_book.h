@@ -1,5 +1,5 @@
-// Which passes of the simulator's model are not finite, and which requests end for it: those whose
-// own pass met such a token, with an error that names it, and no others.
+// Which passes of the simulator's model are not finite, and which requests end because of it:
+// exactly those whose own pass met such a token, with an error that names it.
 #pragma once
 
 #include "base/ids.h"
@@ -19,10 +19,10 @@ namespace pitstop::sim {
 
 // ---- the model: some versions have diverged, and overflow at some tokens ----
 
-// What is finite of a token's pass. Where its state is not, nothing is that attends to it.
+// Which parts of a token's pass are finite. If its state is not, no token that attends to it is.
 enum class Finite { kAll, kAllButLogits, kNothing };
 [[nodiscard]] Finite finite_at(TokenId token, WeightsId weights);
-// Whether what a request does to the logits of this output leaves them finite.
+// Whether the logits of this output are finite after the request's own changes to them.
 [[nodiscard]] bool are_scores_finite(
     std::uint64_t seed, std::int64_t output_index, WeightsId weights
 );
@@ -34,18 +34,18 @@ class NotFiniteBook {
         Epoch epoch{};
         std::int64_t position = 0;  // in the request's context
         messages::NotFiniteKind kind{};
-        bool is_lent = false;  // by a pass under way: the token is this one, or one before it
+        bool is_lent = false;  // in a pass in progress: the token is this one, or one before it
         friend bool operator==(const Place&, const Place&) = default;
     };
     using WeightsAt = std::function<std::optional<WeightsId>(Epoch)>;
 
     // The request's prefill begins.
     void begins(RequestKey key) { met_.erase(key); }
-    // A pass of the request met this first.
+    // A pass of the request met this token first.
     void met(RequestKey key, const Place& place) { met_[key].push_back(place); }
 
-    // Each returns what is wrong, or nothing. `outputs`: all that the request has got.
-    // It ends with that error.
+    // Each returns what is wrong, or nothing. `outputs`: all of the request's output. The request
+    // ends with that error.
     [[nodiscard]] std::optional<std::string> problem_of_error(
         const messages::TokenizedRequest& request,
         const std::vector<TokenId>& outputs,
@@ -61,7 +61,7 @@ class NotFiniteBook {
         const messages::TokenizedRequest& request, std::int64_t index, WeightsId weights
     );
 
-    // Prompts of requests that ended so, which others may have asked for since.
+    // Prompts of requests that ended so, which later requests may have repeated.
     [[nodiscard]] const std::vector<RequestKey>& ended() const { return ended_; }
     // How many ended so, by kind.
     [[nodiscard]] const std::array<std::int64_t, 3>& num_ended() const { return num_ended_; }

@@ -1,10 +1,10 @@
-// What must be true of a run, kept apart from the code under test.
+// Properties that must hold for a run, separate from the code under test.
 //
-// The model here is a hash: the token and the logprob that a request gets at output index i depend
-// on its seed, on i and on the weights alone. So for every emitted token the oracle can say what it
-// must be, given only the epoch its span claims. It also follows every KV entry that workers write
-// and read: an entry knows its token, its position, the chain of tokens before it and the epoch
-// that computed it; a page that is shared, freed or overwritten wrongly shows at once.
+// The model here is a hash: the token and the logprob of a request's output index i depend only on
+// its seed, on i and on the weights. So the oracle can check every emitted token, given the epoch
+// that its span names. It also follows every KV entry that workers write and read. An entry has its
+// token, its position, the chain of tokens before it and its epoch: a page that is shared, freed or
+// overwritten wrongly shows at once.
 #pragma once
 
 #include "base/ids.h"
@@ -48,7 +48,7 @@ struct Epochs {
 
 class Oracle {
   public:
-    // The first thing found wrong, with the virtual time; nothing: all is well.
+    // The first problem found, with the virtual time; nothing: none so far.
     [[nodiscard]] const std::optional<std::string>& problem() const { return problem_; }
     void fail(std::string what) {
         if (!problem_) problem_ = std::move(what);
@@ -56,7 +56,7 @@ class Oracle {
 
     // ---- requests ----
     void submitted(const messages::TokenizedRequest& request);
-    // Somebody outside ended it without wanting an answer.
+    // The request's client has ended it without wanting an answer.
     void silenced(RequestKey key) { silenced_.insert(key); }
     void abort_asked(RequestKey key) { abort_asked_.insert(key); }
     // From a scheduler to the detokenizer.
@@ -81,7 +81,7 @@ class Oracle {
     void committed(Epoch epoch, WeightsId weights);
     [[nodiscard]] WeightsId weights_at(Epoch epoch) const { return weights_.at(epoch); }
     void voted(std::uint64_t update, int replica, int rank, bool is_ok);
-    // A rank carries out the commit of an update over `num_replicas` * `tp` ranks.
+    // A rank executes the commit of an update over `num_replicas` * `tp` ranks.
     void commit_ordered(std::uint64_t update, int num_replicas, int tp);
 
     // ---- passes ----
@@ -89,8 +89,8 @@ class Oracle {
     void ran(
         int replica, int rank, StepId step, Epoch plan_epoch, Epoch live_epoch, WeightsId live
     );
-    // What output `index` of a request was last sampled with, and the epochs its pass attended to.
-    // It is no token where the pass was not finite.
+    // The last sample of a request's output `index`, and the epochs that its pass attended to.
+    // Without a token if the pass was not finite.
     void sampled(RequestKey key, std::int64_t index, TokenId token, Epochs kv);
     [[nodiscard]] NotFiniteBook& not_finite() { return not_finite_; }
     // Token `position` of a request's context, as far as it is known here.
@@ -112,26 +112,26 @@ class Oracle {
         Epochs kv{};
     };
 
-    // What is wrong with a chunk, a step each; nothing: it is as it must be.
-    // That this request may get one at all.
+    // What is wrong with a chunk, one check each; nothing: the chunk is right. This request may get
+    // one at all.
     [[nodiscard]] std::optional<std::string> problem_of_turn(RequestKey key) const;
-    // As many tokens as its spans say, and as many logprobs as were asked for.
+    // As many tokens as its spans say, and as many logprobs as requested.
     [[nodiscard]] static std::optional<std::string> problem_of_lengths(
         const messages::OutputChunk& chunk, const messages::TokenizedRequest& request
     );
-    // Epochs that were live, and none before the last one that this request saw.
+    // Its epochs were live, and none is older than the last one that this request saw.
     [[nodiscard]] std::optional<std::string> problem_of_epochs(
         RequestKey key, const messages::Span& span
     ) const;
-    // The prompt's scores are all of the first span's version, over its KV alone; a request that
-    // asked for none gets none, and one that ran to its end all.
+    // The prompt's scores all belong to the first span's version, over its KV alone. A request that
+    // asked for none gets none; one that ran to its end gets all.
     [[nodiscard]] std::optional<std::string> problem_of_scores(
         const messages::OutputChunk& chunk, const messages::TokenizedRequest& request
     );
     // A request without output names its version and all KV that it read.
     [[nodiscard]] std::optional<std::string> problem_of_no_output(const messages::OutputChunk& chunk
     ) const;
-    // Token `at` of the chunk, its logprob and the KV it attended to, as the model has them.
+    // Token `at` of the chunk, its logprob and the epochs of its KV, compared with the model.
     [[nodiscard]] std::optional<std::string> problem_of_output(
         const messages::OutputChunk& chunk,
         std::size_t at,

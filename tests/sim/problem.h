@@ -7,7 +7,7 @@
 
 namespace pitstop::sim {
 
-// Writes the line, and flushes it: a run that is killed later has told what it found.
+// Writes the line, and flushes it: a run that is killed later has reported its finding.
 inline void print_problem(std::FILE* out, std::int64_t seed, const std::string& problem) {
     std::fprintf(out, "seed %lld: %s\n", static_cast<long long>(seed), problem.c_str());
     std::fflush(out);

@@ -9,7 +9,7 @@
 namespace pitstop::sim {
 namespace {
 
-// Read through the descriptor: what is still in the stream's buffer does not count.
+// Read through the descriptor: text still in the stream's buffer does not count.
 TEST(Problem, IsOutAtOnce) {
     std::FILE* const out = std::tmpfile();
     ASSERT_NE(out, nullptr);

@@ -53,13 +53,13 @@ void Pusher::heard(const messages::UpdateReply& reply) {
             at_ = At::kBuckets;
             session_ = reply.session;
         } else if (!is_dependable_ && random_.once_in(4)) {
-            at_ = At::kOver;  // it gives up; others try again
+            at_ = At::kOver;  // it gives up; others may try again
         }
     } else if (at_ == At::kEnd) {
         has_committed_ = reply.ok;
         at_ = is_dependable_ && !reply.ok ? At::kBegin : At::kOver;
     } else if (!reply.ok) {
-        // Most have understood. The others' further calls must be refused.
+        // Most know that they must stop. Further calls of the others must be refused.
         if (is_dependable_) {
             at_ = At::kBegin;
         } else if (!random_.once_in(4)) {
@@ -101,7 +101,7 @@ Pusher::Call Pusher::bucket() {
         bucket.source.tensors = {{.name = "layer.weight", .dtype = "BF16", .shape = {8, 8}}};
         bucket.source.num_updates = {1};
     }
-    // A wrong number is followed, so no label says whose such a bucket is.
+    // A wrong number is a session's, so no label says which trainer such a bucket belongs to.
     const bool is_labelled = !is_dependable_ && random_.once_in(2) &&
                              (bucket.session == 0 || bucket.session == session_);
     if (is_labelled) bucket.label = name_;
@@ -115,7 +115,7 @@ Pusher::Call Pusher::bucket() {
     return unnamed;
 }
 
-// Some that must forget it.
+// Some trainers that must forget the session.
 bool Pusher::names_session() { return !is_unnamed_ || (must_name_ && !random_.once_in(4)); }
 
 Pusher::Call Pusher::end(const Seen& seen) {
@@ -132,7 +132,7 @@ Pusher::Call Pusher::end(const Seen& seen) {
     return commit;
 }
 
-// Its own; sometimes whichever is open, sometimes one of long ago.
+// Its own session; sometimes whichever is open, sometimes an earlier one.
 std::uint64_t Pusher::session() {
     if (is_dependable_ || random_.between(1, 8) > 2) return session_;
     return random_.once_in(2) ? 0 : static_cast<std::uint64_t>(random_.between(1, 3));

@@ -1,6 +1,6 @@
 // A trainer that brings weights in a session of calls: it begins, sends buckets, commits. It may be
-// slow, vanish between any two calls, call for a session that is not its own, name none, take the
-// place of another, or declare what is not so. Pure: the world carries its calls and the answers.
+// slow, vanish between any two calls, call for another trainer's session, name none, replace
+// another, or declare false digests. Pure: the world carries its calls and the answers.
 #pragma once
 
 #include "base/time.h"
@@ -22,17 +22,17 @@ class Pusher {
         messages::UpdateWeights,  // a bucket that names no session
         messages::CommitWeights,
         messages::DropStage>;
-    // What a trainer can know.
+    // The facts that a trainer can know.
     struct Seen {
         std::string serving_digest{};
         std::string open_digest{};  // of what the open session holds; empty: none is open
     };
 
-    // `name` is its own: it names its versions and buckets. A dependable one does everything right,
-    // and does not give up.
+    // `name` is its own: versions and buckets are named after it. A dependable one does everything
+    // right, and does not give up.
     Pusher(Random& random, std::string name, bool is_dependable);
 
-    // Its next call, without a number; nothing: it has come to its end, or vanished.
+    // Its next call, without a number; nothing: it has finished, or vanished.
     std::optional<Call> next(const Seen& seen);
     // The answer to that call.
     void heard(const messages::UpdateReply& reply);
@@ -65,7 +65,7 @@ class Pusher {
     bool has_committed_ = false;
 };
 
-// Which bytes a bucket brings.
+// The bytes that a bucket brings.
 [[nodiscard]] const std::string& name_of_bytes(const messages::WeightSource& source);
 
 }  // namespace pitstop::sim

@@ -9,20 +9,20 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A drop that nobody hinders: two links each way, and what the ranks were at.
+// The time of an undisturbed drop: two links each way, and the ranks' current work.
 constexpr auto kDropTimeMax = milliseconds(500);
 constexpr auto kPushTimeMax = seconds(30);
 
 const std::vector<messages::MemoryTag> kKv{messages::MemoryTag::kKvCache};
 
-// Returns where a bucket's bytes come from; null: the call is none.
+// Returns the source of a bucket's bytes; null: the call is no bucket.
 const messages::WeightSource* source_of(const Pusher::Call& call) {
     if (const auto* bucket = std::get_if<messages::UpdateBucket>(&call)) return &bucket->source;
     const auto* unnamed = std::get_if<messages::UpdateWeights>(&call);
     return unnamed != nullptr ? &unnamed->update.source : nullptr;
 }
 
-// How a bucket names the version; empty: not at all.
+// The version's label in a bucket; empty: none.
 std::string label_of(const Pusher::Call& call) {
     if (const auto* bucket = std::get_if<messages::UpdateBucket>(&call)) return bucket->label;
     const auto* unnamed = std::get_if<messages::UpdateWeights>(&call);
@@ -74,8 +74,8 @@ void World::go_on(std::size_t i) {
     fate_ordered_.reset();
 }
 
-// Whoever names no session fills the one that is open: a collected update, too. `loss`: of a
-// session, untold when the call was sent.
+// A call without a session number fills the open session: a collected update, too. `loss`: of a
+// session, not yet told when the call was sent.
 void World::heard_of_bytes(
     const std::string& bytes,
     const Pusher::Call& call,
@@ -84,12 +84,12 @@ void World::heard_of_bytes(
 ) {
     if (!bytes.empty()) collected(bytes, reply);
     const auto* unnamed = std::get_if<messages::UpdateWeights>(&call);
-    // A refusal names the tree's state: of another's calls, which are collected.
+    // A refusal names the tree's state: calls of another trainer, which are collected.
     const bool is_collected =
         !bytes.empty() && reply.ok &&
         (reply.state == messages::UpdateState::kCollecting || reply.session == 0);
     if (is_collected && unnamed != nullptr && unnamed->unnamed) sessions_.stood_alone(loss);
-    // A collected update may have come between the call and what it began.
+    // A collected update may have come between the call and the session that it began.
     const bool is_of_bus = unnamed != nullptr && !unnamed->unnamed;
     if (!is_collected && !is_of_bus) sessions_.heard(now_, call, reply, base());
 }
@@ -125,7 +125,7 @@ void World::collected(const std::string& bytes, const messages::UpdateReply& rep
     );
 }
 
-// A trainer hears of a call with these bytes.
+// A trainer gets the answer to a call with these bytes.
 void World::tell_trainers(const std::string& bytes, const messages::UpdateReply& reply) {
     const bool is_later = reply.session != 0 || reply.state == messages::UpdateState::kCollecting;
     if (reply.ok && is_later) {
@@ -139,8 +139,8 @@ void World::tell_trainers(const std::string& bytes, const messages::UpdateReply&
     }
 }
 
-// Calls without a session, mostly under a pause: they are to become one update. The trainer may be
-// slow, so that the pause ends by itself; or another comes, who does the same, or takes over.
+// Calls without a session, mostly under a pause, that are to become one update. The trainer may be
+// slow, so that the pause ends by itself; or another trainer does the same, or takes over.
 void World::start_collecting() {
     Collector trainer{
         .name = fmt::format("t{}", num_collectors_++),
@@ -170,7 +170,7 @@ void World::collect(Collector trainer) {
     const std::string beside = random_.once_in(4) ? next_bytes() : "";
     --trainer.num_left;
     const Heard heard = [this, bytes, trainer](const messages::UpdateReply& reply) {
-        // An answer that was lost on its way, or one that it does not believe: made again.
+        // The answer was lost, or the trainer does not believe it: the call is made again.
         if (reply.ok ? random_.once_in(5) : trainer.is_stubborn)
             after(some(1, 1000), [this, trainer, bytes] { send_collected(trainer, bytes, {}); });
         if (trainer.is_mortal && random_.once_in(3)) return;
@@ -186,7 +186,7 @@ void World::collect(Collector trainer) {
     send_collected(trainer, bytes, heard);
     // Another thread of the same trainer.
     if (!beside.empty()) send_collected(trainer, beside, {});
-    // A call of it that its front end refuses.
+    // A call that its front end refuses.
     if (random_.once_in(15)) {
         after(some(1, 1000), [this, name = trainer.name] {
             const Heard noted = [this, name](const messages::UpdateReply&) {
@@ -229,7 +229,7 @@ void World::send_collected(const Collector& trainer, const std::string& bytes, H
     fate_ordered_.reset();
 }
 
-// Whatever waits for it, a stage or somebody's session.
+// Ends whatever waits for it, a stage or a session.
 void World::commit_any() {
     const messages::CommitWeights commit;
     call(commit, 300, [this, commit, base = base()](const messages::UpdateReply& reply) {
@@ -239,7 +239,7 @@ void World::commit_any() {
 
 void World::drop_any(std::int64_t timeout_ms) { call(messages::DropStage{}, timeout_ms); }
 
-// What is dropped makes room for the next.
+// Dropping makes room for the next.
 void World::watch_drop(messages::UpdateId update) {
     after(kDropTimeMax, [this, update] {
         if (stuck_any_ || dropping_ != update || !updates().is_busy()) return;
@@ -251,7 +251,7 @@ void World::watch_drop(messages::UpdateId update) {
     });
 }
 
-// Whatever came before, the next trainer gets in.
+// Whatever happened before, the next trainer's update succeeds.
 void World::push_to_the_end() {
     const TimePoint end = now_ + kPushTimeMax;
     start_push(/*is_dependable=*/true);

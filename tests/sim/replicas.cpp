@@ -1,4 +1,4 @@
-// The world's replicas: schedulers take their turns, and ranks do what they are told.
+// The world's replicas: schedulers take their turns, and ranks execute orders.
 #include "tests/sim/world.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ void World::turn(std::size_t r) {
     if (replica.fairness) arrived = in.requests;
     scheduler::TurnOutput out = replica.core->turn(std::move(in));
     if (replica.fairness) {
-        // First: a turn ends requests before it plans, and whoever is gone is not overtaken.
+        // First: a turn ends requests before it plans, and an ended request is not overtaken.
         replica.fairness->retain([&](RequestKey key) { return replica.core->has_request(key); });
         for (const messages::TokenizedRequest& request : arrived) {
             if (replica.core->has_request(request.key)) replica.fairness->arrived(request);
@@ -55,7 +55,7 @@ void World::route(std::size_t r, scheduler::TurnOutput out) {
     if (out.wake_at) at(*out.wake_at, [this, r] { make_turn(r); });
 }
 
-// As the detokenizer, of which only what ends a request matters here.
+// The detokenizer's part, of which only the ends of requests matter here.
 void World::read_batch(std::size_t r, const messages::TokenBatch& batch) {
     messages::TextBatch texts;
     for (const messages::RequestStart& start : batch.starts) oracle_.announced(start.key);
@@ -161,8 +161,8 @@ void World::answer(std::size_t r, std::size_t k, scheduler::FromWorker message) 
     if (is_of_update) repeat_late(arrive);
 }
 
-// Has an answer to an update's order come once more, perhaps when the next update is under way: it
-// must count for none but its own (P2).
+// Repeats an answer to an update's order, perhaps during the next update: it must count only for
+// its own (P2).
 void World::repeat_late(Event event) {
     if (!has_faults_ || !random_.once_in(2)) return;
     ++report_.num_late_answers;
@@ -195,15 +195,15 @@ void World::handle(const scheduler::ToTokenizer& message) {
         std::visit([](const auto& part) { return encode(part); }, message);
     tell_doors(frames);
     const auto* part = std::get_if<messages::UpdatePart>(&message);
-    // An answer about a bucket does not say which: of these each comes once.
+    // An answer about a bucket does not name the bucket: each of these comes once.
     if (part != nullptr && part->order != messages::UpdateOrder::kFill)
         repeat_late([this, frames] { tell_doors(frames); });
 }
 
-// Draws what becomes of the next stage or bucket, and on which ranks: where it is a whole replica
-// that refuses it, another may have been written over.
+// Draws the result of the next stage or bucket, and on which ranks. If a whole replica refuses it,
+// another may have been overwritten.
 void World::draw_fate(bool is_good) {
-    // A rank that gets other bytes than the others is found out by them alone.
+    // Only the ranks themselves notice one that gets other bytes than the others.
     const bool has_others = num_replicas_ * shape_.tp > 1;
     next_fate_ = is_good
                      ? ModelWorker::StageFate::kGood

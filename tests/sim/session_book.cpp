@@ -14,10 +14,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How late the tick may be that ends an idle session.
+// How late the tick that ends an idle session may be.
 constexpr auto kTickSlack = milliseconds(1);
 
-// Tells whether a begin was told that it has dropped that session.
+// Returns whether the answer to a begin says that it has dropped that session.
 bool took_over(const messages::UpdateReply& reply, std::uint64_t session) {
     return session != 0 && reply.verdict.message.starts_with(fmt::format("session {} ", session));
 }

@@ -1,4 +1,4 @@
-// What the session under way holds by what its callers were told, and by when it must be over.
+// What the current session holds, by the answers to its callers, and the deadline of its end.
 #pragma once
 
 #include "base/time.h"
@@ -17,8 +17,8 @@ namespace pitstop::sim {
 
 class SessionBook {
   public:
-    // What served when a call was made, and whether a part could be laid over it: not where some
-    // replica is torn or has no weights.
+    // The version that served when a call was made, and whether a part could be laid over it: not
+    // if some replica is torn or has no weights.
     struct Base {
         Epoch serving{};
         bool is_whole = true;
@@ -29,19 +29,19 @@ class SessionBook {
 
     // The coordinator orders something.
     void ordered(TimePoint now, const tokenizer::UpdateCoordinator::Order& order);
-    // Somebody's call is answered; `serving` was live before it.
+    // A caller's call is answered; `serving` was live before it.
     void heard(
         TimePoint now,
         const Pusher::Call& call,
         const messages::UpdateReply& reply,
         const Base& base
     );
-    // What must be over by now.
+    // The session that must have ended by now.
     void check(TimePoint now);
 
-    // The digest of what the open session holds; empty: none is open.
+    // The digest of the open session's content; empty: none is open.
     [[nodiscard]] std::string digest() const;
-    // The version's digest, as all ranks of a replica add up to it.
+    // The version's digest, as the sum over all ranks of a replica.
     [[nodiscard]] std::string digest_of_weights(WeightsId weights) const;
 
     std::int64_t num_begun = 0;
@@ -49,14 +49,14 @@ class SessionBook {
     std::int64_t num_committed = 0;
     std::int64_t num_expired = 0;
     std::int64_t num_taken_over = 0;
-    std::int64_t num_mixed = 0;    // given up for a call of another label
-    std::int64_t num_lacking = 0;  // given up because a call that may be a part of it was refused
+    std::int64_t num_mixed = 0;    // given up for a call with another label
+    std::int64_t num_lacking = 0;  // given up because a call that may belong to it was refused
     std::int64_t num_unnamed = 0;  // buckets that named no session
 
-    // The session that was lost last with calls that named none, until somebody was told of it; 0:
-    // there is none. Such a call may be no update of its own.
+    // The session that was lost last with calls that named none, until a caller was told of it; 0:
+    // there is none. Such a call may not become an update of its own.
     [[nodiscard]] std::uint64_t untold_loss() const { return untold_loss_; }
-    // The session begun last took over from one of calls that named none.
+    // The last begun session replaced one of calls that named none.
     [[nodiscard]] bool must_be_named() const { return session_ && session_->must_be_named; }
     // A call that names no session, sent while `loss` was untold, was an update of its own.
     void stood_alone(std::uint64_t loss);
@@ -103,7 +103,7 @@ class SessionBook {
     std::optional<Session> session_{};       // the last one that was begun
     messages::UpdateId committed_update_{};  // ordered last
     std::uint64_t untold_loss_ = 0;
-    std::uint64_t taken_over_ = 0;  // the last one with unnamed calls that another took over from
+    std::uint64_t taken_over_ = 0;  // the last one with unnamed calls that another replaced
 };
 
 }  // namespace pitstop::sim

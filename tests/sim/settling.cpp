@@ -1,4 +1,4 @@
-// What must hold after every event of the world, and when its faults have stopped.
+// Properties that must hold after every event of the world, and after its faults have stopped.
 #include "tests/sim/world.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ void World::check() {
     if (report_.num_events % 64 == 0) check_calls();
 }
 
-// Whatever is stuck, whoever called hears in time.
+// Every caller is answered in time, whatever is stuck.
 void World::check_calls() {
     for (const auto& [id, call] : calls_) {
         if (now_ > call.deadline && call.num_answers == 0 && !clients_[call.peer].is_gone) {
@@ -40,7 +40,7 @@ void World::check_clients() {
     }
 }
 
-// The counts that a status has are of the requests that ended so.
+// The counts in a status are those of the requests that ended so.
 void World::check_not_finite() {
     std::array<std::int64_t, 3> counted{};
     for (const Replica& replica : replicas_) {
@@ -51,8 +51,8 @@ void World::check_not_finite() {
         oracle_.fail("a status counts other requests that were not finite than have ended so");
 }
 
-// An engine is what its callers are told: of a version that serves every rank holds every byte
-// (P2, P10), and only an update that writes over the live copy leaves it torn (P2).
+// An engine serves what its callers are told: every rank holds every byte of the serving version
+// (P2, P10), and only an update that writes over the live copy can leave it torn (P2).
 void World::check_told(const messages::UpdateReply& reply) {
     if (reply.state == messages::UpdateState::kTorn) {
         ++report_.num_torn;
@@ -79,8 +79,8 @@ void World::check_told(const messages::UpdateReply& reply) {
     }
 }
 
-// Where a rank is half-written all replicas stand: none computes with the version that it had
-// before (P2). Those that have committed the next one may go ahead of it.
+// While a rank is half-written all replicas stop: none computes with the earlier version (P2).
+// Those that have committed the next one may go ahead of it.
 void World::check_whole(std::size_t r, std::size_t k) {
     const Epoch serving = replicas_[r].ranks[k].worker->epoch();
     for (std::size_t other = 0; other < replicas_.size(); ++other) {
@@ -101,7 +101,7 @@ void World::check_whole(std::size_t r, std::size_t k) {
 // Some replica can generate nothing until new weights come.
 bool World::needs_update() const {
     return updates().is_torn() || std::ranges::any_of(replicas_, [&](const Replica& replica) {
-               // Its KV may be lent to what is collected for it.
+               // Its KV may be lent to a collected update.
                return replica.core->status(now_, CallId{1}).state ==
                       messages::ReplicaState::kAwaitingWeights;
            });
@@ -143,7 +143,7 @@ std::string World::describe() const {
     return text;
 }
 
-// The faults stop; whatever was asked for must come to its end.
+// The faults stop; every call and request must come to its end.
 void World::settle_down() {
     const TimePoint end = now_ + kSettleTime;
     next_fate_ = ModelWorker::StageFate::kGood;
@@ -153,7 +153,8 @@ void World::settle_down() {
         if (oracle_.problem()) return;
         check_calls();
         if (stuck_any_) {
-            // The tree would be torn down by now. What is left: every call was answered in time.
+            // The tree would be torn down by now. What remains to check: every call was answered in
+            // time.
             if (now_ > end - kSettleTime + seconds(15)) return;
             continue;
         }
@@ -165,7 +166,7 @@ void World::settle_down() {
         call(messages::ResumeMemory{}, 1000);
         call(messages::ContinueGeneration{}, 1000);
         advance_until(now_ + milliseconds(500));
-        // A resume may have been refused once, as calls were lost.
+        // A resume may have been refused once, because calls were lost.
         const bool is_resident = std::ranges::all_of(replicas_, [](const Replica& replica) {
             return replica.core->is_all_resident();
         });
@@ -190,7 +191,7 @@ void World::settle_down() {
         call(messages::ContinueGeneration{}, 1000);  // a trainer may have paused, and vanished
         advance_until(now_ + milliseconds(50));
     }
-    advance_until(now_ + milliseconds(50));  // the last word is on its way
+    advance_until(now_ + milliseconds(50));  // the last message is on its way
     if (stuck_any_) return;
     check_clients();
     check_not_finite();

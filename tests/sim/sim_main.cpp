@@ -11,7 +11,7 @@
 namespace pitstop {
 namespace {
 
-// What is thrown is a schedule's problem, too: its seed must be named.
+// An exception is a schedule's problem, too: its seed must be named.
 sim::Report run_schedule(std::int64_t seed) {
     try {
         return sim::World(static_cast<std::uint64_t>(seed)).run();

@@ -57,7 +57,7 @@ TEST(Sim, P1ToP5_P9_P11_HoldInEverySchedule) {
         ASSERT_FALSE(report.problem) << "seed " << seed << ": " << *report.problem;
         add(report, all);
     }
-    // A check that never sees what it checks cannot fail: the schedules reach every corner.
+    // A check that never meets its case cannot fail: the schedules must reach every corner.
     EXPECT_GT(all.num_tokens, 100'000);
     EXPECT_GT(all.num_requests_split, 200);
     EXPECT_GT(all.num_spans_mixed, 500);

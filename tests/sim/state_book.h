@@ -1,6 +1,6 @@
 // The recurrent states of a replica's model workers: one per slot, and one per checkpoint. A state
-// here is its history: the chain of the tokens that made it and the epoch of each. A row must
-// continue from the state that its own context makes, computed under the epochs that its KV names.
+// here is its history: the chain of its tokens and the epoch of each. A row must continue from the
+// state of its own context, computed under the epochs that its KV names.
 #pragma once
 
 #include "messages/steps.h"
@@ -21,8 +21,8 @@ class StateBook {
           slots_(static_cast<std::size_t>(num_slots)),
           checkpoints_(static_cast<std::size_t>(num_checkpoints)) {}
 
-    // A plan arrives at the worker: a checkpoint that it saves is of no use to a step that is still
-    // to run. Returns what is wrong, or nothing.
+    // A plan arrives at the worker: a checkpoint that it saves may not be one that a later step
+    // uses. Returns what is wrong, or nothing.
     [[nodiscard]] std::optional<std::string> expect(const messages::StepPlan& plan);
     void begin_step(const messages::StepPlan& plan);
 
@@ -56,7 +56,7 @@ class StateBook {
     [[nodiscard]] const State& at(SlotId slot) const {
         return slots_[static_cast<std::size_t>(raw(slot))];
     }
-    // Returns the first page of which the state's epochs are others than the KV's, or nothing.
+    // Returns the first page whose KV has other epochs than the state, or nothing.
     [[nodiscard]] std::optional<std::int64_t> differing_page(
         std::span<const Epoch> state, std::span<const Epoch> kv
     ) const;

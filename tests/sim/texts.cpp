@@ -11,12 +11,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Longer than what the doors encode themselves.
+// Longer than the texts that the doors encode themselves.
 constexpr std::size_t kTextBytes = 2 * tokenizer::TextWorker::kInlineBytesMax;
-// A client that does not read may take long to hear.
+// A client that does not read may get it late.
 constexpr auto kTextCallTime = std::chrono::seconds(100);
 
-// What stands for the tokens of a text that begins with this number.
+// The tokens of a text that begins with this number.
 std::vector<TokenId> ids_of(const std::string& text) {
     const std::uint64_t number = std::stoull(text);
     std::vector<TokenId> ids;
@@ -56,7 +56,7 @@ void World::ask_tokenize() {
     submitting_call_ = {};
 }
 
-// Cancels what one of the clients waits for on the other thread.
+// Cancels a job on the other thread that one of the clients waits for.
 void World::cancel_text() {
     if (jobs_.empty()) return;
     auto place = jobs_.begin();
@@ -71,8 +71,8 @@ void World::cancel_text() {
     say(job.placed.peer, messages::Door::kData, cancel);
 }
 
-// The other thread takes each in a time of its own; what nobody waits for comes to nothing, unless
-// it is done already.
+// The other thread's time for each job varies; a job that no client waits for any more gives
+// nothing, unless it is done already.
 void World::take_jobs(std::vector<tokenizer::TextJob> jobs) {
     for (tokenizer::TextJob& job : jobs) {
         jobs_[job.id] = {
@@ -108,7 +108,7 @@ void World::finish_job(tokenizer::JobId id) {
     submitting_ = {};
 }
 
-// A text's tokens are its own, whoever waits beside.
+// A text's tokens are its own, whichever others wait at the same time.
 void World::check_prompt(const messages::TokenizedRequest& request) {
     if (submitting_.prompt && request.prompt.values != *submitting_.prompt)
         oracle_.fail(fmt::format("request {} runs on another's text", raw(request.key)));

@@ -8,7 +8,7 @@
 namespace pitstop::sim {
 namespace {
 
-// After a loss that somebody was told of, calls that name no session are a new trainer's.
+// After a loss that a caller was told of, calls that name no session belong to a new trainer.
 constexpr auto kLossQuiet = std::chrono::minutes(5);
 
 bool tells_of_loss(const Error& why) {
@@ -16,7 +16,7 @@ bool tells_of_loss(const Error& why) {
            why.message.find("take no effect") != std::string::npos;
 }
 
-// Whether the door looked no further than at the call: nothing was lost with it.
+// Whether the door refused the call by its fields alone: nothing was lost with it.
 bool is_of_the_call_alone(const Error& why) {
     return !tells_of_loss(why) &&
            (why.code == ErrorCode::kFailedPrecondition || why.code == ErrorCode::kInvalidArgument ||
@@ -56,7 +56,7 @@ void TrainerBook::wait_is_over(TimePoint now) {
 void TrainerBook::began(TimePoint now, std::uint64_t session, bool takes_unnamed) {
     wait_is_over(now);
     begun_.insert(session);
-    // Without names a begin is believed: from here on they are this session's calls.
+    // Calls without names: from a begin on they belong to its session.
     if (takes_unnamed || told_at_) {
         unnamed_.clear();
         lacking_.clear();
@@ -86,7 +86,7 @@ void TrainerBook::took_effect(const ModelWorker::Staged& staged, bool is_mending
     for (const std::string& bytes : staged.bytes) trainers.insert(trainer_of(bytes));
     if (trainers.size() > 1) ++num_mixed;
     sessions_.erase(static_cast<std::uint64_t>(staged.update));
-    // A whole model makes up for what was lost; so does what a tree without weights gets.
+    // A whole model replaces what was lost; so does the first model of a tree without weights.
     const bool is_begun = begun_.contains(static_cast<std::uint64_t>(staged.update));
     if (is_mending || (staged.is_whole && !staged.bytes.empty() && !is_begun)) {
         unnamed_.clear();
@@ -97,7 +97,7 @@ void TrainerBook::took_effect(const ModelWorker::Staged& staged, bool is_mending
 }
 
 // A label tells trainers apart: the calls of one version name the same one, or none, unless all of
-// them name its session. Once it is published, a call that names it is no version of its own.
+// them name its session. After it is published, a call with that label is no version of its own.
 void TrainerBook::check_labels(const ModelWorker::Staged& staged) {
     const bool is_begun = begun_.contains(static_cast<std::uint64_t>(staged.update));
     const bool are_all_named =
@@ -159,7 +159,7 @@ void TrainerBook::check_unnamed(const ModelWorker::Staged& staged) {
         if (set == unnamed_.end()) continue;
         if (set->second.size() > 1 && std::ranges::includes(staged.bytes, set->second))
             ++num_whole_sets;
-        // A collection that brings every tensor needs nothing that came before it.
+        // A collection that brings every tensor needs no earlier call.
         if (std::ranges::includes(staged.bytes, set->second) || (staged.is_whole && !is_begun))
             continue;
         std::string lost;

@@ -1,7 +1,7 @@
 // What each trainer believes that it has sent: the calls that were answered with ok since its pause
 // or begin. A version that takes effect has all of them or none (P2), and never calls of two
-// trainers, but by a rule that docs/weights.md states. Derived from that page, and from what ranks
-// hold and trainers hear: the doors' own books are not asked.
+// trainers, except by a rule in docs/weights.md. Derived from that page, from the ranks' contents
+// and the answers to trainers: the doors' own books are not used.
 #pragma once
 
 #include "base/time.h"
@@ -18,7 +18,7 @@
 
 namespace pitstop::sim {
 
-// Whose the bytes are: trainers name them "ipc://@TRAINER-NUMBER".
+// The sender of the bytes: trainers name them "ipc://@TRAINER-NUMBER".
 [[nodiscard]] std::string trainer_of(const std::string& bytes);
 
 class TrainerBook {
@@ -42,19 +42,19 @@ class TrainerBook {
     void acknowledged(TimePoint now, const std::string& bytes, std::uint64_t session);
     // A call of that trainer that names no session is refused.
     void refused(TimePoint now, const std::string& trainer, const Error& why);
-    // The call with these bytes is refused, and what is collected is not given up for it. One that
-    // names a session is a part of that session alone.
+    // The call with these bytes is refused, and the collection is not given up for it. A call that
+    // names a session is only a part of that session.
     void part_refused(const std::string& bytes) {
         if (named_.at(bytes) == 0) refused_by_front_end(trainer_of(bytes));
     }
-    // A call of that trainer is, before the tree has read which session it names.
+    // A call of that trainer is refused before the tree has read which session it names.
     void refused_by_front_end(const std::string& trainer) {
         if (unnamed_.contains(trainer)) lacking_.insert(trainer);
     }
     // A session is open; calls that name none are its buckets, or it must be named.
     void began(TimePoint now, std::uint64_t session, bool takes_unnamed);
-    // A pause or a continue has said what was lost: what comes now begins anew. Of what one turn of
-    // the doors says to several, no order is known.
+    // The answer to a pause or a continue reported the loss: later calls begin anew. Answers that
+    // one turn of the doors gives to several callers have no known order.
     void told_of_loss(TimePoint now) {
         unnamed_.clear();
         lacking_.clear();
@@ -66,13 +66,13 @@ class TrainerBook {
     void ordered(const tokenizer::UpdateCoordinator::Order& order);
     // The first rank commits it; `is_mending`: no version served before.
     void took_effect(const ModelWorker::Staged& staged, bool is_mending);
-    // A version before serves again.
+    // An earlier version serves again.
     void rolled_back() { published_.clear(); }
 
     std::int64_t num_acknowledged = 0;
     std::int64_t num_whole_sets = 0;  // of two calls or more, that took effect
-    std::int64_t num_mixed = 0;       // versions of several trainers' calls
-    std::int64_t num_told = 0;        // trainers, of a loss
+    std::int64_t num_mixed = 0;       // versions with calls of several trainers
+    std::int64_t num_told = 0;        // trainers that were told of a loss
 
   private:
     using Set = std::set<std::string>;  // bytes
@@ -84,17 +84,18 @@ class TrainerBook {
 
     Oracle& oracle_;
     std::map<std::string, std::uint64_t> named_{};  // bytes -> the session that their call names
-    std::map<std::string, std::string> labels_{};   // bytes -> how their call names the version
-    std::string published_{};  // the label of the collected parts that made the version that serves
+    std::map<std::string, std::string> labels_{};   // bytes -> the label in their call
+    std::string published_{};  // the label of the collected parts in the version that serves
     Set for_whichever_{};
     std::map<std::string, std::uint64_t> staged_in_{};  // bytes -> the session, as acknowledged
     std::optional<std::uint64_t> ending_{};             // the session whose end was ordered last
     std::map<std::uint64_t, Set> sessions_{};           // by number: calls that name it
     std::map<std::string, Set> unnamed_{};              // by trainer: calls that name none
-    Set lacking_{};                                     // trainers of whose calls one was refused
+    Set lacking_{};                                     // trainers that had a call refused
     std::set<std::uint64_t> begun_{};
     std::optional<TimePoint> all_told_at_{};
-    std::optional<TimePoint> told_at_{};  // of a loss, by the refusal of a call that names none
+    std::optional<TimePoint>
+        told_at_{};  // told of a loss, by the refusal of a call that names no session
 };
 
 }  // namespace pitstop::sim

@@ -33,7 +33,7 @@ TABLE = Table(
 
 
 def said_by(program, *arguments):
-    """What a program printed where it failed, else nothing."""
+    """A program's output about its failure, or nothing."""
     command = [PLACE / "build" / "cpu" / "bin" / program, *arguments]
     try:
         done = run(*command, timeout=TEST_S, cwd=PLACE, env={"PITSTOP_SOURCE_DIR": str(PLACE)})

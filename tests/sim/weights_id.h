@@ -5,7 +5,7 @@
 
 namespace pitstop::sim {
 
-// Which bytes: two epochs may have the same weights (after a rollback).
+// Identifies bytes: two epochs may have the same weights (after a rollback).
 enum class WeightsId : std::uint64_t {};
 
 }  // namespace pitstop::sim

@@ -25,14 +25,14 @@ World::World(std::uint64_t seed) : random_(seed) {
     shape_.num_pages = random_.between(70 / shape_.page_size, 240 / shape_.page_size);
     shape_.num_slots = random_.between(2, 8);
     shape_.lends = random_.once_in(4);
-    // Drawn apart, so that schedules without state stay as they are.
+    // Drawn separately, so that schedules without state stay the same.
     Random apart(seed ^ 0x57a7e);
     if (apart.once_in(3)) shape_.num_checkpoints = apart.once_in(8) ? 0 : apart.between(1, 12);
     has_faults_ = random_.once_in(3);
     is_fair_ = !random_.once_in(4);
     has_prefixes_ = !random_.once_in(3);
     now_ = TimePoint(seconds(1));
-    spdlog::set_level(spdlog::level::err);  // refusals and clients that go are what this is about
+    spdlog::set_level(spdlog::level::err);  // refusals and vanishing clients are the point here
     doors_ = std::make_unique<tokenizer::Doors>(
         tokenizer::Doors::Config{.identity = identity_, .num_replicas = num_replicas_}, tokenizer()
     );

@@ -1,6 +1,6 @@
 // A whole tree in one thread with a virtual clock: the real doors, the real scheduler cores, model
 // workers, links that delay and reorder, and clients that do everything at the worst moment. One
-// seed, one schedule; doors and schedulers alike are turns that messages go into and come out of.
+// seed gives one schedule. Doors and schedulers alike are turns: messages in, messages out.
 #pragma once
 
 #include "messages/codec.h"
@@ -31,7 +31,7 @@
 
 namespace pitstop::sim {
 
-// What one schedule came to.
+// The results of one schedule.
 struct Report {
     std::optional<std::string> problem{};
     std::int64_t num_events = 0;
@@ -46,17 +46,17 @@ struct Report {
     std::int64_t num_drops = 0;
     std::int64_t num_torn = 0;
     std::int64_t num_not_finite = 0;        // requests that ended for it
-    std::int64_t num_not_finite_again = 0;  // that were sent again, under the last version
+    std::int64_t num_not_finite_again = 0;  // sent again, under the last version
     std::int64_t num_told_serving = 0;      // answers that say which version serves
-    std::int64_t num_words_withheld = 0;    // of a drop: that the engine is torn
-    std::int64_t num_late_answers = 0;      // to an order of an update, a second time
+    std::int64_t num_words_withheld = 0;    // answers to a drop that call the engine torn
+    std::int64_t num_late_answers = 0;      // second answers to an order of an update
     std::int64_t num_retractions = 0;
     std::int64_t num_drafted = 0;
     std::int64_t num_drafts_accepted = 0;
     std::int64_t num_states_saved = 0;
     std::int64_t num_states_restored = 0;
     std::int64_t num_states_evicted = 0;
-    std::int64_t num_tokens_replayed = 0;  // for want of a state
+    std::int64_t num_tokens_replayed = 0;  // without a state to continue from
     std::int64_t num_calls = 0;
     std::int64_t num_releases = 0;
     std::int64_t num_discards = 0;  // of weights
@@ -65,8 +65,8 @@ struct Report {
     std::int64_t num_sessions_committed = 0;
     std::int64_t num_sessions_expired = 0;
     std::int64_t num_sessions_taken_over = 0;
-    std::int64_t num_sessions_mixed = 0;    // given up for a call of another label
-    std::int64_t num_sessions_lacking = 0;  // given up for a call of theirs that was refused
+    std::int64_t num_sessions_mixed = 0;    // given up for a call with another label
+    std::int64_t num_sessions_lacking = 0;  // given up for a refused call of the same trainer
     std::int64_t num_unnamed_buckets = 0;
     std::int64_t num_collected = 0;  // calls without a session that were to become one update
     std::int64_t num_collections_committed = 0;
@@ -80,7 +80,7 @@ struct Report {
 class World {
   public:
     // How far past its deadline an answer may come: a replica's own answer has its time, a drop is
-    // waited for, and there are the turns that notice it and the links.
+    // waited for, and the turns and links take theirs.
     static constexpr auto kAnswerSlack =
         std::chrono::milliseconds(50) +
         std::max(tokenizer::Admin::kReplicaGrace, tokenizer::UpdateCoordinator::kDropGrace);
@@ -92,13 +92,13 @@ class World {
     using Event = std::function<void()>;
     struct Timed {
         TimePoint at{};
-        std::uint64_t order = 0;  // among equals: first come
+        std::uint64_t order = 0;  // at equal times: first come, first served
         std::shared_ptr<Event> event{};
         friend bool operator>(const Timed& a, const Timed& b) {
             return a.at != b.at ? a.at > b.at : a.order > b.order;
         }
     };
-    // Keeps order, delays at random. Two links keep no order between them.
+    // Keeps order, delays at random. Between two links there is no order.
     struct Link {
         TimePoint last{};
     };
@@ -115,7 +115,7 @@ class World {
         std::unique_ptr<FairnessBook> fairness{};  // null: not looked at
         scheduler::TurnInput inbox{};
         bool is_turn_due = false;
-        bool is_down = false;  // it said so itself
+        bool is_down = false;  // the answer was its own
         TimePoint wake_at = TimePoint::max();
         Link requests{};
         Link control{};
@@ -130,19 +130,19 @@ class World {
         std::string peer = "caller";
         TimePoint deadline{};
         int num_answers = 0;
-        bool is_of_workers = false;                 // they answer it: a stuck one does not
-        Heard heard{};                              // of an update
-        bool is_of_trainer = false;                 // it names no session
-        bool is_held = false;                       // it may wait for an update
-        std::vector<messages::MemoryTag> tags{};    // that it resumes; empty: all
-        std::optional<Epoch> newer_than{};          // if it is ok, a version after this one serves
-        std::int64_t num_dropped = 0;               // collections, until then
-        bool is_after_loss = false;                 // it must not be ok
-        std::optional<std::vector<TokenId>> ids{};  // of a text that it is to encode
+        bool is_of_workers = false;               // they answer it: a stuck one does not
+        Heard heard{};                            // of an update
+        bool is_of_trainer = false;               // names no session
+        bool is_held = false;                     // it may wait for an update
+        std::vector<messages::MemoryTag> tags{};  // the tags that it resumes; empty: all
+        std::optional<Epoch> newer_than{};  // if it is ok, a later version than this one serves
+        std::int64_t num_dropped = 0;       // collections, until then
+        bool is_after_loss = false;         // it must not be ok
+        std::optional<std::vector<TokenId>> ids{};  // of the text that it is to encode
     };
     // A client of the data door.
     struct Client {
-        std::map<std::string, bool> open{};  // rid -> nobody has told of its end
+        std::map<std::string, bool> open{};  // rid -> no end reported yet
         TimePoint reads_again_at{};
         bool is_gone = false;
     };
@@ -176,7 +176,7 @@ class World {
     void say(const std::string& peer, messages::Door door, const Message& message) {
         say_frames(peer, door, encode(message));
     }
-    // It is answered by its deadline, once.
+    // Answers a call, which must happen by its deadline and once.
     template <class Message>
     void call(Message message, std::int64_t timeout_ms, Heard heard = {}) {
         message.call = CallId{next_call_++};
@@ -259,13 +259,13 @@ class World {
     // A trainer that names no session and begins none.
     struct Collector {
         std::string name{};
-        std::int64_t num_left = 0;  // calls, until it lets generation go on
+        std::int64_t num_left = 0;  // calls until it lets generation go on
         std::int64_t num_sent = 0;
         bool names_version = false;  // by its own name
-        bool shares_gpu = false;     // so KV goes while it trains
+        bool shares_gpu = false;     // so KV is released while it trains
         bool is_unnamed = false;     // as it comes over HTTP
-        bool is_mortal = false;      // it vanishes on the way
-        bool is_stubborn = false;    // it sends again what was refused
+        bool is_mortal = false;      // vanishes on the way
+        bool is_stubborn = false;    // sends refused calls again
     };
     template <class Message>
     void call_as(
@@ -299,7 +299,7 @@ class World {
     [[nodiscard]] bool needs_update() const;
     [[nodiscard]] SessionBook::Base base() const;
     std::vector<messages::MemoryTag> some_tags();
-    [[nodiscard]] std::string describe() const;  // where everything stands, for a failure
+    [[nodiscard]] std::string describe() const;  // the world's state, for a failure
 
     Random random_;
     Oracle oracle_{};
@@ -316,11 +316,11 @@ class World {
     std::vector<Replica> replicas_{};
     const tokenizer::TreeIdentity identity_{1, 2};
     std::unique_ptr<tokenizer::Doors> doors_{};
-    // What each replica told the doors last of its pause and its memory.
+    // Each replica's last report of its pause and its memory.
     std::map<ReplicaId, messages::ReplicaStanding> standings_{};
     std::vector<tokenizer::UnsentToClient> unsent_to_clients_{};
     std::vector<tokenizer::ToReplica> unsent_to_replicas_{};
-    std::optional<TimePoint> doors_wake_at_{};  // a turn of theirs is scheduled then
+    std::optional<TimePoint> doors_wake_at_{};  // a turn of the doors is scheduled then
     std::map<std::string, Client> clients_{};   // by peer
     std::uint64_t next_request_ = 1;
     std::uint64_t next_call_ = 1;
@@ -333,8 +333,8 @@ class World {
         std::string rid{};
         std::optional<std::vector<TokenId>> prompt{};  // of its text
     };
-    std::vector<Placed> placed_{};  // requests that were sent to a replica, in that order
-    Placed submitting_{};           // what the doors are told of now
+    std::vector<Placed> placed_{};  // requests sent to a replica, in that order
+    Placed submitting_{};           // messages for the doors' next turn
     CallId submitting_call_{};
     struct Job {
         Placed placed{};
@@ -351,11 +351,12 @@ class World {
     std::set<Epoch> took_effect_{};
     messages::UpdateId dropping_{};  // if the last order was to drop
     bool stuck_any_ = false;
-    std::optional<bool> fate_ordered_{};  // of what the call under way has ordered: is it good
+    std::optional<bool>
+        fate_ordered_{};  // whether an order of the current call was for a valid stage
     ModelWorker::StageFate next_fate_ = ModelWorker::StageFate::kGood;
     int fate_replica_ = 0;
     std::optional<int> fate_rank_{};  // none: all of that replica's
-    bool may_tear_ = false;           // a live copy may have been written over since all were whole
+    bool may_tear_ = false;           // a live copy may have been overwritten since all were whole
 };
 
 }  // namespace pitstop::sim
