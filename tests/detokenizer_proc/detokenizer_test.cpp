@@ -46,7 +46,7 @@ class DetokenizerTest : public testing::Test {
         return batch;
     }
 
-    // Runs the request: a token per batch, the last with a finish. Returns every chunk that came.
+    // Runs the request: one token per batch, the last with a finish. Returns every chunk.
     std::vector<messages::OutputChunk> run(
         messages::TextOptions options,
         const std::vector<TokenId>& tokens,
@@ -106,7 +106,7 @@ TEST_F(DetokenizerTest, TheTextIsThatOfTheWholeOutput) {
 }
 
 TEST_F(DetokenizerTest, NoChunkHasHalfACodePoint) {
-    // The tokens are the model's bytes of an emoji, one token each, if it has no token for it.
+    // The tokens are the bytes of an emoji, one token each, as the model has no token for it.
     const std::vector<TokenId> tokens = encode("a\U0001F600b");
     const std::vector<messages::OutputChunk> chunks = run({}, tokens);
     EXPECT_EQ(text_of(chunks), "a\U0001F600b");
@@ -132,7 +132,7 @@ TEST_F(DetokenizerTest, AStopTextOverSeveralTokensEndsTheOutputBeforeIt) {
     EXPECT_EQ(chunks.back().finish->reason, messages::FinishReason::kStop);
     EXPECT_EQ(chunks.back().finish->matched_text, "stood by the");
     EXPECT_EQ(stopped_, std::vector<RequestKey>{RequestKey{7}});
-    // The tokens up to the one that completed the match count, and nothing after.
+    // The tokens up to the one that completed the match count, and none after.
     const std::size_t num = tokens_of(chunks);
     const std::vector<TokenId> all = encode(kStory);
     const std::string kept =
@@ -147,8 +147,8 @@ TEST_F(DetokenizerTest, AStopTextOverSeveralTokensEndsTheOutputBeforeIt) {
     EXPECT_EQ(detokenizer_.num_open(), 0u);
 }
 
-// The scheduler tells of it when it happens; clients see counts in the first and the last chunk
-// alone.
+// The scheduler reports it when it happens; clients see counts only in the first and the last
+// chunk.
 TEST_F(DetokenizerTest, AStopTextEndsARequestWithTheRetractionsItHadByThen) {
     const std::vector<TokenId> tokens = encode(kStory);
     std::vector<messages::OutputChunk> chunks;

@@ -1,4 +1,4 @@
-// What is done to a chat before and behind its template. What templates make of chats: tests/jinja.
+// The handling of a chat before and after its template. tests/jinja tests the templates' output.
 #include "tokenizer_proc/chat_template.h"
 
 #include <gtest/gtest.h>
@@ -142,7 +142,7 @@ TEST_F(ChatTemplateTest, TheFinalMessageIsContinued) {
     );
 }
 
-// A letter, and nothing, are also in what the template writes behind the message.
+// A single letter, or an empty text, is also in the template's text after the message.
 TEST_F(ChatTemplateTest, APrefillThatTheTemplateWritesItselfIsContinuedInItsPlace) {
     write("chat_template.jinja", "{% for m in messages %}<{{ m.content }}<end>\n{% endfor %}");
     const auto chat = [](const std::string& content) {

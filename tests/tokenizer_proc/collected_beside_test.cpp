@@ -1,5 +1,5 @@
-// What comes beside a call of a collection, its commit or its drop; and what the collection is
-// called.
+// Calls that come during a call of a collection, its commit or its drop; and the collection's
+// label.
 #include "tests/tokenizer_proc/collected_fixture.h"
 
 namespace pitstop::tokenizer {
@@ -64,7 +64,7 @@ TEST_F(CollectedBesideTest, ABucketNamesAWholeModelToo) {
     EXPECT_EQ(reply<messages::UpdateReply>().label, "by the last bucket");
 }
 
-// The calls of two trainers: part of one model with the rest of another's would be a version.
+// The calls of two trainers: part of one model and the rest of another's would become a version.
 TEST_F(CollectedBesideTest, ACallForAVersionOfAnotherLabelEndsTheCollection) {
     start();
     pause();
@@ -114,7 +114,7 @@ TEST_F(CollectedBesideTest, SetWeightLabelNamesWhatCallsOfAnotherLabelMake) {
     EXPECT_EQ(go_on().update->label, "of its own");
 }
 
-// Somebody else's continue published what had come so far.
+// Another client's continue published the calls so far.
 TEST_F(CollectedBesideTest, ACallThatNamesAVersionPublishedBeforeIsNoVersionOfItsOwn) {
     start();
     pause();
@@ -127,19 +127,19 @@ TEST_F(CollectedBesideTest, ACallThatNamesAVersionPublishedBeforeIsNoVersionOfIt
     const auto late = reply<messages::UpdateReply>();
     EXPECT_EQ(late.verdict.code, ErrorCode::kAborted);
     expect_said(late.verdict.message, "label 'step-2' was published as epoch 2");
-    // One of another label is.
+    // A label of another trainer is refused.
     send_tensors(14, "step-3");
     EXPECT_EQ(order<messages::UpdateStage>().spec.label, "step-3");
 }
 
-// ---- beside a call of it ----
+// ---- during a call of it ----
 
 TEST_F(CollectedBesideTest, WhatIsRefusedBesideACallOfItSaysSo) {
     start();
     pause();
     collect_one();
     send_tensors(11);
-    order<messages::UpdateFill>();  // nobody answers it yet
+    order<messages::UpdateFill>();  // not answered yet
     call(messages::CommitWeights{}, 12);
     const auto commit = reply<messages::UpdateReply>();
     EXPECT_EQ(commit.call, CallId{12});
@@ -167,14 +167,14 @@ TEST_F(CollectedBesideTest, WithoutAnythingNothingIsStagedAndNothingCollected) {
     );
 }
 
-// ---- beside its drop ----
+// ---- during its drop ----
 
 TEST_F(CollectedBesideTest, P2_WhatComesBesideADropWaitsForItAndHearsOfTheLoss) {
     start();
     pause(5);
     collect_one();
     expire_pause();
-    order<messages::UpdateDrop>();  // nobody answers it yet
+    order<messages::UpdateDrop>();  // not answered yet
     send_tensors(12);
     EXPECT_FALSE(has_message("admin", messages::Door::kAdmin)) << "it waits";
     answer(messages::UpdateOrder::kDrop);
@@ -208,9 +208,9 @@ TEST_F(CollectedBesideTest, P5_NobodyWaitsForADropThatIsLate) {
     expect_said(refused.verdict.message, "is under way, in phase drop;");
 }
 
-// ---- beside its commit ----
+// ---- during its commit ----
 
-// It may have been meant as a part of it, and would be a version of its own.
+// It may have been meant as a part of it, and would become a version of its own.
 TEST_F(CollectedBesideTest, P2_APartBesideTheCommitIsRefused) {
     start();
     pause();
@@ -260,14 +260,14 @@ TEST_F(CollectedBesideTest, P5_AContinueWhoseCommitIsLateSaysThatItMayTakeEffect
     EXPECT_EQ(late.error.code, ErrorCode::kDeadlineExceeded);
     expect_said(late.error.message, "still being committed, and may take effect: ask status");
     EXPECT_EQ(late.error.message.find("failed"), std::string::npos) << late.error.message;
-    // Made again, it does not go on beside the commit.
+    // Made again, it still does not join the commit.
     call(messages::ContinueGeneration{.timeout_ms = 60'000}, 13);
     EXPECT_FALSE(is_anything_ordered()) << "it waits for the commit";
     answer(messages::UpdateOrder::kCommit);
     EXPECT_TRUE(go_on().ok);
 }
 
-// An adapter is no part of the model, and mends no missing weights.
+// An adapter is no part of the model, and does not replace missing weights.
 TEST_F(CollectedTest, AnAdapterNeitherJoinsNorReplacesACollection) {
     has_weights_ = false;
     start();

@@ -108,7 +108,7 @@ class CollectedTest : public DoorsTest {
         answer(messages::UpdateOrder::kDrop);
         ASSERT_EQ(reply<messages::UpdateReply>().verdict.code, ErrorCode::kInvalidArgument);
     }
-    // A pause ends by itself, and another caller is refused for what is lost, and continues.
+    // A pause ends by itself; another caller is refused because of the loss, and continues.
     void lose_beside_another(const std::string& label) {
         start();
         pause(5);

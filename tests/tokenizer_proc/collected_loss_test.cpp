@@ -1,4 +1,4 @@
-// What becomes of calls without a session whose update cannot take effect: nobody goes on unaware.
+// Calls without a session whose update cannot take effect: every trainer is told.
 #include "tests/tokenizer_proc/collected_fixture.h"
 
 namespace pitstop::tokenizer {
@@ -10,7 +10,8 @@ TEST_F(CollectedTest, P2_AfterALossTheContinueIsRefusedOnceAndNothingOfItTakesEf
     start();
     pause();
     lose_collection();
-    // The calls after it go on as if nothing were: of a model they bring the second half.
+    // The later calls would go on as if nothing had happened: they bring the second half of a
+    // model.
     send_tensors(13);
     const messages::UpdateStage stage = order<messages::UpdateStage>();
     update_ = stage.update;
@@ -67,7 +68,7 @@ TEST_F(CollectedTest, APauseAndTheStatusSayWhatWasLost) {
         << paused.verdict.message;
 }
 
-// Its trainer was slow, and pauses again; few read a pause's answer.
+// Its trainer was slow, and pauses again; few trainers read a pause's answer.
 TEST_F(CollectedTest, P2_APauseOfItsTrainerForgetsNoLossOfWhichNobodyWasRefused) {
     for (const std::string label : {"", "step-2"}) {
         start();
@@ -121,7 +122,7 @@ TEST_F(CollectedTest, P2_APartOfALostVersionIsRefusedHoweverLate) {
     expect_lost(refusal("admin", messages::Door::kAdmin), 22);
 }
 
-// Another trainer's version is none of the rest.
+// Another trainer's version does not belong to the rest.
 TEST_F(CollectedTest, AnotherLabelThanTheLostOneIsAVersionOfItsOwn) {
     lose_beside_another("of A");
     pause();
@@ -137,12 +138,12 @@ TEST_F(CollectedTest, P2_APauseThatEndsByItselfDropsWhatWasCollected) {
     expire_pause();
     EXPECT_EQ(order<messages::UpdateDrop>().update, update_);
     answer(messages::UpdateOrder::kDrop);
-    // The trainer is slow, and not dead: none of its further calls is an update of its own.
+    // The trainer is slow, not dead: none of its further calls is an update of its own.
     for (const std::uint64_t number : {12u, 13u, 14u}) {
         send_tensors(number);
         expect_lost(refusal("admin", messages::Door::kAdmin), number);
     }
-    // The next attempt begins with a pause, which is told.
+    // The next attempt begins with a pause, whose answer reports the loss.
     call(messages::PauseGeneration{.mode = messages::PauseMode::kInPlace}, 15);
     standing_.is_paused = true;
     from_tree(standing_);
@@ -153,7 +154,7 @@ TEST_F(CollectedTest, P2_APauseThatEndsByItselfDropsWhatWasCollected) {
     collect_one();
 }
 
-// Its trainer was slow before the first call, and thinks that nothing is generated.
+// The trainer was slow before its first call, and believes that generation is paused.
 TEST_F(CollectedTest, P2_APauseThatEndsByItselfBeforeTheFirstCallKeepsPartsOut) {
     start();
     pause(5);
@@ -192,7 +193,7 @@ TEST_F(CollectedTest, P2_AnotherTrainersVersionForgetsNoLoss) {
     expect_lost(refusal("admin", messages::Door::kAdmin), 21);
 }
 
-// A trainer has sent seven eighths of a first model, and another one's complete update comes.
+// A trainer has sent seven eighths of a first model when another one's complete update comes.
 TEST_F(CollectedTest, P2_ACompleteUpdateThatTakesTheirPlaceIsALossWhateverComesOfIt) {
     for (const bool is_done : {false, true}) {
         has_weights_ = false;
@@ -330,7 +331,7 @@ TEST_F(CollectedTest, P2_WhatComesAfterADropThatWasAskedForMustBeWhole) {
     order<messages::UpdateDrop>();
     answer(messages::UpdateOrder::kDrop);
     reply<messages::UpdateReply>();
-    send_tensors(32);  // a trainer that has not heard of it
+    send_tensors(32);  // a trainer that was not told of it
     EXPECT_FALSE(order<messages::UpdateStage>().spec.partial);
 }
 

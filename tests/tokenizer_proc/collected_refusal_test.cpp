@@ -1,5 +1,5 @@
-// A call that is refused may have been a part of the version that is collected: that version would
-// lack it, and a trainer that does not look at answers would publish it.
+// A refused call may belong to the version that is being collected. That version would lack its
+// tensors, and a trainer that ignores answers would publish it.
 #include "tests/tokenizer_proc/collected_fixture.h"
 
 namespace pitstop::tokenizer {
@@ -7,7 +7,7 @@ namespace {
 
 class CollectedRefusalTest : public CollectedTest {
   protected:
-    // The next continue is refused for the loss, and the one after it changes no version.
+    // The next continue is refused because of the loss, and the one after it changes no version.
     void expect_told_once() {
         call(messages::ContinueGeneration{}, 90);
         const messages::ErrorReply refused = refusal("admin", messages::Door::kAdmin);
@@ -110,8 +110,8 @@ TEST_F(CollectedRefusalTest, P2_ACallBesideAnothersStageIsMissedLater) {
     expect_told_once();
 }
 
-// A session of calls that name none is lost; then another trainer, who begins none, pauses and
-// sends its calls. The door takes its first for one of the lost session's.
+// A session of calls that name none is lost. Then another trainer, who begins none, pauses and
+// sends its calls. The door takes its first call for one of the lost session's.
 TEST_F(CollectedRefusalTest, P2_ACallThatIsTakenForOneOfALostSessionIsMissed) {
     start();
     messages::BeginUpdate begin;
@@ -152,7 +152,7 @@ TEST_F(CollectedRefusalTest, P2_ACallWhoseTimeIsUpBeforeItBeginsIsMissed) {
     pause();
     collect_one();
     send_tensors(11);
-    order<messages::UpdateFill>();  // nobody answers it yet
+    order<messages::UpdateFill>();  // not answered yet
     messages::UpdateWeights late;
     late.timeout_ms = 1000;
     late.update.source.kind = messages::SourceKind::kDistributed;
@@ -174,7 +174,7 @@ TEST_F(CollectedRefusalTest, WhatIsNoPartOfItLeavesItAsItIs) {
     call(whole, 20);
     EXPECT_EQ(reply<messages::UpdateReply>().verdict.code, ErrorCode::kFailedPrecondition);
     whole.update.partial = true;
-    whole.update.epoch = Epoch{1};  // of a trainer of the past
+    whole.update.epoch = Epoch{1};  // of an earlier trainer
     call(whole, 21);
     EXPECT_EQ(reply<messages::UpdateReply>().verdict.code, ErrorCode::kFailedPrecondition);
     messages::UpdateBucket bucket;
@@ -193,7 +193,7 @@ TEST_F(CollectedRefusalTest, ACallThatIsToBeSentAgainLosesNothing) {
     pause();
     collect_one();
     send_tensors(11);
-    order<messages::UpdateFill>();  // nobody answers it yet
+    order<messages::UpdateFill>();  // not answered yet
     messages::UpdateWeights large;
     large.update.source.kind = messages::SourceKind::kTensors;
     large.update.source.format = messages::TensorFormat::kFlattened;
@@ -212,7 +212,7 @@ TEST_F(CollectedRefusalTest, ACollectionThatIsBeingDroppedIsToldNoLonger) {
     pause();
     collect_one();
     refuse_at_front_end();
-    order<messages::UpdateDrop>();  // nobody answers it yet
+    order<messages::UpdateDrop>();  // not answered yet
     call(messages::Status{}, 30);
     from_tree(messages::ReplicaStatus{.call = order<messages::Status>().call});
     EXPECT_FALSE(reply<messages::StatusReply>().collecting);
@@ -251,7 +251,7 @@ Message sample() {
 
 class CollectedRowTest : public CollectedTest {
   protected:
-    // What the replicas are ordered that concerns the collection, if anything.
+    // The order to the replicas that concerns the collection, if any.
     std::string effect() {
         for (const messages::Frames& frames :
              std::exchange(to_replica_[{0, ReplicaSocket::kControl}], {})) {

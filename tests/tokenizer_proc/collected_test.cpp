@@ -1,4 +1,4 @@
-// Calls without a session under a pause, or of a tree without weights: they are one update.
+// Calls without a session under a pause, or for a tree without weights: they become one update.
 #include "tests/tokenizer_proc/collected_fixture.h"
 
 namespace pitstop::tokenizer {
@@ -97,7 +97,7 @@ TEST_F(CollectedTest, ATreeWithoutWeightsHasThemWithTheLastTensor) {
     EXPECT_EQ(staged.state, messages::UpdateState::kCollecting);
     EXPECT_NE(staged.verdict.message.find("2 missing"), std::string::npos)
         << staged.verdict.message;
-    // Nothing is there that a continue could wait for: it is answered by what is.
+    // The continue has nothing to wait for: its answer names the version that serves.
     call(messages::ContinueGeneration{}, 12);
     from_tree(messages::ContinuePart{.call = order<messages::ContinueGeneration>().call});
     EXPECT_TRUE(reply<messages::ContinueReply>().ok);
@@ -155,7 +155,7 @@ TEST_F(CollectedTest, ACompleteUpdateReplacesWhatIsIncomplete) {
     EXPECT_EQ(order<messages::UpdateStage>().spec.source.path, "/somewhere");
 }
 
-// ---- what leaves a collection as it is ----
+// ---- what leaves a collection unchanged ----
 
 TEST_F(CollectedTest, P2_ReadersAndRefusedCallsPublishNothing) {
     start();
@@ -210,7 +210,7 @@ TEST_F(CollectedTest, P2_AContinueThatWouldBeRefusedPublishesNothing) {
     collect_one();
     release({messages::MemoryTag::kKvCache});
     call(messages::ContinueGeneration{}, 12);
-    // No replica is asked: one that was resumed meanwhile would go on without the collected call.
+    // No replica is asked: a resumed one would go on without the collected call.
     const auto refused = reply<messages::ErrorReply>();
     EXPECT_EQ(refused.call, CallId{12});
     EXPECT_EQ(refused.error.code, ErrorCode::kFailedPrecondition);
@@ -257,7 +257,7 @@ TEST_F(CollectedTest, ALabelThatComesMeanwhileIsTheNewVersions) {
     EXPECT_EQ(go_on().update->label, "step-7");
 }
 
-// A replica that refuses a pause is not paused, whatever was asked of it.
+// A replica that refuses a pause is not paused, even though the pause was ordered.
 TEST_F(CollectedTest, APauseThatWasRefusedCollectsNothing) {
     start();
     call(messages::PauseGeneration{.mode = messages::PauseMode::kInPlace}, 1);
@@ -340,7 +340,7 @@ TEST_F(CollectedTest, P5_AnUpdateThatWaitsHasNoMoreTimeThanItWasGiven) {
     EXPECT_EQ(late.error.code, ErrorCode::kDeadlineExceeded);
 }
 
-// Each would wait for the other: requests that a pause has frozen do not run out.
+// Each would wait for the other: requests that a pause has frozen do not end.
 TEST_F(CollectedTest, P5_AContinueDoesNotWaitForAnUpdateThatWaitsForRequests) {
     start();
     kv_policy_ = messages::KvPolicy::kDrain;
@@ -349,7 +349,7 @@ TEST_F(CollectedTest, P5_AContinueDoesNotWaitForAnUpdateThatWaitsForRequests) {
     call(messages::ContinueGeneration{}, 12);
     order<messages::UpdateFinish>();
     answer(messages::UpdateOrder::kStage);
-    order<messages::UpdateReady>();  // answered when requests have run out
+    order<messages::UpdateReady>();  // answered when the running requests have ended
     call(messages::ContinueGeneration{}, 13);
     EXPECT_TRUE(go_on().ok);
     answer(messages::UpdateOrder::kReady);
@@ -412,8 +412,8 @@ TEST_F(CollectedTest, P5_WhoWaitsBehindAnotherCallHasNoMoreTimeThanItWasGiven) {
     ) << late.error.message;
 }
 
-// The continue has waited for the call; its commit would have no time, fail, and lose what is
-// there.
+// The continue has waited for the call. Its commit would have no time left, fail, and lose the
+// collection.
 TEST_F(CollectedTest, P2_P5_AContinueWhoseTimeIsUpLeavesTheCollectionAsItIs) {
     start();
     pause();

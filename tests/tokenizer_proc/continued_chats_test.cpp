@@ -18,7 +18,7 @@ namespace {
 using jinja::Mapping;
 using jinja::Value;
 
-// Holds the first line of the cases: what is before the last message, and the special tokens.
+// The first line of the cases: the messages before the last one, and the special tokens.
 struct Setting {
     std::vector<Value> chats{};
     Mapping special{};

@@ -1,5 +1,5 @@
-// Doors with vectors for sockets: what was sent to whom is in memory, and a client may be made slow
-// or gone.
+// Doors with vectors for sockets: the messages to each peer are in memory, and a client may be made
+// slow or gone.
 #pragma once
 
 #include "messages/codec.h"
@@ -44,8 +44,8 @@ class DoorsTest : public testing::Test {
         );
     }
 
-    // As the loop does it: a turn, and what it came to; then another one if something could not be
-    // sent, and as many as are due at once.
+    // Does what the loop does: a turn and its messages; then another turn if something could not be
+    // sent, and further ones while any are due at once.
     void turn(DoorsInput in = {}) {
         turn_once(std::move(in));
         if (is_anything_unsent()) turn_once({});
@@ -119,7 +119,7 @@ class DoorsTest : public testing::Test {
         return message;
     }
 
-    // The next message of this type to that client or replica; the test ends without one.
+    // The next message of this type to that client or replica; the test ends if there is none.
     template <class Message>
     Message next_to(const std::string& peer, messages::Door door = messages::Door::kData) {
         return take<Message>(to_client_[{door, peer}]);
@@ -151,7 +151,7 @@ class DoorsTest : public testing::Test {
     }
 
     void finish_job(TextDone done) { turn({.texts = {std::move(done)}}); }
-    // Does what was handed to the other thread.
+    // Does the jobs for the other thread.
     void finish_jobs() {
         for (TextJob& job : std::exchange(jobs_, {}))
             finish_job(run_job(*tokenizer_, std::move(job)));
@@ -191,7 +191,7 @@ class DoorsTest : public testing::Test {
     inline static std::shared_ptr<const text::Tokenizer> tokenizer_;
     const TreeIdentity identity_{1, 2};
     std::int64_t ranks_ = 1;
-    std::string tree_of_last_{};  // what was sent last: the tree that it names
+    std::string tree_of_last_{};  // the tree that the last message names
     TimePoint now_ = TimePoint{} + std::chrono::hours(1);
     std::map<std::pair<messages::Door, std::string>, std::deque<messages::Frames>> to_client_{};
     std::map<std::pair<int, ReplicaSocket>, std::deque<messages::Frames>> to_replica_{};
@@ -212,11 +212,11 @@ class DoorsTest : public testing::Test {
     std::string weights_path_ = "/models/stories";
     std::optional<messages::LostVersion> lost_{};
     Restart restart_{};
-    Unfinished unfinished_{};  // as the launcher was told last
+    Unfinished unfinished_{};  // in the last message to the launcher
     std::string keep_committed_{};
-    std::vector<ServedVersion> served_{};    // as the launcher was told
-    std::size_t num_answers_at_served_ = 0;  // that "admin" had when it was told last
-    TimePoint wake_at_{};                    // as the last turn said
+    std::vector<ServedVersion> served_{};    // in a message to the launcher
+    std::size_t num_answers_at_served_ = 0;  // the state of "admin" in the last message about it
+    TimePoint wake_at_{};                    // the result of the last turn
     std::optional<Doors> doors_{};
 
   private:

@@ -72,7 +72,7 @@ TEST_F(DoorsTest, AnEndTokenThatTheModelHasItselfOrCannotDrawChangesNothing) {
 TEST_F(DoorsTest, KeysAscendAndOutputsFindTheirClients) {
     start();
     send("p", prompt("a"));
-    send("q", prompt("a"));  // an id is a client's own
+    send("q", prompt("a"));  // an id belongs to its client
     const RequestKey first = next_request().key;
     const RequestKey second = next_request().key;
     EXPECT_LT(first, second);
@@ -136,7 +136,7 @@ TEST_F(DoorsTest, CancelIsByExactIdAndOnlyForTheClientsOwn) {
     const messages::EndRequests end = next_end();
     EXPECT_EQ(end.keys, std::vector<RequestKey>{key});
     EXPECT_EQ(end.cause, messages::EndCause::kAbort);
-    EXPECT_EQ(status().open_requests, 2);  // until its last chunk is here
+    EXPECT_EQ(status().open_requests, 2);  // until its last chunk has arrived
 }
 
 TEST_F(DoorsTest, ALongTextIsTokenizedElsewhereAndHoldsUpNobody) {
@@ -335,7 +335,7 @@ TEST_F(DoorsTest, BeforeAllReplicasAreThereRequestsAreUnavailableAndSaySoWhy) {
     EXPECT_EQ(status().refused_total, 1);
 }
 
-// A client that starts with the tree asks until all is up: nothing is wrong with that.
+// A client that starts with the tree asks until all is up: that is no error.
 TEST_F(DoorsTest, AHelloBeforeTheTreeIsReadyIsAnsweredAndNotCountedAsRefused) {
     make(2);
     messages::Hello hello;

@@ -1,4 +1,4 @@
-// The tokenizer's end token, out of a model's directory.
+// The tokenizer's end token, read from a model's directory.
 #include "tokenizer_proc/end_token.h"
 
 #include "tests/source_dir.h"

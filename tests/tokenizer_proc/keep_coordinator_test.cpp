@@ -1,4 +1,4 @@
-// --keep-committed: which step comes next, and what is told of it.
+// --keep-committed: the next step of each rank, and the reports.
 #include "tokenizer_proc/keep_coordinator.h"
 
 #include <gtest/gtest.h>

@@ -50,7 +50,7 @@ TEST_F(UnnamedSessionTest, ACallOfAnotherLabelHarmsNoSessionThatItsTrainerNames)
     EXPECT_FALSE(unnamed()) << "nothing was lost";
 }
 
-// Somebody else's end published what had come so far.
+// Another client's end published the calls so far.
 TEST_F(UnnamedSessionTest, P2_ACallThatNamesAVersionPublishedBeforeIsNoVersionOfItsOwn) {
     open();
     bucket("step-2");

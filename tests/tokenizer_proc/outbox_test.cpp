@@ -22,7 +22,7 @@ TEST_F(DoorsTest, AVanishedClientsRequestsAreFreed) {
     EXPECT_EQ(end.keys, std::vector<RequestKey>{first});
     EXPECT_EQ(next_end(1).keys, std::vector<RequestKey>{second});
     EXPECT_EQ(status().open_requests, 0);
-    deliver({chunk(second, "late", /*is_last=*/true)});  // of nobody any more
+    deliver({chunk(second, "late", /*is_last=*/true)});  // of a client that is gone
 }
 
 TEST_F(DoorsTest, AVanishedClientIsFoundEvenIfItIsSentNothing) {

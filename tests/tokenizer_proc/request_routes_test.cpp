@@ -1,4 +1,4 @@
-// What a request asks of routes, and what it brings, at the doors.
+// The routes that a request asks for, and those that it brings, at the doors.
 #include "tests/tokenizer_proc/doors_fixture.h"
 
 namespace pitstop::tokenizer {

@@ -1,4 +1,4 @@
-// Which version serves, what it is called, and who is told.
+// Which version serves, its label, and which clients are told.
 #include "tests/tokenizer_proc/admin_fixture.h"
 
 namespace pitstop::tokenizer {
@@ -18,7 +18,7 @@ TEST_F(AdminTest, ANewLabelIsKnownToLaterAnswersAboutWeights) {
         from_tree(part);
     }
     EXPECT_TRUE(reply<messages::LabelReply>().ok);
-    call(messages::DropStage{});  // nothing is staged: the answer says what serves
+    call(messages::DropStage{});  // nothing is staged: the answer names the version that serves
     EXPECT_EQ(reply<messages::UpdateReply>().label, "step-7");
 }
 

@@ -26,7 +26,7 @@ TEST_F(DoorsTest, TokenizeEncodesAndDecodes) {
     EXPECT_EQ(next_to<messages::TokenizeReply>("p").text, "Once upon a time");
 }
 
-// A token that nobody has decoded to nothing, and the caller believed the text.
+// A token outside of the vocabulary decoded to nothing, and the caller relied on the text.
 TEST_F(DoorsTest, WhatIsNoTokenIsNotDecoded) {
     start();
     messages::Tokenize call;
@@ -51,7 +51,7 @@ TEST_F(DoorsTest, WhatIsNoTokenIsNotDecoded) {
     EXPECT_EQ(next_to<messages::TokenizeReply>("p").ids, *call.ids);
 }
 
-// What a template costs is not known before: also the model's own, of the shortest chat.
+// A template's cost is not known in advance: this includes the model's own, with the shortest chat.
 TEST_F(DoorsTest, TheLoopRendersNoChat) {
     chat_template_ = ChatTemplate::load("/nowhere");
     start();

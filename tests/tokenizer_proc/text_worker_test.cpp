@@ -82,13 +82,13 @@ TEST_F(TextWorkerTest, WhatOneClientMayHaveWaitingIsBounded) {
         if (!pushed) break;
         ++num_taken;
     }
-    EXPECT_GE(num_taken, 3u);  // 32 MiB, the jobs' own memory too
+    EXPECT_GE(num_taken, 3u);  // 32 MiB, including the jobs' own memory
     ASSERT_FALSE(pushed);
     EXPECT_EQ(pushed.error().code, ErrorCode::kResourceExhausted);
     EXPECT_TRUE(worker.push(encode_job(1000, text, {"b"})));
 }
 
-// Whoever fills all of it under many names gives way to others.
+// A client that fills the queue under many names is refused in favour of others.
 TEST_F(TextWorkerTest, WhenAllIsFullTheNewestOfWhoHasTheMostGivesWay) {
     TextWorker worker(tokenizer_);
     const std::string text(8 << 20, 'a');
@@ -109,7 +109,7 @@ TEST_F(TextWorkerTest, WhenAllIsFullTheNewestOfWhoHasTheMostGivesWay) {
     EXPECT_TRUE(was_pushed_out);
 }
 
-// Twelve renderings of one client, and then a text of another: it waits for the one in progress
+// Twelve renderings of one client, and then a text of another: it waits for the current rendering
 // and for one more.
 TEST_F(TextWorkerTest, OneClientsRenderingsDoNotHoldUpAnother) {
     const auto no_template = ChatTemplate::load("/nowhere");
@@ -127,7 +127,7 @@ TEST_F(TextWorkerTest, OneClientsRenderingsDoNotHoldUpAnother) {
     };
     for (std::uint64_t i = 1; i <= 12; ++i) ASSERT_TRUE(worker.push(chat_of(i)));
     ASSERT_TRUE(worker.push(encode_job(100, std::string(20 << 10, 'a'), {"b"})));
-    // Those that were done before the text came.
+    // The jobs that were done before the text.
     std::vector<TextDone> all = worker.take_done();
     const auto num_before = static_cast<std::ptrdiff_t>(all.size());
     for (TextDone& done : wait_for(worker, 13 - all.size())) all.push_back(std::move(done));
@@ -151,7 +151,7 @@ TEST_F(TextWorkerTest, FirstComeFirstServedIsThereForTheAsking) {
     for (std::uint64_t i = 1; i <= 40; ++i) EXPECT_EQ(all[i - 1].id, JobId{i});
 }
 
-// In the queue or in progress: nothing is given for it, and the next is taken up.
+// In the queue or in progress: the job gives no result, and the next one starts.
 TEST_F(TextWorkerTest, WhatIsCancelledIsNotFinished) {
     TextWorker worker(tokenizer_);
     std::string words;

@@ -1,5 +1,5 @@
-// Expected: what vLLM's /tokenizer_info answers for such files, but for tokenizer_class, which is a
-// class of transformers there.
+// Expected: vLLM's /tokenizer_info for such files, except for tokenizer_class, which is a class of
+// transformers there.
 #include "tokenizer_proc/tokenizer_config.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What the door says that callers are amid, and what it makes of that after a restart.
+// The door's report of its callers' unfinished work, and its use after a restart.
 #include "tokenizer_proc/unfinished.h"
 
 #include "tests/tokenizer_proc/collected_fixture.h"
@@ -122,7 +122,7 @@ TEST_F(UnfinishedTest, AfterARestartAPauseOfATrainerThatWasRefusedBeginsAnew) {
 
 TEST_F(UnfinishedTest, P2_AStandstillThatARestartEndedKeepsPartsOutUntilSomebodyContinues) {
     restart({.calls = Calls::kStandStill});
-    from_tree(standing_);  // a report of a replica that runs is nobody's continue
+    from_tree(standing_);  // a report from a running replica is no client's continue
     send_tensors(10);
     expect_told(refusal("admin", messages::Door::kAdmin), "stands still no longer");
     call(messages::ContinueGeneration{}, 14);
@@ -153,7 +153,7 @@ TEST_F(UnfinishedTest, P2_CallsWithoutANumberAreLostWithTheirSession) {
         EXPECT_NE(refused.verdict.message.find(words), std::string::npos)
             << refused.verdict.message;
     send_tensors(11);
-    order<messages::UpdateStage>();  // of a caller who would name his session
+    order<messages::UpdateStage>();  // of a caller that would name its session
 }
 
 TEST_F(UnfinishedTest, ATreeThatComesBackFromNothingBeginsAnew) {

@@ -1,4 +1,4 @@
-// Sessions of trainers that name none, and who takes the place of whom.
+// Sessions of trainers that name none, and which session replaces which.
 #include "tests/tokenizer_proc/unnamed_session_fixture.h"
 
 namespace pitstop::tokenizer {
@@ -38,7 +38,7 @@ TEST_F(UnnamedSessionTest, P2_WhatFollowsALossIsRefusedUntilItsTrainerKnows) {
     bucket();
     expire();
     ASSERT_EQ(out_.notes.size(), 1u) << "the log says it";
-    for (int i = 0; i < 3; ++i) {  // calls in parallel, or a trainer that does not look
+    for (int i = 0; i < 3; ++i) {  // calls in parallel, or a trainer that ignores answers
         ASSERT_TRUE(unnamed());
         expect_refused({"session 1", "trainer A", "1 buckets", "timed out after 10.0 s"});
         now_ += seconds(299);  // a slow one
@@ -69,14 +69,14 @@ TEST_F(UnnamedSessionTest, ALossEndsWithABeginADropOrQuiet) {
     for (const auto& [name, way] : ways) {
         open();
         expire();
-        now_ += std::chrono::hours(1);  // nobody has heard of it yet
+        now_ += std::chrono::hours(1);  // no client was told of it yet
         EXPECT_TRUE(unnamed()) << name;
         way();
         EXPECT_FALSE(unnamed()) << name;
     }
 }
 
-// A trainer cleans up before it begins, and knows nothing of another's loss.
+// A trainer cleans up before it begins, and does not know of another's loss.
 TEST_F(UnnamedSessionTest, P2_AnothersDropForgetsNoLoss) {
     open();
     bucket();
@@ -104,7 +104,7 @@ TEST_F(UnnamedSessionTest, P2_TheFirstEndAfterALossMayBeAnothers) {
     EXPECT_FALSE(unnamed());
 }
 
-// The first trainer wakes up when another's session is over.
+// The first trainer goes on when another's session has ended.
 TEST_F(UnnamedSessionTest, P2_ALossThatNobodyWasToldOfOutlivesTheNextSession) {
     open();
     bucket();
@@ -166,7 +166,7 @@ TEST_F(UnnamedSessionTest, ABeginBesideASessionSaysWhoseItIsAndHowLong) {
     expect_refused(
         {"session 1", "trainer A", "1 buckets", "idle for 2.5 s", "in 7.5 s", "take_over"}
     );
-    bucket();  // no harm was done to it
+    bucket();  // the session was not harmed
     const auto status = coordinator_.session(now_ + seconds(4));
     ASSERT_TRUE(status);
     EXPECT_EQ(status->session, 1u);
@@ -193,7 +193,7 @@ TEST_F(UnnamedSessionTest, P2_ATakeOverDropsWhatIsIdleAndSaysSo) {
     EXPECT_EQ(last_reply().session, 2u);
     EXPECT_NE(last_reply().verdict.message.find("session 1 (of trainer A"), std::string::npos);
     EXPECT_NE(last_reply().verdict.message.find("must name it"), std::string::npos);
-    // Trainer A may live: what it sends is none of B's.
+    // Trainer A may still be alive: its calls do not belong to B's session.
     ASSERT_TRUE(unnamed());
     expect_refused({"session 2 took over from session 1", "Name it"});
     named_bucket(1);
@@ -209,7 +209,8 @@ TEST_F(UnnamedSessionTest, P2_ATakeOverDropsWhatIsIdleAndSaysSo) {
     expect_refused({"session 1", "trainer B took over"});
 }
 
-// Trainer A has staged all of its version, and B's session is empty: A's commit is not B's.
+// Trainer A has staged all of its version, and B's session is empty: A's commit does not belong to
+// B.
 TEST_F(UnnamedSessionTest, P2_ACommitWithoutANumberIsRefusedWhereASessionTookOver) {
     messages::StageWeights stage;
     stage.call = CallId{9};
@@ -233,12 +234,12 @@ TEST_F(UnnamedSessionTest, P2_ACommitWithoutANumberIsRefusedWhereASessionTookOve
     named_bucket(2);
     both_answer(messages::UpdateOrder::kFill);
     EXPECT_TRUE(last_reply().ok);
-    drop();  // anybody's: nothing takes effect by it
+    drop();  // of any trainer: it takes nothing into effect
     both_answer(messages::UpdateOrder::kDrop);
     EXPECT_TRUE(last_reply().ok);
 }
 
-// Calls without a session are collected, and the session that takes over is for such calls.
+// Calls without a session are collected, and the session that replaces them is for such calls.
 TEST_F(UnnamedSessionTest, P2_ASessionThatTookOverFromACollectionTakesNoneOfItsCalls) {
     messages::UpdateWeights part;
     part.call = CallId{12};
@@ -260,8 +261,8 @@ TEST_F(UnnamedSessionTest, P2_ASessionThatTookOverFromACollectionTakesNoneOfItsC
     expect_refused({"session 2 took over from collected update 1", "Name it"});
 }
 
-// The bucket may be of the trainer whose session was lost, and was not told of it: the collection
-// has none of its other calls.
+// The bucket may come from the trainer whose session was lost and who was not told of it: the
+// collection has none of its other calls.
 TEST_F(UnnamedSessionTest, P2_AfterALossABucketWithoutASessionJoinsNoCollection) {
     open();
     bucket("A's");
@@ -304,7 +305,7 @@ TEST_F(UnnamedSessionTest, NoTakeOverOfACallUnderWay) {
     EXPECT_EQ(count_orders<messages::UpdateDrop>(), 0u);
 }
 
-// What could not begin anyway drops nobody's.
+// A call that could not begin anyway drops no other session.
 TEST_F(UnnamedSessionTest, ATakeOverLooksAtItsOwnConditionsFirst) {
     open();
     messages::BeginUpdate call = begin_call();

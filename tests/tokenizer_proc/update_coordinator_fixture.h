@@ -14,7 +14,7 @@
 
 namespace pitstop::tokenizer {
 
-// Two replicas that answer as a test tells them to.
+// Two replicas whose answers a test chooses.
 class UpdateCoordinatorTest : public testing::Test {
   protected:
     UpdateCoordinatorTest() {
@@ -37,7 +37,7 @@ class UpdateCoordinatorTest : public testing::Test {
         coordinator_.handle(now_, {"trainer", update.call}, update, out_);
     }
 
-    // The last order given, which must be a T.
+    // The last order, which must be a T.
     template <class T>
     T last_order() {
         EXPECT_FALSE(out_.orders.empty());

@@ -54,7 +54,7 @@ TEST_F(UpdateCoordinatorTest, AnAdaptersCommitLeavesTheModelsVersion) {
     ASSERT_EQ(out_.replies.size(), 1u);
     EXPECT_TRUE(out_.replies.front().second.ok);
     EXPECT_EQ(out_.replies.front().second.adapter, "a");
-    // The copy that the model's commit retained is there, and its next epoch is 3.
+    // The copy that the model's commit retained still exists, and its next epoch is 3.
     out_ = {};
     ++next_update_;
     messages::RollbackWeights rollback;
@@ -100,7 +100,7 @@ TEST_F(UpdateCoordinatorTest, AnAdaptersCommitTakesNoKvPolicy) {
     EXPECT_EQ(count_orders<messages::UpdateFinish>(), 1u);
 }
 
-// 2^63 ms and more are far past what the clock counts.
+// 2^63 ms and more are far beyond the clock's range.
 TEST_F(UpdateCoordinatorTest, P5_TheLongestTimeoutsOverflowNothing) {
     constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
     messages::BeginUpdate begin;
@@ -125,7 +125,7 @@ TEST_F(UpdateCoordinatorTest, P5_TheLongestTimeoutsOverflowNothing) {
     EXPECT_EQ(out_.replies.size(), 1u) << "nobody was told that their time is up";
 }
 
-// It cannot happen while schedulers keep the protocol; an OK would be the worst answer (P10).
+// Schedulers that keep the protocol never do this; an OK would be the worst answer (P10).
 TEST_F(UpdateCoordinatorTest, P2_AReplicaThatDoesNotCommitLeavesEveryoneTornAndNobodyMixed) {
     start(call());
     both_answer(messages::UpdateOrder::kStage);
