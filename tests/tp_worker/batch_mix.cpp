@@ -8,7 +8,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Tokens that the first two prompts have in common: part of them.
+// Tokens that the first two prompts have in common: a part of them.
 std::int64_t shared_len(const BatchMix& mix) {
     constexpr std::int64_t kSharedMax = 40;
     return std::min(kSharedMax, mix.prompt_len_max * 2 / 3);
@@ -97,7 +97,7 @@ std::vector<TestRequest> run_alone(TestReplica* replica, const BatchMix& mix) {
 
 namespace {
 
-// Hands pages out in random order. A shared page is held as often as it is in use.
+// Hands out pages in random order. A shared page counts its users.
 class RandomPool {
   public:
     RandomPool(std::int64_t num_pages, std::mt19937* random)
@@ -136,7 +136,7 @@ class RandomPool {
     std::mt19937* random_;
 };
 
-// A few of the tokens that follow the request's, in every third place a wrong one.
+// Some of the tokens that follow the request's, every third one wrong.
 std::vector<TokenId> some_drafts(
     const TestRequest& request, const TestRequest& done, std::mt19937* random
 ) {
@@ -175,7 +175,7 @@ std::vector<TestRequest> run_mixed(TestReplica* replica, const BatchMix& mix, un
                 pool.release(&request);
                 continue;
             }
-            // Only what is not scored may come from the cache, as the scheduler does it.
+            // Only tokens that are not scored may come from the cache, as in the scheduler.
             const std::int64_t shareable = std::min(shared, requests[0].num_done);
             if (i == 1 && !has_shared && shareable < page_size && page_size <= shared) continue;
             if (i == 1 && request.num_done == 0 && request.pages.empty() &&
@@ -187,8 +187,7 @@ std::vector<TestRequest> run_mixed(TestReplica* replica, const BatchMix& mix, un
             const std::int64_t left = len - request.num_done;
             std::int64_t num_new =
                 1 + static_cast<std::int64_t>(random() % static_cast<unsigned>(left));
-            // Past the prompt a chunk holds outputs again (after a retraction): those are not
-            // scored.
+            // Past the prompt a chunk has outputs again (after a retraction): those are not scored.
             if (request.num_done < request.prompt_len) {
                 num_new = std::min(num_new, request.prompt_len - request.num_done);
             }
@@ -214,7 +213,7 @@ void expect_same(const std::vector<TestRequest>& a, const std::vector<TestReques
         EXPECT_EQ(a[i].outputs, b[i].outputs);  // floats compared for equality: the same bits
         EXPECT_EQ(a[i].scores.size(), b[i].scores.size());
         EXPECT_EQ(a[i].scores, b[i].scores);
-        // Who begins on another's prefix has no routes of it.
+        // A request that begins on another's prefix has no routes of it.
         EXPECT_EQ(a[i].routes.empty(), b[i].routes.empty());
         for (const auto& [position, row] : b[i].routes)
             EXPECT_EQ(a[i].routes.at(position), row) << "position " << position;

@@ -1,4 +1,4 @@
-// Requests of every kind, each alone or in random batches: what P6 says must be the same bits.
+// Requests of every kind, each alone or in random batches: P6 promises the same bits.
 #pragma once
 
 #include "tests/tp_worker/test_replica.h"
@@ -14,7 +14,7 @@ struct BatchMix {
     std::int64_t prompt_len_max = 130;
     bool wants_routes = false;  // the model has experts
     bool shares_prefix = true;  // one request begins on the pages of another
-    // The same requests when they are done: rows have drafts of their outputs, some of them wrong.
+    // The same requests once they are done: rows have drafts of their outputs, some of them wrong.
     const std::vector<TestRequest>* outputs = nullptr;
 };
 

@@ -1,6 +1,6 @@
 // Logits of checkpoint directories, for tests/golden/compare_configs.py and compare_adapters.py. A
 // line of JSON in, {"dir", "tp", "ep", "tokens", "prompts": [[id, ...], ...], "adapter": a
-// directory or none, "greedy": how many tokens follow}, a line out: {"logits":
+// directory or none, "greedy": number of greedy tokens}, a line out: {"logits":
 // [prompt][position][id] in fp32, "greedy": [prompt][id]}, or {"error": why the directory or the
 // adapter is not served}.
 #include "base/isa.h"
@@ -103,7 +103,7 @@ Json answer(const Json& question) {
 }  // namespace pitstop::tp_worker
 
 int main() {
-    // Answers alone go to standard output.
+    // Standard output has only answers.
     if (!pitstop::init_logging("config_logits", "error")) return 1;
     std::string line;
     while (std::getline(std::cin, line))

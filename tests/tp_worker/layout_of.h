@@ -1,4 +1,4 @@
-// Where a rank has the weights of a model, for tests that need no engine.
+// The places of a model's weights on a rank, for tests that need no engine.
 #pragma once
 
 #include "tp_worker/blocks/stack.h"

@@ -57,7 +57,7 @@ class WorkerProcess : public testing::Test {
                 fmt::format("--tp={}", tp),
                 "--threads=1",
                 "--max-total-tokens=512",
-                "--device=cpu",  // where no flag of the test's says otherwise
+                "--device=cpu",  // unless a flag of the test's sets it
                 "--log-level=error",
                 fmt::format("--supervisor-fd={}", kSupervisorFd),
                 fmt::format("--parent-pid={}", ::getpid())};
@@ -77,7 +77,7 @@ class WorkerProcess : public testing::Test {
         ::close(supervisor_[0]);
     }
 
-    // The next message, from whichever worker, but for what it says of its memory unasked.
+    // The next message, from any worker, except for unrequested ones about its memory.
     bus::Received receive() {
         bus::Poller poller;
         poller.add(*socket_);
@@ -177,7 +177,7 @@ TEST_F(WorkerProcess, SaysHelloRunsPlansAndStopsWhenTold) {
     EXPECT_EQ(wait_for_exit(1), 0);
 }
 
-// As under load: the next plan is always there before the last result is out.
+// As under load: the next plan always arrives before the last result is sent.
 TEST_F(WorkerProcess, VotesThoughPlansNeverCease) {
     start(1);
     expect_hellos();
@@ -241,8 +241,8 @@ messages::StepPlan next_plan(StepId step, Epoch epoch) {
     return plan;
 }
 
-// The scheduler has every result of the old epoch before it hears of the new one, and no step
-// changes weights under way.
+// The scheduler gets every result of the old epoch before it learns of the new one, and no step
+// changes weights in progress.
 TEST_F(GpuWorkerProcess, P1_ACommitWaitsForTheStepsUnderWay) {
     start(1, {"--device=cuda"});
     expect_hellos();
@@ -259,7 +259,7 @@ TEST_F(GpuWorkerProcess, P1_ACommitWaitsForTheStepsUnderWay) {
         const auto result = expect<messages::StepResult>();
         EXPECT_EQ(result.step, StepId{step});
         EXPECT_EQ(result.epoch, Epoch{1});
-        ASSERT_FALSE(HasFailure());  // nothing more comes of a worker that has died
+        ASSERT_FALSE(HasFailure());  // a dead worker sends no more
         sampled.insert(sampled.end(), result.sampled.values.begin(), result.sampled.values.end());
     }
     EXPECT_EQ(expect<messages::WorkerCommitted>().update, messages::UpdateId{1});

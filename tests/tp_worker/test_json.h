@@ -1,5 +1,5 @@
-// The JSON that the tests of a rank read and write. One source does so for all: it takes a second
-// of a compiler's time in each.
+// Reading and writing JSON in the tests of a rank. One source does it for all: in each it would
+// take a second of compiling.
 #pragma once
 
 #include "base/ids.h"
@@ -14,7 +14,7 @@ namespace pitstop::tp_worker {
 
 using Json = nlohmann::json;
 
-// Reads a file. A path that does not begin at the root begins where the sources are.
+// Reads a file. A relative path begins at the sources.
 [[nodiscard]] Json load_json(const std::string& path);
 
 [[nodiscard]] Json parse_json(std::string_view text);

@@ -40,8 +40,8 @@ Result<std::unique_ptr<TestReplica>> TestReplica::make(const ReplicaOptions& opt
     replica->ranks_.resize(static_cast<std::size_t>(options.tp));
     std::vector<std::optional<Error>> errors(replica->ranks_.size());
     const std::string path = fresh_path();
-    // As main() does before threads begin. ThreadSanitizer does not see how the library, which is
-    // not built with it, guards the first use.
+    // main() does this before threads begin. ThreadSanitizer does not see how the library, which is
+    // built without it, guards the first use.
     spdlog::default_logger();
     on_all_ranks(options.tp, [&](std::size_t rank) {
         RankParts& parts = replica->ranks_[rank];
@@ -137,8 +137,8 @@ void add_row(
         plan->tokens.values.push_back(request->tokens[static_cast<std::size_t>(i)]);
     }
     for (const PageId page : request->pages) plan->pages.values.push_back(page);
-    // Prompt logprobs: position i scores token i + 1. The last position of the prompt has no such
-    // token yet, but scored positions are a row's last: it gets any target, and is dropped.
+    // Prompt logprobs: position i scores token i + 1. The prompt's last position has no such token
+    // yet. As scored positions must be a row's last, it gets any target, and its score is dropped.
     const std::int64_t first =
         std::max(row.begin, std::max<std::int64_t>(request->logprobs.prompt_start - 1, 0));
     if (request->logprobs.prompt_start >= 0 && first < end && end <= request->prompt_len) {

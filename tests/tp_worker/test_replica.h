@@ -16,7 +16,7 @@ struct ReplicaOptions {
     EngineOptions engine{};
     int tp = 1;
     int num_threads = 1;  // of each rank's ops
-    // Puts something around each rank's communicator, if it is there.
+    // If set: wraps each rank's communicator.
     std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> wrap{};
 };
 
@@ -47,12 +47,12 @@ class TestReplica {
     std::int64_t next_step_ = 1;
 };
 
-// A request as a scheduler would see it: its tokens and the pages they live in.
+// A request from a scheduler's view: its tokens and its pages.
 struct TestRequest {
     SlotId slot{};
     std::vector<TokenId> tokens{};  // prompt, then output
     std::int64_t prompt_len = 0;
-    std::int64_t num_done = 0;  // tokens whose KV is there
+    std::int64_t num_done = 0;  // tokens with KV
     std::vector<PageId> pages{};
     messages::SamplingParams sampling{};
     messages::LogprobOptions logprobs{};
@@ -62,7 +62,7 @@ struct TestRequest {
     std::map<std::int64_t, std::vector<std::uint8_t>> brought{};  // routes by position, from 0 on
     bool is_set_up = false;
 
-    // What came back: of each output token, and of each scored prompt position (-> the next token).
+    // The results: of each output token, and of each scored prompt position (-> the next token).
     struct Numbers {
         float logprob = 0.f;
         std::int32_t rank = 0;
@@ -81,9 +81,9 @@ struct TestRequest {
 
 [[nodiscard]] messages::SamplingParams greedy();
 
-// Appends a row for the next `num_new` tokens, with the request's setup the first time; it samples
-// if they are the last. Only then it has drafts, which follow them. REQUIRES: the request has pages
-// for all.
+// Appends a row for the next `num_new` tokens, the first time with the request's setup. The row
+// samples if they are the last tokens. Only then it has drafts, which follow them. REQUIRES: the
+// request has pages for all.
 void add_row(
     TestRequest* request,
     std::int64_t num_new,
@@ -91,8 +91,8 @@ void add_row(
     const std::vector<TokenId>& drafts = {}
 );
 
-// Runs a plan made by add_row of these requests, in this order, and hands the numbers out. Outputs
-// after a wrong draft are dropped.
+// Runs a plan made by add_row of these requests, in this order, and distributes the results.
+// Outputs after a wrong draft are dropped.
 void run_step(
     TestReplica* replica, messages::StepPlan plan, const std::vector<TestRequest*>& requests
 );

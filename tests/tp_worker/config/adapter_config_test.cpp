@@ -91,7 +91,7 @@ TEST(AdapterConfig, TransformsTheLayersThatAreNamed) {
     EXPECT_TRUE(module_of(json, kQ10));
     json["layers_to_transform"] = Json::array();
     EXPECT_TRUE(module_of(json, kQ0)) << "an empty list is none";
-    // A path that is named whole is meant, whatever its layer.
+    // A full path matches, whatever its layer.
     json["layers_to_transform"] = 3;
     json["target_modules"] = {kQ0};
     EXPECT_TRUE(module_of(json, kQ0));
@@ -192,7 +192,7 @@ TEST(AdapterConfig, AnExpressionWithoutItsLayerIsRefused) {
     }
 }
 
-// A hostile expression costs its own load, and milliseconds.
+// A hostile expression costs only its own load, and milliseconds.
 TEST(AdapterConfig, GivesUpOnAnExpressionThatNeedsTooManySteps) {
     Json json = lora();
     json["target_modules"] = R"((?:[a-z_.0-9]|[a-z_.0-9])*[A-Z])";

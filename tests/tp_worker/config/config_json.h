@@ -1,4 +1,4 @@
-// Configurations as tests write and change them.
+// Configurations that tests write and change.
 #pragma once
 
 #include "tp_worker/config/model_config.h"

@@ -72,7 +72,7 @@ TEST(ModelConfig, WindowsOfOddConfigurationsAreThoseOfTransformers) {
         return json;
     };
     const std::vector<std::optional<std::int64_t>> none(4);
-    // Without a window it is 4096, from layer 28 on.
+    // Without a value the window is 4096, from layer 28 on.
     EXPECT_EQ(parse(qwen({{"use_sliding_window", true}}))->windows, none);
     const Result<ModelConfig> all =
         parse(qwen({{"use_sliding_window", true}, {"max_window_layers", 0}}));
@@ -179,7 +179,7 @@ TEST(ModelConfig, BlamesTheFileThatIsBroken) {
     EXPECT_TRUE(error_of(json).message.starts_with("'model/config.json'"));
 }
 
-// Whatever of two configurations differs is found, and named; here by each key that changes how
+// Any difference between two configurations is found and named; here each key that changes how
 // weights of these shapes compute.
 TEST(ModelConfig, NamesWhatDiffersBetweenTwoModels) {
     const auto llama = [](Json scaling) {
@@ -347,7 +347,7 @@ TEST(ModelConfig, RefusesMoreValuesThanAnyConfigurationHas) {
     }
 }
 
-// A minute of the processor's time where each member was looked for among all before it.
+// Took a minute of CPU time when each member was looked for among all before it.
 TEST(ModelConfig, ReadsAFileOfManyMembersInTimeThatGrowsWithThem) {
     std::string config = R"({"model_type": "qwen3")";
     for (int i = 0; i < 80'000; ++i) config += fmt::format(R"(,"{}":{{}})", i);

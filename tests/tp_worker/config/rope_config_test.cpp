@@ -45,7 +45,7 @@ TEST(RopeConfig, FrequenciesAreThoseOfTransformersBitForBit) {
     }
 }
 
-// What vLLM makes of it, and at least what the model has without scaling.
+// vLLM's result for it, and at least what the model has without scaling.
 TEST(RopeConfig, ScalingOfPositionsMakesTheContextLonger) {
     const auto context_of = [](std::int64_t max_positions, const Json& scaling) {
         const Parsed parsed =

@@ -1,5 +1,5 @@
-// free_host_bytes and total_host_bytes over files as the kernel has them, under a root of the
-// test's own.
+// free_host_bytes and total_host_bytes over files in the kernel's form, under a root of the test's
+// own.
 #include "tp_worker/device/host_room.h"
 
 #include <gtest/gtest.h>
@@ -72,7 +72,7 @@ TEST_F(HostRoom, EveryGroupAboveCounts) {
     write_group("/pod/worker", "max", 400000);
     write_group("/pod", "900000", 400000);
     EXPECT_EQ(free(), 500000);
-    write_group("", "600000", 400000);  // a container sees its own as the top
+    write_group("", "600000", 400000);  // a container sees its own group as the top
     EXPECT_EQ(free(), 200000);
 }
 

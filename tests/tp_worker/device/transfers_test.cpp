@@ -15,7 +15,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// What is enqueued behind it waits until it is opened.
+// Work enqueued behind it waits until the gate is opened.
 class Gate {
   public:
     explicit Gate(kernels::Stream stream) {
@@ -37,8 +37,8 @@ void pass(Gate& gate, const kernels::DeviceEvent& behind) {
     while (!behind.is_done()) std::this_thread::yield();
 }
 
-// Two steps are enqueued at once, and each takes longer than half of a step's time: the second has
-// the device when the first is done, and its time begins then.
+// Two steps are enqueued at once, and each takes longer than half of a step's time limit. The
+// second gets the device when the first is done, and its time begins then.
 TEST(TransferTurns, P5_OfTwoSlowOnesTheSecondHasATimeOfItsOwn) {
     ASSERT_EQ(why_no_gpu(), "");
     constexpr Duration kWaitMax = std::chrono::milliseconds(100);
@@ -68,7 +68,7 @@ TEST(TransferTurns, P5_OfTwoSlowOnesTheSecondHasATimeOfItsOwn) {
         const Duration elapsed = Clock::now() - begun;
         pass(second, *second_done);
         transfers->finish_turn();
-        if (elapsed >= kWaitMax) continue;  // this process stood still: nothing can be said
+        if (elapsed >= kWaitMax) continue;  // this process was stopped: the time proves nothing
         EXPECT_FALSE(is_over) << "the second has only begun";
         return;
     }

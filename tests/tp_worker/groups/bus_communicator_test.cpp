@@ -1,5 +1,5 @@
-// Ranks that meet over the bus, on threads, at a scheduler's own sockets: from this machine, and
-// through the nodes' door as from another.
+// Ranks on threads that meet over the bus, at a scheduler's own sockets: ranks of this machine, and
+// through the nodes' door ranks of another.
 #include "tp_worker/groups/bus_communicator.h"
 
 #include "base/digest.h"
@@ -168,7 +168,7 @@ TEST_P(BusRanks, GatherAndBroadcastBytesOfAllSizes) {
     });
 }
 
-// V is no multiple of the ranks, or the last rank has nothing.
+// V is no multiple of the number of ranks, or the last rank has nothing.
 TEST_P(BusRanks, GatherColumnsAsFarAsTheyGo) {
     const int size = 4;
     Meeting meeting(size, GetParam());
@@ -209,7 +209,7 @@ TEST(BusCommunicator, P5_ARankThatDoesNotComeIsNamed) {
     EXPECT_FALSE(first->barrier()) << "they would be out of step";
 }
 
-// From then on the replica cannot do without either.
+// From then on the replica needs both.
 void meet_once(BusCommunicator& first, BusCommunicator& second) {
     std::thread other([&] { EXPECT_TRUE(second.barrier()); });
     EXPECT_TRUE(first.barrier());
@@ -218,7 +218,7 @@ void meet_once(BusCommunicator& first, BusCommunicator& second) {
 
 TEST(BusCommunicator, ARankThatLeavesBeforeAllHaveMetMayComeAgain) {
     Meeting meeting(2, 2);
-    ASSERT_NE(meeting.join(1), nullptr);  // and it is gone
+    ASSERT_NE(meeting.join(1), nullptr);  // and the rank is gone
     const auto first = meeting.join(0);
     std::unique_ptr<BusCommunicator> second;
     const TimePoint deadline = Clock::now() + seconds(20);
@@ -269,7 +269,7 @@ TEST(BusCommunicator, P5_ARanksLastWordsAreWhatTheOthersHear) {
     ) << met.error().message;
 }
 
-// Waits until the scheduler's word is there.
+// Waits until the scheduler's message has arrived.
 Result<bool> wait_for_end(BusCommunicator& ranks) {
     bus::Poller poller;
     ranks.add_to(poller);

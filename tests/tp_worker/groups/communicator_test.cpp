@@ -86,7 +86,7 @@ TEST(ShmCommunicator, ManyOperationsInARowDoNotMixUp) {
     });
 }
 
-// V is no multiple of the ranks, the last rank has less than a whole part, or nothing.
+// V is no multiple of the number of ranks: the last rank has less than a whole part, or nothing.
 TEST(ShmCommunicator, GathersColumnsAsFarAsTheyGo) {
     for (const std::int64_t V : {5, 8, 1001, 152'001}) {
         const int size = 4;
@@ -199,7 +199,7 @@ TEST(ShmCommunicator, ARankThatLeftIsNamed) {
     });
 }
 
-// Rank 1 in a process of its own, doing barriers until something happens to it.
+// Rank 1 in a process of its own, which does barriers until the test disturbs it.
 class PeerProcess : public testing::Test {
   protected:
     void start() {

@@ -106,7 +106,7 @@ TEST_F(HostGroupTest, ATrainerThatDiedBetweenUpdatesIsInNobodysWay) {
     trainer_.reset();
     SetUp();  // the next one, with a group of the same name
     join_all();
-    // One that lives is.
+    // A live one is.
     EXPECT_EQ(workers_[0].init(spec(), 1, patience()).error().code, ErrorCode::kAlreadyExists);
 }
 
@@ -132,7 +132,7 @@ TEST_F(HostGroupTest, AWorkerOfAnotherGroupIsToldSo) {
         << joined.error().message;
 }
 
-// The refusal goes on in messages, whose texts are UTF-8.
+// The refusal is forwarded in messages, whose texts are UTF-8.
 TEST_F(HostGroupTest, ARefusalInAnyBytesIsAnErrorInText) {
     const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{};

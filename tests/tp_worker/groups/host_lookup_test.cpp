@@ -69,7 +69,7 @@ class SilentNameServer : public testing::Test {
         if (!dir_.empty()) std::filesystem::remove_all(dir_);
     }
 
-    // On a thread whose names come from that server, as those of the threads that it starts.
+    // On a thread that uses that name server, as do the threads that it starts.
     void run(const std::function<void()>& body) {
         bool is_isolated = false;
         std::thread([&] {
@@ -120,7 +120,7 @@ TEST_F(SilentNameServer, AConnectionIsCalledOff) {
     });
 }
 
-// The last test: what it leaves behind waits on.
+// The last test: the look-up that it leaves behind waits on.
 TEST_F(SilentNameServer, LookUpsThatWereLeftBehindAreBounded) {
     run([&] {
         ErrorCode code = ErrorCode::kDeadlineExceeded;

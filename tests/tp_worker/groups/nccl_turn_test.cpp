@@ -1,4 +1,4 @@
-// One group of a process uses NCCL at a time: who waits, for how long, and what that is told.
+// One group of a process uses NCCL at a time: which callers wait, how long, and their answers.
 #include "tp_worker/groups/nccl_turn.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ TEST_F(NcclTurnTest, IsGivenBackWithWhatHoldsIt) {
     {
         Result<NcclTurn::Held> first = turn_.take("a", out_of_time());
         ASSERT_TRUE(first) << first.error().message;
-        const NcclTurn::Held moved = *std::move(first);  // and what it was moved from holds nothing
+        const NcclTurn::Held moved = *std::move(first);  // and the moved-from turn holds nothing
         EXPECT_FALSE(turn_.try_take("b"));
     }
     EXPECT_TRUE(turn_.take("b", out_of_time()));
@@ -61,8 +61,8 @@ TEST_F(NcclTurnTest, P5_AWaitIsCalledOff) {
     EXPECT_EQ(taken.error().message, "cancelled while group 'the other' used NCCL");
 }
 
-// Steps, which do without where they cannot have it at once, leave it to who waits: whether that is
-// quick or not.
+// Steps, which do without the turn if they cannot have it at once, leave it to waiting callers,
+// quick or slow.
 TEST_F(NcclTurnTest, GoesToWhoWaitsBeforeWhoDoesNot) {
     constexpr int kNumTimes = 50;
     for (int i = 0; i < kNumTimes; ++i) {
@@ -84,7 +84,7 @@ TEST_F(NcclTurnTest, GoesToWhoWaitsBeforeWhoDoesNot) {
     }
 }
 
-// Whoever comes, one has it at a time, and all come to have it.
+// Whoever asks, one caller has the turn at a time, and every caller gets it.
 TEST_F(NcclTurnTest, IsOnesAtATime) {
     constexpr int kNumThreads = 4;
     constexpr int kNumTimes = 50;

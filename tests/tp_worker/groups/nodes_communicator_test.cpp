@@ -1,5 +1,5 @@
-// What ranks of several machines say to each other within a step, by NCCL on the GPU in software:
-// each rank is a process on a machine of its own, with the one GPU that it has.
+// Exchanges of ranks of several machines within a step, by NCCL on the GPU in software: each rank
+// is a process on a machine of its own, with one GPU.
 #include "tp_worker/groups/nodes_communicator.h"
 
 #include "kernels/cuda_device.h"
@@ -35,7 +35,7 @@ using std::chrono::seconds;
 
 int number_of(const char* name) { return std::stoi(std::getenv(name)); }
 
-// Says what went wrong in a part, and is its exit status.
+// Prints what went wrong in a part, and is its exit status.
 int wrong(const std::string& what) {
     std::fprintf(stderr, "rank %d: %s\n", number_of("PITSTOP_TEST_RANK"), what.c_str());
     return 1;
@@ -90,7 +90,7 @@ std::vector<float> fetch(const kernels::DeviceBuffer& buffer, std::size_t num) {
     return values;
 }
 
-// Sums twos; says what went wrong.
+// Sums twos; returns what went wrong.
 std::string sum_twos(const Side& side) {
     constexpr std::size_t kNum = 20'000;
     const Result<kernels::DeviceBuffer> data = upload(std::vector<float>(kNum, 2.f));
@@ -103,7 +103,7 @@ std::string sum_twos(const Side& side) {
     return fetch(*data, kNum) == std::vector<float>(kNum, expected) ? "" : "a wrong sum";
 }
 
-// Columns as far as they go: more rows than fit at once, and a last rank with nothing.
+// Gathers the columns that exist: with more rows than fit at once, and a last rank without any.
 std::string gather(const Side& side, std::int64_t n, std::int64_t V) {
     const int size = side.host->size();
     const std::int64_t C = (V + size - 1) / size;
@@ -179,7 +179,7 @@ int be_waiting() {
     return side->host->barrier() ? 0 : wrong("nobody leaves before");
 }
 
-// A group keeps its turn for a part of the step's limit, however patient its trainer's call is.
+// A group keeps its turn for a part of the step's limit, however long its trainer's call may wait.
 int be_bounded() {
     const Result<Side> side = open_side();
     if (!side) return wrong(side.error().message);
@@ -190,7 +190,7 @@ int be_bounded() {
     return side->host->barrier() ? 0 : wrong("nobody leaves before");
 }
 
-// Rank 1 is lost before its sum, when rank 0 has made the first one, too.
+// Rank 1 is lost before its sum, after rank 0 has done the first one, too.
 int be_lost() {
     const Result<Side> side = open_side();
     if (!side) return wrong(side.error().message);

@@ -37,13 +37,13 @@ constexpr std::int64_t kBytes = kNum * sizeof(float);
 
 int number_of(const char* name) { return std::stoi(std::getenv(name)); }
 
-// Says what went wrong in a part, and is its exit status.
+// Prints what went wrong in a part, and is its exit status.
 int wrong(const std::string& what) {
     std::fprintf(stderr, "rank %d: %s\n", number_of("PITSTOP_TEST_RANK"), what.c_str());
     return 1;
 }
 
-// What every part begins with.
+// The beginning of every part.
 struct Side {
     std::unique_ptr<Communicator> host{};
     kernels::DeviceStream stream{};
@@ -78,7 +78,7 @@ struct Side {
         kernels::copy_and_wait(values.data(), data.data(), kBytes);
         return values;
     }
-    // Sums twos of two ranks, as a step that sums so many bytes does. Returns what went wrong.
+    // Sums twos of two ranks, in a step that sums this many bytes. Returns what went wrong.
     [[nodiscard]] std::string sum_twos(Communicator& ranks, std::int64_t bytes) const {
         upload(std::vector<float>(kNum, 2.f));
         Result<> summed = ranks.begin_sums(bytes);
@@ -120,7 +120,7 @@ Result<Side> open_side() {
     return side;
 }
 
-// Connects, and begins a step that uses NCCL. Null: there is none, or the step does without.
+// Connects, and begins a step that uses NCCL. Null: there is no NCCL, or the step does without.
 std::unique_ptr<RankNccl> begin_step(const Side& side) {
     Result<RankNccl::Connected> connected = RankNccl::connect(side.nccl_args());
     if (!connected || connected->nccl == nullptr) return nullptr;
@@ -221,7 +221,7 @@ int be_flooding() {
     return wrong("nothing is waited for before all is enqueued");
 }
 
-// Rank 1's NCCL fails it in a step, and nobody is missing.
+// Rank 1's NCCL fails in a step, though no rank is missing.
 int be_failing() {
     const Result<Side> side = open_side();
     if (!side) return wrong(side.error().message);
@@ -237,7 +237,7 @@ int be_failing() {
     return is_own && message.find("has not arrived") == std::string::npos ? 0 : wrong(message);
 }
 
-// There is none, and every rank has the same way and knows why.
+// There is no NCCL: every rank uses the same other way and knows why.
 int be_without() {
     const Result<Side> side = open_side();
     if (!side) return wrong(side.error().message);
@@ -251,7 +251,7 @@ int be_without() {
     return 0;
 }
 
-// Who insists on what is not there is refused, and who does not sums by what is there.
+// A rank that requires the missing NCCL is refused; one that does not, sums without it.
 int be_insisting() {
     const Result<Side> side = open_side();
     if (!side) return wrong(side.error().message);
@@ -266,7 +266,7 @@ int be_insisting() {
     return side->host->barrier() ? 0 : wrong("nobody leaves before");
 }
 
-// NCCL connects and then fails a sum that is timed: the ranks go on by what they have.
+// NCCL connects and then fails a timed sum: the ranks go on with their own sums.
 int be_falling_back() {
     const Result<Side> side = open_side();
     if (!side) return wrong(side.error().message);
@@ -281,7 +281,7 @@ int be_falling_back() {
     return side->host->barrier() ? 0 : wrong("nobody leaves before");
 }
 
-// The ranks measure, choose alike, and sum by what they chose.
+// The ranks measure, choose alike, and sum by the chosen way.
 int be_choosing() {
     const Result<Side> side = open_side();
     if (!side) return wrong(side.error().message);
@@ -314,7 +314,7 @@ using Environment = std::map<std::string, std::string>;
 
 class RankNcclTest : public testing::Test {
   protected:
-    // Starts ranks on a machine of `size` GPUs; all on GPU 0 where they are to share it.
+    // Starts ranks on a machine of `size` GPUs; all on GPU 0 if they are to share it.
     void start(const std::string& part, int size, Environment environment, bool is_shared = false) {
         ASSERT_TRUE(defined);
         environment["PITSTOP_EMULATED_GPUS"] = std::to_string(size);
@@ -393,7 +393,7 @@ TEST_F(RankNcclTest, RanksThatInsistAreRefusedByName) {
     for (const std::size_t rank : {0u, 1u}) EXPECT_EQ(status_of(rank), 0);
 }
 
-// The other rank, which waits for it in NCCL, is back before it is given up on the host.
+// The other rank, which waits for it in NCCL, returns before the host gives up on it.
 TEST_F(RankNcclTest, P5_RanksOfWhichOneCannotJoinDoWithoutAndSayWhy) {
     start(
         "without",

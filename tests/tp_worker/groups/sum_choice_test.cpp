@@ -1,4 +1,4 @@
-// Which way a sum takes follows from what was measured, alike on all ranks.
+// The way of a sum follows from measurements, and is the same on all ranks.
 #include "tp_worker/groups/sum_choice.h"
 
 #include "kernels/exchange.h"
@@ -16,7 +16,7 @@ TEST(SumChoice, NcclTakesWhatItIsFasterAtUpToTheLargest) {
     EXPECT_EQ(nccl_bytes_min(times), 512);
     times[1].nccl_ms = 2.0;  // no faster: our own
     EXPECT_EQ(nccl_bytes_min(times), 1024);
-    times[0].nccl_ms = 0.1;  // an outlier below counts for nothing
+    times[0].nccl_ms = 0.1;  // a low outlier does not count
     EXPECT_EQ(nccl_bytes_min(times), 1024);
     times[2].nccl_ms = 5.0;
     EXPECT_EQ(nccl_bytes_min(times), kNeverBytes);

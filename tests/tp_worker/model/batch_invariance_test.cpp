@@ -1,6 +1,6 @@
-// P6: a request's tokens and logprobs are the same bits whatever else is in the batch, however its
-// prompt was chunked, wherever its pages are, whether its prefix was another request's, and whether
-// it was retracted and recomputed on the way.
+// P6: a request's tokens and logprobs are the same bits in any batch: however its prompt was
+// chunked, wherever its pages are, whether its prefix was another request's, and whether it was
+// retracted and recomputed.
 #include "base/isa.h"
 #include "tests/tp_worker/batch_mix.h"
 #include "tests/tp_worker/model/random_checkpoint.h"
@@ -56,9 +56,9 @@ TEST_P(BatchInvariance, P6_NothingAroundARequestChangesItsBits) {
     }
 }
 
-// A row with drafts is the rows of one token that it stands for: each position has its own
-// penalties, bans and bias, as if the drafts before it were right, and nothing of a wrong one
-// stays.
+// A row with drafts equals the rows of one token that it stands for: each position has its own
+// penalties, bans and bias, as if the drafts before it were right, and nothing of a wrong draft
+// remains.
 TEST_P(BatchInvariance, P11_DraftsChangeNoBit) {
     const auto& [compute, tp] = GetParam();
     const std::vector<TestRequest> alone = run_alone(open(compute, tp, 1, 16).get(), kMix);
@@ -77,7 +77,7 @@ TEST_P(BatchInvariance, P11_DraftsChangeNoBit) {
     }
 }
 
-// The logprobs of sampling are those of scoring what was sampled.
+// Sampling gives the logprobs that scoring the sampled tokens gives.
 TEST_P(BatchInvariance, P6_ScoringGivesTheBitsThatSamplingGave) {
     const auto& [compute, tp] = GetParam();
     const auto replica = open(compute, tp, 1, 16);
@@ -111,7 +111,7 @@ TEST_P(BatchInvariance, P6_ScoringGivesTheBitsThatSamplingGave) {
     }
 }
 
-// Who shares an expert's pass with a token is another matter in every batch.
+// The other tokens of an expert's pass differ in every batch.
 class BatchInvarianceOfExperts : public testing::TestWithParam<std::tuple<Compute, int>> {};
 
 TEST_P(BatchInvarianceOfExperts, P6_NothingAroundARequestChangesItsBits) {
@@ -144,7 +144,8 @@ TEST_P(BatchInvarianceOfExperts, P6_NothingAroundARequestChangesItsBits) {
     }
 }
 
-// A request's tokens reach a recurrent state in other chunks, and beside others, in every batch.
+// In every batch a request's tokens reach a recurrent state in other chunks, and beside other
+// requests.
 class BatchInvarianceOfHybrids : public testing::TestWithParam<std::tuple<Compute, int>> {};
 
 TEST_P(BatchInvarianceOfHybrids, P6_NothingAroundARequestChangesItsBits) {
@@ -182,10 +183,10 @@ TEST_P(BatchInvarianceOfHybrids, P6_NothingAroundARequestChangesItsBits) {
     }
 }
 
-// Of a random model: its weights are those of the chosen alone, or of all experts.
+// Of a random model: the experts' weights are normalized over the chosen ones, or over all.
 class BroughtRoutes : public testing::TestWithParam<std::tuple<Compute, int>> {};
 
-// Scores in chunks, together with a request that brings nothing.
+// Scores in chunks, together with a request that brings no routes.
 void score_in_chunks(TestReplica* replica, TestRequest* scoring, TestRequest* other) {
     for (std::int64_t i = 0; i * 16 < scoring->prompt_len; ++i)
         scoring->pages.push_back(static_cast<PageId>(i));
@@ -249,7 +250,7 @@ TEST_P(BroughtRoutes, P6_ScoringWithThemGivesTheBitsThatSamplingGave) {
             }
             scoring.routes.erase(scoring.prompt_len - 1);  // sampling ended before that pass
             EXPECT_EQ(scoring.routes, request.routes) << "those that it brought are its routes";
-            // Others change the numbers, and are followed.
+            // Other routes change the numbers: they are followed.
             TestRequest turned;
             turned.tokens = request.tokens;
             turned.prompt_len = scoring.prompt_len;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::int64_t kGib = std::int64_t{1} << 30;
 
-// A model with 128 KiB of KV a token, on a machine of 64 GiB.
+// A model with 128 KiB of KV per token, on a machine of 64 GiB.
 KvFacts facts() {
     return {
         .host_bytes = 64 * kGib,

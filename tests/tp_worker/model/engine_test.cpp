@@ -31,7 +31,7 @@ Error load_error(const EngineOptions& options) {
     return engine ? Error{ErrorCode::kInternal, "loaded"} : engine.error();
 }
 
-// A copy of the bundled model to be damaged.
+// A copy of the bundled model, to be damaged.
 class BadModelDirectory : public testing::Test {
   protected:
     void SetUp() override { dir_.copy_from(model_dir("stories")); }
@@ -136,7 +136,7 @@ TEST(EngineOptions, AContextLongerThanTheKvIsCutToIt) {
     EXPECT_EQ(hello.digests.size(), 68u);
 }
 
-// A plan that this worker has no room for is an error, whatever the scheduler thought.
+// A plan beyond this worker's room is an error, whatever the scheduler believed.
 class Plans : public testing::TestWithParam<LoadFormat> {
   protected:
     void SetUp() override {
@@ -267,7 +267,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& suite) { return suite.param == LoadFormat::kAuto ? "Model" : "Null"; }
 );
 
-// Overlap: the next plan names no token, the worker takes the one that it sampled.
+// Overlap: the next plan names no token; the worker uses the one that it sampled.
 TEST(Engine, ARowThatTakesWhatWasSampledIsTheRowThatNamesIt) {
     ReplicaOptions options{.engine = options_for(model_dir("stories")), .tp = 2};
     const auto replica = TestReplica::make(options);

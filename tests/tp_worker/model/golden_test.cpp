@@ -89,7 +89,7 @@ TEST_P(Golden, Fp32GivesTheLogitsAndGreedyIdsOfTransformers) {
     std::printf("largest logit error %.6f\n", worst);
 }
 
-// The models of experts: those that make_routes.py found.
+// The models with experts: those with a routes.json of make_routes.py.
 std::vector<std::string> routed_names() {
     std::vector<std::string> names = golden_names();
     std::erase_if(names, [](const std::string& name) {
@@ -153,7 +153,7 @@ TEST_P(GoldenRoutes, AreThoseThatTransformersChooses) {
                     const auto k = static_cast<std::size_t>(shape.per_token);
                     ASSERT_EQ(expected.size(), k);
                     ++num_compared;
-                    // Both choices are right where logits differ by less than they err.
+                    // Both choices are right if logits differ by less than their error.
                     if (prompt["gaps"][t][l].get<double>() <= 2 * kLogitError) {
                         ++num_close;
                         continue;

@@ -1,6 +1,6 @@
-// Two steps under way on a GPU: the second takes what the first draws from the device, and every
-// number is what one step at a time gives. Runs on a GPU and, in the emulated preset, on the one in
-// software.
+// Two steps in progress on a GPU: the second takes the first one's draws from the device, and every
+// number equals that of one step at a time. Runs on a GPU and, in the emulated preset, on the one
+// in software.
 #include "tests/emulated_gpu/faults.h"
 #include "tests/tp_worker/model/gpu_replica.h"
 
@@ -16,7 +16,7 @@ constexpr std::int64_t kPageSize = GpuReplica::kPageSize;
 
 class GpuAhead : public GpuReplica {};
 
-// Plans as a scheduler makes them that has not seen a token of the steps in flight.
+// Plans of a scheduler that has not seen any token of the steps in flight.
 class Planner {
   public:
     explicit Planner(Epoch epoch) : epoch_(epoch) {}
@@ -27,7 +27,7 @@ class Planner {
         plans_.back().step = static_cast<StepId>(plans_.size());
         plans_.back().epoch = epoch_;
     }
-    // A request's prompt, sampled after, in pages of its own.
+    // A request's prompt, with a sample at its end, in pages of its own.
     void set_up(messages::RequestSetup setup, std::int32_t first_page) {
         Held& held = held_[raw(setup.slot)];
         held = {.num_tokens = setup.prompt_len, .first_page = first_page};
@@ -37,7 +37,7 @@ class Planner {
         add_row(setup.slot, 0, setup.prompt_len, /*takes_sampled=*/false);
         plan.setups.push_back(std::move(setup));
     }
-    // The next token of the request in the slot, from the one that it drew last.
+    // The next token of the request in the slot, from the last one that it drew.
     void go_on(SlotId slot) {
         Held& held = held_.at(raw(slot));
         plans_.back().tokens.values.push_back(TokenId{0});
@@ -80,7 +80,7 @@ messages::RequestSetup setup_of(std::int32_t slot, std::int64_t prompt_len) {
     return setup;
 }
 
-// Draws of every kind whose next one does not depend on the last but by the model. No slot is a
+// Draws of every kind in which a draw depends on the last one only through the model. No slot is a
 // place in the batch, or the neighbour of one.
 std::vector<messages::RequestSetup> free_requests() {
     std::vector<messages::RequestSetup> setups;
@@ -103,7 +103,7 @@ std::vector<messages::RequestSetup> free_requests() {
     return setups;
 }
 
-// And of those that do: counts of what came, and sequences that may not.
+// Draws that depend on the last one directly: counts of earlier tokens, and banned sequences.
 std::vector<messages::RequestSetup> following_requests() {
     std::vector<messages::RequestSetup> setups = free_requests();
     setups[1].sampling.frequency_penalty = 1.5;
@@ -118,7 +118,7 @@ std::vector<messages::RequestSetup> following_requests() {
     return setups;
 }
 
-// All of them decode; then one is gone, and its slot and its pages are another's. Every plan has
+// All of them decode; then one ends, and another request has its slot and its pages. Every plan has
 // its rows in another order than the last.
 std::vector<messages::StepPlan> plans_of(
     const std::vector<messages::RequestSetup>& setups, Epoch epoch
@@ -127,7 +127,7 @@ std::vector<messages::StepPlan> plans_of(
     constexpr std::size_t kTakenOver = 6;  // by this plan
     const auto first_page = [](SlotId slot) { return 10 * (1 + raw(slot)); };
     messages::RequestSetup other = setup_of(raw(setups[1].slot), 5);
-    // What came before is likely to come again, and shows in every logprob.
+    // Earlier tokens are likely to come again, and show in every logprob.
     other.sampling.presence_penalty = -2.0;
     other.sampling.frequency_penalty = -2.0;
     other.logprobs.mode = messages::LogprobsMode::kScaled;
@@ -196,7 +196,7 @@ TEST_F(GpuAhead, GivesTheBitsOfOneStepAtATime) {
     expect_same(run(*fast, following_requests(), 1), run(*fast, following_requests(), 0));
 }
 
-// What the device hands from step to step is what the host would have.
+// The values that the device passes from step to step are those that the host would pass.
 TEST_F(GpuAhead, TakesTheTokensThatTheHostSees) {
     const auto replica = open(/*has_graphs=*/true, Determinism::kBatchInvariant);
     std::vector<messages::RequestSetup> setups = free_requests();
@@ -218,7 +218,7 @@ TEST_F(GpuAhead, TakesTheTokensThatTheHostSees) {
     }
 }
 
-// A worker that is told to stop has steps under way.
+// A worker that is told to stop has steps in progress.
 TEST_F(GpuAhead, AnEngineGoesWithStepsUnderWay) {
     const auto replica = open(/*has_graphs=*/true);
     const std::vector<messages::StepPlan> plans =
@@ -229,7 +229,7 @@ TEST_F(GpuAhead, AnEngineGoesWithStepsUnderWay) {
 }
 
 #if defined(PITSTOP_EMULATED)
-// A step is enqueued while the one before it runs: nothing asks whether that is done.
+// A step is enqueued while the one before it runs: nothing queries whether that is done.
 TEST_F(GpuAhead, StartingAStepWaitsForNothing) {
     const auto replica = open(/*has_graphs=*/true);
     Engine& engine = replica->root();
@@ -243,8 +243,8 @@ TEST_F(GpuAhead, StartingAStepWaitsForNothing) {
         const std::int64_t before = num_waits();
         ASSERT_TRUE(engine.start(plans[i]).has_value());
         while (engine.wants_graph()) ASSERT_TRUE(engine.make_graph().has_value());
-        // The request that takes a slot over counts what it draws, which is not known before the
-        // step that draws it is done.
+        // The request that takes over a slot counts its own draws, which are not known before the
+        // step that makes them is done.
         if (i < 6) {
             EXPECT_EQ(num_waits(), before) << "step " << i;
         }

@@ -1,6 +1,6 @@
-// The engine on a GPU against the reference, against the CPU and against itself. Runs on a GPU
-// (which says that it skips where there is none) and, on less, in the emulated preset on a GPU in
-// software, where the host cannot touch device memory.
+// The engine on a GPU against the reference, against the CPU and against itself. Runs on a GPU (and
+// skips without one) and, with less work, in the emulated preset on a GPU in software, where the
+// host cannot touch device memory.
 #include "base/isa.h"
 #include "kernels/cuda_device.h"
 #include "tests/emulated_gpu/faults.h"
@@ -32,8 +32,7 @@ const Json& reference() {
     return json["models"];
 }
 
-// In bf16 the GPU rounds what leaves the products, too: twice the roundings of the CPU, and their
-// luck.
+// In bf16 the GPU rounds the products' outputs, too: twice the CPU's roundings, with their chance.
 constexpr double kTimesTheCpus = 4.0;
 constexpr double kBf16Floor = 0.01;
 
@@ -157,8 +156,8 @@ TEST_F(GpuEngine, SamplesAndReportsWhatTheCpuDoes) {
     }
 }
 
-// Every family and odd shapes: biases, windows, rope scaling, tied and untied heads. The error of
-// all logits of a prompt of several positions against transformers' in fp32.
+// Every family and odd shapes: biases, windows, rope scaling, tied and untied heads. The error, in
+// fp32, of all logits of a prompt of several positions against transformers'.
 double golden_error(const std::string& directory, DeviceKind device, Compute compute) {
     ReplicaOptions options;
     options.engine.model_dir = directory;
@@ -190,8 +189,8 @@ double golden_error(const std::string& directory, DeviceKind device, Compute com
     return worst;
 }
 
-// Returns whether the model is a hybrid, with layers of a recurrent state. No GPU computes those,
-// and the error says so.
+// Returns whether the model is a hybrid, with layers of a recurrent state. GPUs do not compute
+// those, and the error says so.
 bool is_refused_as_hybrid(const std::string& directory) {
     const Json config = load_json(directory + "/config.json");
     const Json& text = config.contains("text_config") ? config["text_config"] : config;
@@ -205,7 +204,7 @@ bool is_refused_as_hybrid(const std::string& directory) {
 }
 
 TEST_F(GpuEngine, GivesTheLogitsOfTransformersForEveryFamily) {
-    // As on the CPU (golden_test.cpp), and the GPU's exponentials, within 2^-21 of a score's
+    // The bound of the CPU (golden_test.cpp), and the GPU's exponentials, within 2^-21 of a score's
     // weight.
     constexpr double kFp32Error = 2e-4;
     for (const auto& entry :
@@ -260,8 +259,8 @@ TEST_F(GpuEngine, GivesTheRoutesOfTransformers) {
     }
 }
 
-// An update may overwrite a copy of the weights once the last step on it has its result, also one
-// whose rows have no logits.
+// An update may overwrite a copy of the weights once the last step on it has its result, even if
+// that step's rows have no logits.
 TEST_F(GpuEngine, P2_AStepWithoutLogitsIsOverWhenItsResultIsThere) {
     const std::vector<TokenId> prompt{TokenId{5}, TokenId{6}, TokenId{7}, TokenId{8}};
     const auto replica = open(options(DeviceKind::kCuda, Compute::kFp32));
@@ -313,7 +312,7 @@ TEST_F(GpuEngine, P8_ReleasedMemoryGoesBackAndComesBackAtTheSameAddress) {
 }
 
 #if defined(PITSTOP_EMULATED)
-// What cudaMalloc, cudaFree and the like are called for.
+// The purposes of calls to cudaMalloc, cudaFree and the like.
 std::int64_t num_memory_calls() {
     std::int64_t num = 0;
     for (const char* function :
@@ -322,7 +321,7 @@ std::int64_t num_memory_calls() {
     return num;
 }
 
-// It runs beside steps, which an allocation would hold up.
+// Runs beside steps, which an allocation would delay.
 TEST_F(GpuEngine, ADigestTakesNoMemory) {
     const auto replica = open(options(DeviceKind::kCuda));
     Engine& engine = replica->root();
@@ -338,7 +337,7 @@ TEST_F(GpuEngine, ADigestTakesNoMemory) {
         EXPECT_EQ((*digests)[i].lane0, loaded[i].lane0) << loaded[i].name;
 }
 
-// At the first start; the next has them from the file.
+// At the first start; the next start reads them from the file.
 TEST_F(GpuEngine, ChoosesHowItMultipliesBeforeItServes) {
     const test::TempDir directory;
     ReplicaOptions tuned = options(DeviceKind::kCuda);
@@ -389,8 +388,8 @@ TEST_F(GpuEngine, P6_DeterministicResultsDoNotDependOnTheBatch) {
 }
 
 // Heads of 64 and 128: the kernels on tensor cores, which the bundled models' heads of 32 do not
-// reach. Logits of a prompt and of its continuation, fed token by token; the truth is the CPU's
-// fp32.
+// use. Logits of a prompt and of its continuation, given token by token; the CPU's fp32 is the
+// truth.
 TEST_F(GpuEngine, OnTensorCoresIsAsNearTheTruthAsTheCpu) {
     for (const std::int64_t head_dim : {64, 128}) {
         SCOPED_TRACE(testing::Message() << "head size " << head_dim);

@@ -1,6 +1,6 @@
-// Steps as CUDA graphs: the bits of steps without them, whatever copy of the weights serves, and
-// padding that no request sees. Those with prompts are in gpu_small_steps_test.cpp, too. Runs on a
-// GPU and, in the emulated preset, on the one in software.
+// Steps as CUDA graphs: the bits of steps without graphs, whichever copy of the weights serves, and
+// padding that no request sees. gpu_small_steps_test.cpp has those with prompts, too. Runs on a GPU
+// and, in the emulated preset, on the one in software.
 #include "base/log.h"
 #include "kernels/device_memory.h"
 #include "tests/emulated_gpu/faults.h"
@@ -46,7 +46,7 @@ std::vector<TestRequest> requests_of(int num, std::int64_t len_max) {
     return requests;
 }
 
-// One token each, of all of them: a step of decodes once the prompts are done.
+// One token of each request: a step of decodes once the prompts are done.
 void decode(TestReplica& replica, std::vector<TestRequest>& requests) {
     messages::StepPlan plan;
     std::vector<TestRequest*> rows;
@@ -76,7 +76,7 @@ TEST_F(GpuGraphs, GiveTheBitsOfStepsWithoutThem) {
     }
 }
 
-// What is drawn and reported comes after a graph, whether its rows have ranks and bans or not.
+// Draws and reports come after a graph, whether its rows have ranks and bans or not.
 TEST_F(GpuGraphs, RanksAndBansAreThoseOfStepsWithoutThem) {
     const auto run = [](TestReplica& replica, bool is_together) {
         std::vector<TestRequest> requests = requests_of(4, 16);
@@ -120,7 +120,7 @@ TEST_F(GpuGraphs, RanksAndBansAreThoseOfStepsWithoutThem) {
         }
         for (const auto& [position, score] : request.scores) EXPECT_GE(score.rank, 1) << position;
     }
-    EXPECT_GT(largest, 10);  // at a temperature of four, and of tokens that alone are allowed
+    EXPECT_GT(largest, 10);  // at a temperature of four, and of the only allowed tokens
     for (std::size_t i = 1; i < requests[1].tokens.size(); ++i) {
         const TokenId token = requests[1].tokens[i];
         if (static_cast<std::int64_t>(i) < requests[1].prompt_len) continue;
@@ -131,7 +131,7 @@ TEST_F(GpuGraphs, RanksAndBansAreThoseOfStepsWithoutThem) {
     EXPECT_EQ(requests[3].tokens.back(), TokenId{7});
 }
 
-// What a retired copy holds is not what a graph of the live one reads.
+// A graph of the live copy does not read a retired copy.
 TEST_F(GpuGraphs, P1_EachCopyOfTheWeightsHasItsOwn) {
     const auto replica = open(/*has_graphs=*/true);
     const auto tokens_of = [&] {
@@ -177,8 +177,8 @@ TEST_F(GpuGraphs, P8_AreValidAfterAReleaseAndAResume) {
     EXPECT_EQ(replica->root().graphs()->num_graphs(), num_graphs);
 }
 
-// Five rows of decodes are eight, and with a prompt of six tokens beside them eleven are 32: what
-// is more writes to scratch pages, and to nothing that is the scheduler's.
+// Five rows of decodes are padded to eight, and with a prompt of six tokens beside them eleven to
+// 32. Padding writes only to scratch pages, never to the scheduler's.
 class GpuPadding : public GpuGraphs, public testing::WithParamInterface<std::tuple<bool, bool>> {};
 std::string name_of_padding(const testing::TestParamInfo<std::tuple<bool, bool>>& of) {
     const auto [has_graphs, has_prompt] = of.param;
@@ -198,7 +198,7 @@ TEST_P(GpuPadding, WritesToScratchPagesAlone) {
     if (has_prompt) {
         requests.push_back(last);
         decode(*replica, requests);
-        // It comes once more: a graph has been made of such a step.
+        // The same step again: a graph was made of it.
         requests.back() = last;
     }
     Arena& kv = *replica->root().kv_memory();
@@ -207,7 +207,7 @@ TEST_P(GpuPadding, WritesToScratchPagesAlone) {
         kernels::copy_and_wait(bytes.data(), kv.data(), kv.bytes());
         return bytes;
     };
-    // Padding is the same in every step: what it wrote before is not there any more.
+    // Padding is the same in every step: its earlier values are gone.
     const std::vector<std::byte> before(static_cast<std::size_t>(kv.bytes()), std::byte{0x11});
     kernels::copy_and_wait(kv.data(), before.data(), kv.bytes());
     std::vector<std::int32_t> written;  // pages that this step may write to
@@ -261,12 +261,12 @@ TEST_F(GpuGraphs, NoneIsMadeWithoutRoomForIt) {
         EXPECT_EQ(graphs.num_graphs(), bytes_max == 0 ? 0 : 1);
         EXPECT_EQ(num_enqueued, bytes_max == 0 ? 4 : 2);
 #if defined(PITSTOP_EMULATED)
-        EXPECT_EQ(graphs.bytes(), bytes_max == 0 ? 0 : 4096);  // a page, of which a node takes some
+        EXPECT_EQ(graphs.bytes(), bytes_max == 0 ? 0 : 4096);  // a page, part of which a node takes
 #endif
     }
 }
 
-#if defined(PITSTOP_EMULATED)  // where a graph takes a page
+#if defined(PITSTOP_EMULATED)  // when a graph takes a page
 // Prompts have many shapes, and come first.
 TEST_F(GpuGraphs, PromptsLeaveRoomForDecodes) {
     constexpr std::int64_t kPage = 4096;
@@ -302,7 +302,7 @@ TEST_F(GpuGraphs, PromptsLeaveRoomForDecodes) {
 }
 #endif
 
-// The log's lines while this is there.
+// The log's lines while this exists.
 class LogLines {
   public:
     LogLines() { spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", sink_)); }
@@ -325,8 +325,8 @@ class LogLines {
         std::make_shared<spdlog::sinks::ostream_sink_mt>(lines_);
 };
 
-// A version's memory is taken beside steps: the graphs that are made meanwhile do not answer for
-// it. When they have what is theirs, the log says so once.
+// A version's memory is taken beside steps: graphs made at that time are not charged for it. Once
+// they have their own memory, the log says so once.
 TEST_F(GpuGraphs, WhatOthersTakeIsChargedToAGraphAsFarAsItsNodesCanTakeIt) {
     const Result<kernels::DeviceStream> stream =
         kernels::DeviceStream::create(kernels::StreamPriority::kStep);
@@ -460,7 +460,7 @@ TEST_F(GpuGraphs, AStepBringsUpWhatThePageSays) {
         const std::int64_t expected = i == 0        ? from_prompts[0]
                                       : is_new_page ? on_new_pages[0]
                                                     : going_on[0];
-        // As a scheduler plans it, which has not seen what the last step drew.
+        // As a scheduler plans it, which has not seen the last step's draws.
         messages::StepPlan plan;
         std::vector<TestRequest*> rows;
         for (TestRequest& request : requests) {

@@ -1,6 +1,6 @@
 // Steps of several ranks overlap, on the GPU in software: each rank is a process with a GPU of its
-// own. Work runs there when somebody waits for it ("late"): a step that was enqueued has not begun,
-// unless the rank waited for it.
+// own. Work runs there when something waits for it ("late"): an enqueued step has not begun, unless
+// the rank waited for it.
 #include "base/isa.h"
 #include "tests/checkpoint/temp_dir.h"
 #include "tests/emulated_gpu/faults.h"
@@ -30,7 +30,7 @@ int wrong(const std::string& what) {
     return 1;
 }
 
-// A prompt, and then a token after the other, as a scheduler plans that has not seen them.
+// A prompt, and then one token after another, as planned by a scheduler that has not seen them.
 std::vector<messages::StepPlan> make_plans(Epoch epoch) {
     constexpr std::int64_t kPromptLen = 3;
     std::vector<messages::StepPlan> plans(kNumPlans);
@@ -67,7 +67,7 @@ std::int64_t num_waits() {
            emulator::num_calls("cudaEventSynchronize");
 }
 
-// What the steps drew, with so many of them left under way; or what went wrong.
+// The steps' draws, with this many steps left in progress; or what went wrong.
 Result<std::vector<float>> run(Engine& engine, std::size_t num_ahead) {
     std::vector<float> numbers;
     const auto finish = [&]() -> Result<> {

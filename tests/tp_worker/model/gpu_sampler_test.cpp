@@ -1,6 +1,5 @@
-// What rows are drawn and reported by stays on the device from step to step: no step takes what
-// another left there for its own. Runs on a GPU and, in the emulated preset, on the one in
-// software.
+// The parameters of rows' draws and reports stay on the device from step to step: no step uses
+// another step's as its own. Runs on a GPU and, in the emulated preset, on the one in software.
 #include "tests/tp_worker/batch_mix.h"
 #include "tests/tp_worker/model/gpu_replica.h"
 
@@ -26,7 +25,7 @@ class GpuSampler : public GpuReplica {
         add_row(request, request->prompt_len, &plan);
         run_step(&replica, std::move(plan), {request});
     }
-    // The step of `second` after that of `first`, and by itself.
+    // The step of `second` after that of `first`, and alone.
     static void expect_same_after(TestRequest first, const TestRequest& second) {
         const auto after = open(/*has_graphs=*/true, Determinism::kBatchInvariant);
         const auto alone = open(/*has_graphs=*/true, Determinism::kBatchInvariant);
@@ -39,14 +38,14 @@ class GpuSampler : public GpuReplica {
     }
 };
 
-// The place where an id was drawn is that of a given one next, of the least number.
+// The place of a drawn id is that of a given one in the next step, with the least number.
 TEST_F(GpuSampler, AGivenIdIsNotTheOneThatWasDrawn) {
     TestRequest scored = request_of(1, {TokenId{9}, TokenId{0}, TokenId{4}});
     scored.logprobs.prompt_start = 1;
     expect_same_after(request_of(0, {TokenId{5}, TokenId{6}, TokenId{7}}), scored);
 }
 
-// And where a row kept two ids, the next keeps all.
+// And if a row kept two ids, the next keeps all.
 TEST_F(GpuSampler, ARowThatKeepsAllIsNotTheOneThatKeptTwo) {
     TestRequest truncated = request_of(0, {TokenId{5}, TokenId{6}, TokenId{7}});
     truncated.sampling.temperature = 1.0;
@@ -60,7 +59,7 @@ TEST_F(GpuSampler, ARowThatKeepsAllIsNotTheOneThatKeptTwo) {
     expect_same_after(truncated, whole);
 }
 
-// More ids in a step than stay on the device, then fewer, where those of an earlier step are.
+// More ids in a step than stay on the device, then fewer, at the places of an earlier step's.
 TEST_F(GpuSampler, RowsThatListManyIdsHaveTheirNumbersAmongOthersAsAlone) {
     constexpr std::int32_t kNumRequests = 3;
     const auto together = open(/*has_graphs=*/true, Determinism::kBatchInvariant);

@@ -41,7 +41,8 @@ std::vector<TestRequest> make_requests_with_prompts() {
     return requests;
 }
 
-// One after the other comes, in chunks, while those before it decode: every step has a prompt.
+// One request after another begins, in chunks, while the earlier ones decode: every step has a
+// prompt.
 std::vector<TestRequest> run_together(
     TestReplica& replica,
     std::vector<TestRequest> requests = make_requests_with_prompts(),
@@ -63,7 +64,7 @@ std::vector<TestRequest> run_together(
     return requests;
 }
 
-// Each by itself, as far as it came beside the others, its prompt in one piece.
+// Each request alone, as far as it got beside the others, with its prompt in one piece.
 std::vector<TestRequest> run_alone_as_far(
     TestReplica& replica, const std::vector<TestRequest>& together
 ) {
@@ -80,7 +81,7 @@ std::vector<TestRequest> run_alone_as_far(
 }
 
 // Requests that share a prompt: the first computes its whole pages, and in the same step the others
-// read them and compute the last token alone, as rows that decode. The scheduler lets them wait for
+// read them and compute only the last token, as rows that decode. The scheduler makes them wait for
 // the next step (scheduler_proc/prefix_cache.h), but no rank relies on that.
 constexpr std::int64_t kSharedPages = 5;
 constexpr int kSiblings = 3;
@@ -114,7 +115,7 @@ std::vector<TestRequest> make_siblings(int round) {
     return requests;
 }
 
-// All in one step, then a token each. In odd rounds the siblings' rows come first.
+// All in one step, then one token each. In odd rounds the siblings' rows come first.
 std::vector<TestRequest> run_siblings(TestReplica& replica, int round) {
     std::vector<TestRequest> requests = make_siblings(round);
     std::vector<TestRequest*> rows;
@@ -151,7 +152,7 @@ TEST_F(GpuSmallSteps, HaveTheSameBitsAsGraphsAndWithout) {
         const std::vector<TestRequest> a = run_together(*with);
         const std::vector<TestRequest> b = run_together(*without);
         expect_same(a, b);
-        // All are of one shape; the first runs as it is, and so does the one without logits.
+        // All have one shape; the first runs without a graph, and so does the one without logits.
         EXPECT_GE(num_launched(*with), 8);
         EXPECT_EQ(with->root().graphs()->num_graphs(), 1);
         EXPECT_EQ(num_launched(*without), 0);
@@ -159,8 +160,8 @@ TEST_F(GpuSmallSteps, HaveTheSameBitsAsGraphsAndWithout) {
     }
 }
 
-// Their graph is made of a step in which every row has one token, and runs those in which prompts
-// have more: with heads of 128, whose attention has kernels of their own for either.
+// Their graph is made of a step in which every row has one token, and runs steps whose prompts have
+// more: with heads of 128, whose attention has separate kernels for the two.
 TEST_F(GpuSmallSteps, AreNotThoseThatTheirGraphWasMadeOf) {
     const test::TempDir directory;
     write_random_checkpoint({.head_dim = 128}, directory);
@@ -179,7 +180,7 @@ TEST_F(GpuSmallSteps, AreNotThoseThatTheirGraphWasMadeOf) {
     EXPECT_GE(num_launched(*with), num_before + 8);
 }
 
-// Padding has positions of its own, and a step without it has no graph.
+// Padding has positions of its own, and a step without padding has no graph.
 TEST_F(GpuSmallSteps, AreNotPaddedInAContextThatHasNoPositionsForIt) {
     for (const std::int64_t num_tokens : {kPaddingTokenStep - kPageSize, kPaddingTokenStep}) {
         ReplicaOptions options;
@@ -209,7 +210,7 @@ TEST_F(GpuSmallSteps, P6_PaddingDecidesNoBit) {
     expect_same(together, run_alone_as_far(*without, together));
 }
 
-// No row of padding, one token of it, and a bucket's last tokens: whatever is left over.
+// No row of padding, one token of padding, and a bucket's last tokens.
 TEST_F(GpuSmallSteps, P6_AreThoseOfAnyNumberOfTokens) {
     const auto replica = open(/*has_graphs=*/true, Determinism::kBatchInvariant);
     const auto first_of = [&](std::int64_t prompt_len, std::int64_t chunk) {
@@ -233,8 +234,8 @@ TEST_F(GpuSmallSteps, P6_AreThoseOfAnyNumberOfTokens) {
         expect_same(first_of(prompt_len, prompt_len), first_of(prompt_len, 5));
 }
 
-// A row that decodes reads pages that a prompt of the same step fills: in a graph, the kernels of
-// attention begin before those that write the pages have ended, and wait for them.
+// A row that decodes reads pages that a prompt of the same step fills. In a graph, attention's
+// kernels begin before those that write the pages have ended, and wait for them.
 TEST_F(GpuSmallSteps, ReadWhatAnotherRowOfTheStepWrites) {
     const test::TempDir directory;
     write_random_checkpoint({.head_dim = 128}, directory);
@@ -254,7 +255,7 @@ TEST_F(GpuSmallSteps, ReadWhatAnotherRowOfTheStepWrites) {
     }
 }
 
-// A step with logits of its prompt is none of them.
+// A step with logits of its prompt is not one of them.
 TEST_F(GpuSmallSteps, ThatScoreRunAsTheyAre) {
     const auto replica = open(/*has_graphs=*/true);
     const auto run_twice = [&](std::int64_t prompt_len, std::int64_t prompt_start) {

@@ -37,13 +37,13 @@ class KvAheadTest : public testing::Test {
         ahead_.emplace(*memory_, pool);
         page_bytes_ = pool.page_bytes() / kLayers;
     }
-    // Touches until there is nothing more to touch; returns how often.
+    // Touches pages until none are left; returns how often.
     int touch_all() {
         int num = 0;
         for (; ahead_->is_behind() && num < 10'000; ++num) ahead_->touch_some();
         return num;
     }
-    // Of every layer `num` pages are in memory: at least, and no more than huge pages make of it.
+    // Of every layer at least `num` pages are in memory, and no more than huge pages add.
     void expect_pages(std::int64_t num) const {
         const std::int64_t bytes = kLayers * num * page_bytes_;
         EXPECT_GE(memory_->resident_bytes(), bytes);

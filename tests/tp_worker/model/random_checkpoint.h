@@ -21,7 +21,8 @@ struct CheckpointShape {
     std::int64_t num_experts = 0;  // 0: a dense model
     std::int64_t num_experts_per_token = 0;
     std::int64_t expert_ffn = 0;
-    std::int64_t shared_ffn = 0;  // of Qwen2-MoE, without norms of heads; 0: Qwen3-MoE
+    std::int64_t shared_ffn = 0;  // A hybrid model's type: qwen3_next, which has experts, or
+                                  // qwen3_5, which has none. Empty: no hybrid.
     bool norm_chosen = true;      // norm_topk_prob
     // Of a hybrid model: qwen3_next, which has experts, or qwen3_5, which has none. Empty: neither.
     std::string hybrid{};

@@ -1,5 +1,5 @@
-// Sampling by ranks that hold a part of the vocabulary each: what they report together is what one
-// rank reports of the whole rows, and how much they tell each other of a row.
+// Sampling by ranks that hold a part of the vocabulary each: their reports together equal one
+// rank's report of the whole rows; and how many bytes of a row they exchange.
 #include "base/isa.h"
 #include "kernels/rank_records.h"
 #include "tests/checkpoint/temp_dir.h"
@@ -26,7 +26,7 @@ struct Rows {
     std::vector<std::vector<float>> logits{};
     std::vector<LogitRow> rows{};
     RequestSlots slots{};
-    messages::StepResult empty{};  // with room for what they report
+    messages::StepResult empty{};  // with room for its results
 
     // Samples the output token `output_index`, or scores a given one.
     void add(
@@ -65,7 +65,7 @@ struct Sampled {
     std::vector<std::vector<TokenId>> kept{};  // by rank and slot: for the next step
 };
 
-// Through the samplers of so many ranks, a thread each. What rank 0 gathers into is NaNs before.
+// Runs the samplers of this many ranks, one thread each. Rank 0 gathers into memory full of NaNs.
 Sampled sample(const Rows& rows, int num_ranks) {
     const std::int64_t V = rows.vocab_len;
     const std::int64_t C = (V + num_ranks - 1) / num_ranks;
@@ -148,7 +148,7 @@ messages::RequestSetup setup_of(std::uint64_t seed) {
     return setup;
 }
 
-// A request of each kind: those that the ranks' parts are enough for, and those that need the row.
+// A request of each kind: those for which the ranks' parts are enough, and those that need the row.
 std::vector<messages::RequestSetup> all_kinds() {
     std::vector<messages::RequestSetup> setups;
     for (std::uint64_t seed = 0; seed < 12; ++seed) setups.push_back(setup_of(seed));
@@ -252,9 +252,9 @@ TEST(RankSampling, P6_WhatSharesACallDecidesNoBit) {
     }
 }
 
-// Raw logprobs are the same bits however the row was drawn, and whatever else was asked of it.
+// Raw logprobs are the same bits however the row was drawn, and whatever else was requested of it.
 TEST(RankSampling, P6_WhatElseIsAskedOfARowDecidesNoBitOfItsLogprob) {
-    constexpr unsigned kNum = 40;  // the order of a sum shows in one of some ten logprobs
+    constexpr unsigned kNum = 40;  // about one in ten logprobs shows the order of a sum
     constexpr std::size_t kWays = 4;
     Rows rows;
     for (unsigned seed = 0; seed < kNum; ++seed) {
@@ -265,7 +265,7 @@ TEST(RankSampling, P6_WhatElseIsAskedOfARowDecidesNoBitOfItsLogprob) {
         rows.add(setup, logits);
         setup.sampling.top_k = 5002;
         rows.add(setup, logits);
-        setup.sampling.presence_penalty = 1e-3;  // of nothing that is there yet
+        setup.sampling.presence_penalty = 1e-3;  // no token has occurred yet
         rows.add(setup, logits);
     }
     const Sampled sampled = sample(rows, 2);
@@ -282,7 +282,7 @@ TEST(RankSampling, P6_WhatElseIsAskedOfARowDecidesNoBitOfItsLogprob) {
     }
 }
 
-// Neither drawn from nor scored, whatever is asked of the row; those beside it are.
+// Such a row is neither drawn nor scored, whatever was requested; the rows beside it are.
 TEST(RankSampling, LogitsThatAreNotFiniteAreNeitherDrawnFromNorScored) {
     Rows rows;
     std::vector<TokenId> expected;
@@ -306,7 +306,7 @@ TEST(RankSampling, LogitsThatAreNotFiniteAreNeitherDrawnFromNorScored) {
     }
 }
 
-// Of finite logits: by an edit, or the temperature.
+// Finite logits, changed by an edit or by the temperature.
 TEST(RankSampling, ScoresThatARequestMakesInfiniteAreToldApart) {
     Rows rows;
     std::vector<TokenId> expected;
@@ -332,7 +332,7 @@ TEST(RankSampling, ScoresThatARequestMakesInfiniteAreToldApart) {
     }
 }
 
-// On whichever rank they are, and in rows of either way.
+// On any rank, and in rows of either kind.
 TEST(RankSampling, LogitsThatAreNotFiniteAreKnownToAllRanks) {
     constexpr std::int64_t V = 9;
     Rows rows;
@@ -372,7 +372,7 @@ TEST(RankSampling, ARankWithoutIdsTakesPart) {
     }
 }
 
-// What a rank gave to others, in bytes.
+// The bytes that a rank sent to others.
 struct Given {
     std::int64_t columns = 0;
     std::int64_t records = 0;
@@ -412,7 +412,7 @@ class CountedRanks final : public Communicator {
     Given* given_;
 };
 
-// Steps of decodes: how many bytes a rank gives of each row.
+// Steps of decodes: how many bytes a rank sends of each row.
 class GivenBytes : public testing::Test {
   protected:
     static constexpr int kRanks = 2;
@@ -433,7 +433,7 @@ class GivenBytes : public testing::Test {
         replica_ = *std::move(replica);
     }
 
-    // Of a step of decodes of requests like these; the same on every rank.
+    // Of a step of decodes of such requests; the same on every rank.
     Given of_a_step(const std::vector<messages::RequestSetup>& setups) {
         std::vector<TestRequest> requests(setups.size());
         for (std::size_t i = 0; i < setups.size(); ++i) {
@@ -471,7 +471,7 @@ TEST_F(GivenBytes, AreTwentyARowAndFourMoreWhereItsRankIsWanted) {
     greedy_one.sampling.temperature = 0;
     messages::RequestSetup silent = setup_of(2);
     silent.logprobs.enabled = false;
-    // Four rows: no bytes that fill up.
+    // Four rows: no padding bytes.
     EXPECT_EQ(of_a_step(std::vector(4, silent)), (Given{.records = 4 * 20}));
     EXPECT_EQ(of_a_step(std::vector(4, setup_of(1))), (Given{.records = 4 * 24}));
     EXPECT_EQ(of_a_step(std::vector(4, greedy_one)), (Given{.records = 4 * 24}));
@@ -479,7 +479,7 @@ TEST_F(GivenBytes, AreTwentyARowAndFourMoreWhereItsRankIsWanted) {
     EXPECT_EQ(of_a_step({silent}), (Given{.records = 32}));  // whole packs of 16
 }
 
-// And no others' but what lies between.
+// And no other rows' bytes except those in between.
 TEST_F(GivenBytes, AreThePartOfARowThatIsNeededWhole) {
     constexpr std::int64_t kPartBytes = 2048 / kRanks * 4;
     messages::RequestSetup silent = setup_of(2);

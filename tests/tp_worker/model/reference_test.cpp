@@ -1,5 +1,5 @@
-// The bundled models against what fp32 arithmetic gives on them (tests/data/models/reference.json,
-// computed by another program; its `about` says how).
+// The bundled models against fp32 arithmetic's results (tests/data/models/reference.json, computed
+// by another program; its `about` says how).
 #include "base/isa.h"
 #include "tests/tp_worker/test_json.h"
 #include "tests/tp_worker/test_replica.h"
@@ -126,7 +126,7 @@ TEST(ReferenceOnEveryIsa, Bf16FollowsWhereTheReferenceIsSure) {
     }
 }
 
-// The truth mode does not depend on what the processor has: every instruction set gives the ids.
+// The truth mode does not depend on the processor: every instruction set gives the same ids.
 TEST(ReferenceOnEveryIsa, Fp32GivesExactlyTheGreedyIds) {
     for (const IsaLevel isa :
          {IsaLevel::kScalar, IsaLevel::kAvx2, IsaLevel::kAvx512, IsaLevel::kAvx512Bf16}) {

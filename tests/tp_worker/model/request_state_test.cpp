@@ -39,7 +39,8 @@ std::vector<TokenId> banned(const RequestState& request, std::int64_t output_ind
     return ids;
 }
 
-// The prompt is no part of what may not come; a request that is taken up again knows its output.
+// Banned sequences look at the output alone, not at the prompt; a recomputed request remembers its
+// output.
 TEST(RequestState, TheLastTokenOfABadSequenceIsBannedAfterTheOthers) {
     messages::RequestSetup setup;
     setup.prompt_len = 2;

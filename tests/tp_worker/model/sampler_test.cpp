@@ -1,4 +1,4 @@
-// What a worker reports of given logits. Expected values are computed here, in double, from the
+// A worker's reports for given logits. Expected values are computed here, in double, from the
 // definitions in messages/generation.h.
 #include "tp_worker/model/sampler.h"
 
@@ -86,7 +86,7 @@ class SampledRows {
         return result;
     }
 
-    // What the last run drew, by row; of a row that scores: whether it may.
+    // The last run's draws, by row; for a row that scores: whether it may.
     [[nodiscard]] const std::vector<TokenId>& ids() const { return ids_; }
 
   private:
@@ -142,7 +142,7 @@ TEST_F(SamplerTest, ReportsTopAndChosenIds) {
     EXPECT_NEAR(result.ids_logprobs.values[1], expected[4], 1e-6);
 }
 
-// Where the token stands among all, in the distribution that its logprob is of.
+// The token's rank, in the distribution of its logprob.
 TEST_F(SamplerTest, RanksAreAmongTheWholeVocabularyWhereLogprobsAreAskedFor) {
     const std::vector<float> logits{0.5f, 2.f, 1.f, 2.f, -3.f};
     messages::RequestSetup setup = greedy_setup();
@@ -246,7 +246,7 @@ TEST_F(SamplerTest, ScaledLogprobsFollowThePenaltiesInTheirOrder) {
     EXPECT_NEAR(result.logprobs.values[0], expected[sampled], 2e-6);
 }
 
-// A request that began elsewhere: the output that it brings along counts as if it were from here.
+// A request that began elsewhere: the output that it brings counts as its own.
 TEST_F(SamplerTest, PenaltiesCountTheOutputInThePrompt) {
     for (const bool is_carried : {false, true}) {
         messages::RequestSetup setup;
@@ -310,7 +310,7 @@ TEST_F(SamplerTest, OnlyAllowedTokensAreDrawn) {
     const std::vector<float> logits{0.f, 9.f, 1.f, 8.f};
     setup.sampling.allowed_token_ids = {TokenId{2}, TokenId{0}, TokenId{2}};
     add_sample(setup, logits);
-    setup.sampling.logit_bias = {{1, 100.0}, {0, 1e200}};  // it makes no token allowed
+    setup.sampling.logit_bias = {{1, 100.0}, {0, 1e200}};  // it allows no token
     add_sample(setup, logits);
     setup.logprobs.mode = messages::LogprobsMode::kScaled;
     setup.sampling.logit_bias = {};

@@ -1,5 +1,5 @@
-// What a call brings of arrays that stand on a device: applied by the reference of the device's
-// kernel, it must leave what the call placed, whatever came before.
+// The changes that a call sends for arrays that stay on a device: applied by the reference of the
+// device's kernel, they must leave what the call placed, whatever was there before.
 #include "tp_worker/model/standing_arrays.h"
 
 #include "kernels/word_runs.h"
@@ -25,7 +25,7 @@ constexpr std::int64_t kBytes = StandingArrays::bytes_of(kPairsMax * std::int64_
 
 class Standing : public testing::Test {
   protected:
-    // Places both, has the device brought there, and looks. Returns the words that it took.
+    // Places both arrays, applies the changes, and compares. Returns the number of words sent.
     std::size_t call(std::vector<Pair> pairs, std::vector<std::int32_t> ids) {
         standing_.begin_call();
         const Pair* const pairs_there = standing_.place(std::span(pairs), kPairsMax);
@@ -56,7 +56,8 @@ TEST_F(Standing, WhatIsAsItWasIsNotBrought) {
     EXPECT_EQ(call({{1.f, 2}, {3.f, 5}}, {7, 8, 10}), kHead + kRun + 1);
 }
 
-// A row that goes or comes at the end leaves the rest where it is; its place is remembered.
+// A row that is removed or added at the end leaves the other rows in place; its place is
+// remembered.
 TEST_F(Standing, AnArrayThatGrowsOrShrinksLeavesTheOthers) {
     const std::vector<std::int32_t> ids{7, 8, 9};
     call({{1.f, 2}}, ids);
@@ -67,7 +68,7 @@ TEST_F(Standing, AnArrayThatGrowsOrShrinksLeavesTheOthers) {
     EXPECT_EQ(call({{1.f, 2}}, {7, 8, 9, 0}), 0u);  // zeros were there from the start
 }
 
-// Words that are as they were go with a run where another run would cost more.
+// Unchanged words are sent within a run if another run would cost more.
 TEST_F(Standing, NoUpdateIsLargerThanItsArrays) {
     std::vector<std::int32_t> ids(kIdsMax, 1);
     call({}, ids);

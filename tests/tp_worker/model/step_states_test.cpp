@@ -1,5 +1,5 @@
-// Tests which states a step's rows read and write, and that a row which would continue another
-// state is refused.
+// Tests which states a step's rows read and write, and that a row is refused if it would continue
+// another state.
 #include "tp_worker/model/step_states.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// What a step brings up of its rows and pages: applied by the reference of the device's kernel, it
-// must leave what the step is of, whatever came before.
+// The changes that a step sends of its rows and pages: applied by the reference of the device's
+// kernel, they must leave the step's own data, whatever was there before.
 #include "tp_worker/model/step_updates.h"
 
 #include "kernels/step_rows.h"
@@ -22,7 +22,7 @@ constexpr std::int64_t kSlotPages = 11;
 constexpr std::int32_t kScratchPage = 500;
 constexpr std::int64_t kRowsMax = 16;
 
-// A request as the scheduler has it.
+// A request with the scheduler's data of it.
 struct Held {
     SlotId slot{};
     TokenId token{};
@@ -150,7 +150,7 @@ void go_on(std::vector<Held>& requests) {
 
 class StepUpdatesTest : public testing::Test {
   protected:
-    // Words of a step; applies them.
+    // The words of a step; applies them.
     std::size_t run(const std::vector<Held>& requests, bool is_padded = true) {
         const Step step(requests);
         const StepBatch batch = step.batch(is_padded);
@@ -198,8 +198,7 @@ TEST_F(StepUpdatesTest, StepsThatAreNotPaddedBringPagesAlone) {
     EXPECT_EQ(run(requests), 4u + 2 * 3) << "the rows there are two positions behind";
 }
 
-// Other requests come with the tokens, and to the positions, at which those of the step before go
-// on.
+// Other requests have the tokens and the positions with which those of the last step would go on.
 TEST_F(StepUpdatesTest, RowsOfOtherRequestsDoNotGoOn) {
     std::vector<Held> requests = requests_at(9, {4, 0});
     std::vector<Held> others = requests_at(10, {3, 0});
@@ -218,7 +217,8 @@ TEST_F(StepUpdatesTest, FollowAnyOrderOfRequests) {
     for (int i = 0; i < 3000; ++i) {
         for (Held& held : requests) {
             ++held.position;
-            // It is over, or was retracted: another position, other pages, another token.
+            // The request has ended, or was retracted: another position, other pages, another
+            // token.
             if (held.position < kNumPositions && below(20) != 0) continue;
             held.position = static_cast<std::int32_t>(below(kNumPositions));
             held.token = static_cast<TokenId>(below(1000));

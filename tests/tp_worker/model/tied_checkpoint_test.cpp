@@ -1,4 +1,4 @@
-// A checkpoint of a model with tied embeddings, as it is loaded at the start.
+// A checkpoint of a model with tied embeddings, loaded at the start.
 #include "tests/checkpoint/safetensors_file.h"
 #include "tests/source_dir.h"
 #include "tests/tp_worker/layout_of.h"
@@ -21,7 +21,7 @@ std::string shown(const std::vector<std::string>& problems) {
     return std::accumulate(problems.begin(), problems.end(), std::string());
 }
 
-// Another head in the same bytes but for one element.
+// Another head in the same bytes, except for one element.
 std::string changed(std::string bytes, std::size_t element) {
     bytes[2 * element + 1] = static_cast<char>(bytes[2 * element + 1] ^ 0x01);
     return bytes;
@@ -73,7 +73,7 @@ TEST_F(LoadedTest, TheSameHeadBesideTheEmbeddingIsTakenInAnyDtype) {
 TEST_F(LoadedTest, AnotherHeadBesideTheEmbeddingIsRefused) {
     test::SafetensorsFile file(dir_.path());
     const std::string embedding = file.bytes_of(kEmbedding);
-    // One element of the last row: with two ranks the second alone sees it.
+    // One element of the last row: with two ranks only the second sees it.
     file.add(
         kHead, "BF16", file.shape_of(kEmbedding), changed(embedding, embedding.size() / 2 - 1)
     );

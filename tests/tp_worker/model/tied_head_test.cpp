@@ -1,4 +1,4 @@
-// Updates of a model with tied embeddings: all go through a stage, whatever their source.
+// Updates of a model with tied embeddings: all pass through a stage, whatever their source.
 #include "base/isa.h"
 #include "tests/source_dir.h"
 #include "tests/tp_worker/layout_of.h"
@@ -23,7 +23,7 @@ std::string shown(const std::vector<std::string>& problems) {
     return std::accumulate(problems.begin(), problems.end(), std::string());
 }
 
-// Another head in the same bytes but for one element.
+// Another head in the same bytes, except for one element.
 std::string changed(std::string bytes, std::size_t element) {
     bytes[2 * element + 1] = static_cast<char>(bytes[2 * element + 1] ^ 0x01);
     return bytes;
@@ -89,7 +89,7 @@ class StageTest : public testing::Test {
         }
         return stage_->stage_tensors(incoming, WeightStage::Expect::kMore);
     }
-    // Rows of a tensor, whose other rows nothing may read.
+    // Rows of a tensor whose other rows must not be read.
     Result<> take_rows(const std::string& name, const std::string& all, TensorRows rows) {
         const std::vector<std::int64_t> shape = shape_of(name);
         const std::int64_t row_bytes = std::ssize(all) / (shape.size() < 2 ? 1 : shape.front());

@@ -1,5 +1,5 @@
 // Mappings of senders' memory over the messages of an update, on the GPU in software. The importer
-// is a process of its own, as CUDA opens nothing that is the process's own.
+// is a process of its own, as CUDA does not open a process's own memory.
 #include "tp_worker/sources/cuda_mappings.h"
 
 #include "kernels/cuda_device.h"
@@ -61,7 +61,7 @@ int find_again() {
         mappings.end_message();
     }
     if (mappings.num_opened() != 1 || mappings.num_found_open() != 5) return 3;
-    // A process that was given the number of one that has ended has other counters.
+    // A process that reuses the number of one that has ended has other counters.
     mappings.begin_message();
     if (!mappings.find(handle, {::getppid(), "/torch_1_9_3"})) return 4;
     mappings.end_message();
@@ -111,7 +111,7 @@ int close_the_oldest() {
     return 0;
 }
 
-// The second call of CUDA's fails: what an earlier message opened may lie in the way.
+// CUDA's second call fails: an earlier message's mapping may be in the way.
 int open_where_a_stale_one_was() {
     if (!kernels::open_cuda_device(0)) return 1;
     const std::string handle = handle_in("PITSTOP_TEST_HANDLE");

@@ -1,5 +1,5 @@
-// What PyTorch's storage handles of GPU memory say, and descriptors that are taken from a process.
-// The bytes of version 2 are those of tests/data/pickle/b_ipc_handle_v2e_posix.pkl.
+// The content of PyTorch's storage handles of GPU memory, and descriptors taken from a process. The
+// bytes of version 2 are those of tests/data/pickle/b_ipc_handle_v2e_posix.pkl.
 #include "tp_worker/sources/cuda_memory.h"
 
 #include "tp_worker/sources/peer_descriptors.h"
@@ -47,7 +47,7 @@ TEST(CudaMemory, ARunOfAnExpandableSegmentIsReadAsEachVersionWritesIt) {
     }
 }
 
-// 64 bytes are a handle of CUDA's, whatever the second of them is.
+// 64 bytes are a handle of CUDA's, whatever the second byte is.
 TEST(CudaMemory, AHandleOfBefore25IsNoRun) {
     EXPECT_FALSE(is_segment_run(std::string(64, 'e')));
     EXPECT_FALSE(is_segment_run(""));
@@ -136,7 +136,7 @@ TEST(PeerDescriptors, AProcessThatHasEndedIsSeenToHave) {
     EXPECT_EQ(PeerDescriptors::open(0).error().code, ErrorCode::kInvalidArgument);
 }
 
-// A child of another user asks for what root has.
+// A child of another user asks for root's descriptor.
 TEST(PeerDescriptors, WithoutPermissionTheErrorSaysWhatWouldPermitIt) {
     if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
     int ends[2] = {-1, -1};

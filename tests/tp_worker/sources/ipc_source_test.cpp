@@ -1,5 +1,5 @@
-// Senders of checkpoint-engine's kind and of pitstop's own whose update is over before it began:
-// each is on its way, and would wait without end for a worker that hears it.
+// checkpoint-engine's and pitstop's own senders whose update has ended before it began: each sender
+// is on its way, and would wait for ever without a worker that answers.
 #include "base/isa.h"
 #include "messages/codec.h"
 #include "messages/push.h"
@@ -28,7 +28,7 @@ class IpcSourceTest : public testing::Test {
         if (!replica) throw std::runtime_error(replica.error().message);
         replica_ = *std::move(replica);
         updater_.emplace(replica_->engine(0), pace_, fault_point_);
-        // A REQ, as the real ones.
+        // A REQ socket, as the real ones have.
         sender_.set(zmq::sockopt::linger, 0);
         sender_.set(zmq::sockopt::sndtimeo, kPatienceMs);
         sender_.set(zmq::sockopt::rcvtimeo, kPatienceMs);

@@ -20,7 +20,7 @@ std::string endpoint_of(const char* name) {
     return "ipc://@pitstop-reply-socket-test-" + std::to_string(::getpid()) + "-" + name;
 }
 
-// Lets this process open no further file, as long as it lives.
+// While this exists, the process can open no further file.
 class NoFiles {
   public:
     NoFiles() {

@@ -1,4 +1,4 @@
-// Views of PyTorch's that are no plain row of bytes: built by hand, in a segment as torch makes it.
+// Views of PyTorch's that are no plain row of bytes: built by hand, in a segment of torch's form.
 #include "tp_worker/sources/torch_handle.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ TEST(TorchHandle, ATransposedViewIsGathered) {
     EXPECT_EQ(read_all(*bytes, 6), (std::vector<std::uint16_t>{5, 9, 6, 10, 7, 11}));
 }
 
-// Its strides reach beyond the storage, its elements are none.
+// Its strides reach beyond the storage, its elements do not.
 TEST(TorchHandle, AnEmptyViewHasNoBytesToReachFor) {
     const Segment segment;
     for (const std::int64_t offset : {std::int64_t{0}, std::int64_t{3}, kElements}) {
@@ -94,7 +94,7 @@ TEST(TorchHandle, AnExpandedViewMayNotBeLargerThanItsStorage) {
     EXPECT_EQ(read_all(*bytes, 6), (std::vector<std::uint16_t>{0, 1, 2, 0, 1, 2}));
 }
 
-// Each is as large as its storage at most; a thousand of them would be a thousand times as large.
+// Each is at most as large as its storage; a thousand of them would be a thousand times as large.
 TEST(TorchHandle, ViewsOfOneStorageMayNotTogetherBeMuchLarger) {
     const Segment segment;
     TorchStorages storages;
@@ -108,7 +108,7 @@ TEST(TorchHandle, ViewsOfOneStorageMayNotTogetherBeMuchLarger) {
     ASSERT_FALSE(bytes);
     EXPECT_EQ(num_opened, static_cast<int>(TorchStorages::kGatheredTimesMax * kElements / 24));
     EXPECT_NE(bytes.error().message.find("together"), std::string::npos);
-    // What is contiguous is not gathered.
+    // Contiguous views are not gathered.
     EXPECT_TRUE(storages.open(segment.handle({2, 3}, {3, 1}, 0), checkpoint::StoredDtype::kBf16));
 }
 

@@ -1,4 +1,4 @@
-// References and mappings of torch's shared storages, in segments as torch makes them.
+// References and mappings of torch's shared storages, in segments of torch's form.
 #include "tp_worker/sources/torch_storage.h"
 
 #include "tests/no_descriptors.h"
@@ -21,7 +21,7 @@ namespace {
 constexpr std::int64_t kHeaderBytes = 64;
 constexpr std::int64_t kPayloadBytes = 10'000;
 
-// A segment as this process's torch would have made it. Owns: its name and its descriptor.
+// A segment as torch in this process would make it. Owns: its name and its descriptor.
 class Segment {
   public:
     explicit Segment(std::int32_t references)
@@ -47,7 +47,7 @@ class Segment {
         EXPECT_EQ(::pread(fd_, &num, sizeof num, 0), static_cast<ssize_t>(sizeof num));
         return num;
     }
-    // As a sender has it that holds a reference.
+    // As in a sender that holds a reference.
     void map() {
         mapped_ = ::mmap(nullptr, kHeaderBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
         ASSERT_NE(mapped_, MAP_FAILED);
@@ -99,13 +99,13 @@ TEST(TorchStorage, TheLastReferenceOfASenderThatHasLetGoOfItRemovesIt) {
     segment.map();
     segment.unmap();
     give_back(segment.open());
-    EXPECT_TRUE(segment.is_there());  // another is lent still
+    EXPECT_TRUE(segment.is_there());  // another is still lent
     give_back(segment.open());
     EXPECT_EQ(segment.references(), 0);
     EXPECT_FALSE(segment.is_there());
 }
 
-// Its sender has ended: nobody of that number has anything mapped.
+// Its sender has ended: no process of that number maps anything.
 TEST(TorchStorage, TheLastReferenceOfASenderThatIsGoneRemovesIt) {
     const pid_t child = ::fork();
     if (child == 0) ::_exit(0);

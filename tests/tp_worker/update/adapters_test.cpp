@@ -1,5 +1,5 @@
 // Adapters from their files to logits, against PEFT (tests/golden/make_adapters.py made
-// tests/data/golden/MODEL/adapters and says how); and what of them is refused.
+// tests/data/golden/MODEL/adapters and says how); and refused adapters.
 #include "base/bf16.h"
 #include "base/isa.h"
 #include "tests/source_dir.h"
@@ -27,7 +27,7 @@ std::string adapter_dir(const std::string& name) {
     return golden_dir(name.substr(0, slash)) + "/adapters/" + name.substr(slash + 1);
 }
 
-// "MODEL/ADAPTER" of all.
+// All of them, as "MODEL/ADAPTER".
 std::vector<std::string> adapter_names() {
     std::vector<std::string> names;
     for (const auto& model : fs::directory_iterator(golden_dir(""))) {
@@ -111,7 +111,7 @@ class Adapted : public testing::Test {
             EXPECT_TRUE(tp_worker::ask<messages::WorkerDropped>(*updater, drop));
     }
 
-    // The last logits of a prompt, in chunks of so many tokens.
+    // The last logits of a prompt, in chunks of this many tokens.
     std::vector<float> logits_of(
         const std::vector<TokenId>& prompt, std::optional<messages::AdapterId> adapter
     ) {
@@ -129,7 +129,7 @@ class Adapted : public testing::Test {
     std::uint64_t last_update_ = 0;
 };
 
-// As model/golden_test.cpp.
+// The bound of model/golden_test.cpp.
 constexpr double kLogitError = 1e-4;
 
 class GoldenAdapters : public Adapted,
@@ -327,7 +327,7 @@ TEST_F(Adapted, RefusesWhatIsNotTheAdapterOfItsConfigurationByName) {
     expect_refused(from_disk(files.dir()), ErrorCode::kNotFound, "adapter_config.json");
 }
 
-// Trainers send what a live state dict has, in the call itself.
+// Trainers send a live state dict, in the call itself.
 TEST_F(Adapted, TensorsInTheCallUnderOtherNamesAreTheSameAdapter) {
     open("qwen3_tied", 2);
     const AdapterFiles files("qwen3_tied/bf16");
@@ -369,7 +369,7 @@ TEST_F(Adapted, TensorsInTheCallUnderOtherNamesAreTheSameAdapter) {
     EXPECT_EQ(logits_of(prompt, first), logits_of(prompt, second));
 }
 
-// A version that is replaced serves on for whoever has it, until it is forgotten.
+// A replaced version goes on serving the requests that have it, until it is forgotten.
 TEST_F(Adapted, VersionsLiveSideBySideUntilTheyAreForgotten) {
     open("qwen3_tied", 1);
     const std::vector<TokenId> prompt{TokenId{3}, TokenId{9}, TokenId{27}};

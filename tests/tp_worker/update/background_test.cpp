@@ -11,8 +11,8 @@ namespace {
 
 using std::chrono::seconds;
 
-// What a job holds may take long to go: a payload of many bytes is unmapped. This one takes as long
-// as the loop does to get its answers.
+// The destruction of a job's data may take long: a payload of many bytes is unmapped. This one
+// takes as long as the loop takes to get its answers.
 TEST(Background, TheLoopDoesNotWaitForWhatAJobHeldToGo) {
     std::promise<void> is_going;
     std::promise<void> has_answers;

@@ -1,14 +1,14 @@
 // A CUDA call that fails in each phase of an update, on the GPU in software: every function that
 // the phase calls, in every mode. A rank's life runs in a process of its own, as such an error ends
-// it: in the first of a mode calls are counted, in each of the others one fails.
+// it. The first life of a mode counts calls; in each later one a call fails.
 //
-// One of two things must come of it. The process ends by its handler, with a line that names the
-// call and the error: the launcher takes the tree down then, and the answer names rank and phase
-// (tests/tree/test_gpu_faults.py). Or the order is refused by name: the old version is there, bit
-// for bit, or the copy that a direct update wrote over is torn, and the same order is done when it
-// is given again.
+// Two results are accepted. Either the process ends by its handler, with a line that names the call
+// and the error: the launcher then takes the tree down, and the answer names rank and phase
+// (tests/tree/test_gpu_faults.py). Or the order is refused by name, and succeeds when it is given
+// again: the old version is unchanged, bit for bit, or the copy that a direct update wrote over is
+// torn.
 //
-// With PITSTOP_EMULATED_GPU_ALL in the environment all phases of all modes, and more calls of each
+// With PITSTOP_EMULATED_GPU_ALL in the environment, all phases of all modes, and more calls of each
 // function than its first.
 #include "tests/emulated_gpu/errors.h"
 #include "tests/emulated_gpu/faults.h"
@@ -31,9 +31,9 @@
 namespace pitstop::tp_worker {
 namespace {
 
-constexpr int kWhole = 0;       // every order was done
+constexpr int kWhole = 0;       // every order succeeded
 constexpr int kWrong = 1;       // an expectation failed
-constexpr int kRefused = 10;    // one was refused, and done when it was given again
+constexpr int kRefused = 10;    // one was refused, and succeeded when it was given again
 constexpr int kUnreached = 11;  // there was no such call
 constexpr int kEnded = 12;      // by the handler of CUDA's failures
 
@@ -46,7 +46,7 @@ void report(const std::string& line) {
 
 std::string phase_now;  // of this process's life
 
-// A rank's life, from its first update to a stage that is dropped.
+// A rank's life, from its first update to a dropped stage.
 class Life : public OneRankUpdaterTest {
   public:
     explicit Life(UpdateRoom room) : room_(room) {
@@ -101,7 +101,7 @@ class Life : public OneRankUpdaterTest {
         });
     }
 
-    // The scheduler has the KV cache lend its memory before such a stage.
+    // Before such a stage the scheduler has the KV cache lend its memory.
     void lend() {
         if (room_ != UpdateRoom::kLend) return;
         in("lend", [&] {
@@ -174,7 +174,7 @@ class Life : public OneRankUpdaterTest {
         return load_json("tests/data/golden/digests.json")["models"][model]["digest"];
     }
     void expect_generates_as(const std::string& model) {
-        constexpr std::size_t kNum = 2;  // each costs the GPU in software some time
+        constexpr std::size_t kNum = 2;  // each takes the GPU in software some time
         const Json entry =
             load_json("tests/data/models/reference.json")["models"][model]["greedy"][0];
         std::vector<TokenId> continuation = ids_of(entry["continuation"]);
@@ -221,7 +221,7 @@ class GpuFaults : public testing::TestWithParam<UpdateRoom> {
   protected:
     struct Child {
         Fault fault{};
-        std::string place{};  // of its machine and its report
+        std::string place{};  // the files of its machine and its report
         int process = -1;
     };
     Child start(Fault fault) {
@@ -239,7 +239,7 @@ class GpuFaults : public testing::TestWithParam<UpdateRoom> {
         child.process = emulator::start_part(std::string(name_of(GetParam())), environment);
         return child;
     }
-    // Its exit status, and the lines it reported.
+    // Its exit status, and the lines that it reported.
     static std::pair<int, std::vector<std::string>> wait(const Child& child) {
         const int status = emulator::wait_part(child.process);
         std::vector<std::string> lines;
@@ -250,7 +250,8 @@ class GpuFaults : public testing::TestWithParam<UpdateRoom> {
         return {status, lines};
     }
 
-    // Where the mode does what no other does; `staged` stands for what all do alike.
+    // Phases in which the mode differs from the others; `staged` stands for those that are equal in
+    // all.
     static bool is_always(const std::string& phase) {
         static const std::map<UpdateRoom, std::set<std::string>> phases{
             {UpdateRoom::kStaged, {"stage", "digest", "release", "resume"}},
@@ -259,7 +260,8 @@ class GpuFaults : public testing::TestWithParam<UpdateRoom> {
             {UpdateRoom::kDirect, {"stage"}}};
         return phases.at(GetParam()).contains(phase);
     }
-    // One for each function that a phase of this life calls; those that take memory find none, too.
+    // One for each function that a phase of this life calls; functions that take memory also fail
+    // by finding none.
     static std::vector<Fault> faults_in(const std::vector<std::string>& lines) {
         const bool is_all = std::getenv("PITSTOP_EMULATED_GPU_ALL") != nullptr;
         const std::set<std::string> takers{"cudaMalloc", "cudaMallocHost", "cuMemCreate"};
@@ -299,7 +301,7 @@ class GpuFaults : public testing::TestWithParam<UpdateRoom> {
             fault.error,
             all
         ));
-        // How often the GPU is asked whether it is done is the machine's matter.
+        // How often the GPU is polled depends on the machine.
         if (status == kUnreached && fault.number > 1) return;
         if (fault.error == "cudaErrorMemoryAllocation") {
             EXPECT_EQ(status, kRefused);
@@ -312,7 +314,7 @@ class GpuFaults : public testing::TestWithParam<UpdateRoom> {
         const std::string line = all.substr(ended);
         const bool is_driver = fault.function.starts_with("cuMem");
         EXPECT_NE(line.find(is_driver ? "CUDA_ERROR_UNKNOWN" : fault.error), std::string::npos);
-        // A launch is told by its kernel's name; and cudaMemset calls its asynchronous sister here.
+        // A launch is named by its kernel; and cudaMemset calls its asynchronous sister here.
         if (fault.function.starts_with("cu") && fault.function != "cudaLaunchKernelEx") {
             const std::string call = fault.function.substr(0, fault.function.find("Async"));
             EXPECT_NE(line.find(call), std::string::npos);

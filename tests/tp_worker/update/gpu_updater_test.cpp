@@ -1,5 +1,5 @@
-// Updates on a GPU, or, in the emulated preset, on the one in software: what a scheduler would
-// order, and what must come of it. The digests are the CPU's.
+// Updates on a GPU, or, in the emulated preset, on the one in software: a scheduler's orders, and
+// their results. The digests are the CPU's.
 #include "messages/version_digest.h"
 #include "tests/checkpoint/temp_dir.h"
 #include "tests/gpu_or_skip.h"
@@ -66,7 +66,7 @@ class GpuUpdater : public OneRankUpdaterTest {
         return load_json("tests/data/golden/digests.json")["models"][model]["digest"];
     }
     void expect_generates_as(const std::string& model) {
-        constexpr std::size_t kNum = 6;  // each costs the GPU in software some time
+        constexpr std::size_t kNum = 6;  // each takes the GPU in software some time
         const Json entry =
             load_json("tests/data/models/reference.json")["models"][model]["greedy"][0];
         std::vector<TokenId> continuation = ids_of(entry["continuation"]);
@@ -105,7 +105,7 @@ TEST_F(GpuUpdater, P1_P2_P10_ACommitSwapsAndARollbackSwapsBack) {
     expect_generates_as("stories");
 }
 
-// Whatever was enqueued before the stage, as a step that still runs would be.
+// Work enqueued before the stage, like that of a step that still runs.
 TEST_F(GpuUpdater, P2_AStageWritesAfterWhatReadsTheRetiredCopy) {
     digest_of(stage(from_disk(model_dir("bard"))));
     commit();
@@ -144,7 +144,7 @@ TEST_F(GpuUpdater, P1_P2_P10_AVersionThatIsStagedInHostMemoryIsUploadedByItsComm
         EXPECT_EQ(live_digest(), expected(model));
     }
     expect_generates_as("stories");
-    // What the exchanges left behind is no hindrance, and a stage that is dropped changes nothing.
+    // Leftovers of the exchanges are no hindrance, and a dropped stage changes nothing.
     EXPECT_EQ(digest_of(stage(from_disk(model_dir("bard")))), expected("bard"));
     drop();
     EXPECT_EQ(live_digest(), expected("stories"));

@@ -1,5 +1,5 @@
-// --keep-committed: what ranks write together is the checkpoint they were loaded from, and the
-// directory holds what was sealed whatever comes afterwards.
+// --keep-committed: the ranks together write the checkpoint that they were loaded from, and the
+// directory keeps the sealed files whatever comes afterwards.
 #include "base/isa.h"
 #include "kernels/thread_pool.h"
 #include "messages/codec.h"
@@ -46,8 +46,7 @@ std::vector<std::byte> bytes_of(
     return bytes;
 }
 
-// The tensor's numbers as bf16: one that is resident in fp32 is kept in fp32, whatever its
-// checkpoint has.
+// The tensor's numbers as bf16, or in fp32 if it is resident in fp32, whatever its checkpoint has.
 std::vector<std::byte> bf16_of(
     const checkpoint::Checkpoint& checkpoint, const checkpoint::StoredTensor& stored
 ) {
@@ -125,8 +124,8 @@ INSTANTIATE_TEST_SUITE_P(
     }
 );
 
-// Tensors of which a rank holds more than a piece: by rows, by columns, and in parts that each are
-// more than a piece (copies of KV heads).
+// Tensors of which a rank holds more than one piece: by rows, by columns, and in parts larger than
+// a piece (copies of KV heads).
 TEST(KeptWeights, PiecesOfLargeTensorsLieWhereTheyBelong) {
     constexpr int kTp = 2;
     ModelConfig config{.hidden = 6144, .ffn = 64, .num_layers = 1};
@@ -185,7 +184,7 @@ TEST(KeptWeights, PiecesOfLargeTensorsLieWhereTheyBelong) {
 
 class KeptDirectoryTest : public testing::Test {
   protected:
-    // What is there, by the digest's first letter, oldest first.
+    // The kept directories, by the digest's first letter, oldest first.
     [[nodiscard]] std::string there() const {
         std::vector<std::string> names;
         for (const auto& entry : fs::directory_iterator(place_.path()))
@@ -355,7 +354,7 @@ TEST_F(KeeperTest, WhatIsReadBackMustHaveTheDigestOfTheVersion) {
     EXPECT_EQ(sealed.verdict.code, std::nullopt) << sealed.verdict.message;
     EXPECT_TRUE(fs::exists(sealed.path + "/config.json"));
     EXPECT_EQ(carry_out(messages::KeepStep::kBegin).path, sealed.path) << "it is there already";
-    // Damaged since: it is written anew.
+    // Damaged since: written anew.
     fs::resize_file(sealed.path + "/model.safetensors", 100);
     EXPECT_EQ(carry_out(messages::KeepStep::kBegin).path, "");
     EXPECT_EQ(carry_out(messages::KeepStep::kWrite).verdict.code, std::nullopt);
@@ -370,7 +369,7 @@ TEST_F(KeeperTest, MemoryThatIsNeededIsNotRead) {
     order(messages::KeepStep::kWrite, nullptr);
     EXPECT_EQ(answer().verdict.code, ErrorCode::kAborted);
     {
-        // In the middle of the file: the memory is not there any more afterwards.
+        // In the middle of the file: the memory is released afterwards.
         order(messages::KeepStep::kWrite, &live());
         keeper_->let_go(live());
         ASSERT_TRUE(engine().weights()->release(WeightStore::Keep::kNo));

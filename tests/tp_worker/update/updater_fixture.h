@@ -1,4 +1,4 @@
-// A replica whose updates are ordered as a scheduler would, and what must come of them.
+// A replica whose updates are ordered as by a scheduler, and their expected results.
 #pragma once
 
 #include "messages/codec.h"
@@ -18,9 +18,8 @@
 
 namespace pitstop::tp_worker {
 
-// Orders, and waits for the next answer of this type: what else comes meanwhile (the vote of a
-// stage that was dropped since) is passed over. None: the order was refused, or nothing came in
-// time.
+// Orders, and waits for the next answer of this type. Other messages (such as the vote of a stage
+// that was dropped since) are skipped. None: the order was refused, or nothing came in time.
 std::optional<messages::Frames> ask(
     Updater& updater, const messages::Frames& order, std::string_view answer_type
 );
@@ -53,9 +52,9 @@ struct UpdateNumbers {
 // A replica of one rank, whose updates are ordered of that rank.
 class OneRankUpdaterTest : public testing::Test, protected UpdateNumbers {
   protected:
-    // With room for what these tests compute: prompts of a few tokens.
+    // With room for these tests' computations: prompts of a few tokens.
     static EngineOptions options_on(DeviceKind device);
-    // Whether a test on such a device can run; fails where a GPU is required and not there.
+    // Whether a test on such a device can run; fails if a GPU is required and missing.
     static bool has_device(DeviceKind device);
     void open(const EngineOptions& options);
     ~OneRankUpdaterTest() override;
@@ -89,7 +88,7 @@ class UpdaterTest : public testing::Test, protected UpdateNumbers {
         ASSERT_TRUE(now) << now.error().message;
         ASSERT_TRUE(now->empty()) << "answered at once, by " << now->front().type;
     }
-    // Rank 0's next answers of this type, of whatever else comes meanwhile.
+    // Rank 0's next answers of this type, skipping others.
     template <class Answer>
     std::vector<Answer> wait_for(std::size_t num) {
         std::vector<Answer> answers;
@@ -109,7 +108,7 @@ class UpdaterTest : public testing::Test, protected UpdateNumbers {
         const std::string& path, messages::UpdateMode mode = messages::UpdateMode::kStaged
     );
 
-    // Orders on every rank, and one answer of each.
+    // Orders on every rank; returns one answer of each.
     template <class Answer, class Order>
     std::vector<Answer> ask(const Order& order) {
         std::vector<Answer> answers;
@@ -131,10 +130,10 @@ class UpdaterTest : public testing::Test, protected UpdateNumbers {
     // Of the live weights, computed from memory.
     std::string live_digest();
 
-    // Whether the replica generates what the reference says `model` does.
+    // Whether the replica generates the reference's tokens for `model`.
     void expect_generates_as(const std::string& model);
 
-    // A vote of no from every rank, for this reason; the old version is there bit for bit.
+    // A vote of no from every rank, for this reason; the old version is unchanged, bit for bit.
     void expect_refused(const std::vector<messages::WorkerStaged>& votes, const std::string& why);
 
     Pace pace_{1.0};

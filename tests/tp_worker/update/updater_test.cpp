@@ -1,4 +1,4 @@
-// Updates on real engines: what a scheduler would order, and what must come of it.
+// Updates on real engines: a scheduler's orders, and their results.
 #include "tp_worker/update/updater.h"
 
 #include "tests/checkpoint/safetensors_file.h"
@@ -110,7 +110,7 @@ TEST_F(UpdaterTest, AStageIsTakenHoweverManyCallsWait) {
     EXPECT_EQ(digest_of_votes(stage(model_dir("bard"))), expected_["bard"]["digest"]);
 }
 
-// The memory that a read was ordered of may be a sender's, whose place the stage after next takes.
+// A read may be of a sender's memory, which the stage after next replaces.
 TEST_F(UpdaterTest, ReadsOrderedBeforeAStageSeeTheMemoryAsItWasThen) {
     open(1);
     stage(model_dir("bard"));

@@ -48,7 +48,7 @@ TEST(Encoding, ConvertsWhatArrivesToTheNearestBf16) {
             kBf16, each.dtype, each.stored.data(), num, reinterpret_cast<std::byte*>(encoded.data())
         );
         EXPECT_EQ(encoded, each.expected);
-        // The ops that fill a shard say the same, of a rectangle with strides.
+        // The ops that fill a shard give the same, for a rectangle with strides.
         std::vector<std::uint16_t> shard(each.expected.size() + 1, 0xaaaa);
         const std::array<kernels::ShardCopy, 1> copies{conversion_of(
             kBf16,
@@ -126,7 +126,7 @@ TEST(Encoding, AcceptsTheDtypesThatItNamesAndNoOther) {
     for (int i = 0; i <= static_cast<int>(checkpoint::StoredDtype::kC64); ++i) {
         const auto dtype = static_cast<checkpoint::StoredDtype>(i);
         const bool is_named = accepted_dtypes(kBf16).find(name_of(dtype)) != std::string_view::npos;
-        // "F16" is in "BF16": the names are compared where both say yes.
+        // "F16" is in "BF16": the names are compared if both accept.
         if (is_accepted(kBf16, dtype)) accepted.push_back(name_of(dtype));
         EXPECT_EQ(is_accepted(kBf16, dtype), is_named) << name_of(dtype);
     }

@@ -1,5 +1,5 @@
-// A stage in a GPU's memory of what lies in the host's or in files: large tensors, whose pieces
-// several threads send. The CPU's stage of the same bytes is the measure.
+// A stage in a GPU's memory from host memory or files: large tensors, whose pieces several threads
+// send. The CPU's stage of the same bytes is the reference.
 #include "base/isa.h"
 #include "tests/gpu_or_skip.h"
 #include "tp_worker/device/pinned_pieces.h"
@@ -33,7 +33,7 @@ std::vector<std::byte> random_bytes(std::int64_t num, unsigned seed) {
     return bytes;
 }
 
-// Rank 1 of 2: whole tensors, tensors cut by rows and by columns, in ranges that lie apart.
+// Rank 1 of 2: whole tensors, tensors cut by rows and by columns, in separate ranges.
 WeightLayout layout() {
     const RankOf rank{.rank = 1, .tp = 2};
     AxisShare apart;
@@ -62,7 +62,7 @@ class GpuStage : public testing::Test {
             sent_[tensor.name] = random_bytes(tensor.whole_bytes(), ++seed_);
     }
 
-    // What arrives of a tensor: its bytes in memory, or a way to read them, as a file's.
+    // A tensor's source: its bytes in memory, or a function that reads them, as for a file.
     enum class From : std::uint8_t { kMemory, kFile };
     [[nodiscard]] TensorBytes bytes_from(From from, const std::string& name) {
         const std::vector<std::byte>& all = sent_.at(name);
@@ -73,7 +73,7 @@ class GpuStage : public testing::Test {
                 const std::lock_guard lock(mutex_);
                 readers_.insert(std::this_thread::get_id());
             }
-            // Others come to it, too.
+            // Other data are written to it, too.
             std::this_thread::sleep_for(std::chrono::milliseconds(2));
             const auto from_byte = static_cast<std::size_t>(begin);
             if (name == failing_ && from_byte + out.size() > all.size() / 2)
@@ -216,7 +216,7 @@ TEST(GpuPieces, ThreadsSendAndFetchEveryByte) {
         }
     }
     { const PinnedPieces::Lease unused = (*pieces)->take(); }
-    for (int i = 0; i < 20; ++i) (void)(*pieces)->take();  // what is not sent goes back
+    for (int i = 0; i < 20; ++i) (void)(*pieces)->take();  // pieces that are not sent are returned
 }
 
 }  // namespace

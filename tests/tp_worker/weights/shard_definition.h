@@ -1,6 +1,6 @@
-// Which element of a whole tensor each element of a rank's shard is: the definition at the heads
-// of the blocks (tp_worker/blocks) said again, element by element and without rectangles, as what
-// tests compare with.
+// The element of the whole tensor at each place of a rank's shard: the definition at the heads of
+// the blocks (tp_worker/blocks), written again element by element and without rectangles, as the
+// tests' reference.
 #pragma once
 
 #include "tp_worker/blocks/vocabulary.h"
@@ -16,22 +16,22 @@ namespace pitstop::tp_worker {
 
 class ShardDefinition {
   public:
-    // `ffns` has the size of each rank's slice of the FFN: how even they are is the layout's
-    // choice, that they follow each other in the order of the ranks is the definition.
+    // `ffns`: the size of each rank's slice of the FFN. How even they are is the layout's choice;
+    // that they follow each other in the order of the ranks is the definition.
     ShardDefinition(const ModelConfig& config, std::int64_t rank, std::vector<std::int64_t> ffns)
         : config_(config),
           rank_(rank),
           tp_(static_cast<std::int64_t>(ffns.size())),
           ffns_(std::move(ffns)) {}
 
-    // The number in the whole tensor, row-major, of the shard's element (row, col). Nothing:
+    // The index in the whole tensor, row-major, of the shard's element (row, col). Nothing:
     // padding.
     [[nodiscard]] std::optional<std::int64_t> element(
         const WeightTensor& tensor, std::int64_t row, std::int64_t col
     ) const {
         const std::string_view name = tensor.name;
         const auto is = [&](std::string_view part) { return name.find(part) != name.npos; };
-        // A bias of a projection is split as the rows of its matrix; it is one row itself.
+        // A projection's bias is split like the rows of its matrix; it is one row itself.
         const bool is_bias = name.ends_with(".bias");
         std::int64_t& out = is_bias ? col : row;
         if (name == kEmbeddingName || name == kHeadName) {
@@ -61,7 +61,7 @@ class ShardDefinition {
         for (std::int64_t i = 0; i < rank_; ++i) begin += ffns_[static_cast<std::size_t>(i)];
         return begin;
     }
-    // The one that all query heads which read the local KV head need; -1: they need several.
+    // The KV head that all query heads which read the local one need; -1: they need several.
     [[nodiscard]] std::int64_t kv_head(std::int64_t local, const WeightTensor& tensor, bool is_bias)
         const {
         const std::int64_t num_local = (is_bias ? tensor.cols : tensor.rows) / config_.head_dim;

@@ -34,8 +34,9 @@ struct Split {
     }
 };
 
-// Models of every form that splits: KV heads that tp divides, that it does not, that are fewer than
-// the ranks; FFNs and vocabularies that it does not divide; with every bias and norm, or none.
+// Models of every form that splits: KV heads that tp divides, KV heads that it does not divide,
+// fewer KV heads than ranks; FFNs and vocabularies that it does not divide; with every bias and
+// norm, or none.
 Split random_split(std::mt19937& random) {
     const auto pick = [&](std::initializer_list<std::int64_t> values) {
         return values.begin()[random() % values.size()];
@@ -87,7 +88,7 @@ std::vector<std::int64_t> defined_shard(const ShardDefinition& definition, const
     return shard;
 }
 
-// Writes the numbers of the whole tensor's elements where the rectangle says that they go.
+// Writes the indices of the whole tensor's elements to their places in the shard, by the rectangle.
 void scatter(const ShardPart& part, std::vector<std::int64_t>& shard) {
     for (std::int64_t r = 0; r < part.rows; ++r) {
         for (std::int64_t c = 0; c < part.cols; ++c) {
@@ -123,7 +124,7 @@ TEST(ShardPart, PutsEveryElementWhereTheDefinitionHasIt) {
     });
 }
 
-// However the rows are cut into pieces, the pieces are the whole; of the shard each once.
+// However the rows are cut into pieces, the pieces cover the whole; of the shard each element once.
 TEST(ShardPart, CutIntoRowsIsTheSameElements) {
     for_each_tensor([](const WeightTensor& tensor, const auto& expected, std::mt19937& random) {
         std::vector<std::int64_t> by_shard_rows(expected.size(), kNone);
@@ -156,7 +157,7 @@ TEST(ShardPart, CutIntoRowsIsTheSameElements) {
     });
 }
 
-// The number of an element as bf16 bits: no two of a tensor are the same below 2^16 elements.
+// The number of an element as bf16 bits: distinct within a tensor of fewer than 2^16 elements.
 std::vector<bf16> numbered(const WeightTensor& tensor) {
     std::vector<bf16> whole;
     for (std::int64_t i = 0; i < tensor.whole_rows * tensor.whole_cols; ++i)
@@ -201,7 +202,7 @@ TEST(ShardPart, LoadingFillsTheShardThatIsDefined) {
     });
 }
 
-// What is read back says of each element which one of the whole tensor it is.
+// Each element that is read back names its place in the whole tensor.
 TEST(ShardPart, ReadingBackReturnsEveryElementUnderItsOwnPlace) {
     for_each_tensor([](const WeightTensor& tensor, const auto& expected, auto&) {
         WeightTensor at_start = tensor;

@@ -1,4 +1,4 @@
-// Slots of every shape and split, against what they say element by element.
+// Slots of every shape and split, against a definition element by element.
 #include "tp_worker/weights/slot.h"
 
 #include "messages/version_digest.h"
@@ -48,8 +48,8 @@ std::vector<float> shard_of(const WeightTensor& tensor) {
     return values;
 }
 
-// The slot's elements that a rank holds, in row-major order: those whose index along the dimension
-// that is split is in one of the ranges, in the ranges' order.
+// The slot's elements on a rank, in row-major order: those whose index along the split dimension is
+// in one of the ranges, in the ranges' order.
 std::vector<float> held(const WeightSlot& slot, const std::vector<std::int64_t>& indices) {
     std::vector<float> values;
     const std::vector<std::int64_t>& shape = slot.shape;
@@ -105,7 +105,7 @@ TEST(WeightSlot, HoldsItsPartOfEveryDimension) {
     }
 }
 
-// As where tp does not divide KV heads: ranges that lie apart, and copies on other ranks.
+// As when tp does not divide the KV heads: separate ranges, and copies on other ranks.
 TEST(WeightSlot, HoldsRangesThatLieApartInTheirOrder) {
     const AxisShare share{
         .ranges = {{.begin = 3, .num = 2, .index = 1}, {.begin = 0, .num = 1, .index = 0}},
@@ -121,7 +121,7 @@ TEST(WeightSlot, HoldsRangesThatLieApartInTheirOrder) {
     }
 }
 
-// Experts' matrices in one tensor: a digest of the version whatever the ranks' parts of each are.
+// Experts' matrices in one tensor: the version's digest is the same however ranks divide them.
 TEST(WeightSlot, OfThreeDimensionsHasOneDigestForAnyNumberOfRanks) {
     for (const std::size_t dim : {std::size_t{0}, std::size_t{1}, std::size_t{2}}) {
         SCOPED_TRACE(dim);
@@ -202,7 +202,7 @@ TEST(WeightSlot, ANameThatTwoHaveIsRefused) {
     EXPECT_NE(layout.error().message.find("'a'"), std::string::npos);
 }
 
-// Blocks know their weights by number, everybody else by name: neither order is the other's.
+// Blocks know their weights by number, all other code by name: neither order is the other's.
 TEST(BoundWeights, AreFoundByTheSlotThatWasDeclared) {
     WeightSlots slots;
     std::vector<WeightId> ids;

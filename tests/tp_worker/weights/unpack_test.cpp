@@ -24,7 +24,7 @@ Result<WeightLayout> layout_of_mixtral() {
     return layout_of(config, Rank{0}, 1);
 }
 
-// What transformers' own modules hold: all experts of a layer in a tensor, gate over up.
+// The form of transformers' own modules: all experts of a layer in a tensor, gate over up.
 TEST(PackedWeights, StandForTheWeightsThatTheyHold) {
     const Result<WeightLayout> layout = layout_of_mixtral();
     ASSERT_TRUE(layout.has_value());
@@ -55,7 +55,7 @@ TEST(PackedWeights, StandForTheWeightsThatTheyHold) {
     EXPECT_TRUE(unpacked(*layout, spec(one, {36, 40}), {}).empty());
 }
 
-// Each weight of a pack, whichever form the pack has, and whether it lies in memory or is read.
+// Each weight of a pack, in both forms, in memory or read from a file.
 TEST(PackedWeights, AreTheSameOfATransposedPack) {
     const Result<WeightLayout> layout = layout_of_mixtral();
     ASSERT_TRUE(layout.has_value());

@@ -125,7 +125,7 @@ TEST(WeightLayout, PlacesDoNotOverlap) {
     }
 }
 
-// Element by element: a shard holds what its definition says, and zeros as padding.
+// Element by element: a shard holds its definition's elements, and zeros as padding.
 TEST(WeightLayout, ShardsHoldTheirPartsOfTheCheckpoint) {
     for (const std::string& name : kModels) {
         const ModelConfig config = config_of(golden_dir(name));
@@ -387,7 +387,7 @@ TEST(WeightLayout, RefusesMoreGroupsThanExperts) {
     EXPECT_NE(refusal("mixtral", 64).find("experts for --ep 64"), std::string::npos);
 }
 
-// Bytes that are the same as other elements are other weights.
+// Equal bytes at other elements are other weights.
 TEST(WeightDigest, IsOfADtypeOnWhichRanksAgree) {
     messages::PartDigest part{.name = "w", .shape = {4}, .lane0 = 5, .lane1 = 6};
     const auto digest_of_both = [](const messages::PartDigest& a, const messages::PartDigest& b) {
