@@ -1,4 +1,4 @@
-"""Trees for tests. Each test that is given one sees that nothing of it is left."""
+"""Trees for tests. Each test that gets one checks that nothing of it is left."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ def reference():
 
 
 def pytest_terminal_summary(terminalreporter):
-    """What tests measured, for people to read: no limit is held to it here."""
+    """Numbers that tests measured, for people to read: no limit applies to them here."""
     lines = [
         line
         for reports in terminalreporter.stats.values()
@@ -36,13 +36,13 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture
 def tell(record_property):
-    """tell(line): shown at the end of the run."""
+    """tell(line): printed at the end of the run."""
     return lambda line: record_property("number", line)
 
 
 @pytest.fixture
 def mount_tmpfs(place):
-    """mount_tmpfs(megabytes): a small file system of the test's own; skips where none can be had."""
+    """mount_tmpfs(megabytes): a small file system of the test's own; skips if it cannot be mounted."""
     mounts = []
 
     def mount(megabytes, options=""):
@@ -83,7 +83,7 @@ def start_tree(place):
 
 @pytest.fixture(scope="module")
 def shared_tree(request):
-    """One tree for the tests of a module that only talk to it; flags from its TREE_FLAGS."""
+    """One tree for the tests of a module that only send to it; flags from its TREE_FLAGS."""
     with short_directory() as path, live_tree(path / "tree", *getattr(request.module, "TREE_FLAGS", ())) as tree:
         yield tree
 
@@ -97,7 +97,9 @@ def door(shared_tree):
 
 @pytest.fixture
 def admin(shared_tree):
-    """The admin door of the module's tree, which serves stories; afterwards nothing runs or is paused."""
+    """The admin door of the module's tree, which serves stories; afterwards no request runs and
+    nothing is paused.
+    """
     with shared_tree.door("admin") as admin:
         reply = admin.call("update_weights", update={"source": {"kind": "disk", "path": str(STORIES)}})
         assert reply["ok"], reply

@@ -1,8 +1,9 @@
 """A trainer with pitstop.Engine whose tensors are in the memory of a GPU in software, in a process of its own. Commands
 are lines of JSON on its input, answers lines on its output.
 
-There is no PyTorch with CUDA here: what stands in for it is the module `torch` below, as far as the engine looks at it.
-Its tensors' memory and copies are the GPU in software's, whose driver the client asks for handles.
+There is no PyTorch with CUDA here: the module `torch` below replaces the parts of it that the
+engine uses. Its tensors' memory and copies are the GPU in software's, whose driver the client asks
+for handles.
 """
 
 import json
@@ -21,7 +22,7 @@ SEGMENT_BYTES = 2 << 20
 
 
 class Trainer:
-    """The parent's end. `uuids`: of the GPUs that it sees, in their order."""
+    """The parent's end. `uuids`: of the GPUs that the child sees, in their order."""
 
     def __init__(self, build, run_dir, model, uuids):
         library = next(pathlib.Path(build).rglob("libpitstop_emulated_cuda.so"))
@@ -124,7 +125,7 @@ class HostTensor:
 
 
 class Gpus:
-    """All of them, and tensors in them."""
+    """All GPUs, and tensors in them."""
 
     def __init__(self, library):
         from cuda_sender import Cuda
@@ -132,7 +133,9 @@ class Gpus:
         self._cuda = Cuda(library)
 
     def synchronize(self, index):
-        """A copy from pageable memory returns once it is staged: what another process reads is there only after this."""
+        """A copy from pageable memory returns once it is staged: another process can read it only
+        after this.
+        """
         self._cuda.call("cudaSetDevice", index)
         self._cuda.call("cudaDeviceSynchronize")
 
@@ -144,7 +147,7 @@ class Gpus:
         return data.raw
 
     def write(self, index, address, data):
-        """In GPU `index`'s stream, as PyTorch's copies between GPUs: a wait for that GPU waits for it."""
+        """In GPU `index`'s stream, like PyTorch's copies between GPUs: a wait for that GPU waits for it."""
         import ctypes
 
         self._cuda.call("cudaSetDevice", index)

@@ -1,8 +1,10 @@
-"""A trainer on the GPU in software: a process of its own with a model's tensors in device memory, which it hands out as
-PyTorch does, by CUDA IPC handles in pickles. Commands are lines of JSON on its input, answers lines on its output.
+"""A trainer on the GPU in software: a process of its own with a model's tensors in device memory,
+which it shares as PyTorch does, by CUDA IPC handles in pickles. Commands are lines of JSON on its
+input, answers lines on its output.
 
-What torch would do is done by hand, so that neither torch nor a GPU is needed: the tuple of reduce_tensor, the file of
-reference counters, the event. Source: torch/multiprocessing/reductions.py; torch/csrc/StorageSharing.cpp."""
+torch's work is done by hand, so that neither torch nor a GPU is needed: the tuple of reduce_tensor,
+the file of reference counters, the event. Source: torch/multiprocessing/reductions.py;
+torch/csrc/StorageSharing.cpp."""
 
 import base64
 import ctypes
@@ -73,7 +75,7 @@ class Sender:
 
 
 def torch_names():
-    """Classes and functions that pickle as torch's and SGLang's do."""
+    """Classes and functions that pickle like torch's and SGLang's."""
 
     def module(name):
         return sys.modules.setdefault(name, types.ModuleType(name))
@@ -143,7 +145,7 @@ class Cuda:
     def allocate_segment(self, data):
         """An expandable segment: chunks that are mapped one after another, and a descriptor of each."""
 
-        class Properties(ctypes.Structure):  # CUmemAllocationProp, as far as the GPU in software has it
+        class Properties(ctypes.Structure):  # CUmemAllocationProp, the part that the GPU in software has
             _fields_ = [(name, ctypes.c_int) for name in ("type", "handle_types", "location_type", "location")]
 
         num = -(-len(data) // CHUNK_BYTES)
@@ -216,8 +218,10 @@ class Shared:
         self.num_lent = 0
 
     def expand(self, version=3, pid=None, chunk_bytes=CHUNK_BYTES, kind=POSIX_FD, only=None):
-        """From now on the model lies in an expandable segment, whose handle this is. Source:
-        c10/cuda/CUDACachingAllocator.cpp, ExpandableSegment::share; `only`: so many chunks of it."""
+        """Moves the model to an expandable segment; returns its handle. Source:
+        c10/cuda/CUDACachingAllocator.cpp, ExpandableSegment::share; `only`: this many chunks of
+        it.
+        """
         if self.fds is None:
             self.pointer, self.fds = self.cuda.allocate_segment(self.packed)
             self.event = self.cuda.event()  # behind the bytes
@@ -241,7 +245,7 @@ class Shared:
         return list(struct.unpack_from(f"<{self.num_lent}q", data))
 
     def arguments(self, offset, num_bytes, shape=None, device=0, **lie):
-        """rebuild_cuda_tensor's; a shape makes it bfloat16, none a flat uint8."""
+        """The arguments of rebuild_cuda_tensor; with a shape bfloat16, without one a flat uint8."""
         names = self.names
         extents = tuple(shape) if shape is not None else (num_bytes,)
         stride, strides = 1, []
@@ -278,7 +282,7 @@ class Shared:
         return Reduced()
 
     def transpose(self, name):
-        """From now on the matrix lies in memory the other way round, and is seen through a transposed view."""
+        """Stores the matrix in memory the other way round, seen through a transposed view."""
         at, size, (rows, columns) = self.places[name]
         elements = memoryview(self.packed[at : at + size]).cast("H")
         turned = b"".join(elements[column::columns].tobytes() for column in range(columns))
@@ -289,7 +293,7 @@ class Shared:
         return [1, rows]
 
     def share(self, only=None, flattened=False, device=0, about=None, **lie):
-        """`about`: the one tensor that the lie is about; else all."""
+        """`about`: the one tensor whose handle is false; otherwise all are."""
         if "handle" in lie:
             lie["handle"] = b"\x02c" + bytes.fromhex(lie["handle"])
         places = {n: p for n, p in self.places.items() if only is None or n in only}
@@ -312,14 +316,14 @@ class Shared:
         return [{"name": n, "dtype": "BF16", "shape": shape} for n, (_, _, shape) in self.places.items()]
 
     def handles_by_device(self, uuid):
-        """vLLM's payload: per tensor what reduce_tensor makes, by the device that it is for."""
+        """vLLM's payload: per tensor the result of reduce_tensor, by the device that it is for."""
         handles = [
             {uuid: (self.names.rebuild, self.arguments(at, size, shape))} for at, size, shape in self.places.values()
         ]
         return pickle.dumps(handles, protocol=4)
 
     def serve(self, endpoint, num_buckets=3, die_before=None, **lie):
-        """checkpoint-engine's conversation over one update; returns what the worker answered."""
+        """checkpoint-engine's conversation over one update; returns the worker's answers."""
         import zmq
 
         socket = zmq.Context().socket(zmq.REQ)
@@ -358,7 +362,7 @@ def main():
             answer = {"payload": base64.b64encode(shared.handles_by_device(**command)).decode()}
         elif do == "serve":
             answer = {"answers": shared.serve(**command)}
-        elif do == "take":  # what is left of the GPU's memory
+        elif do == "take":  # the free memory of the GPU
             answer = {"bytes": shared.cuda.take_all()}
         elif do == "give":  # that again
             shared.cuda.give_all()
@@ -368,7 +372,7 @@ def main():
         elif do == "expand":
             shared.expand(**command)
             answer = {"chunks": len(shared.fds)}
-        elif do == "close":  # the descriptors: what is mapped by others stays
+        elif do == "close":  # the descriptors: memory that others map stays
             for fd in shared.fds:
                 os.close(fd)
             answer = {}

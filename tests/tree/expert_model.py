@@ -1,5 +1,6 @@
-"""A model of experts made of a bundled dense one: each expert has its MLP with noise of its own (sparse upcycling,
-arXiv:2212.05055), so that the text stays one, and every expert counts."""
+"""A model with experts made from a bundled dense one: each expert has its MLP with noise of its own
+(sparse upcycling, arXiv:2212.05055), so that the text makes sense, and every expert counts.
+"""
 
 import json
 import shutil
@@ -40,7 +41,7 @@ def upcycled(seed=1):
     return tensors
 
 
-# The names and counts of Qwen3-30B-A3B, and a narrow everything else.
+# The names and counts of Qwen3-30B-A3B; everything else is narrow.
 REAL = {"num_hidden_layers": 48, "num_experts": 128, "num_experts_per_tok": 8}
 NARROW = {"hidden_size": 32, "moe_intermediate_size": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
 NUM_REAL_TENSORS = 18_867

@@ -1,4 +1,6 @@
-"""What tests of trees on the GPU in software share (tests/emulated_gpu): the build, the flags, the machine."""
+"""Shared by tests of trees on the GPU in software (tests/emulated_gpu): the build, the flags, the
+machine.
+"""
 
 import os
 import pathlib
@@ -17,7 +19,7 @@ CUDA = ("--device", "cuda", "--max-total-tokens", 2048, "--tuning-dir", "none")
 
 
 def machine(monkeypatch, place):
-    """machine(**settings): the machine that trees are on from here on (tests/emulated_gpu/settings.h)."""
+    """machine(**settings): the machine of trees from here on (tests/emulated_gpu/settings.h)."""
 
     def set_up(**settings):
         for name, value in settings.items():
@@ -30,13 +32,13 @@ def machine(monkeypatch, place):
 
 @pytest.fixture
 def gpu(monkeypatch, place):
-    """gpu(**settings): the machine that trees of the test are on."""
+    """gpu(**settings): the machine of the test's trees."""
     return machine(monkeypatch, place)
 
 
 @pytest.fixture(scope="module")
 def shared_tree(request):
-    """One tree on a GPU for the tests of a module that only talk to it; it may ask for flags."""
+    """One tree on a GPU for the tests of a module that only send to it; it may ask for flags."""
     with short_directory() as path, pytest.MonkeyPatch.context() as monkeypatch:
         machine(monkeypatch, path)
         with live_tree(path / "tree", *CUDA, *getattr(request.module, "GPU_TREE_FLAGS", ())) as tree:

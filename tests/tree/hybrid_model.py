@@ -1,4 +1,6 @@
-"""Random hybrid models: gated delta nets in most layers, gated attention in the others. They talk nonsense, each its own."""
+"""Random hybrid models: gated delta nets in most layers, gated attention in the others. Their
+output is nonsense, different for each.
+"""
 
 import json
 import shutil
@@ -57,7 +59,9 @@ def tensors(seed=1):
 
 
 def as_published(made):
-    """The same tensors by the names of a model with vision, and some of its own and of MTP."""
+    """The same tensors by the names of a model with vision, together with some of its vision
+    tensors and of MTP.
+    """
     named = {name.replace("model.", "model.language_model.", 1): array for name, array in made.items()}
     named["model.visual.patch_embed.proj.weight"] = rounded(numpy.zeros((4, 4)))
     named["mtp.norm.weight"] = rounded(numpy.zeros(HIDDEN))

@@ -1,5 +1,7 @@
-"""Adapters (LoRA) for tests, as PEFT writes them. Some can be merged exactly: each module has a few single elements
-changed by numbers that leave them bf16, so that the model with the adapter is another checkpoint."""
+"""Adapters (LoRA) for tests, written as PEFT writes them. Some can be merged exactly: in each
+module they change a few single elements by numbers that leave them bf16, so that the model with the
+adapter is another checkpoint.
+"""
 
 import json
 import shutil
@@ -22,7 +24,9 @@ def config_of(**more):
 
 
 def exact_adapter(seed, size=0.5, base=None, modules=MODULES):
-    """({name: float32}, {name: bf16 bits} of the model that the adapter makes). `base`: its tensors; None: stories."""
+    """({name: float32}, {name: bf16 bits} of the model that the adapter makes). `base`: its
+    tensors; None: stories.
+    """
     random = numpy.random.default_rng(seed)
     whole, adapter = dict(read_tensors() if base is None else base), {}
     num_layers = 1 + max(int(name.split(".")[2]) for name in whole if name.startswith("model.layers."))

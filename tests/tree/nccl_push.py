@@ -1,7 +1,8 @@
-"""A trainer that broadcasts a model to a tree by pitstop.nccl_broadcast, in a process of its own on a GPU that it is given.
-It is told by one line of JSON what to do, and says in one what came of it.
+"""A trainer that broadcasts a model to a tree by pitstop.nccl_broadcast, in a process of its own on
+a given GPU. One line of JSON tells it what to do, and it answers with one.
 
-Neither torch nor a GPU is needed: CUDA's runtime and NCCL are the emulated libraries, by the names that the real ones have.
+Neither torch nor a GPU is needed: CUDA's runtime and NCCL are the emulated libraries, under the
+names of the real ones.
 """
 
 import json
@@ -40,7 +41,7 @@ def push(build, place, **order):
 
 
 class OnGpu:
-    """A copy of an array on a GPU, as CuPy would show it."""
+    """A copy of an array on a GPU, as CuPy would present it."""
 
     def __init__(self, cuda, device, array):
         cuda.enter(device)

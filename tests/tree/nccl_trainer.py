@@ -51,7 +51,7 @@ class Id(ctypes.Structure):
 
 
 class Store(socketserver.ThreadingTCPServer):
-    """torch's TCPStore, as far as a foreign member of a group asks."""
+    """torch's TCPStore, the part that a foreign member of a group uses."""
 
     daemon_threads = True
 
@@ -110,7 +110,7 @@ class Dialogue(socketserver.StreamRequestHandler):
 
 
 def pickled(unique_id):
-    """The id as vLLM's StatelessProcessGroup puts it into the store."""
+    """The id in the form in which vLLM's StatelessProcessGroup stores it."""
     name = "vllm.distributed.device_communicators.pynccl_wrapper"
     parts = name.split(".")
     for i in range(1, len(parts) + 1):
@@ -139,7 +139,7 @@ class Rank0:
             raise RuntimeError(f"{name}: {error}")
 
     def counted_in(self, world_size):
-        """What TCPStore's constructor waits for; the trainer itself is one."""
+        """The wait in TCPStore's constructor; the trainer itself counts as one."""
         self.store.wait(b"init/", lambda count: int(count) >= world_size - 1)
         return {}
 
@@ -149,7 +149,7 @@ class Rank0:
         return {"id": bytes(self.id).hex()}
 
     def publish(self, group=None):
-        """As torch does before its first collective; without a group as vLLM does at once."""
+        """As torch does before its first collective; without a group at once, as vLLM does."""
         if group is None:
             self.store.put(b"/broadcast_from/0/0", pickled(bytes(self.id)))
         else:
@@ -183,7 +183,7 @@ class Rank0:
             yield data[begin:end]
 
     def broadcast(self, names, packs=None, die_before=None):
-        """One of each tensor; or in packs, which end after so many tensors each."""
+        """One broadcast per tensor; or packs, which end after this many tensors each."""
         tensors = list(self.tensors(names))
         if packs is None:
             pieces = [(tensor, BFLOAT16, len(tensor) // 2) for tensor in tensors]
@@ -197,7 +197,7 @@ class Rank0:
         return {"num_broadcasts": self.num_broadcasts}
 
     def broadcast_bytes(self, parts):
-        """[[hex, type], ...]; 4 and 2 bytes an element."""
+        """[[hex, type], ...]; 4 or 2 bytes per element."""
         for text, type in parts:
             data = bytes.fromhex(text)
             self.send(data, type, len(data) // (4 if type == INT32 else 2))

@@ -18,7 +18,7 @@ import fleet_network  # noqa: E402  (after the path)
 
 
 def free_port():
-    """That nobody listened at a moment ago: the head's door is a port that all machines are told."""
+    """A port at which nothing listened a moment ago: the head's door has one that all machines are told."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
@@ -34,7 +34,7 @@ def make_keys(place, *names):
 
 
 class Node:
-    """The launcher of a machine that is not the head. Owns: it and, through it, its workers."""
+    """The launcher of a machine that is not the head. Owns: the launcher and, through it, its workers."""
 
     def __init__(self, run_dir, *flags, prefix=(), settings=None):
         self.run_dir = pathlib.Path(run_dir)
@@ -101,7 +101,7 @@ class Spanning:
 
 
 def drop_link(name):
-    """That machine reaches nobody any more, and nobody it; neither is told."""
+    """Cuts that machine off from all others; neither side is told."""
     fleet_network.ip("-n", name, "link", "set", "eth0", "down")
 
 
@@ -126,7 +126,7 @@ def start_spanning(start_tree, place):
 
 @pytest.fixture(scope="session")
 def namespaces():
-    """Skips where none can be made. Once: what fails after that is a failure."""
+    """Skips if none can be made. Checked once: a later failure is an error."""
     if shutil.which("ip") is None or os.geteuid() != 0:
         pytest.skip("no network namespaces can be made here (root, iproute2)")
     try:

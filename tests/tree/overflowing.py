@@ -74,7 +74,7 @@ def huge_row(tensors):
 
 
 class Model:
-    """Versions of the model in a directory: the healthy one is there to be served first."""
+    """Versions of the model in a directory: the healthy one is the first to be served."""
 
     def __init__(self, directory):
         self.directory = pathlib.Path(directory)
@@ -86,7 +86,7 @@ class Model:
         write_model(self.healthy, read_tensors())
 
     def update(self, admin, *changes):
-        """The healthy model with changes serves; returns its epoch."""
+        """Serves the healthy model with changes; returns its epoch."""
         tensors = read_tensors()
         for change in changes:
             change(tensors)

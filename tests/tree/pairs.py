@@ -1,4 +1,4 @@
-"""The pairs of models that suites run on: each of one shape, so that one can take the other's place.
+"""The pairs of models that suites run on: both of one shape, so that one can replace the other.
 
 A module that imports `pair` and `shared_tree` runs once per pair."""
 

@@ -10,7 +10,9 @@ import pytest
 
 @contextlib.contextmanager
 def short_directory():
-    """A private one that is gone with its use, with a short name: a unix socket's path has room for some hundred bytes."""
+    """A private directory that is removed after use, with a short name: a unix socket's path has
+    room for some hundred bytes.
+    """
     path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
     try:
         yield path
@@ -20,6 +22,6 @@ def short_directory():
 
 @pytest.fixture
 def place():
-    """A short directory for what a test starts itself."""
+    """A short directory for trees that a test starts itself."""
     with short_directory() as path:
         yield path

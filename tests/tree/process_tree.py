@@ -1,4 +1,6 @@
-"""A tree under test: started with launch/pitstop, looked at, stopped, and seen to leave nothing."""
+"""A tree under test: started with launch/pitstop, inspected, stopped, and checked to leave
+nothing.
+"""
 
 import atexit
 import contextlib
@@ -22,19 +24,19 @@ PR_SET_PDEATHSIG = 1
 LAUNCHER = ROOT / "launch" / "pitstop"
 
 
-HOME = "PITSTOP_TEST_HOME"  # where a test may have its trees entered, in place of this process's own
+HOME = "PITSTOP_TEST_HOME"  # where a test may have its trees registered, instead of this process's own place
 
 
 @functools.lru_cache(maxsize=None)
 def _home(pid):
-    """Where plain commands look for this process's trees; removed with it."""
+    """The place where plain commands look for this process's trees; removed with it."""
     path = tempfile.mkdtemp(prefix="pitstop-test-home-", dir="/tmp")
     atexit.register(lambda: os.getpid() == pid and shutil.rmtree(path, ignore_errors=True))
     return path
 
 
 def environment():
-    """Of every program under test: the build that is tested, and no tree of others in sight."""
+    """For every program under test: the build under test, and no other trees in sight."""
     return {
         **os.environ,
         "PITSTOP_BUILD": os.environ.get("PITSTOP_BUILD", str(ROOT / "build/cpu")),
@@ -48,7 +50,7 @@ def end_with_parent():
 
 
 def is_alive(pid):
-    """It runs. A zombie does not: it has ended, and waits for a parent that looks."""
+    """Whether the process runs. A zombie does not: it has ended, and waits for its parent."""
     try:
         stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -64,7 +66,7 @@ def wait_until(condition, what, timeout_s=DEADLINE_S):
 
 
 def run(*arguments, timeout_s=DEADLINE_S, **options):
-    """launch/pitstop with these arguments, to its end."""
+    """Runs launch/pitstop with these arguments, to its end."""
     return subprocess.run(
         [LAUNCHER, *map(str, arguments)],
         capture_output=True,
@@ -81,7 +83,7 @@ class ProcessTree:
     def __init__(self, run_dir, *flags, descriptors=None, prefix=()):
         self.run_dir = pathlib.Path(run_dir)
         self._log = open(f"{run_dir}.log", "w+")
-        no_http = [] if "--port" in flags else ["--no-http"]  # tests of HTTP name their port
+        no_http = [] if "--port" in flags else ["--no-http"]  # tests of HTTP choose their port
         begin = time.monotonic()
         self.launcher = subprocess.Popen(
             [*prefix, LAUNCHER, "serve", "--run-dir", str(run_dir), *no_http, *map(str, flags)],
@@ -103,21 +105,21 @@ class ProcessTree:
 
     @staticmethod
     def _prepare(descriptors):
-        """In the launcher, before it is one. `descriptors`: the soft limit and the hard one."""
+        """Runs in the launcher's process before exec. `descriptors`: the soft limit and the hard one."""
         end_with_parent()
-        # What nohup, or a shell in the background, ignores would be the launcher's to ignore, too.
+        # The launcher would inherit signals that nohup, or a background shell, ignores.
         for number in (signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signal.SIG_DFL)
         if descriptors is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
 
     def log(self):
-        """What launcher and processes wrote to standard error."""
+        """The standard error of launcher and processes."""
         self._log.flush()
         return pathlib.Path(self._log.name).read_text()
 
     def door(self, name="data", **options):
-        """Closed with the tree."""
+        """A connection that is closed with the tree."""
         self.doors.append(Door(self.run_dir, name, **options))
         return self.doors[-1]
 
@@ -130,14 +132,15 @@ class ProcessTree:
         os.kill(pid, number)
 
     def wait_stopped(self, name):
-        """Until SIGSTOP has taken hold of that process: a SIGCONT before that is lost."""
+        """Waits until SIGSTOP has stopped that process: an earlier SIGCONT is lost."""
         (pid,) = [p["pid"] for p in self.processes if p["name"] == name]
         stat = pathlib.Path(f"/proc/{pid}/stat")
         wait_until(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T", f"{name} to stand still")
 
     def go_away(self):
-        """Every process dies, and the launcher stands still: the gap of a restart, for as long as
-        the test likes."""
+        """Kills every process while the launcher is stopped: the gap of a restart, for as long as
+        the test likes.
+        """
         self.launcher.send_signal(signal.SIGSTOP)
         for pid in self.pids():
             os.kill(pid, signal.SIGKILL)
@@ -149,7 +152,7 @@ class ProcessTree:
         self.processes = json.loads((self.run_dir / "tree.json").read_text())["processes"]
 
     def memory_mib(self):
-        """The most that each kind of process has held so far, summed over its processes."""
+        """The peak of each kind of process so far, summed over its processes."""
         peak = {}
         for process in self.processes:
             text = pathlib.Path(f"/proc/{process['pid']}/status").read_text()
@@ -162,7 +165,7 @@ class ProcessTree:
         return self.launcher.wait(timeout_s)
 
     def check_gone(self, is_killed=False):
-        """Nothing is left: no process, no file (unless the launcher itself was killed)."""
+        """Checks that nothing is left: no process, no file (unless the launcher itself was killed)."""
         for door in self.doors:
             door.close()
         self.launcher.stdout.close()
@@ -181,10 +184,10 @@ class ProcessTree:
         assert code == 0, f"exit {code}: {self.log()}"
 
     def abandon(self):
-        """After a failed test: nothing may be left to disturb the next one."""
+        """After a failed test: ends what could disturb the next one."""
         if self.launcher.poll() is None:
             self.launcher.terminate()
-            self.launcher.send_signal(signal.SIGCONT)  # it may stand still
+            self.launcher.send_signal(signal.SIGCONT)  # it may be stopped
             try:
                 self.launcher.wait(20)
             except subprocess.TimeoutExpired:
@@ -194,7 +197,7 @@ class ProcessTree:
 
 @contextlib.contextmanager
 def live_tree(run_dir, *flags):
-    """A tree that is stopped after its use, and seen to leave nothing; after an error it is ended."""
+    """A tree that is stopped after its use, and checked to leave nothing; after an error it is ended."""
     tree = ProcessTree(run_dir, *flags)
     try:
         yield tree

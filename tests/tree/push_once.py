@@ -5,7 +5,7 @@
 KIND: push (NumPy), adopted (the C++ command), session, broadcast, sparse, and with PyTorch:
 checkpoint_engine, handles.
 
-Exit code 0: the tree said that the new version is in effect.
+Exit code 0: the tree answered that the new version is in effect.
 """
 
 import json
@@ -94,8 +94,9 @@ def broadcast(client, tensors):
 
 
 def sparse(client, tensors):
-    """Every element of a few tensors as an update of it, on top of the version that serves; the
-    rest in the same session, whole."""
+    """Sends every element of a few tensors as a sparse update, on top of the version that serves;
+    the rest in the same session, whole.
+    """
     base = client.weight_digests()["digest"]
     number = client.begin_update(idle_timeout=5, partial=True, base_digest=base)["session"]
     whole = {n: a for n, a in tensors.items() if "norm" not in n}

@@ -1,4 +1,5 @@
-"""A directory whose files come slowly: a file system of a few calls (FUSE, spoken over /dev/fuse).
+"""A directory whose files are read slowly: a file system of a few calls (FUSE, spoken over
+/dev/fuse).
 
     with SlowFiles(directory, mounted_at, seconds_per_read=0.02): ...
 
@@ -84,7 +85,7 @@ class SlowFiles:
             code, body = (-answer, b"") if isinstance(answer, int) else (0, answer)
             try:
                 os.write(self.fd, struct.pack("<IiQ", 16 + len(body), code, unique) + body)
-            except OSError:  # who asked has gone
+            except OSError:  # the reader has gone
                 continue
 
     def answer(self, operation, node, body):

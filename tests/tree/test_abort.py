@@ -1,11 +1,11 @@
-"""cancel ends the requests it names, wherever they are, and no other."""
+"""cancel ends the requests that it names, in any state, and no other."""
 
 import pytest
 
 from wire import Refused
 
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
-LONG = 900  # tokens: a client that is kept waiting by a busy machine still comes in time
+LONG = 900  # tokens: a client that waits on a busy machine still cancels in time
 TREE_FLAGS = ("--max-running-requests", 2, "--chunked-prefill-size", 32)
 
 
@@ -82,7 +82,7 @@ def test_a_cancel_right_behind_its_request_always_finds_it(door):
 
 def test_an_abort_finds_every_request_that_came_before_an_answered_hello(shared_tree, door):
     with shared_tree.door("admin") as admin:
-        assert admin.call("pause_generation", mode="in_place")["ok"]  # else one may be over before
+        assert admin.call("pause_generation", mode="in_place")["ok"]  # otherwise one may end before
         try:
             for _ in range(30):
                 rid = door.start("Once", max_new_tokens=LONG, **GREEDY)

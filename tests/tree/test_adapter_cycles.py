@@ -1,4 +1,5 @@
-"""Many loads and unloads under load: each answer is of the version that it names, and no memory stays behind.
+"""Many loads and unloads under load: each answer is of the version that it names, and no memory is
+left behind.
 
 At night: PITSTOP_ADAPTER_CYCLES=1000.
 """
@@ -32,7 +33,7 @@ NUM_TOKENS = 12
 
 
 def padded(adapter):
-    """The same adapter with a higher rank, so that one that is left behind is seen: rows of zeros."""
+    """The same adapter with a higher rank (rows of zeros), so that a leaked one is noticed."""
     wide = {}
     for name, tensor in adapter.items():
         axis = 0 if ".lora_A." in name else 1
@@ -67,7 +68,7 @@ def generate(client, adapter):
 
 
 class Asking(threading.Thread):
-    """Asks for one of the loaded names after the other; each answer must be of the content that its digest names."""
+    """Asks for the loaded names one after another; each answer must fit the content that its digest names."""
 
     def __init__(self, run_dir, loaded, expected):
         super().__init__(daemon=True)

@@ -1,4 +1,6 @@
-"""Adapters on trees whose processes die or stand still amid a load, from every kind of source, and by the command."""
+"""Adapters on trees whose processes die or stop during a load, from every kind of source, and by
+the command.
+"""
 
 import json
 import os
@@ -24,7 +26,7 @@ PROMPT = "Once upon a time there was a little girl who lived in a house near the
 
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory):
-    """Two directories, of adapters that tell other stories."""
+    """Two directories, of adapters with different stories."""
     place = tmp_path_factory.mktemp("adapters")
     return [write_adapter(place / str(seed), exact_adapter(seed)[0]) for seed in (1, 2)]
 
@@ -44,7 +46,7 @@ def tokens_with(tree, adapter="policy"):
 
 
 def begin_load(tree, directory, timeout_ms=60_000):
-    """Sends a load and waits until the worker stands at the phase."""
+    """Sends a load and waits until the worker has stopped at the phase."""
     admin = tree.door("admin")
     admin.send("update_weights", call=1, timeout_ms=timeout_ms, update=spec_of(directory))
     tree.wait_stopped("tp_worker[0.1]")
@@ -154,7 +156,7 @@ def test_an_adapter_half_sent_is_never_loaded(shared_tree):
 
 
 def test_a_file_that_changes_after_the_load_changes_nothing(shared_tree, adapters, tmp_path):
-    """What is resident is the version: the path is not read again."""
+    """Resident adapters are the version: the path is not read again."""
     admin = shared_tree.door("admin")
     copy = write_adapter(tmp_path / "a", exact_adapter(1)[0])
     first = load(admin, copy)
@@ -201,7 +203,7 @@ def refusal(tree, adapter):
 
 
 def test_P2_a_restart_names_the_adapters_that_it_has_lost(start_tree, adapters):
-    """Nothing else answers in their place, restart after restart, until they are loaded again."""
+    """No other adapter answers in their place, restart after restart, until they are loaded again."""
     tree = start_tree("--restart", "--dp", 2)
     admin = tree.door("admin")
     for name in ("a", "b", "gone"):

@@ -1,4 +1,4 @@
-"""Input that is wrong is answered with a typed error; everything else goes on undisturbed."""
+"""Invalid input is answered with a typed error; everything else goes on undisturbed."""
 
 import random
 import socket
@@ -14,7 +14,7 @@ GREEDY = {"temperature": 0.0, "ignore_eos": True}
 
 @pytest.fixture
 def witness(shared_tree):
-    """A request that runs before, during and after what the test does, and must not notice."""
+    """A request that runs before, during and after the test's input, which must not disturb it."""
     with shared_tree.door() as door:
         expected = door.generate("Once upon a time", max_new_tokens=400, **GREEDY)
         rid = door.start("Once upon a time", max_new_tokens=400, **GREEDY)
@@ -24,7 +24,7 @@ def witness(shared_tree):
 
 
 def refusal(door, **fields):
-    """The error that a generate with these fields gets; its rid is named."""
+    """The error for a generate with these fields; it must name the rid."""
     door.send("generate", rid="bad", **fields)
     with pytest.raises(Refused) as refused:
         door.step()
@@ -93,7 +93,7 @@ def test_text_that_is_not_utf8(door, witness):
 
 def test_a_duplicate_request_id(shared_tree, door):
     with shared_tree.door("admin") as admin:
-        assert admin.call("pause_generation", mode="in_place")["ok"]  # else the first may be over before
+        assert admin.call("pause_generation", mode="in_place")["ok"]  # otherwise the first may end before
         rid = door.start("Once", rid="twice", max_new_tokens=300, **GREEDY)
         door.send("generate", rid="twice", text="again")
         with pytest.raises(Refused) as refused:
@@ -101,7 +101,7 @@ def test_a_duplicate_request_id(shared_tree, door):
         assert admin.call("continue_generation")["ok"]
     assert refused.value.code == "already_exists"
     assert refused.value.rid == "twice"
-    # The first goes on; its id still leads to it.
+    # The first goes on; its id still belongs to it.
     assert len(door.finish([rid])[0].tokens) == 300
 
 
@@ -201,7 +201,7 @@ def sockets(tree):
 
 
 def test_random_messages_on_every_socket(start_tree):
-    """As ZeroMQ messages, into the inner sockets too, which trust more than the doors do."""
+    """As ZeroMQ messages, also into the inner sockets, which trust more than the doors do."""
     tree = start_tree("--dp", 2)
     watcher = tree.door()
     expected = watcher.generate("Once upon a time", max_new_tokens=100, **GREEDY).tokens
@@ -220,13 +220,13 @@ def test_random_messages_on_every_socket(start_tree):
                     try:
                         intruder.send_multipart(frames[draw.randint(0, 1) :], zmq.NOBLOCK)
                     except zmq.Again:
-                        break  # the peer does not take this kind of socket
+                        break  # the peer does not accept this kind of socket
         assert watcher.generate("Once upon a time", max_new_tokens=100, **GREEDY).tokens == expected
     assert tree.launcher.poll() is None
 
 
 def test_random_bytes_on_every_socket(start_tree):
-    """Below ZeroMQ: bytes into the unix socket, and connections that say nothing."""
+    """Below ZeroMQ: bytes into the unix socket, and connections that send nothing."""
     tree = start_tree()
     watcher = tree.door()
     expected = watcher.generate("Once upon a time", max_new_tokens=100, **GREEDY).tokens
@@ -242,7 +242,7 @@ def test_random_bytes_on_every_socket(start_tree):
                     try:
                         raw.sendall(head + draw.randbytes(size))
                     except OSError:
-                        pass  # it hung up, as it may
+                        pass  # it closed the connection, as it may
         quiet = socket.socket(socket.AF_UNIX)
         quiet.connect(str(path))
         silent.append(quiet)
@@ -272,7 +272,8 @@ def test_a_slow_client_costs_only_itself(start_tree):
     quick = tree.door()
     expected = quick.generate("Once upon a time", max_new_tokens=300, **GREEDY).tokens
     assert len(expected) == 300
-    # The lazy one reads at last: for each request all of its output, or an error that says why.
+    # The lazy client finally reads: for each request all of its output, or an error with the
+    # reason.
     seen, ended = {}, {}
     while len(ended) < 32:
         assert lazy.poll(60_000), f"{len(ended)} of 32 ended"

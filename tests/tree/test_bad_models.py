@@ -1,4 +1,4 @@
-"""A model that cannot be served: one line that says why, exit code 3, nothing left behind."""
+"""A model that cannot be served: one line with the reason, exit code 3, nothing left behind."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ def copy_model(path):
 
 
 def refusals(model, place, *flags):
-    """What standard error says: a line per problem."""
+    """Standard error: a line per problem."""
     ended = run("serve", "--model", model, "--run-dir", place / "tree", *flags)
     assert ended.returncode == 3, ended.stderr
     assert ended.stdout == ""
@@ -48,7 +48,7 @@ def header_of(path):
 
 
 def last_tensor(header):
-    """The one whose bytes end the file: what is done to it leaves no gap."""
+    """The tensor whose bytes end the file: changing it leaves no gap."""
     return max(
         (name for name in header if name != "__metadata__"),
         key=lambda name: header[name]["data_offsets"][1],
@@ -216,7 +216,7 @@ def add_tensor(model, name, dtype, shape, raw):
 
 
 def generated(model, *flags):
-    """What a tree of this model writes, and the lines it warns with."""
+    """The result of a tree of this model, and its lines of warnings."""
     ended = run("generate", "--model", model, "--temperature", 0, "--max-new-tokens", 12, *flags,
                 "Once upon a time")  # fmt: skip
     assert ended.returncode == 0, ended.stderr

@@ -1,6 +1,7 @@
-"""What an update makes of a checkpoint's files: headers that nobody needs, files that change while
-they are read, files that come slowly. Each is refused, naming it; the old version serves on; and
-the next update works."""
+"""A checkpoint's files in an update: headers with useless entries, files that change while they are
+read, files that are read slowly. Each is refused by name; the old version goes on serving; and the
+next update works.
+"""
 
 import contextlib
 import os
@@ -29,7 +30,7 @@ def serves(door, admin, model):
 
 
 def with_many_tensors(directory, num):
-    """The checkpoint, and so many tensors of no bytes besides."""
+    """The checkpoint, with this many additional tensors of no bytes."""
     shutil.copytree(BARD, directory)
     header, data = read_checkpoint(BARD)
     for i in range(num):
@@ -38,7 +39,7 @@ def with_many_tensors(directory, num):
     write_checkpoint(directory, header, data)
 
 
-# It took more than 7 minutes, past the deadline and the drop, and whatever was ordered next waited.
+# It took more than 7 minutes, past the deadline and the drop, and later orders waited.
 def test_P5_a_header_of_300000_tensors_is_refused_and_the_next_update_works(door, admin, place):
     with_many_tensors(place / "many", 300_000)
     begun = time.monotonic()
@@ -66,7 +67,7 @@ def test_P5_files_that_come_slowly_cost_the_deadline_and_no_more(door, admin, pl
         serves(door, admin, "stories")
         assert update(admin, BARD)["ok"]
         serves(door, admin, "bard")
-        # What was dropped is not read to its end.
+        # A dropped update is not read to its end.
         assert num_reads < os.path.getsize(f"{BARD}/model.safetensors") / 4096
 
 
@@ -109,7 +110,7 @@ def test_P2_files_that_change_while_they_are_read_are_named(start_held, place, h
         kind, reply = admin.receive(60)
         assert kind == "update_reply" and not reply["ok"], reply
         assert reply["code"] == "data_loss" and named in reply["message"], reply
-        # The other rank may still be reading, too, and be the first to say so.
+        # The other rank may still be reading, too, and report first.
         assert "rank " in reply["message"], reply["message"]
         assert reply["state"] == "serving" and reply["epoch"] == 1
         serves(tree.door(), admin, "stories")

@@ -1,4 +1,6 @@
-"""Calls without a session: what publishes them, what loses them, and who is told (docs/weights.md)."""
+"""Calls without a session: which calls publish them, which lose them, and which callers are told
+(docs/weights.md).
+"""
 
 import threading
 import time
@@ -63,7 +65,7 @@ def test_P2_a_pause_that_ends_by_itself_publishes_nothing_of_a_dead_trainer(clie
     assert digest_of(client) == OLD
     lost = client.status()["lost_calls"]
     assert lost["calls"] == 2 and "max_pause_s" in lost["why"], lost
-    for _ in range(3):  # a trainer that was slow, and does not look
+    for _ in range(3):  # a slow trainer that ignores answers
         told = refused(client.update_weights, source=raw_source(parts(3)[2]), partial=True)
         assert told.code == "aborted" and "2 calls" in told.message, told
     assert "2 calls" in client.pause(mode="in_place")["message"]
@@ -72,7 +74,7 @@ def test_P2_a_pause_that_ends_by_itself_publishes_nothing_of_a_dead_trainer(clie
 
 @pytest.mark.parametrize("label", ["", "step 2"])
 def test_P2_a_slow_trainer_that_pauses_again_publishes_no_rest(client, label):
-    """Its pause ended by itself, and it does not read the answer of the next one."""
+    """Its pause ended by itself, and it ignores the answer to the next one."""
     client.pause(mode="in_place", max_pause_s=1)
     send(client, parts(3)[0], label=label)
     wait_until(lambda: "collecting" not in client.status(), "the pause to end", timeout_s=20)
@@ -87,7 +89,7 @@ def test_P2_a_slow_trainer_that_pauses_again_publishes_no_rest(client, label):
 
 
 def test_P2_a_pause_that_ends_by_itself_before_the_first_call_is_told(client):
-    """Each part was a version, while the tree generated."""
+    """Each part became a version, while the tree generated."""
     client.pause(mode="in_place", max_pause_s=0.2)
     wait_until(lambda: client.status()["replicas"][0]["state"] == "running", "the pause to end", timeout_s=20)
     for tensors in parts(3):
@@ -103,7 +105,7 @@ def test_P2_an_earlier_pause_has_no_say(client):
     client.release_memory(["kv_cache"])
     first, second = halves(BARD_TENSORS)
     send(client, first)
-    time.sleep(1.5)  # the time of the pause that is over
+    time.sleep(1.5)  # the rest of the ended pause's time
     assert client.status()["collecting"]["calls"] == 1 and digest_of(client) == OLD
     send(client, second)
     resumed = client.resume_memory(["kv_cache"])
@@ -128,7 +130,7 @@ def test_P2_a_call_that_fails_in_the_middle_loses_all_and_the_continue_says_so_o
         send(client, tensors)
     other = {name: array + 1 for name, array in calls[0].items()}
     assert "with other bytes" in refused(client.update_weights, source=raw_source(other), partial=True).message
-    for tensors in calls[2:]:  # a trainer that does not look
+    for tensors in calls[2:]:  # a trainer that ignores answers
         reply = client.update_weights(source=raw_source(tensors), partial=True)
         assert "missing tensors" in reply["message"], reply
     told = refused(go_on, client)

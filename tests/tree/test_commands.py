@@ -13,7 +13,7 @@ import pytest
 from process_tree import LAUNCHER, ROOT, environment, run
 
 
-# As the launcher has it; in a process of its own, as its modules' names are everybody's.
+# The launcher's value; in a process of its own, as its modules' names are common ones.
 MOST = json.loads(
     subprocess.check_output(
         [sys.executable, "-c", "import tree_flags, json; print(json.dumps(tree_flags.MOST))"],
@@ -151,7 +151,7 @@ def test_an_absurd_number_is_refused_at_once_in_one_line(flag):
         )
 
 
-# What the launcher says is the most, the process says as well.
+# The launcher and the process report the same limit.
 @pytest.mark.parametrize(
     "program, flag",
     [

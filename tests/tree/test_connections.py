@@ -1,4 +1,4 @@
-"""More connections than there are descriptors: who is there goes on, and later ones are served again."""
+"""More connections than descriptors: existing clients go on, and later ones are served again."""
 
 import resource
 import socket
@@ -17,7 +17,7 @@ DEALERS_OF_EACH = 300
 
 
 def connect_raw(path):
-    """A connection that says nothing. The tree may end it at once."""
+    """A connection that sends nothing. The tree may end it at once."""
     raw = socket.socket(socket.AF_UNIX)
     raw.setblocking(False)
 
@@ -50,7 +50,7 @@ def check_served(tree):
 
 
 class Honest:
-    """A client of before: its requests and calls go on whatever others do."""
+    """An earlier client: its requests and calls go on whatever others do."""
 
     def __init__(self, tree):
         self.data, self.admin = tree.door(), tree.door("admin")

@@ -1,4 +1,6 @@
-"""However a tree ends: who died is known, open requests are answered, and nothing is left."""
+"""The ends of a tree: the dead process is named, open requests are answered, and nothing is
+left.
+"""
 
 import json
 import os
@@ -33,7 +35,9 @@ def start_long(door):
 
 
 def reasons(door, rids):
-    """How each open request ended: its error's text. On a loaded machine some may have been over before: not all."""
+    """The error's text of each open request. On a loaded machine some requests, but not all, may
+    have ended before.
+    """
     ended, over = {}, set()
     while len(ended) + len(over) < len(rids):
         try:
@@ -58,7 +62,7 @@ def test_a_killed_process_ends_the_tree_and_is_named(start_tree, name):
     door = tree.door()
     rids = start_long(door)
     tree.kill(name)
-    if name != "tokenizer_proc":  # else nobody is left to answer: the client's library says so
+    if name != "tokenizer_proc":  # otherwise no process is left to answer: the client's library reports it
         for rid, reason in reasons(door, rids).items():
             assert reason.startswith("unavailable: "), (rid, reason)
             assert name in reason
@@ -84,7 +88,7 @@ def test_a_killed_launcher_leaves_no_process_that_is_still_starting(place):
             stderr=subprocess.DEVNULL,
             env=environment(),
         )
-        time.sleep(delay_s)  # not a wait for something: the moment of the kill is what varies
+        time.sleep(delay_s)  # not a wait for a condition: the moment of the kill varies
         children = subprocess.run(
             ["ps", "-o", "pid=", "--ppid", str(launcher.pid)], capture_output=True, text=True
         ).stdout.split()
@@ -96,7 +100,7 @@ def test_a_killed_launcher_leaves_no_process_that_is_still_starting(place):
 
 
 def test_the_next_tree_removes_what_a_killed_launcher_left(place):
-    """In the user's common place, where trees without --run-dir live."""
+    """In the user's common place, for trees without --run-dir."""
     env = {**environment(), "XDG_RUNTIME_DIR": str(place)}
 
     def start():
@@ -128,7 +132,7 @@ def test_a_signal_is_a_clean_end_that_answers_open_requests(start_tree, number):
     tree = start_tree("--dp", 2)
     door = tree.door()
     rids = start_long(door)
-    assert tree.door("admin").call("pause_generation", mode="in_place")["ok"]  # else one may be over before
+    assert tree.door("admin").call("pause_generation", mode="in_place")["ok"]  # otherwise one may end before
     tree.launcher.send_signal(number)
     for reason in reasons(door, rids).values():
         assert reason.startswith("unavailable: ")

@@ -1,4 +1,6 @@
-"""--device auto, the default: GPUs where there are enough that can be used, else the CPU; status says which, and why."""
+"""--device auto, the default: GPUs if enough of them are usable, otherwise the CPU; status says
+which, and why.
+"""
 
 import pathlib
 
@@ -22,7 +24,7 @@ def why(worker):
 
 
 def serves_on_the_cpu(tree):
-    """All ranks, for one reason, which is returned."""
+    """All ranks on the CPU, for one reason, which is returned."""
     workers = workers_of(tree)
     assert all(worker["device"].startswith("cpu ") and worker["device_uuid"].startswith("CPU-") for worker in workers), workers
     assert len(tree.door().generate("Once upon a time", max_new_tokens=3, **GREEDY).tokens) == 3
@@ -87,7 +89,9 @@ def test_where_there_are_not_enough_gpus_all_ranks_go_to_the_cpu(gpu, start_tree
 @needs_gpu
 @pytest.mark.parametrize("error", ["cudaErrorMemoryAllocation", "cudaErrorDevicesUnavailable"])
 def test_beside_a_gpu_that_others_have_the_start_ends(gpu, place, error):
-    """A trainer has all of its memory, or the GPU is another process's alone: a CPU would serve, slowly, in silence."""
+    """A trainer has all of its memory, or it is another process's alone: a CPU would serve, slowly,
+    without a warning.
+    """
     gpu(gpus=1, faults=f"cudaSetDevice:1={error}")
     done = run("serve", "--no-http", "--run-dir", place / "tree", "--tuning-dir", "none", *SMALL)
     assert done.returncode == 3, done

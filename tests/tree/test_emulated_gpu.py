@@ -1,5 +1,7 @@
-"""Trees with --device cuda on the GPU in software (tests/emulated_gpu): the product's CUDA sources, streams that
-run late or early, and device memory that the host cannot touch. Skips where the emulated preset is not built."""
+"""Trees with --device cuda on the GPU in software (tests/emulated_gpu): the product's CUDA sources,
+streams that run late or early, and device memory that the host cannot touch. Skips if the emulated
+preset is not built.
+"""
 
 import os
 import re
@@ -17,7 +19,7 @@ GREEDY = {"temperature": 0.0, "ignore_eos": True}
 SEEDED = {"temperature": 1.0, "seed": 5, "ignore_eos": True, "logprobs": {"enabled": True}}
 ALL = "PITSTOP_EMULATED_GPU_ALL" in os.environ  # launch/test --emulated-gpu-all
 SCHEDULES = 20 if ALL else 4
-NUM = 12  # tokens: one costs some tenths of a second
+NUM = 12  # tokens: one takes some tenths of a second
 
 
 def start_long(door, rid, **fields):
@@ -122,7 +124,7 @@ def test_replicas_have_a_gpu_each(gpu, start_tree):
     workers = [worker for replica in tree.door("admin").call("status")["replicas"] for worker in replica["workers"]]
     uuids = {worker["device_uuid"] for worker in workers}
     assert len(uuids) == 2 and all(re.fullmatch("GPU(-[0-9a-f]+){5}", uuid) for uuid in uuids), uuids
-    for worker in workers:  # what was found, and where
+    for worker in workers:  # the faults, and their places
         cublas, nccl = worker["libraries"]
         assert cublas.startswith("cuBLASLt 1") and cublas.endswith("libcublasLt.so.13"), cublas
         assert nccl.startswith("NCCL 2.28.9: /") and nccl.endswith("libnccl.so.2"), nccl

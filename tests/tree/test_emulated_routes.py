@@ -1,5 +1,6 @@
-"""Routes on the GPU in software, where two steps are under way and the second writes where the first one's choices were:
-each request's rows are those that a prefill of its tokens has."""
+"""Routes on the GPU in software, where two steps are in progress and the second overwrites the
+first one's choices: each request's rows are those of a prefill of its tokens.
+"""
 
 import json
 import shutil
@@ -80,7 +81,9 @@ def test_the_load_counts_the_choices_of_each_step(gpu, start_tree, tmp_path, pol
 
 
 def test_P6_brought_routes_are_followed(gpu, start_tree, tmp_path):
-    """Next to requests that bring none, whose steps of decodes are graphs: scoring gives the logprobs of sampling."""
+    """Beside requests without routes, whose steps of decodes are graphs: scoring gives the logprobs
+    of sampling.
+    """
     gpu(policy="random")
     model, _ = golden_model(tmp_path)
     tree = start_tree(*CUDA, "--model", model, "--deterministic")
@@ -96,7 +99,7 @@ def test_P6_brought_routes_are_followed(gpu, start_tree, tmp_path):
             assert other.result().tokens == output.tokens
             assert scored.prompt.logprobs[-NUM:] == output.logprobs
             assert scored.routes.experts == routes.experts
-            # Others are followed, too; a layer without experts has zeros.
+            # Other routes are followed, too; a layer without experts has zeros.
             rows = routes.array()
             is_sparse = rows.any(axis=(0, 2))[None, :, None]
             turned = numpy.where(is_sparse, routes.num_experts - 1 - rows, rows)

@@ -1,4 +1,6 @@
-"""A model of experts on real trees: it serves, and its experts are updated one by one, as tensors of their own."""
+"""A model with experts on real trees: it serves, and its experts are updated one by one, as
+separate tensors.
+"""
 
 import sys
 
@@ -82,7 +84,7 @@ def test_P2_experts_are_updated_whole_or_one_by_one(tree, client, old, place):
     client.rollback_weights()
     assert text(tree) == before
 
-    # One expert's gate, and a router: each is a version, by the digest of the whole.
+    # One expert's gate, and a router: each makes a version, with a digest of the whole.
     gate = {GATE: rounded(-floats(upcycled(1)[GATE]))}
     router = {ROUTER: numpy.ascontiguousarray(upcycled(1)[ROUTER][::-1])}
     for number, tensors in enumerate((gate, router)):
@@ -95,7 +97,7 @@ def test_P2_experts_are_updated_whole_or_one_by_one(tree, client, old, place):
 
 
 def packed(tensors):
-    """As transformers 5 holds them: the experts of a layer in two tensors, gate over up."""
+    """In transformers 5's form: the experts of a layer in two tensors, gate over up."""
     apart = {name: array for name, array in tensors.items() if ".experts." not in name}
     layers = sorted({name.partition(".mlp.experts.")[0] for name in tensors if ".experts." in name})
     for layer in layers:
@@ -107,7 +109,7 @@ def packed(tensors):
 
 
 def transposed(tensors):
-    """As Qwen3-VL-MoE's files hold them."""
+    """In the form of Qwen3-VL-MoE's files."""
     return {n: array.swapaxes(1, 2).copy() if ".experts." in n else array for n, array in packed(tensors).items()}
 
 

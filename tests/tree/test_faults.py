@@ -1,8 +1,9 @@
 """A process is killed, or stopped for good, at each phase of an update.
 
-A worker is held at a named place of the update (base/fault_point.h); then a process is killed, or
-stopped, or the worker goes on. Afterwards either the old version serves on, bit-exact, or the tree is
-down and every open request has been answered. Never two versions in one pass, never a hang.
+A worker is stopped at a named place of the update (base/fault_point.h); then a process is killed,
+or stopped, or the worker goes on. Afterwards either the old version serves on, bit-exact, or the
+tree is down and every open request has been answered. There are never two versions in one pass, and
+never a hang.
 """
 
 import os
@@ -41,7 +42,7 @@ def start_held(place, monkeypatch):
 
 
 def begin_update(tree, timeout_ms=60_000):
-    """Sends an update and waits until the worker stands at the phase."""
+    """Sends an update and waits until the worker has stopped at the phase."""
     admin = tree.door("admin")
     spec = {"source": {"kind": "disk", "path": BARD}, "label": "bard"}
     admin.send("update_weights", call=1, timeout_ms=timeout_ms, update=spec)
@@ -57,7 +58,7 @@ def test_P2_a_process_killed_in_an_update_ends_the_tree_with_every_answer(start_
     rids = start_long(door)
     admin = begin_update(tree)
     tree.kill(name)
-    if name != "tokenizer_proc":  # else nobody is left to answer: the client's library says so
+    if name != "tokenizer_proc":  # otherwise no process is left to answer: the client's library reports it
         for rid, reason in reasons(door, rids).items():
             assert reason.startswith("unavailable: "), (rid, reason)
         kind, reply = admin.receive(30)
@@ -76,7 +77,7 @@ def test_P5_a_worker_that_stands_still_in_a_stage_is_named_by_the_deadline(start
     assert kind == "update_reply" and not reply["ok"], reply
     assert reply["code"] == "deadline_exceeded", reply
     assert "rank 1" in reply["message"] and "stage" in reply["message"], reply["message"]
-    # It comes to: the stage is dropped, and the old version serves on.
+    # The worker goes on: the stage is dropped, and the old version serves on.
     tree.kill("tp_worker[0.1]", signal.SIGCONT)
     wait_until(
         lambda: admin.call("status")["replicas"][0]["state"] == "running", "the stage to be dropped"
@@ -95,7 +96,7 @@ def test_P5_a_worker_that_stands_still_in_a_commit_is_named_by_the_deadline(star
         admin.call("get_weights", name="model.layers.0.mlp.down_proj.weight", timeout_ms=500)
     assert late.value.code == "deadline_exceeded"
     assert late.value.message.endswith("no answer in time from replica 0 (rank 1)")
-    # The order stands: it is carried out when the worker comes to.
+    # The order stands: it is executed when the worker goes on.
     tree.kill("tp_worker[0.1]", signal.SIGCONT)
     wait_until(
         lambda: admin.call("status")["replicas"][0]["state"] == "running", "the commit to be done"

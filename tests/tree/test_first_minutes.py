@@ -1,4 +1,6 @@
-"""The first things that somebody types: --version, help, demo, a prompt from a file, and what answers look like."""
+"""A new user's first commands: --version, help, demo, a prompt from a file, and the form of
+answers.
+"""
 
 import json
 import os
@@ -96,7 +98,7 @@ print(times[-1] - times[0])
 
 
 def test_demo_ends_with_a_sentence():
-    done = demo("--model", "bard")  # its other is stories, which has a sentence every few tokens
+    done = demo("--model", "bard")  # the other is stories, which has a sentence every few tokens
     assert done.returncode == 0, done.stderr
     story, _, bar = done.stdout.decode().rpartition("|==")
     story = story.rstrip("= \n")

@@ -1,4 +1,4 @@
-"""A prompt goes in, text comes out: against the reference, in pieces and whole."""
+"""Text for a prompt: against the reference, in pieces and whole."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_logprobs_are_the_references(door, reference):
 
 def test_pieces_join_to_the_whole(door, reference):
     case = reference["stories"]["greedy"][1]
-    for _ in range(100):  # until it came in pieces: those that nobody has taken yet are joined
+    for _ in range(100):  # until it came in pieces: pieces that the client has not read yet are joined
         pieces = door.generate(case["prompt"], max_new_tokens=64, **GREEDY)
         assert pieces.text == case["text"]
         if len(pieces.chunks) > 10:

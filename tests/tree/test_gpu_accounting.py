@@ -1,6 +1,6 @@
-"""P8 in each --update-mode on the GPU in software: what `status` says of device and host memory is what the driver has
-allocated for the worker, at the start, in a stage, after it, released and resumed; and what the start planned is kept.
-What graphs of steps take is said, too.
+"""P8 in each --update-mode on the GPU in software: `status` reports as device and host memory what
+the driver has allocated for the worker, at the start, in a stage, after it, released and resumed;
+and the start keeps its plan. The memory of steps' graphs is reported, too.
 
 The driver's side is read from outside: each piece of its memory is a file of the worker's, named by its kind
 (tests/emulated_gpu/memory.cpp), and the machine's file has the worker's total."""
@@ -29,8 +29,9 @@ NUMBERS = re.compile(
 
 
 def driver_bytes(pid):
-    """{chunk, gpu, graph, pinned: bytes}: mapped ranges, other memory of the GPU, the driver's own for graphs,
-    page-locked memory of the host."""
+    """{chunk, gpu, graph, pinned: bytes}: mapped ranges, other memory of the GPU, the driver's own
+    for graphs, page-locked memory of the host.
+    """
     found = dict.fromkeys(("chunk", "gpu", "graph", "pinned"), 0)
     for path in pathlib.Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -53,7 +54,7 @@ class Books:
         self.free, self.budget, self.others, self.copy, pages, kv, _, self.host_copy = numbers
         self.page, self.whole_context = kv // pages, kv
         self.mode = worker["update_mode"]
-        # Steps and copying have theirs from the start, and it stays as it is.
+        # The buffers of steps and copies exist from the start and do not change.
         at_start, said = self._driver(), self.said()
         self._fixed = at_start["chunk"] - sum(device for device, _ in said.values())
         self._gpu, self._pinned = at_start["gpu"], at_start["pinned"]
@@ -80,7 +81,7 @@ class Books:
         return {each["tag"]: (each["resident_bytes"], each.get("host_bytes", 0)) for each in self._replica()["memory"]}
 
     def graphs_agree(self, more_than):
-        """Until status says what the driver has for graphs, and more than that; returns how much."""
+        """Waits until status reports the driver's memory for graphs, and more than `than`; returns it."""
 
         def is_said():
             return self.worker()["graph_bytes"] == self._driver()["graph"] > more_than
@@ -89,7 +90,9 @@ class Books:
         return self.worker()["graph_bytes"]
 
     def agree(self, weights, kv_cache, staged_on_host=0, kept=0):
-        """Until status says this, which is within a second of what changed; and the driver has just that."""
+        """Waits until status reports this, within a second of the change; the driver must have
+        allocated exactly that.
+        """
         expected = {"weights": (weights, staged_on_host + kept), "kv_cache": (kv_cache, 0)}
         wait_until(lambda: self.said() == expected, f"status to say {expected}, not {self.said()}")
         found = self._driver()
@@ -99,7 +102,7 @@ class Books:
 
 @pytest.fixture
 def tight(gpu, start_tree, place):
-    """Of the GPU's memory so much that a second copy fits where KV lies, and not beside the KV of a whole context."""
+    """A GPU with room for a second copy in the place of KV, and not beside the KV of a whole context."""
     gpu(memory=ROOMY)
     tree = start_tree(*FULL, "direct", "--mem-fraction", FRACTION)
     books = Books(tree, place / "machine")
@@ -149,7 +152,7 @@ def test_P8_status_and_the_driver_say_the_same_bytes_through_updates_and_release
 
 
 def test_what_graphs_take_is_said(gpu, start_tree, place, reference):
-    """Each copy of the weights has its own. Without them nothing is taken, and nothing set aside."""
+    """Each copy of the weights has graphs of its own. Without graphs no memory is taken or reserved."""
     tree = start_tree(*FULL, "staged")
     door, admin = tree.door(), tree.door("admin")
     books = Books(tree, place / "machine")
@@ -167,7 +170,7 @@ def test_what_graphs_take_is_said(gpu, start_tree, place, reference):
 
 
 def test_kv_is_given_what_a_mode_leaves(gpu, start_tree, place):
-    """The second copy's room is KV's in each mode but `staged`."""
+    """In each mode but `staged` KV has the second copy's room."""
     pages = {}
     for mode in MODES:
         gpu(memory=ROOMY)

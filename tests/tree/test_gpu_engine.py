@@ -1,5 +1,6 @@
-"""pitstop.Engine is given tensors in a GPU's memory: workers of that GPU read them there. On the GPU in software; what
-stands in for PyTorch is in cuda_engine.py."""
+"""pitstop.Engine gets tensors in a GPU's memory: workers on that GPU read them there. On the GPU in
+software; cuda_engine.py has PyTorch's replacement.
+"""
 
 import pytest
 
@@ -12,7 +13,7 @@ pytestmark = needs_gpu
 
 @pytest.fixture
 def trainer_of(gpu, start_tree):  # noqa: F811
-    """trainer_of(tp, **sees): a trainer beside a tree of so many ranks, and the tree's admin door."""
+    """trainer_of(tp, **sees): a trainer beside a tree of this many ranks, and the tree's admin door."""
 
     def start(tp=1, device=CUDA, sees=lambda uuids: uuids):
         tree = start_tree(*device, "--tp", tp, "--model", STORIES)
@@ -34,7 +35,7 @@ def serves(admin):
 
 
 def is_lent(said):
-    """Nothing went through the host's memory."""
+    """Nothing was copied through the host's memory."""
     assert said["num_to_host"] == 0, said
     assert "digest" in said, said
     return said["digest"] == DIGESTS["bard"]["digest"]
@@ -52,7 +53,7 @@ def test_P10_tensors_in_the_workers_gpu_are_read_there(trainer_of):
 
 
 def one_open(gpu):  # noqa: F811
-    """No call of CUDA's to open an allocation succeeds after the first."""
+    """After the first, no call of CUDA's to open an allocation succeeds."""
     gpu(faults=",".join(f"cudaIpcOpenMemHandle:{n}=cudaErrorInvalidValue" for n in range(2, 100)))
 
 

@@ -1,6 +1,7 @@
-"""Faults in updates of a tree on the GPU in software: the matrix of test_faults.py over sender, worker, phase and mode, and
-a CUDA call that fails in each. Afterwards the old version serves, bit for bit, or the tree is torn and a complete
-update mends it, or the tree has ended and the answer came; and the answer names the rank and the phase.
+"""Faults in updates of a tree on the GPU in software: the matrix of test_faults.py over sender,
+worker, phase and mode, and a CUDA call that fails in each. Afterwards the old version serves, bit
+for bit; or the tree is torn and a complete update mends it; or the tree has ended with an answer.
+The answer names the rank and the phase.
 
 A part of it runs always, all of it with launch/test --emulated-gpu-all."""
 
@@ -27,7 +28,7 @@ SOURCES = ("disk", "ipc")
 
 
 def some(product, always):
-    """All of them at night, else those that are in `always`."""
+    """All of them at night, otherwise those in `always`."""
     return [case for case in product if ALL or case in always]
 
 
@@ -49,7 +50,7 @@ def begin(admin, source, mode, sender=None, timeout_ms=60_000):
 
 
 def check_afterwards(tree, admin, mode, reference):
-    """What failed before its commit is gone, and the next update works."""
+    """An update that failed before its commit leaves nothing, and the next one works."""
     door = tree.door()
     if mode == "direct":
         wait_until(lambda: admin.call("status")["replicas"][0]["state"] == "torn", "the tree to be torn")
@@ -61,7 +62,7 @@ def check_afterwards(tree, admin, mode, reference):
         assert greedy(door, reference, "stories")
 
     def is_mended():
-        """What failed is answered before its drop is over; until then the next is refused."""
+        """A failure is answered before its drop is over; until then the next update is refused."""
         reply = update(admin, BARD)
         assert reply["ok"] or reply["state"] == "drop", reply
         return reply["ok"]
@@ -180,7 +181,7 @@ def test_P5_a_cuda_error_ends_the_tree_and_the_answer_says_rank_phase_and_error(
     tree = ProcessTree(place / "tree", *CUDA, *flags(mode))
     try:
         admin, door = tree.door("admin"), tree.door()
-        # Steps copy, too: only where the call that fails is none of theirs does a request run.
+        # Steps copy, too: a request runs only if the failing call is none of theirs.
         rids = [start(door, tokens=2, max_new_tokens=900)] if "WaitEvent" in fault else []
         begin(admin, "disk", mode)
         kind, reply = admin.receive(60)

@@ -1,5 +1,6 @@
-"""Weights that lie in the GPU's memory when they are sent: handles of PyTorch's and checkpoint-engine's, from another
-process on the same GPU in software."""
+"""Weights that are in the GPU's memory when they are sent: handles of PyTorch's and
+checkpoint-engine's, from another process on the same GPU in software.
+"""
 
 import base64
 import os
@@ -63,7 +64,7 @@ def client(shared_tree):
 
 
 def send(client, payload):
-    """The digest of what is resident then; stories serve again afterwards."""
+    """The digest of the resident weights then; stories serve again afterwards."""
     source = {"kind": "tensors", "format": "pickle", "payloads": [{"data": payload}]}
     digest = client.update_weights(source=source)["digest"]
     assert digest == client.weight_digests()["digest"]
@@ -83,7 +84,7 @@ def drop(admin):
 
 @pytest.mark.parametrize("flattened", [False, True])
 def test_P10_tensors_are_read_where_they_lie_and_their_references_come_back(client, sender, flattened):
-    for _ in range(3):  # a handle is opened anew: its sender may free what it names
+    for _ in range(3):  # a handle is opened anew: its sender may free the memory that it names
         assert send(client, sender.payload(flattened=flattened)) == DIGESTS["bard"]["digest"]
         references = sender.ask("references")["references"]
         assert references and not any(references), references
@@ -108,7 +109,7 @@ def test_a_device_by_its_uuid(admin, client, sender):
     other = own[:-1] + ("0" if own[-1] != "0" else "1")
     refused = refusal(client, sender.payload(device=other))
     assert refused.code == "invalid_argument" and other in refused.message, refused
-    # One that was sent is given back, however the update ended.
+    # Every reference that was sent is returned, however the update ended.
     assert sender.ask("references")["references"].count(0) > 10
 
 
@@ -129,7 +130,7 @@ def test_P2_a_sender_that_lies_is_refused_by_name(client, sender, lie, code, wha
 @pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("flattened", [False, True])
 def test_P10_expandable_segments_are_read_by_their_file_descriptors(client, sender, version, flattened):
-    assert sender.ask("expand", version=version)["chunks"] >= 2  # so that tensors lie over their seams
+    assert sender.ask("expand", version=version)["chunks"] >= 2  # so that tensors cross their borders
     for _ in range(2):
         assert send(client, sender.payload(flattened=flattened)) == DIGESTS["bard"]["digest"]
     references = sender.ask("references")["references"]
@@ -299,7 +300,7 @@ def test_handles_by_a_device_that_is_not_this_workers_are_refused_by_its_uuid(ad
     with pytest.raises(pitstop.PitstopError) as error:
         send(other)
     assert error.value.code == "not_found" and f"this worker's device, GPU-{own}" in error.value.message, error.value
-    num_refused = len(sender.ask("references")["references"])  # another engine's, who gives them back itself
+    num_refused = len(sender.ask("references")["references"])  # of another engine, which returns them itself
     assert send(own)["digest"] == DIGESTS["bard"]["digest"]
     assert not any(sender.ask("references")["references"][num_refused:])
     client.rollback_weights()

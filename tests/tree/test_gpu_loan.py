@@ -1,4 +1,6 @@
-"""--update-mode lend on the GPU in software: a version is staged where KV lies, in a memory that has no room for both."""
+"""--update-mode lend on the GPU in software: a version is staged in the place of KV, in a memory
+without room for both.
+"""
 
 import sys
 
@@ -14,7 +16,7 @@ sys.path.insert(0, str(ROOT / "client" / "python"))
 import pitstop  # noqa: E402  (after the path)
 
 pytestmark = needs_gpu
-MEMORY = 144 << 20  # not enough for two copies of the weights beside the KV that 0.97 of it leaves
+MEMORY = 144 << 20  # not enough for two copies of the weights beside the KV at a share of 0.97
 
 
 @pytest.fixture
@@ -94,7 +96,7 @@ def test_P8_memory_that_somebody_takes_meanwhile_is_missed_by_name_and_resumed(t
     with Sender(BUILD, BARD) as other:
         assert other.ask("take")["bytes"] > 0
         admin.call("drop_stage")
-        # Of what was lent the second copy's part is all that is free now.
+        # Of the lent memory only the second copy's part is free now.
         wait_until(lambda: replica(admin)["state"] == "released", "the KV cache to be missed")
         refused = door.generate("Once", max_new_tokens=1, **GREEDY)
         assert refused.finish["code"] == "failed_precondition", refused.finish

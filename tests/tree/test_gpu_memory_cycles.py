@@ -1,5 +1,6 @@
-"""P8 over many releases and resumes on the GPU in software, beside a process that takes the memory and gives it back each
-time: no memory of the GPU or of the host, no mapping and no descriptor stays behind.
+"""P8 over many releases and resumes on the GPU in software, beside a process that takes the memory
+and returns it each time: no memory of the GPU or of the host, no mapping and no descriptor is left
+behind.
 
 20 rounds always, 1,000 with launch/test --emulated-gpu-all."""
 
@@ -18,12 +19,12 @@ from test_updates import BARD, DIGESTS
 pytestmark = needs_gpu
 ALL = "PITSTOP_EMULATED_GPU_ALL" in os.environ
 NUM_ROUNDS = 1000 if ALL else 20
-WARM_UP = 5  # rounds after which everything that is made once is there
-HOST_SLACK = 8 << 20  # allocators keep some; one page a round would be 4 MiB at night
+WARM_UP = 5  # rounds after which everything that is made once exists
+HOST_SLACK = 8 << 20  # allocators keep some; one page per round would be 4 MiB at night
 
 
 def gpu_bytes(machine):
-    """Of each process, as the machine's file has it (tests/emulated_gpu/machine.cpp)."""
+    """Of each process, from the machine's file (tests/emulated_gpu/machine.cpp)."""
     entries = struct.iter_unpack("<4q", pathlib.Path(machine).read_bytes())
     return {pid: num_bytes for pid, _, _, num_bytes in entries if pid != 0}
 

@@ -1,5 +1,7 @@
-"""Weights over NCCL on the GPU in software: a trainer in a process of its own on the machine's other GPU, which the
-worker joins by torch's store, as SGLang and vLLM do, or by a given id (nccl_trainer.py)."""
+"""Weights over NCCL on the GPU in software: a trainer in a process of its own on the machine's
+other GPU. The worker joins its group through torch's store, as SGLang and vLLM do, or with a given
+id (nccl_trainer.py).
+"""
 
 import numpy
 import pytest
@@ -31,7 +33,7 @@ def client(shared_tree, monkeypatch):
 
 @pytest.fixture
 def start_trainer(client):
-    """start_trainer(gpu=1): one more; all are gone with the test."""
+    """start_trainer(gpu=1): one more; all end with the test."""
     trainers = []
 
     def start(gpu=1, model=BARD):
@@ -67,7 +69,9 @@ def held_by(group, stall_ms=60_000, tensors=BARD_TENSORS, **fields):
 
 @pytest.mark.parametrize("format", ["each", "flattened", "packed"])
 def test_P10_broadcasts_of_a_torch_trainer(client, start_trainer, shared_tree, reference, format):
-    """In torch's order: the id only with the first broadcast. One broadcast per tensor or bucket, and no more."""
+    """torch's order: the id comes only with the first broadcast. One broadcast per tensor or
+    bucket, and no more.
+    """
     trainer = start_trainer()
     client.init_group("w", timeout=30, **spec(trainer))
     trainer.ask("counted_in", world_size=2)
@@ -148,14 +152,14 @@ def test_P2_a_trainer_that_dies_in_mid_broadcast_costs_the_group_and_the_stage(c
         error = refused(update)
         assert error.code == "unavailable" and "NCCL 2.28.9" in error.message, error
         assert digest_of(client) == before
-    # The next one joins under the same name, and what was lost is nothing else.
+    # The next one joins under the same name, and nothing else was lost.
     trainer = start_trainer()
     meet(client, trainer)
     update = in_thread(client.update_weights, source=held_by("w"))
     trainer.ask("join", world_size=2)
     trainer.ask("broadcast", names=NAMES)
     assert update()["digest"] == DIGESTS["bard"]["digest"]
-    # One that dies between two updates is in nobody's way either.
+    # A trainer that dies between two updates is in nobody's way either.
     trainer.kill()
     trainer = start_trainer()
     meet(client, trainer)
@@ -179,7 +183,7 @@ def test_P5_who_does_not_come_is_waited_for_until_the_deadline(client, start_tra
 
 
 def test_P5_steps_wait_for_no_broadcast(client, start_trainer, shared_tree):
-    """One that is not sent yet is in flight; requests go on."""
+    """A tensor that is not sent yet is in flight; requests go on."""
     trainer = start_trainer()
     meet(client, trainer)
     update = in_thread(client.update_weights, source=held_by("w", format="flattened"))
@@ -193,7 +197,7 @@ def test_P5_steps_wait_for_no_broadcast(client, start_trainer, shared_tree):
 
 
 def test_P5_one_group_at_a_time_uses_nccl(client, start_trainer):
-    """The other's join waits for its turn, and says whose it was when its own time is over."""
+    """The other's join waits for its turn, and names the group that had the turn when its own time is over."""
     trainer, other = start_trainer(), start_trainer()
     meet(client, trainer)
     update = in_thread(client.update_weights, source=held_by("w", format="flattened"))
@@ -219,7 +223,7 @@ def test_P2_a_broadcast_of_more_than_4_gib_is_refused_before_any_is_received(cli
     error = refused(client.update_weights, source=source, partial=True)
     assert error.code == "too_large", error
     assert f"a broadcast of {2 * num * elements} bytes" in error.message and str(4 << 30) in error.message, error
-    assert refused(client.destroy_group, "w").code == "not_found"  # what was announced has no receiver
+    assert refused(client.destroy_group, "w").code == "not_found"  # the announced tensor has no receiver
 
 
 def test_what_nccl_does_not_take_is_refused_by_name(client, start_trainer):
@@ -232,7 +236,7 @@ def test_what_nccl_does_not_take_is_refused_by_name(client, start_trainer):
 
     same = joins_with(start_trainer(gpu=0))
     assert same.code == "failed_precondition" and "Duplicate GPU" in same.message, same
-    larger = joins_with(start_trainer(), world_size=3, timeout=5)  # who comes second is told
+    larger = joins_with(start_trainer(), world_size=3, timeout=5)  # the second trainer is told
     assert larger.code in ("failed_precondition", "deadline_exceeded"), larger
     short = joins_with(start_trainer(), unique_id=bytes(5))
     assert "unique_id has 5 bytes" in short.message, short

@@ -1,4 +1,6 @@
-"""A trainer with pitstop.nccl_broadcast, on the GPU in software: rank 0 of a group whose other ranks are a tree's workers."""
+"""A trainer with pitstop.nccl_broadcast, on the GPU in software: rank 0 of a group whose other
+ranks are a tree's workers.
+"""
 
 import pytest
 
@@ -23,7 +25,7 @@ def client(shared_tree, monkeypatch):
 
 
 def num_packs(packed_bytes):
-    """As docs/protocol.md has it: a broadcast ends after the tensor that makes it longer."""
+    """As docs/protocol.md states: a broadcast ends after the tensor that makes it longer than the limit."""
     num, size = 0, 0
     for array in BARD_TENSORS.values():
         num, size = num + (size == 0), size + array.nbytes

@@ -1,5 +1,7 @@
-"""One replica over two machines with GPUs in software: network namespaces that reach each other by TCP, each with a
-machine of GPUs of its own, whose memory the other cannot open. What the ranks' GPUs tell each other goes by NCCL."""
+"""One replica over two machines with GPUs in software: network namespaces that reach each other by
+TCP, each with its own GPUs, whose memory the other cannot open. The ranks' GPUs exchange data by
+NCCL.
+"""
 
 import contextlib
 import os
@@ -58,7 +60,7 @@ def test_two_machines_follow_the_reference_and_are_updated(machines, start_apart
 
 
 def test_every_kind_of_row_is_as_on_one_machine(gpu, start_apart, start_tree):
-    """Rows that need all logits, rows that the ranks' parts are enough for, ranks of logprobs."""
+    """Rows that need all logits, rows for which the ranks' parts are enough, ranks of logprobs."""
     outputs = []
     for one in (True, False):
         if one:
@@ -96,7 +98,7 @@ def test_P5_a_rank_of_another_machine_that_is_lost_is_named_to_every_request(mac
 
 
 def test_P10_a_trainers_nccl_group_reaches_the_ranks_of_both_machines(start_apart, place, reference):
-    """The trainer is on the head's machine, on a GPU that no rank has."""
+    """The trainer is on the head's machine, on a GPU without a rank."""
     spanning = start_apart(gpus=2)
     order = {"run_dir": str(spanning.tree.run_dir), "model": str(BARD), "device": 1, "num_workers": 2}
     said = push(BUILD, place, **order, bucket_bytes=500_000)

@@ -1,4 +1,6 @@
-"""Models whose numbers overflow, on the GPU in software: the rule is the CPU's (tests/http/test_not_finite.py)."""
+"""Models whose numbers overflow, on the GPU in software: the rule is the CPU's
+(tests/http/test_not_finite.py).
+"""
 
 import pytest
 
@@ -51,7 +53,7 @@ def test_the_rule_of_what_is_not_finite(gpu, place, start_tree, tp):
     expect_error(sampled, STATE, "prompt token 9", epoch)
     expect_error(scored, LOGITS, "prompt token 10", epoch)
     admin.call("flush_cache")
-    twin = door.generate(PROMPT, **healthy)  # on pages that such a request has written to
+    twin = door.generate(PROMPT, **healthy)  # on pages that such a request has written
     assert (twin.tokens, twin.logprobs) == (alone.tokens, alone.logprobs)
 
     for change in EVERYWHERE.values():

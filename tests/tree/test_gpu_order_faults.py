@@ -1,7 +1,8 @@
-"""Faults of a rollback, a release and a resume of a tree on the GPU in software, as test_gpu_faults.py has them for updates:
-the worker is killed, or stands still, before it does what it is ordered to and after; a trainer beside it that has the
-memory stands still, or dies. Afterwards the order is carried out and what serves is right bit for bit, or the tree has
-ended and every answer came."""
+"""Faults of a rollback, a release and a resume of a tree on the GPU in software, like those of
+updates in test_gpu_faults.py: the worker is killed or stopped before it executes the order and
+after; a trainer beside it that has the memory is stopped, or dies. Afterwards the order is executed
+and the output is right bit for bit, or the tree has ended and every call was answered.
+"""
 
 import os
 import signal
@@ -35,8 +36,10 @@ MODES = ("staged", "host") if ALL else ("staged",)
 
 @pytest.fixture
 def order(gpu, start_tree, place, monkeypatch, reference):
-    """order(what, phase, how, mode): a tree that has served stories, then bard, and is given the order while a request
-    waits; its worker does `how` at the phase. Returns tree, door and admin door; the answer is still to come."""
+    """order(what, phase, how, mode): a tree that has served stories, then bard, and gets the order
+    while a request waits; its worker does `how` at the phase. Returns tree, door and admin door;
+    the answer is still to come.
+    """
     faults = place / "faults"
     faults.mkdir()
     monkeypatch.setenv("PITSTOP_FAULT_DIR", str(faults))
@@ -93,7 +96,7 @@ def test_P5_a_worker_that_stands_still_in_an_order_is_named_and_carries_it_out(o
     def serves():
         try:
             return admin.call("weight_digests")["digest"] == DIGESTS[model]["digest"]
-        except Refused as refused:  # while the order is under way
+        except Refused as refused:  # during the order
             assert refused.code == "failed_precondition", refused
             return False
 

@@ -1,5 +1,6 @@
-"""Tensor parallelism on the GPU in software: ranks in processes of their own, a GPU each, that sum over one another's
-memory. Tokens, versions and faults as on the CPU's ranks."""
+"""Tensor parallelism on the GPU in software: ranks in processes of their own, one GPU each, that
+sum over one another's memory. Tokens, versions and faults as with the CPU's ranks.
+"""
 
 import json
 import shutil
@@ -14,11 +15,12 @@ from test_deaths import reasons
 from test_updates import BARD, DIGESTS, GREEDY, STORIES, joined, start, update
 
 pytestmark = needs_gpu
-NUM = 8  # tokens: one costs some tenths of a second
+NUM = 8  # tokens: one takes some tenths of a second
 SEEDED = {"temperature": 1.0, "seed": 5, "ignore_eos": True, "logprobs": {"enabled": True}}
-# Of fp32's logits: each size is within 1e-4 of the truth (tests/tp_worker/model/golden_test.cpp says why).
+# Of fp32's logits: each tp is within 1e-4 of the truth (tests/tp_worker/model/golden_test.cpp says
+# why).
 LOGPROB_TOLERANCE = 2e-4
-# Of bf16's: each size is within 0.05 of the truth (tests/tp_worker/model/gpu_engine_test.cpp).
+# Of bf16's: each tp is within 0.05 of the truth (tests/tp_worker/model/gpu_engine_test.cpp).
 BF16_TOLERANCE = 0.1
 
 
@@ -82,7 +84,7 @@ def test_P6_steps_of_ranks_as_graphs_have_the_bits_of_steps_without(gpu, start_t
         assert (first.tokens, first.logprobs) == (second.tokens, second.logprobs)
 
 
-# Rows that the ranks' parts are enough for, and rows that rank 0 has to have whole, beside one another.
+# Rows for which the ranks' parts are enough, and rows that rank 0 needs whole, beside one another.
 KINDS = (
     SEEDED,
     {**SEEDED, "top_p": 0.8},
@@ -106,7 +108,7 @@ def test_tokens_and_logprobs_of_all_sizes_are_alike(gpu, start_tree):
 
 
 def test_logprobs_of_all_sizes_are_alike_in_deterministic_mode(gpu, start_tree, reference):
-    """Of a text that is given, so that no draw can part them."""
+    """Of a given text, so that different draws cannot make the outputs differ."""
     gpu(gpus=4)
     ids = reference["stories"]["greedy"][0]["ids"] + reference["stories"]["greedy"][0]["continuation"][:NUM]
     outputs = []
@@ -163,7 +165,7 @@ def test_P2_ranks_stage_in_host_memory_and_upload_together(gpu, start_tree, refe
     greedy(door, reference, "bard")
 
 
-STEP_TIMEOUT_S = 20  # a rank's wait for another ends before: where it can still say so, it names it
+STEP_TIMEOUT_S = 20  # a rank's wait for another ends earlier: if it can still report, it names it
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])

@@ -1,4 +1,6 @@
-"""NCCL in trees of ranks on GPUs in software: between the ranks, for the sums of a step, and beside a trainer's group."""
+"""NCCL in trees of ranks on GPUs in software: between the ranks, for the sums of a step, and beside
+a trainer's group.
+"""
 
 import re
 
@@ -23,7 +25,7 @@ OWN, OF_ALL = "sums over the ranks: own kernels", "; from 0 bytes on by NCCL 2.2
 
 
 def how_it_sums(admin):
-    """What each rank says of it."""
+    """Each rank's report about it."""
     return {worker["libraries"][2] for worker in workers_of(admin)}
 
 
@@ -64,7 +66,7 @@ def test_nccl_of_ranks_that_auto_puts_on_cpus_is_warned_of(gpu, start_tree):
 
 
 def test_an_nccl_that_cannot_sum_is_found_at_the_start_and_named(gpu, place):
-    """With the one sum that is tried: a tree that was asked for NCCL does not start without."""
+    """At the one sum that is tried: a tree that was told to use NCCL does not start without."""
     gpu(faults="gpu1/ncclAllReduce:1=ncclSystemError")
     refused = run("serve", "--no-http", "--run-dir", place / "tree", *BY_NCCL, "--tp", 2)
     assert refused.returncode != 0
@@ -74,7 +76,7 @@ def test_an_nccl_that_cannot_sum_is_found_at_the_start_and_named(gpu, place):
 
 
 def test_P5_a_sum_that_nccl_fails_ends_the_tree_and_is_named(gpu, start_tree):
-    """The second of the first prompt's, on one rank; one was tried before."""
+    """The second sum of the first prompt, on one rank; one was tried before."""
     gpu(faults="gpu1/ncclAllReduce:3=ncclSystemError")
     tree = start_tree(*BY_NCCL, "--tp", 2, "--step-timeout", 20)
     door = tree.door()
@@ -87,7 +89,7 @@ def test_P5_a_sum_that_nccl_fails_ends_the_tree_and_is_named(gpu, start_tree):
 
 
 def test_P5_steps_go_on_while_a_trainers_broadcast_is_in_flight(gpu, start_tree, reference):
-    """No two communicators of a GPU at once: the ranks' sums give way, and go by NCCL again afterwards."""
+    """No two communicators of a GPU at once: the ranks' sums yield, and use NCCL again afterwards."""
     gpu(gpus=3)
     tree = start_tree(*BY_NCCL, "--tp", 2)
     door = tree.door()

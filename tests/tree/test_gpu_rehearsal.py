@@ -1,5 +1,7 @@
-"""tests/gpu/run on the GPU in software: what it does on a machine with a GPU, small, its figures thrown away. A few
-parts in each build; all of them in one call, from inside a bundle and with faults at night."""
+"""tests/gpu/run on the GPU in software: its behaviour on a machine with a GPU, small, with its
+figures discarded. A few parts in each build; all of them in one call, from inside a bundle and with
+faults, at night.
+"""
 
 import json
 import os
@@ -21,8 +23,8 @@ import targets  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not (BUILD / "bin/pitstop_gpu_bench").exists(), reason=f"{BUILD} is not built")
 nightly = pytest.mark.skipif(not ALL, reason="takes minutes: launch/test --emulated-gpu-all")
-WHOLE_S = 2700  # of a call without --part, on a machine that does other things
-# {line of the report: how it ends here}; what is not asked for by name passes.
+WHOLE_S = 2700  # of a call without --part, on a busy machine
+# {line of the report: its result here}; lines that are not listed must pass.
 EXPECTED = {
     **{f"compute-sanitizer {tool}": "skipped" for tool in sanitizers.TOOLS},
     "nsys": "skipped",
@@ -30,7 +32,7 @@ EXPECTED = {
     "PyTorch and transformers": "skipped",
 }
 TORCH = pathlib.Path(os.environ.get("PITSTOP_TRAINERS", ROOT / "build" / "trainers")) / "trl" / "bin"
-EMULATED = ("libcublasLt.so.13", "libnccl.so.2")  # which stand for libraries that a user brings
+EMULATED = ("libcublasLt.so.13", "libnccl.so.2")  # replacements for libraries that a user brings
 
 
 def rehearse(place, *flags, source=ROOT, timeout=900, **environment):
@@ -65,7 +67,7 @@ def check_all_ran(done, report, expected):
     assert set(report["times"]) == {
         "limits", "correctness", "kernels", "engine", "updates", "profile", "peers", "sanitizer"
     }
-    assert max(report["times"].values()) < 540, report["times"]  # each part is enforced to be under nine minutes
+    assert max(report["times"].values()) < 540, report["times"]  # each part is held to under nine minutes
     assert report["device"]["cublas_lt_path"] and report["device"]["nccl_path"]
     assert report["kernels"]["kernels"] and report["gaps"] and report["errors"]
     assert all(target["measured"] is not None for target in report["targets"]), report["targets"]
@@ -99,7 +101,7 @@ def test_a_lost_gpu_is_a_failure_with_a_report(place):
 
 
 def test_every_group_of_a_sanitizers_families_has_tests():
-    """A filter that fits nothing would cost a minute of a GPU's to find."""
+    """A filter that matches nothing would waste a minute of a GPU."""
     for families in sanitizers.FAMILIES:
         command = [BUILD / "bin" / "kernels_gpu_test", "--gtest_list_tests", f"--gtest_filter={families}"]
         listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -110,7 +112,7 @@ def test_every_group_of_a_sanitizers_families_has_tests():
 @nightly
 @pytest.mark.timeout(WHOLE_S + 60)
 def test_every_part_is_rehearsed_in_one_call(place):
-    """With PyTorch's own kernels on the CPU for peers, where the trainers' environment has been made."""
+    """With PyTorch's own kernels on the CPU as peers, if the trainers' environment was made."""
     expected = dict(EXPECTED)
     environment = {}
     if (TORCH / "python3").exists():

@@ -76,7 +76,9 @@ VLLM_PACKINGS = {"each": {}, "packed": {"packed": True, "packed_buffer_size_byte
 
 
 def join_by_vllms_route(tree, trainer, **packing):
-    """As vLLM's trainers begin: the id is in the store at once, and the group's first work is an all-reduce."""
+    """As vLLM's trainers begin: the id is in the store at once, and the group's first operation is
+    an all-reduce.
+    """
     place = {"master_address": "127.0.0.1", "master_port": trainer.port, "rank_offset": 1, "world_size": 2}
     joined = in_thread(post, tree, "/init_weight_transfer_engine", {"init_info": {**place, **packing}})
     trainer.ask("counted_in", world_size=2)
@@ -96,7 +98,7 @@ def update_info(names):
 
 
 def packs_of(names):
-    """After how many tensors each packed broadcast ends: it closes when it has grown beyond the size."""
+    """After how many tensors each packed broadcast ends: it closes once it has grown beyond the size."""
     ends, size = [], 0
     for number, name in enumerate(names, 1):
         size += BARD_TENSORS[name].nbytes
@@ -108,7 +110,7 @@ def packs_of(names):
 
 @pytest.mark.parametrize("packing", VLLM_PACKINGS)
 def test_P10_vllms_routes_of_a_group(tree, trainer, reference, packing):
-    """One update of two calls, as SkyRL's are; nothing serves before it is finished."""
+    """One update of two calls, like SkyRL's; nothing serves before it is finished."""
     join_by_vllms_route(tree, trainer, **VLLM_PACKINGS[packing])
     status, answer = post(tree, "/start_weight_update", {})
     assert status == 200, answer

@@ -1,5 +1,6 @@
-"""Weight updates of trees on the GPU in software: the promises of test_updates.py, beside generation, and what only a
-GPU has: memory that is full, calls that fail, work that is late."""
+"""Weight updates of trees on the GPU in software: the promises of test_updates.py, beside
+generation, and properties that only a GPU has: full memory, failing calls, late work.
+"""
 
 import json
 import re
@@ -18,11 +19,11 @@ sys.path.insert(0, str(ROOT / "client" / "python"))
 import pitstop  # noqa: E402  (after the path)
 
 pytestmark = needs_gpu
-NUM = 8  # tokens: one costs some tenths of a second
+NUM = 8  # tokens: one takes some tenths of a second
 
 
 def greedy(door, reference, model):
-    """Whether what is generated now is what a fresh start on `model` would."""
+    """Whether the output now is that of a fresh start on `model`."""
     case = reference[model]["greedy"][0]
     output = door.generate(case["prompt"], max_new_tokens=NUM, skip_special_tokens=False, **GREEDY)
     return output.tokens == case["continuation"][:NUM]
@@ -75,7 +76,7 @@ def test_status_says_how_updates_are_staged_and_an_answer_what_it_cost(gpu, star
 
 def test_P1_P2_P3_P10_a_version_staged_in_host_memory_is_uploaded_by_its_commit(gpu, start_tree, reference):
     gpu(memory=136 << 20)
-    tree = start_tree(*FULL, "host", "--mem-fraction", 0.97)  # no room for two copies, which KV has
+    tree = start_tree(*FULL, "host", "--mem-fraction", 0.97)  # no room for two copies: KV has it
     door, admin = tree.door(), tree.door("admin")
     worker = admin.call("status")["replicas"][0]["workers"][0]
     assert worker["update_mode"] == "host" and "in host memory" in worker["update_mode_why"], worker
@@ -134,7 +135,7 @@ def test_P10_threads_that_share_large_tensors_put_every_byte_in_its_place(gpu, s
     assert admin.call("release_memory", keep_weights=True)["ok"]
     assert admin.call("resume_memory")["ok"]
     assert admin.call("weight_digests")["digest"] == expected
-    # Most tensors are larger than a bucket: they come by their rows.
+    # Most tensors are larger than a bucket: they are sent by their rows.
     done = push(tree, place / "model-1", "--bucket-size", 1, "--workers", 3)
     assert done.returncode == 0, done.stderr
     pushed = json.loads(done.stdout)
@@ -161,7 +162,7 @@ FULL = ("--device", "cuda", "--tuning-dir", "none", "--update-mode")
 
 def test_P2_a_second_copy_that_does_not_fit_is_refused_with_the_numbers(gpu, start_tree, reference):
     gpu(memory=136 << 20)
-    tree = start_tree(*FULL, "direct", "--mem-fraction", 1)  # KV has all that is left
+    tree = start_tree(*FULL, "direct", "--mem-fraction", 1)  # KV has all remaining memory
     door, admin = tree.door(), tree.door("admin")
     assert admin.call("status")["replicas"][0]["workers"][0]["update_mode"] == "direct"
     reply = update(admin, BARD)
@@ -212,7 +213,7 @@ def test_P8_a_resume_that_finds_the_memory_taken_says_so_and_may_be_tried_again(
         taken = other.ask("take")["bytes"]
         refused = admin.call("resume_memory")
         assert refused["code"] == "resource_exhausted" and "are free" in refused["message"], refused
-        # By whom, as the driver's management library has it.
+        # Its processes, from the driver's management library.
         holder = re.search(rf"process {other.process.pid} \(python[^)]*\) uses (\d+) bytes", refused["message"])
         assert holder and int(holder.group(1)) >= taken > 0 and "are missing" in refused["message"], refused
     assert admin.call("resume_memory")["ok"]
@@ -288,7 +289,7 @@ def num_tensors(model):
     "call, error",
     [
         ("cudaStreamWaitEvent", "cudaErrorUnknown"),  # the stage's first, and nobody else's
-        ("cudaMemcpyAsync", "cudaErrorUnknown"),  # one a tensor at the start, one a tensor of a stage
+        ("cudaMemcpyAsync", "cudaErrorUnknown"),  # one per tensor at the start, one per tensor of a stage
         ("cudaLaunchKernelEx", "cudaErrorLaunchFailure"),  # digests likewise
         ("kernel", "cudaErrorIllegalAddress"),
     ],

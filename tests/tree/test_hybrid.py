@@ -1,5 +1,6 @@
-"""A hybrid model on real trees: it serves, chunks and batches change nothing, and its weights are updated by the names
-that trainers have for them."""
+"""A hybrid model on real trees: it serves, chunks and batches change nothing, and its weights are
+updated under the trainers' names for them.
+"""
 
 import numpy
 import pytest
@@ -63,7 +64,8 @@ def test_P2_weights_are_updated_by_the_names_of_trainers(tree, client, start_tre
     client.rollback_weights()
     assert text(tree) == before and digest_of(client) == first
 
-    # As a model with vision has them, from a directory and as tensors: those of others are skipped.
+    # Under the names of a model with vision, from a directory and as tensors: its other tensors are
+    # skipped.
     wrapped = write_hybrid(place / "wrapped", as_published(tensors(2)), is_wrapped=True)
     assert client.update_weights(str(wrapped))["digest"] == second
     client.rollback_weights()
@@ -79,7 +81,7 @@ def test_P2_weights_are_updated_by_the_names_of_trainers(tree, client, start_tre
     with pitstop.Client(start_tree("--model", wrapped, "--compute", "fp32").run_dir) as other:
         assert digest_of(other) == second
 
-    # As a trainer in bf16 has them, with digests of all, as they will be resident.
+    # A bf16 trainer's tensors, with digests of all, as they will be resident.
     client.rollback_weights()
     half = {n: (a.view(numpy.uint32) >> 16).astype(numpy.uint16) if n.endswith("A_log") else a for n, a in tensors(2).items()}
     assert WeightPusher(client).push(as_published(half))["ok"]

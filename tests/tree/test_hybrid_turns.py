@@ -1,5 +1,7 @@
-"""A hybrid model on real trees continues from checkpoints of its state: turns of a conversation and samples of a prompt
-are computed once, with the bits of a tree whose cache is empty; and scoring gives the bits of sampling."""
+"""A hybrid model on real trees continues from checkpoints of its state. Turns of a conversation and
+samples of a prompt are computed once, with the bits of a tree with an empty cache; and scoring
+gives the bits of sampling.
+"""
 
 import random
 import sys

@@ -1,4 +1,4 @@
-"""What was asked of one tree is never carried out by another, and its caller hears that at once."""
+"""No later tree does what one was asked, and the caller gets an error at once."""
 
 import signal
 import sys
@@ -19,7 +19,7 @@ BARD = str(ROOT / "launch/models/bard")
 
 
 def wait_lost(client):
-    """Until the client knows that its tree is gone."""
+    """Waits until the client knows that its tree is gone."""
 
     def is_lost():
         try:
@@ -32,7 +32,7 @@ def wait_lost(client):
 
 
 def wait_found(client):
-    """Until it is connected to a tree, at both doors: its status."""
+    """Waits until it is connected to a tree, at both doors; returns its status."""
     wait_until(lambda: client.is_connected, "the next tree to be found")
     return client.status(timeout=DEADLINE_S)
 
@@ -82,7 +82,7 @@ def test_calls_and_requests_that_are_open_end_when_the_tree_dies(start_tree):
         call = threading.Thread(target=digest)
         call.start()
         wait_until(lambda: client.status()["open_requests"] == 1, "the request to be open")
-        tree.kill("tokenizer_proc")  # nobody is left to say farewell
+        tree.kill("tokenizer_proc")  # no process is left to answer
         call.join(DEADLINE_S)
         assert errors == ["unavailable"]
         with pytest.raises(pitstop.PitstopError) as error:
@@ -93,7 +93,7 @@ def test_calls_and_requests_that_are_open_end_when_the_tree_dies(start_tree):
 
 
 def test_a_message_that_a_socket_kept_for_the_next_tree_is_refused(place):
-    """A new launcher in the same place; the socket is one that knows nothing of losses."""
+    """A new launcher in the same place; the socket does not know of any loss."""
     run_dir = place / "tree"
     first = ProcessTree(run_dir)
     admin, data = Door(run_dir, "admin"), Door(run_dir)
@@ -109,7 +109,7 @@ def test_a_message_that_a_socket_kept_for_the_next_tree_is_refused(place):
             for call in (7, 8):
                 kind, error = admin.receive()
                 assert (kind, error["call"], error["code"]) == ("error", call, "unavailable"), error
-                # Also one that comes while the tree is still starting says who is there now.
+                # A client that comes while the tree is still starting also learns its identity.
                 assert error["tree"] not in ("", stale), error
             kind, refused = data.receive()
             assert (kind, refused["rid"], refused["code"]) == ("error", "old", "unavailable")

@@ -1,5 +1,6 @@
-"""--keep-committed: what was committed lies on the disk behind its commit, so that a restart brings it
-back whatever it came from."""
+"""--keep-committed: committed versions are written to the disk after their commit, so that a
+restart brings them back whatever their source.
+"""
 
 import errno
 import json
@@ -26,7 +27,7 @@ def keep_of(admin):
 
 
 def wait_kept(admin, epoch):
-    """Until that version lies whole on the disk: its directory."""
+    """Waits until that version is whole on the disk; returns its directory."""
     wait_until(
         lambda: (keep_of(admin)["epoch"], keep_of(admin)["state"]) == (epoch, "kept"),
         f"epoch {epoch} to be kept; {keep_of(admin)}",
@@ -49,7 +50,7 @@ def tensors_of(directory):
 
 
 def perturbed(path, number):
-    """A copy of the model in which one value is another."""
+    """A copy of the model in which one value differs."""
     shutil.copytree(STORIES, path)
     header, body = header_of(path / "model.safetensors")
     begin, _ = header["model.norm.weight"]["data_offsets"]
@@ -100,7 +101,7 @@ def test_what_is_kept_is_a_checkpoint_like_the_one_it_came_from(start_tree, plac
     }
     (size,) = struct.unpack("<Q", (directory / "model.safetensors").read_bytes()[:8])
     assert size % 8 == 0, "tensors are aligned"
-    for name in ("config.json", "tokenizer.json"):  # of the model: the push brought tensors alone
+    for name in ("config.json", "tokenizer.json"):  # the model's own files: the push brought only tensors
         assert (directory / name).read_bytes() == (pathlib.Path(STORIES) / name).read_bytes()
     other = start_tree("--model", directory)
     assert serving(other.door("admin"))["digest"] == BARD_DIGEST
@@ -158,7 +159,7 @@ def test_a_directory_that_was_overwritten_does_not_matter_where_versions_are_kep
     assert serving(admin) == {
         "path": str(kept), "epoch": 2, "label": "step-7", "digest": BARD_DIGEST
     }
-    # What was kept was damaged, too: then there is nothing left.
+    # The kept files were damaged, too: then nothing is left.
     with open(kept / "model.safetensors", "r+b") as file:
         file.seek(-2, os.SEEK_END)
         file.write(b"\x01\x02")
@@ -225,7 +226,7 @@ def test_the_newest_version_wins_and_generation_goes_on_meanwhile(place, monkeyp
 
 @pytest.mark.parametrize("mode", ("staged", "direct"))
 def test_memory_that_is_needed_is_not_waited_for(start_tree, place, mode):
-    """A release, and an update over the live copy, beside the writing of what was there."""
+    """A release, and an update over the live copy, while the previous version is being written."""
     tree = start_tree("--keep-committed", place / "kept", "--tp", 2)
     admin = tree.door("admin")
     for epoch in range(2, 8):
@@ -288,7 +289,7 @@ def test_two_trees_do_not_keep_their_versions_in_one_place(start_tree, place):
 
 
 def test_what_the_tree_was_started_from_is_never_removed(start_tree, place):
-    """A version that was kept is a checkpoint like others, also of a tree that keeps its own beside it."""
+    """A kept version is a checkpoint like others, also for a tree that keeps its own beside it."""
     kept = place / "kept"
     tree = start_tree("--keep-committed", kept)
     admin = tree.door("admin")
@@ -301,6 +302,6 @@ def test_what_the_tree_was_started_from_is_never_removed(start_tree, place):
         update(admin, str(perturbed(place / f"v{epoch}", epoch)))
         wait_kept(admin, epoch)
         assert (model / "config.json").exists() and (model / "model.safetensors").exists()
-    update(admin, BARD)  # the same digest: it is there already, under its own name
+    update(admin, BARD)  # the same digest: already kept, under its own name
     assert wait_kept(admin, 5) == model and model.exists()
     tree.stop()

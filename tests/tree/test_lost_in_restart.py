@@ -1,6 +1,8 @@
-"""--restart: what a trainer was amid, when a process died, is lost, and its further calls are told so.
+"""--restart: an unfinished update is lost when a process dies, and the trainer's further calls are
+told so.
 
-A process is killed and the tree comes back with its weights; a trainer that has not noticed sends the rest."""
+A process is killed and the tree comes back with its weights; a trainer that has not noticed sends
+the rest."""
 
 import json
 import pathlib
@@ -62,7 +64,7 @@ def test_P2_the_rest_of_a_collection_is_refused_after_a_restart(tree, dead):
         client.pause(mode="in_place")
         assert send(client, FIRST)["state"] == "collecting"
     with crash(tree, dead) as client:
-        for _ in range(2):  # a trainer that does not look
+        for _ in range(2):  # a trainer that ignores answers
             check_told(refused(send, client, SECOND), f"as {dead} died", "signal 9")
         assert "the tree restarted" in client.status()["lost_calls"]["why"]
         check_told(refused(client.continue_generation))
@@ -85,7 +87,7 @@ def test_P2_a_loss_outlives_a_second_restart(tree):
 
 
 def test_P2_a_pause_that_a_restart_has_ended_is_told_before_a_part_takes_effect(tree):
-    """Its trainer has sent nothing yet, and thinks that nothing is generated."""
+    """Its trainer has sent nothing yet, and believes that generation is paused."""
     with pitstop.Client(tree.run_dir) as client:
         client.pause(mode="in_place")
     with crash(tree) as client:
@@ -157,7 +159,7 @@ def test_P2_http_the_rest_is_refused_after_a_restart(start_tree, way):
         answer = http.post(end)
         assert answer.status in (400, 409) and "the tree restarted at" in str(answer.json()), answer
         assert http.ok("GET", "/get_weight_version").json()["weight_digest"] == OLD
-        # The next attempt is whole.
+        # The next attempt is complete.
         http.ok("POST", begin, {"mode": "in_place"} if way == "pause" else {})
         for tensors in (FIRST, SECOND):
             assert broadcast(http, group, tensors).json()["success"]

@@ -1,4 +1,6 @@
-"""Many requests and many clients at once: all complete, none mixed up, none changed by the others."""
+"""Many requests and many clients at once: all complete, none mixed up, none changed by the
+others.
+"""
 
 import random
 
@@ -27,7 +29,7 @@ def lengths(number, seed=2):
 
 
 def bits(output):
-    """What must not depend on the batch: tokens and, exactly, logprobs."""
+    """The parts that must not depend on the batch: tokens and, exactly, logprobs."""
     return output.tokens, output.logprobs, output.text
 
 
@@ -65,7 +67,7 @@ def test_P6_64_clients_get_their_own_output_and_nobody_elses(start_tree, tell, d
     tree = start_tree("--dp", dp)
     doors = [tree.door() for _ in range(64)]
     work = list(zip(prompts(64, seed=3), lengths(64, seed=4)))
-    # All use the same rid: an id is a client's own.
+    # All use the same rid: an id belongs to its client.
     for door, (prompt, length) in zip(doors, work):
         door.start(
             prompt, rid="mine", max_new_tokens=length, logprobs={"enabled": True}, **GREEDY
@@ -78,7 +80,8 @@ def test_P6_64_clients_get_their_own_output_and_nobody_elses(start_tree, tell, d
 
 def test_P6_draws_with_a_seed_do_not_depend_on_the_batch_the_chunks_or_the_cache(start_tree):
     """The same requests on a tree that cuts prompts into small chunks and retracts, and on one that
-    does neither, alone and together."""
+    does neither, alone and together.
+    """
     fields = {"temperature": 1.0, "top_p": 0.9, "seed": 11, "ignore_eos": True}
     work = list(zip(prompts(24, seed=5), [32] * 24))
     easy = start_tree("--max-total-tokens", 16384).door()
@@ -95,7 +98,7 @@ def test_P6_draws_with_a_seed_do_not_depend_on_the_batch_the_chunks_or_the_cache
 
 
 def test_P6_ranks_and_replicas_do_not_mix(start_tree):
-    """--tp 2 --dp 2: the sums of two ranks differ from one's, but not with the batch."""
+    """--tp 2 --dp 2: two ranks sum otherwise than one, but their batches do not matter."""
     tree = start_tree("--tp", 2, "--dp", 2)
     door = tree.door()
     work = list(zip(prompts(32, seed=6), lengths(32, seed=7)))

@@ -35,7 +35,7 @@ def anonymous_kib(tree):
 
 
 def resident_bytes(admin, name):
-    """What `status` says that all replicas have under a tag."""
+    """The memory that all replicas report under a tag in `status`."""
     return sum(
         tag["resident_bytes"]
         for replica in admin.call("status")["replicas"]
@@ -47,7 +47,7 @@ def resident_bytes(admin, name):
 def test_what_is_resident_is_what_the_kernel_counts(start_tree):
     tree = start_tree(*TREE_FLAGS, "--max-total-tokens", 200_000)
     door, admin = tree.door(), tree.door("admin")
-    # Beside the tags a worker has its code, and what it computes in.
+    # Besides the tags a worker has its code, and its working memory.
     wait_until(lambda: resident_bytes(admin, "weights") > 0, "a first measurement")
     weights, kv = resident_bytes(admin, "weights"), resident_bytes(admin, "kv_cache")
     assert weights + kv <= 1024 * anonymous_kib(tree)
@@ -72,7 +72,7 @@ def start(door, rid, **fields):
 
 
 def expect_unreadable(admin, why):
-    """What is not there is neither digested nor read, and nobody dies of the try."""
+    """Released memory is neither digested nor read, and no process dies of the attempt."""
     digests = admin.call("weight_digests")
     assert digests["code"] == "failed_precondition" and why in digests["message"], digests
     with pytest.raises(Refused, match=f"failed_precondition.*{why}"):
@@ -88,7 +88,7 @@ def test_P8_memory_goes_back_measured_and_comes_again(shared_tree, door, admin, 
     assert not any(part.get("has_weights", True) for part in released["parts"])
     freed = sum(tag["freed_bytes"] for part in released["parts"] for tag in part["tags"])
     assert freed > 0
-    # Nothing else of the workers grows or shrinks meanwhile but by a few pages.
+    # Other memory of the workers changes meanwhile only by a few pages.
     assert abs((before - anonymous_kib(shared_tree)) - freed / 1024) < 0.1 * freed / 1024 + 512
     expect_unreadable(admin, "released")
     assert admin.call("resume_memory")["ok"]
@@ -171,7 +171,7 @@ def test_a_tree_may_wait_for_its_first_weights(start_tree):
     assert refused["code"] == "failed_precondition" and "no weights" in refused["message"]
     partial = update(admin, DENSE.new, partial=True, epoch=5)
     assert not partial["ok"] and "complete" in partial["message"]
-    # What comes under a pause waits for them.
+    # Requests that come under a pause wait for them.
     admin.call("pause_generation", mode="in_place")
     early = door.start("Once upon a time", max_new_tokens=5, **GREEDY)
     wait_until(

@@ -1,5 +1,6 @@
-"""A worker dies or stands still while memory is released or resumed: named by the deadline, carried
-out when it goes on, or the tree is down with every request answered."""
+"""A worker dies or stops while memory is released or resumed: it is named by the deadline, and the
+order executed when it goes on, or the tree is down with every request answered.
+"""
 
 import signal
 
@@ -14,7 +15,7 @@ LONG = 600
 
 
 def begin_release(tree):
-    """With a request that waits in the pause; returns once worker [0.1] stands still in the release."""
+    """With a request that waits in the pause; returns once worker [0.1] has stopped in the release."""
     door, admin = tree.door(), tree.door("admin")
     rid = door.start("Once upon a time", max_new_tokens=LONG, **GREEDY)
     while len(door.outputs[rid].tokens) < 8:

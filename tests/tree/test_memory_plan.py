@@ -1,4 +1,6 @@
-"""Memory is added up and held against the machine's, and the control group's, before it is taken."""
+"""Memory is added up and compared with the machine's, and the control group's, before it is
+taken.
+"""
 
 import json
 import re
@@ -88,7 +90,7 @@ def test_weights_count_twice_and_once_per_replica(place):
 
 
 def test_without_room_for_a_second_copy_a_tree_starts_and_says_what_that_rules_out(place):
-    """Only an update that is staged needs it."""
+    """Only a staged update needs it."""
     said = check(place, 4)
     assert said.startswith("said: memory has no room for a second copy of the weights (2.8 MiB): updates must be --direct\n")
     assert "refused" not in said and "said:" not in check(place, 8)

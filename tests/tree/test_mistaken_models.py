@@ -1,4 +1,4 @@
-"""What is taken for a checkpoint every week and is none: recognized, and said with what to do, in a line."""
+"""Common mistakes for a checkpoint: recognized, and answered with a remedy, in a line."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Which tree a command is for: it is named, found wherever it lies, and never taken by accident."""
+"""Which tree a command is for: it is named, found in any place, and never used by accident."""
 
 import json
 import os

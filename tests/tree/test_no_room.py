@@ -1,5 +1,6 @@
-"""A launcher that runs out of what the system lends: room in the run directory, descriptors. It ends
-with a line that says what is missing and an exit code of docs/running.md, and leaves nothing."""
+"""A launcher without the system's resources: room in the run directory, descriptors. It ends with a
+line that names the missing one and an exit code of docs/running.md, and leaves nothing.
+"""
 
 import errno
 import os
@@ -15,7 +16,7 @@ EXIT_START, EXIT_PLACE = 3, 4
 
 
 def check_ended(ended, codes=(EXIT_START, EXIT_PLACE)):
-    """With a line and a code, and not a word of Python's own."""
+    """With a line and a code, and without Python's traceback."""
     assert ended.returncode in codes, (ended.returncode, ended.stderr)
     assert "Traceback" not in ended.stderr and "Exception ignored" not in ended.stderr, ended.stderr
     assert ended.stderr.startswith("pitstop: ") or "\npitstop: " in ended.stderr, ended.stderr
@@ -77,7 +78,7 @@ def test_files_that_may_not_grow(place):
 
 @pytest.mark.parametrize("limit", (8, 12, 16, 20))
 def test_few_descriptors(place, limit):
-    """Soft and hard: nobody can raise it."""
+    """Soft and hard: no process can raise it."""
     lower = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     ended = serve_in(place, preexec_fn=lower)
     check_ended(ended)

@@ -1,5 +1,6 @@
-"""One replica over several machines, on CPUs: launchers that know of each other by an address and a key alone. What the
-ranks say to each other goes through the head's scheduler."""
+"""One replica over several machines, on CPUs: launchers that only share an address and a key. The
+ranks exchange data through the head's scheduler.
+"""
 
 import contextlib
 import json

@@ -1,5 +1,6 @@
-"""Who else comes to the door where ranks of other machines come in: each is refused by name, or ended and counted, and the
-head waits on for the right machine, or serves on."""
+"""Other peers at the door for ranks of other machines: each is refused by name, or ended and
+counted, and the head waits for the right machine, or serves on.
+"""
 
 import contextlib
 import os
@@ -29,7 +30,7 @@ NUM_LOGGED = 1000  # Ports::kRefusalsLoggedMax
 
 
 def peer(port, key_file):
-    """A socket with a machine's key that says what it likes."""
+    """A socket with a machine's key that sends any message."""
     key = dict(line.split() for line in pathlib.Path(key_file).read_text().splitlines() if not line.startswith("#"))
     made = zmq.Context.instance().socket(zmq.DEALER)
     made.linger, made.sndhwm, made.rcvhwm = 0, 0, 0
@@ -40,7 +41,7 @@ def peer(port, key_file):
 
 
 def told(socket_):
-    """(type, code, message) of what a peer is told."""
+    """(type, code, message) of the answer to a peer."""
     assert socket_.poll(DEADLINE_S * 1000), "nothing was answered"
     kind, body = socket_.recv_multipart()
     body = msgpack.unpackb(body)
@@ -52,7 +53,7 @@ def said(kind, **fields):
 
 
 class Head:
-    """The head of a replica of two machines, the second of which is not there yet."""
+    """The head of a replica of two machines, the second of which is missing."""
 
     def __init__(self, place, *flags, settings=None):
         self.place = place
@@ -145,13 +146,13 @@ def test_who_comes_before_the_heads_rank_and_says_hello_at_once_keeps_nobody_out
         assert answer[:2] == ("rank_end", "failed_precondition") and "before the ranks have met" in answer[2], answer
         for worker in head.launchers[0].workers():
             os.kill(worker, signal.SIGCONT)
-        answer = told(early)  # now there is a measure, which it does not fit
+        answer = told(early)  # now there is a reference, which it does not match
         assert answer[:2] == ("rank_end", "invalid_argument") and "all ranks take the same" in answer[2], answer
     head.check_a_right_machine_is_let_in()
 
 
 def other_weights(directory):
-    """One tensor, of which each rank has its own half: no copies can be compared."""
+    """One tensor, of which each rank has its own half: there are no copies to compare."""
     tensors = tensors_of(*read_checkpoint(STORIES))
     name = "model.layers.3.mlp.up_proj.weight"
     changed = [(n, t, s, raw[::-1] if n == name else raw) for n, t, s, raw in tensors]
@@ -240,7 +241,7 @@ def test_who_says_nothing_but_garbage_fills_neither_the_log_nor_the_memory(start
             stranger.send_multipart([b"rank_part", b"\xc1", bytes(1024)])
         wait_until(lambda: refused() >= num, "all to be counted")
         assert stranger.poll(0) and told(stranger)[:2] == ("rank_end", "malformed")
-    assert resident_mib() - before < 64  # all of it were 20, and answers come beside it
+    assert resident_mib() - before < 64  # all of it would be 20, and answers arrive beside it
     num_lines = len(spanning.tree.log().splitlines())
     assert NUM_LOGGED <= num_lines < NUM_LOGGED + 100, num_lines
     greedy(spanning.tree.door(), reference, "stories")

@@ -1,4 +1,6 @@
-"""Every command block of README.md and of the first page of docs/ is run in order, in an empty directory, as a reader would."""
+"""Every command block of README.md and of the first page of docs/ runs in order, in an empty
+directory, as a reader would run it.
+"""
 
 import json
 import re
@@ -15,7 +17,7 @@ BLOCK = re.compile(r"(?:<!-- (not run|needs): ([^\n]*) -->\n)?```(sh|python)\n(.
 
 
 def blocks(page, kind):
-    """(why it is not run, what it needs, its text) of each block of that kind."""
+    """(why it is not run, its requirements, its text) of each block of that kind."""
     found = []
     for mark, words, language, text in BLOCK.findall((ROOT / page).read_text()):
         if language == kind:
@@ -25,7 +27,7 @@ def blocks(page, kind):
 
 @pytest.fixture
 def reader(place, monkeypatch):
-    """reader(command): runs it in a directory that holds the checkout's folders and nothing else."""
+    """reader(command): runs it in a directory that has the checkout's folders and nothing else."""
     (place / "home").mkdir(mode=0o700)
     monkeypatch.setenv(HOME, str(place / "home"))
     here = place / "reader"
@@ -99,14 +101,14 @@ def test_the_programs_of_the_first_page_run(number, reader):
 
 
 def shape(value):
-    """The keys of an answer, and of what is in it."""
+    """The keys of an answer, and of its members."""
     if isinstance(value, dict):
         return {name: shape(each) for name, each in value.items()}
     return [shape(value[0])] if isinstance(value, list) and value else type(value).__name__.replace("int", "float")
 
 
 def test_the_first_answers_of_the_http_page_are_what_comes(reader):
-    """Five calls of curl, each with its answer below: the fields are compared, values differ."""
+    """Five calls of curl, each with its answer below: their fields are compared, as values differ."""
     page = (ROOT / "docs" / "http.md").read_text().partition("## Routes")[0]
     calls = re.findall(r"```sh\n(curl.*?)```\n\n```json\n(.*?)```", page, re.DOTALL)
     assert len(calls) == 5

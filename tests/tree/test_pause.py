@@ -34,7 +34,7 @@ def start_and_wait(door, *rids, tokens=8, **sampling):
 
 
 def drain(door):
-    """Takes what is on its way."""
+    """Reads messages that are on their way."""
     while not door.is_quiet(0.2):
         door.step()
 

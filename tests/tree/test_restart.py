@@ -1,5 +1,6 @@
-"""--restart: the tree comes back with exactly the weights that were committed last, and what they are
-called; or with none, and says which it lost."""
+"""--restart: the tree comes back with exactly the weights committed last, and their label; or with
+none, and says which it lost.
+"""
 
 import json
 import os
@@ -37,7 +38,7 @@ def crash(tree, name="scheduler_proc[0]"):
 
 
 def serving(admin):
-    """What status says of the version, after its digest was proven."""
+    """The version's line in status, after its digest was proven."""
     status = admin.call("status")
     (replica,) = status["replicas"]
     assert admin.call("weight_digests")["digest"] == replica["digest"]
@@ -116,7 +117,7 @@ def test_P2_a_restarted_tree_serves_no_older_weights_in_place_of_pushed_ones(sta
     assert "no complete copy of it is on disk" in tree.log()
 
 
-# ---- what the tree had is not there any more ----
+# ---- what the tree had no longer exists ----
 
 
 @pytest.fixture
@@ -151,7 +152,7 @@ SAID = {remove: "step-7", truncate: "model.safetensors", reshape: "model.norm.we
 
 
 def check_lost(tree, line, admin, **version):
-    """The tree is up, serves nothing, and everybody who looks is told which version it lost."""
+    """The tree is up and serves nothing, and every client's status says which version it lost."""
     status = admin.call("status")
     lost = status["lost"]
     assert {name: lost.get(name, "") for name in version} == version
@@ -263,7 +264,7 @@ def test_a_direct_update_and_a_partial_one_are_remembered_for_what_they_are(star
 
 
 def test_P2_a_version_whose_commit_was_ordered_is_the_one_that_comes_back(place, monkeypatch):
-    """Tokens of it may be out already, though nobody was told that it is committed."""
+    """Some of its tokens may have been sent already, though no client was told of its commit."""
     monkeypatch.setenv("PITSTOP_FAULT_POINT", "tp_worker[1.0]/commit_begin")
     tree = ProcessTree(place / "tree", "--restart", "--dp", 2)
     try:

@@ -1,5 +1,6 @@
-"""Prompts scored while versions change: an answer's scores are the bits that a quiet scoring gives under the
-version that it names, whatever the policy and the pause (P3)."""
+"""Prompts scored while versions change: an answer's scores are the bits of an undisturbed scoring
+under the version that it names, whatever the policy and the pause (P3).
+"""
 
 import json
 import time
@@ -17,7 +18,7 @@ TREE_FLAGS = ("--chunked-prefill-size", CHUNK)
 PROMPT = [(31 * i + i * i // 7) % 2000 for i in range(900)]
 POLICIES = ("keep", "recompute", "drain", "abort")
 PAUSES = ("in_place", "retract", "wait", "abort")
-# What stands still cannot run out: such an update is refused.
+# Frozen requests cannot end: such an update is refused.
 UNDER_PAUSE = [
     (pause, policy)
     for pause in PAUSES
@@ -49,7 +50,7 @@ def scores_of(output):
 
 @pytest.fixture(scope="module")
 def quiet(shared_tree):
-    """{digest: what the whole prompt's scores are under it}: one at a time, with no update near."""
+    """{digest: the whole prompt's scores under it}: one at a time, without an update."""
     scores = {}
     with shared_tree.door() as door, shared_tree.door("admin") as admin:
         for name, path in (("bard", BARD), ("stories", STORIES)):
@@ -62,7 +63,7 @@ def quiet(shared_tree):
 
 
 def start_scorings(door):
-    """Some of each kind; they are prefilled one after the other, so one of them is half-way at any moment."""
+    """Some of each kind. They are prefilled one after another, so at any moment one of them is half-way."""
     fields = [scoring(), scoring(3), scoring(0, start=450), scoring(40), scoring(), scoring(3, start=880)]
     return [
         door.start(PROMPT, kv_tolerance=("keep", "never")[i % 2], **fields[i]) for i in range(NUM_AT_ONCE)
@@ -70,7 +71,7 @@ def start_scorings(door):
 
 
 def check(quiet, outputs, may_abort=False):
-    """Each one's scores are its version's. Returns how often they were begun anew."""
+    """Checks that the scores of each belong to its version. Returns how often they were restarted."""
     num_anew = 0
     for output in outputs:
         if may_abort and output.finish["reason"] == "abort" and not output.tokens:

@@ -1,4 +1,4 @@
-"""What a test is told of a tree that says nothing: whether its processes hang, or have no core."""
+"""The message about a silent tree: whether its processes hang, or have no core."""
 
 import signal
 

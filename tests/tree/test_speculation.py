@@ -1,5 +1,6 @@
-"""Speculation changes no bit (P11): requests of every kind give the same tokens, logprobs, scores, texts and finishes with
-drafts and without, on trees with one rank and with two, with two replicas, with little memory, and while weights change.
+"""Speculation changes no bit (P11). Requests of every kind give the same tokens, logprobs, scores,
+texts and finishes with drafts and without: on trees with one rank and with two, with two replicas,
+with little memory, and while weights change.
 
 600 requests always, 2,400 with launch/test --speculation."""
 
@@ -64,7 +65,7 @@ def requests(number, seed=1):
 
 
 def bits(output):
-    """All that must not depend on drafts."""
+    """Everything that must not depend on drafts."""
     lists = ("logprobs", "ranks", "top_ids", "top_logprobs", "ids_logprobs")
     prompts = [chunk["prompt"] for chunk in output.chunks if "prompt" in chunk]
     counts = {name: output.counts[name] for name in ("prompt_tokens", "completion_tokens")}
@@ -80,7 +81,7 @@ def bits(output):
 
 
 def run_all(door, work, drafts=None, aborted=()):
-    """`aborted`: of these indices, requests are aborted once they have a token."""
+    """`aborted`: indices of requests that are aborted once they have a token."""
     rids = []
     for index, (prompt, fields) in enumerate(work):
         more = {"draft_ids": drafts[index]} if drafts and drafts[index] else {}
@@ -108,7 +109,7 @@ def check(work, got, want):
 
 @contextlib.contextmanager
 def meanwhile(tree, disturb):
-    """Calls disturb(admin, draw) over and over."""
+    """Calls disturb(admin, draw) again and again."""
     is_over, failures = threading.Event(), []
 
     def run():
@@ -117,7 +118,7 @@ def meanwhile(tree, disturb):
                 draw = random.Random(9)
                 while not is_over.is_set():
                     disturb(admin, draw)
-        except Exception as failure:  # told by the test's own thread
+        except Exception as failure:  # reported by the test's own thread
             failures.append(failure)
 
     thread = threading.Thread(target=run)
@@ -161,7 +162,7 @@ def counts_of(door_or_tree):
     return [replica.get("drafts") for replica in replicas]
 
 
-# Flags of both trees, and what --speculate is.
+# Flags of both trees, and the value of --speculate.
 SHAPES = {
     "plain": ((), 4),
     "auto": ((), "auto"),
@@ -188,14 +189,14 @@ def test_P11_every_kind_of_request_gives_the_same_bits(start_tree, tell, shape):
         check(work, run_all(door, work), want)
         with meanwhile(on, retract):
             num_aborted = check(work, run_all(door, work, partly_wrong(outputs), range(0, len(work), 9)), want)
-        got = run_all(door, work)  # they draft from what the others left
+        got = run_all(door, work)  # they draft from the others' outputs
         check(work, got, want)
     if shape == "tight":
         assert sum(output.counts["retractions"] for output in got) > 0, "no pressure, no test"
     total = {name: sum(each[name] for each in counts_of(on)) for name in ("passes", "drafted", "accepted")}
     tell(f"{shape}: {len(work)} requests, {num_aborted} aborted, {total}")
     assert num_aborted > 0
-    if speculate != "auto":  # which drafts what pays here and now
+    if speculate != "auto":  # which drafts only when that pays
         assert total["accepted"] > 300 and total["drafted"] - total["accepted"] > 30, total
 
 

@@ -1,4 +1,4 @@
-"""The doors for other machines: keys open them, and nothing else does."""
+"""The doors for other machines: only keys open them."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ import pitstop.wire  # noqa: E402
 STORIES = ROOT / "launch/models/stories"
 BARD = ROOT / "launch/models/bard"
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
-SHORT_S = 1.5  # to see that somebody is not let in
+SHORT_S = 1.5  # seconds, to see that a client is kept out
 NUM_HALF_OPEN = 1500
 
 
@@ -30,7 +30,7 @@ def keygen(*arguments):
 
 @pytest.fixture
 def keys(place):
-    """Of a tree, and of two clients: worker (data door), trainer (both)."""
+    """Keys of a tree, and of two clients: worker (data door), trainer (both)."""
     path = place / "keys"
     keygen(path)
     assert keygen(path, "--client", "worker") == f"{path}/clients/worker.key"
@@ -41,7 +41,9 @@ def keys(place):
 @pytest.mark.parametrize("flag", ["--client", "--node", "--remove"])
 @pytest.mark.parametrize("name", ["", "-x", "--admin", ".x", "a b"])
 def test_what_is_no_name_makes_no_key(place, flag, name):
-    """An empty one made the tree's own key instead, and a flag whose value was forgotten ate the next one."""
+    """With an empty one the tree used its own key instead, and a flag without its value took the
+    next flag as one.
+    """
     path = place / "keys"
     refused = run("keygen", path, flag, name)
     assert refused.returncode != 0 and not path.exists(), refused
@@ -53,7 +55,7 @@ def test_what_is_no_name_makes_no_key(place, flag, name):
 
 
 class Remote:
-    """A tree with tcp doors, seen from elsewhere."""
+    """A tree with tcp doors, seen from another machine."""
 
     def __init__(self, tree, keys):
         self.tree = tree
@@ -138,7 +140,7 @@ def test_with_its_key_every_command_works_from_elsewhere(remote, reference):
 
 
 def refusal(remote, name, door="data"):
-    """What the client of that key is told when it knocks."""
+    """The error of a client with that key."""
     endpoint = remote.data if door == "data" else remote.admin
     with pytest.raises(pitstop.PitstopError) as refused:
         pitstop.Client(data=endpoint, key=remote.key(name), timeout=DEADLINE_S)
@@ -209,7 +211,8 @@ def test_without_a_key_nobody_speaks(remote, place):
     plain.linger = 0
     plain.connect(remote.data)
     plain.send_multipart([b"hello", b"\x81\xa8protocol\x01"])
-    # libzmq tries again or gives up, as it sees the other mechanism or the connection's end first.
+    # libzmq tries again or gives up, depending on whether it sees the other mechanism or the
+    # connection's end first.
     wait_until(lambda: remote.listener()["handshakes_failed_total"] > before, "its failure to be counted")
     assert not plain.poll(0)
     plain.close()
@@ -294,7 +297,7 @@ def test_weights_in_shared_memory_are_refused_by_name_from_elsewhere(remote):
 
 
 def test_a_message_over_the_limit_costs_its_sender_the_connection_and_nobody_else(remote, monkeypatch):
-    monkeypatch.setattr(pitstop.wire, "MESSAGE_BYTES_MAX", 1 << 30)  # who does not look at its size
+    monkeypatch.setattr(pitstop.wire, "MESSAGE_BYTES_MAX", 1 << 30)  # which does not look at its size
     with remote.client() as honest, remote.client() as large:
         with pytest.raises(pitstop.PitstopError) as lost:
             large.call("data", "tokenize", timeout=DEADLINE_S, text="x" * (17 << 20))

@@ -1,4 +1,4 @@
-"""Where an update's time went: every part of it is in a field of the answer, and each kind in its own."""
+"""An update's times: every part is in a field of the answer, each kind in its own."""
 
 import time
 
@@ -15,7 +15,7 @@ PAUSE_S = 0.3
 
 
 def check_sums(reply):
-    """The parts of the stage are its part, and those of the update the update's."""
+    """Parts of the stage belong to the stage, and parts of the update to the update."""
     parts = sum(reply[name] for name in STAGE_PARTS)
     assert 0 < parts <= reply["stage_s"], reply
     ranks = [rank for replica in reply["replicas"] for rank in replica["ranks"]]

@@ -1,4 +1,6 @@
-"""Weight updates on a real tree: all or nothing, verified, reversible, told per token."""
+"""Weight updates on a real tree: all or nothing, verified, reversible, with the version of each
+token.
+"""
 
 import itertools
 import json
@@ -15,7 +17,7 @@ from wire import Refused
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
 SEEDED = {"temperature": 1.0, "seed": 5, "ignore_eos": True}
 LONG = 600
-# For the suites that import them; this one runs on pairs.
+# For suites that import these fixtures; this suite runs on pairs.
 STORIES = str(ROOT / "launch/models/stories")
 BARD = str(ROOT / "launch/models/bard")
 DIGESTS = json.loads((ROOT / "tests/data/golden/digests.json").read_text())["models"]
@@ -24,7 +26,7 @@ TREE_FLAGS = ("--tp", 2)
 
 @pytest.fixture
 def admin(shared_tree, pair):
-    """The tree serves the old model before and after, and nothing runs."""
+    """The tree serves the old model before and after, and no request runs."""
     with shared_tree.door("admin") as admin:
         update(admin, pair.old)
         yield admin
@@ -82,7 +84,7 @@ def test_P1_P3_every_mode_with_every_policy(door, admin, pair, mode, kv_policy):
         oldest = before if kv_policy == "keep" else before + 1
         assert (spans[1]["kv_min_epoch"], spans[1]["kv_max_epoch"]) == (oldest, before + 1)
         assert replica["num_kept" if kv_policy == "keep" else "num_recomputed"] == 1
-    # What comes next is the new model's alone.
+    # The following output is the new model's alone.
     fresh = door.generate("ROMEO:", max_new_tokens=20, **GREEDY)
     assert {span["kv_min_epoch"] for span in fresh.spans} == {before + 1}
 
@@ -252,7 +254,7 @@ def test_P2_torn_refuses_to_generate_until_a_complete_update(start_tree, place):
     door, admin = tree.door(), tree.door("admin")
     shutil.copytree(DENSE.new, place / "bad")
     header, data = read_checkpoint(DENSE.new)
-    write_checkpoint(place / "bad", header, data[:-2] + b"\xc0\x7f")  # found when it is written
+    write_checkpoint(place / "bad", header, data[:-2] + b"\xc0\x7f")  # noticed when it is written
     reply = update(admin, str(place / "bad"), mode="direct")
     assert not reply["ok"] and reply["state"] == "torn", reply
     assert admin.call("status")["replicas"][0]["state"] == "torn"
@@ -268,7 +270,9 @@ def test_P2_torn_refuses_to_generate_until_a_complete_update(start_tree, place):
 
 
 def pause_with_both_running(door, admin):
-    """A request on each of two replicas, frozen half-way: one may have ended when the other begins."""
+    """A request on each of two replicas, frozen half-way. Tries again, as one may end while the
+    other begins.
+    """
     for _ in range(20):
         rids = [door.start("Once upon a time", max_new_tokens=LONG, replica=replica, **SEEDED) for replica in (0, 1)]
         while not all(door.outputs[rid].tokens for rid in rids):

@@ -1,4 +1,4 @@
-"""A command that waits says for what, and what would let it go on."""
+"""A command that waits says for what, and how to end the wait."""
 
 import subprocess
 

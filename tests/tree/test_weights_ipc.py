@@ -47,7 +47,7 @@ def devices_of(admin):
 
 
 def start_update(admin, handles, stall_ms=30_000, **spec):
-    """The call, under way. Its answer: finish_update."""
+    """The call, in progress. Its answer: finish_update."""
     source = {"kind": "ipc", "handles": handles, "stall_ms": stall_ms}
     admin.send("update_weights", call=next(Door.numbers), update={"source": source, **spec})
 
@@ -83,7 +83,8 @@ def test_P10_a_checkpoint_arrives_in_buckets(start_tree, bard, tp, num_nones):
             assert rank["bytes"] > 0 and rank["receive_s"] > 0, rank
             assert rank["tensors"] == len(bard)
         check_serves(admin, "bard")
-        # The references lent to the workers came back, so torch frees what nobody else holds.
+        # The references lent to the workers were returned, so torch frees tensors that nobody else
+        # holds.
         wait_until(lambda: torch_sender.torch_segments() <= before, "shared memory to be freed")
 
 
@@ -178,7 +179,7 @@ def test_P2_overlapping_tensors_and_a_tensor_sent_twice_are_refused(admin, bard)
 
 
 def test_P2_an_error_in_the_last_bucket_is_told_by_the_call(admin, bard):
-    """The sender does not look at the answer to its last bucket."""
+    """The sender ignores the answer to its last bucket."""
     server = ParameterServer(DEVICES, bucket_bytes=4 << 20)  # one bucket
 
     def tamper(_, metadata):
@@ -203,7 +204,7 @@ def test_a_missing_device_is_named_and_the_others_are_told(admin, bard):
 def test_P5_a_sender_that_stalls_is_given_up(admin, bard):
     for num_messages in (0, 1, 2):
         server = ParameterServer(DEVICES)
-        # Long enough for a sender that goes on, and has to wait for a core.
+        # Long enough for a sender that goes on, and may have to wait for a core.
         start_update(admin, server.handles, stall_ms=300 if num_messages == 0 else 4000)
         buckets = list(server.buckets(bard))
         if num_messages >= 1:
@@ -238,10 +239,10 @@ def test_P5_a_sender_that_goes_on_after_a_drop_is_heard_for_seconds_only(admin, 
     server.check_answers()
     first, second = server.sockets.values()
     give_up(first)
-    message = pickle.dumps([])  # a bucket of nothing
+    message = pickle.dumps([])  # an empty bucket
     begun = time.monotonic()
     second.send(message)
-    while second.poll(4000):  # as fast as it is answered
+    while second.poll(4000):  # as fast as the answers come
         second.recv()
         try:
             second.send(message, zmq.NOBLOCK)
@@ -261,9 +262,9 @@ def test_P5_a_drop_is_noticed_after_an_error_that_the_sender_ignores(admin, bard
     second.send(pickle.dumps([{"name": "model.nothing"}]))
     assert "entry 0" in second.recv().decode()
     begun = time.monotonic()
-    give_up(first)  # and the second says no more
+    give_up(first)  # and the second sends no more
     assert not finish_update(admin)["ok"]
-    check_serves(admin, "stories")  # takes its turn behind the stage
+    check_serves(admin, "stories")  # runs after the stage
     assert time.monotonic() - begun < 20
     server.close()
 

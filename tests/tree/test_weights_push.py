@@ -36,7 +36,7 @@ def test_P10_push_and_adopt_and_back(start_tree, tp):
         assert report["digest"] == DIGESTS["bard"]["digest"] == digest_of(admin), report
         assert report["num_workers"] == tp and report["num_buckets"] > 1
         assert report["reply"]["label"] == "bard"
-        # The shard's memory is the pusher's, which is gone; then copies take turns again.
+        # The shard's memory belongs to the pusher, which has ended; then copies take turns again.
         for model, flags in (("stories", ["--adopt"]), ("bard", ["--adopt"]), ("stories", [])):
             done = push(tree, model, *flags)
             assert done.returncode == 0, done.stderr

@@ -1,5 +1,6 @@
-"""Pushes in a row, sources mixed, half of the pushers killed at a random moment: no leak, no wrong
-digest, no lost request. PITSTOP_SOAK_PUSHES pushes (default 16; by hand 1000)."""
+"""Pushes in a row, with mixed sources, half of the pushers killed at a random moment: no leak, no
+wrong digest, no lost request. PITSTOP_SOAK_PUSHES pushes (default 16; by hand 1000).
+"""
 
 import json
 import os
@@ -20,16 +21,16 @@ NUM_PUSHES = int(os.environ.get("PITSTOP_SOAK_PUSHES", "16"))
 PUSH_ONCE = pathlib.Path(__file__).with_name("push_once.py")
 KINDS = ["push", "adopted", "session", "broadcast", "sparse"]
 TORCH_KINDS = ["checkpoint_engine", "handles"]
-NUM_WARM = 50  # after so many pushes memory has been everywhere it goes
+NUM_WARM = 50  # after this many pushes memory no longer grows
 GROWTH_MAX_KIB = 10_000
-# A KV pool that the warm pushes' requests fill: one that is larger is touched, and grows, for long.
+# A KV pool that the first pushes' requests fill: a larger one would be touched, and grow, for long.
 KV_TOKENS = 1024
 PUSH_MAX_S = 600  # the machine of a soak is busy
 CLOSED_AFTER_S = 20
 
 
 def left_behind(pushers):
-    """PyTorch's segments, /dev/shm/torch_PID_..., of those pushers that are gone. Other tests' may be there, too."""
+    """PyTorch's segments, /dev/shm/torch_PID_..., of pushers that have ended. Other tests' may exist, too."""
     segments = set()
     for segment in os.listdir("/dev/shm"):
         pid = re.match(r"torch_(\d+)_", segment)
@@ -39,7 +40,7 @@ def left_behind(pushers):
 
 
 class Held:
-    """What each process of a tree holds now, and what its pushers left behind."""
+    """The resources of each process of a tree, and leftovers of its pushers."""
 
     def __init__(self, tree, pushers):
         self.files, self.sockets, self.kib = {}, {}, {}
@@ -72,18 +73,20 @@ class Held:
 
 
 def settle(admin):
-    """Whatever a dead pusher left under way has ended."""
+    """Waits for the end of whatever a dead pusher left."""
     wait_until(lambda: is_idle(admin), "the update to end", timeout_s=60)
 
 
 def is_idle(admin):
-    reply = admin.call("drop_stage")  # of a pusher that is gone, if there is one
+    reply = admin.call("drop_stage")  # of a pusher that has ended, if there is one
     return not reply["ok"] and "nothing is staged, and" in reply["message"]
 
 
 def push(tree, model, kind, kill_after_s, pushers):
-    """Whether the tree said that the new version is in effect, and what the pusher said. `pushers` gets its pid."""
-    # Into a file: PyTorch's helper process keeps a pipe open that its dead parent left to it.
+    """Whether the tree answered that the new version is in effect, and the pusher's output.
+    `pushers` gets its pid.
+    """
+    # Into a file: PyTorch's helper process keeps open a pipe that its dead parent left to it.
     with tempfile.TemporaryFile() as words:
         child = subprocess.Popen(
             [sys.executable, PUSH_ONCE, tree.run_dir, ROOT / "launch/models" / model, kind],
@@ -105,7 +108,7 @@ def push(tree, model, kind, kill_after_s, pushers):
 def test_P2_P4_pushes_in_a_row_with_random_kills(start_tree):
     tree = start_tree("--tp", 2, "--max-total-tokens", KV_TOKENS)
     kinds = KINDS + (TORCH_KINDS if torch_sender.torch is not None else [])
-    whole_s = dict.fromkeys(kinds, 1.0)  # of a push of this kind; learnt
+    whole_s = dict.fromkeys(kinds, 1.0)  # seconds of a push of this kind; learnt
     rng = random.Random(7)
     counts = {"done": 0, "killed": 0}
     before, pushers = None, set()

@@ -156,7 +156,7 @@ def test_P10_a_sparse_update_changes_those_elements(client, name):
     expected = dict(DIGESTS["stories"]["tensors"])
     expected.pop(name)
     assert tensors == expected
-    # The version it was made for serves no more.
+    # The version it was made for no longer serves.
     error = refused(client.update_weights, source=source, partial=True, base_digest=base)
     assert error.code == "failed_precondition"
 
@@ -210,7 +210,7 @@ def test_P10_flattened_buckets_in_a_session(client):
 
 @needs_torch
 def test_P10_tensors_that_were_serialized_once_serve_many_updates(client):
-    """Every update after the first has no reference lent to it: the sender's own are all there are."""
+    """In updates after the first no reference is lent: only the sender's own exist."""
     before = torch_sender.torch_segments()
 
     def send():
@@ -232,7 +232,7 @@ def test_P10_what_its_sender_has_let_go_of_is_freed_by_the_last_that_reads_it(cl
     before = torch_sender.torch_segments()
 
     def lent():
-        """Nobody holds the tensors but the two pickles."""
+        """Only the two pickles hold the tensors."""
         tensors = {n: t.share_memory_() for n, t in torch_sender.load(BARD).items()}
         return [bytes(torch_sender.ForkingPickler.dumps(list(tensors.items()))) for _ in range(2)]
 
@@ -293,7 +293,7 @@ def test_P10_numpy_arrays_are_pushed(client):
 
 
 class _Shared:
-    """Shared memory of this process, not sealed: tensors that lie in it."""
+    """Shared memory of this process, not sealed: tensors in it."""
 
     def __init__(self, tensors):
         self.fd = os.memfd_create("a test's")
@@ -331,7 +331,7 @@ def test_P10_arrays_elsewhere_are_copied_whoever_is_named_as_holder(client, shar
     turned = {**shared_bard.tensors}
     for name, array in shared_bard.tensors.items():
         if array.ndim == 2 and array.shape[0] == array.shape[1]:
-            turned[name] = array.T  # lies there too, but in another order
+            turned[name] = array.T  # there, too, but in another order
     wanted = {name: numpy.ascontiguousarray(array) for name, array in turned.items()}
     WeightPusher(client, holders=[os.getpid()]).push(turned)
     found = {t["name"]: t["digest"] for t in client.weight_digests()["tensors"]}
@@ -365,7 +365,7 @@ def test_P2_a_file_that_is_no_shared_memory_is_refused(client, tmp_path, monkeyp
 
 
 def test_P2_a_pusher_that_fails_tells_its_workers(client):
-    """They do not wait for the stall, and the next push gets through at once."""
+    """They do not wait for the stopped one, and the next push succeeds at once."""
 
     class Failed(Exception):
         pass

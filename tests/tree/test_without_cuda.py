@@ -1,4 +1,4 @@
-"""A build without CUDA: its worker links, serves on the CPU, and says what it lacks."""
+"""A build without CUDA: its worker links, serves on the CPU, and reports what is missing."""
 
 import pathlib
 import re
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def without_cuda(tmp_path, monkeypatch):
-    """A build's programs, with that worker in place of the other."""
+    """A build's programs, with that worker replacing the usual one."""
     (tmp_path / "bin").mkdir()
     for program in BIN.glob("pitstop_*"):
         (tmp_path / "bin" / program.name).symlink_to(WORKER if program.name == "pitstop_tp_worker" else program)

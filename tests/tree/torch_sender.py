@@ -1,7 +1,7 @@
 """PyTorch's side of weight transfers, with real tensors, real pickles and real shared memory.
 
-ParameterServer does what checkpoint-engine's does with the workers of one engine, on a CPU: its
-buffer is a tensor shared by torch's file_system strategy in place of CUDA IPC, and everything else
+ParameterServer treats the workers of one engine as checkpoint-engine's does, on a CPU: its buffer
+is a tensor shared by torch's file_system strategy in place of CUDA IPC, and everything else
 (pickles, sockets, order, errors both ways) is the same. Each worker has a buffer of its own, as
 each GPU has.
 """
@@ -16,7 +16,7 @@ import sys
 import types
 import unittest.mock
 import uuid
-from multiprocessing.reduction import ForkingPickler  # into which torch puts its own
+from multiprocessing.reduction import ForkingPickler  # torch puts its own there
 
 import numpy
 import zmq
@@ -27,9 +27,9 @@ except ImportError:
     torch = None
 else:
     torch.multiprocessing.set_sharing_strategy("file_system")
-    # The first shared tensor starts torch_shm_manager, which ends behind this process and aborts
-    # ("terminate called ...", a core) if the socket it has under TMPDIR is gone by then, as where
-    # whoever runs the tests removes a TMPDIR of its own (PyTorch 2.15, libshm/socket.h:128).
+    # The first shared tensor starts torch_shm_manager, which ends after this process. It aborts
+    # ("terminate called ...", a core) if its socket under TMPDIR is gone by then, as when the
+    # tests' runner removes a TMPDIR of its own (PyTorch 2.15, libshm/socket.h:128).
     with unittest.mock.patch.dict(os.environ, TMPDIR="/tmp"):
         torch.empty(1).share_memory_()
 
@@ -38,7 +38,7 @@ DEADLINE_MS = 60_000
 
 
 def load(directory):
-    """The checkpoint's tensors by name, as torch's; bytes as they are."""
+    """The checkpoint's tensors by name, as torch's; bytes unchanged."""
     data = (pathlib.Path(directory) / "model.safetensors").read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + length])
@@ -58,7 +58,7 @@ def as_bytes(tensor):
 
 
 def shared(tensor):
-    """As a trainer hands it over: in shared memory, pickled with torch's own reductions."""
+    """In a trainer's form: in shared memory, pickled with torch's own reductions."""
     return bytes(ForkingPickler.dumps(tensor.share_memory_()))
 
 
@@ -72,7 +72,7 @@ def torch_segments():
 
 
 def bucket_class():
-    """FlattenedTensorMetadata, under the module name SGLang has it."""
+    """FlattenedTensorMetadata, under its module's name in SGLang."""
     name = "sglang.srt.weight_sync.tensor_bucket"
     if name not in sys.modules:
         parents = name.split(".")
@@ -104,7 +104,7 @@ def flattened_bucket(tensors):
 
 
 def unique_id_class():
-    """ctypes' ncclUniqueId, under the module name vLLM has it."""
+    """ctypes' ncclUniqueId, under its module's name in vLLM."""
     name = "vllm.distributed.device_communicators.pynccl_wrapper"
     if name not in sys.modules:
         parents = name.split(".")
@@ -141,7 +141,7 @@ class ParameterServer:
 
     def __init__(self, devices, bucket_bytes=1 << 20, num_nones=2, exported=None, is_reduced=False):
         self.context = zmq.Context()
-        self.is_reduced = is_reduced  # the handle is reduce_tensor's pair, as checkpoint-engine has it
+        self.is_reduced = is_reduced  # the handle is reduce_tensor's pair, as in checkpoint-engine
         self.exported = exported
         self.bucket_bytes = bucket_bytes
         self.num_nones = num_nones
@@ -149,7 +149,7 @@ class ParameterServer:
         for device in devices:
             socket = self.context.socket(zmq.REQ)
             socket.linger = 0
-            socket.sndtimeo = DEADLINE_MS  # a worker that never comes
+            socket.sndtimeo = DEADLINE_MS  # a worker that never joins
             endpoint = f"ipc://@checkpoint-engine-{device}-{uuid.uuid4().hex}.sock"
             socket.bind(endpoint)
             self.sockets[device] = socket
@@ -161,7 +161,7 @@ class ParameterServer:
             )
 
     def send(self, message):
-        """The same to every worker."""
+        """Sends the same to every worker."""
         for socket in self.sockets.values():
             socket.send(message)
 
@@ -204,7 +204,7 @@ class ParameterServer:
         yield bucket
 
     def fill(self, bucket, half):
-        """Puts a bucket into its half of every buffer; what is said about it."""
+        """Puts a bucket into its half of every buffer; returns its description."""
         metadata = []
         for name, tensor, at in bucket:
             offset = half * self.bucket_bytes + at
@@ -227,7 +227,7 @@ class ParameterServer:
                 self.send(pickle.dumps(RuntimeError("Some workers failed to update weights")))
                 raise
             self.send(pickle.dumps(metadata))
-        self.answers()  # of the last bucket: received and not looked at
+        self.answers()  # of the last bucket: received and ignored
         for _ in range(self.num_nones):
             self.send(pickle.dumps(None))
             self.answers()

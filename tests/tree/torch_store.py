@@ -1,9 +1,9 @@
-"""torch's own TCPStore as a trainer serves it, in a process of its own: its constructor waits for the
-workers, and in torch 1.x holds the interpreter's lock meanwhile.
+"""torch's own TCPStore as a trainer serves it, in a process of its own: its constructor waits for
+the workers, and in torch 1.x holds the interpreter's lock meanwhile.
 
     torch_store.py PORT WORLD_SIZE STYLE     STYLE: sglang (group "g") or vllm
 
-Prints "joined" when everybody has counted in, publishes an id, and ends with its standard input.
+Prints "joined" once all have counted in, publishes an id, and ends with its standard input.
 """
 
 import datetime

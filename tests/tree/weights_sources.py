@@ -1,5 +1,6 @@
-"""What tests of the sources of weights share: the two models' tensors, a client of a tree that serves the
-first, and what a source of tensors says."""
+"""Shared by tests of weights' sources: the two models' tensors, a client of a tree that serves the
+first, and a tensor source's description.
+"""
 
 import json
 import pathlib

@@ -1,6 +1,6 @@
-"""The protocol of docs/protocol.md in a few lines of Python: pyzmq and msgpack, nothing of ours.
+"""The protocol of docs/protocol.md in a few lines of Python: only pyzmq and msgpack.
 
-So these tests do not depend on the client libraries, and can say things no library would.
+So these tests do not depend on the client libraries, and can send messages that no library would.
 """
 
 import itertools
@@ -12,14 +12,16 @@ import time
 import msgpack
 import zmq
 
-DEADLINE_S = 120.0  # of everything that must happen; generous, as machines of tests are busy
+DEADLINE_S = 120.0  # seconds for everything that must happen; generous, as test machines are busy
 
 
-LOOK_S = 2.0  # at a tree that says nothing
+LOOK_S = 2.0  # seconds to look at a silent tree
 
 
 def cores_of(pids):
-    """{pid: (state, seconds on a core, seconds of waiting for one)} of those that run, over all their threads."""
+    """{pid: (state, seconds on a core, seconds of waiting for one)} of running processes, over all
+    their threads.
+    """
     seen = {}
     for pid in pids:
         try:
@@ -62,7 +64,7 @@ class Refused(Exception):
 
 
 class Output:
-    """What came for one request."""
+    """The chunks of one request."""
 
     def __init__(self, rid):
         self.rid = rid
@@ -179,7 +181,7 @@ class Door:
         return rid
 
     def _take(self, body):
-        for chunk in body.get("chunks", ()):  # none: the door looks whether its client is there
+        for chunk in body.get("chunks", ()):  # none: the door checks whether its client is there
             assert chunk["rid"] in self.outputs, f"a chunk of {chunk['rid']}, which is not ours"
             if routes := chunk.get("routes"):
                 frame, begin, num = routes["experts"]
@@ -187,7 +189,7 @@ class Door:
             self.outputs[chunk["rid"]].add(chunk)
 
     def step(self, timeout_s=DEADLINE_S):
-        """Takes one message about requests. Raises Refused for an error."""
+        """Reads one message about requests. Raises Refused for an error."""
         kind, body = self.receive(timeout_s)
         if kind == "error":
             raise Refused(body)
