@@ -1,4 +1,4 @@
-"""A tree for each trainer's step, and what fresh starts generate."""
+"""A tree for each trainer's step, and the outputs of fresh starts."""
 
 import json
 import os

@@ -1,8 +1,8 @@
 """The packages of trainers, pinned, each in an environment of its own under build/trainers.
 
-They are made when a test first needs them and kept; where no package index can be reached its tests skip by name.
-PyTorch is one for all: its packages take minutes to install, the others seconds. Where it is not, one environment has
-what works without it.
+They are made when a test first needs them and kept; without a package index their tests skip by
+name. All share one PyTorch: its packages take minutes to install, the others seconds. If it cannot
+be had, one environment has the packages that work without it.
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ TORCH = ("torch==2.15.0", "numpy==2.4.6")
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    packages: tuple = ()  # with what they depend on
-    alone: tuple = ()  # without: the trainer's package, whose dependencies are for GPUs
+    packages: tuple = ()  # with their dependencies
+    alone: tuple = ()  # without dependencies: the trainer's package, whose dependencies are for GPUs
     needs_torch: bool = True
     is_nightly: bool = False  # heavy: only where PITSTOP_TRAINERS_ALL is set
 
@@ -40,7 +40,8 @@ ENVIRONMENTS = {
     "grpo": Environment(("pyzmq==27.3.0", "msgpack", "matplotlib"), is_nightly=True),
     "grpo_lora": Environment((*HF, "peft==0.21.2", "pyzmq==27.3.0", "msgpack", "matplotlib"), is_nightly=True),
     "hub": Environment(("huggingface_hub==2.4.0",), needs_torch=False),
-    # Those that work without PyTorch, or with what stands in for it (without_torch), in one place.
+    # Packages that work without PyTorch, or with its replacement (without_torch), in one
+    # environment.
     LIGHT: Environment(
         (*HTTP, *WEB, "numpy==2.4.6", "transformers==5.23.0", "aiofiles==25.1.0", "colorlog==6.12.0", "einops==0.8.2",
          "httpx==0.28.1", "hydra-core==1.3.8", "interegular==0.3.3", "ipython==9.18.1", "jinja2==3.1.6", "json5==0.17.3",
@@ -50,7 +51,7 @@ ENVIRONMENTS = {
         ("areal==1.0.4", "lm-eval==0.4.13", "sglang==0.5.23", "skyrl==0.3.0", "trl==1.16.0", "verl==0.9.1"),
         needs_torch=False,
     ),
-    # For reading routed experts: a SkyRL that is newer than the one above, and what slime imports.
+    # For reading routed experts: a newer SkyRL than the one above, and slime's imports.
     "skyrl_routes": Environment(
         (*HTTP, "numpy==2.4.6", "orjson==3.13.0", "pybase64==1.5.1", "loguru==0.7.3", "rich==15.0.0"), ("skyrl==0.4.0",),
         needs_torch=False,
@@ -79,7 +80,7 @@ ENVIRONMENTS = {
         (*HTTP, *WEB, "loguru==0.7.3", "httpx==0.28.1", "safetensors==0.8.0"), ("checkpoint-engine==0.4.2",),
         is_nightly=True,
     ),
-    # What the integrations stand on, and what verl imports on the way to its base classes.
+    # The bases of the integrations, and verl's imports on the way to its base classes.
     "integrations": Environment(
         (*HTTP, *HF, "codetiming==1.4.0", "datasets==5.2.0", "hydra-core==1.3.8", "omegaconf==2.3.1", "ray==2.60.0",
          "tensordict==0.15.3", "torchdata==0.11.0", "orjson==3.13.0", "pylatexenc==2.11", "peft==0.21.2"),
@@ -89,7 +90,7 @@ ENVIRONMENTS = {
 }
 
 
-# Those with what stands in for PyTorch (without_torch).
+# Packages that work with PyTorch's replacement (without_torch).
 STAND_INS = (LIGHT, "skyrl_routes", "slime_routes")
 
 
@@ -118,7 +119,7 @@ def _make(name, place):
 
 @functools.lru_cache(maxsize=None)
 def python_of(name):
-    """The interpreter of that environment. Skips: it cannot be made here, or is not to be."""
+    """The interpreter of that environment. Skips if it cannot be made here, or is not wanted."""
     environment = ENVIRONMENTS[name]
     place = PLACE / name
     mark = place / "made"

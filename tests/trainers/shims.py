@@ -1,4 +1,4 @@
-"""What stands in for a GPU, or for a package, in the trainers' steps: every line that says `shim`.
+"""The replacements of a GPU, or of a package, in the trainers' steps: every line that says `shim`.
 
     tests/trainers/shims.py          prints the list that docs/trainers.md has
 """

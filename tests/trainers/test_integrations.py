@@ -1,4 +1,6 @@
-"""pitstop.integrations: the trainers that call an engine in a process of their own, on their own base classes."""
+"""pitstop.integrations: trainers that call an engine in a process of their own, on their own base
+classes.
+"""
 
 import json
 

@@ -1,5 +1,6 @@
-"""A tree's workers in a trainer's NCCL group that PyTorch's own TCPStore and process group helper make, by the trainers'
-own functions: on the GPU in software, with the emulated NCCL in place of NVIDIA's.
+"""A tree's workers in a trainer's NCCL group. PyTorch's own TCPStore and process group helper make
+it, through the trainers' own functions: on the GPU in software, with the emulated NCCL instead of
+NVIDIA's.
 
 slime is in no package index: PITSTOP_SLIME names a checkout of it (read at 624b824)."""
 
@@ -24,19 +25,19 @@ STEP_S = 300
 
 @pytest.fixture
 def interpreter():
-    """One that has PyTorch: this one, or the trainers' (heavy)."""
+    """An interpreter that has PyTorch: this one, or the trainers' (heavy)."""
     return sys.executable if importlib.util.find_spec("torch") else python_of("torch")
 
 
 @pytest.fixture
 def sglang():
-    """Where SGLang's package lies."""
+    """The place of SGLang's package."""
     (packages,) = pathlib.Path(python_of(LIGHT)).parents[1].glob("lib/python*/site-packages")
     return packages / "sglang"
 
 
 def run(interpreter, program, *arguments, paths=()):
-    """What steps/PROGRAM prints."""
+    """The output of steps/PROGRAM."""
     done = subprocess.run(
         [interpreter, STEPS / program, *map(str, arguments)],
         env={**os.environ, "PITSTOP_TREE_TESTS": str(ROOT / "tests" / "tree"), "NO_PROXY": "*", "HF_HUB_OFFLINE": "1",
@@ -71,7 +72,7 @@ def test_P10_a_group_of_pytorchs_own_store_brings_a_whole_model(gpu, interpreter
 @pytest.mark.parametrize("trainer", ["trl", "slime"])
 @pytest.mark.parametrize("tp", [1, 2])
 def test_P10_a_trainers_own_code_sends_its_weights_by_nccl(gpu, sglang, fresh, place, trainer, tp):
-    """What is generated then is what a fresh start on the new weights generates."""
+    """The output then is that of a fresh start on the new weights."""
     package = os.environ.get("PITSTOP_SLIME") if trainer == "slime" else "-"
     if not package:
         pytest.skip("PITSTOP_SLIME names no checkout of slime")
@@ -92,7 +93,7 @@ def test_P10_a_trainers_own_code_sends_its_weights_by_nccl(gpu, sglang, fresh, p
 
 @pytest.mark.parametrize("tp", [1, 2])
 def test_P10_openrlhfs_own_trainer_sends_its_weights_by_nccl(gpu, sglang, fresh, tp):
-    """To a rollout actor of its own with pitstop's engine in it."""
+    """Sends to a rollout actor of its own with pitstop's engine in it."""
     interpreter = python_of("integrations")
     (package,) = pathlib.Path(interpreter).parents[1].glob("lib/python*/site-packages")
     gpu(gpus=tp + 1)

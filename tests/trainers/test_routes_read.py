@@ -1,4 +1,5 @@
-"""Each trainer's own code reads the routes of a tree's answers: rows are those that the bus has for the same tokens.
+"""Each trainer's own code reads the routes of a tree's answers: its rows are those that the bus has
+for the same tokens.
 
 slime is in no package index: PITSTOP_SLIME names a checkout of it (read at 624b824)."""
 
@@ -25,7 +26,7 @@ READERS = {"slime": "slime_routes", "verl": LIGHT, "skyrl": "skyrl_routes", "are
 def reader(request):
     if request.param == "slime" and not os.environ.get("PITSTOP_SLIME"):
         pytest.skip("PITSTOP_SLIME names no checkout of slime")
-    python_of(READERS[request.param])  # skips where its packages are not to be had, before there is a tree
+    python_of(READERS[request.param])  # skips before there is a tree if the packages cannot be had
     return request.param
 
 

@@ -1,4 +1,4 @@
-"""docs/trainers.md lists what stands in for a GPU as it is."""
+"""docs/trainers.md lists every shim of the steps, as they are."""
 
 import pathlib
 

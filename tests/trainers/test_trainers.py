@@ -1,5 +1,7 @@
-"""Each trainer's own code drives a tree through a whole step: sample, pause, update in its own way, go on, sample; and
-the colocated cycle. What comes out is what a fresh start on the new weights gives."""
+"""Each trainer's own code drives a tree through a whole step: sample, pause, update in its own way,
+continue, sample; and the colocated cycle. The output must be that of a fresh start on the new
+weights.
+"""
 
 import json
 
@@ -19,7 +21,7 @@ def is_a_step(said, fresh):
 
 @pytest.fixture(params=["openai", "anthropic", "trl", "skyrl", "sglang", "verl", "areal", "checkpoint_engine"])
 def trainer(request):
-    python_of(request.param)  # skips where its packages are not to be had, before there is a tree
+    python_of(request.param)  # skips before there is a tree if the packages cannot be had
     return request.param
 
 
@@ -29,7 +31,7 @@ def test_a_whole_step_and_the_colocated_cycle(trainer, fresh, step):
 
 @pytest.mark.parametrize("trainer", ["trl", "skyrl", "sglang", "verl", "areal"])
 def test_a_whole_step_without_pytorch(trainer, fresh, step):
-    """The same programs, where what stands in for PyTorch holds the tensors."""
+    """The same programs, with tensors in PyTorch's replacement."""
     is_a_step(step(LIGHT, f"{trainer}_step", json.dumps(fresh["stories"][0])), fresh)
 
 

@@ -1,6 +1,6 @@
 """Anthropic's client: samples, and drives the control routes through its own `post`, an update from a directory included.
 
-Nothing is replaced. The template makes the text of the prompt, and nothing else, of the message.
+Nothing is replaced. The template makes a message's text, and nothing else, into the prompt.
 """
 
 import json

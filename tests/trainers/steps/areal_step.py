@@ -1,6 +1,6 @@
 """AReaL's RemoteSGLangEngine: samples, pauses, updates from a directory and by broadcasts, continues, samples.
 
-What is put in place of NCCL, by line:
+Replacements of NCCL, by line:
 """
 
 import asyncio
@@ -82,4 +82,4 @@ def main(url, other, prompt):
 if __name__ == "__main__":  # its calls run in processes that it starts
     main(*sys.argv[1:4])
     sys.stdout.flush()
-    os._exit(0)  # its threads wait for rollouts that nobody asks for
+    os._exit(0)  # its threads would wait for rollouts that are never started

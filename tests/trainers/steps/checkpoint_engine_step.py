@@ -1,6 +1,6 @@
 """checkpoint-engine's ParameterServer: registers a checkpoint, gathers metas, and updates the tree over its sockets.
 
-What stands in for a GPU, by line:
+Replacements of a GPU, by line:
 """
 
 import json
@@ -16,7 +16,7 @@ import zmq
 from payloads import pickled
 from weights import NUM_TOKENS, PROMPT
 
-# shim: on a CPU plain pickles have a tensor's bytes; torch's own have a name of shared memory, as CUDA's have a handle.
+# shim: on a CPU a plain pickle has the bytes; torch's own has a name of shared memory
 zmq.Socket.send_pyobj = lambda zmq_socket, value, flags=0, **_: zmq_socket.send(pickled(value), flags)
 with socket.socket() as probe:
     probe.bind(("127.0.0.1", 0))
@@ -33,7 +33,7 @@ DEVICE = types.SimpleNamespace(  # shim: torch.cuda
 )
 MANAGER = types.SimpleNamespace(device_type="cpu", backend="gloo", device_module=DEVICE)
 server.DeviceManager = lambda: MANAGER  # shim: of CUDA
-server._get_physical_gpu_id = lambda *_: "CPU-0-0"  # shim: as `status` names the worker
+server._get_physical_gpu_id = lambda *_: "CPU-0-0"  # shim: the worker's name in `status`
 server.P2PStore = lambda _: None  # shim: RDMA
 torch.Tensor.pin_memory = lambda tensor, *_: tensor  # shim: pinned memory needs CUDA
 empty = torch.empty

@@ -1,6 +1,8 @@
-"""The place of what needs a GPU in a trainer's NCCL group: ProcessGroupNCCL and PyNcclCommunicator take the same steps with
-the emulated NCCL (tests/tree/nccl_trainer.py). The rest is PyTorch's own, and others' functions, taken from their files
-one by one: what their modules import besides is not needed."""
+"""Replaces the parts of a trainer's NCCL group that need a GPU: ProcessGroupNCCL and
+PyNcclCommunicator take the same steps with the emulated NCCL (tests/tree/nccl_trainer.py). The rest
+is PyTorch's own code, and functions of others, taken from their files one by one: the other imports
+of their modules are not needed.
+"""
 
 import __future__
 import ast
@@ -27,7 +29,7 @@ RANK_0 = None
 
 
 def become_rank_0(cuda, nccl, model, gpu):
-    """This process is a trainer's on that GPU."""
+    """Makes this process a trainer's on that GPU."""
     global RANK_0
     RANK_0 = nccl_trainer.Rank0(cuda, nccl, model, int(gpu))
     return RANK_0
@@ -36,8 +38,9 @@ def become_rank_0(cuda, nccl, model, gpu):
 
 
 def taken_from(package, file, *wanted, **names):
-    """A namespace with these functions, classes and constants of a module that is not imported; `Class.method` is a
-    function. `names` are what they find in their module."""
+    """A namespace with these functions, classes and constants of a module that is not imported;
+    `Class.method` is a function. `names`: the globals that they use.
+    """
     path = pathlib.Path(package) / file
     tree = ast.parse(path.read_text())
     parts = {**_definitions(tree.body)}
@@ -66,8 +69,9 @@ class Done(dist._Work if hasattr(dist, "_Work") else dist.Work):
 
 
 class Nccl(dist.ProcessGroup):  # shim: ProcessGroupNCCL, which needs a GPU
-    """Its place: the unique id comes with the first collective.
-    Source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, broadcastUniqueNCCLID, broadcast."""
+    """Replaces it: the unique id comes with the first collective. Source:
+    torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, broadcastUniqueNCCLID, broadcast.
+    """
 
     def __init__(self, store, rank, size):
         super().__init__(rank, size)
@@ -88,7 +92,7 @@ class Nccl(dist.ProcessGroup):  # shim: ProcessGroupNCCL, which needs a GPU
 
 
 def create(store, rank, size, timeout):
-    # PyTorch 1 does not say of which device a group is.
+    # PyTorch 1 does not report a group's device.
     return Nccl(dist.PrefixStore("/cuda/", store) if IS_TORCH_1 else store, rank, size)  # shim: PyTorch 2 does
 
 
@@ -104,7 +108,7 @@ def register_backend():
 
 
 def custom_process_group(package):
-    """SGLang's function, as slime calls it."""
+    """SGLang's function, called as slime does."""
     from torch.distributed import distributed_c10d
 
     if IS_TORCH_1:
@@ -128,7 +132,9 @@ def stateless_process_group(package):
 
 
 class PyNccl:  # shim: PyNcclCommunicator, which needs a GPU
-    """Source: vLLM, distributed/device_communicators/pynccl.py: the id by the group's store, an all-reduce, broadcasts."""
+    """Source: vLLM, distributed/device_communicators/pynccl.py: the id from the group's store, an
+    all-reduce, broadcasts.
+    """
 
     def __init__(self, group, world_size):
         self.group = group

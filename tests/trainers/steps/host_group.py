@@ -1,4 +1,6 @@
-"""Without a GPU there is no NCCL: pitstop's `host` broadcast over TCP in its place, behind the calls that trainers make."""
+"""Without a GPU there is no NCCL: pitstop's `host` broadcast over TCP replaces it, behind the
+trainers' calls.
+"""
 
 import os
 import sys

@@ -1,4 +1,5 @@
-"""lm-eval's LocalCompletionsAPI: log-likelihoods of continuations before an update and after it, beside the engine's own.
+"""lm-eval's LocalCompletionsAPI: log-likelihoods of continuations before and after an update,
+compared with the engine's own.
 
 Nothing is replaced.
 """

@@ -1,6 +1,7 @@
-"""A trainer's NCCL group by PyTorch's own store, on the GPU in software: as slime, OpenRLHF's copies and SGLang's tools
-make theirs, with SGLang's init_custom_process_group and torch.distributed.broadcast; and as OpenRLHF and TRL make theirs,
-with vLLM's StatelessProcessGroup, of which SGLang has a copy. Both are taken from SGLang's package.
+"""A trainer's NCCL group with PyTorch's own store, on the GPU in software. slime, OpenRLHF's copies
+and SGLang's tools make theirs with SGLang's init_custom_process_group and
+torch.distributed.broadcast; OpenRLHF and TRL with vLLM's StatelessProcessGroup, of which SGLang has
+a copy. Both are taken from SGLang's package.
 
     nccl_groups_step.py STYLE URL MODEL SGLANG CUDA NCCL GPU WORLD_SIZE     STYLE: torch or vllm
 """
@@ -28,8 +29,9 @@ print(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request,
 
 
 def begin_post(url, path, **body):
-    """In a process of its own, as from another actor: PyTorch 1's store waits with the interpreter's lock. Returns what
-    waits for the answer."""
+    """Runs in a process of its own, like another actor: PyTorch 1's store waits with the
+    interpreter's lock. Returns a function that waits for the answer.
+    """
     command = [sys.executable, "-c", POST, url + path, json.dumps(body)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
@@ -94,7 +96,7 @@ def main(style, url, model, package, cuda, nccl, gpu, world_size):
     ]
     {"torch": as_slime, "vllm": as_vllm}[style](url, package, names, tensors, free_port(), int(world_size))
     print(json.dumps({"broadcasts": trainer.num_broadcasts, "torch": torch.__version__}), flush=True)
-    os._exit(0)  # nothing is torn down that is another's
+    os._exit(0)  # leaves others' objects alone at exit
 
 
 main(*sys.argv[1:])

@@ -1,5 +1,6 @@
-"""A trainer's own code sends its weights by NCCL, on the GPU in software, and PyTorch's own store brings both together:
-TRL's client from its package; OpenRLHF's methods and slime's classes from their files, without Ray's cluster.
+"""A trainer's own code sends its weights by NCCL, on the GPU in software, and PyTorch's own store
+connects both sides: TRL's client from its package; OpenRLHF's methods and slime's classes from
+their files, without Ray's cluster.
 
     nccl_trainers_step.py TRAINER URL MODEL SGLANG CUDA NCCL GPU WORLD_SIZE PACKAGE     TRAINER: trl, openrlhf or slime
 
@@ -27,7 +28,7 @@ from weights import NUM_TOKENS, PROMPT, load
 
 HOST = "127.0.0.1"
 STUCK_S = 280  # shorter than the test waits
-BUCKET_BYTES = 200_000  # several to a model
+BUCKET_BYTES = 200_000  # several per model
 
 
 class Call:
@@ -55,7 +56,7 @@ class AsyncActor:  # shim: Ray's handle of an actor whose methods are coroutines
         return Call(lambda *args, **named: asyncio.run_coroutine_threadsafe(method(*args, **named), self._loop))
 
 
-class Ray:  # shim: what of Ray the trainers' methods ask for
+class Ray:  # shim: the parts of Ray that the trainers' methods use
     _private = types.SimpleNamespace(services=types.SimpleNamespace(get_node_ip_address=lambda: HOST))
 
     @staticmethod
@@ -64,7 +65,7 @@ class Ray:  # shim: what of Ray the trainers' methods ask for
 
 
 def make_world():
-    """The trainer's own, of one rank."""
+    """The trainer's own group, of one rank."""
     dist.init_process_group("gloo", init_method=f"tcp://{HOST}:{free_port()}", rank=0, world_size=1)
 
 
@@ -92,7 +93,7 @@ def as_trl(url, model, sglang, world_size, package):
         return group_of(sglang, info["master_address"], info["master_port"], info["world_size"])
 
     def send_packed(iterator, group, src, post_iter_func):
-        """One broadcast, of bytes: all is smaller than vLLM's buffer."""
+        """One broadcast, of bytes: the whole model is smaller than vLLM's buffer."""
         send(torch.cat([post_iter_func(item).detach().reshape(-1).view(torch.uint8) for item in iterator]))
 
     trl_client.is_vllm_available = lambda *_, **__: True  # shim: vLLM is not installed
@@ -115,7 +116,7 @@ def as_trl(url, model, sglang, world_size, package):
 
 
 def as_openrlhf(url, model, sglang, world_size, package):
-    """ActorPPOTrainer's two methods, and pitstop's actor, which is OpenRLHF's own but for vLLM."""
+    """ActorPPOTrainer's two methods, and pitstop's actor, which is OpenRLHF's own except for vLLM."""
     import openrlhf_actor
 
     def join(master_address, master_port, rank, size, device):
@@ -126,7 +127,7 @@ def as_openrlhf(url, model, sglang, world_size, package):
         package, "openrlhf/trainer/ray/ppo_actor.py", "ActorPPOTrainer._init_vllm_sync_group",
         "ActorPPOTrainer.broadcast_to_vllm", ray=Ray, torch=torch, socket=socket,
         stateless_init_process_group=join,  # its own makes vLLM's PyNcclCommunicator
-        torch_dist_barrier_and_cuda_sync=dist.barrier,  # shim: its own waits for a GPU besides
+        torch_dist_barrier_and_cuda_sync=dist.barrier,  # shim: its own also waits for a GPU
         deepspeed=types.SimpleNamespace(
             zero=types.SimpleNamespace(GatheredParameters=lambda *_, enabled: contextlib.nullcontext())
         ),  # shim: DeepSpeed, whose ZeRO-2 gathers nothing
@@ -161,7 +162,9 @@ def as_openrlhf(url, model, sglang, world_size, package):
 
 
 def as_slime(url, model, sglang, world_size, package):
-    """Its UpdateWeightFromDistributed, which pauses, sends bucket after bucket and goes on, by its SGLangEngine's HTTP."""
+    """Its UpdateWeightFromDistributed, which pauses, sends bucket after bucket and continues,
+    through its SGLangEngine's HTTP.
+    """
     import packaging.version
     import requests
     from torch.distributed import distributed_c10d as c10d
@@ -184,7 +187,7 @@ def as_slime(url, model, sglang, world_size, package):
         get_data_parallel_rank=lambda **_: 0, get_tensor_model_parallel_rank=lambda: 0,
         get_pipeline_model_parallel_rank=lambda: 0, get_expert_model_parallel_world_size=lambda: 1,
     )
-    ending = {"destroy_process_group": lambda group: group.leave()}  # shim: PyTorch ends what it has named itself
+    ending = {"destroy_process_group": lambda group: group.leave()}  # shim: PyTorch destroys only its own groups
     distributed = types.SimpleNamespace(**{**vars(dist), **ending})
     senders = taken_from(
         package, "slime/backends/megatron_utils/update_weight/update_weight_from_distributed.py",
@@ -228,7 +231,7 @@ def main(trainer, url, model, sglang, cuda, nccl, gpu, world_size, package):
         url, model, sglang, int(world_size), package
     )
     print(json.dumps({**said, "broadcasts": rank.num_broadcasts}), flush=True)
-    os._exit(0)  # nothing is torn down that is another's
+    os._exit(0)  # leaves others' objects alone at exit
 
 
 main(*sys.argv[1:])

@@ -1,6 +1,6 @@
 """pitstop.integrations.nemo_rl: generate, refit, and the colocated cycle.
 
-The package index has a placeholder of NeMo-RL alone. What stands in for its two classes, by line:
+The package index has only a placeholder of NeMo-RL. Replacements of its two classes, by line:
 """
 
 import abc
@@ -13,7 +13,7 @@ sys.path.insert(0, os.environ["PITSTOP_CLIENT"])
 
 
 class GenerationInterface(abc.ABC):
-    """shim: the abstract calls of nemo_rl.models.generation.interfaces, by their names."""
+    """shim: the abstract methods of nemo_rl.models.generation.interfaces, by their names."""
 
     init_collective = generate = prepare_for_generation = finish_generation = abc.abstractmethod(lambda self: None)
 

@@ -1,6 +1,7 @@
-"""OpenRLHF's rollout actor with pitstop's engine (pitstop.integrations.openrlhf), without Ray's cluster.
+"""OpenRLHF's rollout actor with pitstop's engine (pitstop.integrations.openrlhf), without Ray's
+cluster.
 
-What stands in for vLLM, which OpenRLHF imports, by line:
+Replacements of vLLM, which OpenRLHF imports, by line:
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ class SamplingParams:
 vllm = types.ModuleType("vllm")  # shim: vLLM is not installed
 vllm.__version__, vllm.SamplingParams = "0.33.0", SamplingParams
 inputs, utils = types.ModuleType("vllm.inputs"), types.ModuleType("vllm.utils")
-inputs.TokensPrompt, utils.random_uuid = dict, lambda: os.urandom(8).hex()  # shim: vLLM's are a dict and such a text
+inputs.TokensPrompt, utils.random_uuid = dict, lambda: os.urandom(8).hex()  # shim: vLLM's are a dict and a text like these
 sys.modules.update({"vllm": vllm, "vllm.inputs": inputs, "vllm.utils": utils})
 
 from openrlhf.trainer.ray import vllm_engine  # noqa: E402
@@ -31,7 +32,7 @@ from weights import NUM_TOKENS  # noqa: E402
 
 
 async def start(model, tensor_parallel_size, options):
-    """The actor that create_vllm_engines would make. `options` are AsyncEngine's."""
+    """The actor that create_vllm_engines would make. `options`: AsyncEngine's."""
     integration.install(**options)
     assert vllm_engine.RolloutRayActor.__ray_metadata__.modified_class is not integration.Base
     actor = integration.PitstopRolloutActor.__new__(integration.PitstopRolloutActor)

@@ -1,6 +1,7 @@
-"""pitstop.integrations.openrlhf on OpenRLHF's own actor, without Ray's cluster: its agents' calls and its trainer's.
+"""pitstop.integrations.openrlhf on OpenRLHF's own actor, without Ray's cluster: its agents' calls
+and its trainer's.
 
-What stands in for NCCL, by line (what stands in for vLLM: openrlhf_actor.py):
+Replacements of NCCL, by line (openrlhf_actor.py has those of vLLM):
 """
 
 import asyncio

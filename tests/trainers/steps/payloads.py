@@ -1,4 +1,5 @@
-"""What SGLang's trainers put into /update_weights_from_tensor, made with PyTorch's own reductions.
+"""The content that SGLang's trainers put into /update_weights_from_tensor, made with PyTorch's own
+reductions.
 
 shim: on a CPU there is no CUDA IPC; tensors are shared by files instead.
 """

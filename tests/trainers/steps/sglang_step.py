@@ -1,6 +1,7 @@
-"""SGLang's own MultiprocessingSerializer and FlattenedTensorBucket, posted as slime and verl post them.
+"""SGLang's own MultiprocessingSerializer and FlattenedTensorBucket, posted as slime and verl post
+them.
 
-Nothing of SGLang is replaced. What stands in for a GPU is in payloads.py.
+Nothing of SGLang is replaced. payloads.py has the replacements of a GPU.
 """
 
 import json
@@ -12,7 +13,7 @@ from sglang.srt.utils import MultiprocessingSerializer
 from sglang.srt.weight_sync.tensor_bucket import FlattenedTensorBucket
 from weights import NUM_TOKENS, PROMPT, chunks, load
 
-KEPT = []  # what payloads lend lives until the end
+KEPT = []  # lent memory lives until the end
 
 
 def post(url, route, body=None):

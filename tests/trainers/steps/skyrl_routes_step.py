@@ -1,6 +1,7 @@
-"""SkyRL's RemoteInferenceClient and its trace of routes, as they are: a turn, then the next one from its first new row on.
+"""SkyRL's RemoteInferenceClient and its trace of routes, unmodified: a turn, then the next one from
+its first new row on.
 
-What is put in place of Python 3.12, and of packages that these do not use, by line:
+Replacements of Python 3.12, and of packages that these do not use, by line:
 """
 
 import asyncio
@@ -11,11 +12,11 @@ import typing
 import typing_extensions
 
 if sys.version_info < (3, 12):
-    typing.TypedDict = typing_extensions.TypedDict  # shim: as pydantic asks of Pythons before 3.12
+    typing.TypedDict = typing_extensions.TypedDict  # shim: pydantic requires this before Python 3.12
 
 from torch.nothing import provide
 
-provide("cloudpathlib")  # shim: packages whose names alone are asked for
+provide("cloudpathlib")  # shim: packages of which only names are used
 
 from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient
 from skyrl.backends.skyrl_train.utils.routed_experts import RoutedExpertTrace
@@ -27,7 +28,7 @@ async def main(url, prompt, num_tokens):
         proxy_url=url, server_urls=[url], model_name="stories-moe", data_parallel_size=1, enable_return_routed_experts=True
     )
     async with client:
-        for turn in ([], [11, 12, 13]):  # what a tool says between two turns
+        for turn in ([], [11, 12, 13]):  # a tool's text between two turns
             tokens += turn
             got = await client.generate({
                 "prompt_token_ids": [tokens],

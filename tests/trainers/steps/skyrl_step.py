@@ -1,6 +1,7 @@
-"""SkyRL's RemoteInferenceClient: samples, pauses, updates by its own calls, resumes, samples; then around a sleep.
+"""SkyRL's RemoteInferenceClient: samples, pauses, updates with its own calls, resumes, samples;
+then around a sleep.
 
-What is put in place of NCCL, by line:
+Replacements of NCCL, by line:
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import typing
 import typing_extensions
 
 if sys.version_info < (3, 12):
-    typing.TypedDict = typing_extensions.TypedDict  # shim: as pydantic asks of Pythons before 3.12
+    typing.TypedDict = typing_extensions.TypedDict  # shim: pydantic requires this before Python 3.12
 
 from host_group import HostBroadcast, as_bytes
 from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient

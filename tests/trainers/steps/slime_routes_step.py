@@ -1,5 +1,6 @@
-"""slime's Sample reads the answers of two turns, as its sglang_rollout.generate has it read them, and slime's check of
-routes before it replays them."""
+"""slime's Sample reads the answers of two turns, as in its sglang_rollout.generate, and slime
+checks the routes before it replays them.
+"""
 
 import json
 import sys
@@ -18,7 +19,7 @@ def main(url, prompt, num_tokens, num_layers, per_token):
         num_layers=num_layers, moe_router_topk=per_token, moe_layer_freq=[0] + [1] * (num_layers - 1)
     )
     sample = Sample(tokens=list(prompt))
-    for turn in ([], [11, 12, 13]):  # what a tool says between two turns
+    for turn in ([], [11, 12, 13]):  # a tool's text between two turns
         if turn:
             sample.append_response_tokens(args, tokens=turn, trainable=False)
         body = {"input_ids": sample.tokens, "return_logprob": True, "return_routed_experts": True,

@@ -1,6 +1,6 @@
 """TRL's VLLMClient: samples, updates all parameters, samples; then once more around a sleep.
 
-What is put in place of what needs vLLM and a GPU, by line:
+Replacements of what needs vLLM and a GPU, by line:
 """
 
 import json
@@ -14,7 +14,7 @@ from weights import NUM_TOKENS, PROMPT, load
 
 
 class HostGroup:
-    """PyNcclCommunicator's and its store's place."""
+    """Replaces PyNcclCommunicator and its store."""
 
     def __init__(self, info):
         self.group = HostBroadcast(
@@ -24,7 +24,7 @@ class HostGroup:
 
 
 def send_packed(iterator, group, src, post_iter_func):
-    """As vLLM packs where all is smaller than its buffer: one broadcast."""
+    """vLLM's packing when everything is smaller than its buffer: one broadcast."""
     group.group.broadcast(torch.cat([torch.from_numpy(as_bytes(post_iter_func(item))) for item in iterator]).numpy())
 
 
@@ -73,7 +73,7 @@ def main(url, other):
     sequence = ids["prompt_ids"][0] + ids["completion_ids"][0]
     scored = client.get_sequence_logprobs([sequence], [len(ids["prompt_ids"][0])], top_logprobs=2)
     said["scores"] = len(scored["logprobs"][0])
-    # Distillation's: tokens far from the top, which have ranks past it.
+    # Distillation's request: tokens far from the top, whose ranks are beyond it.
     num_prompt = len(ids["prompt_ids"][0])
     scored = client.get_sequence_logprobs([sequence[:num_prompt] + [17, 1999, 31]], [num_prompt], top_logprobs=2)
     said["distilled"] = [[*best, *own] for best, own in zip(scored["logprobs"][0], scored["actual_logprobs"][0])]

@@ -20,7 +20,7 @@ from weights import NUM_TOKENS, load  # noqa: E402
 
 @dataclasses.dataclass
 class Config:
-    """What is read of verl's RolloutConfig, which asks for a GPU's settings."""
+    """The settings that are read of verl's RolloutConfig, which asks for a GPU's."""
 
     tensor_model_parallel_size: int = 1
     data_parallel_size: int = 1

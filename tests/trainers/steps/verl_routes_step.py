@@ -1,7 +1,9 @@
-"""verl's SGLangHttpServer.generate, its file as it is, and SGLang's reading of routes that it calls.
+"""verl's SGLangHttpServer.generate, its file unmodified, and SGLang's reading of routes, which it
+calls.
 
-verl has SGLang's engine in its own process. Its place takes an HTTP client; what else of SGLang, Ray and verl's trainer the
-file imports and this method does not use are names alone. By line:
+verl has SGLang's engine in its own process. An HTTP client replaces it. The other imports of the
+file, from SGLang, Ray and verl's trainer, are only names, as this method does not use them. By
+line:
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""verl's AsyncHttpServerAdapter, its file as it is: the hybrid worker's cycle.
+"""verl's AsyncHttpServerAdapter, its file unmodified: the hybrid worker's cycle.
 
-What stands in for SGLang's launcher, which the adapter imports and does not use here, by line:
+Replacements of SGLang's launcher, which the adapter imports and does not use here, by line:
 """
 
 import asyncio

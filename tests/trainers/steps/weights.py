@@ -23,7 +23,7 @@ def load(directory):
 
 
 def chunks(tensors, num):
-    """The (name, tensor) pairs in so many calls."""
+    """The (name, tensor) pairs in this many calls."""
     pairs = list(tensors.items())
     size = -(-len(pairs) // num)
     return [pairs[i : i + size] for i in range(0, len(pairs), size)]

@@ -1,3 +1,3 @@
-"""Before a program's first line: what it imports is there."""
+"""Runs before a program's first line, so that its imports work."""
 
 import torch  # noqa: F401

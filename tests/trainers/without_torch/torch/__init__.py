@@ -1,7 +1,8 @@
-"""shim: PyTorch's place, without PyTorch.
+"""shim: replaces PyTorch where it is not installed.
 
-For clients of trainers that hold tensors and compute nothing: tensors of NumPy, which pickle as PyTorch's do that are
-shared by files. Every other name of PyTorch's can be imported, and is a class that does nothing.
+For trainers' clients that hold tensors and compute nothing: NumPy's tensors, which pickle like
+PyTorch's that are shared by files. Every other name of PyTorch's can be imported, and is a class
+that does nothing.
 
 Source: torch/multiprocessing/reductions.py.
 """
@@ -129,7 +130,7 @@ def __getattr__(name):
     return Nothing
 
 
-provide(  # shim: packages of which these clients want names alone
+provide(  # shim: packages of which these clients use only names
     "torch", "torchdata", "triton", "ray", "datasets", "accelerate", "numba", "h5py", "pandas", "flask", "werkzeug", "redis",
     "pebble", "zstandard", "blosc",
 )

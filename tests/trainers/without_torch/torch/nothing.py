@@ -1,4 +1,4 @@
-"""Modules that are not installed and that nothing is asked of but names."""
+"""Modules that are not installed, and of which only names are used."""
 
 import importlib.abc
 import importlib.machinery
@@ -7,7 +7,7 @@ import types
 
 
 class _Names(type):
-    """Of the class: every attribute is the class again."""
+    """For the class itself: every attribute is the class again."""
 
     def __getattr__(cls, name):
         if name.startswith("__"):
@@ -57,7 +57,7 @@ class _Module(types.ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """The last: what is installed, or stands beside this file, comes first."""
+    """The last finder: installed modules, and those beside this file, come first."""
 
     def __init__(self, packages):
         self._packages = packages

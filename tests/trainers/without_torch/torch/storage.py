@@ -36,7 +36,7 @@ class UntypedStorage:
 
     def __reduce__(self):
         self.share()
-        struct.pack_into("<i", self._map, 0, struct.unpack_from("<i", self._map)[0] + 1)  # lent to who reads it
+        struct.pack_into("<i", self._map, 0, struct.unpack_from("<i", self._map)[0] + 1)  # lent to its reader
         size = len(self.data)
         return rebuild_storage_filename, (UntypedStorage, b"", self._name.encode(), size)
 

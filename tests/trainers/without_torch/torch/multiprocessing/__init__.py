@@ -1,4 +1,4 @@
-"""What is pickled is shared by files, always."""
+"""Pickled tensors are always shared by files."""
 
 
 def set_sharing_strategy(name):

@@ -1,4 +1,4 @@
-"""Names for pickles: who reads them here runs nothing."""
+"""Names for pickles: their reader here runs nothing."""
 
 
 def rebuild_tensor(*_):

@@ -1,4 +1,4 @@
-"""A model is what names its parameters."""
+"""A model is anything that names its parameters."""
 
 from ..nothing import Nothing
 
