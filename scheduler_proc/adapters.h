@@ -4,8 +4,8 @@
 // is replaced or unloaded and no request uses it, the workers free it between two plans: no later
 // plan names it.
 //
-// An adapter that a restart has lost is named to whoever asks for it: nothing else is computed in
-// its place.
+// A request for an adapter that a restart has lost gets an error that names it: nothing else is
+// computed in its place.
 //
 // Thread:  the loop thread only.
 // Bounded: loaded_max names; versions by the open requests.
@@ -36,7 +36,7 @@ struct AdapterUse {
 // Reads the lines that the launcher kept, of adapters that a restart has lost. Errors:
 // kInvalidArgument, with the line.
 [[nodiscard]] Result<std::vector<LostAdapter>> lost_adapters_of(std::string_view lines);
-// The line of one, without its end.
+// Returns the line of one adapter, without its end.
 [[nodiscard]] std::string line_of(const LostAdapter& lost);
 
 class Adapters {
@@ -61,7 +61,7 @@ class Adapters {
 
     [[nodiscard]] std::int64_t num_requests(messages::AdapterId id) const;
     [[nodiscard]] std::vector<messages::AdapterStatus> status() const;  // by name
-    // Returns what is wrong if so many open requests have each version, or nothing.
+    // Returns what is wrong if this many open requests have each version, or nothing.
     [[nodiscard]] std::optional<std::string> audit(
         const std::map<messages::AdapterId, std::int64_t>& num_open
     ) const;
@@ -79,7 +79,7 @@ class Adapters {
     std::int64_t loaded_max_;
     std::int64_t rank_max_ = 0;
     std::map<std::string, messages::AdapterId> serving_{};
-    std::map<std::string, LostAdapter> lost_{};  // that nobody has loaded or unloaded since
+    std::map<std::string, LostAdapter> lost_{};  // not loaded or unloaded since
     std::map<messages::AdapterId, Resident> residents_{};
 };
 

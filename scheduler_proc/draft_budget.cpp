@@ -10,25 +10,24 @@
 namespace pitstop::scheduler {
 namespace {
 
-// Drafts must let outputs come faster by this factor at least, because durations are measured with
-// noise.
+// Drafts must speed outputs up by at least this factor, because durations are measured with noise.
 constexpr double kWorthwhile = 1.03;
 
 // One pass in this many has no drafts.
 constexpr std::int64_t kPlainEvery = 128;
 
-// One pass after kDearAfter others has drafts although they seem too dear. Each time that they are
-// too dear, the next such pass comes after twice as many, at most kDearEvery: then a pass of twice
-// the size costs little.
+// One pass after kDearAfter others has drafts although they seem too expensive. Each time that they
+// are, the number of passes before the next such pass doubles, up to kDearEvery: then a pass of
+// twice the size costs little.
 constexpr std::int64_t kDearEvery = 256;
 constexpr std::size_t kDearDrafts = 16;  // or as many as the pass has tokens
 
-// A mean is over about this many of the latest passes: contexts grow, and so do durations. Of two
-// passes the shorter counts: the only other one may have been interrupted for long.
+// A mean over about this many of the latest passes: contexts grow, and so do durations. Of two
+// passes only the shorter counts, as the other may have been interrupted for long.
 constexpr std::int64_t kRecent = 16;
 constexpr std::int64_t kSure = 3;
 
-// Beside a mean of half as many passes ago, the next duration counts half.
+// A mean that is half this many passes old counts half of the next duration.
 constexpr double kOld = 512;
 
 }  // namespace
@@ -64,8 +63,8 @@ void DraftBudget::note_pass(const Pass& pass) {
     draw_curve();
 }
 
-// A larger pass takes no shorter than a smaller one: where durations say otherwise, those measured
-// last are right.
+// A larger pass never takes less time than a smaller one: if durations contradict that, the latest
+// ones are right.
 void DraftBudget::draw_curve() {
     curve_.clear();
     for (const Bucket& bucket : buckets_) {  // by size
@@ -95,7 +94,7 @@ double DraftBudget::seconds(std::int64_t num_tokens) const {
     return below->seconds + part * (above->seconds - below->seconds);
 }
 
-// The duration of a pass of twice the size says little of this one.
+// The duration of a pass of twice the size says little about this one.
 bool DraftBudget::is_measured(std::int64_t num_tokens) const {
     return !curve_.empty() && curve_.front().tokens <= 2 * static_cast<double>(num_tokens);
 }

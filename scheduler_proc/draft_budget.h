@@ -1,13 +1,13 @@
-// Decides how many drafts a pass has (--speculate auto): as many as let tokens come fastest.
+// Decides how many drafts a pass has (--speculate auto): as many as make tokens arrive fastest.
 //
-// The duration of a pass by its number of tokens is measured as passes end. Drafts cost nothing
-// while a pass is bound by reading weights, and much once it is bound by arithmetic. Of the drafts
-// that requests offer, the likeliest are taken, as long as the expected outputs per second rise.
-// The tokens of prompts in the pass are computed in any case: their time counts for nothing.
+// The duration of a pass, by its number of tokens, is measured as passes end. Drafts cost nothing
+// while a pass is bound by reading weights, and much once it is bound by arithmetic. Of the offered
+// drafts, the likeliest are taken, as long as the expected outputs per second rise. A prompt's
+// tokens in the pass are computed in any case: their time does not count.
 //
-// A pass that nothing was planned beside is longer than one that overlaps with planning. Drafts
-// cost that, too: they are compared with passes that overlap. Now and then a pass has no drafts, or
-// some that were too dear, to measure again.
+// A pass during which nothing is planned takes longer than one that overlaps with planning. Drafts
+// cause such passes, too, and so are compared with passes that overlap. Now and then a pass has no
+// drafts, or some that were too expensive, to measure again.
 //
 // Thread:  the loop thread only.
 // Bounded: kBuckets durations.
@@ -36,10 +36,10 @@ class DraftBudget {
 
     // A draft that a row may have.
     struct Offer {
-        double likelihood = 0;  // that it and all before it in its row are right
+        double likelihood = 0;  // the probability that it and all before it in its row are right
         std::size_t row = 0;
     };
-    // Puts the likeliest first, and of equal ones those that were first. A row's own stay in order.
+    // Puts the likeliest first, and among equal ones the earlier. A row's own stay in order.
     static void sort(std::vector<Offer>& offers);
 
     // Returns how many of the sorted offers to verify in a pass that has `num_tokens` tokens
@@ -50,8 +50,8 @@ class DraftBudget {
     // Returns whether choose() would return any in a pass of `num_outputs` rows of one token.
     [[nodiscard]] bool is_worth(std::int64_t num_outputs, std::span<const Offer> offers) const;
 
-    // Returns the expected seconds of a pass: between two measured sizes in proportion, beyond the
-    // largest as that, so that larger passes are tried; 0: nothing is measured.
+    // Returns the expected seconds of a pass: between two measured sizes by interpolation, above
+    // the largest that size's, so that larger passes are tried; 0: nothing is measured.
     [[nodiscard]] double seconds(std::int64_t num_tokens) const;
 
   private:
@@ -82,8 +82,8 @@ class DraftBudget {
     std::array<Bucket, kBuckets> buckets_{};
     std::vector<Point> curve_{};  // of measured sizes, both ascending
     std::int64_t num_passes_ = 0;
-    bool wants_plain_ = false;  // until a pass without drafts is measured
-    bool wants_dear_ = false;   // until one with more drafts than seem worth it is planned
+    bool wants_plain_ = false;  // passes until one without drafts is measured
+    bool wants_dear_ = false;   // passes until one with more drafts than seem worthwhile is planned
     std::int64_t next_dear_ = kDearAfter;
     std::int64_t dear_after_ = kDearAfter;  // passes
 };

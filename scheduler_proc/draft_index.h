@@ -1,4 +1,4 @@
-// Finds how texts went on after the same tokens earlier, to guess the next tokens of a request.
+// Finds earlier continuations of the same tokens, to guess the next tokens of a request.
 //
 // A text grows token by token, from the start or after any token of another text, so that the
 // outputs of one prompt share it. Each token is an entry of one array, with links to the entry
@@ -23,7 +23,7 @@ namespace pitstop::scheduler {
 
 class DraftIndex {
   public:
-    static constexpr int kGram = 3;        // tokens that must match at least
+    static constexpr int kGram = 3;        // the least number of tokens that must match
     static constexpr int kMatchMax = 32;   // longer matches count as this long
     static constexpr int kVisitsMax = 16;  // entries of a chain that a search visits
 
@@ -39,11 +39,11 @@ class DraftIndex {
     struct Guess {
         TokenId token{};
         int match = 0;  // the longest match of an occurrence that it followed, at most kMatchMax
-        float share = 0.f;  // of the occurrences' weights, those that it followed
+        float share = 0.f;  // the sum of the weights of the occurrences that it followed
     };
-    // Guesses up to `num_max` tokens after `last`, each as if those before it were right. Among the
-    // occurrences that agree with all guesses so far, each votes for its next token; one more
-    // matching token doubles a vote, and of equal votes the newest wins.
+    // Guesses up to `num_max` tokens after `last`, each as if those before it were right. Each
+    // occurrence that agrees with all guesses so far votes for its next token. One more matching
+    // token doubles a vote, and among equal votes the newest wins.
     [[nodiscard]] std::vector<Guess> guess(Place last, int num_max) const;
 
     [[nodiscard]] std::int64_t num_tokens() const { return std::ssize(entries_); }

@@ -11,7 +11,7 @@
 namespace pitstop::scheduler {
 namespace {
 
-// Counts start as if this many guesses had been verified, of which the assumed share was right.
+// Counts start as if this many guesses had been verified, with the assumed share of right ones.
 constexpr double kAssumed = 4;
 
 // When a request has this many guesses, its counts are halved: the latest guesses matter most.
@@ -40,7 +40,7 @@ std::span<const double> Drafter::likelihoods(const Request& request, std::int64_
     return std::span(text_of(request).together).first(num);
 }
 
-// The first guess is about the token that is being sampled.
+// The first guess is for the token that is being sampled.
 std::span<const double> Drafter::awaited(const Request& request) {
     Text& text = text_of(request);
     guess(text, request);
@@ -74,7 +74,7 @@ Drafter::Groups::iterator Drafter::group_of(const Request& request) {
     const bool is_another = !is_new && !request.draft_key &&
                             !std::ranges::equal(found->second.prompt, request.prompt());
     if (is_another) {
-        // Another prompt of the same digest, which can be forged: it stays alone.
+        // Another prompt with the same digest, which can be forged: it gets no group.
         std::tie(found, is_new) = groups_.try_emplace(fmt::format("request {}", raw(request.key)));
     }
     if (is_new) {

@@ -7,15 +7,15 @@
 // data door with one prompt. So no client learns from the speed of its own request what another's
 // output is, unless both gave the key.
 //
-// A row has as many drafts as are likely enough to be right together. The likelihood of a guess is
-// counted: how often guesses were right whose match was as long and whose votes agreed as much, and
-// how often this request's were. Every guess counts, whether it was drafted or not.
+// A row has as many drafts as are likely enough to be right together. The likelihood of a guess
+// comes from counts: how often guesses with a match of that length and votes of that agreement were
+// right, and how often this request's were. Every guess counts, drafted or not.
 //
 // Owns:    the texts, and what they are indexed in (draft_index.h).
 // Thread:  the loop thread only.
-// Bounded: the texts of running requests, and `memory_max` bytes besides. Of groups without running
-//          members the one used longest ago goes first. A group keeps at most a part of the memory
-//          (kGroupShare), the newest texts.
+// Bounded: the texts of running requests, and `memory_max` bytes besides. Among groups without
+// running members, the least recently used one is dropped first. A group keeps at most a part of
+// the memory (kGroupShare), the newest texts.
 #pragma once
 
 #include "base/ids.h"
@@ -41,8 +41,8 @@ class Drafter {
     };
     explicit Drafter(const Limits& limits) : limits_(limits) {}
 
-    // Returns whether the request has room for a draft after the tokens that are pending, and for
-    // the output after it; wide requests have none.
+    // Returns whether the request has room for a draft after the pending tokens, and for the output
+    // after it; wide requests have none.
     [[nodiscard]] static bool may_draft(const Request& request) {
         const Progress& progress = request.progress;
         return !request.is_wide() &&
@@ -79,7 +79,7 @@ class Drafter {
         std::vector<std::vector<TokenId>> ended{};  // outputs, oldest first
         std::int64_t num_ended = 0;                 // tokens of these
         std::int64_t num_running = 0;
-        std::int64_t generation = 0;   // of the index, which is made anew without texts that went
+        std::int64_t generation = 0;   // of the index, which is rebuilt without dropped texts
         std::uint64_t idle_since = 0;  // without running members: its key in idle_
         std::int64_t kept_bytes = 0;
     };

@@ -32,9 +32,10 @@ struct StepRow {
     std::int64_t num_routed = 0;
     bool samples = false;
     std::int64_t output_index = 0;  // for rows that sample
-    std::size_t num_top = 0;        // top_ids and top_logprobs per position
-    std::size_t num_ids = 0;        // ids_logprobs per position
-    EpochRange kv{};                // epochs of all KV that its last position attends to
+    std::size_t num_top = 0;  // What is kept of a row in order to read its part of the result, even
+                              // after its request has ended.
+    std::size_t num_ids = 0;  // ids_logprobs per position
+    EpochRange kv{};          // epochs of all KV that its last position attends to
     std::vector<TokenId> drafts{};  // its last tokens, if guessed
     // If the row's tokens were known when planned, the prefix cache may have its pages since then:
     // the pages it writes to, and the index of the first within its request.

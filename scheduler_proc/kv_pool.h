@@ -63,10 +63,10 @@ class KvPool {
         std::int64_t num_slots = 0;
         // Places for checkpoints; absent: requests have no recurrent state.
         std::optional<std::int64_t> num_places{};
-        // A decode saves its state after so many tokens, in whole pages: a copy costs about as much
-        // as one token's update, so 16 cost 6 %.
+        // A decode saves its state after this many tokens, in whole pages: a copy costs about as
+        // much as one token's update, so 16 cost 6 %.
         std::int64_t trail_tokens = 16;
-        // A long prompt does after so many, while places are free.
+        // A long prompt saves it after this many, while places are free.
         std::int64_t spare_tokens = 1024;
     };
 
@@ -120,7 +120,7 @@ class KvPool {
         std::int64_t position = 0;
     };
     // Returns which state such a row saves: at a branch, before the end of the known tokens, or now
-    // and then in between. Nothing if no place is to be had. REQUIRES: its full pages are shared.
+    // and then in between. Nothing if no place is available. REQUIRES: its full pages are shared.
     [[nodiscard]] std::optional<Save> save_prefill(
         Lease& lease, std::int64_t begin, std::int64_t end, std::int64_t num_known, StepId step
     );

@@ -9,9 +9,9 @@
 namespace pitstop::scheduler {
 namespace {
 
-// Drafts of a row end where all of them together are less likely to be right than this. A draft
-// costs less than a pass of its own by about the first factor where passes are bound by reading
-// weights. A budget measures what a draft costs, and may take less likely ones.
+// A row's drafts end where all of them together are less likely to be right than this. Where passes
+// are bound by reading weights, a draft costs less than a pass of its own by about the first
+// factor. A budget measures the cost of a draft, and may accept less likely ones.
 constexpr double kLikelyMin = 0.3;
 constexpr double kLikelyMinOfBudget = 0.05;
 

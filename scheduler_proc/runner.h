@@ -91,7 +91,7 @@ class Runner {
 
     // Counts messages that were refused with nobody to answer.
     void count_refused(std::int64_t num) { tallies_.num_refused += num; }
-    // Nothing is generated from now on, until something is again: the rate becomes 0.
+    // Nothing is generated now: the rate is 0 until something is again.
     void stop_rate() { tallies_.output_rate.stop(now_); }
     // Counts the durations of steps separately from now on, for an update that is staged meanwhile.
     void watch_steps() { tallies_.step_times.watch(); }

@@ -15,7 +15,7 @@
 
 namespace pitstop::scheduler {
 
-// An adapter that was loaded when the tree was started again, and is not any more.
+// An adapter that was loaded before the tree was restarted, and is not loaded any more.
 struct LostAdapter {
     messages::AdapterVersion version{};
     std::string path{};  // the directory that it came from; empty: its tensors were sent
@@ -31,7 +31,7 @@ struct SchedulerConfig {
     std::int64_t running_max = 256;          // requests that hold pages; at most the workers' slots
     std::int64_t queue_len_max = 16384;      // requests that wait; at least 1
     Fairness fairness = Fairness::kFair;     // --scheduling
-    // With recurrent state: a decode saves it after so many tokens, and a long prefill
+    // With recurrent state: a decode saves it after this many tokens, and so does a long prefill
     // (--state-checkpoint-tokens), as KvPool::Size
     std::int64_t trail_tokens = 16;
     std::int64_t spare_tokens = 1024;

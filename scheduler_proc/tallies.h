@@ -59,7 +59,7 @@ class StepTimes {
 };
 
 struct Tallies {
-    std::optional<messages::ExpertLoad> expert_load{};  // as rank 0 said last
+    std::optional<messages::ExpertLoad> expert_load{};  // in rank 0's last report
     std::int64_t num_steps = 0;
     std::int64_t num_requests = 0;
     std::int64_t num_prompt_tokens = 0;
