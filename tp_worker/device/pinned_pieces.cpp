@@ -16,7 +16,7 @@ std::size_t num_pieces_of(std::int64_t bytes) {
     );
 }
 
-// A piece's place in memory of so many bytes.
+// The place of a piece in memory of this many bytes.
 struct Range {
     std::int64_t begin = 0;
     std::int64_t size = 0;

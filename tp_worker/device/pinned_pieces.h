@@ -34,7 +34,7 @@ class PinnedPieces {
   public:
     // Takes 80 us at 51 GB/s, the rate of an H200's link.
     static constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
-    // Pieces beyond the leases: the bus has work while the thread that waits for a copy sleeps.
+    // More pieces than leases: the bus has work while the thread that waits for a copy sleeps.
     static constexpr int kInTransit = 4;
     // Each fills 4 GB/s or more from a file: together more than the bus carries.
     static constexpr int kThreadsMax = 16;
@@ -50,7 +50,7 @@ class PinnedPieces {
     // Returns how many threads may have a lease each without waiting for each other.
     [[nodiscard]] int num_threads() const { return num_threads_; }
 
-    // A piece of kPieceBytes that no copy uses. It goes back when it was sent, or with the lease.
+    // A piece of kPieceBytes that no copy uses. It is returned when it was sent, or with the lease.
     class Lease {
       public:
         Lease(Lease&& other) noexcept
@@ -62,7 +62,7 @@ class PinnedPieces {
         [[nodiscard]] std::byte* data() const { return piece_->memory.data(); }
         // Sends its beginning to the GPU.
         void send(std::byte* to, std::int64_t bytes) &&;
-        // Starts a copy from the GPU to its beginning; wait() returns when that is there.
+        // Starts a copy from the GPU to its beginning; wait() returns when the bytes have arrived.
         void fetch(const std::byte* from, std::int64_t bytes);
         void wait() { owner_->wait_for(*piece_); }
 

@@ -97,8 +97,7 @@ inline constexpr std::int64_t kLeastKvBytes = std::int64_t{1} << 30;  // of all 
 inline constexpr std::int64_t kLogitBytesMax = std::int64_t{64} << 20;
 inline constexpr std::int64_t kGpuLogitBytesMax = std::int64_t{512} << 20;
 inline constexpr std::int64_t kLogitRowsMax = 512;
-// Divides a GPU's memory that is free at start: this part is for graphs of steps, 550 MB of an
-// H200's.
+// The part of a GPU's free memory at the start that is for graphs of steps: 550 MB of an H200's.
 inline constexpr std::int64_t kGraphShare = 256;
 
 class Engine {
@@ -192,7 +191,8 @@ class Engine {
     // Makes an adapter as its configuration says, to be filled. Thread: any. Errors: those of
     // AdapterConfig and AdapterSlots; kUnsupported where this rank computes none.
     [[nodiscard]] Result<std::unique_ptr<Adapter>> make_adapter(const AdapterConfig& config) const;
-    // The versions of adapters that plans may name. Only with no step under way may one go.
+    // The versions of adapters that plans may name. One may be removed only while no step is in
+    // progress.
     [[nodiscard]] Adapters& adapters() { return adapters_; }
     // Returns the KV memory, which no pass may use while it is released; null with the null model.
     [[nodiscard]] Arena* kv_memory() { return kv_memory_ ? &*kv_memory_ : nullptr; }

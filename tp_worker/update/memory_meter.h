@@ -40,7 +40,7 @@ class MemoryMeter {
     Background& background_;
     bool is_touched_ = false;
     std::atomic<bool> is_under_way_{false};  // cleared after next_ is set
-    TimePoint next_{};                       // the background's during a measurement
+    TimePoint next_{};                       // owned by the background during a measurement
 };
 
 }  // namespace pitstop::tp_worker

@@ -84,7 +84,7 @@ Filled GpuWriter::fill(std::vector<FillJob> jobs, Keep keep) {
             job.is_only_digested ? digest_incoming(job, sums[i]) : place(job, keep);
         if (!placed) filled.error = {job.index, placed.error()};
     }
-    wait();  // after an error, too: whatever is on its way reads what the source holds
+    wait();  // also after an error: copies in progress read the source's memory
     const TimePoint received = Clock::now();
     filled.rest = std::exchange(rested_, Duration{});
     filled.receive = received - begun - filled.rest;
@@ -128,8 +128,8 @@ Result<> GpuWriter::for_each_rows(
     return Ok{};
 }
 
-// Sends the tensors that lie in the host's memory or in files. Threads claim pieces, in order. This
-// thread always works, the others only while no pass runs.
+// Sends tensors that are in the host's memory or in files. Threads claim pieces, in order. The
+// first thread always works, the others only while no pass runs.
 void GpuWriter::send_all(const std::vector<FillJob>& jobs, Filled& filled) {
     SharedPieces shared{.jobs = jobs, .first = std::this_thread::get_id()};
     std::int64_t num_bytes = 0;
@@ -138,7 +138,7 @@ void GpuWriter::send_all(const std::vector<FillJob>& jobs, Filled& filled) {
         add_pieces(jobs[i].tensor(args_.layout), i, shared.pieces);
         num_bytes += written_bytes(jobs[i]);
     }
-    // Waking a thread costs an eighth of copying these.
+    // Waking a thread costs an eighth of copying this many bytes.
     constexpr std::int64_t kBytesPerThread = std::int64_t{2} << 20;
     const bool may_share = num_bytes > GpuStaging::kLaunchBytesMax || !args_.pace.is_serving();
     const auto num_threads = static_cast<std::size_t>(
@@ -157,7 +157,7 @@ void GpuWriter::send_all(const std::vector<FillJob>& jobs, Filled& filled) {
     filled.error = {jobs[shared.pieces[piece].item].index, std::move(error)};
 }
 
-// Counts the bytes that are written; those of a whole tensor include its padding.
+// Counts the written bytes; those of a whole tensor include its padding.
 std::int64_t GpuWriter::written_bytes(const FillJob& job) const {
     const WeightTensor& tensor = job.tensor(args_.layout);
     if (job.rows == nullptr) return tensor.bytes();
@@ -197,7 +197,7 @@ void GpuWriter::send_claimed(SharedPieces& shared) {
         if (!shared.error || claim < shared.error->first)
             shared.error = {claim, std::move(sent).error()};
     }
-    { const MutexLock lock(shared.mutex); }  // who saw an earlier state waits by now
+    { const MutexLock lock(shared.mutex); }  // threads that saw an earlier state wait by now
     shared.is_all_claimed.notify_all();
 }
 
@@ -221,7 +221,7 @@ Result<> GpuWriter::send_piece(
     );
 }
 
-// Copies within the GPU: `rows` of the whole tensor that `bytes` is, to where their shard is to be.
+// Copies within the GPU: `rows` of the whole tensor `bytes`, to the place of their shard.
 Result<> GpuWriter::convert(const WeightTensor& rows, const TensorBytes& bytes, std::byte* to) {
     std::vector<kernels::ShardCopy> copies;
     for (const ShardPart& part : rows.parts) {
@@ -265,7 +265,7 @@ Result<> GpuWriter::digest_incoming(const FillJob& job, const Sums& sums) {
     );
 }
 
-// Sends a piece after the other to the scratch buffer, where `digest` digests it.
+// Sends one piece after another to the scratch buffer, where `digest` digests it.
 Result<> GpuWriter::digest_sent(const FillJob& job, const TakeRows& digest) {
     const WeightTensor& tensor = job.tensor(args_.layout);
     std::vector<RowsOfItem> pieces;
@@ -350,7 +350,7 @@ void GpuWriter::read_sums(
     std::ranges::sort(filled.problems);
 }
 
-// Returns which one, of a tensor that has at least one.
+// Returns which of a tensor's values is the first that is not finite; the tensor has at least one.
 std::string GpuWriter::find_nonfinite(const WeightTensor& tensor) {
     const std::int64_t rows_max =
         std::max<std::int64_t>(1, PinnedPieces::kPieceBytes / tensor.row_bytes());
@@ -401,10 +401,10 @@ Result<> GpuWriter::copy_paced(const WeightTensor& tensor) {
 
 void GpuWriter::copy_live(const WeightTensor& tensor) {
     kernels::enter_cuda_device();
-    static_cast<void>(copy_paced(tensor));  // a stage that was dropped uses nothing
+    static_cast<void>(copy_paced(tensor));  // a dropped stage uses nothing
 }
 
-// Takes the elements in pieces, each by way of the device's scratch: there they are read by `use`.
+// Reads the elements in pieces, each through the device's scratch, where `use` reads them.
 template <class F>
 void GpuWriter::for_each_piece(const WeightTensor& tensor, const ShardElements& elements, F use) {
     kernels::enter_cuda_device();
@@ -467,7 +467,8 @@ Result<> GpuWriter::enqueue(std::int64_t bytes, F launch) {
     if (args_.pace.share() >= 1.0 || !args_.pace.is_serving()) return Ok{};
     gpu_.is_done_.record(stream());
     gpu_.is_done_.wait(kernels::kDeviceWaitMax, "a piece of a stage", kWatch);
-    constexpr auto kRestMax = std::chrono::milliseconds(200);  // so that a stage always moves
+    constexpr auto kRestMax =
+        std::chrono::milliseconds(200);  // so that a stage always makes progress
     const std::chrono::duration<double, std::milli> used(gpu_.is_done_.ms_since(gpu_.is_begun_));
     const auto rest = std::chrono::duration_cast<Duration>(
         used * ((1.0 - args_.pace.share()) / args_.pace.share())
@@ -480,7 +481,7 @@ Result<> GpuWriter::enqueue(std::int64_t bytes, F launch) {
 
 void GpuWriter::wait() {
     gpu_.is_done_.record(stream());
-    // A loose watch adds 0.1 ms, three times to each bucket of a push.
+    // A loose watch adds 0.1 ms, three times per bucket of a push.
     const auto watch = args_.pace.is_serving() ? kWatch : kCloseWatch;
     gpu_.is_done_.wait(kernels::kDeviceWaitMax, "a stage of weights", watch);
     bytes_since_rest_ = 0;

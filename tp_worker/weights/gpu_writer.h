@@ -90,11 +90,11 @@ class GpuWriter : public ShardWriter {
     };
     using TakeRows = std::function<Result<>(std::int64_t row, std::int64_t num_rows)>;
 
-    // What the threads share that send pieces.
+    // Shared by the threads that send pieces.
     struct SharedPieces {
         const std::vector<FillJob>& jobs;
         std::vector<RowsOfItem> pieces{};  // an item is a job's index
-        std::thread::id first{};           // the thread that works while passes run, too
+        std::thread::id first{};           // the thread that also works while passes run
         std::atomic<std::size_t> num_claimed{0};
         std::atomic<bool> is_over{false};
         Mutex mutex{};
@@ -103,7 +103,7 @@ class GpuWriter : public ShardWriter {
         std::optional<std::pair<std::size_t, Error>> error GUARDED_BY(mutex){};
     };
 
-    // Fills what does not come from the host's memory.
+    // Fills the parts that do not come from the host's memory.
     Result<> place(const FillJob& job, Keep keep);
     Result<> for_each_rows(
         const WeightTensor& tensor, std::int64_t bytes_max, const TakeRows& take
@@ -138,7 +138,7 @@ class GpuWriter : public ShardWriter {
     const StageArgs& args_;
     GpuStaging& gpu_;
     Pacer pacer_;
-    Duration rested_{};  // rest that is not yet in a result of fill()
+    Duration rested_{};  // rest that no result of fill() has yet
     std::int64_t bytes_since_rest_ = 0;
     std::optional<TaskPool> threads_{};  // made for the first pieces that several threads send
 };

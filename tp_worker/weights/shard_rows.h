@@ -14,8 +14,8 @@
 
 namespace pitstop::tp_worker {
 
-// Returns the rows of the shard that some part fills, in ascending order; between and after them
-// nothing arrives.
+// Returns the rows of the shard that some part fills, in ascending order; no bytes arrive for the
+// rows between and after them.
 struct ShardRows {
     std::int64_t begin = 0;
     std::int64_t num = 0;

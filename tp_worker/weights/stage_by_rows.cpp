@@ -35,8 +35,8 @@ std::vector<FillJob> WeightStage::jobs_for_rows(std::span<const Incoming> tensor
     return jobs;
 }
 
-// Returns whether the tensor, or the one that is tied to it, comes by its rows in this call or has
-// not arrived wholly; that is a problem, which is noted.
+// Returns whether the tensor, or the one tied to it, arrives by its rows in this call or is
+// incomplete; that is a problem, which is recorded.
 bool WeightStage::comes_by_rows(std::size_t index) {
     for (const ByRows& each : by_rows_) {
         if (each.index != index) continue;
@@ -49,7 +49,7 @@ bool WeightStage::comes_by_rows(std::size_t index) {
     return false;
 }
 
-// Notes that the tensor's first rows are here; false: a problem was noted.
+// Records that the tensor's first rows have arrived; false: a problem was recorded.
 bool WeightStage::begin_rows(std::string_view name, const WeightTensor& tensor) {
     const std::size_t index = index_of(tensor);
     const bool is_head = args_.layout.is_tied_head(name);
@@ -74,7 +74,7 @@ bool WeightStage::begin_rows(std::string_view name, const WeightTensor& tensor) 
 }
 
 // Returns the job that fills these rows; nothing: the model does not use the tensor, or a problem
-// was noted.
+// was recorded.
 std::optional<FillJob> WeightStage::job_for_rows(const Incoming& incoming) {
     const std::string& name = incoming.spec.name;
     const auto [begin, num] = *incoming.rows;
@@ -110,8 +110,8 @@ std::optional<FillJob> WeightStage::job_for_rows(const Incoming& incoming) {
         .is_last = now.num_arrived == tensor->whole_rows};
 }
 
-// Called when the rows of this call are digested. Of two tied tensors, the first that came has
-// filled the embedding.
+// Called when the rows of this call are digested. Of two tied tensors, the one that arrived first
+// has filled the embedding.
 void WeightStage::compare_tied_rows() {
     for (const ByRows& each : by_rows_) {
         const bool is_over = &each != &by_rows_.back() || !lacks_rows();

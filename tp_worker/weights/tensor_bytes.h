@@ -1,4 +1,4 @@
-// The bytes of a whole tensor that fill a weight, wherever they lie.
+// The bytes of a whole tensor that fill a weight, in any memory or file.
 #pragma once
 
 #include "base/result.h"

@@ -9,9 +9,9 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// A matrix of which a tensor has the columns, `stride` elements from one to the next.
+// A matrix whose columns a tensor has, with `stride` elements from one column to the next.
 struct Columns {
-    std::int64_t begin = 0;  // the element of the tensor that is its first
+    std::int64_t begin = 0;  // the tensor's element that is the matrix's first
     std::int64_t stride = 0;
     std::int64_t cols = 0;
     std::int64_t element_bytes = 0;

@@ -4,12 +4,12 @@
 // A swap changes one index: views into both copies are bound when the copies are made.
 //
 // Operations on a whole copy are here: load, digest, release, resume. They differ for copies in GPU
-// memory, which only this class needs to know.
+// memory; only this class knows the difference.
 //
 // Owns:   both arenas.
-// Thread: the loop's, which alone says which copy is which. What memory a copy has is changed in
-//         the background alone (background.h), whose jobs are done in the order given: a job that
-//         names its copy when it is ordered finds that copy's memory as jobs before it left it.
+// Thread: the loop's, which alone knows which copy is which. Only the background changes a copy's
+// memory (background.h), and its jobs run in the order given: a job that was ordered for a copy
+// finds that copy's memory as the earlier jobs left it.
 #pragma once
 
 #include "base/result.h"

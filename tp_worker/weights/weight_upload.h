@@ -1,6 +1,6 @@
-// Fills a GPU's copy of a rank's weights from a checkpoint, a tensor at a time: sliced and
-// converted as weight_loader.h does it, into page-locked pieces, from which they are sent. Says how
-// far it is once a second.
+// Fills a GPU's copy of a rank's weights from a checkpoint, one tensor after another: sliced and
+// converted as in weight_loader.h, into page-locked pieces, which are then sent. Reports its
+// progress once a second.
 //
 // Owns:    while it runs, as many threads as the pieces are made for.
 // Thread:  the loop's, at start-up. Bounded: the pieces, and per thread a chunk of scratch
@@ -17,8 +17,8 @@
 
 namespace pitstop::tp_worker {
 
-// Loads as load_weights does (weight_loader.h), but `arena` is the GPU's. Returns when everything
-// is there.
+// Loads as load_weights does (weight_loader.h), but `arena` is the GPU's. Returns when all bytes
+// have arrived.
 Result<> upload_weights(
     const WeightLayout& layout,
     const CheckpointTensors& tensors,
