@@ -17,28 +17,28 @@ from problem import EXIT_DIED, EXIT_OK, EXIT_START, EXIT_USAGE, Problem
 import http_limits
 import programs
 
-# Each step of an end may take this long. A process that is told to stop answers its open requests first.
+# Each step of an end may take this long. A process that is told to stop first answers its open requests.
 FAREWELL_S = 2.0  # after a death: for the tokenizer to answer every open request with an error
 STOP_S = 5.0  # from "stop" to SIGTERM, all stages together
 STAGE_S = 0.5  # but for each stage at least
 TERM_S = 1.0  # from SIGTERM to SIGKILL
-FAILURES_S = 0.2  # at start: for other processes to say what is wrong with them, too
-WATCH_S = 1.0  # between two looks for processes that stand still; events end the wait
-PROGRESS_S = 5.0  # between two lines about a start that takes long
+FAILURES_S = 0.2  # at start: for other processes to report their problems, too
+WATCH_S = 1.0  # between two checks for stopped processes; events end the wait
+PROGRESS_S = 5.0  # between two lines about a slow start
 
-# Who answers stops before those whom it asks, so that nobody misses a peer that was told to go.
+# Processes stop before those that they ask, so that none misses a peer that was told to stop.
 STOP_ORDER = (("http_proc",), ("tokenizer_proc",), ("scheduler_proc",), ("detokenizer_proc", "tp_worker"))
-# The first of these is the likeliest cause of several deaths: a worker ends its scheduler, not the other way round.
+# The first of these is the likeliest cause of several deaths: a worker ends its scheduler, not the reverse.
 BLAME_ORDER = ("tp_worker", "detokenizer_proc", "tokenizer_proc", "scheduler_proc", "http_proc")
 
 
 def cores_per_worker(num_workers):
-    """Shares the cores that this program may use evenly; each worker has at least one thread."""
+    """Divides the cores that this program may use evenly; each worker has at least one thread."""
     return max(1, len(os.sched_getaffinity(0)) // num_workers)
 
 
 def cache_dir():
-    """Returns where what can be found out again is kept (XDG Base Directory Specification)."""
+    """Returns the directory of files that can be computed again (XDG Base Directory Specification)."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(base, "pitstop")
 
@@ -62,23 +62,23 @@ def nodes_of(options):
 
 
 def is_head(options):
-    """Tells whether this machine has the doors and the scheduler; another has workers alone."""
+    """Returns whether this machine has the doors and the scheduler; other machines have only workers."""
     return nodes_of(options) == 1 or options.node_rank == 0
 
 
 def ranks_here(options):
-    """Returns the ranks of each replica that this machine has a worker for."""
+    """Returns the ranks of each replica that have their worker on this machine."""
     num = options.tp // nodes_of(options)
     first = 0 if is_head(options) else options.node_rank * num
     return range(first, first + num)
 
 
 def _node_flags(options):
-    """Returns a worker's flags where the ranks are on several machines."""
+    """Returns a worker's flags if the ranks are on several machines."""
     if nodes_of(options) == 1:
         return []
     flags = [f"--nodes={options.nodes}", f"--node-rank={options.node_rank}"]
-    # Machines are started by hand: who comes first waits for the others, and says whom it missed.
+    # Machines are started by hand: the first ones wait for the others, and name those that are missing.
     flags.append(f"--attach-timeout-ms={round(options.start_timeout * 900)}")
     return flags if is_head(options) else flags + _flags(options, "head", "node_key")
 
@@ -91,7 +91,7 @@ def _node_door_flags(options):
 
 
 def _keep_flags(options):
-    """Says where committed versions are kept. A tree for one call keeps none."""
+    """Returns the flags of the directory for committed versions. A tree for one call keeps none."""
     return _flags(options, "keep_committed") if hasattr(options, "keep_committed") else []
 
 
@@ -107,28 +107,28 @@ def _http_flags(options):
 
 
 class LostWeights(Problem):
-    """The weights that were to be loaded are not there, or are others."""
+    """The weights to be loaded are missing, or are others."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """Names what the workers load, and what it is called."""
+    """The weights that the workers load, and their label."""
 
     path: str = ""  # a checkpoint; empty: the model's own
-    digest: str = ""  # these weights must have it; empty: any
+    digest: str = ""  # the digest that these weights must have; empty: any
     epoch: int = 1
     label: str = ""
-    lost: typing.Optional[Version] = None  # nothing is loaded: this is what was to be
-    why: str = ""  # it could not be
+    lost: typing.Optional[Version] = None  # nothing is loaded: the version that was to be loaded
+    why: str = ""  # the reason why it could not be loaded
 
 
 @dataclasses.dataclass(frozen=True)
 class Restart:
-    """Tells a tree why it comes after another, and what callers were amid then."""
+    """For a restarted tree: why it was restarted, and its callers' unfinished work."""
 
-    why: str = ""  # empty: it is the first
-    unfinished: str = ""  # as the tokenizer before it said last
-    lost_adapters: str = ""  # the file of the adapters that were loaded then; empty: none was
+    why: str = ""  # empty: the first tree
+    unfinished: str = ""  # the last report of the previous tokenizer
+    lost_adapters: str = ""  # the file of the adapters that were loaded then; empty: none
 
 
 def _weights_flags(weights):
@@ -187,7 +187,7 @@ def _worker_flags(options, weights, replica, rank):
         flags.append(f"--tuning-dir={options.tuning_dir or cache_dir()}")
     if options.ignore_extra_tensors:
         flags.append("--ignore-extra-tensors")
-    if replica == 0:  # one replica keeps what all have alike
+    if replica == 0:  # one replica keeps the version for all
         flags += _keep_flags(options)
     if weights.lost is not None or (options.wait_for_initial_weights and not weights.path):
         flags.append("--wait-for-initial-weights")
@@ -251,7 +251,7 @@ class Signals:
         for number in self.NUMBERS:
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup, or in the background
                 signal.signal(number, self._take)
-                # The interpreter gives its own handlers back while it ends, but leaves what is ignored.
+                # While it ends, the interpreter restores its own handlers, but not those of ignored signals.
                 atexit.register(signal.signal, number, signal.SIG_IGN)
 
     def _take(self, _number, _frame):
@@ -259,11 +259,11 @@ class Signals:
 
 
 class Asked(Exception):
-    """The user asked for the end while something was waited for."""
+    """The user asked for the end during a wait."""
 
 
 def _death_at_start(child):
-    """Says how a process ended that gave no reason itself, but for flags that it refuses."""
+    """Describes the end of a process that gave no reason itself, except for flags that it refuses."""
     if child.exit_code() == EXIT_USAGE:
         return "refused its flags; the line above says which"
     return f"died at start: {child.how_it_ended()}"
@@ -300,18 +300,18 @@ class Tree:
             self._selector.unregister(child.ready_fd)
 
     def _bury(self, child):
-        if child.has_ended():  # collected: it is no zombie from here on
+        if child.has_ended():  # collected: from here on it is no zombie
             self._selector.unregister(child.pidfd)
 
     def _wait(self, deadline):
-        """Waits until something happens or the deadline comes. Raises Asked at a signal."""
+        """Waits until an event or the deadline. Raises Asked at a signal."""
         for key, _ in self._selector.select(max(0.0, deadline - time.monotonic())):
             key.data()
         if self._signals.is_asked_to_end:
             raise Asked
 
     def wait_ready(self, timeout_s, says_each=False):
-        """Waits until every process is ready. Problem: one cannot start, named with its reason."""
+        """Waits until every process is ready. Problem: one cannot start; names it with its reason."""
         begin = time.monotonic()
         next_progress = begin + PROGRESS_S
         said = set()
@@ -338,7 +338,7 @@ class Tree:
             self._wait(min(next_progress, begin + timeout_s + 0.001))
 
     def _raise_start_problem(self):
-        """Says each reason once, the last one as the Problem."""
+        """Prints each reason once, the last one as the Problem."""
         deadline = time.monotonic() + FAILURES_S
         while time.monotonic() < deadline:
             self._wait(deadline)
@@ -346,7 +346,7 @@ class Tree:
         for child in self.children:
             if child.failed_line and not self._names_a_sibling(child.failed_line):
                 reasons.setdefault(child.failed_line, child)
-        if not reasons:  # nobody could say anything: the dead themselves are the news
+        if not reasons:  # no process gave a reason: reports the deaths themselves
             for child in self.children:
                 if child.has_ended():
                     reasons.setdefault(_death_at_start(child), child)
@@ -359,7 +359,7 @@ class Tree:
         raise Problem(last, EXIT_START)
 
     def _names_a_sibling(self, line):
-        """"rank 0 (pid 71) is gone" is what the death of 71 led to, and no reason of its own."""
+        """"rank 0 (pid 71) is gone" is a consequence of the death of 71, not a reason of its own."""
         return any(f"(pid {child.pid})" in line for child in self.children)
 
     def watch(self, guest=None):
@@ -386,7 +386,7 @@ class Tree:
                 os.close(guest_fd)
 
     def _end_stalled(self, stopped_since):
-        """Kills what has been stopped for too long: a tree that hangs helps nobody."""
+        """Kills processes that have been stopped for too long: a hanging tree helps nobody."""
         now = time.monotonic()
         for child in self.children:
             if not child.is_stopped():
@@ -396,13 +396,14 @@ class Tree:
                 child.send_signal(signal.SIGKILL)
 
     def _how_late_in_a_chain(self, dead):
-        """A death leads to others (a scheduler ends when its worker is gone), and this program may
-        see several at once. The first cause was killed, or at least blames nobody."""
+        """A death causes others (a scheduler ends when its worker is gone), and this program may
+        see several at once. The first cause was killed, or at least blames no other process.
+        """
         was_killed, blames = dead.exit_code() < 0, self._names_a_sibling(dead.failed_line or "")
         return (not was_killed, blames, BLAME_ORDER.index(dead.kind))
 
     def read_all(self):
-        """Takes what the processes have said up to now."""
+        """Reads the processes' lines so far."""
         for child in self.children:
             child.read_ready()
 
@@ -418,17 +419,17 @@ class Tree:
         return {name: place for child in self.children for name, place in child.doors.items()}
 
     def version(self):
-        """Returns the Version that serves, as the tokenizer said last; None: it said nothing."""
+        """Returns the Version that serves, from the tokenizer's last report; None: no report yet."""
         said = [child.version for child in self.children if child.version is not None]
         return said[-1] if said else None
 
     def unfinished(self):
-        """Returns what callers are amid, as the tokenizer said last; None: it said nothing."""
+        """Returns the callers' unfinished work, from the tokenizer's last report; None: no report yet."""
         said = [child.unfinished for child in self.children if child.unfinished is not None]
         return said[-1] if said else None
 
     def adapters(self):
-        """Returns what the schedulers said of adapters: {name: the line of its version; None: it was unloaded}."""
+        """Returns the schedulers' reports about adapters: {name: the line of its version; None: it was unloaded}."""
         said = {}
         for child in self.children:
             for name, line in child.adapters.items():
@@ -436,14 +437,14 @@ class Tree:
         return said
 
     def say_farewell(self, dead):
-        """Lets the tokenizer tell every open request who died, and end by itself."""
+        """Lets the tokenizer tell every open request which process died, and end by itself."""
         for child in self.children:
             if child.kind == "tokenizer_proc":
                 child.tell(f"died {dead.name} {dead.how_it_ended()}")
                 self._wait_for_end([child], FAREWELL_S)
 
     def stop(self):
-        """Ends every process, kindly while there is time. Signals meanwhile change nothing."""
+        """Ends every process, gently as long as time remains. Signals meanwhile change nothing."""
         deadline = time.monotonic() + STOP_S
         for kinds in STOP_ORDER:
             stage = [child for child in self.children if child.kind in kinds]
@@ -476,7 +477,7 @@ class Tree:
             try:
                 self._wait(deadline)
             except Asked:
-                pass  # it is what is being done; a tree that was to be started again stays down
+                pass  # the end is in progress already; a tree that was to be restarted stays down
 
 
 def exit_code_of(dead):

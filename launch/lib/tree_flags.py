@@ -6,8 +6,8 @@ import os
 import http_limits
 
 
-# Each of these takes this much at most. The processes refuse what is more, too, each in its own words; a test compares,
-# so that the launcher's one line comes before there are any.
+# The upper limits of flags. The processes refuse larger values, too, each in its own words. A test
+# compares both, so that the launcher's one line comes first.
 MOST = {
     "--tp": 64,
     "--ep": 64,
@@ -82,7 +82,7 @@ def add_count(parser, name, help, **more):
 
 
 def add_first_flags(parser):
-    """These matter first: what is served, by how many ranks and replicas, in how much memory."""
+    """Flags that matter first: the model, the number of ranks and replicas, the memory."""
     parser = parser.add_argument_group("the flags that matter first")
     add = parser.add_argument
     add(
@@ -101,7 +101,7 @@ def add_first_flags(parser):
 
 
 def add_limit_flags(parser):
-    """These say how much runs at once, and whose request is next."""
+    """Flags of concurrency: how much runs at once, and whose request is next."""
     parser = parser.add_argument_group("how much at once")
     add = parser.add_argument
     add_count(parser, "--page-size", "tokens per page of KV")
@@ -150,7 +150,7 @@ def add_limit_flags(parser):
 
 
 def add_engine_flags(parser):
-    """These say what computes, on which device, and from which weights."""
+    """Flags of the computation: how, on which device, and from which weights."""
     parser = parser.add_argument_group("the engine ('on a GPU': no effect on CPUs)")
     add = parser.add_argument
     add("--compute", choices=("bf16", "fp32"), help="precision of activations and KV")
@@ -221,7 +221,7 @@ def add_engine_flags(parser):
 
 
 def add_patience_flags(parser):
-    """These say how it starts and runs: what it tells, what it may take how long."""
+    """Flags of the start and the run: logs, and time limits."""
     parser = parser.add_argument_group("logs, starts and deadlines")
     add = parser.add_argument
     add(
@@ -272,7 +272,7 @@ def add_patience_flags(parser):
 
 
 def add_tree_flags(parser):
-    """These say what a tree is started with."""
+    """The flags that a tree is started with."""
     first = add_first_flags(parser)
     add_limit_flags(parser)
     add_engine_flags(parser)
@@ -301,7 +301,9 @@ def add_http_limits(parser):
 
 
 def add_http_flags(parser, first):
-    """These say where the tree's own front end listens, for whom, and with which limits; `first` adds to the first group."""
+    """Flags of the tree's own front end: its address, its users and its limits; `first` adds to the
+    first group.
+    """
     first("--host", default="127.0.0.1", metavar="H", help="address of HTTP (default 127.0.0.1)")
     first("--port", type=port, default=30000, metavar="P", help="port of HTTP (default 30000)")
     first(
@@ -356,7 +358,7 @@ def add_http_flags(parser, first):
 
 
 def door(text):
-    """Takes HOST:PORT, at which the process looks closer."""
+    """Parses HOST:PORT, which the process checks further."""
     host, _, port_text = text.rpartition(":")
     if not host:
         raise argparse.ArgumentTypeError(f"takes HOST:PORT with a numeric address, not '{text}'")
@@ -365,7 +367,7 @@ def door(text):
 
 
 def add_tcp_doors(parser):
-    """These say where the doors listen for other machines."""
+    """Flags for the doors of other machines."""
     parser = parser.add_argument_group("doors for other machines")
     add = parser.add_argument
     add("--tcp-door", type=door, metavar="H:P", help="also open the data door to other machines at this address")
@@ -374,14 +376,14 @@ def add_tcp_doors(parser):
 
 
 def node_door(text):
-    """Takes HOST:PORT that other machines know, so no port that is found."""
+    """Parses HOST:PORT that other machines know, so the port is never a free one."""
     if door(text).endswith(":0"):
         raise argparse.ArgumentTypeError(f"takes a port that the other machines know, not '{text}'")
     return text
 
 
 def add_node_flags(parser):
-    """These spread a replica over several machines."""
+    """Flags that spread a replica over several machines."""
     parser = parser.add_argument_group("a replica over several machines")
     add = parser.add_argument
     add_count(parser, "--nodes", "number of machines that share a replica's ranks equally (default 1)", default=1)
