@@ -1,6 +1,6 @@
-// Tests that need a GPU: without one they skip and say why. Where PITSTOP_REQUIRE_GPU is in the
-// environment (tests/gpu/run --require-gpu) they fail instead, and so does a program none of whose
-// tests ran: green means that it ran.
+// Tests that need a GPU skip without one, and say why. With PITSTOP_REQUIRE_GPU in the environment
+// (tests/gpu/run --require-gpu) they fail instead, and so does a program none of whose tests ran: a
+// pass means that something ran.
 #pragma once
 
 #include "kernels/cuda_device.h"
@@ -18,7 +18,7 @@ namespace pitstop {
     return std::getenv("PITSTOP_REQUIRE_GPU") != nullptr;
 }
 
-// Opens GPU 0; empty where that went well.
+// Opens GPU 0; returns the error, or an empty text.
 [[nodiscard]] inline std::string why_no_gpu() {
     const Result<int> num = kernels::num_cuda_devices();
     if (!num) return num.error().message;
@@ -27,8 +27,8 @@ namespace pitstop {
     return info ? "" : "GPU 0 cannot be used: " + info.error().message;
 }
 
-// Skips the running test where there is no GPU, or fails it where one is required. For the end of a
-// SetUp(): what stands behind the call there would run all the same.
+// Skips the running test without a GPU, or fails it if one is required. To be called last in a
+// SetUp(): code after the call would still run.
 inline void skip_without_gpu() {
     if (const std::string why = why_no_gpu(); !why.empty()) {
         ASSERT_FALSE(is_gpu_required()) << why;
@@ -36,7 +36,7 @@ inline void skip_without_gpu() {
     }
 }
 
-// At the program's end: GoogleTest calls a program a success whose filter fits no test.
+// Runs at the program's end: GoogleTest passes a program whose filter matches no test.
 inline void fail_if_nothing_ran() {
     const testing::UnitTest& tests = *testing::UnitTest::GetInstance();
     if (!is_gpu_required() || testing::GTEST_FLAG(list_tests) || tests.successful_test_count() > 0)
@@ -46,7 +46,7 @@ inline void fail_if_nothing_ran() {
     ::_exit(1);
 }
 inline const bool is_end_watched = [] {
-    (void)testing::UnitTest::GetInstance();  // made before, so that it is there at the end
+    (void)testing::UnitTest::GetInstance();  // made early, so that it exists at the end
     return std::atexit(fail_if_nothing_ran) == 0;
 }();
 

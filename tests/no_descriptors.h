@@ -1,4 +1,4 @@
-// While this lives, the process can open no further descriptor.
+// While this exists, the process can open no further descriptor.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -11,8 +11,8 @@ namespace {
 
 float float_of(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 
-// The value of a bfloat16 magnitude read off the format's definition, in double. Infinity's place
-// is the next power of two, which is where rounding to nearest puts the border of overflow.
+// Returns the value of a bfloat16 magnitude by the format's definition, in double. Infinity counts
+// as the next power of two: rounding to nearest puts the border of overflow half-way to it.
 double magnitude_of(std::uint32_t bits) {
     const int exponent = static_cast<int>((bits >> 7) & 0xff);
     const double mantissa = static_cast<double>(bits & 0x7f) / 128.0;
@@ -33,8 +33,8 @@ TEST(Bf16, EveryValueSurvivesTheWayThroughFloat) {
     }
 }
 
-// Rounds every finite bfloat16, and what lies between it and its neighbour: the ends, the middle
-// and what is next to them, judged by distance in double.
+// Rounds every finite bfloat16 and numbers between it and its neighbour: the ends, the middle and
+// the numbers next to them, judged by distance in double.
 TEST(Bf16, RoundsToNearestWithTiesToEven) {
     for (std::uint32_t upper = 0; upper < 0x7f80; ++upper) {
         const double low = magnitude_of(upper);

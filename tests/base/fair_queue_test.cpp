@@ -33,7 +33,7 @@ TEST(FairQueue, WithOnePathTheFirstToComeIsTheFirstServed) {
     EXPECT_EQ(drained(queue), (std::vector<int>{1, 2, 3}));
 }
 
-// Whoever makes up a thousand names has the share of one neighbour all the same.
+// A client that invents a thousand names has no more than the share of one neighbour.
 TEST(FairQueue, NamesDivideTheShareOfTheLevelAboveThem) {
     FairQueue<int> queue;
     for (int i = 0; i < 1000; ++i) queue.push(Path{"hostile", "name-" + std::to_string(i)}, i);
@@ -74,15 +74,15 @@ TEST(FairQueue, TheNewestOfWhoHasTheMostIsTheFirstToGo) {
     EXPECT_EQ(queue.weight(), 105u);
 }
 
-// Holds against random pushes, erasures and new names: an item is overtaken by a neighbour of its
-// path at most once per item of its own path in front of it, and once more for its own turn.
+// Random pushes, erasures and new names: a neighbour of its path overtakes an item at most once per
+// item of the item's own path in front of it, and once more for its own turn.
 TEST(FairQueue, NobodyIsOvertakenMoreThanOncePerTurnWhoeverComes) {
     for (std::uint32_t seed = 1; seed <= 50; ++seed) {
         std::mt19937 random(seed);
         FairQueue<int> queue;
         struct Item {
             std::string client{};
-            int num_before = 0;  // of its own client, when it came
+            int num_before = 0;  // when the previous item of its own client came
             std::map<std::string, int> overtaken{};
         };
         std::map<int, Item> waiting;

@@ -40,8 +40,8 @@ class FaultDir : public testing::Test {
         return fs::exists(dir_ / ("worker[0]@" + place));
     }
 
-    // Returns how a process ends that is told of the directory, calls itself worker[0] and runs
-    // `body`.
+    // Runs `body` in a process that is given the directory and calls itself worker[0]; returns how
+    // it ended.
     [[nodiscard]] int status_of(const std::function<void()>& body) const {
         const pid_t pid = ::fork();
         if (pid == 0) {
@@ -89,7 +89,7 @@ TEST_F(FaultDir, AFaultHappensOnceAndOnlyAtItsPlace) {
     EXPECT_TRUE(has("send stage"));
 }
 
-// A type is the peer's word: it must not lead out of the directory.
+// The peer chooses the type: it must not lead out of the directory.
 TEST_F(FaultDir, WhatIsNoNameOfAMessageIsNoPlace) {
     put("send ..", "kill");
     const int status = status_of([] {

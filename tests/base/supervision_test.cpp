@@ -14,7 +14,7 @@
 namespace pitstop {
 namespace {
 
-// Plays the launcher's side: two pipes, and flags that name the process's ends.
+// The launcher's side: two pipes, and flags that name the process's ends.
 struct Launcher {
     int ready[2] = {-1, -1};       // the process writes [1]
     int supervisor[2] = {-1, -1};  // the process reads [0]
@@ -106,7 +106,7 @@ TEST(Supervision, WithoutFlagsAProcessIsOnItsOwn) {
 }
 
 TEST(Supervision, AProcessThatStartsAfterItsLauncherDiedDoesNotRun) {
-    // A child runs it, as attach() asks the kernel for a signal at the parent's death.
+    // Runs in a child, as attach() asks the kernel for a signal at the parent's death.
     const pid_t child = ::fork();
     if (child == 0) {
         const Launcher launcher;

@@ -24,7 +24,7 @@ TEST(TaskPool, EveryItemIsRunOnceInEveryRun) {
     }
 }
 
-// Each waits for all others: with a thread less it would never end.
+// Each range waits for all others: with one thread fewer this would never end.
 TEST(TaskPool, AsManyItemsAsThreadsRunAtOnce) {
     constexpr int kThreads = 3;
     TaskPool pool(kThreads);

@@ -33,7 +33,7 @@ TEST(Metrics, AreCountedFromDueTimesAndChunks) {
     EXPECT_DOUBLE_EQ(metrics.gap_ms.max, 30);
     EXPECT_DOUBLE_EQ(metrics.gap_largest_ms.p50, 15);
     EXPECT_DOUBLE_EQ(metrics.request_ms.max, 60);
-    // All decode from 45 (the last first token) to 60 (the first end): the token at 60.
+    // All decode from 45 (the last first token) to 60 (the first end): only the token at 60 counts.
     ASSERT_TRUE(metrics.decode.has_value());
     EXPECT_DOUBLE_EQ(metrics.decode->seconds, 0.015);
     EXPECT_EQ(metrics.decode->tokens, 1);

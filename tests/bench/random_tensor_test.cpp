@@ -71,8 +71,7 @@ TEST(RandomTensor, DtypesRoundTheSameValues) {
     const auto as_bf16 = values_of({.name = "w", .std = 0.1, .dtype = WeightDtype::kBf16}, 4096);
     const auto as_f16 = values_of({.name = "w", .std = 0.1, .dtype = WeightDtype::kF16}, 4096);
     for (std::size_t i = 0; i < exact.size(); ++i) {
-        // The bound is half a unit in the last place: 2^-9 and 2^-12 of the value, or half of f16's
-        // 2^-24.
+        // Half a unit in the last place: 2^-9 and 2^-12 of the value, or half of f16's 2^-24.
         ASSERT_NEAR(as_bf16[i], exact[i], std::fabs(exact[i]) * 0x1p-8f) << i;
         ASSERT_NEAR(as_f16[i], exact[i], std::max(std::fabs(exact[i]) * 0x1p-11f, 0x1p-25f)) << i;
     }

@@ -23,7 +23,7 @@ from bench.peer.rows import ROWS, Figures, Row, Workload, figures_of  # noqa: E4
 
 BUILD = pathlib.Path(os.environ.get("PITSTOP_BUILD", ROOT / "build/cpu"))
 
-# An engine in a process of its own: a token every millisecond, of all rows at once.
+# An engine in a process of its own: one token of every row each millisecond.
 ENGINE = """
 import sys, time
 from bench.peer.protocol import serve
@@ -88,7 +88,7 @@ def test_an_engine_that_ends_is_told_with_its_log(tmp_path):
 
 @pytest.fixture
 def without_numpy(tmp_path):
-    """A path that hides the NumPy that may be installed."""
+    """A PATH on which no Python has NumPy."""
     (tmp_path / "numpy.py").write_text("raise ModuleNotFoundError('numpy')\n")
     return str(tmp_path)
 

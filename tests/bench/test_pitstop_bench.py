@@ -69,7 +69,7 @@ def test_a_serving_run_keeps_its_rate(bench):
     report = bench(
         "serving", "--num-requests", "40", "--rate", "100", "--prompt-len", "8", "--output-len", "4"
     )
-    # 40 exponential gaps of 10 ms: a mean of 0.4 s and never, at this seed, under a half of it.
+    # 40 exponential gaps of 10 ms: 0.4 s in the mean, and at this seed never under half of it.
     assert report["figures"]["seconds"] > 0.2
     assert report["figures"]["requests_ok"] == 40
 

@@ -100,7 +100,7 @@ TEST(Workload, PoissonArrivalsHaveTheirRate) {
     const double last = std::chrono::duration<double>(requests.back().arrival).count();
     EXPECT_NEAR(last, 10'000 / 50.0, 5 * 200 / std::sqrt(10'000));  // 5 standard errors
     EXPECT_EQ(requests.front().arrival, Duration{});
-    // Gaps are exponential: as many as 1 - 1/e of them are shorter than the mean.
+    // Gaps are exponential: a share of 1 - 1/e of them is shorter than the mean.
     int shorter = 0;
     for (std::size_t i = 1; i < requests.size(); ++i) {
         const Duration gap = requests[i].arrival - requests[i - 1].arrival;

@@ -184,7 +184,7 @@ class TcpDoorTest : public CurveKeysTest {
         EXPECT_EQ(socket->send({"hello", "", {}}), Sent::kSent);
         return *std::move(socket);
     }
-    // Returns what comes until `is_over` holds, or nothing.
+    // Returns the next message, or nothing once `is_over` holds.
     std::optional<Received> receive(const std::function<bool()>& is_over = [] { return false; }) {
         Poller poller;
         poller.add(*door_);
@@ -224,7 +224,8 @@ TEST_F(TcpDoorTest, AKeyThatIsNotListedIsRefusedAndCountedAndMayBeAddedLater) {
     const Socket client = connect(endpoint_, *key);
     EXPECT_FALSE(receive([&] { return guard_->num_refused("data") == 1; }));
     write(in_keys("data.keys"), fmt::format("alice {}\n", key->pair.public_key));
-    const Socket again = connect(endpoint_, *key);  // the first was told, and has given up
+    const Socket again =
+        connect(endpoint_, *key);  // the first client got its answer and has given up
     EXPECT_TRUE(receive());
 }
 

@@ -1,5 +1,4 @@
-// Makes real connections, more than a listener takes. Waiting is always for a condition, with a
-// deadline.
+// Real connections, more than a listener takes. Each wait is for a condition, with a deadline.
 #include "bus/listener.h"
 
 #include "base/time.h"
@@ -59,7 +58,7 @@ bool connect_to(const std::string& path, int fd) {
 
 Fd raw_socket() { return Fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
 
-// Tells whether the other end has closed it. What ZeroMQ says first is read.
+// Returns whether the other end has closed the connection. First reads ZeroMQ's greeting.
 bool is_closed(const Fd& fd) {
     char bytes[256];
     for (int i = 0; i < 100; ++i) {
@@ -139,7 +138,7 @@ TEST_F(ListenerTest, TakesAsManyConnectionsAsItMayAndClosesTheNext) {
     const auto num_closed = [&] { return std::ranges::count_if(raw, is_closed); };
     EXPECT_TRUE(comes_true([&] { return num_closed() == 17; })) << num_closed();
 
-    // Who was there goes on, and once the others have left there is room again.
+    // Existing connections stay, and once the others have closed there is room again.
     ASSERT_EQ(honest.send({"hello", "", {}}), Sent::kSent);
     EXPECT_TRUE(arrives(door));
     raw.clear();
@@ -153,7 +152,7 @@ TEST_F(ListenerTest, OneThatHasEndedIsNotCountedAgainstTheNext) {
     Socket door = bind(1);
     const Listener& listener = *door.listeners().front();
     for (int i = 0; i < 50; ++i) {
-        Socket client = connect();  // until its place is free it is refused, and tries again
+        Socket client = connect();  // refused until its place is free; tries again
         ASSERT_EQ(client.send({"hello", "", {}}), Sent::kSent);
         ASSERT_TRUE(arrives(door)) << i;
     }

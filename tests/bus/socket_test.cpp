@@ -1,5 +1,5 @@
-// Tests real sockets in a directory of their own. Waiting is always for something that comes, or
-// until a deadline that fails the test.
+// Tests real sockets in a directory of their own. Each wait is for a condition, with a deadline
+// that fails the test.
 #include "bus/socket.h"
 
 #include "bus/poller.h"
@@ -207,7 +207,7 @@ TEST_F(SocketTest, AQueueIsFullWhenItsLimitIsReached) {
         ASSERT_EQ(push.send({"t", "b", {"r", "s"}}), Sent::kSent);
     }
     EXPECT_EQ(push.send({"t", "b", {"r", "s"}}), Sent::kFull);
-    // What was queued is there when somebody comes, and nothing else is.
+    // A peer that connects late gets what was queued for it, and nothing else.
     Socket pull = bind(SocketKind::kPull);
     for (int i = 0; i < kSmall.queue_len_max; ++i) {
         EXPECT_EQ(receive(pull).frames.raw.size(), 2U);

@@ -1,4 +1,4 @@
-// A model.safetensors that a test reads apart, changes or makes, and writes.
+// A model.safetensors that a test takes apart, changes or makes, and writes.
 #pragma once
 
 #include "tests/checkpoint/temp_dir.h"
@@ -25,7 +25,7 @@ class SafetensorsFile {
         const std::vector<std::int64_t>& shape,
         const std::string& bytes
     );
-    // Under another name; its bytes stay where they are.
+    // Renames a tensor; its bytes stay where they are.
     void rename(const std::string& name, const std::string& other);
     void write(const TempDir& dir) const;
 

@@ -16,7 +16,7 @@
 namespace pitstop::checkpoint {
 namespace {
 
-// Makes a file with this header and so many bytes of data: 0, 1, 2, ...
+// Makes a file with this header and this many bytes of data: 0, 1, 2, ...
 std::string file_of(std::string_view header, std::size_t data_bytes) {
     std::string file(8, '\0');
     for (std::size_t i = 0; i < 8; ++i) file[i] = static_cast<char>(header.size() >> (8 * i));
@@ -39,7 +39,7 @@ Result<std::vector<StoredTensor>> parse(
     );
 }
 
-// Makes a header of so many tensors of two bytes, without its last brace.
+// Makes a header of this many tensors of two bytes, without its last brace.
 std::string open_header_of(std::size_t num_tensors) {
     std::string header = "{";
     for (std::size_t i = 0; i < num_tensors; ++i) {
@@ -215,8 +215,8 @@ TEST(Safetensors, ADamagedHeaderIsAnErrorOrStaysInsideTheFile) {
     }
 }
 
-// What a tensor costs does not depend on how many there are: 300,000 take 0.2 s here, and took more
-// than 7 minutes where each was looked for among all before it.
+// The cost of a tensor does not depend on their number: 300,000 take 0.2 s here. Looking for each
+// among all before it took more than 7 minutes.
 TEST(Safetensors, ReadsAHeaderOfManyTensorsInTimeThatGrowsWithThem) {
     constexpr std::size_t kNum = 300'000;
     const std::string header = open_header_of(kNum) + "}";
@@ -400,7 +400,7 @@ TEST_F(Shards, NeedAnIndexThatIsOne) {
     }
 }
 
-// Holds what is done to a directory after it was opened, and the file that the error names.
+// Changes a directory after it was opened; `file` is the one that the error names.
 struct Change {
     std::string_view name;
     std::function<void(const test::TempDir&)> make;
@@ -447,7 +447,7 @@ TEST_F(Shards, ThatChangeWhileTheyAreReadAreNamed) {
     for (const Change& change : changes) {
         SCOPED_TRACE(change.name);
         SetUp();
-        // Further back than the file system's clock is coarse.
+        // Further back than the resolution of the file system's clock.
         const auto then = std::filesystem::file_time_type::clock::now() - std::chrono::hours(1);
         for (const auto& file : std::filesystem::directory_iterator(dir_.path()))
             std::filesystem::last_write_time(file.path(), then);
@@ -468,8 +468,7 @@ TEST_F(Shards, ThatChangeWhileTheyAreReadAreNamed) {
     }
 }
 
-// The change is noticed piece by piece, too: nobody waits for the end of a long reading to hear of
-// it.
+// The change is noticed after each piece: no reader waits for the end of a long file to hear of it.
 TEST_F(Shards, ThatAreWrittenToAreNoticedByTheNextPiece) {
     const auto then = std::filesystem::file_time_type::clock::now() - std::chrono::hours(1);
     std::filesystem::last_write_time(dir_.path() + "/one.safetensors", then);

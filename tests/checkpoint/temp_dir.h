@@ -1,4 +1,4 @@
-// Makes a directory of a test's own, which is gone with it.
+// A temporary directory of one test, removed at the end.
 #pragma once
 
 #include <gtest/gtest.h>

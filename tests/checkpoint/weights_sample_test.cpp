@@ -1,4 +1,4 @@
-// Which checkpoints are told apart by a look at some of their bytes.
+// Which checkpoints a look at some of their bytes tells apart.
 #include "checkpoint/weights_sample.h"
 
 #include "tests/checkpoint/safetensors_file.h"

@@ -11,8 +11,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// It is shared with the client's thread, which may still be in set_value() when the future is
-// ready.
+// The promise is shared with the client's thread, which may still be in set_value() when the future
+// is ready.
 template <class T>
 std::shared_ptr<std::promise<T>> shared_promise() {
     return std::make_shared<std::promise<T>>();
@@ -20,7 +20,7 @@ std::shared_ptr<std::promise<T>> shared_promise() {
 
 TEST_F(ClientTest, DestroyedInARequestsCallbackItEndsEverythingBeforeTheDestructorReturns) {
     auto client = connect();
-    std::set<std::string> ended;  // by the client's thread, until it says so
+    std::set<std::string> ended;  // called by the client's thread
     const auto over = shared_promise<void>();
     int num_late = 0;
     bool is_destroyed = false;
@@ -54,7 +54,7 @@ TEST_F(ClientTest, DestroyedInARequestsCallbackItEndsEverythingBeforeTheDestruct
     ASSERT_EQ(over->get_future().wait_for(kLong), std::future_status::ready);
     EXPECT_EQ(ended, (std::set<std::string>{"one", "two", "status"}));
     EXPECT_EQ(num_late, 0);
-    // The tree hears of it.
+    // The tree is told.
     const std::vector<std::string> rids = door_->take<messages::Cancel>().second.rids;
     EXPECT_EQ(
         std::set<std::string>(rids.begin(), rids.end()), (std::set<std::string>{"one", "two"})
@@ -123,12 +123,15 @@ TEST_F(ClientTest, DestroyedInRunCallbacksItRunsNoOther) {
     auto client = connect(CallbackThread::kCaller);
     int num_run = 0;
     for (int i = 0; i < 3; ++i) {
-        client->generate({}, [&](const messages::OutputChunk&) {  // refused: it ends without a tree
-            ++num_run;
-            client.reset();
-        });
+        client->generate(
+            {},
+            [&](const messages::OutputChunk&) {  // refused: it ends without reaching a tree
+                ++num_run;
+                client.reset();
+            }
+        );
     }
-    // All three wait at once, as they are refused in one turn or in several.
+    // All three wait at once: they are refused in one turn or in several.
     pollfd ready{client->ready_fd(), POLLIN, 0};
     ASSERT_EQ(::poll(&ready, 1, 20'000), 1);
     client->run_callbacks();

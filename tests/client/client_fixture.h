@@ -1,4 +1,4 @@
-// Connects a client to a fake door, and makes what such a door says.
+// Connects a client to a fake door, and makes the messages of such a door.
 #pragma once
 
 #include "client/client.h"

@@ -139,7 +139,8 @@ TEST_F(ClientTest, ARefusedRequestEndsWithTheDoorsError) {
     EXPECT_EQ(whole.error().message, "the queue is full");
 }
 
-// A door that refuses a message for its size has not read whose it is: nobody would be answered.
+// A door that refuses a message for its size has not read its rid: there would be no request to
+// answer.
 TEST_F(ClientTest, P5_ACallThatIsTooLargeIsRefusedBeforeItIsSent) {
     messages::Tokenize call;
     call.text = std::string(std::size_t{17} << 20, 'a');
@@ -182,7 +183,7 @@ TEST_F(ClientTest, AStreamOfARefusedDuplicateThatNobodyReadsLeavesTheFirstAlone)
     Stream first = client->generate(request);
     { const Stream refused = client->generate(request); }
     const auto [peer, received] = door_->take<messages::Generate>();
-    Stream other = client->generate(prompt("other"));  // behind whatever the refused one said
+    Stream other = client->generate(prompt("other"));  // after the refusal's message
     const auto [other_peer, other_request] = door_->take<messages::Generate>();
     EXPECT_EQ(other_request.text, "other");
     door_->send_chunk(peer, last_chunk("mine", messages::FinishReason::kStop));
@@ -196,13 +197,13 @@ TEST_F(ClientTest, AStreamThatWasNotReadToItsEndLeavesTheNextOfItsRidAlone) {
     Stream stream = client->generate(request);
     const auto [peer, received] = door_->take<messages::Generate>();
     door_->send_chunk(peer, last_chunk("mine", messages::FinishReason::kStop));
-    // After a round trip on the same socket, the end above has come.
+    // After a round trip on the same socket, the end above has arrived.
     Stream marker = client->generate(prompt("marker"));
     const auto [marker_peer, marker_request] = door_->take<messages::Generate>();
     door_->send_chunk(marker_peer, last_chunk(marker_request.rid, messages::FinishReason::kStop));
     ASSERT_TRUE(marker.wait(kLong).has_value());
 
-    stream = client->generate(request);  // the old one goes after the new one has begun
+    stream = client->generate(request);  // the old connection closes after the new one is open
     door_->take<messages::Generate>();
     door_->send_chunk(peer, text_chunk("mine", "again", 1));
     door_->send_chunk(peer, last_chunk("mine", messages::FinishReason::kStop));
@@ -229,7 +230,7 @@ TEST_F(ClientTest, ALateRequestIsCancelledAndEndsWithDeadlineExceeded) {
     const auto [peer, request] = door_->take<messages::Generate>();
     EXPECT_EQ(stream.wait(kLong).error().code, ErrorCode::kDeadlineExceeded);
     EXPECT_EQ(door_->take<messages::Cancel>().second.rids, std::vector<std::string>{request.rid});
-    // Its answer comes after all: nobody is waiting, nothing breaks.
+    // The answer comes after all: no call waits for it, and nothing breaks.
     door_->send_chunk(peer, last_chunk(request.rid, messages::FinishReason::kAbort));
     Stream other = client->generate(prompt("other"));
     const auto [other_peer, other_request] = door_->take<messages::Generate>();
@@ -349,9 +350,9 @@ TEST_F(ClientTest, AnAbortIsSentWhenTheDataDoorHasReadTheRequestsBeforeIt) {
     });
     client->call<messages::Status>(messages::Status{}, [](const Result<messages::StatusReply>&) {});
     const auto [peer, question] = door_->take<messages::Tokenize>();
-    door_->take<messages::Status>();  // asked for after the abort, and at the same door
+    door_->take<messages::Status>();  // asked after the abort, at the same door
     EXPECT_FALSE(door_->has<messages::Abort>());
-    messages::ErrorReply any_answer;  // also a refusal says that the door has come so far
+    messages::ErrorReply any_answer;  // a refusal also shows that the door has got this far
     any_answer.call = question.call;
     any_answer.error.code = ErrorCode::kResourceExhausted;
     door_->send(messages::Door::kData, peer, encode(any_answer));

@@ -46,7 +46,7 @@ struct DoorMessage {
     messages::Door door{};
     std::string peer{};
     messages::Frames frames{};
-    std::string tree{};  // that it is for
+    std::string tree{};  // the tree that it is for
 };
 
 class FakeDoor {
@@ -67,7 +67,7 @@ class FakeDoor {
         }
         thread_ = std::thread([this] { run(); });
     }
-    // It ends as a process that dies: what it said before is delivered, then the connections close.
+    // Ends as a process that dies: what it sent before is delivered, then the connections close.
     ~FakeDoor() {
         is_stopping_ = true;
         ::eventfd_write(wake_fd_, 1);
@@ -79,18 +79,18 @@ class FakeDoor {
         const MutexLock lock(mutex_);
         return tree_;
     }
-    // Returns which tree the last message taken was for.
+    // Returns the tree that the last taken message was for.
     [[nodiscard]] std::string tree_of_last() {
         const MutexLock lock(mutex_);
         return tree_of_last_;
     }
-    // Another tree is there, behind the connections of this one.
+    // Replaces the tree by another, behind the existing connections.
     void become(std::string tree) {
         const MutexLock lock(mutex_);
         tree_ = std::move(tree);
     }
 
-    // Takes the next message of that type from a client, of which others are kept waiting.
+    // Takes the next message of that type from a client; other messages wait.
     template <class Message>
     std::pair<std::string, Message> take() {
         MutexLock lock(mutex_);
@@ -111,7 +111,7 @@ class FakeDoor {
         return {message.peer, *std::move(decoded)};
     }
 
-    // Tells whether a message of that type has come and was not taken.
+    // Returns whether a message of that type has arrived and was not taken.
     template <class Message>
     bool has() {
         const MutexLock lock(mutex_);
@@ -178,7 +178,7 @@ class FakeDoor {
             messages::ErrorReply error;
             error.error = *greeting_error_;
             if (greeting_error_->code == ErrorCode::kUnavailable) greeting_error_.reset();
-            // A client that the other door has refused may have gone before this one answers.
+            // A client that the other door has refused may be gone before this one answers.
             CHECK(socket.send(encode(error), peer) != bus::Sent::kFull);
             return;
         }
@@ -195,7 +195,7 @@ class FakeDoor {
 
     std::string tree_ GUARDED_BY(mutex_);
     std::string tree_of_last_ GUARDED_BY(mutex_){};
-    std::optional<Error> greeting_error_;  // unavailable: the first greeting only
+    std::optional<Error> greeting_error_;  // unavailable: for the first greeting only
     int wake_fd_;
     zmq::context_t context_{1};
     std::vector<bus::Socket> sockets_{};

@@ -54,7 +54,7 @@ class FakeDoor:
         self.send(peer, "outputs", chunks=[chunk])
 
     def die(self):
-        """What it said before is delivered, then the connections close."""
+        """What was sent before is delivered, then the connections close."""
         self._is_stopping = True
         self._wake_out.send(b"")
         self._thread.join()

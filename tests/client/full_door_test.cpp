@@ -1,4 +1,4 @@
-// Tests a door that takes no more connections: each is closed at once.
+// A door that takes no more connections: each is closed at once.
 #include "base/time.h"
 #include "client/client.h"
 
@@ -21,7 +21,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Listens at a path, closes what comes and counts it.
+// Listens at a path, closes each connection and counts it.
 class FullDoor {
   public:
     explicit FullDoor(const std::string& path)
@@ -72,7 +72,7 @@ TEST(FullDoor, AClientKnocksNowAndThenAndSaysThatNobodyIsReady) {
         EXPECT_EQ(client.error().code, ErrorCode::kUnavailable);
         const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
         EXPECT_GT(door.num_taken(), 1);
-        // It is every 20 ms at most; without a pause it would be tens of thousands.
+        // At most one every 20 ms; without a pause there would be tens of thousands.
         EXPECT_LT(door.num_taken(), 20 + 100 * seconds) << seconds;
     }
     std::filesystem::remove_all(pattern);

@@ -1,4 +1,4 @@
-// Tests the sockets and the memory of a push, with a worker's end played here.
+// The sockets and the memory of a push, with the worker's end played here.
 #include "client/push_sockets.h"
 #include "client/shared_buffer.h"
 #include "messages/codec.h"
@@ -31,7 +31,7 @@ class Worker {
         socket_.set(zmq::sockopt::rcvtimeo, 20'000);
         socket_.connect(endpoint);
     }
-    // The bucket it is asked to read.
+    // The bucket that the worker is asked to read.
     std::int64_t take() {
         zmq::message_t type, body;
         if (!socket_.recv(type) || !socket_.recv(body)) return -1;
@@ -59,7 +59,7 @@ TEST(PushSockets, BucketsAreUnderWayBeforeTheFirstIsAnswered) {
     Worker quick(sockets->handles().at("a"));
     Worker slow(sockets->handles().at("b"));
     for (std::int64_t bucket = 0; bucket < 3; ++bucket) {
-        // It is sent when the worker has come, which taking an answer waits for.
+        // Sent once the worker has connected, which taking an answer waits for.
         std::thread workers([&] {
             EXPECT_EQ(quick.take(), bucket);
             quick.answer({});
@@ -118,8 +118,7 @@ TEST(PushSockets, ALayoutWhosePiecesLieElsewhereIsRefused) {
         ASSERT_FALSE(refused);
         EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
     }
-    // Elements of four bytes take as much room again; those of an unknown dtype take none that is
-    // known.
+    // Elements of four bytes need twice the room; for an unknown dtype no room is known.
     dtype = "BF16";
     EXPECT_TRUE(decoded(good));
     dtype = "F32";
@@ -140,7 +139,7 @@ TEST(PushSockets, ARefusalIsTheAnswerToItsOwnBucket) {
         worker.answer({});
         EXPECT_EQ(worker.take(), 1);
         worker.answer({.verdict = Error{ErrorCode::kInvalidArgument, "bucket 1"}});
-        // Nothing more comes; it stays until the answer is read.
+        // The tree sends nothing more; the connection stays until the answer is read.
         EXPECT_EQ(worker.take(), 2);
     });
     EXPECT_TRUE(sockets->receive_done(kPatience, kNever));

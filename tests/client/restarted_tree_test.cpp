@@ -1,4 +1,4 @@
-// What a client asks of a tree that goes away is never done by the next one.
+// No later tree does what a client asked of one that went away.
 #include "messages/weights.h"
 #include "tests/client/client_fixture.h"
 
@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 class RestartedTree : public ClientTest {
   protected:
-    // Another tree takes the door's place, and the client has found it.
+    // Another tree takes the door's place, and the client has connected to it.
     void restart(Client& client) {
         door_.reset();
         wait_lost(client);
@@ -26,7 +26,7 @@ class RestartedTree : public ClientTest {
         round_trip(client);
         EXPECT_EQ(door_->tree_of_last(), door_->tree());
     }
-    // Both doors' connections know of the loss.
+    // Both doors' connections have noticed the loss.
     static void wait_lost(Client& client) {
         const TimePoint deadline = Clock::now() + kLong;
         const auto knows = [&](const auto& request) {
@@ -37,7 +37,7 @@ class RestartedTree : public ClientTest {
             ASSERT_LT(Clock::now(), deadline);
         EXPECT_FALSE(client.is_connected());
     }
-    // Starts a call, and gives the future of its end.
+    // Starts a call; returns the future of its end.
     template <class Request>
     static std::future<Result<messages::ReplyTo<Request>>> start(Client& client, Request request) {
         auto end = std::make_shared<std::promise<Result<messages::ReplyTo<Request>>>>();
@@ -129,7 +129,7 @@ TEST_F(RestartedTree, WhatIsAskedWhileNoTreeIsThereFailsAtOnceAndReachesNoTree) 
     EXPECT_FALSE(door_->has<messages::Generate>());
 }
 
-// Behind a proxy the connection stands while the tree is another one.
+// Behind a proxy the connection stays while the tree is replaced by another.
 TEST_F(RestartedTree, ATreeThatSaysItIsAnotherOneEndsWhatIsOpenAndIsGreetedAgain) {
     const auto client = connect();
     auto pause = start(*client, messages::PauseGeneration{});
@@ -148,7 +148,7 @@ TEST_F(RestartedTree, ATreeThatSaysItIsAnotherOneEndsWhatIsOpenAndIsGreetedAgain
     refuse(messages::Door::kAdmin, peer);
     expect_unavailable(std::move(pause), "was restarted");
     expect_unavailable(std::move(next), "was restarted");
-    // The data door's connection has not heard of it: what is asked there is told the same.
+    // The data door's connection has not noticed: calls there get the same error.
     Stream stream = client->generate(prompt("hello"));
     const auto [data_peer, request] = door_->take<messages::Generate>();
     refusal.call = CallId{};

@@ -1,4 +1,4 @@
-"""The face without await that Engine and Fleet have: what it does once it is closed."""
+"""The blocking interface of Engine and Fleet: what it does once it is closed."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from pitstop.blocking import Blocking
 
 
 class Counter:
-    """Lives in an event loop."""
+    """Something that lives in an event loop."""
 
     def __init__(self):
         self.is_closed = False
@@ -42,7 +42,7 @@ class BlockingCounter(Blocking):
 
 
 def in_time(work):
-    """What `work` raised, or None; fails where it waits for ever."""
+    """Returns what `work` raised, or None; fails if it waits for ever."""
     raised = []
 
     def run():
@@ -88,7 +88,7 @@ def test_a_forked_child_is_refused_by_name_and_ends_at_once():
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:  # os._exit alone: nothing of pytest's may run here
-        signal.alarm(20)  # a child that waits is killed by it
+        signal.alarm(20)  # the alarm kills a child that waits
         try:
             counter.count(1)
             said = "no error"

@@ -51,7 +51,7 @@ def weights(model):
 
 
 def frozen_in_the_middle(engine, rid, num_tokens):
-    """The stream of a request that is paused after its first tokens. One that was too fast is asked for again."""
+    """The stream of a request that is paused after its first tokens. Asks again if the request was too fast."""
     for attempt in range(20):
         how = {"max_new_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
         stream = engine.generate(PROMPT, how, rid=f"{rid}-{attempt}", stream=True)
@@ -314,7 +314,7 @@ def test_it_joins_a_tree_by_its_place_or_its_url(engine):
     for place in ({"run_dir": engine.run_dir}, {"url": engine.url}, {"url": engine.url.replace("127.0.0.1", "localhost")}):
         with pitstop.Engine(**place) as joined:
             assert greedy(joined) == greedy(engine)
-    assert greedy(engine)  # who leaves does not end it
+    assert greedy(engine)  # the tree outlives a client that leaves
     with pytest.raises(pitstop.PitstopError, match="not_found: no tree of this user on this machine listens at"):
         pitstop.Engine(url="http://127.0.0.1:1")
     with pytest.raises(TypeError, match="one of run_dir, url and data"):
@@ -348,7 +348,7 @@ PROGRAM = "import pitstop, sys, time\nengine = pitstop.Engine('stories', threads
 
 @pytest.mark.parametrize("end", ["", "sys.exit(1)", "time.sleep(600)"])
 def test_a_tree_ends_with_its_program(end):
-    """Where nobody closes it, and where the program is killed."""
+    """Without a close(), and after the program is killed."""
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM + end],
         stdout=subprocess.PIPE,
@@ -378,7 +378,7 @@ def test_what_a_killed_program_left_behind_goes_with_the_next_start(build):
     os.utime(lock, (0, 0))
     with pitstop.Engine("stories", threads=1):
         assert lock.exists()  # its launcher lives
-    os.kill(launcher, signal.SIGSTOP)  # it does not tidy up itself
+    os.kill(launcher, signal.SIGSTOP)  # the script itself does not clean up
     program.kill()
     program.communicate()
     os.kill(launcher, signal.SIGKILL)

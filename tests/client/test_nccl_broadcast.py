@@ -1,4 +1,6 @@
-"""A trainer's group when something goes wrong: what it tells, gives back and leaves as it was. NCCL and CUDA are played."""
+"""A trainer's group when something goes wrong: what it reports, returns and leaves as it was. NCCL
+and CUDA are played.
+"""
 
 import contextlib
 import pathlib
@@ -18,7 +20,7 @@ USERS, OURS = 0, 2  # GPUs
 
 
 class Driver:
-    """CUDA's runtime library, with the calls that are used here; memory is counted."""
+    """CUDA's runtime library, with the calls that are used here; counts memory."""
 
     def __init__(self):
         self.device = USERS
@@ -60,7 +62,7 @@ class Driver:
 
 
 class Nccl:
-    """The library, and what was called of it."""
+    """The library, and the calls that it got."""
 
     version = "2.28.9"
 
@@ -86,7 +88,7 @@ class Nccl:
 
 @pytest.fixture
 def driver(monkeypatch):
-    """In use is the GPU of the group alone, and whatever a test says."""
+    """Only the group's own GPU is in use, and whatever else a test names."""
     played = Driver()
     runtime = cuda_runtime.CudaRuntime.__new__(cuda_runtime.CudaRuntime)
     runtime._library = played
@@ -112,7 +114,7 @@ def group(driver, nccl):
 
 
 def test_an_update_that_ends_before_its_last_broadcast_is_seen_to_be_done_leaves_the_group_whole(group, driver):
-    """The thread that looks lost its core between its two looks: at the broadcast, and at the update."""
+    """The watching thread lost its core between its two looks: at the broadcast, and at the update."""
     driver.looks = 1
     group.send(WEIGHTS, is_called_off=lambda: True)
     assert group.is_whole and (group.num_broadcasts, group.num_bytes) == (1, 432)
@@ -143,7 +145,7 @@ def test_room_is_made_before_anything_is_sent(group, driver, nccl):
 
 def test_its_end_is_quiet_and_aborts_nccl_where_the_gpu_is_lost(group, driver, nccl):
     driver.fails |= {"cudaSetDevice", "cudaGetDevice", "cudaStreamQuery"}
-    with pytest.raises(ZeroDivisionError):  # not what its end says
+    with pytest.raises(ZeroDivisionError):  # without the error of its end
         with group:
             raise ZeroDivisionError
     assert "ncclCommAbort" in nccl.called and not group.is_whole

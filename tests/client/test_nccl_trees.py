@@ -1,4 +1,6 @@
-"""Which rank each worker of many trees has in a trainer's NCCL group, who cannot be in one, and what comes in one broadcast."""
+"""The rank of each worker of many trees in a trainer's NCCL group, the workers that cannot be in
+one, and the tensors of one broadcast.
+"""
 
 import pathlib
 import random

@@ -1,4 +1,6 @@
-"""How long a trainer's update over NCCL waits, for whom, and which group it is sent in. NCCL is played, and who coordinates."""
+"""How long a trainer's update over NCCL waits, for whom, and in which group it is sent. NCCL and
+the coordinator are played.
+"""
 
 import asyncio
 import pathlib
@@ -30,7 +32,7 @@ class Runtime:
 
 
 class Group:
-    """As NcclBroadcast, of the played NCCL."""
+    """Like NcclBroadcast, on the played NCCL."""
 
     made = []
     room = True
@@ -65,7 +67,7 @@ class Group:
 
 
 class Fleet:
-    """Who coordinates: what it was asked, and what it answers."""
+    """The coordinator: the calls that it got, and its answers."""
 
     def __init__(self):
         self.members = {"a": {"workers": [{"device_uuid": "GPU-a", "nccl": VERSION}]}}
@@ -165,7 +167,7 @@ def test_workers_join_in_the_trainers_turn_and_it_gives_that_up():
 
 
 def fleet_without(what):
-    """A fleet in which that never comes, once an update has ended in its timeout."""
+    """A fleet that never reaches that state, once an update has timed out."""
     fleets = []
 
     async def run():

@@ -1,4 +1,4 @@
-"""The trainer's side of a host group, by itself: what it waits for ends."""
+"""The trainer's side of a host group, alone: each of its waits ends."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""The Python clients against a fake door: what a tree might do, and rarely does."""
+"""The Python clients against a fake door that does what a tree rarely does."""
 
 import asyncio
 import pickle
@@ -90,7 +90,7 @@ def test_the_error_of_a_result_has_what_came_before(door, client):
 
 
 def test_P5_what_is_too_large_for_a_door_is_refused_before_it_is_sent(door, client):
-    """A door that refuses a message for its size has not read whose it is: nobody would be answered."""
+    """A door that refuses a message for its size has not read its rid: there would be no request to answer."""
     text = "a" * (17 << 20)
     with pytest.raises(pitstop.PitstopError) as error:
         client.generate(text, max_new_tokens=1).result(DEADLINE_S)
@@ -180,10 +180,10 @@ def test_a_duplicate_rid_leaves_the_first_request_alone(door, client):
     with pytest.raises(pitstop.PitstopError) as error:
         client.generate("hello", rid="mine").result()
     assert error.value.code == "already_exists"
-    unread = client.generate("hello", rid="mine")  # refused, too, which nobody looks at
+    unread = client.generate("hello", rid="mine")  # refused, too; nothing reads that answer
     del unread
     peer, _ = door.take("generate")
-    client.generate("another", rid="other")  # whatever was sent before has come when this has
+    client.generate("another", rid="other")  # once this has arrived, everything sent before has
     assert door.take("generate")[1]["rid"] == "other"
     door.chunk(peer, "mine", finish={"reason": "stop"})
     first.result()
@@ -321,7 +321,7 @@ def test_closing_ends_a_call_that_waits(door, run_dir):
 
 
 def test_a_client_ends_that_is_let_go_of_in_its_own_loop(door, run_dir):
-    """There nobody can wait for the end."""
+    """Nothing could wait for the end there."""
     holder = [pitstop.Client(run_dir)]
     (thread,) = [each for each in threading.enumerate() if each.name == "pitstop-client"]
     holder[0]._loop.call_soon_threadsafe(holder.clear)
@@ -467,7 +467,7 @@ def test_async_connecting_says_why_not(run_dir):
 
 
 def test_a_door_that_is_full_is_knocked_at_now_and_then(tmp_path):
-    """It closes each connection at once."""
+    """A door that closes each connection at once."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "data.sock"))
     listener.listen(128)
@@ -492,5 +492,5 @@ def test_a_door_that_is_full_is_knocked_at_now_and_then(tmp_path):
         is_over.set()
         thread.join()
         listener.close()
-    # Every 20 ms at most; without a pause it would be thousands.
+    # At most one every 20 ms; without a pause there would be thousands.
     assert 1 < len(knocks) < 20 + 100 * (time.monotonic() - begin)

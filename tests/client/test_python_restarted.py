@@ -1,4 +1,4 @@
-"""What a Python client asks of a tree that goes away is never done by the next one."""
+"""No later tree does what a Python client asked of one that went away."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ from fake_door import DEADLINE_S, FakeDoor
 
 
 class Calls:
-    """Calls that wait, each on a thread: what became of them."""
+    """Waiting calls, each on a thread, and their results."""
 
     def __init__(self):
         self.threads = []
@@ -47,7 +47,7 @@ def wait_found(client, door):
 
 
 def next_answer(door, call):
-    """Has the tree answer a status: everything that was sent there before has come."""
+    """The tree answers a status: everything that was sent there before has arrived."""
     answers = Calls()
     answers.start("status", call)
     peer, body = door.take("status")
@@ -98,7 +98,7 @@ def test_what_is_asked_while_no_tree_is_there_fails_at_once_and_reaches_no_tree(
 
 
 def test_a_tree_that_says_it_is_another_one_ends_what_is_open_and_is_greeted_again(door, client):
-    """Behind a proxy the connection stands while the tree is another one."""
+    """Behind a proxy the connection stays while the tree is replaced by another."""
     calls = Calls()
     calls.start("pause", lambda: client.pause("in_place"))
     door.take("pause_generation")
@@ -108,7 +108,7 @@ def test_a_tree_that_says_it_is_another_one_ends_what_is_open_and_is_greeted_aga
     door.send(peer, "error", door="admin", call=body["call"], code="unavailable", message="", tree="another")
     for error in calls.wait().values():
         assert error.code == "unavailable" and "was restarted" in error.message
-    # The data door's connection has not heard of it: what is asked there is told the same.
+    # The data door's connection has not noticed: calls there get the same error.
     stream = client.generate("hello")
     _, peer, kind, body = door.received.get(timeout=DEADLINE_S)
     assert (kind, body["tree"]) == ("generate", before)

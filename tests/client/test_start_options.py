@@ -1,4 +1,6 @@
-"""What callers of the other engines pass to start one: taken, or refused by name and with the reason."""
+"""Arguments that callers of the other engines pass to start one: accepted, or refused by name and
+with the reason.
+"""
 
 import os
 import pathlib

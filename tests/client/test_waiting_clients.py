@@ -1,4 +1,6 @@
-"""Nobody waits in silence: what a Python client is told by a tree that stands, and what may be asked for how long."""
+"""No call waits in silence: what a Python client hears from a paused tree, and how long calls may
+wait.
+"""
 
 import asyncio
 import inspect

@@ -80,7 +80,7 @@ TEST_P(DigestOnLevel, GiveTheVectorsThatNumpyGave) {
     }
 }
 
-// The lengths lie around every width of a step of the loops, at every alignment of a word.
+// The lengths are around every width of a step of the loops, at every alignment of a word.
 TEST_P(DigestOnLevel, RunsOfEveryLengthAtEveryAddressFollowTheDefinition) {
     std::mt19937_64 engine(3);
     std::vector<std::byte> bytes(1024);
@@ -99,7 +99,7 @@ TEST_P(DigestOnLevel, RunsOfEveryLengthAtEveryAddressFollowTheDefinition) {
     }
 }
 
-// Every length is copied, aligned or not, and nothing beyond.
+// Every length is copied, aligned or not, and no byte beyond it.
 TEST_P(DigestOnLevel, ARunIsCopiedOnTheWay) {
     std::mt19937_64 engine(5);
     std::vector<std::byte> bytes(2048);
@@ -161,7 +161,7 @@ TEST_P(DigestOnLevel, EveryBf16IsFiniteOrCounted) {
     EXPECT_EQ(sum.num_nonfinite, 2u * 128);  // an exponent of ones: 128 mantissas, two signs
 }
 
-// Rows that are joined, and rows that cannot be, since the last word of each is padded.
+// Rows that can be joined, and rows that cannot, since the last word of each is padded.
 TEST_P(DigestOnLevel, PiecesOfWholeRowsAddUp) {
     for (const std::int64_t row_bytes : {2, 6, 8, 30, 64, 1042, 4096}) {
         const std::vector<std::byte> bytes = pattern(37 * row_bytes);

@@ -22,7 +22,9 @@ NEEDS = {"grpo": ("torch", "matplotlib"), "grpo_lora": ("torch", "matplotlib", "
 
 @pytest.fixture(scope="module", params=NEEDS)
 def example(request):
-    """(interpreter, script): this interpreter if it has the example's packages, or one with an environment of its own."""
+    """(interpreter, script): this interpreter if it has the example's packages, or one of a
+    separate environment.
+    """
     has_all = all(importlib.util.find_spec(name) for name in NEEDS[request.param])
     python = sys.executable if has_all else python_of(request.param)
     return python, ROOT / "examples" / f"{request.param}.py"

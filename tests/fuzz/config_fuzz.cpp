@@ -1,6 +1,6 @@
-// config.json and generation_config.json of a checkpoint: behind the first line, which is the
-// latter's whole text, the former's. What is accepted has sizes that the engine may multiply, and
-// frequencies for its positions.
+// config.json and generation_config.json of a checkpoint: the first line is the whole text of
+// generation_config.json, the rest that of config.json. An accepted configuration has sizes that
+// the engine may multiply, and frequencies for its positions.
 #include "base/check.h"
 #include "tp_worker/config/model_config.h"
 
@@ -14,7 +14,7 @@
 namespace pitstop {
 namespace {
 
-constexpr std::int64_t kHeadDimTried = 4096;  // their number is that of the frequencies
+constexpr std::int64_t kHeadDimTried = 4096;  // as many as there are frequencies
 
 void parse(std::string_view text) {
     const std::size_t end = std::min(text.find('\n'), text.size());

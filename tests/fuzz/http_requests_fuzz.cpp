@@ -1,6 +1,6 @@
-// Every parser of http_proc that sees a client's bytes: bodies of the four dialects, targets,
-// keys; and the one that sees a model's. What they accept must be valid for the engine, and must
-// come out of the JSON writer as JSON. The first byte, '0' to ':', says which.
+// Every parser of http_proc that reads a client's bytes: bodies of the four dialects, targets,
+// keys; and the one that reads a model's output. Whatever they accept must be valid for the engine,
+// and must come out of the JSON writer as JSON. The first byte, '0' to ':', selects the parser.
 #include "base/check.h"
 #include "base/utf8.h"
 #include "http_proc/anthropic/messages_request.h"
@@ -59,12 +59,12 @@ void parse_as_chat(std::string_view text) {
         CHECK(!messages::invalid(call->options.sampling));
         CHECK(call->input_ids || nlohmann::json::accept(call->chat.variables));
     }
-    // The same chat is one for /tokenize, which reads nothing else.
+    // The same chat is accepted by /tokenize, which reads no other fields.
     if (const auto chat = http::parse_prompt_chat(text))
         CHECK(nlohmann::json::accept(chat->variables));
 }
 
-// The first line is a target, what follows a body.
+// The first line is a target, the rest a body.
 void parse_as_control(std::string_view text) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     http::Request request;
@@ -86,7 +86,8 @@ http::TurnPieces calls_in_pieces(http::ToolFormat format, std::string_view text,
     return pieces;
 }
 
-// The first byte is a format and the length of the pieces: in pieces and as a whole it is the same.
+// The first byte selects a format and the length of the pieces: in pieces and as a whole the result
+// is the same.
 void parse_as_tool_calls(std::string_view text) {
     if (text.empty() || !is_utf8(text.substr(1))) return;
     const auto first = static_cast<std::uint8_t>(text[0]);
@@ -106,7 +107,8 @@ void parse_as_tool_calls(std::string_view text) {
     }
 }
 
-// The first byte is a format and where the output begins; in pieces and as a whole it is the same.
+// The first byte selects a format and where the output begins; in pieces and as a whole the result
+// is the same.
 void parse_as_thinking(std::string_view text) {
     if (text.empty()) return;
     const auto first = static_cast<std::uint8_t>(text[0]);
@@ -136,7 +138,7 @@ void parse_as_thinking(std::string_view text) {
     CHECK(text.ends_with(whole.answer));
 }
 
-// A chat in another shape must become one that a template can be given.
+// A chat in another shape must become one that templates accept.
 void check_chat_call(const http::ChatCall& call) {
     CHECK(!messages::invalid(call.request.sampling));
     const auto variables = nlohmann::json::parse(call.chat.variables);

@@ -2,14 +2,14 @@
 """Runs the fuzz targets for hours, one after the other, and counts every execution.
 
     tests/fuzz/long_run.py --hours 8 [TARGET...]                all targets by default
-    tests/fuzz/long_run.py --keep DIR --nights 30 --hours 8     one of so many nights; DIR is where they add up
-    tests/fuzz/long_run.py [--keep DIR] --total                 what was counted so far
+    tests/fuzz/long_run.py --keep DIR --nights 30 --hours 8     one of this many nights, whose results DIR collects
+    tests/fuzz/long_run.py [--keep DIR] --total                 the counts so far
 
 A target runs without sanitizers first, which is some five times as fast, then for a quarter of that
-time with ASan and UBSan; what one has found the other starts from (DIR/corpus, made small at the end of a
+time with ASan and UBSan; each starts from the other's inputs (DIR/corpus, reduced at the end of a
 night). Each turn is a line of DIR/executions.csv: when, the commit, the target, the build, seconds,
-executions. A night is over after its hours, or once it has made its share of what is missing to 10^9. A
-failure keeps its input in DIR/failures and takes its target out; whoever runs next in DIR tries those first.
+executions. A night is over after its hours, or once it has done its share of what is missing to 10^9. A
+failing input is kept in DIR/failures and its target skipped; the next run in DIR tries those inputs first.
 """
 
 import argparse
@@ -29,7 +29,7 @@ import seeds
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "fuzz"
-EXECUTIONS = 10**9  # the aim of all nights together
+EXECUTIONS = 10**9  # executions: the goal of all nights together
 COUNTED_BEFORE = 47_204_067  # docs/testing.md
 TARGETS = re.findall(r"(?m)^pitstop_fuzz\((\w+)", (ROOT / "tests/fuzz/CMakeLists.txt").read_text())
 FLAGS = {
@@ -62,7 +62,9 @@ def program(kind, target, *arguments):
 
 
 class Place:
-    """A directory where runs add up: the corpus, inputs that failed, and a line for each turn. One run at a time."""
+    """A directory that collects the results of runs: the corpus, inputs that failed, and a line for
+    each turn. One run at a time.
+    """
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
@@ -70,7 +72,7 @@ class Place:
         self.failures = self.path / "failures"
 
     def lock(self):
-        """Returns what holds it until this program ends. BlockingIOError: another run has it."""
+        """Returns a lock that this program holds until it ends. BlockingIOError: another run has it."""
         self.failures.mkdir(parents=True, exist_ok=True)
         held = (self.path / "lock").open("w")
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,7 +84,7 @@ class Place:
         return corpus
 
     def run(self, kind, target, seconds):
-        """How many executions there were, and whether nothing was found."""
+        """How many executions there were, and whether no input failed."""
         start = BUILD / "seeds" / target
         seeds.write(target, start)
         ended = program(
@@ -95,7 +97,7 @@ class Place:
         return int(counted[1]) if counted else 0, ended.returncode == 0
 
     def fails_still(self, target):
-        """Tries the inputs that failed before; those that do so no more become part of the corpus."""
+        """Runs the inputs that failed before; those that no longer fail join the corpus."""
         is_failing = False
         for path in sorted(self.failures.glob(f"{target}-*")):
             ended = program("sanitized", target, "-timeout=20", path)
@@ -107,7 +109,7 @@ class Place:
         return is_failing
 
     def shrink(self, target):
-        """Leaves of the corpus what reaches all that it reaches; as it was where that fails."""
+        """Reduces the corpus to inputs that together reach the same code; if that fails, it stays as it was."""
         corpus, merged = self.corpus(target), self.path / "merged"
         shutil.rmtree(merged, ignore_errors=True)
         merged.mkdir()
@@ -135,7 +137,7 @@ class Place:
         return totals
 
     def executions(self):
-        """All of this place, and those that were counted before there was one."""
+        """All of this directory's, and those counted before it existed."""
         return COUNTED_BEFORE + sum(total["plain"] + total["sanitized"] for total in self.totals().values())
 
 
@@ -149,13 +151,14 @@ def print_totals(place):
 
 
 def share_of_night(done, nights):
-    """How many executions there are to be when this night is over, the first of so many."""
+    """The total of executions at the end of this night, the first of this many."""
     return done + -(-max(0, EXECUTIONS - done) // nights)
 
 
 def fuzz(place, targets, hours, executions):
-    """Turn after turn until the hours are over or there are so many executions (None: any number). Returns the targets
-    that found nothing."""
+    """Turn after turn until the hours are over or the executions reach this total (None: no limit).
+    Returns the targets without failures.
+    """
     end = time.monotonic() + hours * 3600
     left = [target for target in targets if not place.fails_still(target)]
 

@@ -1,8 +1,8 @@
-// Every message of the wire as its receiver decodes it. What is accepted must come out of the
-// encoder as something that is accepted again, and the same.
+// Every message of the wire as its receiver decodes it. An accepted message must come out of the
+// encoder as one that is accepted again, with the same content.
 //
-// The first byte says which message, the second how many raw frames, the third whether the peer is
-// a client or newer; two bytes with its length stand before each raw frame, and the rest is the
+// The first byte selects the message, the second the number of raw frames, the third whether the
+// peer is a client or newer. Each raw frame follows two bytes with its length, and the rest is the
 // body.
 #include "base/check.h"
 #include "messages/all_messages.h"
@@ -64,7 +64,7 @@ void decode_twice(Input& input) {
 
 void fuzz(std::uint8_t which, std::string_view bytes) {
     Input input = input_of(bytes);
-    // What an answer needs of a message that is none.
+    // The parts of an invalid message that its refusal uses.
     static_cast<void>(messages::peek_uint(input.frames, "call"));
     static_cast<void>(messages::peek_string(input.frames, "rid"));
     std::size_t index = 0;

@@ -1,5 +1,5 @@
-// The pickle reader on arbitrary bytes, as each channel would take them. A value that comes out is
-// walked whole, as its users do. Corpus: tests/data/pickle.
+// The pickle reader on arbitrary bytes, with each channel's limits. A resulting value is walked
+// whole, as its users do. Corpus: tests/data/pickle.
 #include "pickle/reader.h"
 
 #include <cstddef>
@@ -23,7 +23,7 @@ void read_as(Channel channel, std::span<const std::byte> bytes) {
     while (!open.empty()) {
         const Node& node = *open.back();
         open.pop_back();
-        if (++num_nodes > kLogicalNodesMax) std::abort();  // the reader has promised fewer
+        if (++num_nodes > kLogicalNodesMax) std::abort();  // the reader promises fewer
         if (node.kind == Kind::kDict && node.children.size() % 2 != 0) std::abort();
         for (std::size_t i = 0; i < node.children.size(); ++i)
             open.push_back(&document->child(node, i));

@@ -1,6 +1,6 @@
-// Headers of safetensors files, and indices of them. The first byte says which; four bytes of a
-// header's input are how much data lies behind it. What is accepted covers that data without an
-// overlap or a hole, by tensors of distinct names.
+// Headers and indices of safetensors files. The first byte selects which; the next four bytes of a
+// header's input are the number of data bytes behind it. The tensors of an accepted header cover
+// that data without an overlap or a gap, and have distinct names.
 #include "base/check.h"
 #include "checkpoint/safetensors_header.h"
 #include "checkpoint/shard_index.h"

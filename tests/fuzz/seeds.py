@@ -1,4 +1,4 @@
-"""Writes the inputs that a fuzz target starts from, made of the tests' own data.
+"""Writes the initial inputs of a fuzz target, from the tests' own data.
 
     tests/fuzz/seeds.py TARGET DIRECTORY
 """
@@ -19,7 +19,7 @@ def files_of(directory):
 
 
 def messages():
-    """Every message with every field: its number, its raw frames, what the peer is, the body."""
+    """Every message with every field: its number, its raw frames, the kind of peer, the body."""
     lines = (DATA / "messages/every.txt").read_text().splitlines()
     order = message_types()
     seeds = {}
@@ -63,7 +63,7 @@ def tokenizer():
 
 
 def safetensors():
-    """A header with tensors of every dtype and of none, as its data is long, and an index."""
+    """A header with tensors of every dtype, the length of its data, a header of none, and an index."""
     widths = {"BF16": 2, "F32": 4, "BOOL": 1, "I64": 8, "F8_E4M3": 1, "C64": 8}
     header, end = {"__metadata__": {"format": "pt"}}, 0
     for dtype, width in widths.items():
@@ -82,7 +82,7 @@ def safetensors():
 
 
 def config():
-    """Those of the models that the tests have, behind the ends of generation."""
+    """The configurations of the tests' models, after their generation_config.json."""
     ends = {"eos_token_id": [1, 2]}
     paths = sorted(DATA.glob("**/config.json")) + sorted(MODELS.glob("*/config.json"))
     return {
@@ -103,7 +103,7 @@ SEEDS = {
 
 
 def write(target, directory):
-    """How many there are that libFuzzer takes: it leaves empty ones out."""
+    """The number of seeds that libFuzzer loads: it skips empty ones."""
     directory = pathlib.Path(directory)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)

@@ -1,5 +1,5 @@
-// Templates nobody wrote: whatever the bytes, parsing and rendering end with a text or an error,
-// within the limits. The first line, if it is JSON, is the variables.
+// Random templates: whatever the bytes, parsing and rendering end with a text or an error, within
+// the limits. The first line, if it is JSON, has the variables.
 #include "jinja/json.h"
 #include "jinja/template.h"
 

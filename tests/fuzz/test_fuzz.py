@@ -1,5 +1,6 @@
-"""Fuzz targets for half a minute each (PITSTOP_FUZZ_SECONDS says otherwise), where clang is there: at night every one
-(launch/test --fuzz), else those whose parser changed, and one in any case."""
+"""Fuzz targets for half a minute each (or PITSTOP_FUZZ_SECONDS), where clang is installed: at night
+all of them (launch/test --fuzz), otherwise those whose parser changed, and at least one.
+"""
 
 import os
 import pathlib
@@ -16,7 +17,7 @@ from project import changed_files  # noqa: E402  (after the path)
 
 SECONDS = int(os.environ.get("PITSTOP_FUZZ_SECONDS", "30"))
 CLANG = shutil.which("clang++-14") or shutil.which("clang++")
-ALWAYS = "pickle"  # reads what strangers send (P7), and is built fast
+ALWAYS = "pickle"  # reads strangers' bytes (P7), and compiles fast
 PARSERS = {
     "config": ("tp_worker/config/",),
     "http_requests": ("http_proc/",),
@@ -29,7 +30,7 @@ PARSERS = {
 
 
 def targets_for(changed, is_night):
-    """Which are fuzzed, the others in one skip that counts them."""
+    """The targets to fuzz; one skip counts the others."""
     if is_night or any(path in changed for path in ("tests/fuzz/CMakeLists.txt", "tests/fuzz/long_run.py", "tests/fuzz/seeds.py")):
         return list(PARSERS)
     own = {target: (*parsers, f"tests/fuzz/{target}_fuzz.cpp") for target, parsers in PARSERS.items()}

@@ -6,7 +6,8 @@ import stat
 import long_run
 import pytest
 
-# Prints libFuzzer's count and says "found" where there is an input that it is told to find; a merge keeps one file.
+# Prints libFuzzer's count, and "found" if one of the inputs is the one that it is told to find; a
+# merge keeps one file.
 PROGRAM = """#!/usr/bin/env python3
 import pathlib, sys
 flags = dict(each[1:].split("=", 1) for each in sys.argv[1:] if each.startswith("-"))
@@ -28,7 +29,7 @@ if bad.exists():
 
 @pytest.fixture
 def bin_of(tmp_path, monkeypatch):
-    """The directory of the stand-ins of `pickle` and `config`, of both builds."""
+    """The directory of both builds' stand-ins of `pickle` and `config`."""
     made = tmp_path / "build/bin"
     made.mkdir(parents=True)
     for target in ("pickle", "config"):
@@ -45,7 +46,7 @@ def bin_of(tmp_path, monkeypatch):
 
 @pytest.fixture
 def night(tmp_path, bin_of, monkeypatch, capsys):
-    """night(*flags): the exit code and the last line of one."""
+    """night(*flags): the exit code and the last line of one night."""
 
     def run(*flags, targets=("pickle", "config")):
         monkeypatch.setattr("sys.argv", ["long_run.py", "--keep", str(tmp_path / "kept"), *flags, *targets])

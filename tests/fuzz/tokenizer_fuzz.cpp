@@ -1,12 +1,11 @@
-// Tokenizers nobody trained, and texts nobody wrote. The first byte says which:
+// Random tokenizers and random texts. The first byte selects:
 //
 //   '0'  a tokenizer.json, whole
 //   '1'  a line each with a normalizer, a pre-tokenizer, a post-processor and a decoder, around a
 //        small model; then a text
 //   '2'  a text for the demo model's tokenizer, whose decoder must give back what was encoded
 //
-// Whatever a file says, it is read or refused; what it makes of a text is a list of ids that decode
-// to UTF-8, token by token to the same as at once.
+// Any file is read or refused. The ids of any text decode to UTF-8, token by token as all at once.
 #include "base/check.h"
 #include "base/utf8.h"
 #include "tests/source_dir.h"
@@ -46,7 +45,7 @@ std::string decoded_in_pieces(
     return text;
 }
 
-// There and back.
+// Encodes, and decodes back.
 void use(const std::shared_ptr<const text::Tokenizer>& tokenizer, std::string_view text) {
     for (const text::AddSpecial add_special : {text::AddSpecial::kNo, text::AddSpecial::kYes}) {
         const auto ids = tokenizer->encode(text, add_special);
@@ -90,7 +89,7 @@ void encode_with_demo(std::string_view text) {
     CHECK(demo);
     use(*demo, text);
     if (!is_utf8(text)) return;
-    // It normalizes by NFC alone, and each byte has a token.
+    // Its only normalizer is NFC, and each byte has a token.
     const auto ids = (*demo)->encode(text, text::AddSpecial::kNo);
     CHECK(ids);
     const auto back = (*demo)->decode(*ids, text::SkipSpecial::kNo);

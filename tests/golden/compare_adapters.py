@@ -32,7 +32,7 @@ from compare_configs import ARCHITECTURES, HYBRIDS, LOGIT_ERROR, OF_EXPERTS, ROO
 DENSE = [family for family in ARCHITECTURES if family not in (*HYBRIDS, *OF_EXPERTS)]
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 GREEDY_LEN = 6
-SIZE = 0.5  # of what an adapter adds, in the deviation of the model's own weights
+SIZE = 0.5  # of an adapter's change, as a share of the deviation of the model's own weights
 
 
 def path_of(rng, num_layers):
@@ -51,8 +51,9 @@ def expression(rng, num_layers):
 
 
 def pattern(rng, num_layers, values):
-    """{key: value} of modules. The first that matches counts, and PEFT's files have them sorted: so are these, or its own
-    model would be another than that of its file."""
+    """{key: value} of modules. The first match counts. PEFT's files have the keys sorted, so these
+    are sorted, too: otherwise PEFT's own model would differ from its file.
+    """
     keys = [rng.choice([path_of(rng, num_layers), rf".*\.{rng.randrange(num_layers)}\..*", rf"{rng.choice('qkv')}_proj"])
             for _ in range(rng.randint(1, 3))]  # fmt: skip
     return {key: values() for key in sorted(keys)}
@@ -87,7 +88,7 @@ def lora_config(rng, num_layers):
 
 
 def adapted(model, settings, dtype, directory):
-    """PEFT's model, whose files are in the directory; or why there is none."""
+    """PEFT's model, whose files are in the directory; or the reason why there is none."""
     try:
         model = peft.get_peft_model(model, peft.LoraConfig(**settings)).eval()
     except (ValueError, KeyError, TypeError) as error:
@@ -106,7 +107,7 @@ def adapted(model, settings, dtype, directory):
 
 
 def continued(model, ids):
-    """Greedy tokens, and the least gap between the two best logits of any."""
+    """Greedy tokens, and the smallest gap between the two best logits of any of them."""
     ids, gap = list(ids), float("inf")
     for _ in range(GREEDY_LEN):
         best = model(torch.tensor([ids]), use_cache=False).logits[0, -1].topk(2)
@@ -134,7 +135,7 @@ def run_case(seed, engine, place):
     case = {"seed": seed, "family": config["model_type"], "settings": settings, "dtype": str(dtype)}
     case["tp"] = tp = rng.choice([1, 2]) if config["num_attention_heads"] % 2 == 0 else 1
     model, case["peft"] = adapted(model.eval(), settings, dtype, directory / "adapter")
-    if model is None:  # its files are what they would have been
+    if model is None:  # its files are as they would have been
         (directory / "adapter").mkdir(exist_ok=True)
         described = {**peft.LoraConfig(**{**settings, "exclude_modules": None}).to_dict(), **settings, "peft_type": "LORA"}
         (directory / "adapter" / "adapter_config.json").write_text(json.dumps(described, default=list))

@@ -46,7 +46,7 @@ from make_golden import randomize  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 LOGIT_ERROR = 1e-4  # as tests/tp_worker/model/golden_test.cpp
 LONG = 2000  # tokens of a prompt, for hybrids whose context has room for it
-RATIO_MAX = 2.0  # of the engine's distance from double precision to transformers', in one case
+RATIO_MAX = 2.0  # limit of the engine's distance from double precision over transformers', in one case
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
@@ -64,7 +64,7 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def clean(rng, families):
-    """A configuration that means one thing, in one of the ways to write it."""
+    """The same configuration, written in one of its possible ways."""
     family = rng.choice(families)
     if family in HYBRIDS:
         return hybrid(rng, family, ARCHITECTURES[family], rope(rng), experts)
@@ -174,7 +174,7 @@ DELETED = object()
 
 
 def oddities(rng, config):
-    """(the keys that change, how) of ways to make a configuration strange."""
+    """(the keys that change, how): ways to make a configuration strange."""
     null = None
     other = rng.choice([a for a in ARCHITECTURES if a != config["model_type"]])
     nullable = ["head_dim", "num_key_value_heads", "sliding_window", "max_window_layers", "rope_theta",
@@ -270,9 +270,9 @@ def by_expert(tensors, is_mixtral):
 
 
 def stored_weights(rng, config, model):
-    """What the file holds, and how it was made odd: the names a refusal may say."""
+    """The file's content, and how it was made odd: the names that a refusal may give."""
     tensors = {name: value.to(torch.bfloat16) for name, value in model.state_dict().items()}
-    if config["model_type"] in OF_EXPERTS and rng.random() < 0.7:  # else as transformers' modules hold them
+    if config["model_type"] in OF_EXPERTS and rng.random() < 0.7:  # otherwise in the form of transformers' modules
         tensors = by_expert(tensors, config["model_type"] == "mixtral")
     odd = []
     if config.get("tie_word_embeddings") is True:
@@ -299,7 +299,7 @@ def stored_weights(rng, config, model):
 
 
 def reference(directory, prompts, of_experts):
-    """transformers' logits, or why there are none."""
+    """transformers' logits, or the reason why there are none."""
     # Its other ways to compute experts take no odd sizes.
     eager = {"experts_implementation": "eager"} if of_experts else {}
     try:
@@ -312,7 +312,7 @@ def reference(directory, prompts, of_experts):
         with torch.no_grad():
             ids = [torch.tensor([prompt]) for prompt in prompts]
             return [model.eval()(one, use_cache=False).logits[0].double() for one in ids], None
-    except Exception as error:  # whatever it is, it is transformers' refusal
+    except Exception as error:  # any exception is a refusal by transformers
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return None, f"{type(error).__name__}: {' '.join(lines)[:160]}"
 
@@ -347,7 +347,7 @@ def worst(logits, expected):
 
 
 def distance(logits, exact):
-    """The root of the mean square over all of them."""
+    """The root of the mean square over all logits."""
     squares = [(torch.as_tensor(mine).double() - right).square().flatten() for mine, right in zip(logits, exact)]
     return float(torch.cat(squares).mean().sqrt())
 
@@ -386,7 +386,7 @@ def run_case(seed, engine, place, families):
     if logits is None:
         keys = [*changes, *odd]
         inner = [k for v in changes.values() if isinstance(v, dict) for k in v]
-        # A size that was changed is named by the shapes of the tensors that contradict it.
+        # A changed size is named by the shapes of the tensors that contradict it.
         is_of_shape = "does not hold this model's weights" in error
         is_named = any(key in error for key in keys + inner) or is_of_shape or "split over tp" in error
         case["outcome"] = "both refuse" if expected is None else "the engine refuses"

@@ -13,7 +13,7 @@ WRAPPERS = {  # of the text families: (model_type, architecture) of the model wi
 
 
 def hybrid(rng, family, architecture, rope, experts):
-    """One of them, with the keys of `rope`, and those that `experts` makes."""
+    """One of them, with the keys of `rope`, and the keys of `experts` if it has any."""
     heads = rng.choice([2, 4, 6])
     layers = rng.choice([1, 2, 3, 5])
     key_heads = rng.choice([1, 2, 4])
@@ -64,7 +64,7 @@ def hybrid(rng, family, architecture, rope, experts):
 
 
 def wrapped(rng, config):
-    """The configuration as a model with vision has it, and whether it is."""
+    """The configuration in the form of a model with vision, and whether it has that form."""
     if config.get("model_type") not in WRAPPERS or rng.random() < 0.5:
         return config, False
     model_type, architecture = WRAPPERS[config["model_type"]]
@@ -118,7 +118,7 @@ def exact_delta_rule(query, key, value, g, beta, **_):
 
 
 def exact_logits(directory, prompts, **options):
-    """As transformers' modules compute them in double precision, with the recurrence above."""
+    """The modules in double precision, with the recurrence above."""
     options = {"attn_implementation": "eager", **options}
     model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64, **options)
     rule = "torch_chunk_gated_delta_rule"

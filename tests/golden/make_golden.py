@@ -55,11 +55,12 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-# As Qwen's cards have it, for a model that was pretrained on 32 positions.
+# The settings that Qwen's model cards give, for a model that was pretrained on 32 positions.
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 
 
-# Of a hybrid's layers without attention: more value heads than key heads, and of another size.
+# The sizes of a hybrid's layers without attention: more value heads than key heads, and another
+# head size.
 DELTA = {
     "head_dim": 16,
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
@@ -75,7 +76,7 @@ DELTA = {
 
 
 def shape(**changes):
-    """A small odd shape; every model changes something."""
+    """A small odd shape; every model changes some of it."""
     base = dict(
         vocab_size=67,
         hidden_size=40,
@@ -201,7 +202,7 @@ MODELS = {
         40,
     ),
     "mixtral": (MixtralConfig, MixtralForCausalLM, shape(num_local_experts=4, intermediate_size=36), 23),
-    # Layers with experts, without by their number, and without by decoder_sparse_step.
+    # Layers with experts and without, by number and by decoder_sparse_step.
     "qwen3_moe_every_other": (
         Qwen3MoeConfig,
         Qwen3MoeForCausalLM,
@@ -273,13 +274,14 @@ MODELS = {
     ),
 }
 
-# What a user writes into the config.json that transformers saved.
+# A user's additions to the config.json that transformers saved.
 EDITS = {"qwen2_yarn_beside": {"rope_scaling": {**YARN, "rope_theta": 1000000.0}}}
 
 
 def randomize(model, seed):
-    """Weights large enough that attention attends and logits differ; norms near 1. Hybrids keep theirs less 1, but those
-    of delta nets."""
+    """Weights large enough that attention is not uniform and logits differ; norms near 1. Hybrids
+    store norms less 1, except those of delta nets.
+    """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -326,7 +328,7 @@ def make(name):
 
     eager = {"attn_implementation": "eager"}
     if hasattr(model.config, "num_experts"):
-        eager["experts_implementation"] = "eager"  # the others take no odd sizes
+        eager["experts_implementation"] = "eager"  # the other implementations take no odd sizes
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **eager).eval()
     generator = torch.Generator().manual_seed(seed + 1)
     prompts = []

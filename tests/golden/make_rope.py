@@ -40,7 +40,7 @@ CASES = [
     (128, 32768, {"rope_theta": 1000000.0, "rope_scaling": {"type": "yarn", "factor": 4.0,
                                                             "original_max_position_embeddings": 32768}}),
     (128, 40960, {"rope_parameters": {**QWEN, "rope_theta": 1000000}}),
-    # What a card's YaRN does beside the rope_parameters that transformers 5 saves.
+    # YaRN settings of a model card, besides the rope_parameters that transformers 5 saves.
     (128, 40960, {"rope_scaling": QWEN,
                   "rope_parameters": {"rope_type": "default", "rope_theta": 1000000}}),
     (128, 40960, {"rope_scaling": {**QWEN, "rope_theta": 1000000},

@@ -27,12 +27,12 @@ from random_templates import random_cases
 
 HERE = pathlib.Path(__file__).resolve().parent
 OUT = HERE.parent / "data" / "jinja"
-# What strftime_now sees, here and there.
+# The time that strftime_now sees, here and there.
 NOW = datetime.datetime(2026, 3, 14, 15, 9, 26)
 
 
 class Generation(jinja2.ext.Extension):
-    """{% generation %}: what AssistantTracker does to the text, which is nothing."""
+    """{% generation %}: the effect of AssistantTracker on the text: none."""
 
     tags = {"generation"}
 
@@ -46,7 +46,7 @@ class Generation(jinja2.ext.Extension):
 
 
 class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """transformers' environment, but text % values is an error: no template is known to use it."""
+    """transformers' environment, with an error for text % values: no known template uses it."""
 
     intercepted_binops = frozenset(["%"])
 
@@ -83,14 +83,14 @@ ENV = environment()
 def expected(source, variables):
     """{"text": ...}, or {"error": ..., "raised": whether the template raised it}."""
     try:
-        # A copy: `indent` of a list adds to that very list before it fails.
+        # A copy: `indent` of a list changes that very list before it fails.
         return {"text": ENV.from_string(source).render(**copy.deepcopy(variables))}
     except jinja2.exceptions.TemplateSyntaxError as error:
         return {"error": str(error), "raised": False}
     except jinja2.exceptions.TemplateError as error:
         raised = type(error) is jinja2.exceptions.TemplateError
         return {"error": str(error), "raised": raised}
-    except Exception as error:  # what templates do wrong comes as Python's own errors
+    except Exception as error:  # mistakes of templates raise Python's own errors
         return {"error": f"{type(error).__name__}: {error}", "raised": False}
 
 
@@ -212,7 +212,7 @@ CONVERSATIONS = {
     "ends_with_assistant": [user("a"), assistant("The answer is")],
 }
 
-# What from_pretrained passes besides: the special tokens.
+# The other variables that from_pretrained passes: the special tokens.
 TOKENS = {
     "bos_token": "<s>",
     "eos_token": "</s>",
@@ -252,7 +252,7 @@ def chat_cases(name, source):
         )
 
 
-# Where this library is known to differ, and the test would compare nothing (template.h).
+# Known differences of this library, for which a test would compare nothing (template.h).
 def is_comparable(source, result):
     text = result.get("text", "")
     if "generator object" in text or " at 0x" in text or "built-in method" in text:
@@ -281,7 +281,7 @@ def write(path, cases):
 
 
 def compare(program, cases):
-    """Both on the same cases; prints what differs."""
+    """Runs both on the same cases; prints the differences."""
     cases = list(cases)
     lines = "".join(json.dumps({"source": s, "variables": v}) + "\n" for _, s, v in cases)
     ran = subprocess.run([program], input=lines, capture_output=True, text=True)

@@ -92,7 +92,7 @@ class Random:
             return f"({inner()} is {self.one(TESTS)})"
         if pick < 0.70:
             # Slicing a constant number gives nothing, slicing a variable an error: Jinja folds
-            # constants by other rules than it runs by. That one is not followed.
+            # constants by other rules than it runs by. This library does not copy that.
             of = inner()
             if not re.search(r"\b(nope|" + "|".join(NAMES) + r")\b", re.sub(r"'[^']*'", "", of)):
                 of = self.one(list(NAMES))
@@ -152,8 +152,8 @@ class Random:
                 parts += self.tag("else") + self.body(depth - 1)
             return pad() + parts + self.tag("endif") + pad()
         if pick < 0.75:
-            # Not a variable's name: read inside a loop and set behind it, it is undefined in the
-            # loop to Jinja, which is not followed.
+            # Not the name of a variable: if it is read inside a loop and set after it, Jinja leaves
+            # it undefined in the loop. This library does not copy that.
             name = self.one(["a", "b", "ns.c", "a, b"])
             value = "(1, 2)" if name == "a, b" else self.expression(1)
             return pad() + self.tag(f"set {name} = {value}") + pad() + "{{ a }}"

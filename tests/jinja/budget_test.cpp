@@ -1,6 +1,5 @@
-// What a rendering costs is charged before it is done: every filter, method, test and operator,
-// with arguments as large as they can be, ends within a small budget of steps, bytes and real
-// memory.
+// The cost of a rendering is charged before the work is done: every filter, method, test and
+// operator, with the largest arguments, ends within a small budget of steps, bytes and real memory.
 #include "jinja/budget.h"
 
 #include "base/check.h"
@@ -58,9 +57,10 @@ namespace {
 
 constexpr std::size_t kBytesMax = std::size_t{1} << 20;
 constexpr std::int64_t kStepsMax = 4000;
-// A vector that grows is twice there for a moment, and its capacity is up to twice its size.
+// A growing vector exists twice for a moment, and its capacity is up to twice its size.
 constexpr std::int64_t kMemoryMax = 8 * static_cast<std::int64_t>(kBytesMax);
-// 4,000 steps take about 2 ms, and 2 s under ThreadSanitizer; what is not charged takes minutes.
+// 4,000 steps take about 2 ms, and 2 s under ThreadSanitizer; work that is not charged takes
+// minutes.
 constexpr double kSecondsMax = 20;
 
 double thread_seconds() {
@@ -96,7 +96,7 @@ const Mapping& variables() {
     return *kValues.as_mapping();
 }
 
-// Renders it once, and again and again in a loop: neither may cost more than the budget.
+// Renders the expression once, and again and again in a loop: neither may exceed the budget.
 void expect_small(const std::string& source) {
     const Result<Template> parsed = Template::parse(source);
     ASSERT_TRUE(parsed) << source << ": " << parsed.error().message;
@@ -316,7 +316,7 @@ TEST(Budget, EveryFormatChargesBeforeItBuilds) {
     }
 }
 
-// Two tuples that are made of themselves are equal after 2^40 comparisons.
+// Comparing two tuples that contain themselves takes 2^40 comparisons.
 TEST(Budget, KeysThatAreTuplesAreComparedWithinTheBudget) {
     std::string source = "{% set x = (1, 1) %}{% set y = (1, 1) %}";
     for (int i = 0; i < 40; ++i) source += "{% set x = (x, x) %}{% set y = (y, y) %}";
@@ -356,7 +356,7 @@ TEST(Budget, StatementsChargeBeforeTheyBuild) {
     expect_small("{% for i in list %}{{ loop.changed(list, a) }}{% endfor %}");
 }
 
-// Renders the templates of models, with what a user may well send.
+// Renders models' templates, with input that users may well send.
 TEST(Budget, LongChatsRenderWithinTheDefaults) {
     std::string many;
     for (int i = 0; i < 4000; ++i) {
@@ -390,7 +390,7 @@ TEST(Budget, LongChatsRenderWithinTheDefaults) {
     }
 }
 
-// Each would be a gigabyte, were it built.
+// Each would be a gigabyte, if built.
 TEST(Budget, ARenderingIsRefusedBeforeItsMemoryIsTaken) {
     for (const char* source :
          {"{{ 'a'.center(999999999) }}",

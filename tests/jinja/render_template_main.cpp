@@ -1,5 +1,5 @@
-// pitstop_render_template renders what standard input says, a JSON object a line with `source` and
-// `variables`, and answers each with a line: {"text": ...} or {"error": ...}. It is for
+// pitstop_render_template renders each line of standard input, a JSON object with `source` and
+// `variables`, and answers it with a line: {"text": ...} or {"error": ...}. Used by
 // tests/golden/make_templates.py --compare.
 #include "jinja/json.h"
 #include "jinja/template.h"

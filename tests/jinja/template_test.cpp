@@ -1,4 +1,4 @@
-// Tests what the golden cases do not say: limits, errors at load, and values that outlive what made
+// Tests what the golden cases leave out: limits, errors at load, and values that outlive what made
 // them.
 #include "jinja/template.h"
 
@@ -132,7 +132,7 @@ TEST(Template, ValuesNestedTooDeepAreRefused) {
     );
 }
 
-// They nest to the left, without a bracket; whoever ends the tree recurses, too.
+// They nest to the left, without a bracket; destroying the tree recurses, too.
 TEST(Template, ChainsOfOperatorsThatAreTooLongAreRefusedAtLoad) {
     for (const std::string_view op :
          {" if a", " or a", " and a", " + a", " * a", " ** a", "|d", ".b", "[a]", "()"}) {

@@ -44,4 +44,4 @@ def commands():
         try:
             yield path.read_bytes()
         except OSError:
-            pass  # it has ended meanwhile
+            pass  # the process has ended meanwhile

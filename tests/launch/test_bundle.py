@@ -1,4 +1,4 @@
-"""A bundle, unpacked elsewhere, with nothing of this machine's environment."""
+"""A bundle, unpacked elsewhere, without this machine's environment variables."""
 
 import glob
 import json
@@ -11,14 +11,14 @@ import tarfile
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-COMPRESSED_BYTES_MAX = 44 << 20  # without the CUDA libraries: the rest of what one transfer may take is the sources'
+COMPRESSED_BYTES_MAX = 44 << 20  # without the CUDA libraries: the sources use the rest of a transfer's limit
 PYTHON = "/usr/bin/python3"
 OTHERS = [f"{folder}/bin/python3" for folder in sorted(glob.glob("/root/.pyenv/versions/3.1*")) if "3.11" not in folder]
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
-    """Made in one place, packed, unpacked in another; the first is gone."""
+    """Made in one place, packed, unpacked in another; the first is removed."""
     made = tmp_path_factory.mktemp("made") / "pitstop"
     build = os.environ.get("PITSTOP_BUILD", str(ROOT / "build" / "cpu"))
     has_gpu_tests = os.path.exists(f"{build}/bin/kernels_gpu_test")
@@ -71,7 +71,7 @@ def test_brings_the_python_client(bundle):
 
 @pytest.mark.parametrize("python", OTHERS)
 def test_the_client_is_for_every_python(bundle, python):
-    """Not for the builder's alone: a machine with a GPU has another, and no network."""
+    """Not only for the builder's architecture: a machine with a GPU has another, and no network."""
     if not (ROOT / "build" / "wheels").exists():
         pytest.skip("no wheels could be fetched: the packages are this machine's Python's")
     ask = "import msgpack, pitstop, zmq; pitstop.Client; print(zmq.zmq_version(), msgpack.Packer)"
@@ -83,7 +83,7 @@ def test_the_client_is_for_every_python(bundle, python):
 
 
 def test_its_benchmarks_start_its_own_tree(bundle, tmp_path):
-    """Not that of the sources they were built from, and say which commit it is."""
+    """The bundled programs name the commit that they were built from, not that of the sources."""
     path = tmp_path / "figures.json"
     command = ["offline", "--num-requests=1", "--prompt-len=4", "--output-len=4", f"--json={path}"]
     done = subprocess.run(
@@ -99,7 +99,9 @@ def test_its_benchmarks_start_its_own_tree(bundle, tmp_path):
 
 
 def test_packs_all_of_it_or_nothing(tmp_path):
-    """Programs that somebody copied, some of them: what is missing is named, and nothing is left."""
+    """Programs copied by hand, and only some of them: the missing ones are named, and nothing is
+    left behind.
+    """
     (tmp_path / "bin").mkdir()
     for name in ("pitstop_tp_worker", "pitstop_cli"):
         (tmp_path / "bin" / name).write_text("")
@@ -117,7 +119,7 @@ def test_packs_all_of_it_or_nothing(tmp_path):
 
 @pytest.fixture
 def hollow(tmp_path):
-    """A build in which every program is there and does nothing."""
+    """A build that has every program; none of them does anything."""
     place = tmp_path / "build" / "bin"
     place.mkdir(parents=True)
     text = (ROOT / "launch" / "bundle").read_text()
@@ -152,7 +154,7 @@ def test_what_fails_in_the_middle_leaves_nothing(hollow, tmp_path):
 
 
 def test_a_build_that_fails_says_why(hollow, tmp_path):
-    """As ninja does: what a compiler says is on its standard output."""
+    """As ninja does: the compiler's messages are on its standard output."""
     cmake = tmp_path / "path" / "cmake"
     cmake.parent.mkdir()
     targets = "pitstop_cli pitstop_scheduler_proc pitstop_detokenizer_proc pitstop_http_proc_main " \
@@ -175,7 +177,7 @@ def test_refuses_a_directory_that_holds_something(tmp_path):
 
 
 def test_gpu_tests_say_that_there_is_no_gpu(bundle, tmp_path):
-    """Where there is one they would run for minutes: tests/gpu/run is for that."""
+    """With a GPU they would run for minutes: tests/gpu/run is for that."""
     device = call(bundle, "-c", "import os; print(os.path.exists('/dev/nvidia0'))")
     if device.stdout.strip() == "True":
         pytest.skip("this machine has a GPU")

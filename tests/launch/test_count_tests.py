@@ -1,4 +1,6 @@
-"""What launch/test prints of its reports in the end: the tests that took longest, those that failed, and how many there were."""
+"""launch/test's summary of its reports: the slowest tests, those that failed, and the number of
+tests.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""tests/gpu/first, with programs that say what they would on a GPU, or crash, hang and lie."""
+"""tests/gpu/first, with programs that print what they would on a GPU, or crash, hang and lie."""
 
 import json
 import os
@@ -31,7 +31,7 @@ SENDER = """
     for line in sys.stdin:
         print(json.dumps({"free_bytes": 70e9, "total_bytes": 80e9}), flush=True)
     """
-MOST_S = 14 * 60  # of a quarter of an hour, with a minute for the machine's start
+MOST_S = 14 * 60  # seconds of a quarter of an hour, less a minute for the machine's start
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_what_crashes_costs_itself_alone_and_its_words_are_kept(build, tmp_path)
 
 
 def test_a_hang_costs_its_silence(build, tmp_path):
-    """And the tests behind it run in another process."""
+    """And the tests after it run in another process."""
     path = build / "bin" / "kernels_gpu_test"
     path.write_text(path.read_text().replace('run("Bad.Hangs", os.abort)', 'run("Bad.Hangs", lambda: time.sleep(600))'))
     _, report = first(build, tmp_path / "out", "--step=kernel tests")
@@ -91,7 +91,7 @@ def test_a_hang_costs_its_silence(build, tmp_path):
 
 
 def test_a_second_call_goes_on_where_the_first_ended(build, tmp_path):
-    """With time for the first steps alone, then for others; those that passed are not gone through again."""
+    """With time for the first steps only, then for others; passed steps are not repeated."""
     _, report = first(build, tmp_path / "out", "--step=engine tests")
     passed = report["steps"]["engine tests"]
     assert passed["status"] == "passed"

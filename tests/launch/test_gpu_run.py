@@ -1,4 +1,4 @@
-"""tests/gpu/run on a machine without a GPU: what it does with programs that crash, hang or lie."""
+"""tests/gpu/run on a machine without a GPU, with programs that crash, hang or lie."""
 
 import os
 import pathlib
@@ -27,7 +27,7 @@ import targets  # noqa: E402
 
 @pytest.fixture
 def program(tmp_path):
-    """Writes a program of GoogleTest's manners: suites and tests, of which some misbehave."""
+    """Writes a program that behaves like GoogleTest's: suites and tests, some of which misbehave."""
 
     def write(body):
         path = tmp_path / "program"
@@ -80,14 +80,14 @@ def test_what_a_stopped_program_started_is_stopped_too(tmp_path):
     script = f"import subprocess, time; subprocess.Popen(['sleep', '600.25']); print('up', flush=True); time.sleep(600)"
     ended = timed_call.call([sys.executable, "-c", script], dict(os.environ), 1.0)
     assert ended.code is None and "up" in ended.output
-    deadline = time.monotonic() + 5  # what is killed takes a moment to be gone
+    deadline = time.monotonic() + 5  # a killed process takes a moment to disappear
     while any(command.startswith(b"sleep") and b"600.25" in command for command in commands()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
 def test_what_left_its_session_is_stopped_too(tmp_path):
-    """As a benchmark's launcher does: it would keep the GPU's memory."""
+    """As a benchmark's launcher does: a child that is left would keep the GPU's memory."""
     script = (
         "import subprocess, time; subprocess.Popen(['sleep', '600.75'], start_new_session=True);"
         "print('up', flush=True); time.sleep(600)"
@@ -97,8 +97,9 @@ def test_what_left_its_session_is_stopped_too(tmp_path):
     assert not any(command.startswith(b"sleep") and b"600.75" in command for command in commands())
 
 
-# Moments at which a signal would be lost, or its process: as a child is started, before it is known; and between the
-# last look at signals and a wait for a lock, which is the same as one that another thread takes.
+# Moments at which a signal, or a child process, could be lost: when a child is started and not
+# registered yet; and between the last check for signals and a wait for a lock, which is like a lock
+# that another thread has.
 AS_IT_STARTS = """
 class Popen(subprocess.Popen):
     def __init__(self, *arguments, **flags):
@@ -143,7 +144,7 @@ def test_a_deadline_ends_whatever_is_waited_for_and_what_was_started():
     assert not any(command.startswith(b"sleep") and b"600.5" in command for command in commands())
     with timed_call.deadline(0.05):
         pass
-    time.sleep(0.1)  # it is over with its body
+    time.sleep(0.1)  # over once its body has ended
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_a_deadline_ends_whatever_is_waited_for_and_what_was_started():
     [
         (0, "========= ERROR SUMMARY: 0 errors\n", ""),
         (0, "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n", ""),
-        (1, "a test failed\n========= ERROR SUMMARY: 0 errors\n", ""),  # a trouble, and none of its own
+        (1, "a test failed\n========= ERROR SUMMARY: 0 errors\n", ""),  # a failure, and no finding of the sanitizer
         (9, "========= Invalid __global__ read of size 4 bytes\n========= ERROR SUMMARY: 3 errors\n", "3 errors"),
         (9, "========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)\n", "2 errors"),
         (None, "========= Uninitialized __global__ memory read\n", "Uninitialized __global__ memory read"),
@@ -236,12 +237,12 @@ def test_without_a_gpu_every_target_says_not_run(tmp_path):
     assert sum("not run |" in line for line in lines) == len(targets.evaluate(None, {}))
 
 
-# What bench/gpu_bench measures: families, and the logits' rows in a file of their own.
+# The benchmarks of bench/gpu_bench: families, and the logits' rows in a file of their own.
 BENCHMARKS = "".join((ROOT / "bench" / name).read_text() for name in ("gpu_families.cpp", "gpu_logits.cpp"))
 
 
 def test_every_target_names_benchmarks_that_there_are():
-    """A target that no row of the benchmarks answers to would stay `not run` for ever."""
+    """A target without a row of the benchmarks would stay `not run` for ever."""
     for _, _, _, names in targets.KERNELS:
         for family, name in names.items():
             assert f'"{family}"' in BENCHMARKS
@@ -265,7 +266,7 @@ def test_peers_stand_beside_ours_by_the_benchmarks_name():
 
 
 def test_every_peer_is_of_a_benchmark_that_there_is():
-    """What peers_torch.py names is what the benchmarks name: a row without a partner says nothing."""
+    """peers_torch.py and the benchmarks use the same names: a row without a partner compares nothing."""
     theirs = (ROOT / "tests" / "gpu" / "peers_torch.py").read_text()
     for name in ("64 x 151936, plain draw", "64 x 151936, top-p 0.95", "64 x 151936, greedy", "top 20 of 64 x 151936",
                  "decode, 64 requests x 4096, GQA 4:1", "prefill, 8192, causal, wgmma", "qkv", "gate, up", "head"):

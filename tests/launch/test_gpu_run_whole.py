@@ -1,4 +1,4 @@
-"""The whole of tests/gpu/run, with programs that say what they would on a GPU."""
+"""The whole of tests/gpu/run, with programs that print what they would on a GPU."""
 
 import json
 import os
@@ -125,7 +125,7 @@ def test_a_part_joins_what_others_found(build, tmp_path):
     assert report["parts"]["limits"]["status"] == "passed"
     assert report["parts"]["kernel benchmarks"]["status"] == "failed"  # a family crashed
     assert report["kernels"]["limits"]["copy_gb_s"] == 4000.0
-    assert run_all(build, out, "--part=limits").returncode == 0  # what failed before is not its own
+    assert run_all(build, out, "--part=limits").returncode == 0  # earlier failures are not this run's
     assert len(list(out.iterdir())) <= 8
 
 

@@ -25,7 +25,7 @@ PROMPT = "ROMEO:\n"
 
 
 def snapshot(cache, model, names=NAMES, revision="main"):
-    """As huggingface_hub lays it out: blobs, and links to them."""
+    """In huggingface_hub's layout: blobs, and links to them."""
     place = cache / "models--org--name"
     files = place / "snapshots" / COMMIT
     for folder in (files, place / "blobs", (place / "refs" / revision).parent):
@@ -87,7 +87,7 @@ def test_what_is_not_there_is_said_in_one_line(tmp_path, name, why):
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """What huggingface_hub asks of a hub: a repository's files, and each of them."""
+    """The requests of huggingface_hub to a hub: a repository's files, and each of them."""
 
     protocol_version = "HTTP/1.1"
     fetched = []
@@ -145,7 +145,7 @@ def test_what_is_missing_is_fetched_once(tmp_path, expected, hub):
     done = generate("org/name", tmp_path / "cache", **options)
     assert done.stdout == expected, done.stderr
     assert "fetching org/name" in done.stderr and "model.safetensors" in Hub.fetched
-    assert "README.md" not in Hub.fetched  # what a tree does not read
+    assert "README.md" not in Hub.fetched  # not read by a tree
     Hub.fetched.clear()
     done = generate("org/name", tmp_path / "cache", **options)
     assert done.stdout == expected and not Hub.fetched

@@ -41,7 +41,7 @@ def prefix(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run_dir(prefix):
-    """Of a tree that the installed launcher started, with nothing of this build in its environment."""
+    """Of a tree that the installed launcher started, without this build's environment variables."""
     place = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
     tree = subprocess.Popen(
         [prefix / "bin" / "pitstop", "serve", "--no-http", f"--run-dir={place / 'tree'}"],
@@ -120,7 +120,7 @@ def test_the_packages_say_what_they_need(packages):
 
 
 def test_they_run_from_a_clean_root(packages, tmp_path):
-    """dpkg's own installation, into a root that has nothing else; what they need is this machine's."""
+    """Installed by dpkg into an empty root; dependencies are this machine's."""
     root = tmp_path / "root"
     for folder in ("var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers"):
         (root / folder).mkdir(parents=True)

@@ -1,4 +1,6 @@
-"""The wheel, installed where there is Python alone: Debian's, and another minor version where one is on the path."""
+"""The wheel, installed with Python alone: Debian's, and another minor version if one is on the
+path.
+"""
 
 import collections
 import os
@@ -25,7 +27,7 @@ with pitstop.Engine("stories") as engine:
 
 
 def no_index(text):
-    """Whether pip failed as it could reach no package index."""
+    """Whether pip failed because it could reach no package index."""
     return re.search(r"No matching distribution|Could not fetch|ConnectionError|Temporary failure|Max retries", text)
 
 
@@ -59,7 +61,7 @@ def interpreters():
 
 @pytest.fixture(scope="module", params=["debian", "another"])
 def installed(request, wheel, tmp_path_factory):
-    """The folder of programs of an environment that has the wheel and what it asks for."""
+    """The folder of programs of an environment that has the wheel and its requirements."""
     python = interpreters().get(request.param)
     if python is None:
         pytest.skip("no other minor version of Python is on the path")
@@ -131,7 +133,9 @@ def test_a_build_without_programs_makes_no_wheel(tmp_path):
 
 
 def test_a_machine_without_the_tests_packages_makes_one(tmp_path):
-    """launch/quickstart installs what has no reason that begins with "tests:"; the wheel needs no more."""
+    """launch/quickstart installs the packages whose reason does not begin with "tests:"; the wheel
+    needs no more.
+    """
     checkout = tmp_path / "checkout"
     shutil.copytree(ROOT / "launch", checkout / "launch", ignore=shutil.ignore_patterns("models", "__pycache__"))
     without = tmp_path / "without"

@@ -1,4 +1,4 @@
-// Tests what is accepted of routes that a request brings.
+// Tests which routes of a request are accepted.
 #include "messages/codec.h"
 #include "messages/generation.h"
 #include "messages/routes.h"
@@ -38,7 +38,7 @@ TEST(BroughtRoutes, TheFirstEntryThatNoRouterChoosesIsNamed) {
         problem_with(8, 1),
         "token 1, layer 1, entry 0 is expert 1; this layer has no experts: its entries are 0"
     );
-    // Zeros of a layer that has experts are no choice.
+    // Zeros in a layer with experts are no choice.
     std::vector<std::uint8_t> rows = kRows;
     rows[6] = rows[7] = 0;
     EXPECT_EQ(

@@ -8,8 +8,8 @@
 namespace pitstop::messages {
 namespace {
 
-// A checkpoint that is saved and restored in one plan, or saved twice, would have the state that
-// the worker's order of rows happens to give.
+// If a plan saved and restored a checkpoint, or saved it twice, its state would depend on the
+// worker's order of rows.
 TEST(Checkpoints, PlansWhoseCheckpointsAreAmbiguous) {
     StepPlan good;
     good.rows = {

@@ -1,4 +1,4 @@
-// The field `tree` put into messages and taken out again; msgpack's own library is the reference.
+// The field `tree`, put into messages and taken out again; msgpack's own library is the reference.
 #include "messages/door_envelope.h"
 
 #include <gtest/gtest.h>
@@ -106,7 +106,7 @@ TEST(DoorEnvelope, WhatIsTakenLeavesTheMessageAsItWas) {
             const Result<std::string> tree = take_tree(frames);
             ASSERT_TRUE(tree.has_value());
             EXPECT_EQ(*tree, "6f1d0c5e9b2a47f38e6d1c0b5a493827");
-            // The same entries; the head may be longer than it has to be.
+            // The same entries; the head may be longer than necessary.
             const auto left = msgpack::unpack(frames.body.data(), frames.body.size());
             const std::string expected = map_of(num, num);
             const auto want = msgpack::unpack(expected.data(), expected.size());

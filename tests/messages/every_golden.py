@@ -2,8 +2,8 @@
 """Writes tests/data/messages/every.txt: every message of docs/protocol.md once, as Python's msgpack
 encodes it.
 
-It knows the page's tables and nothing of the C++ code: each field is there, in the page's order,
-with a value of the page's type that no other field of the message has, and that is accepted.
+Uses the page's tables and nothing of the C++ code: each field appears, in the page's order, with a
+valid value of the page's type that no other field of the message has.
 
     tests/messages/every_golden.py            write
     tests/messages/every_golden.py --check    exit code 1 if the file is something else
@@ -23,7 +23,7 @@ PATH = ROOT / "tests" / "data" / "messages" / "every.txt"
 
 DIGEST = "00112233445566778899aabbccddeeff"
 ABSENT = object()
-# What the meanings on the page ask for. By message or part, and field.
+# Values that the page's meanings require. By message or part, and field.
 VALUES = {
     "hello": {"protocol": 2},
     "push_open": {"protocol": 1},
@@ -80,7 +80,7 @@ VALUES = {
         "num_brought": 1,
         "takes_sampled": False,
         "save_at": 70_002,
-        "num_drafted": ABSENT,  # with scores it is refused; golden.py has it
+        "num_drafted": ABSENT,  # refused together with scores; golden.py has it
     },
     "RouteShape": {"layers": 48, "per_token": 8, "num_experts": 300},
     "BroughtRoutes": {"experts": struct.pack("<768H", *range(768))},
@@ -123,7 +123,7 @@ class Maker:
         self.parts_frame = None
 
     def fields_of(self, name, values):
-        """`values`: of this one in particular."""
+        """`values`: those of this message."""
         values = {**VALUES.get(name, {}), **values}
         fields = {}
         for field, kind, default in self.tables[name]:
@@ -142,7 +142,7 @@ class Maker:
         return len(self.raw) - 1
 
     def part(self, data, num):
-        """One of the arrays that share a frame, which is where the first of them would have its own."""
+        """One of the arrays that share a frame, which comes in place of the first of them."""
         if self.parts_frame is None:
             self.parts_frame = self.frame(b"")
         begin = len(self.raw[self.parts_frame])

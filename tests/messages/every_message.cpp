@@ -13,7 +13,8 @@
 namespace pitstop::messages {
 namespace {
 
-// Fills every field, none with its default; then puts right what `invalid` would refuse.
+// Fills every field with another value than its default; then corrects those that `invalid`
+// refuses.
 class Filler {
   public:
     explicit Filler(std::uint64_t seed) : random_(seed) {}
@@ -139,7 +140,7 @@ class Filler {
         message.allocations.resize(1);
         bool is_by_rows = false;
         for (PushTensor& tensor :
-             message.tensors) {  // in turn: rows in memory, or in an allocation
+             message.tensors) {  // rows in memory and in an allocation, in turn
             is_by_rows = !is_by_rows;
             tensor.allocation.reset();
             tensor.row_begin = is_by_rows ? draw(1, 99) : 0;
@@ -222,7 +223,7 @@ class Filler {
         std::int64_t num_pages = 0;
         std::int64_t num_targets = 0;
         std::int64_t num_brought = 0;
-        CheckpointId next_saved{};  // far below the ones that `fill` draws
+        CheckpointId next_saved{};  // far below those that `fill` draws
         for (PlanRow& row : plan.rows) {
             row.takes_sampled = draw(0, 1) == 1;
             row.begin = draw(0, 1 << 20);
@@ -257,11 +258,11 @@ concept Fielded = requires(T& value) {
     value.fields([](auto&&...) {});
 };
 
-// Field by field; a difference is reported with the field's name.
+// Compares field by field; a difference is reported with the field's name.
 template <class T>
 bool equal(const T& a, const T& b) {
     if constexpr (Fielded<T>) {
-        // Both lists are walked side by side: b's fields are kept as pointers, in order.
+        // Walks both lists side by side: b's fields are kept as pointers, in order.
         std::vector<const void*> others;
         const_cast<T&>(b).fields([&](auto, auto& field, auto) { others.push_back(&field); });
         bool is_equal = true;

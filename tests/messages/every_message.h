@@ -1,5 +1,5 @@
-// What tests do with a message, for every message. Each is behind a function pointer: but one
-// source is compiled for all of them.
+// The operations of tests on a message, for every message. Each is behind a function pointer, so
+// that only one source is compiled for all of them.
 #pragma once
 
 #include "messages/codec.h"
@@ -16,11 +16,11 @@ namespace pitstop::messages {
 
 struct MessageCase {
     std::string_view type{};
-    // Encodes a valid message of which no field has its default. The seed decides the values.
+    // Encodes a valid message in which no field has its default. The seed decides the values.
     Frames (*filled)(std::uint64_t seed) = nullptr;
-    // Decodes, and encodes what that gave.
+    // Decodes, and encodes the result.
     Result<Frames> (*recoded)(const Frames& frames, UnknownFields unknown_fields) = nullptr;
-    // Encodes and decodes such a message; expects each field to be as it was.
+    // Encodes and decodes such a message; expects each field to be unchanged.
     void (*expect_round_trip)(std::uint64_t seed) = nullptr;
 };
 void PrintTo(const MessageCase& message, std::ostream* out);

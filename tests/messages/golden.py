@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes tests/data/messages/golden.txt: messages as Python's msgpack encodes them.
 
-It knows nothing of the C++ code: maps in the order of docs/protocol.md's fields, texts, arrays and
-maps left out where they are empty, float32 where the page says so, raw frames from struct.
+Uses nothing of the C++ code: maps in the order of docs/protocol.md's fields, texts, arrays and maps
+left out when they are empty, float32 where the page says so, raw frames from struct.
 
     tests/messages/golden.py            write
     tests/messages/golden.py --check    exit code 1 if the file is something else
@@ -18,7 +18,7 @@ PATH = pathlib.Path(__file__).resolve().parents[1] / "data" / "messages" / "gold
 
 
 class F32(float):
-    """A number that crosses as float32."""
+    """A number that is sent as float32."""
 
 
 def pack(value):

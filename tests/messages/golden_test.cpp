@@ -1,6 +1,7 @@
-// The bytes on the wire, against an independent source: written out by hand from the msgpack
-// specification, or made by Python's msgpack: some messages with chosen values (golden.py writes
-// tests/data/messages/golden.txt), and every one with every field (every_golden.py, every.txt).
+// The bytes on the wire, compared with independent sources: bytes written by hand from the msgpack
+// specification, and bytes made by Python's msgpack. Python encodes some messages with chosen
+// values (golden.py writes tests/data/messages/golden.txt), and every message with every field
+// (every_golden.py, every.txt).
 #include "messages/all_messages.h"
 #include "tests/messages/every_message.h"
 #include "tests/source_dir.h"

@@ -1,5 +1,5 @@
-// Every message comes back as it was sent. Equality is checked on the fields, one by one, not on
-// the bytes: what the golden bytes say of a few messages this says of all.
+// Every message is decoded as it was encoded. Fields are compared one by one, not the bytes:
+// golden_test.cpp compares bytes of a few messages, this the fields of all.
 #include "tests/messages/every_message.h"
 
 #include <random>

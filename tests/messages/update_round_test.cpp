@@ -1,4 +1,5 @@
-// The one state machine of an update: its table over all pairs, and asking all, collecting all.
+// The one state machine of an update: its table over all pairs, and asking and collecting from all
+// replicas.
 #include "messages/update_round.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +63,7 @@ TEST(UpdatePhases, NamesAreDistinct) {
     EXPECT_EQ(std::set(names.begin(), names.end()).size(), kNumPhases);
 }
 
-// Whatever is ordered in whatever order, and done each time.
+// Any orders, each answered as done each time.
 void walk(const UpdateRound& round, bool is_staged, bool stands, int num_left) {
     for (std::size_t i = 0; i < kNumOrders && num_left > 0; ++i) {
         const auto order = static_cast<Order>(i);

@@ -1,5 +1,5 @@
-// The samples were made by the real classes of PyTorch and by CPython's pickler; what each must
-// become is in tests/data/pickle/expected.json, checked with an independent reader.
+// PyTorch's real classes and CPython's pickler made the samples. tests/data/pickle/expected.json
+// has the expected values, checked with an independent reader.
 #include "pickle/reader.h"
 
 #include "base/mapped_file.h"
@@ -129,7 +129,7 @@ TEST(PickleReader, EverySampleIsAcceptedOrRefusedAsExpected) {
         const std::string reason = sample.contains("expected") && sample["expected"].is_object()
                                        ? sample["expected"].value("reason", "")
                                        : "";
-        // Well-formed pickles whose content is wrong pass here and fail where they are used.
+        // Well-formed pickles with wrong content pass here and fail where they are used.
         const bool is_semantic = file.starts_with("n_bucket_");
         const bool is_accepted = sample.at("verdict") == "accept" || is_semantic;
         EXPECT_EQ(document.has_value(), is_accepted)
@@ -218,7 +218,7 @@ TEST(PickleReader, SharedMemoryTensorsAndFlattenedBucketsBecomeRecords) {
     EXPECT_EQ(failure->child(failure->root(), 0).text, "Some workers failed to update weights");
 }
 
-// tests/golden/make_torch_pickles.py: every dtype there is, parts, strides, a parameter.
+// tests/golden/make_torch_pickles.py: every dtype, views of parts, strides, a parameter.
 TEST(PickleReader, WhatACurrentPyTorchSendsIsReadAsItsOwnTensors) {
     const std::string folder = "torch_pickles/";
     const Json expected = Json::parse(file_bytes("expected.json", folder));
@@ -299,7 +299,7 @@ TEST(PickleReader, P7_BombsAreRefusedBeforeTheyGrow) {
     for (int i = 0; i < 99'999; ++i) deep += 'a';
     EXPECT_FALSE(read_text(deep + ".", Channel::kBucket));
 
-    // It is a list of two of the list before it, forty times over: 2^40 values as a tree.
+    // A list that has the previous list twice, forty times over: 2^40 values as a tree.
     std::string wide = start + "]\x94";
     for (char i = 0; i < 40; ++i) {
         wide += std::string("](h") + i + "h" + i + "e\x94";

@@ -1,5 +1,5 @@
 // Tests every component of tokenizer.json by itself, with a made-up vocabulary: the reference
-// implementation wrote what comes out (make_component_cases.py).
+// implementation wrote the expected results (make_component_cases.py).
 #include "tests/source_dir.h"
 #include "text/tokenizer.h"
 

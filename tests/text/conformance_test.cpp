@@ -1,5 +1,5 @@
-// Tests every text and id sequence that the reference implementation was asked about, for every
-// tokenizer there is: the same ids, the same text.
+// Tests all texts and id sequences that the reference implementation was given, for every
+// tokenizer: the same ids, the same text.
 #include "tests/text/tokenizer_dirs.h"
 #include "text/tokenizer.h"
 

@@ -98,7 +98,7 @@ TEST_P(StreamedText, ContinuesItsPrompt) {
             const Streamed streamed =
                 stream(tokenizer_, {.skip_special = skip}, prompt, all.subspan(prompt_len));
             ASSERT_TRUE(streamed.every_piece_is_utf8);
-            // The prompt's text is all final: the rest of the whole text is the output's.
+            // The prompt's text is complete: the rest of the whole text belongs to the output.
             const std::string whole = decode(all, skip);
             const std::string before = decode(prompt, skip);
             if (before.ends_with(kReplacementCharacter) || !whole.starts_with(before)) continue;
@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(
     }
 );
 
-// Makes a tokenizer as SentencePiece makes them, of bytes and a few words.
+// Makes a tokenizer in SentencePiece's manner, of bytes and a few words.
 std::shared_ptr<const Tokenizer> byte_fallback_tokenizer(const json& decoder) {
     json vocab = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}};
     for (int byte = 0; byte < 256; ++byte) vocab[fmt::format("<0x{:02X}>", byte)] = 3 + byte;
@@ -186,7 +186,7 @@ TEST(IncrementalDecoder, ACodePointBegunInThePromptBelongsToTheOutput) {
     };
     EXPECT_EQ(output_behind(0), "é中!");
     EXPECT_EQ(output_behind(1), "é中!");
-    EXPECT_EQ(output_behind(2), "中!");  // the run of bytes goes on, but é is the prompt's
+    EXPECT_EQ(output_behind(2), "中!");  // the run of bytes goes on, but é belongs to the prompt
     EXPECT_EQ(output_behind(3), "中!");
     EXPECT_EQ(output_behind(4), "中!");
     EXPECT_EQ(output_behind(5), "!");

@@ -78,7 +78,7 @@ TEST(Regex, TheTwoEnginesAgree) {
     }
 }
 
-// What each of these does was asked of Oniguruma 6.9.10; PCRE2 reads many of them otherwise.
+// Oniguruma 6.9.10 gave the result of each of these; PCRE2 reads many of them otherwise.
 TEST(Regex, ReadsOnigurumasDialect) {
     EXPECT_EQ(matched(R"(\h)", "g1F\t"), "1|F|");      // a hexadecimal digit
     EXPECT_EQ(matched("[a[bc]]+", "a[bc]"), "a|bc|");  // classes nest
@@ -185,7 +185,7 @@ TEST(Regex, NoPatternRunsForEver) {
     EXPECT_TRUE(match || match.error().code == ErrorCode::kResourceExhausted);
 }
 
-// Written out, these would be a trillion times nothing.
+// Written out, these would be a trillion empty matches.
 TEST(Regex, RepeatsOfNothingAreNotWrittenOut) {
     const auto nothing = Regex::compile("a(){1000}{1000}{1000}{1000}");
     ASSERT_TRUE(nothing);

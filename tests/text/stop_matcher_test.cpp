@@ -91,7 +91,7 @@ TEST(StopMatcher, CutsBetweenCodePoints) {
     EXPECT_EQ(
         run({stops, StopMatcher::Trim::kStop}, {"これ。", "終わり"}), (Outcome{"これ", 0, 6})
     );
-    // The pieces cut a code point; what is given out is whole all the same.
+    // The pieces cut a code point; the output has only whole ones.
     StopMatcher matcher(stops, StopMatcher::Trim::kStop);
     std::string text;
     matcher.push("a\xf0\x9f\x98", text);
@@ -104,7 +104,7 @@ TEST(StopMatcher, NothingToStopForHoldsNothing) {
     EXPECT_EQ(run({stops_of({}), StopMatcher::Trim::kStop}, {"a", "b"}), (Outcome{"ab", {}, 0}));
 }
 
-// Is the definition: over all the text at once, by looking everywhere.
+// The definition: searches all of the text at once, at every place.
 Outcome by_definition(
     const std::vector<std::string>& stops, const std::string& text, StopMatcher::Trim trim
 ) {

@@ -1,5 +1,5 @@
-// Finds the tokenizers of the tests: the small one in tests/data, always; the others in the
-// directory named by PITSTOP_SHARED, or beside the sources, where they are there.
+// Finds the tests' tokenizers: the small one in tests/data, always; the others in the directory
+// named by PITSTOP_SHARED, or beside the sources, if they exist.
 #pragma once
 
 #include "tests/source_dir.h"

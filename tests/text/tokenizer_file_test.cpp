@@ -37,7 +37,7 @@ Error error_of(const json& file) {
     return parsed ? Error{} : parsed.error();
 }
 
-// Changes the file at a path and expects an error that says these words.
+// Changes the file at a path and expects an error with these words.
 struct Bad {
     const char* path;
     json value;
@@ -231,7 +231,7 @@ TEST(TokenizerFile, WhatIsNoFileIsAnError) {
     EXPECT_FALSE(Tokenizer::parse(deep));
 }
 
-// A value takes many times the two bytes it is written with: such a file of 256 MiB took GiBs.
+// A value takes many times the two bytes that it is written with: such a file of 256 MiB took GiBs.
 TEST(TokenizerFile, MoreValuesThanAnyTokenizerHasAreNotKept) {
     std::string text = R"({"x":[0)";
     for (int i = 0; i < 2'000'000; ++i) text += ",0";
@@ -353,7 +353,7 @@ TEST(TokenizerFile, ANormalizersGrowthIsBounded) {
     ASSERT_FALSE(ids);
     EXPECT_EQ(ids.error().code, ErrorCode::kTooLarge);
     EXPECT_NE(ids.error().message.find("normalizer"), std::string::npos);
-    // The cost is known before: whoever has a loop to keep going does not take it on.
+    // The cost is known before: a caller with a loop to keep running does not start it.
     EXPECT_GE((*parsed)->work_max(1000), 20'000u);
     EXPECT_LT((*parsed)->work_max(1000), std::size_t{20} * 32'001);
 

@@ -27,7 +27,7 @@ TEST(Tokenizer, TextThatIsNotUtf8IsAnErrorThatNamesTheByte) {
     EXPECT_EQ(ids.error().message, "the text is not valid UTF-8 at byte 10 of 14");
 }
 
-// The cache of a thread forgets and is shared by calls; neither may change an encoding.
+// A thread's cache forgets entries and is shared by calls; neither may change an encoding.
 TEST(Tokenizer, AnEncodingDoesNotDependOnWhatWasEncodedBefore) {
     const auto tokenizer = demo();
     std::mt19937 random(31);
@@ -69,9 +69,8 @@ TEST(Tokenizer, ThreadsMayShareIt) {
     EXPECT_EQ(num_wrong, 0);
 }
 
-// Each of these is one piece, or one run that a pattern goes over: quadratic code would take
-// minutes.
-// The CPU time of this thread for one encoding, the least of three.
+// Each of these is one piece, or one run of a pattern: quadratic code would take minutes. Measures
+// the CPU time of this thread for one encoding, the least of three.
 double seconds_to_encode(const Tokenizer& tokenizer, const std::string& text) {
     const auto seconds = [] {
         std::timespec now{};
@@ -87,7 +86,7 @@ double seconds_to_encode(const Tokenizer& tokenizer, const std::string& text) {
     return least;
 }
 
-// Eight times the text takes 8 times as long, and 64 times if each character costs a look at all
+// Eight times the text takes 8 times as long; 64 times if each character costs a look at all
 // others.
 TEST(Tokenizer, LongRunsTakeLinearTime) {
     constexpr std::size_t kShort = 12'500;
@@ -122,7 +121,7 @@ TEST(Tokenizer, RandomTextComesBack) {
     }
 }
 
-// Decoding one token by itself loses part of a character, and a space that no text begins with.
+// Decoding one token by itself loses part of a character, and a space at a text's beginning.
 TEST(Tokenizer, WhatItsTokensAddJoinsToTheText) {
     for (const std::string& name : tokenizer_names()) {
         const auto tokenizer = Tokenizer::load(tokenizer_dir(name));

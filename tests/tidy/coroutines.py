@@ -1,13 +1,14 @@
 """Finds the forms of co_await that GCC 12 compiles wrongly. coroutine_faults/ has a program of each.
 
-Inside ?:, && and || it evaluates the awaited call always where the expression is an argument, a condition of
-?: or a loop's condition: `up && co_await ready(x) ? 200 : 503` asks ready(x) also where `up` is false.
+Inside ?:, && and ||, GCC 12 always evaluates the awaited call if the expression is an argument, a
+condition of ?: or a loop's condition: `up && co_await ready(x) ? 200 : 503` calls ready(x) even if
+`up` is false.
 
-In the condition of a statement, in a function that declares no variable, it gives what is awaited no place in
-the coroutine's frame: nothing runs, or the process dies.
+In the condition of a statement, in a function that declares no variable, the awaited object gets no
+place in the coroutine's frame: nothing runs, or the process dies.
 
-Braces that make an aggregate in an expression with co_await have its members destroyed twice. Where all of
-them are numbers, enums and references, nothing is destroyed.
+Braces that make an aggregate in an expression with co_await have its members destroyed twice. If
+all of them are numbers, enums and references, nothing is destroyed.
 """
 
 import functools
@@ -16,17 +17,17 @@ import re
 OPENING = {"(": ")", "[": "]", "{": "}"}
 CLOSING = {closing: opening for opening, closing in OPENING.items()}
 CHOICES = {"?", "&&", "||", "and", "or"}
-# Comments and literals, then what a token is.
+# Comments and literals first, then tokens.
 SKIPPED = re.compile(
     r'//[^\n]*|/\*.*?\*/|R"(?P<raw>[^(\s]*)\(.*?\)(?P=raw)"|"(?:\\.|[^"\\\n])*"'
     r"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'|^[ \t]*#(?:\\\n|[^\n])*",
     re.DOTALL | re.MULTILINE,
 )
 TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.']*|&&|\|\||::|->|[^\s\w]")
-# Template arguments, innermost first: their commas part nothing.
+# Template arguments, innermost first: their commas separate nothing.
 ARGUMENTS = re.compile(r"(?<=[\w>])<(?:(?!&&|\bco_await\b)[\w\s:,*&])*>")
 HEADERS = {"if", "while", "switch", "for", "constexpr"}
-# Words before a name or a brace that are no type and no name themselves.
+# Words before a name or a brace that are neither a type nor a name.
 NO_TYPE = (
     set("return co_return co_await co_yield else do case goto new delete throw using typedef operator".split())
     | set("not and or sizeof struct class enum namespace template typename const static constexpr".split())
@@ -45,7 +46,7 @@ def _blank(match):
 
 @functools.cache
 def _tokens(text):
-    """[(token, line)] of the code alone; a literal is gone, as its place says nothing here."""
+    """[(token, line)] of the code alone; literals are removed, as their place does not matter here."""
     text = SKIPPED.sub(_blank, text)
     while (shorter := ARGUMENTS.sub(_blank, text)) != text:
         text = shorter
@@ -68,7 +69,7 @@ def _is_block(tokens, brace):
         return True
     if before == "]":  # a lambda without parameters, or an array's members
         return True
-    # `-> Task<> {` of a lambda: back over the type's name.
+    # `-> Task<> {` of a lambda: goes back over the type's name.
     at = brace - 1
     while at > 0 and re.fullmatch(r"\w+|::|>|<|\*|&", tokens[at][0]):
         at -= 1
@@ -76,7 +77,7 @@ def _is_block(tokens, brace):
 
 
 def _brackets(tokens):
-    """Where each bracket's partner is, and for each token the bracket that it stands in."""
+    """The partner of each bracket, and for each token the bracket around it."""
     partner, around, open_at = {}, [], []
     for at, (token, _) in enumerate(tokens):
         if token in CLOSING and open_at:
@@ -121,8 +122,8 @@ def choices_with_co_await(text):
         while True:
             outer = around[here]
             is_statement = outer is None or _is_block(tokens, outer)
-            # Arguments are parted by commas; in a statement that operator is rare, and a comma more
-            # likely one of a template.
+            # Commas separate arguments; in a statement that operator is rare, and a comma more
+            # likely belongs to a template.
             ends = {";"} if is_statement else {";", ","}
             if _has_choice_beside(tokens, partner, here - 1, -1, ends) or _has_choice_beside(
                 tokens, partner, partner.get(here, here) + 1, 1, ends
@@ -144,7 +145,7 @@ def _is_function(tokens, partner, brace):
 
 
 def _function_around(tokens, partner, around, at):
-    """The bracket of the innermost function that `at` stands in."""
+    """The bracket of the innermost function around `at`."""
     while at is not None and not _is_function(tokens, partner, at):
         at = around[at]
     return at
@@ -183,7 +184,7 @@ def conditions_with_co_await(text):
 
 
 def _expression_around(tokens, partner, around, at):
-    """[begin, end) of the whole expression: a statement, or what is in the brackets of its header."""
+    """[begin, end) of the whole expression: a statement, or the brackets of its header."""
     while (outer := around[at]) is not None and not _is_block(tokens, outer):
         if tokens[outer - 1][0] in HEADERS:
             break
@@ -202,7 +203,9 @@ def _expression_around(tokens, partner, around, at):
 
 
 def _made_by(tokens, around, brace):
-    """The type that braces make a value of; without a name of one: the call whose argument they are, as `call()`."""
+    """The type of the value that braces make; without a type's name: the call whose argument they
+    are, as `call()`.
+    """
     before = [token for token, _ in tokens[max(brace - 3, 0) : brace]]
     if not re.fullmatch(r"[A-Za-z_]\w*", before[-1]) or before[-1] in NO_TYPE:
         call = around[brace]
@@ -215,7 +218,7 @@ def _made_by(tokens, around, brace):
 
 
 def braces_with_co_await(text):
-    """[(line, what they make)] of all braces that make a value in an expression with co_await (`_made_by`)."""
+    """[(line, the type)] of all braces that make a value in an expression with co_await (`_made_by`)."""
     tokens = _tokens(text)
     partner, around = _brackets(tokens)
     made = {}
@@ -224,7 +227,7 @@ def braces_with_co_await(text):
             continue
         begin, end = _expression_around(tokens, partner, around, at)
         while begin < end:
-            if _is_block(tokens, begin):  # a lambda's, whose statements are none of this expression
+            if _is_block(tokens, begin):  # a lambda's, whose statements are not part of this expression
                 begin = partner[begin]
             elif tokens[begin][0] == "{":
                 made[begin] = (tokens[begin][1], _made_by(tokens, around, begin))
@@ -258,7 +261,7 @@ def _definitions(text, name):
 def _needs_no_destructor(words, tokens, partner, brace, texts):
     if words[0] == "enum":
         return True
-    at, member, is_plain = brace + 1, [], ":" not in words  # of a base nothing is known
+    at, member, is_plain = brace + 1, [], ":" not in words  # a base class, whose members are unknown here
     while at < partner[brace]:
         token = tokens[at][0]
         if token in words[1:] and tokens[at + 1][0] == "(" and tokens[at - 1][0] != "~":
@@ -277,7 +280,7 @@ def _needs_no_destructor(words, tokens, partner, brace, texts):
 
 
 def _is_plain(member, texts):
-    """Whether a member of a struct, or what else is declared there, has nothing to destroy."""
+    """Whether a member of a struct, or another declaration in it, has nothing to destroy."""
     if {"(", "static", "using", "struct", "enum", "class", "&", "*"} & set(member):
         return True
     member = [token for token in member[: (member + ["="]).index("=")] if token not in {"const", "mutable"}]

@@ -1,7 +1,7 @@
 """Where the functions of a file begin and end.
 
-Of C++ and CUDA it counts braces, in the layout that clang-format gives every file: a body's last brace begins
-a line, in the column in which the function began. So it needs no parser of C++.
+For C++ and CUDA it counts braces, in clang-format's layout: a body's last brace begins a line, in
+the column in which the function began. So it needs no parser of C++.
 """
 
 import ast
@@ -28,15 +28,16 @@ class Function:
 
 
 def python_functions(text):
-    """A function within another is one of its own, and counts in the outer one, too."""
+    """A nested function is one of its own, and also counts in the outer one."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
     return [Function(node.name, node.lineno, node.end_lineno) for node in nodes]
 
 
 def cpp_functions(text):
-    """Those whose last brace has a line of its own. A lambda counts in its function; one that initializes
-    a variable of a namespace is a function of the variable's name."""
+    """Functions whose last brace has a line of its own. A lambda counts in its function; one that
+    initializes a variable of a namespace is a function with the variable's name.
+    """
     lines = _code_of(text).split("\n")
     found = []
     function_ends_at = 0
@@ -56,7 +57,7 @@ def cpp_functions(text):
 
 
 def _code_of(text):
-    """Without what is in strings and comments. The lines stay."""
+    """The text without strings and comments. The lines stay."""
 
     def blank(found):
         is_comment = found[0].startswith("/")
@@ -88,7 +89,7 @@ def _begins_a_head(line):
 
 
 def _name_of(head):
-    """What is before a block, if that is a function."""
+    """The text before a block, if it begins a function."""
     if _CONTROL.match(head) or _SCOPE.match(head):
         return None
     lambda_of = re.search(r"(\w+) = \[", head)

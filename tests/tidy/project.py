@@ -9,7 +9,7 @@ CODE = (".h", ".cpp", ".cu", ".cuh", ".inc")
 
 
 def files(*suffixes):
-    """Every file of the project that ends so (none given: all), relative to ROOT."""
+    """Every file of the project with one of these endings (none given: all), relative to ROOT."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -23,7 +23,9 @@ def files(*suffixes):
 
 
 def changed_files():
-    """What differs from main's tip, or, on main, what the last commit and the working tree changed."""
+    """The files that differ from main's tip, or, on main, those changed by the last commit and in
+    the working tree.
+    """
 
     def git(*arguments):
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -50,7 +50,7 @@ def analyze(*arguments, source=None):
 @needs("clang++")
 @pytest.mark.parametrize("path", files_with_mutexes(), ids=str)
 def test_what_a_mutex_guards_is_touched_under_it_alone(path):
-    # The headers of the GPU in software stand for the toolkit's, which may not be there.
+    # The headers of the GPU in software replace the toolkit's, which may be missing.
     done = analyze("-I", "tests/emulated_gpu/include", '-DPITSTOP_VERSION="any"', str(path))
     assert done.returncode == 0, done.stderr
 
@@ -90,7 +90,9 @@ def test_every_mutex_of_the_product_is_one_that_the_analysis_knows():
 
 
 def files_for_clang_tidy():
-    """All at night; else those that changed: of many a few, as one takes ten seconds, and one skip that counts the others."""
+    """All at night; otherwise changed files: of many only a few, as one takes ten seconds, and one
+    skip that counts the others.
+    """
     sources = [path for path in files(".cpp") if path.parts[0] in PRODUCT]
     if os.environ.get("PITSTOP_CLANG_TIDY_ALL"):
         return sources
@@ -106,7 +108,9 @@ def files_for_clang_tidy():
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """A folder with how each source is compiled alone, so that one that leans on its group's includes is found."""
+    """A folder with compile commands for each source alone, so that one that relies on its group's
+    includes is found.
+    """
     place = tmp_path_factory.mktemp("alone")
     configure = ["cmake", "-S", ROOT, "-B", place, "-G", "Ninja", "-DPITSTOP_UNITY_BUILD=OFF"]
     configure += ["-DPITSTOP_WERROR=ON", "-DPITSTOP_FAULT_POINTS=ON"]
@@ -125,7 +129,7 @@ def test_clang_tidy_has_nothing_to_say(path, alone):
 
 
 def run_clang_tidy(path, build):
-    # GCC's own warnings are no mistakes of the command line.
+    # GCC's own warnings are no errors on the command line.
     command = ["clang-tidy", "-p", build, "--quiet", "--extra-arg=-Wno-unknown-warning-option", path]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 

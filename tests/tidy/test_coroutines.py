@@ -1,4 +1,6 @@
-"""No co_await stands in a form that GCC 12 compiles wrongly (coroutines.py); a program of each form shows it."""
+"""No co_await is in a form that GCC 12 compiles wrongly (coroutines.py); a program for each form
+shows the fault.
+"""
 
 import re
 import shutil
@@ -238,5 +240,5 @@ def test_gcc_12_compiles_each_form_wrongly_and_what_is_written_out_rightly(form,
             done = subprocess.run([program, case], capture_output=True, text=True, check=False)
             if written_out:
                 assert done.returncode == 0, (case, done)
-            elif major == 12:  # a later compiler may have it right
+            elif major == 12:  # a later compiler may be right
                 assert done.returncode != 0, f"{case}: no fault any more ({done.stdout}); may it be used again?"

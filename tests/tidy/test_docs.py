@@ -32,7 +32,7 @@ def launcher_module(name):
 # ---- README.md ----
 
 def is_defined(function, source):
-    """Whether it stands there behind a type: a call does not."""
+    """Whether the name follows a type there: a call does not."""
     return re.search(rf"^ *(?!return|co_return)[\w:<>]+[\w:<>&* ]* (?:\w+::)*{re.escape(function)}\(", source, re.MULTILINE)
 
 
@@ -162,7 +162,7 @@ def test_the_pages_list_each_flag_of_serve():
 
 
 def test_every_message_is_in_the_list_of_all_messages():
-    """The page has those of the list, and no others: the test below."""
+    """The page lists exactly these: the test below."""
     listed = set(re.findall(r"^### `(\w+)`$", read("docs/protocol.md"), re.MULTILINE))
     declared = set()
     for path in files(".h"):
@@ -203,7 +203,7 @@ def test_the_page_of_http_lists_each_sampling_parameter():
 
 @pytest.mark.parametrize("script", ["golden.py", "every_golden.py"])
 def test_the_golden_bytes_are_what_their_script_writes(script):
-    """every_golden.py reads them off the page."""
+    """every_golden.py reads them from the page."""
     pytest.importorskip("msgpack")
     subprocess.run([sys.executable, ROOT / "tests/messages" / script, "--check"], check=True)
 
@@ -211,7 +211,7 @@ def test_the_golden_bytes_are_what_their_script_writes(script):
 def test_the_bytes_in_protocol_md_are_what_its_example_sends():
     msgpack = pytest.importorskip("msgpack")
     block = read("docs/protocol.md").split("byte for byte:")[1].split("```")[1]
-    # Hex pairs stand in the left column, before two spaces and the explanation.
+    # Hex pairs are in the left column, before two spaces and the explanation.
     frames = {"frame 0": b"", "frame 1": b""}
     current = None
     for line in block.strip().splitlines():

@@ -1,4 +1,4 @@
-"""Includes point one way (docs/style.md, section 1), and everything they need is listed."""
+"""Includes point one way (docs/style.md, section 1), and all dependencies are listed."""
 
 import re
 
@@ -18,8 +18,8 @@ LAYERS = [
     {"bench"},
     {"tests"},
 ]
-# The rooms of a big folder have layers of their own. What lies beside them (main.cpp) may include every
-# room, and no room includes it.
+# The rooms of a big folder have layers of their own. Files beside them (main.cpp) may include every
+# room, and no room includes them.
 ROOMS = {
     "http_proc": [
         {"format"},
@@ -36,7 +36,7 @@ ROOMS = {
         {"update"},
     ],
 }
-# Says where test data is; a benchmark takes its texts and tokenizers from there, too.
+# Has the place of test data; a benchmark takes its texts and tokenizers from there, too.
 FOR_EVERYBODY = {"tests/text/tokenizer_dirs.h"}
 LAYER_OF = {folder: layer for layer, folders in enumerate(LAYERS) for folder in folders}
 
@@ -73,7 +73,7 @@ PYTHON_PACKAGES = {
 CLIENTS = {"anthropic", "openai", "sglang_router", "tokenizers", "ray"}
 # What bench/peer/environment.py installs.
 PEERS = {"gguf", "llama_cpp", "vllm"}
-# Imported where a test is skipped without: launch/dependencies_optional.txt.
+# Imported where tests skip without them: launch/dependencies_optional.txt.
 EXAMPLES_PACKAGES = {"peft", "transformers"}  # examples begin with the command that installs them
 OPTIONAL_PACKAGES = {"torch": "python3-torch", "tqdm": "python3-tqdm", "matplotlib": "python3-matplotlib"}
 
@@ -172,11 +172,11 @@ def test_python_imports_come_from_the_standard_library_or_the_listed_packages():
     own = {path.stem for path in files(".py")} | {path.parent.name for path in files(".py")}
     for path in files(".py"):
         if path.parts[:2] == ("tests", "golden") or path.name.startswith("make_"):
-            continue  # makes data that is checked in; says itself with which versions of what
+            continue  # makes data that is checked in; names the versions of its packages itself
         if path.parts[:2] == ("tests", "trainers") or "integrations" in path.parts:
             continue  # of other people's packages, which have environments of their own
         if path.name == "peers_torch.py":
-            continue  # run by the python3 of a machine that has what it measures
+            continue  # runs in the python3 of a machine that has the measured packages
         for name in re.findall(r"^\s*(?:import|from)\s+(\w+)", read(path), re.MULTILINE):
             if name in sys.stdlib_module_names or name in own:
                 continue
@@ -205,8 +205,8 @@ def test_a_listed_package_has_its_reason_beside_it(package):
     assert re.search(r"#\s*\w", line), line
 
 
-# The namespace of a folder: its name without _proc. base is what every folder speaks and client is what a
-# front end includes; their names stand in pitstop itself.
+# The namespace of a folder: its name without _proc. base, which every folder uses, and client,
+# which front ends include, are in pitstop itself.
 IN_PITSTOP_ITSELF = {"base", "client"}
 FORWARD_DECLARATIONS = re.compile(r"^namespace pitstop(?:::\w+)? \{\n+(?:(?:struct|class|enum class) [^;{}]*;[^\n]*\n+)+\}", re.M)
 

@@ -10,7 +10,7 @@ FUNCTION_LINES_MAX = 69
 
 
 def programs():
-    """Every file of code: C++ and CUDA, Python, and the programs that their first line calls Python's."""
+    """Every file of code: C++ and CUDA, Python, and programs whose first line names Python."""
     named = [path for path in files(*CODE, ".py", ".cmake", ".sh") if path.suffix != ".inc"]  # a program's tables
     scripts = [path for path in files() if not path.suffix and path.parts[0] in ("launch", "bench", "tests")]
     return sorted({*named, *(path for path in scripts if first_line(path).startswith("#!"))})

@@ -1,4 +1,6 @@
-"""What a comment names exists: a file of the project, a member of a class or namespace, a function that is called."""
+"""Names in comments exist: a file of the project, a member of a class or namespace, a called
+function.
+"""
 
 import io
 import re
@@ -15,7 +17,7 @@ SCOPED = re.compile(r"\b[A-Za-z_]\w*(?:::[A-Za-z_]\w*)+\b")
 CALL = re.compile(r"\b([A-Za-z_]\w*)\(\)")
 WORD = re.compile(r"[A-Za-z_]\w*")
 
-# Files of other projects that comments give as their source, and stand-ins for a name.
+# Files of other projects that comments name as their source, and placeholders.
 OTHERS_FILES = {
     "ATen/MapAllocator.cpp", "FILE.cpp", "Lib/pickletools.py", "ProcessGroupNCCL.cpp",
     "c10/cuda/CUDACachingAllocator.cpp", "chat_template_utils.py", "checkpoint_engine/worker.py", "compiler.py",
@@ -79,7 +81,7 @@ class Project:
         return named in self.paths or any(path.endswith("/" + named) for path in self.paths)
 
     def missing(self, comment):
-        """What a comment names and nothing is."""
+        """Names in a comment that do not exist."""
         found = [each.removeprefix("./").lstrip("/") for each in FILE.findall(comment)]
         yield from (each for each in found if each not in OTHERS_FILES and not self.has_file(each))
         for scoped in set(SCOPED.findall(comment)) - OTHERS_MEMBERS:

@@ -1,4 +1,4 @@
-"""The bugs that are planted at night fit the sources still, and a table has a row for each."""
+"""The bugs planted at night still fit the sources, and a table has a row for each."""
 
 import subprocess
 import sys

@@ -1,10 +1,10 @@
-"""What no file of the project may say."""
+"""Texts that no file of the project may have."""
 
 import re
 
 from project import files, read
 
-# Written in pieces, so that this file does not say it either.
+# Written in pieces, so that this file does not have them either.
 FORBIDDEN = {
     "a path of somebody's machine": re.compile("(?<![\\w.])/(wo" + "rk|ho" + "me|ro" + "ot)/[a-z]"),
     "where the work is planned": re.compile(r"\bis" + r"sue #?\d", re.IGNORECASE),

@@ -1,6 +1,6 @@
 // Braces that make an aggregate in an expression with co_await: GCC 12 destroys the aggregate's
-// members twice. With -DWRITTEN_OUT the aggregate is a variable, which is right. `braces CASE` ends
-// with 0 if as many members were destroyed as were made.
+// members twice. With -DWRITTEN_OUT the aggregate is a variable, which is right. `braces CASE`
+// exits with 0 if as many members were destroyed as were made.
 #include "http_proc/server/task.h"
 
 #include <cstdio>

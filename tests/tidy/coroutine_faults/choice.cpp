@@ -1,6 +1,6 @@
-// co_await inside ?:, && or || is evaluated by GCC 12 where it must not be. With -DWRITTEN_OUT it
-// has a statement of its own, which is right. `choice CASE` ends with 0 if what may not run did
-// not.
+// co_await inside ?:, && or ||: GCC 12 evaluates it where it must not. With -DWRITTEN_OUT it has a
+// statement of its own, which is right. `choice CASE` exits with 0 if the call that must not run
+// did not.
 #include "http_proc/server/task.h"
 
 #include <cstdio>

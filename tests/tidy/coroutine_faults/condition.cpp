@@ -1,7 +1,7 @@
-// co_await in a condition, in a function that declares no variable: GCC 12 gives what it awaits no
-// place in the coroutine's frame, and nothing runs, or the process dies. With -DWRITTEN_OUT what
-// was awaited is a variable, which is right. `condition CASE` ends with 0 if the statement behind
-// the condition ran.
+// co_await in a condition, in a function that declares no variable: GCC 12 gives the awaited object
+// no place in the coroutine's frame, and nothing runs, or the process dies. With -DWRITTEN_OUT the
+// object is a variable, which is right. `condition CASE` exits with 0 if the statement behind the
+// condition ran.
 #include "http_proc/server/task.h"
 
 #include <cstdio>
