@@ -51,7 +51,7 @@ double ms_since(TimePoint begin) {
     return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-// A part of what is free: a GPU in software is small.
+// Divides the free memory: a GPU in software is small.
 std::int64_t bytes_of(std::int64_t wanted) {
     const std::int64_t free = kernels::device_memory_info().free_bytes;
     return std::max(kMiB, std::min(wanted, free / 4) / kMiB * kMiB);
@@ -206,7 +206,7 @@ int open_handles(int fd) {
     return pass(fd, "x") ? 0 : 1;
 }
 
-// The processes part before either has touched CUDA.
+// Forks before either process has touched CUDA.
 Result<> ask_ipc() {
     int pair[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0)

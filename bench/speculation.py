@@ -119,7 +119,7 @@ def run_followed(client, requests, _):
 
 
 def tail_ratio(base, arrivals):
-    """How much faster the tokens come that the base needs its last quarter of the time for."""
+    """The speedup of the tokens for which the base needs the last quarter of its time."""
     num = sum(at > 0.75 * base[-1] for at in base)
     return 0.25 * base[-1] / (arrivals[-1] - arrivals[-num - 1])
 

@@ -48,8 +48,10 @@ def config_of(dense):
 
 
 def begin_as(model, teacher):
-    """Copies what both have. Norms are kept less 1. Gates of attention begin half open. A delta net's keys and values are
-    those of attention, its queries those of each group's first head; its convolution passes them on."""
+    """Copies what both models have. Norms are stored less 1. Gates of attention begin half open. A
+    delta net's keys and values are those of attention, its queries those of each group's first
+    head; its convolution begins as the identity.
+    """
     dense, config = teacher.state_dict(), model.config
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -74,7 +76,9 @@ def begin_as(model, teacher):
 
 
 def losses(model, teacher, ids):
-    """Nats per token: KL(teacher, model), the teacher's loss, the model's. And how far apart the layers' outputs are."""
+    """Nats per token: KL(teacher, model), the teacher's loss, the model's; and the distance between
+    the layers' outputs.
+    """
     with torch.no_grad():
         right = teacher(ids[:, :-1], use_cache=False, output_hidden_states=True)
     ours = model(ids[:, :-1], use_cache=False, output_hidden_states=True)

@@ -34,9 +34,9 @@ PROTOCOL = 1
 # Little time passes between two calls of a push: an abandoned session blocks others for this long.
 IDLE_MAX_S = 10.0
 ALIGN = 64
-BUCKETS_MAX = 4  # under way: filled, not yet read by every worker
-READ_BYTES = 32 << 20  # that workers are asked to read at once, of what is in shared memory already
-MESSAGE_MAX = 1024  # of what workers are told, in characters
+BUCKETS_MAX = 4  # buckets in progress: filled, and not yet read by every worker
+READ_BYTES = 32 << 20  # buckets in shared memory already, that workers may be asked to read at once
+MESSAGE_MAX = 1024  # characters of a message to workers
 MIX_STEP = numpy.uint64(0x9E3779B97F4A7C15)
 F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 2, 4
 
@@ -76,7 +76,8 @@ def tensor_digest(array: Weight) -> str:
     return f"{lane0:016x}{lane1:016x}"
 
 
-# Names in models with vision: the text's in front of its layers, and those of parts that no model here has.
+# The prefixes that models with vision put before the text's names, and the names of parts that no
+# model here has.
 TEXT, OTHER_PARTS = "model.language_model.", ("model.visual.", "mtp.")
 FUSED = (".experts.gate_up_proj", ".experts.down_proj")
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -185,7 +186,7 @@ class _Lying:
             yield [_entry(name, array, self._file.offsets[name]) for name, array, _ in bucket]
 
     def close(self) -> None:
-        pass  # it is its owner's
+        pass  # the owner's memory
 
 
 def _entry(name: str, array: numpy.ndarray, offset: int) -> dict[str, Any]:
@@ -327,9 +328,9 @@ class WeightPusher:
             lenders = _send_lent(conversation, devices, lent, report)
             conversation.ask("push_end")
             conversation.answers()
-            del lenders  # workers have closed what these lent
+            del lenders  # workers have closed the lent memory
         except BaseException as error:
-            if not failures:  # it failed here alone: workers wait for what does not come
+            if not failures:  # the failure is only here: workers would wait for further messages
                 conversation.give_up(error)
             if isinstance(error, PitstopError) and error.code == "aborted":
                 call.join(self._stall)  # a worker's stage was dropped: the tree's answer says why
@@ -418,7 +419,7 @@ class _Conversation:
         for device, socket in self._sockets.items():
             own = by_device[device] if by_device is not None else {}
             frames = [b"", kind.encode(), msgpack.packb({**body, **own})]
-            while not socket.poll(20, zmq.POLLOUT):  # its worker is still to come
+            while not socket.poll(20, zmq.POLLOUT):  # its worker has not connected yet
                 self._check(deadline, "a worker did not connect in time")
             socket.send_multipart(frames)
 
@@ -436,7 +437,7 @@ class _Conversation:
         return bodies
 
     def give_up(self, error: BaseException) -> None:
-        """Tells every worker why no more comes; a worker that does not read finds out by itself."""
+        """Tells every worker why no more follows; a worker that does not read finds out by itself."""
         code = getattr(error, "code", "aborted")
         body = {"code": code, "message": f"the pusher failed: {type(error).__name__}: {error}"[:MESSAGE_MAX]}
         frames = [b"", b"push_end", msgpack.packb(body)]
@@ -445,7 +446,7 @@ class _Conversation:
                 socket.send_multipart(frames)
 
     def _check(self, deadline: float, what: str) -> None:
-        if self._failures:  # the tree has ended it
+        if self._failures:  # the tree has ended the push
             raise self._failures[0]
         if time.monotonic() > deadline:
             raise PitstopError("deadline_exceeded", what)
