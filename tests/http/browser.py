@@ -9,7 +9,7 @@ import subprocess
 import time
 
 CHROMIUM = shutil.which("chromium")
-DEADLINE_S = 60
+DEADLINE_S = 120
 
 
 class Browser:

@@ -1,20 +1,18 @@
 """What the tests of control routes share. `http` is a fixture: import it by name."""
 
-import contextlib
 import json
 import struct
 
 import numpy
 import pytest
 
-from http_calls import ROOT, Http
-
-from process_tree import wait_until
+import amid
+from http_calls import ROOT, Http, finished
 
 STORIES = str(ROOT / "launch/models/stories")
 BARD = str(ROOT / "launch/models/bard")
-LONG = 960  # tokens, of the model's context of 1024: requests that must still run when a test looks at them
-LONG_OF_MANY = 600  # for trees with slower steps
+LONG = 500  # of the model's context of 1024
+LONG_OF_MANY = 150
 
 
 @pytest.fixture
@@ -35,45 +33,26 @@ def replicas(admin):
     return admin.call("status")["replicas"]
 
 
-@contextlib.contextmanager
-def together(http, admin, num):
-    """Starts this many requests; none ends before the last one has started."""
-    held = sum(replica["num_waiting"] + replica["num_running"] for replica in replicas(admin))
-    http.ok("POST", "/pause_generation", {"mode": "in_place"})
-    yield
-
-    def are_there():
-        status = replicas(admin)
-        return sum(r["num_waiting"] + r["num_running"] for r in status) == held + num
-
-    wait_until(are_there, f"{num} requests to be there")
-    http.ok("POST", "/continue_generation")
+def one(http, **options):
+    """begin() of one request, for what follows."""
+    return lambda: [http.start(**options)]
 
 
-def start_all(http, admin, num, prompt="Story {}: once", **sampling):
-    """Runs this many requests in the background, together."""
-    with together(http, admin, num):
-        return [http.start(prompt=prompt.format(i), **sampling) for i in range(num)]
+def many(http, num, prompt="Story {}: once", **sampling):
+    return lambda: [http.start(prompt=prompt.format(i), **sampling) for i in range(num)]
+
+
+def paused_amid(admin, begin, num_running=1, pause=None):
+    """amid.paused_amid for requests in the background."""
+    return amid.paused_amid(admin, begin, finished, num_running, pause)
+
+
+def running_amid(admin, begin, num_running=1):
+    return amid.running_amid(admin, begin, finished, num_running)
 
 
 def kind(answer):
     return answer["meta_info"]["finish_reason"]["type"]
-
-
-def wait_running(admin, num, waiting=0):
-    """Waits until this many requests decode, and at least this many wait."""
-
-    def is_there():
-        status = replicas(admin)
-        tokens = sum(replica["output_tokens_total"] for replica in status)
-        is_there.begin = getattr(is_there, "begin", tokens)
-        return (
-            sum(replica["num_running"] for replica in status) >= num
-            and sum(replica["num_waiting"] for replica in status) >= waiting
-            and tokens >= is_there.begin + 4 * num
-        )
-
-    wait_until(is_there, f"{num} requests to decode and {waiting} to wait")
 
 
 def read_tensor(directory, name):

@@ -3,9 +3,7 @@ aborts through the admin door, and neither door may overtake the other. A reques
 has read before an abort never runs on.
 """
 
-import contextlib
 import json
-import signal
 
 import pytest
 
@@ -39,17 +37,6 @@ class Line:
         body = answer.read()
         assert answer.status == 200, (answer.status, body)
         return json.loads(body) if body else None
-
-
-@contextlib.contextmanager
-def frozen(tree, name):
-    """Delays everything sent to that process; it then arrives all at once."""
-    tree.kill(name, signal.SIGSTOP)
-    try:
-        tree.wait_stopped(name)
-        yield
-    finally:
-        tree.kill(name, signal.SIGCONT)
 
 
 def body_of(rid, **more):
@@ -111,7 +98,7 @@ FIELDS = ({}, {"return_prompt_token_ids": True}, {"return_logprob": True, "logpr
 @pytest.mark.parametrize("process", (DOORS, "scheduler_proc[0]"))
 def test_no_process_on_the_way_lets_an_abort_overtake(tree, http, process, path, body, fields):
     request, control = Line(http), Line(http)
-    with frozen(tree, process):
+    with tree.frozen(process):
         prompt = {"text": "Once", "input_ids": None} if fields else {}
         request.send("/generate", body_of("held", **fields, **prompt))
         was_read(http)
@@ -128,7 +115,7 @@ def test_an_abort_reaches_what_the_tree_has_read_of_another_front_end(tree, http
     other = front_end().http
     request, aborts = Line(other), Line(http)
     for body in ({"rid": "held"}, {"abort_all": True}):
-        with frozen(tree, "scheduler_proc[0]"):
+        with tree.frozen("scheduler_proc[0]"):
             request.send("/generate", body_of("held"))
             was_read(other)
             # The same door answers it, after the request.
@@ -152,7 +139,7 @@ ALL_OF_IT = {"max_tokens": LONG, "ignore_eos": True}
 )
 def test_an_answer_is_aborted_by_its_name_from_the_moment_it_was_read(tree, http, path, fields):
     request, aborts = Line(http), Line(http)
-    with frozen(tree, DOORS):
+    with tree.frozen(DOORS):
         request.send(path, {"request_id": "named", **fields})
         was_read(http)
         aborts.send("/abort_requests", {"request_ids": ["named"]})
@@ -164,7 +151,7 @@ def test_an_answer_is_aborted_by_its_name_from_the_moment_it_was_read(tree, http
 def test_an_abort_does_not_wait_for_a_request_that_was_refused(tree, http):
     """Its preparation ended without a request."""
     request, aborts = http.connect(), Line(http)
-    with frozen(tree, DOORS):
+    with tree.frozen(DOORS):
         body = body_of("wrong", text="Once", input_ids=None, return_logprob=True, logprob_start_len=99)
         request.request("POST", "/generate", json.dumps(body))
         was_read(http)
@@ -176,7 +163,7 @@ def test_an_abort_does_not_wait_for_a_request_that_was_refused(tree, http):
 
 def test_an_abort_does_not_wait_for_a_client_that_left(tree, http, wait_for_open):
     request, aborts = http.connect(), Line(http)
-    with frozen(tree, DOORS):
+    with tree.frozen(DOORS):
         request.request("POST", "/generate", json.dumps(body_of("left", return_prompt_token_ids=True)))
         was_read(http)
         aborts.send("/abort_request", {"rid": "left"})

@@ -4,16 +4,18 @@ which is exact for these adapters (lora_files.py).
 """
 
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
 
 import torch_sender
+from amid import paused_amid, running_amid
+from http_calls import finished
 from http_client import Http
 from lora_files import config_of, exact_adapter, write_adapter, write_merged
 from places import short_directory
-from process_tree import ROOT, live_tree, wait_until
+from process_tree import ROOT, live_tree
 from trainers import serialized
 
 sys.path.insert(0, str(ROOT / "client/python"))
@@ -150,26 +152,17 @@ def test_prefixes_are_of_one_version_of_one_adapter(http, files, references):
 def test_a_request_ends_with_the_version_that_it_began_with(http, files, served):
     first = load(http, "one", files["one"][0])
     expected = tokens_of(http, "one", max_new_tokens=400)
-    found = {}
-
-    def generate():
-        found["answer"] = http.generate(
-            text=PROMPT, lora_path="one", max_new_tokens=400, return_logprob=True, **GREEDY
-        )
-
     http.post("/flush_cache")
-    thread = threading.Thread(target=generate)
-    thread.start()
-    with pitstop.Client(served.run_dir) as client:
-        wait_until(lambda: sum(r["num_running"] for r in client.status()["replicas"]) == 1, "it runs")
+    asked = {"text": PROMPT, "lora_path": "one", "max_new_tokens": 400, "return_logprob": True, **GREEDY}
+    with pitstop.Client(served.run_dir) as client, served.door("admin") as admin, ThreadPoolExecutor(1) as thread:
+        (request,) = paused_amid(admin, lambda: [thread.submit(http.generate, **asked)], finished)
         second = load(http, "one", files["two"][0])
-        assert thread.is_alive(), "it was too short"
         loaded = [adapter for replica in client.status()["replicas"] for adapter in replica["adapters"]]
         assert {adapter["adapter"]["digest"] for adapter in loaded} == {second["adapter_digest"]}
         assert sum(adapter.get("num_older", 0) for adapter in loaded) == 1
-        thread.join()
+        client.continue_generation()
+        answer = request.result()
         assert all(adapter.get("num_older", 0) == 0 for r in client.status()["replicas"] for adapter in r["adapters"])
-    answer = found["answer"]
     assert answer["output_ids"] == expected[0]
     assert [entry[0] for entry in answer["meta_info"]["output_token_logprobs"]] == expected[1]
     said = answer["meta_info"]["adapter"]
@@ -179,21 +172,23 @@ def test_a_request_ends_with_the_version_that_it_began_with(http, files, served)
     assert second["adapter_version"] > first["adapter_version"]
 
 
-def test_after_an_unload_no_new_request_gets_it_and_open_ones_end(http, files):
+def test_after_an_unload_no_new_request_gets_it_and_open_ones_end(http, files, served):
     load(http, "one", files["one"][0])
     expected = tokens_of(http, "one", max_new_tokens=400)
     http.post("/flush_cache")
-    found = {}
-    thread = threading.Thread(target=lambda: found.update(tokens=tokens_of(http, "one", max_new_tokens=400)))
-    thread.start()
-    wait_until(lambda: http.get("/get_load").json[0]["num_reqs"] > 0 or not thread.is_alive(), "it runs")
+    with served.door("admin") as admin, ThreadPoolExecutor(1) as thread:
+        begin = lambda: [thread.submit(tokens_of, http, "one", max_new_tokens=400)]  # noqa: E731
+        (request,) = running_amid(admin, begin, finished)
+        open_ones_end(http)
+        assert request.result() == expected
+
+
+def open_ones_end(http):
     unloaded = http.post("/unload_lora_adapter", {"lora_name": "one"})
     assert unloaded.status == 200 and unloaded.json["loaded_adapters"] == {}
     refused = http.post("/generate", {"text": "x", "lora_path": "one"})
     assert refused.status == 400 and "no adapter 'one' is loaded" in refused.message
     assert http.post("/unload_lora_adapter", {"lora_name": "one"}).status == 400
-    thread.join()
-    assert found["tokens"] == expected
 
 
 def test_what_is_refused_is_named_and_changes_nothing(http, files, tmp_path):

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from http_client import Http
 from process_tree import ProcessTree, wait_until
+from wire import DEADLINE_S
 
 MANY = 120
 NUM_NEW = 100
@@ -56,10 +57,10 @@ def finished_before(tree, headers):
         answer = waits.submit(other.generate, text="A dog", max_new_tokens=4, temperature=0)
         wait_until(lambda: num_waiting() == MANY + 1, "the other client's to wait")
         assert admin.call("continue_generation")["ok"]
-        assert len(answer.result(60)["output_ids"]) == 4
+        assert len(answer.result(DEADLINE_S)["output_ids"]) == 4
         passed = greedy.finished
         (replica,) = admin.call("status")["replicas"]
-    greedy.join(60)
+    greedy.join(3 * DEADLINE_S)
     assert greedy.finished == MANY
     return passed, replica["output_tokens_total"]
 

@@ -18,7 +18,7 @@ def test_no_stream_is_lost_and_none_is_given_anothers(tmp_path):
     done = subprocess.run(
         [program("http_hold"), f"--streams={STREAMS}", "--seconds=4", "--pause-every-s=0.5",
          "--output-len=32", f"--json={report}", "--", "--max-running-requests=128"],
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=400,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(report.read_text())

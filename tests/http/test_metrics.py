@@ -124,7 +124,7 @@ def test_the_schedulers_times_are_those_of_its_queue_and_its_passes(http, admin)
         waited_s = time.monotonic() - since
     finally:
         admin.call("continue_generation")
-    thread.join(60)
+    thread.join()
     after = samples(http)
 
     def grown(name, *labels):

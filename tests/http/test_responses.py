@@ -298,7 +298,7 @@ def test_an_abort_is_told(http, paused, wait_for_open):
         thread.start()
         wait_for_open(1)
         assert http.post("/abort_requests", {"request_ids": ["mine"]}).json["aborted"] == 1
-        thread.join(60)
+        thread.join()
     answer = got[0].json
     assert answer["id"] == "resp_mine" and answer["status"] == "incomplete"
     assert answer["incomplete_details"] == {"reason": "abort"}

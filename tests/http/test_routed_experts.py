@@ -6,15 +6,17 @@ import base64
 import json
 import shutil
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
 
+from amid import paused_amid
 from expert_model import NUM_EXPERTS, PER_TOKEN, upcycled, write_experts
+from http_calls import finished
 from http_client import Http
 from places import short_directory
-from process_tree import ROOT, live_tree, wait_until
+from process_tree import ROOT, live_tree
 
 sys.path.insert(0, str(ROOT / "client/python"))
 
@@ -144,59 +146,54 @@ def test_a_stream_has_them_in_its_last_event(http):
     assert (rows_of(events[-1]) == routed(http, max_new_tokens=8)[1]).all()
 
 
-def paused_amid(http, client, mode, **options):
-    """A request that runs when a pause begins: its thread and the list that gets (answer, rows)."""
-    got = []
+@pytest.fixture
+def amid(http, served):
+    """amid(mode, **options): (answer, rows) to be, of a request that a pause of this mode has met."""
+    with served[0].door("admin") as admin, ThreadPoolExecutor(1) as thread:
 
-    def ask():
-        got.append(routed(http, max_new_tokens=900, return_prompt_token_ids=True, **options))
+        def meet(mode, **options):
+            def begin():
+                return [thread.submit(routed, http, max_new_tokens=900, return_prompt_token_ids=True, **options)]
 
-    while True:
-        done = client.status()["replicas"][0]["output_tokens_total"]
-        thread = threading.Thread(target=ask)
-        thread.start()
-        wait_until(lambda: client.status()["replicas"][0]["output_tokens_total"] > done, "it to run")
-        client.pause(mode)
-        if client.status()["open_requests"] == 1:
-            return thread, got
-        client.continue_generation()  # the request ended before the pause
-        thread.join(120)
-        got.clear()
+            pause = lambda: admin.call("pause_generation", mode=mode)  # noqa: E731
+            (request,) = paused_amid(admin, begin, finished, pause=pause)
+            return request
+
+        yield meet
+        admin.call("continue_generation")
 
 
-def test_P4_a_retracted_request_has_every_row(http, client):
-    thread, got = paused_amid(http, client, "retract")
+def test_P4_a_retracted_request_has_every_row(http, client, amid):
+    request = amid("retract")
     client.continue_generation()
-    thread.join(120)
-    answer, rows = got[0]
+    answer, rows = request.result()
     assert answer["meta_info"]["num_retractions"] >= 1
     assert (rows == recomputed(http, answer)).all()
 
 
-def test_P4_an_aborted_request_has_the_rows_of_its_tokens(http, client):
-    thread, got = paused_amid(http, client, "in_place", rid="ended")
+def test_P4_an_aborted_request_has_the_rows_of_its_tokens(http, client, amid):
+    request = amid("in_place", rid="ended")
     http.post("/abort_request", {"rid": "ended"})
     client.continue_generation()
-    thread.join(120)
-    answer, rows = got[0]
+    answer, rows = request.result()
     assert answer["meta_info"]["finish_reason"]["type"] == "abort"
     assert answer["output_ids"]
     assert (rows == recomputed(http, answer)).all()
 
 
 @pytest.mark.parametrize("policy", ["keep", "recompute"])
-def test_P3_rows_name_the_version_that_chose_them(http, client, served, policy):
+def test_P3_rows_name_the_version_that_chose_them(client, served, amid, policy):
     before = client.status()["replicas"][0]["epoch"]
-    thread, got = paused_amid(http, client, "in_place")
+    request = amid("in_place")
     client.update_weights(str(served[1][1]), kv_policy=policy)
     client.continue_generation()
-    thread.join(120)
-    meta = got[0][0]["meta_info"]
+    answer, rows = request.result()
+    meta = answer["meta_info"]
     spans = meta["weight_version_spans"]
     first_row = meta["prompt_tokens"] - 1  # the pass that predicts the first output
     of_outputs = {row: span["epoch"] for span in spans for row in range(first_row + span["start"], first_row + span["end"])}
     named = {row: span["epoch"] for span in meta["routed_experts_spans"] for row in range(span["start"], span["end"])}
-    assert sorted(named) == list(range(len(got[0][1])))
+    assert sorted(named) == list(range(len(rows)))
     assert all(named[row] == epoch for row, epoch in of_outputs.items())
     assert of_outputs[first_row] == before < of_outputs[max(of_outputs)]
     client.rollback_weights()

@@ -77,7 +77,7 @@ class Router:
 def router(request, trees):
     started = Router(request.param, trees)
     try:
-        wait_until(started.is_ready, "the router", timeout_s=60)
+        wait_until(started.is_ready, "the router")
         yield started.http
     finally:
         started.stop()

@@ -10,8 +10,8 @@ from process_tree import LAUNCHER, wait_until
 ORIGIN = "http://ours.example"
 TREE_FLAGS = (
     "--http-body-bytes-max", "1000", "--http-header-bytes-max", "4096", "--http-held-bytes-max",
-    "20000", "--http-connections-max", "3", "--http-idle-timeout", "1.5", "--http-header-timeout",
-    "0.5", "--http-body-timeout", "0.5", "--http-write-timeout", "5", "--cors-origin", ORIGIN,
+    "20000", "--http-connections-max", "3", "--http-idle-timeout", "3", "--http-header-timeout",
+    "2", "--http-body-timeout", "2", "--http-write-timeout", "5", "--cors-origin", ORIGIN,
     "--incremental-streaming-output",
 )  # fmt: skip
 SET_BY_THE_LAUNCHER = {"run-dir", "routes", "ready-fd", "supervisor-fd", "parent-pid", "bundled-models"}
@@ -64,7 +64,7 @@ def test_limits_on_time(http):
         begin = time.monotonic()
         with http.raw() as raw:
             assert raw.send(sent).read_all()[: len(said) or None] == said
-        assert time.monotonic() - begin < 8
+        assert time.monotonic() - begin < 60  # the defaults are longer
 
 
 def test_the_origin_that_may_call(http):

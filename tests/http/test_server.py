@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 
 import pytest
 
@@ -205,7 +204,7 @@ def test_a_body_over_the_limit_is_413_however_it_comes(front_end):
 
 
 def test_a_header_that_does_not_come_ends_the_connection_slow_loris(front_end):
-    server = front_end("--header-timeout-s", 0.3)
+    server = front_end("--header-timeout-s", 2)  # in which an honest client on a busy machine has sent its own
     slow = [server.http.raw().send(PING[:-7]) for _ in range(20)]
     assert server.http.get("/ping").status == 200  # other clients are served meanwhile
     for raw in slow:
@@ -215,11 +214,10 @@ def test_a_header_that_does_not_come_ends_the_connection_slow_loris(front_end):
 
 def test_a_header_that_drips_has_no_longer(front_end):
     server = front_end("--header-timeout-s", 0.5)
-    begin = time.monotonic()
     with server.http.raw() as raw:
         raw.socket.settimeout(0.05)
         answer = b""
-        for _ in range(200):
+        for _ in range(200):  # ten seconds at least
             try:
                 raw.socket.sendall(b"A")
                 answer = raw.socket.recv(100)
@@ -228,19 +226,20 @@ def test_a_header_that_drips_has_no_longer(front_end):
                 continue
             except OSError:
                 break
-    assert time.monotonic() - begin < 5
+        else:
+            raise AssertionError("each byte gave it more time")
     assert answer.startswith(b"HTTP/1.1 408 ") or answer == b""
 
 
 def test_a_body_that_does_not_come_ends_the_connection(front_end):
-    server = front_end("--body-timeout-s", 0.3)
+    server = front_end("--body-timeout-s", 1)
     with server.http.raw() as raw:
         raw.send(GENERATE[:-1])
         assert raw.read_all().startswith(b"HTTP/1.1 408 ")
 
 
 def test_an_idle_connection_is_closed(front_end):
-    server = front_end("--idle-timeout-s", 0.3)
+    server = front_end("--idle-timeout-s", 2)
     with server.http.raw() as raw:
         raw.send(PING)
         assert raw.read_answer()[0] == 200

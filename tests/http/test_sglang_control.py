@@ -17,13 +17,15 @@ from control_tree import (  # noqa: F401
     STORIES,
     http,
     kind,
+    many,
+    one,
+    paused_amid,
     read_tensor,
     replicas,
-    start_all,
-    together,
+    running_amid,
     tensor_names,
-    wait_running,
 )
+from amid import turns
 from http_calls import finished
 
 from process_tree import wait_until
@@ -33,6 +35,15 @@ TREE_FLAGS = ("--tp", 2, "--max-running-requests", 8)
 
 def update(http, path, **fields):
     return http.post("/update_weights_from_disk", {"model_path": path, **fields})
+
+
+def pause(http, mode, **fields):
+    """A call of the route; `pause.said`: its last answer."""
+
+    def call():
+        call.said = http.ok("POST", "/pause_generation", {"mode": mode, **fields}).json()
+
+    return call
 
 
 def spans(answer):
@@ -89,10 +100,9 @@ def test_scenario_11_a_path_that_is_not_there_changes_nothing(http):
 
 @pytest.mark.parametrize("mode, flush", (("in_place", False), ("retract", True)))
 def test_scenarios_2_9_12_14_an_update_under_a_pause_ends_no_request(http, admin, mode, flush):
-    requests = start_all(http, admin, 32, max_new_tokens=LONG_OF_MANY)
-    wait_running(admin, 8, waiting=24)
-    paused = http.ok("POST", "/pause_generation", {"mode": mode}).json()
-    assert paused["status"] == "ok" and paused["message"] == "Generation paused successfully."
+    paused = pause(http, mode)
+    requests = paused_amid(admin, many(http, 32, max_new_tokens=LONG_OF_MANY), 8, paused)
+    assert paused.said["status"] == "ok" and paused.said["message"] == "Generation paused successfully."
     updated = update(http, BARD, flush_cache=flush, weight_version="bard")
     assert updated.status == 200 and updated.json()["success"], updated
     assert updated.json()["message"].endswith("Weight version updated to bard.")
@@ -110,9 +120,7 @@ def test_scenarios_2_9_12_14_an_update_under_a_pause_ends_no_request(http, admin
 
 def test_a_flush_that_could_not_be_is_refused_before_anything_is_updated(http, admin):
     """SGLang flushes after the update, and a failing flush kills the server."""
-    request = http.start(max_new_tokens=LONG)
-    wait_running(admin, 1)
-    http.ok("POST", "/pause_generation", {"mode": "in_place"})
+    (request,) = paused_amid(admin, one(http, max_new_tokens=LONG), pause=pause(http, "in_place"))
     epoch = replicas(admin)[0]["epoch"]
     answer = update(http, BARD, flush_cache=True)
     assert answer.status == 400 and "nothing was updated" in answer.json()["message"]
@@ -122,24 +130,22 @@ def test_a_flush_that_could_not_be_is_refused_before_anything_is_updated(http, a
 
 
 def test_scenario_13_abort_all_requests_ends_running_and_queued_ones(http, admin):
-    requests = start_all(http, admin, 32, max_new_tokens=LONG_OF_MANY)
-    wait_running(admin, 8, waiting=20)
+    requests = paused_amid(admin, many(http, 32, max_new_tokens=LONG_OF_MANY), 8)
     assert update(http, BARD, abort_all_requests=True).json()["success"]
     assert {kind(output) for output in finished(requests)} == {"abort"}
+    http.ok("POST", "/continue_generation")
     assert http.generate(max_new_tokens=3)["meta_info"]["completion_tokens"] == 3
 
 
 def test_a_refused_update_ends_no_request(http, admin):
-    request = http.start(max_new_tokens=LONG)
-    wait_running(admin, 1)
+    (request,) = running_amid(admin, one(http, max_new_tokens=LONG))
     assert update(http, "/not/there", abort_all_requests=True).status == 400
     assert kind(request.result()) == "length"
 
 
 def test_an_update_without_a_pause_waits_for_open_requests_and_ends_none(http, admin):
     before = http.generate(max_new_tokens=LONG)["output_ids"]
-    request = http.start(max_new_tokens=LONG)
-    wait_running(admin, 1)
+    (request,) = running_amid(admin, one(http, max_new_tokens=LONG))
     assert update(http, BARD, weight_version="bard").status == 200
     output = request.result()
     assert output["output_ids"] == before and len(spans(output)) == 1
@@ -168,9 +174,7 @@ def test_scenario_16_after_a_new_label_all_new_requests_carry_it_alone(http):
 
 def test_scenario_17_a_disk_update_under_retract_splits_spans(http, admin):
     update(http, STORIES, weight_version="old")
-    requests = start_all(http, admin, 4, max_new_tokens=LONG)
-    wait_running(admin, 4)
-    http.ok("POST", "/pause_generation", {"mode": "retract"})
+    requests = paused_amid(admin, many(http, 4, max_new_tokens=LONG), 4, pause(http, "retract"))
     update(http, BARD, weight_version="new")
     http.ok("POST", "/continue_generation")
     outputs = finished(requests)
@@ -184,9 +188,7 @@ def test_scenario_17_a_disk_update_under_retract_splits_spans(http, admin):
 def test_scenario_18_a_label_changed_in_place_aborts_nothing(http, admin, fields):
     """Also without the field, where SGLang would abort requests without being asked."""
     http.ok("POST", "/update_weight_version", {"new_version": "a"})
-    request = http.start(max_new_tokens=LONG)
-    wait_running(admin, 1)
-    http.ok("POST", "/pause_generation", {"mode": "in_place"})
+    (request,) = paused_amid(admin, one(http, max_new_tokens=LONG), pause=pause(http, "in_place"))
     http.ok("POST", "/update_weight_version", {"new_version": "b", **fields})
     http.ok("POST", "/continue_generation")
     output = request.result()
@@ -194,8 +196,7 @@ def test_scenario_18_a_label_changed_in_place_aborts_nothing(http, admin, fields
 
 
 def test_update_weight_version_with_abort_all_requests_ends_what_is_open(http, admin):
-    request = http.start(max_new_tokens=LONG)
-    wait_running(admin, 1)
+    (request,) = running_amid(admin, one(http, max_new_tokens=LONG))
     http.ok("POST", "/update_weight_version", {"new_version": "c", "abort_all_requests": True})
     assert kind(request.result()) == "abort"
 
@@ -214,26 +215,25 @@ def test_P3_an_update_without_a_label_keeps_no_other_versions(http):
 
 def test_scenario_19_no_label_or_the_same_again_splits_nothing(http, admin):
     http.ok("POST", "/update_weight_version", {"new_version": "same"})
-    request = http.start(max_new_tokens=LONG)
-    wait_running(admin, 1)
+    (request,) = running_amid(admin, one(http, max_new_tokens=LONG))
     http.ok("POST", "/update_weight_version", {"new_version": "same"})
     assert len(spans(request.result())) == 1
 
 
 def test_scenario_20_two_changes_give_three_ordered_spans(http, admin):
     http.ok("POST", "/update_weight_version", {"new_version": "1"})
-    request = http.start(max_new_tokens=LONG)
-    for label in ("2", "3"):
-        wait_running(admin, 1)
-        http.ok("POST", "/update_weight_version", {"new_version": label})
+    (request,) = running_amid(admin, one(http, max_new_tokens=LONG))
+    http.ok("POST", "/update_weight_version", {"new_version": "2"})
+    tokens = replicas(admin)[0]["output_tokens_total"]
+    turns(admin, lambda: replicas(admin)[0]["output_tokens_total"] > tokens, "a token of the second")
+    http.ok("POST", "/continue_generation")
+    http.ok("POST", "/update_weight_version", {"new_version": "3"})
     labels = spans(request.result())
     assert [label for label, _ in labels] == ["1", "2", "3"] and all(num > 0 for _, num in labels)
 
 
 def test_scenario_21_requests_aborted_while_retracted_report_their_spans(http, admin):
-    requests = start_all(http, admin, 12, max_new_tokens=LONG)
-    wait_running(admin, 8, waiting=4)
-    http.ok("POST", "/pause_generation", {"mode": "retract"})
+    requests = paused_amid(admin, many(http, 12, max_new_tokens=LONG), 8, pause(http, "retract"))
     assert http.post("/abort_request", {"abort_all": True}).status == 200
     for output in finished(requests):
         info = output["meta_info"]
@@ -246,9 +246,7 @@ def test_scenario_21_requests_aborted_while_retracted_report_their_spans(http, a
 
 def test_scenario_25_an_abort_while_paused_in_place_is_answered_at_once(http, admin):
     """SGLang answers only after the continue."""
-    request = http.start(rid="paused-25", max_new_tokens=LONG)
-    wait_running(admin, 1)
-    http.ok("POST", "/pause_generation", {"mode": "in_place"})
+    (request,) = paused_amid(admin, one(http, rid="paused-25", max_new_tokens=LONG), pause=pause(http, "in_place"))
     assert http.post("/abort_request", {"rid": "paused-25"}).status == 200
     output = request.result()
     assert kind(output) == "abort" and output["meta_info"]["completion_tokens"] > 0
@@ -264,8 +262,7 @@ def test_scenarios_26_27_no_stale_prefix_is_shared_after_an_update(http):
 
 
 def test_scenario_27_a_pause_ends_by_itself_after_its_time(http, admin):
-    request = http.start(max_new_tokens=LONG)
-    wait_running(admin, 1)
+    (request,) = running_amid(admin, one(http, max_new_tokens=LONG))
     http.ok("POST", "/pause_generation", {"mode": "in_place", "max_pause_s": 0.3})
     assert kind(request.result()) == "length"
 
@@ -274,9 +271,7 @@ def test_scenario_27_a_pause_ends_by_itself_after_its_time(http, admin):
 
 
 def test_pause_answers_when_generation_stands_still(http, admin):
-    request = http.start(max_new_tokens=LONG)
-    wait_running(admin, 1)
-    http.ok("POST", "/pause_generation", {"mode": "in_place"})
+    (request,) = paused_amid(admin, one(http, max_new_tokens=LONG), pause=pause(http, "in_place"))
     first = replicas(admin)[0]
     assert first["state"] == "paused" and first.get("steps_in_flight", 0) == 0
     assert replicas(admin)[0]["output_tokens_total"] == first["output_tokens_total"]
@@ -289,9 +284,7 @@ def test_pause_answers_when_generation_stands_still(http, admin):
 
 def test_pause_defaults_to_abort_which_no_later_abort_can_hang_on(http, admin):
     """In SGLang an abort pause after an in_place one never ends."""
-    request = http.start(max_new_tokens=LONG)
-    wait_running(admin, 1)
-    http.ok("POST", "/pause_generation", {"mode": "in_place"})
+    (request,) = paused_amid(admin, one(http, max_new_tokens=LONG), pause=pause(http, "in_place"))
     http.ok("POST", "/pause_generation")
     assert kind(request.result()) == "abort"
     queued = http.start(max_new_tokens=3)
@@ -314,8 +307,7 @@ def test_control_calls_take_query_parameters_and_json_alike(http, admin):
 
 
 def test_flush_is_refused_in_place_and_done_under_retract(http, admin):
-    request = http.start(max_new_tokens=LONG)
-    wait_running(admin, 1)
+    (request,) = running_amid(admin, one(http, max_new_tokens=LONG))
     busy = http.get("/flush_cache")
     assert busy.status == 400 and busy.body.startswith(b"Flush cache failed.")
     http.ok("POST", "/pause_generation", {"mode": "in_place"})
@@ -326,7 +318,7 @@ def test_flush_is_refused_in_place_and_done_under_retract(http, admin):
     flushed = http.post("/flush_cache")
     assert flushed.status == 200 and flushed.body.startswith(b"Cache flushed.")
     http.ok("POST", "/continue_generation")
-    assert http.get("/flush_cache?timeout=30").status == 200, "it waits until nothing runs"
+    assert http.get("/flush_cache?timeout=100").status == 200, "it waits until nothing runs"
     assert kind(request.result()) == "length"
 
 
@@ -400,8 +392,7 @@ def test_scenario_33_a_wrong_order_is_a_clean_error_and_the_engine_serves_on(htt
 
 def test_a_release_of_a_busy_engine_is_refused_and_ends_nothing(http, admin):
     """SGLang's scheduler dies of it."""
-    request = http.start(max_new_tokens=LONG)
-    wait_running(admin, 1)
+    (request,) = running_amid(admin, one(http, max_new_tokens=LONG))
     answer = http.post("/release_memory_occupation", {})
     assert answer.status == 400 and answer.json()["success"] is False
     assert kind(request.result()) == "length"
@@ -439,8 +430,7 @@ def test_scenario_38_checksums_are_stable_and_follow_the_weights(http):
 
 
 def test_scenario_40_abort_all_ends_running_and_queued_requests(http, admin):
-    requests = start_all(http, admin, 32, max_new_tokens=LONG_OF_MANY)
-    wait_running(admin, 8, waiting=20)
+    requests = running_amid(admin, many(http, 32, max_new_tokens=LONG_OF_MANY), 8)
     assert http.post("/abort_request", {"abort_all": True}).status == 200
     assert {kind(output) for output in finished(requests)} == {"abort"}
 
@@ -448,27 +438,26 @@ def test_scenario_40_abort_all_ends_running_and_queued_requests(http, admin):
 @pytest.mark.parametrize("body", [None, {}, {"rid": "other"}])
 def test_an_abort_may_stand_in_the_query(http, admin, body):
     """Answered with 200, and no request was aborted."""
-    requests = start_all(http, admin, 2, max_new_tokens=LONG)
-    wait_running(admin, 2)
+    requests = paused_amid(admin, many(http, 2, max_new_tokens=LONG), 2)
     assert http.post("/abort_request?abort_all=true", body).status == 200
     assert {kind(output) for output in finished(requests)} == {"abort"}
 
 
 def test_an_abort_in_the_body_counts_over_the_query(http, admin):
-    with together(http, admin, 2):
-        requests = [http.start(rid=rid, max_new_tokens=LONG) for rid in ("req-1", "req-2")]
-    wait_running(admin, 2)
+    names = ("req-1", "req-2")
+    requests = paused_amid(admin, lambda: [http.start(rid=rid, max_new_tokens=LONG) for rid in names], 2)
     assert http.post("/abort_request?rid=req-2", {"rid": "req-1"}).status == 200
     assert http.post("/abort_request?abort_all=true", {"abort_all": False}).status == 200
+    http.ok("POST", "/continue_generation")
     assert [kind(output) for output in finished(requests)] == ["abort", "length"]
     assert http.post("/abort_request?abort_all=perhaps").status == 400
 
 
 def test_an_abort_takes_an_exact_id_and_no_prefix(http, admin):
-    with together(http, admin, 2):
-        requests = [http.start(rid=rid, max_new_tokens=LONG) for rid in ("req-1", "req-10")]
-    wait_running(admin, 2)
+    names = ("req-1", "req-10")
+    requests = paused_amid(admin, lambda: [http.start(rid=rid, max_new_tokens=LONG) for rid in names], 2)
     assert http.post("/abort_request", {"rid": "req-1"}).status == 200
+    http.ok("POST", "/continue_generation")
     assert [kind(output) for output in finished(requests)] == ["abort", "length"]
 
 

@@ -39,11 +39,12 @@ def read_chunked(raw):
     return data
 
 
-def test_a_stream_that_is_not_read_is_joined_then_ended(front_end, wait_for_open):
+def test_a_stream_that_is_not_read_is_joined_then_ended(front_end, wait_for_open, paused):
     server = front_end("--write-timeout-s", 2)
     before = server.memory_kib()
-    stuck = [start(server.http) for _ in range(8)]
-    wait_for_open(8)
+    with paused():
+        stuck = [start(server.http) for _ in range(8)]
+        wait_for_open(8)
     peak = before
 
     def all_ended():
@@ -61,10 +62,11 @@ def test_a_stream_that_is_not_read_is_joined_then_ended(front_end, wait_for_open
         raw.close()
 
 
-def test_a_reader_that_comes_back_gets_the_newest_event_and_the_end(http, wait_for_open):
-    raw = start(http)
-    wait_for_open(1)
-    wait_for_open(0)  # all is generated, and the client has read nothing
+def test_a_reader_that_comes_back_gets_the_newest_event_and_the_end(http, wait_for_open, paused):
+    with paused():
+        raw = start(http)
+        wait_for_open(1)
+    wait_for_open(0)  # all is generated, and nothing was read
     data = read_chunked(raw)
     raw.close()
     assert data.endswith(b"data: [DONE]\n\n")

@@ -118,7 +118,7 @@ def test_who_listens_later_is_sent_what_was_before(http, admin):
     first, second = first_events(http, 2)
     kept, epoch = first["history"], first["replicas"][0]["epoch"]
     assert True in kept["paused"] and kept["paused"][-1] is False
-    assert kept["age_s"] == sorted(kept["age_s"], reverse=True) and 0 <= kept["age_s"][-1] < 3
+    assert kept["age_s"] == sorted(kept["age_s"], reverse=True) and 0 <= kept["age_s"][-1] < 20
     assert {len(values) for values in kept.values()} == {len(kept["age_s"])}
     assert kept["epochs"][-1] == [epoch] and max(kept["tokens_per_s"]) > 0
     assert "history" not in second, "it is sent once"

@@ -11,10 +11,11 @@ from control_tree import (  # noqa: F401
     LONG,
     http,
     kind,
+    many,
+    one,
+    paused_amid,
     replicas,
-    start_all,
-    together,
-    wait_running,
+    running_amid,
 )
 from http_calls import Http, finished, is_prefix
 
@@ -33,9 +34,8 @@ def num(admin, field):
 def test_pause_by_default_ends_streams_and_waiting_requests_with_what_they_have(http, admin):
     prompts = [f"Tale {i}: there was" for i in range(12)]
     whole = [http.generate(prompt, max_new_tokens=LONG)["output_ids"] for prompt in prompts]
-    with together(http, admin, len(prompts)):
-        streams = [http.in_background(http.stream, prompt, max_new_tokens=LONG) for prompt in prompts]
-    wait_running(admin, 8, waiting=4)
+    begin = lambda: [http.in_background(http.stream, prompt, max_new_tokens=LONG) for prompt in prompts]  # noqa: E731
+    streams = running_amid(admin, begin, 8)
     assert http.ok("POST", "/pause").json() == {"status": "paused"}
     for chunks, undisturbed in zip(finished(streams), whole):
         assert kind(chunks[-1]) == "abort"
@@ -49,9 +49,9 @@ def test_pause_by_default_ends_streams_and_waiting_requests_with_what_they_have(
 def test_keep_loses_doubles_and_shifts_no_token(http, admin, clear_cache):
     prompts = [f"Tale {i}: there was" for i in range(6)]
     whole = [http.generate(prompt, max_new_tokens=LONG)["output_ids"] for prompt in prompts]
-    requests = [http.start(prompt, max_new_tokens=LONG) for prompt in prompts]
+    begin = lambda: [http.start(prompt, max_new_tokens=LONG) for prompt in prompts]  # noqa: E731
+    requests = running_amid(admin, begin, len(prompts))
     for _ in range(3):
-        wait_running(admin, 1)
         http.ok("POST", f"/pause?mode=keep&clear_cache={clear_cache}")
         assert (num(admin, "num_running") == 0) == (clear_cache == "true")
         http.ok("POST", "/resume")
@@ -73,8 +73,7 @@ def test_a_request_posted_during_a_pause_gets_no_byte_until_resume(http, admin):
 
 
 def test_wait_returns_after_the_running_ones_and_queued_ones_survive(http, admin):
-    requests = start_all(http, admin, 12, "Tale {}", max_new_tokens=LONG)
-    wait_running(admin, 8, waiting=4)
+    requests = running_amid(admin, many(http, 12, "Tale {}", max_new_tokens=LONG), 8)
     http.ok("POST", "/pause?mode=wait")
     wait_until(lambda: sum(request.done() for request in requests) == 8, "the eight to be answered")
     assert num(admin, "num_waiting") == 4 and num(admin, "num_running") == 0
@@ -103,8 +102,7 @@ def test_pauses_and_resumes_may_be_made_again_and_together(http):
 
 
 def test_dp_a_pause_with_one_rank_busy_and_a_thousand_cycles_with_arrivals(http, admin):
-    busy = http.start(max_new_tokens=LONG)
-    wait_running(admin, 1)
+    (busy,) = running_amid(admin, one(http, max_new_tokens=LONG))
     arrivals = []
     for i in range(1000):
         http.ok("POST", "/pause?mode=keep&clear_cache=false")
@@ -127,9 +125,8 @@ def test_dp_a_fan_out_to_every_server_pauses_once_however_it_is_made(http, admin
         assert {answer.status for answer in answers} == {200}
 
     whole = http.generate(max_new_tokens=LONG)["output_ids"]
-    requests = [server.start(max_new_tokens=LONG) for server in servers]
+    requests = running_amid(admin, lambda: [server.start(max_new_tokens=LONG) for server in servers], 2)
     for clear_cache in ("false", "true"):
-        wait_running(admin, 1)
         everywhere(f"/pause?mode=keep&clear_cache={clear_cache}")
         assert http.ok("GET", "/is_paused").json()["is_paused"] is True
         everywhere("/resume")
@@ -145,8 +142,7 @@ def states(admin):
 
 def test_sleep_with_keep_and_a_wake_let_requests_go_on(http, admin):
     whole = http.generate(max_new_tokens=LONG)["output_ids"]
-    request = http.start(max_new_tokens=LONG)
-    wait_running(admin, 1)
+    (request,) = running_amid(admin, one(http, max_new_tokens=LONG))
     slept = http.ok("POST", "/sleep?mode=keep")
     assert slept.body == b"" and slept.headers["Content-Length"] == "0"
     assert states(admin) == [{"weights": "released", "kv_cache": "released"}] * 2
@@ -181,8 +177,7 @@ def test_a_colocated_step_at_level_two(http, admin):
 
 
 def test_a_wake_before_the_weights_lets_requests_go_on_when_they_come(http, admin):
-    request = http.start(max_new_tokens=LONG)
-    wait_running(admin, 1)
+    (request,) = running_amid(admin, one(http, max_new_tokens=LONG))
     http.ok("POST", "/sleep?level=2&mode=keep")
     http.ok("POST", "/wake_up")
     assert replicas(admin)[0]["state"] == "awaiting_weights"
@@ -216,8 +211,7 @@ def test_sleeping_twice_and_mistakes(http, admin):
 
 
 def test_reset_prefix_cache_says_what_came_of_it(http, admin):
-    request = http.start(max_new_tokens=LONG)
-    wait_running(admin, 1)
+    (request,) = running_amid(admin, one(http, max_new_tokens=LONG))
     refused = http.ok("POST", "/reset_prefix_cache").json()
     assert refused["success"] is False and "hold" in refused["message"]
     forced = http.ok("POST", "/reset_prefix_cache?reset_running_requests=true").json()
@@ -229,9 +223,8 @@ def test_reset_prefix_cache_says_what_came_of_it(http, admin):
 
 
 def test_reset_prefix_cache_does_not_touch_another_callers_pause(http, admin):
-    request = http.start(max_new_tokens=LONG)
-    wait_running(admin, 1)
-    http.ok("POST", "/pause?mode=keep&clear_cache=false")
+    keep = lambda: http.ok("POST", "/pause?mode=keep&clear_cache=false")  # noqa: E731
+    (request,) = paused_amid(admin, one(http, max_new_tokens=LONG), pause=keep)
     # In a body it has no effect, as in vLLM.
     reset = http.ok("POST", "/reset_prefix_cache", {"reset_running_requests": True}).json()
     assert reset["success"] is False and "hold" in reset["message"]
@@ -255,9 +248,7 @@ def test_reset_prefix_cache_does_not_touch_another_callers_pause(http, admin):
 
 
 def test_abort_requests_by_bare_unknown_and_no_ids(http, admin):
-    with together(http, admin, 3):
-        requests = [http.start(rid=f"mine-{i}", max_new_tokens=LONG) for i in range(3)]
-    wait_running(admin, 3)
+    requests = paused_amid(admin, lambda: [http.start(rid=f"mine-{i}", max_new_tokens=LONG) for i in range(3)], 3)
     answer = http.ok("POST", "/abort_requests", {"request_ids": ["mine-0", "nobody"]}).json()
     assert answer == {"status": "aborted", "aborted": 1}
     assert kind(requests[0].result()) == "abort"
@@ -281,9 +272,7 @@ def test_two_servers_abort_and_pause_the_same_tree(http, admin, tree):
     try:
         url = next(word for line in second.stderr for word in line.split() if word.startswith("http://"))
         other = Http(url.rstrip(".,;"))
-        with together(http, admin, 2):
-            requests = [server.start(max_new_tokens=LONG) for server in (http, other)]
-        wait_running(admin, 2)
+        requests = running_amid(admin, lambda: [server.start(max_new_tokens=LONG) for server in (http, other)], 2)
         assert other.ok("POST", "/abort_requests", {}).json()["aborted"] == 2
         assert {kind(output) for output in finished(requests)} == {"abort"}
         other.ok("POST", "/pause?mode=keep")
@@ -343,9 +332,8 @@ def test_a_bucket_that_is_refused_ends_the_session_of_calls_that_name_none(http)
 
 def test_update_weight_version_is_one_route_for_both_dialects(http, admin):
     """Without abort_all_requests it is vLLM's call, and ends no request."""
-    request = http.start(max_new_tokens=LONG)
-    wait_running(admin, 1)
-    http.ok("POST", "/pause?mode=keep&clear_cache=false")
+    keep = lambda: http.ok("POST", "/pause?mode=keep&clear_cache=false")  # noqa: E731
+    (request,) = paused_amid(admin, one(http, max_new_tokens=LONG), pause=keep)
     answer = http.ok("POST", "/update_weight_version", {"new_version": "v9"}).json()
     assert answer["success"] is True and answer["new_version"] == "v9"
     http.ok("POST", "/resume")
@@ -364,9 +352,8 @@ def test_world_size_and_version(http):
 
 def test_scenario_23_every_request_on_every_replica_is_split(http, admin):
     http.ok("POST", "/update_weight_version", {"new_version": "x"})
-    requests = start_all(http, admin, 8, "Tale {}", max_new_tokens=LONG)
-    wait_running(admin, 8)
-    http.ok("POST", "/pause?mode=keep&clear_cache=false")
+    keep = lambda: http.ok("POST", "/pause?mode=keep&clear_cache=false")  # noqa: E731
+    requests = paused_amid(admin, many(http, 8, "Tale {}", max_new_tokens=LONG), 8, keep)
     http.ok("POST", "/update_weight_version", {"new_version": "y"})
     http.ok("POST", "/resume")
     for output in finished(requests):
@@ -374,8 +361,7 @@ def test_scenario_23_every_request_on_every_replica_is_split(http, admin):
 
 
 def test_control_is_answered_at_once_while_the_engine_is_busy(http, admin, tmp_path):
-    requests = start_all(http, admin, 8, "Tale {}", max_new_tokens=LONG)
-    wait_running(admin, 8)
+    requests = running_amid(admin, many(http, 8, "Tale {}", max_new_tokens=LONG), 8)
     waits = []
     for _ in range(20):
         begin = time.monotonic()

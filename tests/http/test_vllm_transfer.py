@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 import torch_sender
-from control_tree import BARD, LONG, STORIES, http, kind, read_tensor, start_all, wait_running  # noqa: F401
+from control_tree import BARD, LONG, STORIES, http, kind, many, paused_amid, read_tensor  # noqa: F401
 from http_calls import finished
 from trainers import ROOT, load, vllm_chunks, vllm_group
 
@@ -199,11 +199,11 @@ def test_what_is_missing_or_malformed_is_400_in_vllms_shape(http, path, body):
 def test_the_reference_order_of_an_update_while_requests_run(http, admin, clear_cache):
     """Pause, start, update, finish, resume: every request goes on, and names its versions."""
     http.ok("POST", "/update_weight_version", {"new_version": "step-6"})
-    requests = start_all(http, admin, 8, max_new_tokens=LONG)
-    wait_running(admin, 4)
-    tensors = load(BARD)
+    tensors, said = load(BARD), []
     with vllm_group(http) as group:
-        assert http.ok("POST", f"/pause?mode=keep&clear_cache={clear_cache}").json() == {"status": "paused"}
+        pause = lambda: said.append(http.ok("POST", f"/pause?mode=keep&clear_cache={clear_cache}").json())  # noqa: E731
+        requests = paused_amid(admin, many(http, 8, max_new_tokens=LONG), 8, pause)
+        assert said[-1] == {"status": "paused"}
         http.ok("POST", "/start_weight_update", {"is_checkpoint_format": True})
         update = http.in_background(http.post, "/update_weights", {"update_info": info_of(tensors)})
         for array in tensors.values():

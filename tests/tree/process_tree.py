@@ -137,6 +137,16 @@ class ProcessTree:
         stat = pathlib.Path(f"/proc/{pid}/stat")
         wait_until(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T", f"{name} to stand still")
 
+    @contextlib.contextmanager
+    def frozen(self, name):
+        """Nothing sent to that process is read within; then all of it is there at once."""
+        self.kill(name, signal.SIGSTOP)
+        try:
+            self.wait_stopped(name)
+            yield
+        finally:
+            self.kill(name, signal.SIGCONT)
+
     def go_away(self):
         """Kills every process while the launcher is stopped: the gap of a restart, for as long as
         the test likes.
@@ -170,7 +180,7 @@ class ProcessTree:
             door.close()
         self.launcher.stdout.close()
         wait_until(
-            lambda: not any(map(is_alive, self.pids())), "processes to end", timeout_s=10.0
+            lambda: not any(map(is_alive, self.pids())), "processes to end", timeout_s=60.0
         )
         if not is_killed:
             assert not self.run_dir.exists(), list(self.run_dir.iterdir())
