@@ -2,9 +2,15 @@
 without a session, and no token is generated from half-new weights.
 """
 
+import contextlib
+import json
+from http.client import HTTPConnection
+
 import pytest
 from control_tree import BARD, STORIES, http  # noqa: F401
-from trainers import broadcast, load, sglang_group, vllm_group
+from shared_tensors import shared
+from trainers import NUM_WORKERS, broadcast, load, serialized, sglang_group, vllm_group
+from wire import DEADLINE_S
 
 TREE_FLAGS = ("--tp", 2)
 GREEDY = {"max_new_tokens": 12, "temperature": 0}
@@ -143,6 +149,32 @@ def test_a_digest_sees_whole_updates_only(http, tree, fresh):
     assert answer["update"]["calls"] == 2 and answer["update"]["digest"] == status(tree)["replicas"][0]["digest"]
     assert answer["update"]["weight_version"] == f"epoch {answer['update']['epoch']}"
     assert checksum(http) == fresh[BARD][1]
+    is_served(http, fresh, BARD)
+
+
+@pytest.mark.parametrize("is_paused", (True, False))
+def test_eight_calls_at_once_are_queued_and_all_succeed(http, tree, fresh, is_paused):
+    """As SGLang's tokenizer queues them. All are sent before the first is answered, as a worker stands still."""
+    before = status(tree)["replicas"][0]["epoch"]
+    if is_paused:
+        http.ok("POST", "/pause_generation", {"mode": "in_place"})
+    with contextlib.ExitStack() as ends:
+        calls = [HTTPConnection(http.place, timeout=DEADLINE_S) for _ in range(8)]
+        with tree.frozen("tp_worker[0.1]"):
+            for call, tensors in zip(calls, chunks(load(BARD), 8), strict=True):
+                ends.callback(call.close)
+                payloads = [ends.enter_context(shared(tensors)) for _ in range(NUM_WORKERS)]
+                body = {"serialized_named_tensors": serialized(payloads), "weight_version": "step 9", "flush_cache": False}
+                call.request("POST", "/update_weights_from_tensor", json.dumps(body))
+        answers = [call.getresponse() for call in calls]
+        said = [json.loads(answer.read()) for answer in answers]
+        assert [answer.status for answer in answers] == [200] * 8 and all(each["success"] for each in said), said
+    if is_paused:
+        assert status(tree)["collecting"]["calls"] == 8
+        update = http.ok("POST", "/continue_generation").json()["update"]
+        assert (update["epoch"], update["weight_version"], update["calls"]) == (before + 1, "step 9", 8)
+    serves = status(tree)["replicas"][0]
+    assert serves["epoch"] == before + (1 if is_paused else 8) and serves["label"] == "step 9"
     is_served(http, fresh, BARD)
 
 
