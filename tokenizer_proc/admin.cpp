@@ -116,13 +116,13 @@ Result<> Admin::receive_call(
     HeldCall call = held_call(now, peer, *std::move(read));
     call.bytes = frames.body.size();
     for (const std::string& raw : frames.raw) call.bytes += raw.size();
-    if (must_wait(call)) return hold(std::move(call));
+    if (must_wait(call)) return held_.add(std::move(call));
     return call.start(now);
 }
 
 // A call has no more time than its caller gave, including the wait for other calls (P5).
 template <class Message>
-Admin::HeldCall Admin::held_call(TimePoint now, const std::string& peer, Message message) {
+HeldCall Admin::held_call(TimePoint now, const std::string& peer, Message message) {
     const AdminCaller caller{peer, message.call};
     const TimePoint deadline = now + timeout_or(timeout_of<Message>(), message.timeout_ms);
     return {
@@ -278,10 +278,10 @@ Result<> Admin::handle(
         });
         if (is_taken) return Ok{};
     }
-    if (UpdateCoordinator::may_collect(message)) recall_loss(now, message.update.label);
+    if (UpdateCoordinator::may_collect(message)) lost_calls_.recall(now, message.update.label);
     if (joins_collection(message)) return join_collection(now, peer, message);
     if (UpdateCoordinator::may_collect(message))
-        RETURN_IF_ERROR(check_late_part(now, message.update.label));
+        RETURN_IF_ERROR(lost_calls_.check_late_part(now, message.update.label));
     return handle<messages::UpdateWeights>(now, peer, message);
 }
 
@@ -368,27 +368,6 @@ void Admin::answer_error(const AdminCaller& caller, const Error& error) {
     answer(caller, std::move(reply));
 }
 
-// Keeps the outcomes of the latest calls about weights for status; `what` is the call's type.
-void Admin::record(TimePoint now, std::string_view what, const messages::UpdateReply& reply) {
-    if (reply.state == messages::UpdateState::kCollecting) return;  // no outcome yet
-    const bool is_effect = what == messages::UpdateWeights::kType ||
-                           what == messages::CommitWeights::kType ||
-                           what == messages::RollbackWeights::kType;
-    if (is_effect) ++(reply.ok ? num_updates_ : num_updates_failed_);
-    past_updates_.push_back(
-        {now,
-         {.what = std::string(what),
-          .ok = reply.ok,
-          .verdict = reply.verdict,
-          .epoch = reply.epoch,
-          .label = reply.label,
-          .digest = reply.digest,
-          .bytes = reply.bytes,
-          .seconds = reply.seconds}}
-    );
-    if (past_updates_.size() > kUpdatesShown) past_updates_.pop_front();
-}
-
 void Admin::carry_out(TimePoint now, UpdateCoordinator::Out&& out) {
     // before a commit is ordered, so that no token names a version that is not on record
     say_version();
@@ -398,17 +377,18 @@ void Admin::carry_out(TimePoint now, UpdateCoordinator::Out&& out) {
         has_had_weights_ = true;
         lost_.reset();
     }
-    if (out.lost) record_loss(now, *out.lost);
-    if (out.has_made_whole) loss_.reset();  // everything was sent again
-    forget_lost_labels();
+    if (out.lost) {
+        const auto closing = closing_ ? std::optional(closing_->then.caller.peer) : std::nullopt;
+        lost_calls_.record(now, *out.lost, closing);
+    }
+    if (out.has_made_whole) lost_calls_.end();
+    lost_calls_.forget_labels_of_version();
     if (keep_ && !updates_.is_torn() && updates_.version().epoch != keep_->version().epoch)
         give_order(keep_->committed(now, updates_.version()), ReplicaId{0});
     for (const std::string& note : out.notes) spdlog::warn("{}", note);
     for (auto& [caller, reply] : out.replies) {
-        record(now, caller.what, reply);
-        // A begin for unnamed calls shows that the refused call belonged to an earlier session.
-        const bool has_begun = caller.what == messages::BeginUpdate::kType && reply.ok;
-        if (has_begun && loss_ && loss_->is_missed_part) loss_.reset();
+        history_.record(now, caller.what, reply);
+        if (caller.what == messages::BeginUpdate::kType && reply.ok) lost_calls_.end_missed_part();
         if (caller.peer.empty()) {  // our own commit or drop: see close_collection()
             if (closing_) closing_->outcome = std::move(reply);
         } else {
@@ -430,9 +410,9 @@ void Admin::say_version() {
 void Admin::say_unfinished() {
     using Calls = Unfinished::Calls;
     Unfinished unfinished;
-    if (updates_.has_undecided_collection() || (loss_ && !loss_->is_told)) {
+    if (updates_.has_undecided_collection() || lost_calls_.is_untold()) {
         unfinished.calls = Calls::kCollected;
-    } else if (standings_.is_any_held() || loss_) {
+    } else if (standings_.is_any_held() || lost_calls_.is_any()) {
         unfinished.calls = Calls::kStandStill;
     }
     if (auto session = updates_.unnamed_at_stake()) {
@@ -445,7 +425,7 @@ void Admin::say_unfinished() {
 }
 
 void Admin::tick(TimePoint now) {
-    expire_loss(now);
+    lost_calls_.expire(now);
     for (const OpenCalls::Late& late : calls_.take_late(now)) answer_error(late.caller, late.error);
     drive(now, [&](UpdateCoordinator::Out& out) { updates_.tick(now, out); });
     expire_held(now);
@@ -454,13 +434,9 @@ void Admin::tick(TimePoint now) {
 
 TimePoint Admin::next_deadline() const {
     TimePoint first = updates_.next_deadline().value_or(TimePoint::max());
-    for (const HeldCall& call : held_) {
-        first = std::min(
-            first, call.deadline + (call.brings_weights ? Duration{} : Duration{kHeldGrace})
-        );
-    }
+    first = std::min(first, held_.next_deadline());
     if (closing_ && !closing_->then.caller.peer.empty())
-        first = std::min(first, closing_->then.deadline + kHeldGrace);
+        first = std::min(first, closing_->then.deadline + HeldCall::kGrace);
     return std::min(first, calls_.next_deadline());
 }
 
@@ -473,7 +449,7 @@ void Admin::fail_all(const Error& error) {
     });
     if (closing_) answer_error(closing_->then.caller, error);
     closing_.reset();
-    for (const HeldCall& call : std::exchange(held_, {})) answer_error(call.caller, error);
+    for (const HeldCall& call : held_.take_all()) answer_error(call.caller, error);
 }
 
 }  // namespace pitstop::tokenizer

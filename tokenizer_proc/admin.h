@@ -17,16 +17,17 @@
 #include "messages/greeting.h"
 #include "messages/keep.h"
 #include "messages/update_orders.h"
+#include "tokenizer_proc/held_calls.h"
 #include "tokenizer_proc/keep_coordinator.h"
+#include "tokenizer_proc/lost_calls.h"
 #include "tokenizer_proc/open_calls.h"
 #include "tokenizer_proc/replica_standings.h"
 #include "tokenizer_proc/request_table.h"
 #include "tokenizer_proc/tree_identity.h"
 #include "tokenizer_proc/unfinished.h"
 #include "tokenizer_proc/update_coordinator.h"
+#include "tokenizer_proc/update_history.h"
 
-#include <deque>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -89,8 +90,6 @@ class Admin {
         return std::exchange(out_, {});
     }
 
-    static constexpr std::size_t kUpdatesShown = 16;  // in status
-
     // Deadlines of calls without a timeout. A flush or pause that waits for requests may take long.
     static constexpr auto kStatusTimeout = std::chrono::seconds(5);
     static constexpr auto kControlTimeout = std::chrono::minutes(10);
@@ -98,9 +97,6 @@ class Admin {
     static constexpr auto kGroupTimeout = std::chrono::minutes(5);
     // A replica's own answer to a late call is more precise than ours, so it gets this much longer.
     static constexpr auto kReplicaGrace = std::chrono::milliseconds(200);
-    // For this long after its deadline, a call that waits for the collected update can still get
-    // that update's outcome as its answer.
-    static constexpr auto kHeldGrace = UpdateCoordinator::kDropGrace;
 
     Admin(int num_replicas, TreeIdentity identity);
 
@@ -236,36 +232,21 @@ class Admin {
     void carry_out(TimePoint now, UpdateCoordinator::Out&& out);
     void say_version();
     void say_unfinished();
-    void record(TimePoint now, std::string_view what, const messages::UpdateReply& reply);
 
     // ---- admin_collected.cpp: calls without a session that become one update ----
-    // A call that waits for earlier calls, or for the collected update to take effect.
-    struct HeldCall {
-        AdminCaller caller{};
-        std::string_view what{};  // the call's type
-        TimePoint deadline{};
-        bool brings_weights = false;
-        bool may_be_part = false;  // see may_be_a_part()
-        std::size_t bytes = 0;     // of its message
-        std::function<Result<>(TimePoint now)> start{};
-    };
     template <class Message>
     static constexpr bool kPublishes =
         messages::CallOf<Message>::kOnCollection == messages::OnCollection::kPublishes;
     template <class Message>
     static constexpr bool kBringsWeights = std::is_same_v<Message, messages::UpdateWeights> ||
                                            std::is_same_v<Message, messages::UpdateBucket>;
-    // The most bytes of waiting calls; a single call is accepted whatever its size.
-    static constexpr std::size_t kHeldBytesMax = std::size_t{256} << 20;
     [[nodiscard]] static bool publishes(const HeldCall& call);
     [[nodiscard]] bool may_be_too_late() const;
     [[nodiscard]] bool must_wait(const HeldCall& call) const;
     [[nodiscard]] bool must_wait_for_update(const HeldCall& call) const;
     template <class Message>
     HeldCall held_call(TimePoint now, const std::string& peer, Message message);
-    Result<> hold(HeldCall call);
     void start_held(TimePoint now);
-    [[nodiscard]] static bool is_late(TimePoint now, const HeldCall& call);
     void tell_late(TimePoint now, const HeldCall& call);
     void expire_held(TimePoint now);
 
@@ -287,25 +268,6 @@ class Admin {
     void finish_closing(TimePoint now);
     void handle_standing(TimePoint now, messages::ReplicaStanding standing);
 
-    // Collected calls that take no effect. The call that would let generation continue is refused
-    // once. From then until generation continues, only a whole model takes effect. A new pause
-    // forgets the loss if its caller was told of it by such a refusal. A caller who was not may
-    // never read a pause's answer.
-    struct Loss {
-        messages::LostCalls calls{};
-        std::string label{};  // the label that the calls named; empty: none
-        std::string what{};   // for example "3 calls ... take no effect"
-        TimePoint at{};
-        TimePoint refused_at{};  // when a call was last refused because of it
-        bool is_told = false;    // whether the call that lets generation continue was refused
-        // whether a call was refused that may be another part of the version
-        bool is_part_refused = false;
-        bool is_missed_part = false;  // no call had been collected: the first one was refused
-        std::string told_peer{};      // another peer that knows of the loss
-    };
-    // While generation runs, partial updates are refused for this long after the last of them.
-    static constexpr auto kLossQuiet = std::chrono::minutes(5);
-    void record_loss(TimePoint now, const UpdateCoordinator::LostCollection& lost);
     // Returns whether the call may be a part of a version whose calls name no session.
     [[nodiscard]] static bool may_be_a_part(const messages::UpdateWeights& call);
     [[nodiscard]] static bool may_be_a_part(const messages::UpdateBucket& call) {
@@ -317,22 +279,9 @@ class Admin {
     }
     void lose_part(TimePoint now, const Error& why);
     void miss_part(TimePoint now, const Error& why);
-    void lose_standstill(TimePoint now, std::string why);
-    void expire_loss(TimePoint now);
-    [[nodiscard]] Error error_of(const Loss& loss) const;
-    // Refuses the call that would let generation continue, once; and again each time calls were
-    // collected since, which are dropped.
+    // Refuses the call that would let generation continue, and drops what is collected, if its
+    // caller does not know of lost calls.
     Result<> check_loss(TimePoint now, const std::string& peer);
-    // Refuses a partial update of a trainer that does not know of the loss, or ignores it.
-    Result<> check_late_part(TimePoint now, const std::string& label);
-    // A caller that does not know of a loss may end it. So a later call with the label of lost
-    // calls restores the loss, once: it may be another part of their version.
-    void remember_loss();
-    void recall_loss(TimePoint now, const std::string& label);
-    // A call that names `label`, or a collection of such calls, is refused for the loss.
-    void tell_loss(TimePoint now, const std::string& label);
-    // Forgets the labels that a version of a later epoch has.
-    void forget_lost_labels();
     [[nodiscard]] std::string note_for_pause(TimePoint now);
 
     // An addition to a call's answer.
@@ -353,17 +302,11 @@ class Admin {
     Unfinished said_unfinished_{};  // the last one in Out::unfinished
     std::optional<KeepCoordinator> keep_{};
     std::optional<messages::LostVersion> lost_{};  // until a complete update brings a new version
-    struct PastUpdate {
-        TimePoint at{};
-        messages::UpdateRecord record{};
-    };
-    std::deque<PastUpdate> past_updates_{};  // the latest kUpdatesShown
-    std::int64_t num_updates_ = 0;
-    std::int64_t num_updates_failed_ = 0;
+    UpdateHistory history_{};
     bool has_had_weights_ = false;
 
     ReplicaStandings standings_;
-    std::deque<HeldCall> held_{};  // in the order of arrival
+    HeldCalls held_{};
     bool is_starting_held_ = false;
     // A call that waits while the collected update is being committed or dropped.
     struct ClosingCall {
@@ -373,10 +316,7 @@ class Admin {
         std::optional<messages::UpdateReply> outcome{};
     };
     std::optional<ClosingCall> closing_{};
-    std::optional<Loss> loss_{};
-    static constexpr std::size_t kLostLabelsMax = 64;
-    // with the epoch that served at the loss
-    std::map<std::string, std::pair<Epoch, Loss>> lost_by_label_{};
+    LostCalls lost_calls_{updates_, standings_};
     std::map<std::pair<std::string, CallId>, Note> notes_{};
 };
 

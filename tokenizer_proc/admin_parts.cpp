@@ -133,16 +133,8 @@ void Admin::finish(
     if (keep_) reply.keep = keep_->status(now);
     reply.collecting = updates_.collecting(now);
     reply.session = updates_.session(now);
-    if (loss_) {
-        reply.lost_calls = loss_->calls;
-        reply.lost_calls->age_s = seconds(now - loss_->at);
-    }
-    reply.updates_total = num_updates_;
-    reply.updates_failed_total = num_updates_failed_;
-    for (const PastUpdate& past : past_updates_) {
-        reply.updates.push_back(past.record);
-        reply.updates.back().age_s = seconds(now - past.at);
-    }
+    reply.lost_calls = lost_calls_.report(now);
+    history_.report(now, reply);
     answer(caller, std::move(reply));
 }
 

@@ -9,6 +9,7 @@ COORDINATOR = "tokenizer_proc/update_coordinator.cpp"
 ADMIN = "tokenizer_proc/admin.cpp"
 COLLECTION = "tokenizer_proc/update_collection.cpp"
 COLLECTED = "tokenizer_proc/admin_collected.cpp"
+LOST_CALLS = "tokenizer_proc/lost_calls.cpp"
 SESSIONS = "tokenizer_proc/update_sessions.cpp"
 REPLICA = "scheduler_proc/replica_update.cpp"
 COMMIT = "scheduler_proc/replica_commit.cpp"
@@ -192,25 +193,25 @@ MUTATIONS = (
     Mutation(
         "after a loss a part of a model may take effect",
         COLLECTED,
-        "loss_ ? Brings::kAllTensors : Brings::kParts",
+        "lost_calls_.is_any() ? Brings::kAllTensors : Brings::kParts",
         "Brings::kParts",
     ),
     Mutation(
         "a loss is forgotten",
-        COLLECTED,
-        '    loss_ = std::move(loss);\n    remember_loss();\n    spdlog::warn("{}", error_of(*loss_).message);',
-        '    spdlog::warn("{}", error_of(loss).message);',
+        LOST_CALLS,
+        '    loss_ = std::move(loss);\n    remember();\n    spdlog::warn("{}", error().message);',
+        "",
     ),
     Mutation(
         "a pause forgets a loss for which nobody was refused",
-        COLLECTED,
+        LOST_CALLS,
         "if (!standings_.is_any_held() && (loss_->is_told || loss_->is_part_refused)) loss_.reset();",
         "if (!standings_.is_any_held()) loss_.reset();",
     ),
     Mutation(
         "the label of lost calls is forgotten with the loss",
-        COLLECTED,
-        "if (found == lost_by_label_.end()) return;",
+        LOST_CALLS,
+        "if (found == by_label_.end()) return;",
         "return;",
         unseen="a trainer of the simulator names no label again after a loss",
     ),
@@ -224,8 +225,8 @@ MUTATIONS = (
     Mutation(
         "a part that is refused before the others is not missed",
         COLLECTED,
-        "if (is_other || loss_ || !standings_.is_any_held()) return;",
-        "if (is_other || loss_ || standings_.is_any_held()) return;",
+        "if (is_other || lost_calls_.is_any() || !standings_.is_any_held()) return;",
+        "if (is_other || lost_calls_.is_any() || standings_.is_any_held()) return;",
         unseen="to a schedule a version that lacks its first part is a version of those that came",
     ),
     Mutation(
@@ -268,14 +269,14 @@ MUTATIONS = (
     ),
     Mutation(
         "what drop_stage drops may be followed by a part of a model",
-        COLLECTED,
+        LOST_CALLS,
         "    const bool was_asked_for = lost.why.empty();\n",
         "    const bool was_asked_for = lost.why.empty();\n    if (was_asked_for) return;\n",
     ),
     Mutation(
         "after a loss a call stands alone where generation goes on",
-        COLLECTED,
-        "if (!loss_ || now >= loss_->refused_at + kLossQuiet) return Ok{};",
+        LOST_CALLS,
+        "if (!loss_ || now >= loss_->refused_at + kQuiet) return Ok{};",
         "if (!loss_ || now >= loss_->refused_at) return Ok{};",
     ),
     Mutation(

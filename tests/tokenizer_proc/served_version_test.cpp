@@ -188,7 +188,7 @@ TEST_F(AdminTest, StatusListsTheLatestUpdates) {
     EXPECT_FALSE(reply<messages::UpdateReply>().ok);
     wait(3000ms);
     const messages::StatusReply now = status();
-    ASSERT_EQ(now.updates.size(), Admin::kUpdatesShown);
+    ASSERT_EQ(now.updates.size(), UpdateHistory::kShown);
     EXPECT_EQ(now.updates.back().what, "drop_stage");
     EXPECT_EQ(now.updates.front().what, "rollback_weights");
     EXPECT_EQ(now.updates.front().verdict.code, ErrorCode::kFailedPrecondition);

@@ -1,0 +1,64 @@
+// Calls at the admin door that wait for an update, in the order of arrival.
+//
+// Thread:  the loop thread only.
+// Bounded: kCallsMax calls, kBytesMax bytes of messages.
+#pragma once
+
+#include "base/result.h"
+#include "base/time.h"
+#include "tokenizer_proc/open_calls.h"
+#include "tokenizer_proc/update_coordinator.h"
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+namespace pitstop::tokenizer {
+
+// A call that waits for earlier calls, or for the collected update to take effect.
+struct HeldCall {
+    // For this long after its deadline, a call that lets generation continue can still get the
+    // outcome of the update that it waits for. A call with weights has not begun, and may wait
+    // until its deadline.
+    static constexpr auto kGrace = UpdateCoordinator::kDropGrace;
+
+    AdminCaller caller{};
+    std::string_view what{};  // the call's type
+    TimePoint deadline{};
+    bool brings_weights = false;
+    bool may_be_part = false;  // of a version whose calls name no session
+    std::size_t bytes = 0;     // of its message
+    std::function<Result<>(TimePoint now)> start{};
+
+    [[nodiscard]] TimePoint waits_until() const {
+        return deadline + (brings_weights ? Duration{} : Duration{kGrace});
+    }
+    [[nodiscard]] bool is_late(TimePoint now) const { return now >= waits_until(); }
+};
+
+class HeldCalls {
+  public:
+    // A single call is accepted whatever its size.
+    static constexpr std::size_t kBytesMax = std::size_t{256} << 20;
+
+    // Errors: kResourceExhausted.
+    Result<> add(HeldCall call);
+
+    [[nodiscard]] bool is_empty() const { return calls_.empty(); }
+    [[nodiscard]] bool is_any_with_weights() const;
+    // REQUIRES of both: !is_empty().
+    [[nodiscard]] const HeldCall& first() const { return calls_.front(); }
+    HeldCall take_first();
+    std::vector<HeldCall> take_late(TimePoint now);
+    std::vector<HeldCall> take_all();
+
+    // Returns when the next call will be late; TimePoint::max(): none waits.
+    [[nodiscard]] TimePoint next_deadline() const;
+
+  private:
+    std::deque<HeldCall> calls_{};
+};
+
+}  // namespace pitstop::tokenizer

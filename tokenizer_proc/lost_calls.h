@@ -1,0 +1,112 @@
+// Calls without a session that take no effect, and who must be told so.
+//
+// The call that would let generation continue is refused once. From then until generation
+// continues, only a whole model takes effect. A new pause forgets the loss if a caller was told of
+// it by such a refusal; a caller who was not may never read a pause's answer.
+//
+// A caller who does not know of a loss may end it. So a later call with the label of lost calls
+// restores the loss, once: it may be another part of their version.
+//
+// Thread:  the loop thread only.
+// Bounded: one loss, and the latest kLabelsMax that named a label.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "messages/status.h"
+#include "tokenizer_proc/replica_standings.h"
+#include "tokenizer_proc/update_coordinator.h"
+
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace pitstop::tokenizer {
+
+class LostCalls {
+  public:
+    // While generation runs, partial updates are refused for this long after the last of them.
+    static constexpr auto kQuiet = std::chrono::minutes(5);
+    static constexpr std::size_t kLabelsMax = 64;
+
+    // Both are read, and outlive this.
+    LostCalls(const UpdateCoordinator& updates, const ReplicaStandings& standings)
+        : updates_(updates), standings_(standings) {}
+
+    [[nodiscard]] bool is_any() const { return loss_.has_value(); }
+    // Returns whether no caller has been refused for the loss yet.
+    [[nodiscard]] bool is_untold() const { return loss_ && !loss_->is_told; }
+
+    // A collection was dropped. `closing`: the peer whose call replaces or commits it, if any.
+    void record(
+        TimePoint now,
+        const UpdateCoordinator::LostCollection& lost,
+        const std::optional<std::string>& closing
+    );
+    // A call was refused that may be a part of a version, while no call had been collected.
+    // REQUIRES: !is_any().
+    void record_missed_part(TimePoint now, const Error& why);
+    // No collected calls were lost. But a trainer may still send calls that should be collected,
+    // and each would become an update of its own.
+    void record_standstill(TimePoint now, std::string why);
+    // The previous tree ended with a collection.
+    void record_of_previous_tree(TimePoint now, const std::string& why);
+
+    // Everything was sent again.
+    void end() { loss_.reset(); }
+    // A session for unnamed calls begins: the refused part belonged to an earlier one.
+    void end_missed_part() {
+        if (loss_ && loss_->is_missed_part) loss_.reset();
+    }
+    // Generation continues with the previous version, and the trainer has been told.
+    void end_if_told() {
+        if (loss_ && loss_->is_told) loss_.reset();
+    }
+    void expire(TimePoint now);
+    // Forgets the labels that a version of a later epoch has.
+    void forget_labels_of_version();
+
+    // Refuses the call that would let generation continue, once; and again each time calls were
+    // collected since, which the caller of this function drops then.
+    Result<> check_continue(TimePoint now, const std::string& peer);
+    // Refuses a partial update of a trainer that does not know of the loss, or ignores it.
+    Result<> check_late_part(TimePoint now, const std::string& label);
+    // A call that names `label` arrives.
+    void recall(TimePoint now, const std::string& label);
+    // Returns what a pause's answer says. A pause of a running tree ends a loss for which a caller
+    // was refused.
+    [[nodiscard]] std::string note_for_pause();
+
+    // For status.
+    [[nodiscard]] std::optional<messages::LostCalls> report(TimePoint now) const;
+
+  private:
+    struct Loss {
+        messages::LostCalls calls{};
+        std::string label{};  // the label that the calls named; empty: none
+        std::string what{};   // for example "3 calls ... take no effect"
+        TimePoint at{};
+        TimePoint refused_at{};  // when a call was last refused because of it
+        bool is_told = false;    // whether the call that lets generation continue was refused
+        // whether a call was refused that may be another part of the version
+        bool is_part_refused = false;
+        bool is_missed_part = false;  // no call had been collected: the first one was refused
+        std::string told_peer{};      // another peer that knows of the loss
+    };
+    [[nodiscard]] Error error() const;
+    void remember();
+    // A call that names `label`, or a collection of such calls, is refused for the loss.
+    void tell(TimePoint now, const std::string& label);
+
+    const UpdateCoordinator& updates_;
+    const ReplicaStandings& standings_;
+    std::optional<Loss> loss_{};
+    // with the epoch that served at the loss
+    std::map<std::string, std::pair<Epoch, Loss>> by_label_{};
+};
+
+}  // namespace pitstop::tokenizer
