@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import struct
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, Mapping, Optional, Sequence, Union, cast
 
 PROTOCOL_VERSION = 2
 
@@ -262,7 +262,7 @@ def read_chunk(body: Mapping[str, Any], raw: Sequence[bytes] = ()) -> Chunk:
         chunk.finish = read(Finish, chunk.finish)
     if chunk.adapter is not None:
         chunk.adapter = read(AdapterVersion, chunk.adapter)
-    return chunk
+    return cast(Chunk, chunk)
 
 
 def error_chunk(rid: str, code: str, message: str) -> Chunk:

@@ -24,8 +24,8 @@ KNOCK_AGAIN_S = 0.2  # a door that is full, or refuses the key, closes each conn
 REOPEN_S = 10.0  # a greeting may be lost with a tree that dies at that moment
 RETRY_S = 0.005  # a full queue does not report when it has room
 QUEUE_LEN_MAX = 4096
-MESSAGE_BYTES_MAX = 16 << 20  # that a door accepts; it does not read whose a larger one is
-# Over a network a tree may vanish without a word; on a local socket the kernel says so.
+MESSAGE_BYTES_MAX = 16 << 20  # the limit of a door, which does not read the rid of a larger message
+# Over a network a tree may vanish unnoticed; on a local socket the kernel reports it.
 HEARTBEAT_MS = 5000
 HEARTBEAT_TIMEOUT_MS = 30000
 
@@ -50,7 +50,7 @@ def key_for(endpoints: Iterable[Optional[str]], path: Optional[str]) -> Optional
     is_remote = any(each is not None and each.startswith("tcp://") for each in endpoints)
     if is_remote and path is None:
         raise PitstopError("invalid_argument", "a tcp door needs a key: give key=FILE")
-    return read_key(path) if is_remote else None
+    return read_key(path) if is_remote and path is not None else None
 
 
 def _without_bytes(value: Any, raw: list[bytes]) -> Any:
@@ -89,6 +89,11 @@ class Link:
         self._unsent: collections.deque[list[bytes]] = collections.deque()
         self._connect()
 
+    @property
+    def tree(self) -> str:
+        """The tree that greeted back; empty: none."""
+        return self.info.tree if self.info is not None else ""
+
     def reopen(self) -> None:
         """Opens a new socket. If that fails (no descriptor is left), run_due() tries again."""
         if self.info is not None:
@@ -116,6 +121,7 @@ class Link:
         if self.endpoint.startswith("tcp://"):
             self.socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
             self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+            assert self._key is not None, "key_for() refuses a tcp door without a key"
             self._key.apply(self.socket)
         self.monitor = self.socket.get_monitor_socket(
             zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -325,7 +331,7 @@ class Wire:
             sink.put(error_chunk(rid, "already_exists", f"rid '{rid}' is an open request of this client"))
         else:
             # Sent first: a body that cannot be packed raises here, and leaves no open request.
-            refused = self.data.send("generate", {"tree": self.data.info.tree, **body})
+            refused = self.data.send("generate", {"tree": self.data.tree, **body})
             if refused is None:
                 self._requests[rid] = sink
             else:
@@ -334,7 +340,7 @@ class Wire:
     def cancel(self, rid: str, sink: Sink) -> None:
         """Cancels the open request of `sink`; another request may have the same rid."""
         if self._requests.get(rid) is sink:
-            self.data.send("cancel", {"rids": [rid], "tree": self.data.info.tree})
+            self.data.send("cancel", {"rids": [rid], "tree": self.data.tree})
 
     def start_call(self, door: str, kind: str, body: dict[str, Any], on_reply: OnReply) -> int:
         """Returns the call's number, for forget_call()."""
@@ -349,7 +355,7 @@ class Wire:
             on_reply(None, refused)
             return number
         self._calls[number] = (link, on_reply)
-        body = {"call": number, "tree": link.info.tree, **body}
+        body = {"call": number, "tree": link.tree, **body}
         if kind == "abort":
             # A caller that has stopped waiting still wants the call, but only from this tree.
             self._after_requests(lambda: link.why_not(body["tree"]) or link.send(kind, body))

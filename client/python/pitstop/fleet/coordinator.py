@@ -27,7 +27,7 @@ from __future__ import annotations
 import collections
 import enum
 from dataclasses import dataclass, field
-from typing import Any, Iterable, Optional
+from typing import Any, Callable, Iterable, Optional
 
 from .orders import (
     Answer, Ask, Commit, Committed, Decide, Decided, Drop, Dropped, Fetch, Fetched, Key, Order, Outcome, Refused, Retire,
@@ -74,8 +74,7 @@ class Update:
     payload: Any
     timeout_s: float
     path: str = ""  # the directory of the weights, if any
-    # the members that receive the bytes together, all or none; None: each by itself
-    group: Optional[frozenset[str]] = None
+    group: Optional[frozenset[str]] = None  # those that receive the bytes together, all or none; None: each by itself
     is_turn: bool = False  # a turn to form a group: stages nothing and has no Outcome
     key: Key = (0, 0)
     deadline: float = 0.0
@@ -136,10 +135,11 @@ class Coordinator:
             if answer.generation > self.generation:
                 self._depose(answer.generation)
             return
-        {
+        handlers: dict[type, Callable[[Member, Any], None]] = {
             State: self._handle_state, Staged: self._handle_staged, Decided: self._handle_decided,
             Committed: self._handle_committed, Dropped: self._handle_dropped, Fetched: self._handle_fetched,
-        }[type(answer)](member, answer)
+        }
+        handlers[type(answer)](member, answer)
         self._go_on()
 
     def update(
@@ -159,7 +159,7 @@ class Coordinator:
         """Asks for a turn in which a trainer's group is formed: no update is under way until give_up(), or the end of
         its time. Repeat until True. A worker cannot join one group while it receives in another, nor the reverse."""
         if self.phase is Phase.FORMING and self.update_uid == uid:
-            self._update.deadline = self._now + TURN_S
+            self._open_update.deadline = self._now + TURN_S
             return True
         if len(self._waiting) < UPDATES_WAITING_MAX and all(each.uid != uid for each in self._waiting):
             self._waiting.append(Update(uid, None, CLAIM_S, is_turn=True))
@@ -186,12 +186,13 @@ class Coordinator:
             if now - said >= RESEND_S:
                 self._say(member, order)
         update = self._update
-        if self.phase is Phase.STAGING and update is not None and now >= update.deadline:
-            for member in list(update.awaited):
-                if self.phase is Phase.STAGING:
-                    self._fail(member, "deadline_exceeded", "it was not prepared in time")
-        elif self.phase in (Phase.DROPPING, Phase.FORMING) and now >= update.deadline:
-            self._finish(update.code, update.message)
+        if update is not None and now >= update.deadline:
+            if self.phase is Phase.STAGING:
+                for member in list(update.awaited):
+                    if self.phase is Phase.STAGING:
+                        self._fail(member, "deadline_exceeded", "it was not prepared in time")
+            elif self.phase in (Phase.DROPPING, Phase.FORMING):
+                self._finish(update.code, update.message)
         self._go_on()
 
     def take_orders(self) -> list[tuple[str, Order]]:
@@ -206,6 +207,12 @@ class Coordinator:
     def update_uid(self) -> Optional[str]:
         """The uid of the update under way; empty if a predecessor began the update, None if there is none."""
         return self._update.uid if self._update is not None else None
+
+    @property
+    def _open_update(self) -> Update:
+        """The update under way: every phase but RECOVERING and IDLE has one."""
+        assert self._update is not None, self.phase
+        return self._update
 
     @property
     def num_waiting(self) -> int:
@@ -224,8 +231,8 @@ class Coordinator:
         self._orders.append((member, order))
 
     def _answered(self, member: str, kind: type, key: Optional[Key] = None) -> None:
-        order = self._unanswered.get(member)
-        if order is not None and isinstance(order[0], kind) and (key is None or order[0].key == key):
+        order, _ = self._unanswered.get(member, (None, 0.0))
+        if isinstance(order, kind) and (key is None or getattr(order, "key", None) == key):
             del self._unanswered[member]
 
     def _fall_behind(self, name: str) -> None:
@@ -338,7 +345,7 @@ class Coordinator:
         update.replicas[name] = {"outcome": outcome, "message": message, "report": None}
 
     def _fail(self, name: str, code: str, message: str, outcome: str = "failed") -> None:
-        update = self._update
+        update = self._open_update
         del update.left[name]
         update.awaited.pop(name, None)
         update.replicas[name] = {"outcome": outcome, "message": message, "report": None}
@@ -358,26 +365,26 @@ class Coordinator:
             return
         if self.phase is Phase.RECOVERING and self._num_asked == 0:
             self._recover()
-        if self.phase is Phase.STAGING and not self._update.awaited:
-            self._begin(Phase.DECIDING, Decide(self.generation, self._update.key))
-        if self.phase is Phase.DECIDING and not self._update.awaited:
-            if self._update.left:
+        if self.phase is Phase.STAGING and not self._open_update.awaited:
+            self._begin(Phase.DECIDING, Decide(self.generation, self._open_update.key))
+        if self.phase is Phase.DECIDING and not self._open_update.awaited:
+            if self._open_update.left:
                 self._begin_commit()
             else:  # a successor unknown to this coordinator may have committed it before
                 self._finish("data_loss", "every replica vanished when it was decided")
-        if self.phase is Phase.COMMITTING and not self._update.awaited:
-            is_served = bool(self._update.left)
+        if self.phase is Phase.COMMITTING and not self._open_update.awaited:
+            is_served = bool(self._open_update.left)
             self._finish(*(("", "") if is_served else ("data_loss", "every replica vanished in the commit")))
-        if self.phase is Phase.DROPPING and not self._update.awaited:
-            self._finish(self._update.code, self._update.message)
+        if self.phase is Phase.DROPPING and not self._open_update.awaited:
+            self._finish(self._open_update.code, self._open_update.message)
         if self.phase is Phase.IDLE and self._waiting:
             self._begin_stage(self._waiting.popleft())
         self._settle()
 
     def _begin(self, phase: Phase, order: Order) -> None:
         self.phase = phase
-        self._update.awaited = dict(self._update.left)
-        for name in self._update.left:
+        self._open_update.awaited = dict(self._open_update.left)
+        for name in self._open_update.left:
             self._say(name, order)
 
     def _begin_stage(self, update: Update) -> None:
@@ -386,13 +393,12 @@ class Coordinator:
             self.phase, self._update = Phase.FORMING, update
             return
         # If no replica serves the fleet's version any more, the remaining ones may begin anew.
-        names = self.ready or [
-            name for name, each in self.members.items() if each.standing in (Standing.BEHIND, Standing.FETCHING)
-        ]
+        without_version = (Standing.BEHIND, Standing.FETCHING)
+        names = self.ready or [name for name, each in self.members.items() if each.standing in without_version]
         if not names or len(names) < (self.quorum or 1):
             self._refuse(update, "unavailable", f"{len(names)} replicas can take part; {self.quorum or 1} must")
             return
-        if update.group not in (None, frozenset(names)):
+        if update.group is not None and update.group != frozenset(names):
             self._refuse(update, "aborted", f"its group is {', '.join(sorted(update.group))}; ready are {', '.join(names)}")
             return
         self._count += 1
@@ -409,7 +415,8 @@ class Coordinator:
         return 1 + max([*epochs, self.committed.epoch if self.committed else 0])
 
     def _begin_commit(self) -> None:
-        update = self._update
+        update = self._open_update
+        assert update.version is not None, "every participant that is left has staged the version"
         self.committed, self.committed_path = update.version, update.path
         for name, each in self.members.items():
             is_behind = name not in update.left and not update.version.is_same(each.version)
@@ -418,11 +425,9 @@ class Coordinator:
         self._begin(Phase.COMMITTING, Commit(self.generation, update.key))
 
     def _begin_drop(self, code: str, message: str, more: Iterable[str] = ()) -> None:
-        update = self._update
+        update = self._open_update
         update.code, update.message, update.deadline = code, message, self._now + DROP_S
-        for name in more:
-            if name in self.members:
-                update.left[name] = None
+        update.left.update(dict.fromkeys(name for name in more if name in self.members))
         for name in update.left:
             update.replicas.setdefault(name, {"outcome": "dropped", "message": "", "report": None})
             if update.replicas[name]["outcome"] == "prepared":
@@ -433,29 +438,29 @@ class Coordinator:
         update.uid = ""
 
     def _finish(self, code: str, message: str) -> None:
-        update, self._update = self._update, None
+        update, self._update = self._open_update, None
         self.phase = Phase.IDLE
         if update.uid and not update.is_turn:
             self._outcomes.append(Outcome(update.uid, not code, self.committed, code, message, update.replicas))
 
     def _recover(self) -> None:
-        """Looks for a predecessor's decision in the members' answers: if one received or serves the version, it
-        is committed."""
+        """Commits a predecessor's update if a member has received its decision."""
         self.phase = Phase.IDLE
-        states = [each.state for each in self.members.values()]
+        states = [each.state for each in self.members.values() if each.state is not None]
         versions = [state.version for state in states if state.version is not None]
         if versions:
             self.committed = max(versions, key=lambda version: version.epoch)
-        decided = next((state for state in states if state.is_decided), None)
-        taking_part = {
-            state.member: None for state in states
-            if decided is not None and state.key == decided.key and decided.staged.is_same(state.staged)
-        }
+        update: Optional[Update] = None
+        if decided := next((state for state in states if state.is_decided), None):
+            assert decided.key is not None and decided.staged is not None, "a decided update is staged"
+            update = Update("", None, 0.0, key=decided.key, version=decided.staged)
+            for state in states:
+                if state.key == decided.key and decided.staged.is_same(state.staged):
+                    update.left[state.member] = None
         for state in states:
-            if state.key is not None and state.member not in taking_part:
+            if state.key is not None and (update is None or state.member not in update.left):
                 self._say(state.member, Drop(self.generation, state.key))
-        if decided is not None:
-            update = Update("", None, 0.0, key=decided.key, version=decided.staged, left=taking_part)
+        if update is not None:
             self._update = update
             for name in update.left:
                 # These members serve the fleet's previous version until they commit.
@@ -482,14 +487,14 @@ class Coordinator:
                 self._retire(name, f"it serves epoch {each.version.epoch}, digest {each.version.digest}; the fleet "
                                    f"epoch {self.committed.epoch}, digest {self.committed.digest}")
             elif self.committed is not None:
-                self._fetch(name, each)
+                self._fetch(name, each, self.committed)
 
-    def _fetch(self, name: str, member: Member) -> None:
-        donors = [each for each in self.ready if self.committed.is_same(self.members[each].version)]
+    def _fetch(self, name: str, member: Member, version: Version) -> None:
+        donors = [each for each in self.ready if version.is_same(self.members[each].version)]
         if not donors and not self.committed_path:
-            member.why = f"no replica serves epoch {self.committed.epoch} any more: it waits for the next complete update"
+            member.why = f"no replica serves epoch {version.epoch} any more: it waits for the next complete update"
             return
         num_fetching = sum(each.standing is Standing.FETCHING for each in self.members.values())
         donor = donors[num_fetching % len(donors)] if donors else ""
         member.standing = Standing.FETCHING
-        self._say(name, Fetch(self.generation, self.committed, donor, "" if donors else self.committed_path))
+        self._say(name, Fetch(self.generation, version, donor, "" if donors else self.committed_path))
