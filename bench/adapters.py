@@ -23,6 +23,7 @@ import threading
 import time
 
 import numpy
+
 from routes import Meter, machine, pairs_of
 from transfer import ROOT, Tree, header_of
 

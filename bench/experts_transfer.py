@@ -21,6 +21,7 @@ import threading
 import time
 
 import numpy
+
 from routes import Meter, machine, write_model
 from transfer import ROOT, Tree, load, memcpy_rate
 

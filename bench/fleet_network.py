@@ -122,8 +122,8 @@ def update(model, replicas):
     """
     sys.path[:0] = [str(ROOT / "client" / "python"), str(ROOT / "tests" / "fleet" / "on_ray")]
     import ray
-    from machines import another_version, places, weights_of
 
+    from machines import another_version, places, weights_of
     from pitstop.fleet import Fleet
 
     ray.init(address=f"{address(0)}:{HEAD_PORT}", log_to_driver=False)

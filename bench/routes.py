@@ -25,6 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "client" / "python"))
 
 import numpy  # noqa: E402  (after the path)
+
 import pitstop  # noqa: E402
 
 SHAPE = {"hidden": 512, "width": 192, "layers": 24, "experts": 64, "chosen": 8, "heads": 8, "kv": 2, "head": 64, "vocab": 2048}
@@ -34,7 +35,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 def weights(shape):
     """(name, shape) of a Qwen3-MoE's tensors."""
-    H, I, D = shape["hidden"], shape["width"], shape["head"]
+    H, W, D = shape["hidden"], shape["width"], shape["head"]
     yield "model.embed_tokens.weight", (shape["vocab"], H)
     for layer in range(shape["layers"]):
         at = f"model.layers.{layer}"
@@ -47,9 +48,9 @@ def weights(shape):
         yield f"{at}.self_attn.k_norm.weight", (D,)
         yield f"{at}.mlp.gate.weight", (shape["experts"], H)
         for expert in range(shape["experts"]):
-            yield f"{at}.mlp.experts.{expert}.gate_proj.weight", (I, H)
-            yield f"{at}.mlp.experts.{expert}.up_proj.weight", (I, H)
-            yield f"{at}.mlp.experts.{expert}.down_proj.weight", (H, I)
+            yield f"{at}.mlp.experts.{expert}.gate_proj.weight", (W, H)
+            yield f"{at}.mlp.experts.{expert}.up_proj.weight", (W, H)
+            yield f"{at}.mlp.experts.{expert}.down_proj.weight", (H, W)
     yield "model.norm.weight", (H,)
     yield "lm_head.weight", (shape["vocab"], H)
 

@@ -29,6 +29,7 @@ import time
 import types
 
 import numpy
+
 from routes import Meter, machine
 from transfer import ROOT, Tree, header_of
 

@@ -26,8 +26,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "client" / "python"))
 
 import numpy  # noqa: E402  (after the path)
-import pitstop  # noqa: E402
 
+import pitstop  # noqa: E402
 from pitstop.push import WeightPusher  # noqa: E402
 
 NUM_SMALL_TENSORS = 10_000

@@ -186,7 +186,8 @@ def train(model, optimizer, rows, group, between, epsilon=0.2):
         ratio = (model(ids[half], None if routes is None else routes[half]) - old[half].nan_to_num(0)).exp()
         gain = torch.minimum(ratio * advantage[half], ratio.clamp(1 - epsilon, 1 + epsilon) * advantage[half])
         (-(gain * mask).sum() / (~old.isnan()).sum()).backward()
-        given = between() if half[0] == 0 else given
+        if half[0] == 0:
+            given = between()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     return float(rewards.mean()), given

@@ -8,6 +8,7 @@ code point, and not from one version of Unicode. Perl knows which code points Un
 usage: python3 make_unicode_data.py > unicode_data.inc     (needs `pip install tokenizers==0.23.*` and perl)
 """
 import subprocess
+
 import tokenizers
 from tokenizers import Regex, normalizers, pre_tokenizers
 

@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 import numpy
-
 from bench.peer.protocol import Times, serve
 
 MAX_ROWS = 64

@@ -5,13 +5,12 @@ import difflib
 import re
 import sys
 
-from problem import EXIT_OK, EXIT_PLACE, EXIT_USAGE, Problem
 import demo
 import programs
 import serve
 import talk
+from problem import EXIT_OK, EXIT_PLACE, EXIT_USAGE, Problem
 from tree_flags import add_http_flags, add_node_flags, add_tcp_doors, add_tree_flags, seconds
-
 
 # argparse's error for an unknown command: the word, and all commands.
 NO_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*)' \(choose from (.*)\)")
@@ -188,7 +187,7 @@ COMMANDS = {
     "demo": demo.demo,
     "keygen": talk.keygen,
     "tokenize": talk.tokenize,
-    **{name: talk.control for name in talk.CONTROL},
+    **dict.fromkeys(talk.CONTROL, talk.control),
 }
 
 

@@ -18,12 +18,12 @@ import textwrap
 import threading
 import time
 
-from problem import EXIT_PLACE, EXIT_USAGE, Problem
-from serve import Served, say
-from tree import Asked, Signals
 import programs
 import registry
 import talk
+from problem import EXIT_PLACE, EXIT_USAGE, Problem
+from serve import Served, say
+from tree import Asked, Signals
 
 PROMPT = "Once upon a time, there was a little dragon who"
 SWAP_AFTER_TOKENS = 24  # of output; the swap takes effect some tokens later

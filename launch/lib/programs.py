@@ -4,8 +4,8 @@ import os
 import pathlib
 import re
 
-from problem import EXIT_PLACE, EXIT_USAGE, Problem
 import hub
+from problem import EXIT_PLACE, EXIT_USAGE, Problem
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODELS = ROOT / "launch" / "models"

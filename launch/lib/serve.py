@@ -10,17 +10,17 @@ import sys
 import time
 import urllib.parse
 
-from kept import KeptVersions
-from model_files import ModelFiles
-from problem import EXIT_OK, EXIT_PLACE, EXIT_USAGE, Problem
-from run_dir import LOST_ADAPTERS, MODEL, RunDir
-from tree import Asked, LostWeights, Restart, Signals, Tree, Weights, exit_code_of, is_head, plan, ranks_here
 import descriptors
 import hub
 import memory
 import model_check
 import programs
 import registry
+from kept import KeptVersions
+from model_files import ModelFiles
+from problem import EXIT_OK, EXIT_PLACE, EXIT_USAGE, Problem
+from run_dir import LOST_ADAPTERS, MODEL, RunDir
+from tree import Asked, LostWeights, Restart, Signals, Tree, Weights, exit_code_of, is_head, plan, ranks_here
 
 # With --restart the wait before each new attempt doubles up to the maximum; a tree that has served for STEADY_S resets
 # the count. After RESTARTS_MAX attempts the launcher gives up.

@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 
+import programs
+import registry
 from problem import EXIT_OK, EXIT_USAGE, Problem
 from serve import Served, say
 from tree import Asked, Signals, exit_code_of
-import programs
-import registry
 
 PR_SET_PDEATHSIG = 1
 FAREWELL_S = 2.0  # time for a client to print its error after its tree has ended

@@ -11,11 +11,11 @@ import signal
 import time
 import typing
 
+import http_limits
+import programs
 from child import Child, Version
 from memory import KV_SHARE
 from problem import EXIT_DIED, EXIT_OK, EXIT_START, EXIT_USAGE, Problem
-import http_limits
-import programs
 
 # Each step of an end may take this long. A process that is told to stop first answers its open requests.
 FAREWELL_S = 2.0  # after a death: for the tokenizer to answer every open request with an error

@@ -5,7 +5,6 @@ import os
 
 import http_limits
 
-
 # The upper limits of flags. The processes refuse larger values, too, each in its own words. A test
 # compares both, so that the launcher's one line comes first.
 MOST = {

@@ -10,6 +10,7 @@ import threading
 import time
 
 import numpy
+
 import pitstop
 
 from . import adapters, asked, diverged, drafts, faults, load, scoring, trainers, tree, warden, weights

@@ -7,8 +7,9 @@ import time
 import urllib.parse
 import warnings
 
-import pitstop
 import zmq
+
+import pitstop
 
 from . import routed
 from .asked import REQUEST_S

@@ -1,6 +1,7 @@
 """Clients that have long prompts (several chunks) scored while versions change."""
 
 import numpy
+
 import pitstop
 
 from .load import OpenAiClient, PythonClient, SglangClient

@@ -170,7 +170,7 @@ def test_a_continue_that_lacks_a_call_of_its_own_trainer_is_found(log, missing):
     log.publish(3, "t", 4)
     whole = {**A, **B, "d": "0"}
     assert log.book.problem_of("t", whole) is None
-    half = {**whole, **{name: "0" for name in missing}}
+    half = {**whole, **dict.fromkeys(missing, "0")}
     assert "lacks 1 of 2 collected calls" in log.book.problem_of("t", half)
     log.add(2.5, "u", "paused")  # another trainer was told of the loss
     assert log.book.problem_of("t", half) is None
@@ -183,7 +183,7 @@ def test_a_version_of_a_collection_of_which_a_call_was_refused_is_found(log):
     log.publish(3, "t", 4)
     whole = {**A, **B, "d": "0"}
     assert "of which a call was refused" in log.book.problem_of("t", whole)
-    assert "lacks 1 of 2 collected calls" in log.book.problem_of("t", {**whole, **{name: "0" for name in A}})
+    assert "lacks 1 of 2 collected calls" in log.book.problem_of("t", {**whole, **dict.fromkeys(A, "0")})
     log.add(2.5, "u", "paused")
     assert log.book.problem_of("t", whole) is None
 

@@ -5,6 +5,7 @@ import signal
 import threading
 
 import pytest
+
 from pitstop.blocking import Blocking
 
 

@@ -294,7 +294,7 @@ def test_what_is_not_served_is_refused_by_name(engine):
     with pytest.raises(TypeError, match="unexpected keyword argument 'tempature'"):
         engine.generate(PROMPT, tempature=1)
     with pytest.raises(AttributeError, match="no attribute 'generat'"):
-        engine.generat
+        engine.generat  # noqa: B018
     with pytest.raises(TypeError, match="model.norm.weight: dtype int64; accepted are float32"):
         engine.update_weights({"model.norm.weight": numpy.zeros(128, numpy.int64)})
 

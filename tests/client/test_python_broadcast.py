@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+
 from pitstop import PitstopError, broadcast
 
 

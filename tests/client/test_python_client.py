@@ -7,9 +7,9 @@ import socket
 import threading
 import time
 
-import pitstop
 import pytest
 
+import pitstop
 from fake_door import DEADLINE_S, FakeDoor
 
 

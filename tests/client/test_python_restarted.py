@@ -4,9 +4,9 @@ import asyncio
 import threading
 import time
 
-import pitstop
 import pytest
 
+import pitstop
 from fake_door import DEADLINE_S, FakeDoor
 
 

@@ -7,8 +7,7 @@ import os
 import pytest
 
 import update_world
-from pitstop.fleet import coordinator as coordinating
-from pitstop.fleet import orders, participant
+from pitstop.fleet import coordinator as coordinating, orders, participant
 from update_world import Broken, World
 
 NUM_SCHEDULES = int(os.environ.get("PITSTOP_FLEET_SCHEDULES", "2000"))

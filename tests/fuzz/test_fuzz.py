@@ -8,8 +8,9 @@ import shutil
 import subprocess
 import sys
 
-import long_run
 import pytest
+
+import long_run
 import seeds
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tidy"))

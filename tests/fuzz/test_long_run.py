@@ -3,8 +3,9 @@
 import os
 import stat
 
-import long_run
 import pytest
+
+import long_run
 
 # Prints libFuzzer's count, and "found" if one of the inputs is the one that it is told to find; a
 # merge keeps one file.

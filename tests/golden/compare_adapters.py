@@ -22,11 +22,11 @@ import shutil
 import sys
 import tempfile
 
+import peft
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
-import peft
-import transformers
 from compare_configs import ARCHITECTURES, HYBRIDS, LOGIT_ERROR, OF_EXPERTS, ROOT, Engine, clean, randomize, worst
 
 DENSE = [family for family in ARCHITECTURES if family not in (*HYBRIDS, *OF_EXPERTS)]

@@ -49,7 +49,6 @@ def model(directory):
         begin, end = header[name]["data_offsets"]
         shape = header[name]["shape"]
         assert header[name]["dtype"] == "BF16"
-        cols = shape[-1]
         rows = int(np.prod(shape[:-1], dtype=np.int64)) if len(shape) > 1 else 1
         data, dtype = blob[8 + header_len + begin : 8 + header_len + end], "BF16"
         if name.endswith(".A_log"):

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-
 UNTUNED = "--tuning-dir=none"
 
 

@@ -366,10 +366,10 @@ def test_many_loads_leave_nothing(http, files, served):
             pids = [worker["pid"] for replica in client.status()["replicas"] for worker in replica["workers"]]
         return sum(int(open(f"/proc/{pid}/statm").read().split()[1]) for pid in pids) * 4096
 
-    for number in range(4):
+    for _ in range(4):
         load(http, "one", files["one"][0])
     before = resident()
-    for number in range(40):
+    for _ in range(40):
         load(http, "one", files["two"][0])
         tokens_of(http, "one", max_new_tokens=1)
     assert resident() - before < 16 << 20

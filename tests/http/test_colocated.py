@@ -7,6 +7,7 @@ import json
 from http.client import HTTPConnection
 
 import pytest
+
 from control_tree import BARD, STORIES, http  # noqa: F401
 from shared_tensors import shared
 from trainers import NUM_WORKERS, broadcast, load, serialized, sglang_group, vllm_group

@@ -3,7 +3,6 @@
 import pytest
 
 from http_calls import Http
-
 from process_tree import ProcessTree
 
 API = {"authorization": "Bearer data-key"}

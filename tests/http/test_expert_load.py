@@ -29,7 +29,7 @@ def served(request, tmp_path_factory):
     tensors = upcycled(1)
     for name in [name for name in tensors if f"layers.{DENSE}.mlp.experts.0." in name]:
         tensors[name.replace(".experts.0", "")] = tensors[name]
-    tensors = {name: each for name, each in tensors.items() if not f"layers.{DENSE}.mlp." in name or ".mlp.gate_proj" in name
+    tensors = {name: each for name, each in tensors.items() if f"layers.{DENSE}.mlp." not in name or ".mlp.gate_proj" in name
                or ".mlp.up_proj" in name or ".mlp.down_proj" in name}  # fmt: skip
     model = write_experts(tmp_path_factory.mktemp("models") / "experts", tensors, mlp_only_layers=[DENSE])
     with short_directory() as path, live_tree(path / "tree", "--port", "0", "--model", model, *request.param) as tree:

@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 from http_client import Http
 from process_tree import ProcessTree, wait_until
 from wire import DEADLINE_S

@@ -12,9 +12,9 @@ from overflowing import (
     HUGE,
     LENGTH,
     LOGITS,
-    Model,
     PROMPT,
     STATE,
+    Model,
     all_of,
     element,
     expect_error,
@@ -94,7 +94,7 @@ SAMPLING = {
 @pytest.mark.parametrize("what", EVERYWHERE)
 def test_a_layer_that_overflows_ends_every_request(server, what):
     epoch = server.serve(EVERYWHERE[what])
-    for how, fields in SAMPLING.items():
+    for fields in SAMPLING.values():
         expect_error(server.ask(**fields), STATE, "prompt token 0", epoch)
     expect_error(server.ask(PROMPT[:1]), LOGITS, "output token 0", epoch)
     for fields in (SCORING, TOP, IDS):
@@ -105,7 +105,7 @@ def test_a_layer_that_overflows_ends_every_request(server, what):
 @pytest.mark.parametrize("what", AT_THE_HEAD)
 def test_a_head_that_overflows_ends_every_request(server, what):
     epoch = server.serve(AT_THE_HEAD[what])
-    for how, fields in SAMPLING.items():
+    for fields in SAMPLING.values():
         expect_error(server.ask(**fields), LOGITS, "output token 0", epoch)
     for fields in (SCORING, TOP, IDS):
         expect_error(server.ask(**fields), LOGITS, "prompt token 1", epoch)
@@ -140,7 +140,7 @@ def test_P6_neighbours_of_a_request_that_ends_have_the_bits_that_they_have_alone
     prompts = [[(31 * i + 7 * j) % 70 for j in range(1, 30)] for i in range(4)]
     alone = [server.ask(p, seed=i, **healthy) for i, p in enumerate(prompts)]
     bad = [*PROMPT[:9], BAD_TOKEN, *PROMPT[9:]]
-    for round in range(3):  # pages of the first round's failed requests are written again
+    for _ in range(3):  # pages of the first round's failed requests are written again
         rids = []
         for i, prompt in enumerate(prompts):
             rids.append(server.door.start(prompt, seed=i, **healthy))

@@ -6,6 +6,7 @@ import socket
 import urllib.parse
 
 import pytest
+
 from control_tree import BARD, STORIES, http  # noqa: F401
 from test_colocated import chunks, fresh, is_served, on_stories, status  # noqa: F401
 from trainers import broadcast, load, sglang_group

@@ -10,6 +10,7 @@ import shutil
 import numpy
 import pytest
 
+from amid import turns
 from control_tree import (  # noqa: F401
     BARD,
     LONG,
@@ -25,9 +26,7 @@ from control_tree import (  # noqa: F401
     running_amid,
     tensor_names,
 )
-from amid import turns
 from http_calls import finished
-
 from process_tree import wait_until
 
 TREE_FLAGS = ("--tp", 2, "--max-running-requests", 8)

@@ -16,15 +16,14 @@ from control_tree import (  # noqa: F401
     STORIES,
     http,
     kind,
-    read_tensor,
     many,
     paused_amid,
+    read_tensor,
 )
 from http_calls import Http, finished
-from trainers import broadcast, load, serialized, sglang_group, tensors_body, write_checkpoint
-
 from places import short_directory
 from process_tree import live_tree, wait_until
+from trainers import broadcast, load, serialized, sglang_group, tensors_body, write_checkpoint
 
 TREE_FLAGS = ("--tp", 2, "--max-running-requests", 8)
 needs_torch = pytest.mark.skipif(torch_sender.torch is None, reason=torch_sender.REASON)

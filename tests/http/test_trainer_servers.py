@@ -3,9 +3,8 @@ slime's routes, skyrl-train's bodies.
 """
 
 from control_tree import BARD, STORIES, http  # noqa: F401
-from trainers import NUM_WORKERS, load
-
 from pitstop.broadcast import HostBroadcast
+from trainers import NUM_WORKERS, load
 
 TREE_FLAGS = ("--tp", NUM_WORKERS)
 

@@ -18,8 +18,7 @@ from control_tree import (  # noqa: F401
     running_amid,
 )
 from http_calls import Http, finished, is_prefix
-
-from process_tree import ROOT, environment, end_with_parent, wait_until
+from process_tree import end_with_parent, environment, wait_until
 
 TREE_FLAGS = ("--dp", 2, "--max-running-requests", 4)
 

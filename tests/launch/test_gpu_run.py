@@ -16,13 +16,13 @@ from gtest_doubles import HEAD, MISBEHAVES, commands
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 
-import timed_call  # noqa: E402  (after the path)
 import gtest_program  # noqa: E402
 import peers  # noqa: E402
 import profilers  # noqa: E402
 import report as gpu_report  # noqa: E402
 import sanitizers  # noqa: E402
 import targets  # noqa: E402
+import timed_call  # noqa: E402  (after the path)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_program_that_does_not_start_is_a_failure(tmp_path):
 
 
 def test_what_a_stopped_program_started_is_stopped_too(tmp_path):
-    script = f"import subprocess, time; subprocess.Popen(['sleep', '600.25']); print('up', flush=True); time.sleep(600)"
+    script = "import subprocess, time; subprocess.Popen(['sleep', '600.25']); print('up', flush=True); time.sleep(600)"
     ended = timed_call.call([sys.executable, "-c", script], dict(os.environ), 1.0)
     assert ended.code is None and "up" in ended.output
     deadline = time.monotonic() + 5  # a killed process takes a moment to disappear

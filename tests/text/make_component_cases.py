@@ -8,6 +8,7 @@ usage: python3 make_component_cases.py > ../data/tokenizers/component_cases.json
 """
 import json
 import string
+
 import tokenizers
 from tokenizers import Tokenizer
 

@@ -7,6 +7,7 @@ import re
 import tokenize
 
 import pytest
+
 from project import CODE, files, read
 
 STRING_OR_COMMENT = re.compile(

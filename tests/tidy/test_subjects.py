@@ -3,6 +3,7 @@
 import subprocess
 
 import pytest
+
 from project import ROOT
 
 SUBJECT_LEN_MAX = 72

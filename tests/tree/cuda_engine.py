@@ -194,8 +194,8 @@ def main(library, run_dir, model, uuids):
     sys.path[:0] = [str(ROOT / "client" / "python"), str(TESTS / "tree")]
     gpus = Gpus(library)
     torch = make_torch(json.loads(uuids), gpus)
-    from pitstop import cuda_driver, cuda_tensors
     import pitstop
+    from pitstop import cuda_driver, cuda_tensors
     from push_once import load
 
     cuda_driver.LIBRARY = str(library)

@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "client" / "python"))
 
 import numpy  # noqa: E402  (after the path)
+
 import pitstop  # noqa: E402
 from pitstop.broadcast import HostBroadcast  # noqa: E402
 from pitstop.push import WeightPusher  # noqa: E402

@@ -147,7 +147,7 @@ def test_a_missing_shard(model, place):
     header, _ = header_of(path)
     first = path.rename(model / "model-00001-of-00002.safetensors")
     names = [name for name in header if name != "__metadata__"]
-    index = {name: first.name for name in names}
+    index = dict.fromkeys(names, first.name)
     index[names[-1]] = "model-00002-of-00002.safetensors"
     (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
     assert "model-00002-of-00002.safetensors" in refusal(model, place)
@@ -157,7 +157,7 @@ def test_an_index_that_leads_out_of_the_directory(model, place):
     header, _ = header_of(model / "model.safetensors")
     names = [name for name in header if name != "__metadata__"]
     (model / "model.safetensors").rename(place / "model.safetensors")
-    index = {name: "../model.safetensors" for name in names}
+    index = dict.fromkeys(names, "../model.safetensors")
     (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
     assert "../model.safetensors" in refusal(model, place)
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+import pitstop
 from process_tree import wait_until
 from weights_sources import (  # noqa: F401  (the fixture)
     BARD_TENSORS,
@@ -18,8 +19,6 @@ from weights_sources import (  # noqa: F401  (the fixture)
     raw_source,
     refused,
 )
-
-import pitstop
 
 TREE_FLAGS = ("--tp", 2)
 OLD, NEW = DIGESTS["stories"]["digest"], DIGESTS["bard"]["digest"]

@@ -12,7 +12,6 @@ import pytest
 
 from process_tree import LAUNCHER, ROOT, environment, run
 
-
 # The launcher's value; in a process of its own, as its modules' names are common ones.
 MOST = json.loads(
     subprocess.check_output(

@@ -12,9 +12,8 @@ from process_tree import ROOT, run
 from weights_sources import digest_of, raw_source, refused
 
 sys.path.insert(0, str(ROOT / "tests/golden"))
-from make_digests import model as digests_of  # noqa: E402  (after the path)
-
 import pitstop
+from make_digests import model as digests_of  # noqa: E402  (after the path)
 from pitstop.push import WeightPusher
 
 GREEDY = {"temperature": 0.0, "ignore_eos": True, "skip_special_tokens": False}

@@ -10,9 +10,8 @@ from process_tree import ROOT
 from weights_sources import digest_of, raw_source
 
 sys.path.insert(0, str(ROOT / "tests/golden"))
-from make_digests import model as digests_of  # noqa: E402  (after the path)
-
 import pitstop
+from make_digests import model as digests_of  # noqa: E402  (after the path)
 from pitstop.push import WeightPusher
 
 BUCKET = 4_000

@@ -6,14 +6,11 @@ tree is down and every open request has been answered. There are never two versi
 never a hang.
 """
 
-import os
-import pathlib
 import signal
-import subprocess
 
 import pytest
 
-from process_tree import ROOT, ProcessTree, environment, wait_until
+from process_tree import ProcessTree, wait_until
 from test_deaths import EXIT_CODES, reasons, start_long
 from test_updates import BARD, DIGESTS, GREEDY, joined, start
 from wire import Refused

@@ -13,7 +13,6 @@ from test_gpu_updates import FULL, greedy
 from test_updates import BARD, DIGESTS, GREEDY, joined, start, update
 
 sys.path.insert(0, str(ROOT / "client" / "python"))
-import pitstop  # noqa: E402  (after the path)
 
 pytestmark = needs_gpu
 MEMORY = 144 << 20  # not enough for two copies of the weights beside the KV at a share of 0.97

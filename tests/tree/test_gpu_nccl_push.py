@@ -4,11 +4,10 @@ ranks are a tree's workers.
 
 import pytest
 
+import pitstop
 from gpu_tree import BUILD, machine, needs_gpu, shared_tree  # noqa: F401  (the fixture, in place of the CPU's)
 from nccl_push import push
 from weights_sources import BARD, BARD_TENSORS, DIGESTS, STORIES, digest_of
-
-import pitstop
 
 pytestmark = needs_gpu
 GPU_TREE_FLAGS = ("--tp", 2)

@@ -7,15 +7,14 @@ import re
 import pytest
 
 import nccl_trainer
+import pitstop
 from gpu_tree import BUILD, CUDA, gpu, needs_gpu  # noqa: F401
 from nccl_push import push
 from process_tree import run, wait_until
 from test_gpu_ranks import NUM, SEEDED, greedy, workers_of
-from test_weights_broadcasts import distributed, in_thread
 from test_updates import GREEDY
+from test_weights_broadcasts import distributed, in_thread
 from weights_sources import BARD, BARD_TENSORS, DIGESTS
-
-import pitstop
 
 pytestmark = needs_gpu
 BY_NCCL = (*CUDA, "--all-reduce", "nccl")

@@ -11,13 +11,13 @@ from test_updates import BARD
 from test_weights_broadcasts import test_P10_a_broadcast_over_tcp  # noqa: F401
 from test_weights_sources import (  # noqa: F401
     client,
+    test_a_partial_update_says_so,
     test_P2_a_push_of_another_model_is_refused,
     test_P2_a_session_is_one_transaction,
     test_P10_a_sparse_update_changes_those_elements,
     test_P10_flattened_buckets_in_a_session,
     test_P10_numpy_arrays_are_pushed,
     test_P10_serialized_named_tensors_and_their_references_come_back,
-    test_a_partial_update_says_so,
 )
 
 sys.path.insert(0, str(ROOT / "client" / "python"))

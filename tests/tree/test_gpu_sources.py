@@ -8,6 +8,8 @@ from test_weights_broadcasts import (  # noqa: F401
 )
 from test_weights_sources import (  # noqa: F401
     client,
+    test_a_partial_update_says_so,
+    test_a_view_that_is_not_contiguous_is_gathered,
     test_P2_a_push_of_another_model_is_refused,
     test_P2_a_pusher_that_fails_tells_its_workers,
     test_P2_a_session_is_one_transaction,
@@ -22,8 +24,6 @@ from test_weights_sources import (  # noqa: F401
     test_P10_raw_bytes_in_one_call,
     test_P10_serialized_named_tensors_and_their_references_come_back,
     test_P10_tensors_that_were_serialized_once_serve_many_updates,
-    test_a_partial_update_says_so,
-    test_a_view_that_is_not_contiguous_is_gathered,
 )
 
 pytestmark = needs_gpu

@@ -13,7 +13,7 @@ import pytest
 from cuda_sender import Sender
 from gpu_tree import BUILD, CUDA, gpu, needs_gpu  # noqa: F401
 from process_tree import ROOT, ProcessTree, run, wait_until
-from test_updates import BARD, DIGESTS, GREEDY, STORIES, joined, start, update
+from test_updates import BARD, DIGESTS, GREEDY, joined, start, update
 
 sys.path.insert(0, str(ROOT / "client" / "python"))
 import pitstop  # noqa: E402  (after the path)

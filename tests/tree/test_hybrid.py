@@ -5,13 +5,12 @@ updated under the trainers' names for them.
 import numpy
 import pytest
 
+import pitstop
 from hybrid_model import DECAY, as_published, tensors, write_hybrid
 from lora_files import MODULES, config_of, exact_adapter, write_adapter
+from pitstop.push import WeightPusher
 from process_tree import run
 from weights_sources import digest_of, raw_source, refused
-
-import pitstop
-from pitstop.push import WeightPusher
 
 GREEDY = {"temperature": 0.0, "ignore_eos": True, "skip_special_tokens": False}
 TOLERANCE = 1e-4  # of logprobs: the merged model rounds in another order

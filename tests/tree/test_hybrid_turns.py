@@ -164,7 +164,7 @@ def test_P6_scoring_gives_the_logprobs_of_sampling(tree, client, start_tree, mod
     other = start_tree("--model", model, "--tp", tp, *flags)
     with other.door() as door:
         there = [scores(door, tokens) for tokens, _ in sampled]
-    for (tokens, logprobs), mine, theirs in zip(sampled, here, there):
+    for (_, logprobs), mine, theirs in zip(sampled, here, there):
         assert mine[-len(logprobs) :] == logprobs, "the same tree"
         assert theirs == mine, "another one, with other chunks and pages"
 

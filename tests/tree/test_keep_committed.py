@@ -3,7 +3,6 @@ restart brings them back whatever their source.
 """
 
 import errno
-import json
 import os
 import pathlib
 import re

@@ -14,10 +14,9 @@ from process_tree import ROOT, wait_until
 from weights_sources import BARD_TENSORS, DIGESTS, halves, raw_source, refused
 
 sys.path.insert(0, str(ROOT / "tests" / "http"))
+import pitstop
 from http_calls import Http  # noqa: E402  (after the path)
 from trainers import broadcast, sglang_group  # noqa: E402
-
-import pitstop
 
 FIRST, SECOND = halves(BARD_TENSORS)
 OLD, NEW = DIGESTS["stories"]["digest"], DIGESTS["bard"]["digest"]

@@ -195,7 +195,7 @@ def test_garbage_and_wrong_keys_are_ended_and_counted_and_the_replica_serves_on(
     before = nodes_door(admin)
     assert before["handshakes_failed_total"] == 0 and before["connections"] == 2, before
     port = port_of(admin)
-    for name, data in GARBAGE.items():
+    for data in GARBAGE.values():
         with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as connection:
             connection.sendall(data)
             with contextlib.suppress(ConnectionResetError):

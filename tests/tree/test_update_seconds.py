@@ -4,10 +4,9 @@ import time
 
 import pytest
 
+import pitstop
 from push_once import infos, load
 from test_updates import BARD, STORIES, start
-
-import pitstop
 
 STAGE_PARTS = ("open_s", "wait_s", "receive_s", "verify_s", "rest_s")
 NAMES = (*STAGE_PARTS, "stage_s", "vote_s", "commit_s", "total_s")

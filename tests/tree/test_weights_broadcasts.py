@@ -8,7 +8,9 @@ import threading
 import numpy
 import pytest
 
+import pitstop
 import torch_sender
+from pitstop.broadcast import HostBroadcast
 from weights_sources import (  # noqa: F401  (the fixture)
     BARD_TENSORS,
     DIGESTS,
@@ -18,9 +20,6 @@ from weights_sources import (  # noqa: F401  (the fixture)
     needs_torch,
     refused,
 )
-
-import pitstop
-from pitstop.broadcast import HostBroadcast
 
 STORE = pathlib.Path(__file__).with_name("torch_store.py")
 TREE_FLAGS = ("--tp", 2)
@@ -69,7 +68,7 @@ def test_P10_a_broadcast_over_tcp(client, packed_bytes):
         join_group(client, group)
         if packed_bytes is None:
             source = distributed(BARD_TENSORS, format="each")
-            packs = [array for array in BARD_TENSORS.values()]
+            packs = list(BARD_TENSORS.values())
         else:
             source = distributed(BARD_TENSORS, format="flattened", packed_bytes=packed_bytes)
             packs, pack, size = [], [], 0

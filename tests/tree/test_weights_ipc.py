@@ -3,9 +3,6 @@
 import json
 import os
 import pickle
-import signal
-import subprocess
-import sys
 import time
 
 import pytest

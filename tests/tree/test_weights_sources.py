@@ -9,7 +9,11 @@ import time
 import numpy
 import pytest
 
+import pitstop
 import torch_sender
+from pitstop import push
+from pitstop.push import WeightPusher, tensor_digest
+from pitstop.shared_memory import SharedFile
 from process_tree import wait_until
 from weights_sources import (  # noqa: F401  (the fixture)
     BARD,
@@ -24,11 +28,6 @@ from weights_sources import (  # noqa: F401  (the fixture)
     raw_source,
     refused,
 )
-
-import pitstop
-from pitstop import push
-from pitstop.push import WeightPusher, tensor_digest
-from pitstop.shared_memory import SharedFile
 
 TREE_FLAGS = ("--tp", 2)
 

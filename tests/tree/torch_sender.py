@@ -18,7 +18,6 @@ import unittest.mock
 import uuid
 from multiprocessing.reduction import ForkingPickler  # torch puts its own there
 
-import numpy
 import zmq
 
 try:

@@ -10,14 +10,13 @@ from unittest import mock
 from ray.exceptions import ActorDiedError, OwnerDiedError
 
 from pitstop import PitstopError
-from pitstop.fleet import conductor as conductors
-from pitstop.fleet import orders, participant
+from pitstop.fleet import conductor as conductors, orders, participant
 from pitstop.fleet.conductor import Conductor, Slot
 from pitstop.fleet.coordinator import Coordinator
-from pitstop.hold import Hold
 from pitstop.fleet.relay import Relay
 from pitstop.fleet.replica import Replica
 from pitstop.fleet.ways import Way
+from pitstop.hold import Hold
 
 SERVES = orders.Version(1, "d1")
 

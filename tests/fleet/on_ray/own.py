@@ -9,12 +9,11 @@ import os
 import subprocess
 import sys
 
-from machines import START_S, started
 from ray._raylet import GcsClient
 from ray.cluster_utils import Cluster
 
-from pitstop.fleet import Fleet
-from pitstop.fleet import fleet as of_fleets
+from machines import START_S, started
+from pitstop.fleet import Fleet, fleet as of_fleets
 from pitstop.fleet.conductor import conductor_name
 
 NAME = f"own-{os.getpid()}"

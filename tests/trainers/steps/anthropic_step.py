@@ -7,6 +7,7 @@ import json
 import sys
 
 from anthropic import Anthropic
+
 from weights import NUM_TOKENS, PROMPT
 
 

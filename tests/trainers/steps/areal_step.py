@@ -14,6 +14,7 @@ from areal.api import ModelAllocation, ModelRequest, ParamSpec, WeightUpdateMeta
 from areal.api.cli_args import GenerationHyperparameters, InferenceEngineConfig, NameResolveConfig
 from areal.engine.sglang_remote import RemoteSGLangEngine, SGLangBackend
 from areal.utils import name_resolve, names
+
 from host_group import HostBroadcast, as_bytes
 from weights import NUM_TOKENS, chunks, load
 

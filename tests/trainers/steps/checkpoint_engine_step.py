@@ -13,6 +13,7 @@ import types
 import requests
 import torch
 import zmq
+
 from payloads import pickled
 from weights import NUM_TOKENS, PROMPT
 
@@ -23,7 +24,6 @@ with socket.socket() as probe:
     port = probe.getsockname()[1]
 os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
 
-import checkpoint_engine.pin_memory as pin_memory  # noqa: E402
 import checkpoint_engine.ps as server  # noqa: E402
 
 DEVICE = types.SimpleNamespace(  # shim: torch.cuda

@@ -5,6 +5,7 @@ of their modules are not needed.
 """
 
 import __future__
+
 import ast
 import dataclasses
 import os

@@ -8,7 +8,8 @@ import sys
 sys.path.insert(0, os.environ["PITSTOP_CLIENT"])
 
 import torch  # noqa: E402
-from pitstop.broadcast import HostBroadcast  # noqa: E402
+
+from pitstop.broadcast import HostBroadcast  # noqa: E402, F401
 
 
 def as_bytes(tensor):

@@ -23,6 +23,7 @@ import types
 
 import torch
 import torch.distributed as dist
+
 from emulated_nccl import PyNccl, become_rank_0, free_port, register_backend, send, stateless_process_group, taken_from
 from weights import NUM_TOKENS, PROMPT, load
 

@@ -12,7 +12,7 @@ import types
 sys.path.insert(0, os.environ["PITSTOP_CLIENT"])
 
 
-class GenerationInterface(abc.ABC):
+class GenerationInterface(abc.ABC):  # noqa: B024
     """shim: the abstract methods of nemo_rl.models.generation.interfaces, by their names."""
 
     init_collective = generate = prepare_for_generation = finish_generation = abc.abstractmethod(lambda self: None)
@@ -30,6 +30,7 @@ stand_in("nemo_rl.distributed.batched_data_dict", BatchedDataDict=dict)  # shim:
 stand_in("nemo_rl.models.generation.interfaces", GenerationInterface=GenerationInterface)  # shim
 
 import torch  # noqa: E402
+
 from pitstop import PitstopError  # noqa: E402
 from pitstop.integrations.nemo_rl import PitstopGeneration  # noqa: E402
 from weights import NUM_TOKENS, load  # noqa: E402

@@ -7,6 +7,7 @@ import json
 import sys
 
 from openai import OpenAI
+
 from weights import NUM_TOKENS, PROMPT
 
 

@@ -27,6 +27,7 @@ inputs.TokensPrompt, utils.random_uuid = dict, lambda: os.urandom(8).hex()  # sh
 sys.modules.update({"vllm": vllm, "vllm.inputs": inputs, "vllm.utils": utils})
 
 from openrlhf.trainer.ray import vllm_engine  # noqa: E402
+
 from pitstop.integrations import openrlhf as integration  # noqa: E402
 from weights import NUM_TOKENS  # noqa: E402
 

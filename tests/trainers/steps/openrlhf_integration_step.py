@@ -9,10 +9,11 @@ import json
 import os
 import sys
 
-import openrlhf_actor
 import torch
-from host_group import HostBroadcast, as_bytes
 from torch.multiprocessing.reductions import reduce_tensor
+
+import openrlhf_actor
+from host_group import HostBroadcast, as_bytes
 from weights import load
 
 torch.multiprocessing.set_sharing_strategy("file_system")

@@ -7,10 +7,11 @@ Nothing of SGLang is replaced. payloads.py has the replacements of a GPU.
 import json
 import sys
 
-import payloads  # shim: how tensors are shared on a CPU
 import requests
 from sglang.srt.utils import MultiprocessingSerializer
 from sglang.srt.weight_sync.tensor_bucket import FlattenedTensorBucket
+
+import payloads  # shim: how tensors are shared on a CPU
 from weights import NUM_TOKENS, PROMPT, chunks, load
 
 KEPT = []  # lent memory lives until the end

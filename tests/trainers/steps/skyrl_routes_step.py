@@ -18,8 +18,8 @@ from torch.nothing import provide
 
 provide("cloudpathlib")  # shim: packages of which only names are used
 
-from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient
-from skyrl.backends.skyrl_train.utils.routed_experts import RoutedExpertTrace
+from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient  # noqa: E402
+from skyrl.backends.skyrl_train.utils.routed_experts import RoutedExpertTrace  # noqa: E402
 
 
 async def main(url, prompt, num_tokens):

@@ -14,8 +14,9 @@ import typing_extensions
 if sys.version_info < (3, 12):
     typing.TypedDict = typing_extensions.TypedDict  # shim: pydantic requires this before Python 3.12
 
-from host_group import HostBroadcast, as_bytes
 from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient
+
+from host_group import HostBroadcast, as_bytes
 from weights import NUM_TOKENS, PROMPT, chunks, load
 
 

@@ -9,6 +9,7 @@ import sys
 import requests
 import torch
 import trl.generation.vllm_client as trl_client
+
 from host_group import HostBroadcast, as_bytes
 from weights import NUM_TOKENS, PROMPT, load
 

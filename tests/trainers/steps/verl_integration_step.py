@@ -12,9 +12,10 @@ import types
 
 sys.path.insert(0, os.environ["PITSTOP_CLIENT"])
 
-import pitstop.integrations.verl as integration  # noqa: E402
 from verl.workers.rollout.base import get_rollout_class  # noqa: E402
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry  # noqa: E402
+
+import pitstop.integrations.verl as integration  # noqa: E402
 from weights import NUM_TOKENS, load  # noqa: E402
 
 

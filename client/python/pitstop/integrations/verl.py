@@ -133,7 +133,7 @@ class PitstopRollout(BaseRollout):
         if wire_format != "named_tensors":
             raise PitstopError("unsupported", f"wire_format: named_tensors, not {wire_format}")
         # Every rank iterates over all tensors: gathering a sharded tensor needs all ranks.
-        tensors = {name: tensor for name, tensor in weights} if self._is_sender else [None for _ in weights]
+        tensors = dict(weights) if self._is_sender else [None for _ in weights]
         if self._is_sender:
             label = "" if global_steps is None else f"step {global_steps}"
             await (await self._join()).update_weights(tensors, label)
