@@ -2,9 +2,8 @@
 
 #include "base/log.h"
 #include "http_proc/server/errors.h"
-
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
+#include "http_proc/server/request_parser.h"
+#include "http_proc/server/response_head.h"
 
 #include <algorithm>
 #include <exception>
@@ -61,6 +60,39 @@ Response refusal_of_route(const Request& request, const std::string& allow) {
     return response;
 }
 
+// Checks whether the sender may call the route, and what else its key grants.
+std::optional<Response> refusal_of_sender(
+    const ServerOptions& options, const Request& request, const Route& route, Grant& grant
+) {
+    grant = grant_of(request, options.keys);
+    if (!may(grant, route.access)) {
+        const int status = grant == Grant::kNone ? 401 : 403;
+        return error_response(route.dialect, status, reason_phrase(status));
+    }
+    if (has_key(request, options.keys)) return std::nullopt;
+    const auto problem = problem_of_site(request, route.access, options.site);
+    if (!problem) return std::nullopt;
+    grant = Grant::kNone;
+    if (route.access == Access::kOpen) return std::nullopt;
+    return error_response(route.dialect, 403, *problem);
+}
+
+Response answer_to_options(
+    const ServerOptions& options, const Request& request, const std::string& allow
+) {
+    if (allow.empty() && request.path != "*")
+        return refusal(request, 404, fmt::format("there is no route {}", request.path));
+    Response response = Response::empty(204);
+    response.headers.push_back({"allow", allow.empty() ? "GET, HEAD, POST, PUT, OPTIONS" : allow});
+    if (!options.site.cors_origin.empty()) {
+        response.headers.push_back({"access-control-allow-methods", response.headers[0].value});
+        response.headers.push_back(
+            {"access-control-allow-headers", "authorization, content-type, x-api-key"}
+        );
+    }
+    return response;
+}
+
 // Keeps only the network of an IPv6 address, because a client with one address of a network has all
 // of them.
 std::string client_address(const asio::ip::address& address) {
@@ -70,35 +102,32 @@ std::string client_address(const asio::ip::address& address) {
     return asio::ip::address_v6(bytes).to_string();
 }
 
+Task<Response> answer_of(const Route& route, Exchange& exchange) {
+    try {
+        co_return co_await route.handler(exchange);
+    } catch (const std::exception& error) {
+        spdlog::error("{} {}: {}", exchange.request().method, route.path, error.what());
+    }
+    co_return error_response(route.dialect, 500, "Internal Server Error");
+}
+
+// Tells the tree of a refused call that may be a part of a version, before the sender is answered:
+// a sender that ignores answers may send the rest. After a 503 the sender is expected to retry, so
+// the tree is not told.
+Task<> tell_refusal(
+    ServerContext& context, const Request& request, const Route& route, const Response& response
+) {
+    const bool is_refused = response.status >= 400 && response.status != 503;
+    if (!route.brings_weights || !is_refused || !context.has_tree()) co_return;
+    messages::RefusedPart call;
+    call.why = fmt::format(
+        "http_proc answered {} to a {} {}", response.status, request.method, route.path
+    );
+    const auto told = co_await context.tree().call(std::move(call));
+    if (!told) spdlog::warn("the tree was not told of a refused call: {}", told.error().message);
+}
+
 }  // namespace
-
-struct Connection::Parser {
-    // What of a request has been parsed: the head before the body.
-    enum class Part { kHead, kHeadUnderstood, kBody };
-
-    http::request_parser<http::string_body> beast;
-    Part part = Part::kHead;
-
-    explicit Parser(const ServerLimits& limits) {
-        beast.header_limit(static_cast<std::uint32_t>(limits.header_bytes_max));
-        beast.body_limit(limits.body_bytes_max);
-    }
-    // Parses `input` up to the end of a part, and removes what it parsed. Needs more input if it
-    // reaches neither that end nor a problem.
-    void put(std::string& input, error_code& problem) {
-        while (!input.empty()) {
-            problem = {};
-            const std::size_t taken = beast.put(asio::buffer(input), problem);
-            input.erase(0, taken);
-            if (problem == http::error::need_more) {
-                problem = {};
-                return;
-            }
-            if (problem || taken == 0 || beast.is_done()) return;
-            if (beast.is_header_done() && part != Part::kBody) return;
-        }
-    }
-};
 
 // co_await returns whether more was read: false at the end, on an error, and after the deadline.
 struct Connection::More {
@@ -203,9 +232,10 @@ void Connection::keep(std::string_view bytes) {
 // Reads the request's head, finds its route and checks whether its sender may call it. Returns the
 // refusal, if any.
 Task<std::optional<Response>> Connection::read_head(
-    Parser& parser, Request& request, const Route*& route, Grant& grant
+    RequestParser& parser, Request& request, const Route*& route, Grant& grant
 ) {
-    const ServerLimits& limits = shared_->context.options().limits;
+    const ServerOptions& options = shared_->context.options();
+    const ServerLimits& limits = options.limits;
     bool is_body_too_large = false;  // by its content-length; the head is whole
     while (!parser.beast.is_header_done()) {
         error_code problem;
@@ -249,43 +279,25 @@ Task<std::optional<Response>> Connection::read_head(
         co_return refusal(request, 415, "a body with a content encoding is not accepted");
     }
 
-    parser.part = Parser::Part::kHeadUnderstood;
+    parser.part = RequestParser::Part::kHeadUnderstood;
 
     Router::Found found = shared_->router.find(request.method, request.path);
-    if (request.method == "OPTIONS") co_return options_answer(request, found.allow);
+    if (request.method == "OPTIONS") co_return answer_to_options(options, request, found.allow);
     if (found.route == nullptr) co_return refusal_of_route(request, found.allow);
     request.rest = std::move(found.rest);
     route = found.route;
-    if (auto refused = check_sender(request, *route, grant)) co_return refused;
+    if (auto refused = refusal_of_sender(options, request, *route, grant)) co_return refused;
     if (route->needs_tree && !shared_->context.has_tree())
         co_return error_response(route->dialect, 503, "the engine is starting");
     if (is_body_too_large) {
-        parser.part = Parser::Part::kBody;
+        parser.part = RequestParser::Part::kBody;
         co_return refusal_of_parse(request, http::error::body_limit, limits.body_bytes_max);
     }
     co_return std::nullopt;
 }
 
-// Checks whether the sender may call the route, and what else its key grants.
-std::optional<Response> Connection::check_sender(
-    const Request& request, const Route& route, Grant& grant
-) const {
-    const ServerOptions& options = shared_->context.options();
-    grant = grant_of(request, options.keys);
-    if (!may(grant, route.access)) {
-        const int status = grant == Grant::kNone ? 401 : 403;
-        return error_response(route.dialect, status, reason_phrase(status));
-    }
-    if (has_key(request, options.keys)) return std::nullopt;
-    const auto problem = problem_of_site(request, route.access, options.site);
-    if (!problem) return std::nullopt;
-    grant = Grant::kNone;
-    if (route.access == Access::kOpen) return std::nullopt;
-    return error_response(route.dialect, 403, *problem);
-}
-
 Task<std::optional<Response>> Connection::read_body(
-    Parser& parser, Request& request, MemoryBudget::Share& share
+    RequestParser& parser, Request& request, MemoryBudget::Share& share
 ) {
     const ServerLimits& limits = shared_->context.options().limits;
     const auto expected = request.header("expect");
@@ -295,7 +307,7 @@ Task<std::optional<Response>> Connection::read_body(
         if (!co_await Sending{*this, send_now("HTTP/1.1 100 Continue\r\n\r\n", {}, {})})
             co_return Response::empty(400);
     }
-    parser.part = Parser::Part::kBody;
+    parser.part = RequestParser::Part::kBody;
     parser.beast.eager(true);
     const TimePoint begin = Clock::now();
     std::optional<Response> refused;
@@ -329,50 +341,11 @@ Task<std::optional<Response>> Connection::read_body(
     co_return refused;
 }
 
-Response Connection::options_answer(const Request& request, const std::string& allow) const {
-    if (allow.empty() && request.path != "*")
-        return refusal(request, 404, fmt::format("there is no route {}", request.path));
-    Response response = Response::empty(204);
-    response.headers.push_back({"allow", allow.empty() ? "GET, HEAD, POST, PUT, OPTIONS" : allow});
-    if (!shared_->context.options().site.cors_origin.empty()) {
-        response.headers.push_back({"access-control-allow-methods", response.headers[0].value});
-        response.headers.push_back(
-            {"access-control-allow-headers", "authorization, content-type, x-api-key"}
-        );
-    }
-    return response;
-}
-
 // ---- one request ----
-
-Task<Response> Connection::answer_of(const Route& route, Exchange& exchange) {
-    try {
-        co_return co_await route.handler(exchange);
-    } catch (const std::exception& error) {
-        spdlog::error("{} {}: {}", exchange.request().method, route.path, error.what());
-    }
-    co_return error_response(route.dialect, 500, "Internal Server Error");
-}
-
-// Tells the tree of a refused call that may be a part of a version, before the sender is answered:
-// a sender that ignores answers may send the rest. After a 503 the sender is expected to retry, so
-// the tree is not told.
-Task<> Connection::tell_refusal(
-    const Request& request, const Route& route, const Response& response
-) {
-    const bool is_refused = response.status >= 400 && response.status != 503;
-    if (!route.brings_weights || !is_refused || !shared_->context.has_tree()) co_return;
-    messages::RefusedPart call;
-    call.why = fmt::format(
-        "http_proc answered {} to a {} {}", response.status, request.method, route.path
-    );
-    const auto told = co_await shared_->context.tree().call(std::move(call));
-    if (!told) spdlog::warn("the tree was not told of a refused call: {}", told.error().message);
-}
 
 Task<Connection::Next> Connection::serve_one() {
     const ServerLimits& limits = shared_->context.options().limits;
-    Parser parser(limits);
+    RequestParser parser(limits);
     Request request;
     const Route* route = nullptr;
     phase_ = Phase::kIdle;
@@ -389,10 +362,11 @@ Task<Connection::Next> Connection::serve_one() {
         co_return reader_.state == Reader::State::kOverrun ? Next::kLinger : Next::kClose;
     }
     // If a body was not read, the next request cannot be found after it.
-    const bool may_keep_alive =
-        parser.part != Parser::Part::kHead && parser.beast.is_done() && parser.beast.keep_alive();
+    const bool may_keep_alive = parser.part != RequestParser::Part::kHead &&
+                                parser.beast.is_done() && parser.beast.keep_alive();
     if (refused) {
-        if (parser.part == Parser::Part::kBody) co_await tell_refusal(request, *route, *refused);
+        if (parser.part == RequestParser::Part::kBody)
+            co_await tell_refusal(shared_->context, request, *route, *refused);
         const bool is_whole = parser.beast.is_done();
         const Next next = co_await finish(*std::move(refused), may_keep_alive);
         co_return next == Next::kClose && !is_whole ? Next::kLinger : next;
@@ -406,7 +380,8 @@ Task<Connection::Next> Connection::serve_one() {
     Response response = co_await answer_of(*route, exchange);
     exchange_ = nullptr;
     if (is_gone()) co_return Next::kClose;
-    if (!exchange.is_known_to_tree()) co_await tell_refusal(exchange.request(), *route, response);
+    if (!exchange.is_known_to_tree())
+        co_await tell_refusal(shared_->context, exchange.request(), *route, response);
     co_return co_await finish(std::move(response), may_keep_alive);
 }
 
@@ -423,7 +398,7 @@ Task<Connection::Next> Connection::finish(Response response, bool may_keep_alive
         if (!co_await Sending{*this, send_now(head, {}, end)}) co_return Next::kClose;
         co_return is_chunked ? writer_.next : Next::kClose;
     }
-    const std::string head = head_of(response, response.body.size());
+    const std::string head = response_head(response, framing(response.body.size()));
     const std::string_view body = writer_.is_head_request ? std::string_view{} : response.body;
     if (!co_await Sending{*this, send_now(head, body, {})}) co_return Next::kClose;
     co_return writer_.next;

@@ -33,6 +33,9 @@
 
 namespace pitstop::http {
 
+struct RequestParser;    // request_parser.h
+struct ResponseFraming;  // response_head.h
+
 class Connection final : public Wire, public std::enable_shared_from_this<Connection> {
   public:
     struct Shared {
@@ -62,7 +65,6 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     [[nodiscard]] Peer peer() const override { return peer_; }
 
   private:
-    struct Parser;
     struct More;                                      // awaits bytes
     struct Sending;                                   // awaits a write
     enum class Next { kKeepAlive, kClose, kLinger };  // linger: read and drop
@@ -74,22 +76,15 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     Task<Next> serve_or_fail();
     Task<Next> serve_one();
     Task<std::optional<Response>> read_head(
-        Parser& parser, Request& request, const Route*& route, Grant& grant
+        RequestParser& parser, Request& request, const Route*& route, Grant& grant
     );
-    [[nodiscard]] std::optional<Response> check_sender(
-        const Request& request, const Route& route, Grant& grant
-    ) const;
     Task<std::optional<Response>> read_body(
-        Parser& parser, Request& request, MemoryBudget::Share& share
+        RequestParser& parser, Request& request, MemoryBudget::Share& share
     );
-    Task<Response> answer_of(const Route& route, Exchange& exchange);
-    Task<> tell_refusal(const Request& request, const Route& route, const Response& response);
     Task<Next> finish(Response response, bool may_keep_alive);
     Task<> linger();
 
-    [[nodiscard]] Response options_answer(const Request& request, const std::string& allow) const;
-    [[nodiscard]] std::string head_of(const Response& response, std::optional<std::size_t> length)
-        const;
+    [[nodiscard]] ResponseFraming framing(std::optional<std::size_t> length) const;
     void pump();
     void on_read(std::size_t num_bytes, bool has_failed);
     void keep(std::string_view bytes);

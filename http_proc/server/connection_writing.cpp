@@ -2,6 +2,7 @@
 // accept at once.
 #include "base/check.h"
 #include "http_proc/server/connection.h"
+#include "http_proc/server/response_head.h"
 
 #include <boost/asio/buffer.hpp>
 #include <fmt/format.h>
@@ -9,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <ctime>
 #include <new>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -23,42 +23,14 @@ using boost::system::error_code;
 
 constexpr std::size_t kRenewBytes = 64 << 10;  // a writer that has sent this many is not stuck
 
-// Formats the time as IMF-fixdate, RFC 9110 5.6.7.
-std::string http_date() {
-    const std::time_t now = std::time(nullptr);
-    std::tm parts{};
-    ::gmtime_r(&now, &parts);
-    std::array<char, 40> text{};
-    const std::size_t length =
-        std::strftime(text.data(), text.size(), "%a, %d %b %Y %H:%M:%S GMT", &parts);
-    return {text.data(), length};
-}
-
 }  // namespace
 
-std::string Connection::head_of(const Response& response, std::optional<std::size_t> length) const {
-    std::string head = fmt::format(
-        "HTTP/1.1 {} {}\r\nDate: {}\r\nServer: pitstop\r\n",
-        response.status,
-        reason_phrase(response.status),
-        http_date()
-    );
-    if (!response.content_type.empty())
-        head += fmt::format("Content-Type: {}\r\n", response.content_type);
-    if (length && response.status != 204) head += fmt::format("Content-Length: {}\r\n", *length);
-    if (!length && !writer_.is_http_1_0) head += "Transfer-Encoding: chunked\r\n";
-    if (writer_.next == Next::kClose) {
-        head += "Connection: close\r\n";
-    } else if (writer_.is_http_1_0) {
-        head += "Connection: keep-alive\r\n";
-    }
-    const std::string& origin = shared_->context.options().site.cors_origin;
-    if (!origin.empty()) head += fmt::format("Access-Control-Allow-Origin: {}\r\n", origin);
-    for (const Header& header : response.headers) {
-        CHECK(is_header_value(header.value));  // callers check values that quote a client's bytes
-        head += fmt::format("{}: {}\r\n", header.name, header.value);
-    }
-    return head + "\r\n";
+ResponseFraming Connection::framing(std::optional<std::size_t> length) const {
+    return {
+        .length = length,
+        .is_http_1_0 = writer_.is_http_1_0,
+        .closes = writer_.next == Next::kClose,
+        .cors_origin = shared_->context.options().site.cors_origin};
 }
 
 void Connection::begin(Response head) {
@@ -66,7 +38,7 @@ void Connection::begin(Response head) {
     writer_.progress = Writer::Progress::kBegun;
     // An older client, which does not know chunks, reads to the end of the connection.
     if (writer_.is_http_1_0 || shared_->is_stopping) writer_.next = Next::kClose;
-    writer_.pending_head = head_of(head, std::nullopt);
+    writer_.pending_head = response_head(head, framing(std::nullopt));
 }
 
 Wire::Sent Connection::send(std::string_view bytes) {
