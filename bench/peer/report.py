@@ -15,7 +15,7 @@ from .pairs import Engine, Measured
 from .rows import CURVE, Row
 
 
-def _head(engines: Sequence[Engine], command: str, num_pairs: int) -> list[str]:
+def _head(engines: Sequence[Engine], command: str, num_pairs: int, shape: str) -> list[str]:
     cpu = next(
         (line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo", encoding="utf-8") if "model name" in line),
         platform.processor(),
@@ -24,7 +24,7 @@ def _head(engines: Sequence[Engine], command: str, num_pairs: int) -> list[str]:
         "# pitstop beside other engines",
         "",
         f"`{command}` on {cpu}, {os.cpu_count()} threads, Linux {platform.release()}; one model for all, random "
-        f"weights in the shape of Qwen3 0.6B, bf16. {num_pairs} runs of each engine in turn, after one that is not "
+        f"weights in the shape of {shape}, bf16. {num_pairs} runs of each engine in turn, after one that is not "
         "counted. The ratio is of the medians, and in brackets the least and the largest of a pair. A share of the "
         "limit is of the longer of what must be read and what must be multiplied, at rates that were measured beside "
         "each run.",
@@ -34,9 +34,12 @@ def _head(engines: Sequence[Engine], command: str, num_pairs: int) -> list[str]:
     ]
 
 
-def table(rows: Sequence[tuple[Row, Measured]], engines: Sequence[Engine], command: str, num_pairs: int) -> str:
+def table(
+    rows: Sequence[tuple[Row, Measured]], engines: Sequence[Engine], command: str, num_pairs: int, shape: str
+) -> str:
+    """`shape` says in words what the model is."""
     peers = [engine.name for engine in engines if engine.name != "pitstop"]
-    lines = _head(engines, command, num_pairs)
+    lines = _head(engines, command, num_pairs, shape)
     heads = ["work", "pitstop, tokens/s", *(f"{peer}, tokens/s" for peer in peers)]
     heads += [*(f"pitstop / {peer}" for peer in peers), "targets", "of the limit"]
     lines += ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]

@@ -24,7 +24,7 @@ class Row:
     of_limit: Optional[float] = None  # the target share of the machine's limit, measured next to each run
 
 
-ROWS = (
+DENSE = (
     Row("prefill of 512 tokens", Workload(1, 512, 1), "prefill_tokens_per_s", {"vllm": 1.15}, 0.80),
     Row("prefill of 2,048 tokens", Workload(1, 2048, 1), "prefill_tokens_per_s", {"vllm": 1.2}, 0.78),
     Row("decode, 1 request", Workload(1, 64, 64), "decode_tokens_per_s", {"llama.cpp": 1.1}, 0.90),
@@ -34,6 +34,24 @@ ROWS = (
     Row("32 requests of 512 + 128 tokens", Workload(32, 512, 128), "total_tokens_per_s", {"vllm": 1.4}),
     Row("decode at 4,096 tokens of context", Workload(1, 4096, 32), "decode_tokens_per_s", {}, 0.75),
 )
+
+EXPERTS = (
+    Row("prefill of 512 tokens", Workload(1, 512, 1), "prefill_tokens_per_s", {"llama.cpp": 1.15}),
+    Row("decode, 1 request", Workload(1, 64, 64), "decode_tokens_per_s", {"llama.cpp": 1.3}, 0.70),
+    Row("decode, 8 requests", Workload(8, 64, 64), "decode_tokens_per_s", {}),
+    Row("decode, 32 requests", Workload(32, 64, 48), "decode_tokens_per_s", {"vllm": 1.15}),
+)
+
+HYBRID = (
+    Row("prefill of 512 tokens", Workload(1, 512, 1), "prefill_tokens_per_s", {"llama.cpp": 1.15, "vllm": 1.15}),
+    Row("prefill of 2,048 tokens", Workload(1, 2048, 1), "prefill_tokens_per_s", {"llama.cpp": 1.15, "vllm": 1.15}),
+    Row("decode, 1 request", Workload(1, 64, 64), "decode_tokens_per_s", {"llama.cpp": 1.15, "vllm": 1.15}, 0.80),
+    Row("decode, 8 requests", Workload(8, 64, 64), "decode_tokens_per_s", {"llama.cpp": 1.15, "vllm": 1.15}),
+    Row("decode, 32 requests", Workload(32, 64, 48), "decode_tokens_per_s", {"llama.cpp": 1.15, "vllm": 1.15}),
+)
+
+# By the model's name (models.py).
+ROWS = {"qwen3-0.6b": DENSE, "experts-2b-a0.3b": EXPERTS, "qwen3.5-0.8b": HYBRID}
 
 # The plot's workloads: output tokens per second against concurrent requests.
 CURVE = tuple(Workload(rows, 64, 48) for rows in (1, 2, 4, 8, 16, 32, 64))
