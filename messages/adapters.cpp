@@ -7,7 +7,7 @@
 namespace pitstop::messages {
 
 std::optional<std::string> invalid_adapter_name(std::string_view name) {
-    if (name.empty()) return "an adapter has a name; this one is empty";
+    if (name.empty()) return "the adapter's name is empty; give one";
     if (name.size() > kAdapterNameBytesMax) {
         return fmt::format(
             "the adapter's name has {} bytes; at most {} are accepted",

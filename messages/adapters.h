@@ -35,9 +35,12 @@ struct AdapterVersion {
     template <class F>
     void fields(F&& f) {
         f("name", name, "the adapter's name");
-        f("version", version, "the number of the update that brought it: a newer one has a larger");
+        f("version",
+          version,
+          "the number of the update that loaded it; later updates have "
+          "larger numbers");
         f("label", label, "its label");
-        f("digest", digest, "of its resident tensors, 32 hex digits");
+        f("digest", digest, "the digest of its resident tensors, 32 hex digits");
     }
     friend bool operator==(const AdapterVersion&, const AdapterVersion&) = default;
 };
@@ -51,7 +54,7 @@ struct AdapterStatus {
     template <class F>
     void fields(F&& f) {
         f("adapter", adapter, "the version that new requests get");
-        f("path", path, "the directory that it came from; empty: its tensors were sent");
+        f("path", path, "the directory that it was loaded from; empty: its tensors were sent");
         f("num_requests", num_requests, "open requests that have this version");
         f("num_older", num_older, "open requests that began with an older one");
     }
@@ -61,9 +64,8 @@ struct AdapterStatus {
 struct UnloadAdapter {
     static constexpr std::string_view kType = "unload_adapter";
     static constexpr std::string_view kAbout =
-        "client -> admin door -> schedulers: no new request gets this adapter; its memory is freed "
-        "when the last request that has it ends. Refused while an update is under way. Answered by "
-        "`adapter_reply`.";
+        "client -> admin door -> schedulers: no new request gets this adapter; its memory is "
+        "freed when its last request ends. Refused during an update. Answered by `adapter_reply`.";
     CallId call{};
     std::int64_t timeout_ms = 0;
     std::string name{};
@@ -81,7 +83,8 @@ struct AdapterPart {
         "scheduler_proc -> tokenizer_proc: a replica's part of unload_adapter.";
     static constexpr std::string_view kReplyType = "adapter_reply";
     static constexpr std::string_view kReplyAbout =
-        "admin door -> client: no replica has the adapter for new requests, or which refused.";
+        "admin door -> client: the adapter is unloaded on every replica, or which replica "
+        "refused.";
     CallId call{};
     ReplicaId replica{};
     Verdict verdict{};
@@ -92,7 +95,7 @@ struct AdapterPart {
     void fields(F&& f) {
         part_fields(f, *this);
         f("adapter", adapter, "the version that was unloaded");
-        f("num_requests", num_requests, "open requests that go on with it");
+        f("num_requests", num_requests, "open requests that continue with it");
     }
 };
 
@@ -101,13 +104,13 @@ using AdapterReply = ReplyOf<AdapterPart>;
 struct WorkerForget {
     static constexpr std::string_view kType = "worker_forget";
     static constexpr std::string_view kAbout =
-        "scheduler_proc -> tp_worker, between two plans: no plan names these versions of adapters "
-        "any more. Not answered.";
+        "scheduler_proc -> tp_worker, between two plans: no later plan names these versions of "
+        "adapters. Not answered.";
     std::vector<AdapterId> adapters{};
 
     template <class F>
     void fields(F&& f) {
-        f("adapters", adapters, "the updates that brought them");
+        f("adapters", adapters, "the updates that loaded them");
     }
 };
 

@@ -18,7 +18,10 @@ struct CacheHits {
     template <class F>
     void fields(F&& f) {
         f("lag", lag, "epochs; 16: 16 or more");
-        f("tokens", tokens, "tokens found in the cache, also by requests that were retracted");
+        f("tokens",
+          tokens,
+          "tokens found in the cache, including those of requests that were "
+          "retracted");
     }
     friend bool operator==(const CacheHits&, const CacheHits&) = default;
 };
@@ -39,11 +42,11 @@ struct CheckpointStatus {
         f("places_free", places_free, "of them free");
         f("saved_total", saved_total, "states that were saved");
         f("restored_total", restored_total, "requests that continued from a saved state");
-        f("evicted_total", evicted_total, "checkpoints dropped so that another could be saved");
+        f("evicted_total", evicted_total, "checkpoints dropped to make room for others");
         f("replayed_tokens_total",
           replayed_tokens_total,
-          "prompt tokens of admitted requests that were computed again: the prefix cache had them, "
-          "but no checkpoint the state after them");
+          "prompt tokens of admitted requests that were computed again: the prefix cache had "
+          "them, but no checkpoint of the state after them");
     }
     friend bool operator==(const CheckpointStatus&, const CheckpointStatus&) = default;
 };

@@ -56,7 +56,7 @@ Result<msgpack::object_handle> parse(const Frames& frames) {
         if (offset != size) {
             return make_error(
                 ErrorCode::kMalformed,
-                "{}: {} bytes after the body's end",
+                "{}: {} bytes follow the end of the body",
                 frames.type,
                 size - offset
             );

@@ -184,7 +184,7 @@ class Decoder {
         get(object, wide);
         if (wide < std::numeric_limits<std::int32_t>::min() ||
             wide > std::numeric_limits<std::int32_t>::max()) {
-            return fail("{} does not fit 32 bits", wide);
+            return fail("{} does not fit into 32 bits", wide);
         }
         value = static_cast<std::int32_t>(wide);
     }
@@ -194,7 +194,7 @@ class Decoder {
         } else if (object.type == msgpack::type::POSITIVE_INTEGER) {
             if (object.via.u64 >
                 static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-                return fail("{} does not fit 63 bits", object.via.u64);
+                return fail("{} does not fit into 63 bits", object.via.u64);
             }
             value = static_cast<std::int64_t>(object.via.u64);
         } else {
@@ -318,7 +318,7 @@ class Decoder {
         constexpr auto kWidth = std::int64_t{sizeof(T)};
         if (begin < 0 || begin > size || count < 0 || count > (size - begin) / kWidth) {
             return fail(
-                "names {} elements from byte {} of raw frame {}, which has {} bytes",
+                "{} elements from byte {} of raw frame {} are named; the frame has {} bytes",
                 count,
                 begin,
                 frame,
@@ -358,7 +358,7 @@ class Decoder {
   private:
     bool has_frame(std::int64_t frame) {
         if (frame >= 0 && frame < static_cast<std::int64_t>(raw_.size())) return true;
-        fail("names raw frame {}; the message has {}", frame, raw_.size());
+        fail("raw frame {} is named; the message has {} of them", frame, raw_.size());
         return false;
     }
 

@@ -25,7 +25,7 @@ std::optional<std::string> invalid(const Abort& message) {
 }
 
 std::optional<std::string> invalid(const SetWeightLabel& message) {
-    if (message.label.empty()) return "label is empty; the version that serves gets another one";
+    if (message.label.empty()) return "label is empty; give the version that serves a label";
     if (auto problem = invalid_label(message.label)) return problem;
     return std::nullopt;
 }

@@ -29,9 +29,8 @@ struct EnumNames<PauseMode> {
 struct PauseGeneration {
     static constexpr std::string_view kType = "pause_generation";
     static constexpr std::string_view kAbout =
-        "client -> admin door -> schedulers: stop generating. Answered by `pause_reply` when every "
-        "replica has stopped: no step is in flight, and with wait the last running request is "
-        "done.";
+        "client -> admin door -> schedulers: stop generating. Answered by `pause_reply` when "
+        "every replica has stopped: no step is in flight, and in mode wait no request runs.";
     CallId call{};
     std::int64_t timeout_ms = 0;
     PauseMode mode = PauseMode::kAbort;
@@ -40,15 +39,15 @@ struct PauseGeneration {
     template <class F>
     void fields(F&& f) {
         call_fields(f, *this);
-        f("mode", mode, "abort, in_place, retract or wait: what becomes of running requests");
-        f("max_pause_s", max_pause_s, "go on by itself after so many seconds; 0: never");
+        f("mode", mode, "abort, in_place, retract or wait: what happens to running requests");
+        f("max_pause_s", max_pause_s, "continue automatically after this many seconds; 0: never");
     }
 };
 
 struct PausePart {
     static constexpr std::string_view kType = "pause_part";
     static constexpr std::string_view kAbout =
-        "scheduler_proc -> tokenizer_proc: a replica has stopped (or could not).";
+        "scheduler_proc -> tokenizer_proc: a replica has stopped, or why it has not.";
     static constexpr std::string_view kReplyType = "pause_reply";
     static constexpr std::string_view kReplyAbout =
         "admin door -> client: every replica has stopped, or which has not.";
@@ -70,7 +69,7 @@ struct PausePart {
         f("num_retracted", num_retracted, "requests sent back to the queue with their tokens");
         f("num_frozen", num_frozen, "requests that keep their pages");
         f("num_waiting", num_waiting, "requests queued");
-        f("elapsed_us", elapsed_us, "microseconds from the message to standing still");
+        f("elapsed_us", elapsed_us, "microseconds from the message to the standstill");
     }
 };
 
@@ -79,9 +78,8 @@ using PauseReply = ReplyOf<PausePart>;
 struct ContinueGeneration {
     static constexpr std::string_view kType = "continue_generation";
     static constexpr std::string_view kAbout =
-        "client -> admin door -> schedulers: generate again. Harmless when running. Ends a pause "
-        "that "
-        "is still waiting for its requests. Answered by `continue_reply`.";
+        "client -> admin door -> schedulers: generate again. Harmless while running. Ends a "
+        "pause that still waits for its requests, too. Answered by `continue_reply`.";
     CallId call{};
     std::int64_t timeout_ms = 0;
 
@@ -94,7 +92,7 @@ struct ContinueGeneration {
 struct ContinuePart {
     static constexpr std::string_view kType = "continue_part";
     static constexpr std::string_view kAbout =
-        "scheduler_proc -> tokenizer_proc: a replica runs (or cannot).";
+        "scheduler_proc -> tokenizer_proc: a replica runs, or why it does not.";
     static constexpr std::string_view kReplyType = "continue_reply";
     static constexpr std::string_view kReplyAbout =
         "admin door -> client: every replica runs, or which does not.";
@@ -109,7 +107,7 @@ struct ContinuePart {
     void fields(F&& f) {
         part_fields(f, *this);
         f("was_paused", was_paused, "it was paused before");
-        f("paused_s", paused_s, "for so many seconds");
+        f("paused_s", paused_s, "seconds of the pause");
     }
 };
 
@@ -154,7 +152,7 @@ struct AbortResult {
         f("rid", rid, "the id as given");
         f("outcome",
           outcome,
-          "aborted, already_done (within the door's memory of ended ids) or unknown");
+          "aborted, already_done (among the latest ended ids that the door keeps) or unknown");
     }
     friend bool operator==(const AbortResult&, const AbortResult&) = default;
 };
@@ -171,7 +169,7 @@ struct AbortReply {
     template <class F>
     void fields(F&& f) {
         f("call", call, "the call answered");
-        f("ok", ok, "every id given was dealt with (unknown ids too)");
+        f("ok", ok, "every id given was handled (including unknown ids)");
         verdict.fields_in(f);
         f("results", results, "per id, in the order given; with all: every request that was open");
     }
@@ -180,8 +178,8 @@ struct AbortReply {
 struct FlushCache {
     static constexpr std::string_view kType = "flush_cache";
     static constexpr std::string_view kAbout =
-        "client -> admin door -> schedulers: forget all cached prefixes. Refused while any request "
-        "holds pages (unless timeout_ms lets it wait for that to end). Answered by `flush_reply`.";
+        "client -> admin door -> schedulers: drop all cached prefixes. Refused while a request "
+        "holds pages, unless timeout_ms allows a wait. Answered by `flush_reply`.";
     CallId call{};
     std::int64_t timeout_ms = 0;
     bool wait_idle = false;
@@ -193,15 +191,15 @@ struct FlushCache {
         f("wait_idle", wait_idle, "wait, up to the deadline, until no request holds pages");
         f("reset_running",
           reset_running,
-          "first give running requests back to the queue, with their tokens, which are computed "
-          "again: then none holds pages");
+          "first return running requests to the queue, with their tokens, which are computed "
+          "again: then no request holds pages");
     }
 };
 
 struct FlushPart {
     static constexpr std::string_view kType = "flush_part";
     static constexpr std::string_view kAbout =
-        "scheduler_proc -> tokenizer_proc: a replica's cache is empty, or why not.";
+        "scheduler_proc -> tokenizer_proc: a replica's cache is empty, or why it is not.";
     static constexpr std::string_view kReplyType = "flush_reply";
     static constexpr std::string_view kReplyAbout =
         "admin door -> client: all caches are empty, or which is not.";
@@ -222,10 +220,10 @@ using FlushReply = ReplyOf<FlushPart>;
 struct SetWeightLabel {
     static constexpr std::string_view kType = "set_weight_label";
     static constexpr std::string_view kAbout =
-        "client -> admin door -> schedulers: the version that serves gets another label; epoch and "
-        "digest stay. Steps sent before keep the old one, so a running request's spans split "
-        "there. "
-        "Refused while an update is under way or nothing serves. Answered by `label_reply`.";
+        "client -> admin door -> schedulers: gives the version that serves another label; epoch "
+        "and digest stay. Steps already sent keep the old label, so a running request's spans "
+        "split there. Refused during an update, or if no version serves. Answered by "
+        "`label_reply`.";
     CallId call{};
     std::int64_t timeout_ms = 0;
     std::string label{};
@@ -242,7 +240,7 @@ struct SetWeightLabel {
 struct LabelPart {
     static constexpr std::string_view kType = "label_part";
     static constexpr std::string_view kAbout =
-        "scheduler_proc -> tokenizer_proc: steps planned from now on carry the label.";
+        "scheduler_proc -> tokenizer_proc: later steps have the label.";
     static constexpr std::string_view kReplyType = "label_reply";
     static constexpr std::string_view kReplyAbout =
         "admin door -> client: every replica has the label, or which has not.";
@@ -281,15 +279,15 @@ struct Shutdown {
         f("timeout_ms", timeout_ms, "unused: the answer comes at once");
         f("drain_s",
           drain_s,
-          "open requests may run out for so many seconds while new ones are refused; then, or with "
-          "0 at once, the rest end with an error");
+          "open requests may still run for this many seconds while new ones are refused; then "
+          "(with 0 at once) the remaining ones end with an error");
     }
 };
 
 struct ShutdownReply {
     static constexpr std::string_view kType = "shutdown_reply";
     static constexpr std::string_view kAbout =
-        "admin door -> client: the end has begun; the last message of the drain is the tree's.";
+        "admin door -> client: the end has begun; further messages are those of the drain.";
     CallId call{};
     bool ok = false;
     Verdict verdict{};
@@ -300,7 +298,7 @@ struct ShutdownReply {
         f("call", call, "the call answered");
         f("ok", ok, "the tree ends");
         verdict.fields_in(f);
-        f("open_requests", open_requests, "requests that are open");
+        f("open_requests", open_requests, "open requests");
     }
 };
 

@@ -50,8 +50,8 @@ struct CollectedVersion {
     void fields(F&& f) {
         f("epoch", epoch, "the version's epoch");
         f("label", label, "its label");
-        f("digest", digest, "its digest: of the resident weights");
-        f("calls", calls, "calls that brought it");
+        f("digest", digest, "the digest of its resident weights");
+        f("calls", calls, "the number of calls that it consists of");
         f("bytes", bytes, "bytes written, all ranks");
     }
     friend bool operator==(const CollectedVersion&, const CollectedVersion&) = default;
@@ -85,7 +85,10 @@ struct ReplyOf {
         );
         f("parts", parts, "one per replica");
         if constexpr (LetsGenerationGoOn<Part>)
-            f("update", update, "the collected update that took effect before it; absent: none");
+            f("update",
+              update,
+              "the collected update that took effect before the call; absent: "
+              "none");
     }
 };
 

@@ -10,10 +10,10 @@
 namespace pitstop::messages {
 
 inline constexpr std::int64_t kDraftedMax = 32;                    // drafts of a row
-inline constexpr std::size_t kDraftIdsMax = std::size_t{1} << 17;  // that a request brings
+inline constexpr std::size_t kDraftIdsMax = std::size_t{1} << 17;  // drafts that a request brings
 inline constexpr std::size_t kDraftKeyBytesMax = 256;
 
-// What drafts have come to, of a request or of a replica.
+// Counts of drafts, of a request or of a replica.
 struct DraftCounts {
     std::int64_t passes = 0;
     std::int64_t rows = 0;

@@ -60,7 +60,7 @@ struct Generate {
     void fields(F&& f) {
         f("rid",
           rid,
-          "the caller's id, unique among open requests; empty: one is assigned and named in the "
+          "the caller's id, unique among its open requests; empty: one is made, and named in the "
           "outputs");
         f("text",
           text,
@@ -71,8 +71,8 @@ struct Generate {
         f("logprobs", logprobs, "which logprobs are reported");
         f("routed_experts_start",
           routed_experts_start,
-          "report the experts that each token from this one on was routed to: at most the length "
-          "of the prompt; absent: none");
+          "report the experts of each token from this one on: at most the length of the prompt; "
+          "absent: none");
         f("routed_experts",
           routed_experts,
           "the experts that the prompt's tokens use, for all of them or for all but the last; "
@@ -81,18 +81,17 @@ struct Generate {
         f("text_output", text_output, "detokenize; false: tokens only (stop strings need true)");
         f("priority", priority, "larger first; equal: as --scheduling says");
         f("kv_tolerance", kv_tolerance, "cached prefixes of older weights: never, max_lag or keep");
-        f("kv_max_lag", kv_max_lag, "with max_lag: at most so many epochs old");
+        f("kv_max_lag", kv_max_lag, "with max_lag: at most this many epochs old");
         f("replica", replica, "run on this data-parallel replica; absent: the least loaded");
         f("client",
           client,
-          "on whose behalf, outermost name first: with fair scheduling those of this connection "
-          "take turns; empty: the connection's own");
+          "the request's client, outermost name first: with fair scheduling the clients of this "
+          "connection take turns; empty: the connection itself");
         f("adapter", adapter, "the adapter to generate with; empty: the model alone");
         f("draft_ids",
           draft_ids,
-          "a guess at the output, or texts that it may quote: verified where speculation is on, "
-          "and "
-          "without effect on any token");
+          "a guess at the output, or texts that it may quote: verified if speculation is on; no "
+          "token depends on it");
         f("draft_key",
           draft_key,
           "requests with equal keys draft from each other's outputs; absent: requests of the same "
@@ -103,9 +102,8 @@ struct Generate {
 struct Cancel {
     static constexpr std::string_view kType = "cancel";
     static constexpr std::string_view kAbout =
-        "client -> data door: end these requests of this client; each ends with `finish.reason` "
-        "abort, and these calls. "
-        "Ids that are not open are ignored.";
+        "client -> data door: end these requests of this client (each ends with `finish.reason` "
+        "abort), and these calls. Ids that are not open are ignored.";
     std::vector<std::string> rids{};
     std::vector<CallId> calls{};
 
@@ -127,7 +125,7 @@ struct Span {
 
     template <class F>
     void fields(F&& f) {
-        f("epoch", epoch, "the weight version the tokens were sampled under");
+        f("epoch", epoch, "the weight version that sampled the tokens");
         f("label", label, "that version's label");
         f("digest", digest, "that version's digest, 32 hex digits");
         f("tokens", tokens, "so many tokens");
@@ -157,7 +155,9 @@ struct Finish {
         f("matched_token", matched_token, "stop: the token that ended the output");
         f("matched_text", matched_text, "stop: the stop text that ended it");
         verdict.fields_in(f, "error: the error's code", "abort, error: why");
-        f("was_waiting", was_waiting, "abort: it was not running: not yet, or not again");
+        f("was_waiting",
+          was_waiting,
+          "abort: it was not running, because it had not begun or was retracted");
     }
     friend bool operator==(const Finish&, const Finish&) = default;
 };
@@ -177,7 +177,10 @@ struct PromptLogprobs {
           start,
           "the prompt index of the first entry; at least 1, as token 0 has no logprob");
         f("logprobs", logprobs, "[n], a prompt token each");
-        f("ranks", ranks, "[n], from 1: how many tokens are no less probable; of equals by id");
+        f("ranks",
+          ranks,
+          "[n], from 1: the number of tokens that are at least as probable; "
+          "equal ones are ordered by id");
         f("top_ids", top_ids, "[n * top], most probable first");
         f("top_logprobs", top_logprobs, "[n * top]");
         f("ids_logprobs", ids_logprobs, "[n * ids], in the request's order");
@@ -211,10 +214,9 @@ struct RequestCounts {
         f("decode_us", decode_us, "from then until its latest");
         f("replayed_tokens",
           replayed_tokens,
-          "prompt tokens after the cached ones that the prefix cache had, too, but no checkpoint "
-          "of "
-          "the recurrent state after them; computed again");
-        f("drafts", drafts, "where speculation is on: its drafts");
+          "prompt tokens after the cached ones that were computed again: the prefix cache had "
+          "them, but no checkpoint of the recurrent state after them");
+        f("drafts", drafts, "with speculation: its drafts");
     }
     friend bool operator==(const RequestCounts&, const RequestCounts&) = default;
 };
@@ -245,7 +247,7 @@ struct OutputChunk {
         f("text", text, "the text these tokens added");
         f("tokens", tokens, "[n], the new output tokens");
         f("logprobs", logprobs, "[n], if asked for");
-        f("ranks", ranks, "[n], likewise: the token's place, from 1, in that distribution");
+        f("ranks", ranks, "[n], likewise: the token's rank, from 1, in that distribution");
         f("top_ids", top_ids, "[n * top], most probable first");
         f("top_logprobs", top_logprobs, "[n * top]");
         f("ids_logprobs", ids_logprobs, "[n * ids], in the request's order");
@@ -254,7 +256,7 @@ struct OutputChunk {
         f("prompt", prompt, "prompt logprobs, if asked for: in the first chunk");
         f("routes",
           routes,
-          "if asked for: a row for each of these tokens, that of the token before it; the first "
+          "if requested: a row for each of these tokens, from the token before it; the first "
           "chunk has the prompt's rows, too");
         f("counts", counts, "in the first and the last chunk");
         f("finish", finish, "in the last chunk");
@@ -266,12 +268,12 @@ struct OutputChunk {
 struct Outputs {
     static constexpr std::string_view kType = "outputs";
     static constexpr std::string_view kAbout =
-        "data door -> client: what a step added to this client's requests.";
+        "data door -> client: the output that a step added to this client's requests.";
     std::vector<OutputChunk> chunks{};
 
     template <class F>
     void fields(F&& f) {
-        f("chunks", chunks, "one per request that got something");
+        f("chunks", chunks, "one per request with new output");
     }
 };
 
@@ -291,9 +293,9 @@ struct TextOptions {
     void fields(F&& f) {
         f("prompt_tail",
           prompt_tail,
-          "the prompt's last tokens: the context the first output token is decoded in");
+          "the prompt's last tokens: the context in which the first output token is decoded");
         f("stop", stop, "stop texts");
-        f("min_new_tokens", min_new_tokens, "no stop text before so many tokens");
+        f("min_new_tokens", min_new_tokens, "no stop text before this many tokens");
         f("no_stop_trim", no_stop_trim, "keep the stop text");
         f("skip_special_tokens", skip_special_tokens, "leave special tokens out of the text");
         f("spaces_between_special_tokens",
@@ -326,7 +328,7 @@ struct TokenizedRequest {
 
     template <class F>
     void fields(F&& f) {
-        f("key", key, "ascending; never used again");
+        f("key", key, "ascending; never reused");
         f("prompt", prompt, "token ids");
         f("sampling", sampling, "with a seed; stop strings are in text");
         f("logprobs", logprobs, "which logprobs are reported");
@@ -339,8 +341,11 @@ struct TokenizedRequest {
         f("text", text, "passed on to the detokenizer");
         f("priority", priority, "larger first");
         f("kv_tolerance", kv_tolerance, "cached prefixes of older weights");
-        f("kv_max_lag", kv_max_lag, "with max_lag: at most so many epochs old");
-        f("client", client, "whose it is: the connection, then the names it gave");
+        f("kv_max_lag", kv_max_lag, "with max_lag: at most this many epochs old");
+        f("client",
+          client,
+          "the request's client: the connection, then the names that it gave "
+          "itself");
         f("adapter", adapter, "the adapter to generate with; empty: the model alone");
         f("draft_ids", draft_ids, "texts to draft from; absent: none");
         f("draft_key", draft_key, "drafts from the requests with this key; absent: by its prompt");
@@ -361,7 +366,8 @@ struct EnumNames<EndCause> {
 struct EndRequests {
     static constexpr std::string_view kType = "end_requests";
     static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc: free these requests. May overtake the request itself.";
+        "tokenizer_proc -> scheduler_proc: end these requests. May arrive before the request "
+        "itself.";
     std::vector<RequestKey> keys{};
     EndCause cause = EndCause::kAbort;
     std::string message{};
@@ -391,7 +397,7 @@ struct RequestStart {
 struct TokenBatch {
     static constexpr std::string_view kType = "token_batch";
     static constexpr std::string_view kAbout =
-        "scheduler_proc -> detokenizer_proc: what one step added to all requests.";
+        "scheduler_proc -> detokenizer_proc: the output that a step added to all requests.";
     ReplicaId replica{};
     std::vector<RequestStart> starts{};
     std::vector<OutputChunk> chunks{};
@@ -409,8 +415,9 @@ struct TokenBatch {
 struct TextBatch {
     static constexpr std::string_view kType = "text_batch";
     static constexpr std::string_view kAbout =
-        "detokenizer_proc -> tokenizer_proc: a token batch with its text. A chunk that a stop text "
-        "ended has `finish` with matched_text; the scheduler is told by the tokenizer.";
+        "detokenizer_proc -> tokenizer_proc: a token batch with its text. If a stop text ended a "
+        "request, its chunk has `finish` with matched_text, and the tokenizer tells the "
+        "scheduler.";
     std::vector<OutputChunk> chunks{};
     std::vector<RequestKey> stopped{};
 

@@ -9,7 +9,7 @@ namespace pitstop::messages {
 std::optional<std::string> invalid(const Hello& message) {
     if (message.protocol != kDoorProtocolVersion) {
         return fmt::format(
-            "protocol {} is not spoken here; this is {}", message.protocol, kDoorProtocolVersion
+            "protocol {} is not supported; this tree has {}", message.protocol, kDoorProtocolVersion
         );
     }
     return std::nullopt;

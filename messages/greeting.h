@@ -25,15 +25,15 @@ struct Hello {
 
     template <class F>
     void fields(F&& f) {
-        f("protocol", protocol, "protocol version the client speaks");
-        f("name", name, "who the client is, for logs");
+        f("protocol", protocol, "protocol version of the client");
+        f("name", name, "the client's name, for logs");
     }
 };
 
 struct HelloReply {
     static constexpr std::string_view kType = "hello_reply";
     static constexpr std::string_view kAbout =
-        "either door -> client: who answers, and what it serves.";
+        "either door -> client: the identity of the tree, and what it serves.";
     int protocol = kProtocolVersion;
     std::string server{};
     std::string model{};
@@ -48,35 +48,35 @@ struct HelloReply {
 
     template <class F>
     void fields(F&& f) {
-        f("protocol", protocol, "protocol version the tree speaks");
+        f("protocol", protocol, "protocol version of the tree");
         f("server", server, "pitstop and its version");
         f("model", model, "the served model's name");
-        f("model_path", model_path, "the directory it was loaded from");
+        f("model_path", model_path, "the directory that it was loaded from");
         f("model_type", model_type, "its family");
-        f("context_len", context_len, "prompt and output together have at most so many tokens");
-        f("vocab_size", vocab_size, "token ids are below it");
+        f("context_len", context_len, "the most tokens of prompt and output together");
+        f("vocab_size", vocab_size, "token ids are less than this");
         f("replicas", replicas, "data-parallel replicas");
         f("tp", tp, "ranks per replica");
         f("eos_ids", eos_ids, "end-of-sequence tokens");
-        f("routes", routes, "what a row of routes is; absent: the model has no experts");
+        f("routes", routes, "the shape of a row of routes; absent: the model has no experts");
     }
 };
 
 struct ErrorReply {
     static constexpr std::string_view kType = "error";
     static constexpr std::string_view kAbout =
-        "either door -> client: a message was refused, or a request ended with an error before any "
-        "output.";
+        "either door -> client: a message was refused, or a request ended with an error before "
+        "any output.";
     std::string rid{};
     CallId call{};
     Error error{};
 
     template <class F>
     void fields(F&& f) {
-        f("rid", rid, "the request refused; empty: none");
-        f("call", call, "the call refused; 0: none");
+        f("rid", rid, "the refused request; empty: none");
+        f("call", call, "the refused call; 0: none");
         f("code", error.code, "the error's code, from the list above");
-        f("message", error.message, "what, which, what is accepted");
+        f("message", error.message, "what failed, which one, what is accepted");
     }
 };
 
@@ -104,18 +104,18 @@ struct SchedulerHello {
     void fields(F&& f) {
         f("replica", replica, "the sender");
         f("model_type", model_type, "the checkpoint's family");
-        f("context_len", context_len, "positions a request may have");
-        f("vocab_size", vocab_size, "token ids are below it");
-        f("pool_tokens", pool_tokens, "tokens the KV pool holds");
+        f("context_len", context_len, "positions that a request may have");
+        f("vocab_size", vocab_size, "token ids are less than this");
+        f("pool_tokens", pool_tokens, "tokens of the KV pool");
         f("page_size", page_size, "tokens per page");
-        f("queue_len_max", queue_len_max, "open requests the scheduler takes");
+        f("queue_len_max", queue_len_max, "open requests that the scheduler accepts");
         f("tp", tp, "ranks");
         f("eos_ids", eos_ids, "end-of-sequence tokens");
         f("epoch", epoch, "the weight version that serves");
         f("label", label, "its label");
         f("digest", digest, "its digest");
         f("has_weights", has_weights, "false: it waits for a first complete update");
-        f("routes", routes, "what a row of routes is; absent: none can be reported");
+        f("routes", routes, "the shape of a row of routes; absent: none can be reported");
         f("dense_layers", dense_layers, "with routes: the layers without experts, ascending");
     }
 };

@@ -107,8 +107,8 @@ struct EnumNames<GroupAction> {
 struct WorkerGroup {
     static constexpr std::string_view kType = "worker_group";
     static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc -> tp_worker: join or leave a group, in the background. "
-        "Answered by `worker_grouped`.";
+        "tokenizer_proc -> scheduler_proc -> tp_worker: join or leave a group, in the "
+        "background. Answered by `worker_grouped`.";
     CallId call{};
     GroupAction action = GroupAction::kInit;
     GroupSpec spec{};
@@ -119,14 +119,15 @@ struct WorkerGroup {
         f("call", call, "the call");
         f("action", action, "init or destroy");
         f("spec", spec, "the group; destroy: its name");
-        f("timeout_ms", timeout_ms, "a rank gives up by itself after it");
+        f("timeout_ms", timeout_ms, "after this time a rank gives up by itself");
     }
 };
 
 struct WorkerGrouped {
     static constexpr std::string_view kType = "worker_grouped";
     static constexpr std::string_view kAbout =
-        "tp_worker -> scheduler_proc -> tokenizer_proc: this rank is in the group, or out of it.";
+        "tp_worker -> scheduler_proc -> tokenizer_proc: this rank has joined or left the group, "
+        "or why not.";
     CallId call{};
     ReplicaId replica{};
     Rank rank{};
@@ -145,7 +146,8 @@ struct WorkerGrouped {
 struct GroupReply {
     static constexpr std::string_view kType = "group_reply";
     static constexpr std::string_view kAbout =
-        "admin door -> client: every rank of every replica did it, or who did not and why.";
+        "admin door -> client: every rank of every replica has joined or left, or which has not, "
+        "and why.";
     CallId call{};
     bool ok = false;
     Verdict verdict{};

@@ -28,9 +28,9 @@ struct EnumNames<KeepStep> {
 struct WorkerKeep {
     static constexpr std::string_view kType = "worker_keep";
     static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc -> tp_worker: a step of writing the live weights to the "
-        "directory of --keep-committed, in the background. Rank 0 answers each by `worker_kept`, "
-        "the others `write` alone.";
+        "tokenizer_proc -> scheduler_proc -> tp_worker: a step of writing the live weights to "
+        "the directory of --keep-committed, in the background. Answered by `worker_kept`: each "
+        "step by rank 0, and `write` by the others, too.";
     CallId call{};
     KeepStep step = KeepStep::kBegin;
     Epoch epoch{};
@@ -64,7 +64,10 @@ struct WorkerKept {
         f("rank", rank, "the sender");
         f("step", step, "the step answered");
         verdict.fields_in(f);
-        f("path", path, "seal: where the version lies; begin: the same, if it was there already");
+        f("path",
+          path,
+          "seal: the version's directory; begin: the same, if the version was "
+          "already there");
     }
 };
 

@@ -48,12 +48,13 @@ struct TagMemory {
     void fields(F&& f) {
         f("tag", tag, "weights (every copy of them) or kv_cache");
         f("state", state, "resident, releasing, released or resuming");
-        f("resident_bytes", resident_bytes, "physical memory under the tag, as measured last");
+        f("resident_bytes", resident_bytes, "physical memory under the tag, at the last measurement"
+        );
         f("host_bytes",
           host_bytes,
-          "host memory with versions of it: what is kept while released, and what --update-mode "
-          "host has staged or retained");
-        f("freed_bytes", freed_bytes, "in an answer to release_memory: what was measured to go back"
+          "host memory with versions of the weights: those kept while released, and those that "
+          "--update-mode host has staged or retained");
+        f("freed_bytes", freed_bytes, "in an answer to release_memory: the bytes measured as freed"
         );
     }
     friend bool operator==(const TagMemory&, const TagMemory&) = default;
@@ -62,9 +63,9 @@ struct TagMemory {
 struct ReleaseMemory {
     static constexpr std::string_view kType = "release_memory";
     static constexpr std::string_view kAbout =
-        "client -> admin door -> schedulers: give memory back. Refused while requests are open and "
-        "generation is not paused, while requests hold pages (kv_cache) and while an update is "
-        "under way (weights). Cached prefixes go with kv_cache, the retained version with weights. "
+        "client -> admin door -> schedulers: free memory. Refused while requests are open and "
+        "generation is not paused, while requests hold pages (kv_cache) and during an update "
+        "(weights). Frees cached prefixes with kv_cache, and the retained version with weights. "
         "Answered by `memory_reply`.";
     CallId call{};
     std::int64_t timeout_ms = 0;
@@ -77,15 +78,16 @@ struct ReleaseMemory {
         f("tags", tags, "weights, kv_cache; empty: all that are resident");
         f("keep_weights",
           keep_weights,
-          "keep the live weights in host memory and put them back on resume; false: they are gone");
+          "keep the live weights in host memory, and restore them on resume; false: they are "
+          "discarded");
     }
 };
 
 struct ResumeMemory {
     static constexpr std::string_view kType = "resume_memory";
     static constexpr std::string_view kAbout =
-        "client -> admin door -> schedulers: take released memory again, at the same addresses. "
-        "Answered by `memory_reply`.";
+        "client -> admin door -> schedulers: allocate released memory again, at the same "
+        "addresses. Answered by `memory_reply`.";
     CallId call{};
     std::int64_t timeout_ms = 0;
     std::vector<MemoryTag> tags{};
@@ -103,10 +105,9 @@ struct MemoryPart {
         "scheduler_proc -> tokenizer_proc: a replica has released or resumed, or why not.";
     static constexpr std::string_view kReplyType = "memory_reply";
     static constexpr std::string_view kReplyAbout =
-        "admin door -> client: every replica has released or resumed, or which has not. A replica "
-        "that had done it before does not make the answer an error if another did it now: so a "
-        "call "
-        "that failed on one replica can be made again.";
+        "admin door -> client: every replica has released or resumed, or which has not. A "
+        "replica that was in that state before does not make the answer an error if another "
+        "replica has succeeded now. So a call that failed on one replica can be repeated.";
     static constexpr bool kLetsGenerationGoOn = true;
     CallId call{};
     ReplicaId replica{};
@@ -118,13 +119,11 @@ struct MemoryPart {
     template <class F>
     void fields(F&& f) {
         part_fields(f, *this);
-        f("was_done",
-          was_done,
-          "refused because every tag asked for was in that state already: nothing was left to do");
+        f("was_done", was_done, "refused because every requested tag was in that state already");
         f("tags", tags, "the replica's memory now");
         f("has_weights",
           has_weights,
-          "false: the weights are gone; only a complete update brings generation back");
+          "false: the weights are gone; only a complete update lets generation continue");
     }
 };
 
@@ -141,8 +140,8 @@ struct EnumNames<MemoryAction> {
 struct WorkerMemory {
     static constexpr std::string_view kType = "worker_memory";
     static constexpr std::string_view kAbout =
-        "scheduler_proc -> tp_worker, with no step in flight: release or resume. A tag that is in "
-        "that state already stays as it is. Answered by `worker_memory_done`.";
+        "scheduler_proc -> tp_worker, with no step in flight: release or resume. A tag that is "
+        "already in that state stays unchanged. Answered by `worker_memory_done`.";
     CallId call{};
     MemoryAction action = MemoryAction::kRelease;
     std::vector<MemoryTag> tags{};
@@ -160,7 +159,7 @@ struct WorkerMemory {
 struct WorkerMemoryDone {
     static constexpr std::string_view kType = "worker_memory_done";
     static constexpr std::string_view kAbout =
-        "tp_worker -> scheduler_proc: this rank's memory is as ordered, or why not.";
+        "tp_worker -> scheduler_proc: this rank's memory is as ordered, or why it is not.";
     CallId call{};
     Rank rank{};
     Verdict verdict{};
@@ -169,11 +168,13 @@ struct WorkerMemoryDone {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the order answered; 0: unasked");
+        f("call", call, "the answered order; 0: a report without an order");
         f("rank", rank, "the sender");
         verdict.fields_in(f);
         f("tags", tags, "every tag of this rank, measured");
-        f("graph_bytes", graph_bytes, "unasked: bytes of its GPU that graphs of steps take");
+        f("graph_bytes",
+          graph_bytes,
+          "in a report without an order: bytes of its GPU for graphs of steps");
     }
 };
 

@@ -30,7 +30,10 @@ struct NotFiniteRow {
     template <class F>
     void fields(F&& f) {
         f("row", row, "its place in the plan's rows");
-        f("position", position, "in the request's context, prompt and output; the first such");
+        f("position",
+          position,
+          "its position in the request's context (prompt and output); the "
+          "first one");
         f("kind", kind, "state, logits or scores");
     }
     friend bool operator==(const NotFiniteRow&, const NotFiniteRow&) = default;
@@ -44,7 +47,7 @@ struct NotFiniteCount {
     template <class F>
     void fields(F&& f) {
         f("kind", kind, "state, logits or scores");
-        f("requests", requests, "requests that ended for it");
+        f("requests", requests, "requests that ended because of it");
     }
     friend bool operator==(const NotFiniteCount&, const NotFiniteCount&) = default;
 };

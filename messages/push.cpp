@@ -42,15 +42,20 @@ std::optional<std::string> invalid(const ShardTensor& tensor, std::int64_t shard
         if (d + 1 < tensor.shape.size())
             is_shape = is_shape && !__builtin_mul_overflow(rows, tensor.shape[d], &rows);
     }
-    if (!is_shape) return fmt::format("tensor '{}' has no possible shape", tensor.name);
+    if (!is_shape)
+        return fmt::format(
+            "tensor '{}' has an invalid shape; accepted are dimensions "
+            "of 0 or more whose product fits into 63 bits",
+            tensor.name
+        );
     const std::optional<std::int64_t> element_bytes =
         element_bytes_of(dtype_or_usual(tensor.dtype));
-    if (!element_bytes) return fmt::format("tensor '{}' has no known dtype", tensor.name);
+    if (!element_bytes) return fmt::format("tensor '{}' has an unknown dtype", tensor.name);
     const std::int64_t cols = tensor.shape.empty() ? 1 : tensor.shape.back();
     for (std::size_t i = 0; i < tensor.pieces.size(); ++i) {
         if (!is_inside(tensor.pieces[i], rows, cols, *element_bytes, shard_bytes))
             return fmt::format(
-                "piece {} of '{}' lies outside of it or of the shard", i, tensor.name
+                "piece {} of '{}' is outside of the tensor or of the shard", i, tensor.name
             );
     }
     return std::nullopt;

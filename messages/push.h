@@ -68,7 +68,7 @@ struct PushOpen {
     template <class F>
     void fields(F&& f) {
         f("protocol", protocol, "version of the push protocol: 1");
-        f("memory", memory, "where buckets will lie; bytes 0: none, a shard is pushed");
+        f("memory", memory, "where buckets will be; bytes 0: none, a shard is pushed");
     }
 };
 
@@ -87,8 +87,8 @@ struct ShardPiece {
         f("num_rows", num_rows, "rows");
         f("col_begin", col_begin, "first column of the whole tensor");
         f("num_cols", num_cols, "columns");
-        f("offset", offset, "where its first element goes: bytes from the shard's start");
-        f("row_stride", row_stride, "bytes from row to row there");
+        f("offset", offset, "the place of its first element: bytes from the shard's start");
+        f("row_stride", row_stride, "bytes between two rows there");
     }
     friend bool operator==(const ShardPiece&, const ShardPiece&) = default;
 };
@@ -102,9 +102,9 @@ struct ShardTensor {
     template <class F>
     void fields(F&& f) {
         f("name", name, "checkpoint name");
-        f("shape", shape, "of the whole tensor; all but the last dimension are rows");
-        f("pieces", pieces, "what the worker holds of it");
-        f("dtype", dtype, "of its elements there; absent: BF16");
+        f("shape", shape, "of the whole tensor; all dimensions but the last are rows");
+        f("pieces", pieces, "the part of it that the worker has");
+        f("dtype", dtype, "dtype of its elements there; absent: BF16");
     }
     friend bool operator==(const ShardTensor&, const ShardTensor&) = default;
 };
@@ -121,11 +121,11 @@ struct PushLayout {
 
     template <class F>
     void fields(F&& f) {
-        verdict.fields_in(f, "error code; absent: go on", "what went wrong");
+        verdict.fields_in(f, "error code; absent: the push may continue", "what went wrong");
         f("rank", rank, "tensor-parallel rank");
         f("tp", tp, "ranks");
         f("shard_bytes", shard_bytes, "a shard to adopt has this size; 0: this worker adopts none");
-        f("tensors", tensors, "where everything goes in it; what nothing goes to is zero");
+        f("tensors", tensors, "the place of every tensor in it; the rest must be zero");
         f("takes_rows", takes_rows, "a bucket may hold some rows of such a tensor");
     }
 };
@@ -138,7 +138,7 @@ struct PushAllocation {
     template <class F>
     void fields(F&& f) {
         f("handle", handle, "its cudaIpcMemHandle_t, 128 hex digits");
-        f("device_uuid", device_uuid, "the GPU's, as `status` names the worker: GPU-...");
+        f("device_uuid", device_uuid, "the GPU's name, as `status` names the worker: GPU-...");
     }
     friend bool operator==(const PushAllocation&, const PushAllocation&) = default;
 };
@@ -157,10 +157,10 @@ struct PushTensor {
         f("name", name, "checkpoint name");
         f("dtype", dtype, "BF16, F16 or F32");
         f("shape", shape, "of the whole tensor");
-        f("offset", offset, "of its first byte in the memory, or in the allocation");
-        f("allocation", allocation, "which of the bucket's it lies in; absent: in the memory");
-        f("row_begin", row_begin, "first of its rows that lie there");
-        f("num_rows", num_rows, "rows that lie there; absent: all");
+        f("offset", offset, "the offset of its first byte in the memory, or in the allocation");
+        f("allocation", allocation, "which of the bucket's allocations has it; absent: the memory");
+        f("row_begin", row_begin, "the first of its rows that are there");
+        f("num_rows", num_rows, "the number of rows that are there; absent: all");
     }
     friend bool operator==(const PushTensor&, const PushTensor&) = default;
 };
@@ -168,8 +168,8 @@ struct PushTensor {
 struct PushBucket {
     static constexpr std::string_view kType = "push_bucket";
     static constexpr std::string_view kAbout =
-        "pusher -> tp_worker: tensors that lie in the memory now. Answered by `push_done` when "
-        "they were read.";
+        "pusher -> tp_worker: tensors that are in the memory now. Answered by `push_done` when "
+        "they have been read.";
     std::int64_t bucket = 0;
     std::vector<PushTensor> tensors{};
     std::vector<PushAllocation> allocations{};
@@ -178,7 +178,7 @@ struct PushBucket {
     void fields(F&& f) {
         f("bucket", bucket, "counted from 0");
         f("tensors", tensors, "in any order");
-        f("allocations", allocations, "of the worker's GPU, each once");
+        f("allocations", allocations, "allocations of the worker's GPU, each once");
     }
 };
 
@@ -198,18 +198,21 @@ struct PushShard {
 struct PushEnd {
     static constexpr std::string_view kType = "push_end";
     static constexpr std::string_view kAbout =
-        "pusher -> tp_worker: that was all, or why there is no more. Answered by `push_done`.";
+        "pusher -> tp_worker: the push is complete, or why it ends early. Answered by "
+        "`push_done`.";
     Verdict verdict{};
 
     template <class F>
     void fields(F&& f) {
-        verdict.fields_in(f, "error code: the push is given up; absent: complete", "why");
+        verdict.fields_in(f, "error code: the push ends early; absent: complete", "why");
     }
 };
 
 struct PushDone {
     static constexpr std::string_view kType = "push_done";
-    static constexpr std::string_view kAbout = "tp_worker -> pusher: done with it, or why not.";
+    static constexpr std::string_view kAbout =
+        "tp_worker -> pusher: the message was handled, or "
+        "why not.";
     Verdict verdict{};
 
     template <class F>

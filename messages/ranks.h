@@ -30,8 +30,8 @@ inline constexpr std::int64_t kRankLimitMsMax = std::numeric_limits<std::int32_t
 struct RankJoin {
     static constexpr std::string_view kType = "rank_join";
     static constexpr std::string_view kAbout =
-        "tp_worker -> scheduler_proc: a rank is there, before it loads anything. Answered by "
-        "`rank_joined`.";
+        "tp_worker -> scheduler_proc: a rank wants to join, before it loads anything. Answered "
+        "by `rank_joined`.";
     static constexpr std::size_t kSettingsMax = 64;
     static constexpr std::size_t kSettingBytesMax = 8192;  // a path and more
     static constexpr std::size_t kNameBytesMax = 255;      // a host's (RFC 1035) or a build's
@@ -51,18 +51,18 @@ struct RankJoin {
         f("build", build, "pitstop and its version: all ranks have the same");
         f("rank", rank, "tensor-parallel rank");
         f("tp", tp, "number of ranks");
-        f("node", node, "which of the replica's machines this is, from 0: the head");
+        f("node", node, "the machine's number in the replica, from 0: the head");
         f("nodes", nodes, "how many machines the replica spans");
         f("host", host, "the machine's name");
         f("pid", pid, "process id there");
-        f("settings", settings, "NAME=VALUE of what all ranks must be started with alike");
+        f("settings", settings, "NAME=VALUE of the settings that must be equal on all ranks");
     }
 };
 
 struct RankJoined {
     static constexpr std::string_view kType = "rank_joined";
     static constexpr std::string_view kAbout =
-        "scheduler_proc -> tp_worker: the rank has its place, or why it has none; it ends then.";
+        "scheduler_proc -> tp_worker: the rank has joined, or why it has not; then it ends.";
     Verdict verdict{};
 
     template <class F>
@@ -75,7 +75,7 @@ struct RankPart {
     static constexpr std::string_view kType = "rank_part";
     static constexpr std::string_view kAbout =
         "tp_worker -> scheduler_proc: its part of a meeting. Answered by `rank_met` when all "
-        "ranks have brought theirs.";
+        "ranks have sent theirs.";
     std::int64_t meeting = 0;
     std::string what{};
     std::int64_t num_bytes = 0;
@@ -87,7 +87,7 @@ struct RankPart {
         f("meeting", meeting, "counted from 1; the same on all ranks");
         f("what", what, "the operation; the same on all ranks");
         f("num_bytes", num_bytes, "of each part that is not empty; the same on all ranks");
-        f("limit_ms", limit_ms, "for so long it waits for the others");
+        f("limit_ms", limit_ms, "milliseconds that it waits for the others");
         f("data", data, "its part, or nothing");
     }
 };
@@ -95,8 +95,8 @@ struct RankPart {
 struct RankMet {
     static constexpr std::string_view kType = "rank_met";
     static constexpr std::string_view kAbout =
-        "scheduler_proc -> every tp_worker that is in the meeting: what all have brought, or why "
-        "they do not meet, naming the rank and its machine; no later meeting takes place then.";
+        "scheduler_proc -> every tp_worker in the meeting: the parts of all ranks; or why they "
+        "do not meet, naming the rank and its machine: then no later meeting takes place.";
     std::int64_t meeting = 0;
     Verdict verdict{};
     RawArray<std::uint8_t> data{};
@@ -112,16 +112,16 @@ struct RankMet {
 struct RankEnd {
     static constexpr std::string_view kType = "rank_end";
     static constexpr std::string_view kAbout =
-        "scheduler_proc -> tp_worker: the replica ends. Done: it was asked to, which only ranks of "
-        "other machines are told, as no launcher of the head's could tell them. Or a worker on "
-        "another machine has no place in it: it came before the head's own ranks and does not fit "
-        "them, or sent what is no message of a rank.";
+        "scheduler_proc -> tp_worker: the replica ends, as it was told to (sent only to ranks of "
+        "other machines, which the head's launcher cannot tell). Or a worker of another machine "
+        "has no place: its settings differ from those of the head's ranks, which joined later, "
+        "or its message was not one of a rank.";
     Verdict verdict{};
 
     template <class F>
     void fields(F&& f) {
         verdict.fields_in(
-            f, "why the replica, or this worker, cannot go on; absent: it was asked to end"
+            f, "why the replica, or this worker, cannot continue; absent: it was told to end"
         );
     }
 };

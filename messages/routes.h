@@ -29,9 +29,11 @@ struct RouteShape {
 
     template <class F>
     void fields(F&& f) {
-        f("layers", layers, "all of the model's, those without experts too");
+        f("layers", layers, "all of the model's layers, including those without experts");
         f("per_token", per_token, "experts that each token has in a layer");
-        f("num_experts", num_experts, "ids are below it: a byte each, two where it is over 256");
+        f("num_experts",
+          num_experts,
+          "ids are less than this: one byte each, two bytes if it is over 256");
     }
     friend bool operator==(const RouteShape&, const RouteShape&) = default;
 };
@@ -66,12 +68,11 @@ struct Routes {
 
     template <class F>
     void fields(F&& f) {
-        f("start", start, "the token whose row is the first");
+        f("start", start, "the token of the first row");
         f("shape", shape, "what a row is");
         f("experts",
           experts,
-          "[n, layers, per_token], the most probable first, little-endian where ids have two bytes"
-        );
+          "[n, layers, per_token], the most probable first, little-endian if ids have two bytes");
         f("spans", spans, "the versions that chose them, run-length encoded: their rows sum to n");
     }
     friend bool operator==(const Routes&, const Routes&) = default;
@@ -90,8 +91,8 @@ struct BroughtRoutes {
 
     template <class F>
     void fields(F&& f) {
-        f("shape", shape, "what a row is: the model's own");
-        f("experts", experts, "[n, layers, per_token], little-endian where ids have two bytes");
+        f("shape", shape, "the shape of a row: the model's own");
+        f("experts", experts, "[n, layers, per_token], little-endian if ids have two bytes");
     }
     friend bool operator==(const BroughtRoutes&, const BroughtRoutes&) = default;
 };

@@ -62,20 +62,23 @@ struct SamplingParams {
     void fields(F&& f) {
         f("max_new_tokens",
           max_new_tokens,
-          "at most so many output tokens; absent: as many as fit the context");
+          "at most this many output tokens; absent: as many as fit the context");
         f("min_new_tokens",
           min_new_tokens,
-          "no end-of-sequence, stop token or stop string before so many output tokens");
+          "no end-of-sequence token, stop token or stop text before this many output tokens");
         f("temperature",
           temperature,
-          "logits are divided by it; 0 is greedy: the largest logit, the lowest id of equal ones");
-        f("top_k", top_k, "draw among the k largest; -1: all; equals of the k-th are kept");
+          "logits are divided by it; 0 is greedy: the largest logit, and of equal ones the "
+          "lowest id");
+        f("top_k", top_k, "draw among the k largest, including ties with the k-th; -1: all");
         f("top_p",
           top_p,
-          "in (0, 1]: draw among the fewest that hold this probability; equals of the last are kept"
-        );
-        f("min_p", min_p, "in [0, 1]: drop what is less probable than min_p times the most probable"
-        );
+          "in (0, 1]: draw among the fewest tokens that together have this probability, "
+          "including ties with the last");
+        f("min_p",
+          min_p,
+          "in [0, 1]: drop tokens less probable than min_p times the most "
+          "probable");
         f("repetition_penalty",
           repetition_penalty,
           "in (0, 2]: logits of prompt and output tokens are divided (if positive) or multiplied "
@@ -88,15 +91,15 @@ struct SamplingParams {
           "in [-2, 2]: subtracted once from every token of the output");
         f("num_output_in_prompt",
           num_output_in_prompt,
-          "so many of the prompt's last tokens are output to these two penalties: a request that "
-          "began elsewhere goes on here");
+          "this many of the prompt's last tokens count as output for these two penalties: for a "
+          "request that began elsewhere");
         f("logit_bias", logit_bias, "token id -> added to its logit: any finite number");
         f("allowed_token_ids", allowed_token_ids, "only these are drawn; empty: all");
         f("bad_words",
           bad_words,
-          "the output has none of these texts, as their tokens at a text's start and after a "
-          "space; empty inside the tree");
-        f("bad_tokens", bad_tokens, "the output has none of these sequences of tokens");
+          "the output contains none of these texts, as their tokens at a text's start and after "
+          "a space; empty inside the tree");
+        f("bad_tokens", bad_tokens, "the output contains none of these sequences of tokens");
         f("seed", seed, "draws depend on it and the position alone; absent: one is chosen at random"
         );
         f("stop", stop, "the output ends before the first of these texts");
@@ -139,7 +142,7 @@ struct LogprobOptions {
         f("prompt_start",
           prompt_start,
           "report prompt tokens' logprobs from this index on; -1: none. Token 0 has none");
-        f("top", top, "also the so many most probable tokens at each position");
+        f("top", top, "also this many of the most probable tokens at each position");
         f("ids", ids, "also these tokens at each position");
     }
     friend bool operator==(const LogprobOptions&, const LogprobOptions&) = default;

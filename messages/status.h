@@ -24,7 +24,7 @@ namespace pitstop::messages {
 struct Status {
     static constexpr std::string_view kType = "status";
     static constexpr std::string_view kAbout =
-        "client -> admin door -> every scheduler_proc: answered at once, always, by "
+        "client -> admin door -> every scheduler_proc: always answered at once, by "
         "`status_reply`.";
     CallId call{};
     std::int64_t timeout_ms = 0;
@@ -34,7 +34,8 @@ struct Status {
         f("call", call, "the caller's number for this call, not 0");
         f("timeout_ms",
           timeout_ms,
-          "past it the call fails naming who did not answer; 0: the default");
+          "after this time the call fails and names the replicas that have not answered; 0: the "
+          "default");
     }
 };
 
@@ -64,7 +65,9 @@ struct WorkerStatus {
         f("pid", pid, "process id, on its machine");
         f("device", device, "where it runs");
         f("device_uuid", device_uuid, "its name in an ipc source's handles: GPU-..., CPU-...");
-        f("device_why", device_why, "what --device auto took it for; empty: it was asked for");
+        f("device_why",
+          device_why,
+          "the reason of --device auto for this device; empty: it was chosen by name");
         f("libraries",
           libraries,
           "on a GPU: NVIDIA's libraries that were found, with version and file");
@@ -72,19 +75,19 @@ struct WorkerStatus {
         f("kv_bytes", kv_bytes, "bytes of KV");
         f("graph_bytes",
           graph_bytes,
-          "bytes of its GPU that graphs of steps take, as measured when they were made");
+          "bytes of its GPU for graphs of steps, measured when they were made");
         f("graph_bytes_max",
           graph_bytes_max,
-          "bytes set aside for them, which KV does not get; 0: none are made");
+          "bytes reserved for them, which KV does not get; 0: no graphs are made");
         f("update_mode",
           update_mode,
-          "how updates are staged: staged (a second copy on the device), host (in page-locked host "
-          "memory, uploaded by the commit), lend (a second copy where KV lies otherwise) or direct "
-          "(no second copy)");
-        f("update_mode_why", update_mode_why, "why, with the bytes that decided it");
-        f("node", node, "which of the replica's machines it is on, from 0: the head");
+          "how updates are staged: staged (a second copy on the device), host (in page-locked "
+          "host memory, uploaded by the commit), lend (a second copy in the memory of KV) or "
+          "direct (no second copy)");
+        f("update_mode_why", update_mode_why, "the reason, with the byte counts that decided it");
+        f("node", node, "its machine's number in the replica, from 0: the head");
         f("host", host, "that machine's name; empty: the replica is on one machine");
-        f("address", address, "where its connection to the head comes from; empty: the head's own");
+        f("address", address, "the address of its connection to the head; empty: the head's own");
         f("state_bytes",
           state_bytes,
           "bytes of one request's recurrent state; 0: the model has none");
@@ -101,7 +104,7 @@ struct FinishCount {
     template <class F>
     void fields(F&& f) {
         f("reason", reason, "stop, length, abort or error");
-        f("requests", requests, "requests that ended so");
+        f("requests", requests, "requests that ended for this reason");
     }
     friend bool operator==(const FinishCount&, const FinishCount&) = default;
 };
@@ -146,14 +149,13 @@ struct ListenerStatus {
         f("door", door, "data, admin or nodes");
         f("endpoint", endpoint, "ipc:///path or tcp://address:port");
         f("connections", connections, "open now, greeted or not");
-        f("connections_max", connections_max, "the next one is closed at once");
-        f("accepted_total", accepted_total, "connections that were taken");
-        f("refused_total", refused_total, "connections that were one too many");
+        f("connections_max", connections_max, "a connection beyond this many is closed at once");
+        f("accepted_total", accepted_total, "connections that were accepted");
+        f("refused_total", refused_total, "connections beyond the limit");
         f("handshakes_failed_total",
           handshakes_failed_total,
-          "connections that ended before a first message was let in: garbage, silence, and at a "
-          "tcp "
-          "door no key or a wrong one");
+          "connections that ended before their first accepted message: garbage, silence, and at "
+          "a tcp door no key or a wrong one");
         f("keys_refused_total", keys_refused_total, "tcp: keys that are not allowed at this door");
     }
     friend bool operator==(const ListenerStatus&, const ListenerStatus&) = default;
@@ -223,7 +225,7 @@ struct ReplicaStatus {
         f("step_age_s", step_age_s, "seconds since the oldest of them was sent");
         f("pages_total", pages_total, "KV pages");
         f("pages_free", pages_free, "of them free");
-        f("pages_cached", pages_cached, "of them held only by the prefix cache");
+        f("pages_cached", pages_cached, "those that only the prefix cache holds");
         f("page_size", page_size, "tokens per page");
         f("prompt_tokens_total", prompt_tokens_total, "prompt tokens of admitted requests");
         f("cached_tokens_total", cached_tokens_total, "of them found in the prefix cache");
@@ -234,13 +236,13 @@ struct ReplicaStatus {
         f("workers", workers, "one per rank");
         f("has_weights",
           has_weights,
-          "false: nothing can be generated until the next complete update (none came yet, the "
+          "false: nothing is generated until the next complete update (none has arrived yet, the "
           "weights were released and not kept, or they are torn)");
         f("pause_mode", pause_mode, "abort, in_place, retract or wait; empty: not paused");
-        f("paused_s", paused_s, "paused for so many seconds; 0: not paused");
+        f("paused_s", paused_s, "seconds of the pause so far; 0: not paused");
         f("pauses_total", pauses_total, "pauses begun");
         f("paused_s_total", paused_s_total, "seconds paused, this pause included");
-        f("memory", memory, "by tag, all ranks together");
+        f("memory", memory, "by tag, summed over the ranks");
         f("num_retracted", num_retracted, "of num_waiting: ran before and were retracted");
         f("running_max", running_max, "requests that may run at once");
         f("queue_len_max", queue_len_max, "requests that may wait");
@@ -253,24 +255,23 @@ struct ReplicaStatus {
         f("spanning_requests_total",
           spanning_requests_total,
           "requests whose output was sampled under more than one version or label");
-        f("cache_hits", cache_hits, "by lag, ascending; lags without hits are left out");
+        f("cache_hits", cache_hits, "by lag, ascending, without lags that had no hits");
         f("finished", finished, "one per reason");
-        f("not_finite", not_finite, "requests that ended for what was infinite or NaN, by kind");
+        f("not_finite", not_finite, "requests that ended because of infinities or NaNs, by kind");
         f("pause_expiry",
           pause_expiry,
-          "what came of the latest pause's max_pause_s when it ran out: it went on by itself, or "
-          "why it stays paused (it goes on as soon as it may); empty: it has not run out");
-        f("listeners", listeners, "its door for ranks of other machines, where it has one");
-        f("adapters", adapters, "those that are loaded, by name");
+          "the result of the latest pause's max_pause_s once it has passed: generation "
+          "continued, or why it stays paused (it continues when it may); empty: it has not passed");
+        f("listeners", listeners, "its door for ranks of other machines, if it has one");
+        f("adapters", adapters, "the loaded adapters, by name");
         f("expert_load",
           expert_load,
-          "tokens per expert, at most a second old while steps run; absent: as in StatusReply, "
-          "whose "
-          "sum takes the place of each replica's");
+          "tokens per expert, at most a second old while steps run; absent: for the reasons "
+          "given in StatusReply, which has the sum instead of each replica's");
         f("checkpoints",
           checkpoints,
           "of requests' recurrent state; absent: a request has no such state");
-        f("drafts", drafts, "its drafts, of all requests; absent: speculation is off");
+        f("drafts", drafts, "the drafts of all requests; absent: speculation is off");
     }
 };
 
@@ -289,7 +290,7 @@ struct UpdateRecord {
     template <class F>
     void fields(F&& f) {
         f("what", what, "the call's type: update_weights, rollback_weights, ...");
-        f("ok", ok, "as in update_reply, like all below");
+        f("ok", ok, "as in update_reply, like all fields below");
         verdict.fields_in(f);
         f("epoch", epoch, "the version that served afterwards");
         f("label", label, "its label");
@@ -313,13 +314,13 @@ struct CollectingStatus {
 
     template <class F>
     void fields(F&& f) {
-        f("calls", calls, "so many were received, checked and staged");
+        f("calls", calls, "calls received, checked and staged");
         f("bytes", bytes, "bytes staged, all ranks");
-        f("age_s", age_s, "seconds since the first");
+        f("age_s", age_s, "seconds since the first call");
         f("must_be_complete",
           must_be_complete,
-          "there are no weights, torn ones, or calls before it were lost: it takes effect with its "
-          "last tensor. Else with the call that lets generation go on");
+          "there are no weights, torn ones, or earlier calls were lost: it takes effect with its "
+          "last tensor. Otherwise with the call that lets generation continue");
         f("num_missing", num_missing, "must_be_complete: tensors still to come");
         f("missing", missing, "the names of the first 16");
     }
@@ -340,11 +341,11 @@ struct SessionStatus {
 
     template <class F>
     void fields(F&& f) {
-        f("session", session, "the number that its calls name");
-        f("holder", holder, "who began it; empty: it did not say");
-        f("label", label, "the name of the version to come");
-        f("unnamed", unnamed, "calls that name no session are its own, too");
-        f("is_busy", is_busy, "a call of it is under way");
+        f("session", session, "the number in its calls");
+        f("holder", holder, "the caller that began it; empty: it gave no name");
+        f("label", label, "the label of the future version");
+        f("unnamed", unnamed, "calls that name no session belong to it, too");
+        f("is_busy", is_busy, "one of its calls is in progress");
         f("calls", calls, "buckets so far");
         f("bytes", bytes, "bytes staged, all ranks");
         f("idle_s", idle_s, "seconds since the answer to its latest call; 0: is_busy");
@@ -364,11 +365,11 @@ struct LostCalls {
     void fields(F&& f) {
         f("calls",
           calls,
-          "calls that were lost, the one that failed included; 0: a restart lost them, or the "
-          "pause before the first of them, and nobody counts");
+          "calls that were lost, including the failed one; 0: unknown, because a restart lost "
+          "them, or the pause before the first of them");
         f("bytes", bytes, "bytes that had been staged, all ranks");
         f("age_s", age_s, "seconds since");
-        f("why", why, "what ended the collection, or the pause");
+        f("why", why, "the event that ended the collection, or the pause");
     }
     friend bool operator==(const LostCalls&, const LostCalls&) = default;
 };
@@ -383,10 +384,10 @@ struct LostVersion {
 
     template <class F>
     void fields(F&& f) {
-        f("epoch", epoch, "its epoch, which the next update's must be newer than");
+        f("epoch", epoch, "its epoch; the next update's must be newer");
         f("label", label, "its label");
         f("digest", digest, "its digest");
-        f("path", path, "the directory it came from; empty: none held it whole");
+        f("path", path, "the directory that it came from; empty: no directory had all of it");
         f("why", why, "why it could not be loaded again");
     }
     friend bool operator==(const LostVersion&, const LostVersion&) = default;
@@ -413,16 +414,18 @@ struct KeepStatus {
 
     template <class F>
     void fields(F&& f) {
-        f("state", state, "of the version that was committed last; idle: none was since the start");
+        f("state", state, "of the latest committed version; idle: none since the start");
         f("epoch", epoch, "that version's epoch");
         f("digest", digest, "its digest");
         f("age_s", age_s, "seconds since that state began");
-        f("path", path, "the newest version that lies whole on the disk; empty: none yet");
+        f("path", path, "the newest version that is complete on the disk; empty: none yet");
         f("path_digest", path_digest, "its digest");
         f("message", message, "failed: what went wrong");
         f("kept_total", kept_total, "versions that were kept");
-        f("failed_total", failed_total, "those that could not be written");
-        f("superseded_total", superseded_total, "those given up as a newer one was committed");
+        f("failed_total", failed_total, "versions that could not be written");
+        f("superseded_total",
+          superseded_total,
+          "versions abandoned because a newer one was committed");
     }
     friend bool operator==(const KeepStatus&, const KeepStatus&) = default;
 };
@@ -463,28 +466,27 @@ struct StatusReply {
         f("replicas", replicas, "one per replica");
         f("is_ready",
           is_ready,
-          "true from the first weights on: at once, or with --wait-for-initial-weights (and after "
-          "a "
-          "restart that lost its version) from the first complete update on. It stays true while "
-          "paused, released or torn");
+          "true from the first weights on: at once, or with --wait-for-initial-weights (and "
+          "after a restart that lost its version) from the first complete update on. Stays true "
+          "while paused, released or torn");
         f("weights_path",
           weights_path,
-          "the checkpoint directory that serves; empty: no one directory holds it whole");
+          "the checkpoint directory that serves; empty: no single directory has all of it");
         f("updates", updates, "the latest 16, oldest first");
         f("updates_total", updates_total, "updates, rollbacks and commits that took effect");
-        f("updates_failed_total", updates_failed_total, "those that did not");
+        f("updates_failed_total", updates_failed_total, "those that failed");
         f("listeners", listeners, "one per place where a door listens");
         f("lost",
           lost,
-          "the version that a restart could not bring back: the tree awaits weights. Absent: none, "
-          "or a complete update has come since");
+          "the version that a restart could not restore: the tree awaits weights. Absent: none, "
+          "or a complete update has arrived since");
         f("keep", keep, "what --keep-committed has done; absent: it is off");
         f("collecting", collecting, "the update that calls without a session make; absent: none");
-        f("session", session, "the session or stage under way; absent: none");
+        f("session", session, "the current session or stage; absent: none");
         f("lost_calls",
           lost_calls,
-          "calls without a session that take no effect: the next call that lets generation go on "
-          "is refused once, unless every tensor has arrived since; absent: none");
+          "calls without a session that take no effect: the next call that lets generation "
+          "continue is refused once, unless every tensor has arrived since; absent: none");
         f("expert_load",
           expert_load,
           "tokens per expert, summed over replicas, at most a second old while steps run; absent: "

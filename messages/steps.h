@@ -79,7 +79,7 @@ struct WorkerHello {
         f("kv_bytes", kv_bytes, "bytes of KV on this rank");
         f("graph_bytes_max",
           graph_bytes_max,
-          "bytes of its GPU that are set aside for graphs of steps; 0: it makes none");
+          "bytes of its GPU reserved for graphs of steps; 0: it makes none");
         f("device", device, "cpu, with its instruction set, or the GPU's name");
         f("device_uuid", device_uuid, "its name in an ipc source's handles");
         f("device_why", device_why, "what --device auto took it for; empty: it was asked for");
@@ -90,15 +90,14 @@ struct WorkerHello {
         f("has_weights", has_weights, "false: it waits for a first complete update");
         f("update_mode", update_mode, "how updates are staged: staged, host, lend or direct");
         f("update_mode_why", update_mode_why, "why, with the bytes that decided it");
-        f("routes", routes, "what a row of routes is; absent: the worker reports none");
+        f("routes", routes, "the shape of a row of routes; absent: the worker reports none");
         f("adapter_rank_max",
           adapter_rank_max,
           "the highest rank of an adapter; 0: the worker computes none");
         f("dense_layers", dense_layers, "with routes: the layers without experts, ascending");
         f("state_bytes",
           state_bytes,
-          "bytes of one request's recurrent state on this rank, apart from its KV; 0: the model "
-          "has "
+          "bytes of one request's recurrent state on this rank, besides its KV; 0: the model has "
           "none");
         f("num_checkpoints",
           num_checkpoints,
@@ -171,7 +170,7 @@ struct PlanRow {
           "sample after its last token: the index of that output token; -1: do not sample");
         f("num_scored",
           num_scored,
-          "prompt logprobs: its last so many positions are scored against `targets`");
+          "prompt logprobs: this many of its last positions are scored against `targets`");
         f("num_routed", num_routed, "number of its last positions whose routes are reported");
         f("num_brought", num_brought, "number of its first positions whose routes are in `routes`");
         f("takes_sampled",
@@ -221,7 +220,7 @@ struct StepPlan {
     template <class F>
     void fields(F&& f) {
         f("step", step, "counted from 1");
-        f("epoch", epoch, "the weights this pass must run under (P1)");
+        f("epoch", epoch, "the version of the weights for this pass (P1)");
         f("setups", setups, "slots (re)started by this plan");
         f("rows", rows, "ordered by request key, so that every rank sees one order");
         f("tokens", tokens, "[sum of num_new], rows back to back");
@@ -265,8 +264,7 @@ struct StepResult {
     static constexpr std::string_view kType = "step_result";
     static constexpr std::string_view kAbout =
         "tp_worker -> scheduler_proc: a plan was run. Rank 0 sends the numbers, the others only "
-        "that "
-        "they are done.";
+        "report the end.";
     StepId step{};
     Epoch epoch{};
     Rank rank{};
@@ -285,15 +283,14 @@ struct StepResult {
     template <class F>
     void fields(F&& f) {
         f("step", step, "the plan's step");
-        f("epoch", epoch, "the weights it ran under");
+        f("epoch", epoch, "the version of the weights that it ran under");
         f("rank", rank, "the sender");
         f("sampled",
           sampled,
-          "[outputs that rows sample], in the plan's order; -1 where the logits were not finite, "
-          "-2 where "
-          "the request's own bans left no token, -3 where its scores were not finite");
-        f("logprobs", logprobs, "[the same], whether asked for or not");
-        f("ranks", ranks, "[the same], from 1; 0 where no logprobs are asked for");
+          "[outputs that rows sample], in the plan's order; -1: the logits were not finite, -2: "
+          "the request's own bans left no token, -3: its scores were not finite");
+        f("logprobs", logprobs, "[the same], whether requested or not");
+        f("ranks", ranks, "[the same], from 1; 0 if no logprobs are requested");
         f("top_ids", top_ids, "[sum over these outputs of their request's top]");
         f("top_logprobs", top_logprobs, "[the same]");
         f("ids_logprobs", ids_logprobs, "[sum over these outputs of their request's ids]");
@@ -311,15 +308,16 @@ struct StepResult {
           "not count");
         f("elapsed_us",
           elapsed_us,
-          "microseconds to this result from taking the plan, or from the end of the step before it "
-          "where that was later: of two steps under way the second has the device from then on");
+          "microseconds from taking the plan to this result; or from the end of the step before "
+          "it, if that was later: the second of two steps in progress has the device only from "
+          "then on");
     }
 };
 
 struct WorkerError {
     static constexpr std::string_view kType = "worker_error";
     static constexpr std::string_view kAbout =
-        "tp_worker -> scheduler_proc: this worker cannot go on; it exits after sending.";
+        "tp_worker -> scheduler_proc: this worker cannot continue; it exits after sending this.";
     Rank rank{};
     Error error{};
 

@@ -32,7 +32,7 @@ struct Tokenize {
         f("skip_special_tokens", skip_special_tokens, "leave special tokens out of the decoded text"
         );
         f("each_token", each_token, "also the text of every token by itself");
-        f("client", client, "on whose behalf, as in generate");
+        f("client", client, "the call's client, as in generate");
     }
 };
 
@@ -55,9 +55,9 @@ struct TokenizeReply {
         f("texts", texts, "with each_token: of each; part of a character is U+FFFD");
         f("bytes",
           bytes,
-          "with each_token: in hex, what each adds to a text before it, where that is another: "
-          "part "
-          "of a character, a space that goes at a text's beginning; else empty");
+          "with each_token: in hex, the bytes that each adds to a text before it, if different "
+          "from its text: part of a character, a space that is dropped at a text's beginning; "
+          "otherwise empty");
         f("special", special, "with each_token: the special ones among ids");
     }
 };
@@ -65,7 +65,7 @@ struct TokenizeReply {
 struct DescribeTokenizer {
     static constexpr std::string_view kType = "describe_tokenizer";
     static constexpr std::string_view kAbout =
-        "client -> data door: what the model's files say of its tokenizer.";
+        "client -> data door: the description of the tokenizer in the model's files.";
     CallId call{};
 
     template <class F>
@@ -87,15 +87,15 @@ struct TokenizerReply {
         f("config",
           config,
           "a JSON object: the file's members, each token as its text, tokenizer_class, and "
-          "chat_template where the model has one");
+          "chat_template if the model has one");
     }
 };
 
 struct RenderChat {
     static constexpr std::string_view kType = "render_chat";
     static constexpr std::string_view kAbout =
-        "client -> data door: a chat to the prompt that the model's chat template makes of it. "
-        "Answered by `tokenize_reply`.";
+        "client -> data door: renders a chat with the model's chat template. Answered by "
+        "`tokenize_reply`.";
     CallId call{};
     std::string variables{};
     bool continue_final_message = false;
@@ -108,12 +108,13 @@ struct RenderChat {
         f("call", call, "the caller's number for this call, not 0");
         f("variables",
           variables,
-          "a JSON object: `messages`, and what else the template takes: tools, "
-          "add_generation_prompt, enable_thinking, ... The special tokens are there already");
+          "a JSON object: `messages`, and the template's other variables: tools, "
+          "add_generation_prompt, enable_thinking, ... The special tokens are added");
         f("continue_final_message",
           continue_final_message,
-          "the prompt ends within the last message, for the model to go on with it");
-        f("chat_template", chat_template, "a template in place of the model's; empty: the model's");
+          "the prompt ends inside the last message, which the model continues");
+        f("chat_template", chat_template, "a template that replaces the model's; empty: the model's"
+        );
         f("add_special_tokens",
           add_special_tokens,
           "also add the model's own special tokens; templates write their own");

@@ -26,9 +26,8 @@ namespace pitstop::messages {
 struct UpdateStage {
     static constexpr std::string_view kType = "update_stage";
     static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc: begin. Answered by `update_part` of the order stage; of "
-        "a "
-        "session, of the order open.";
+        "tokenizer_proc -> scheduler_proc: begin. Answered by `update_part` of the order stage; "
+        "for a session, of the order open.";
     UpdateId update{};
     UpdateSpec spec{};
     Epoch new_epoch{};
@@ -39,7 +38,7 @@ struct UpdateStage {
         f("update", update, "the door's number of this update");
         f("spec", spec, "what to do");
         f("new_epoch", new_epoch, "the epoch the version gets if it is committed");
-        f("timeout_ms", timeout_ms, "a replica gives up by itself after it");
+        f("timeout_ms", timeout_ms, "after this time a replica gives up by itself");
     }
 };
 
@@ -57,16 +56,16 @@ struct UpdateFill {
     void fields(F&& f) {
         f("update", update, "the update");
         f("bucket", bucket, "counted from 1");
-        f("source", source, "where its bytes come from");
-        f("timeout_ms", timeout_ms, "a replica gives up by itself after it");
+        f("source", source, "the source of its bytes");
+        f("timeout_ms", timeout_ms, "after this time a replica gives up by itself");
     }
 };
 
 struct UpdateFinish {
     static constexpr std::string_view kType = "update_finish";
     static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc: the session's last bucket is in: verify. Answered by "
-        "`update_part` of the order stage.";
+        "tokenizer_proc -> scheduler_proc: the session's last bucket has arrived: verify. "
+        "Answered by `update_part` of the order stage.";
     UpdateId update{};
     std::string label{};
     std::string digest{};
@@ -75,17 +74,17 @@ struct UpdateFinish {
     template <class F>
     void fields(F&& f) {
         f("update", update, "the update");
-        f("label", label, "the new version's name; empty: as begun");
-        f("digest", digest, "the digest that must result; empty: as begun");
-        f("timeout_ms", timeout_ms, "a replica gives up by itself after it");
+        f("label", label, "the new version's label; empty: as begun");
+        f("digest", digest, "the digest that the version must have; empty: as begun");
+        f("timeout_ms", timeout_ms, "after this time a replica gives up by itself");
     }
 };
 
 struct UpdateReady {
     static constexpr std::string_view kType = "update_ready";
     static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc: stand so that a commit can happen at once. Answered by "
-        "`update_part` of the order ready.";
+        "tokenizer_proc -> scheduler_proc: prepare to commit at once. Answered by `update_part` "
+        "of the order ready.";
     UpdateId update{};
     KvPolicy kv_policy = KvPolicy::kKeep;
     std::int64_t timeout_ms = 0;
@@ -93,8 +92,8 @@ struct UpdateReady {
     template <class F>
     void fields(F&& f) {
         f("update", update, "the update");
-        f("kv_policy", kv_policy, "running requests at the commit");
-        f("timeout_ms", timeout_ms, "a replica gives up by itself after it");
+        f("kv_policy", kv_policy, "what happens to running requests at the commit");
+        f("timeout_ms", timeout_ms, "after this time a replica gives up by itself");
     }
 };
 
@@ -114,8 +113,8 @@ struct UpdateCommit {
 struct UpdateDrop {
     static constexpr std::string_view kType = "update_drop";
     static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc: forget the stage; the old version serves on. Answered "
-        "by `update_part` of the order drop.";
+        "tokenizer_proc -> scheduler_proc: discard the stage; the old version goes on serving. "
+        "Answered by `update_part` of the order drop.";
     UpdateId update{};
     std::string reason{};
     bool torn = false;
@@ -124,17 +123,15 @@ struct UpdateDrop {
     void fields(F&& f) {
         f("update", update, "the update");
         f("reason", reason, "for logs");
-        f("torn",
-          torn,
-          "some replica was overwritten half-way: stand still until the next complete update");
+        f("torn", torn, "some replica was half overwritten: stop until the next complete update");
     }
 };
 
 struct UpdateRollback {
     static constexpr std::string_view kType = "update_rollback";
     static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc: prepare a swap to the retained copy; then ready and "
-        "commit as any update. Answered by `update_part` of the order stage.";
+        "tokenizer_proc -> scheduler_proc: prepare a swap to the retained copy; ready and commit "
+        "follow as in any update. Answered by `update_part` of the order stage.";
     UpdateId update{};
     Epoch new_epoch{};
 
@@ -164,11 +161,11 @@ struct UpdatePart {
     void fields(F&& f) {
         f("update", update, "the update");
         f("replica", replica, "the sender");
-        f("order", order, "which order is answered: open, fill, stage, ready, commit or drop");
+        f("order", order, "the answered order: open, fill, stage, ready, commit or drop");
         f("ok", ok, "the order was carried out");
-        verdict.fields_in(f, "error code; absent: done", "what went wrong, on which rank");
+        verdict.fields_in(f, "error code; absent: done", "what failed, on which rank");
         f("state", state, "serving, awaiting_weights, staged or torn");
-        f("epoch", epoch, "stage: of the new version; else of the one that serves");
+        f("epoch", epoch, "stage: of the new version; otherwise of the one that serves");
         f("label", label, "its label");
         f("digest", digest, "its digest");
         f("outcome", outcome, "every rank's");
@@ -178,9 +175,9 @@ struct UpdatePart {
 struct UpdateWaits {
     static constexpr std::string_view kType = "update_waits";
     static constexpr std::string_view kAbout =
-        "scheduler_proc -> tokenizer_proc: a commit or a drop is under way, and who is not done; "
-        "sent with the order to the ranks, and after each rank's answer but the last. For the "
-        "error of a caller whose time is over.";
+        "scheduler_proc -> tokenizer_proc: a commit or a drop is in progress, and which ranks "
+        "are not done. Sent with the order to the ranks, and after each rank's answer except the "
+        "last. Used for the error of a caller whose time is over.";
     UpdateId update{};
     ReplicaId replica{};
     std::vector<Rank> ranks{};
@@ -209,7 +206,7 @@ struct WorkerStage {
     void fields(F&& f) {
         f("update", update, "the update");
         f("spec", spec, "what to do");
-        f("timeout_ms", timeout_ms, "a rank gives up by itself after it; 0: never");
+        f("timeout_ms", timeout_ms, "after this time a rank gives up by itself; 0: never");
     }
 };
 
@@ -227,14 +224,14 @@ struct WorkerFill {
         f("update", update, "the update");
         f("bucket", bucket, "counted from 1");
         f("source", source, "where its bytes come from");
-        f("timeout_ms", timeout_ms, "a rank gives up by itself after it; 0: never");
+        f("timeout_ms", timeout_ms, "after this time a rank gives up by itself; 0: never");
     }
 };
 
 struct WorkerFilled {
     static constexpr std::string_view kType = "worker_filled";
     static constexpr std::string_view kAbout =
-        "tp_worker -> scheduler_proc: a bucket is in its place, or why it is not.";
+        "tp_worker -> scheduler_proc: a bucket is in place, or why it is not.";
     UpdateId update{};
     std::int64_t bucket = 0;
     RankOutcome outcome{};
@@ -250,7 +247,8 @@ struct WorkerFilled {
 struct WorkerFinish {
     static constexpr std::string_view kType = "worker_finish";
     static constexpr std::string_view kAbout =
-        "scheduler_proc -> tp_worker: the last bucket is in: verify. Answered by `worker_staged`.";
+        "scheduler_proc -> tp_worker: the last bucket has arrived: verify. Answered by "
+        "`worker_staged`.";
     UpdateId update{};
 
     template <class F>
@@ -278,8 +276,7 @@ struct WorkerCommit {
     static constexpr std::string_view kType = "worker_commit";
     static constexpr std::string_view kAbout =
         "scheduler_proc -> tp_worker, between two plans: the staged copy (rollback: the retained "
-        "one) is "
-        "the live one from the next plan on. Answered by `worker_committed`.";
+        "one) is live from the next plan on. Answered by `worker_committed`.";
     UpdateId update{};
     Epoch epoch{};
     bool rollback = false;
@@ -287,14 +284,16 @@ struct WorkerCommit {
     template <class F>
     void fields(F&& f) {
         f("update", update, "the update");
-        f("epoch", epoch, "the new version's epoch: plans name it from now on");
+        f("epoch", epoch, "the new version's epoch, which later plans name");
         f("rollback", rollback, "swap back to the retained copy");
     }
 };
 
 struct WorkerCommitted {
     static constexpr std::string_view kType = "worker_committed";
-    static constexpr std::string_view kAbout = "tp_worker -> scheduler_proc: swapped.";
+    static constexpr std::string_view kAbout =
+        "tp_worker -> scheduler_proc: the copies are "
+        "swapped.";
     UpdateId update{};
     Rank rank{};
     Epoch epoch{};
@@ -312,7 +311,7 @@ struct WorkerCommitted {
 struct WorkerDrop {
     static constexpr std::string_view kType = "worker_drop";
     static constexpr std::string_view kAbout =
-        "scheduler_proc -> tp_worker: stop staging and forget it. Answered by `worker_dropped`.";
+        "scheduler_proc -> tp_worker: stop staging and discard it. Answered by `worker_dropped`.";
     UpdateId update{};
 
     template <class F>

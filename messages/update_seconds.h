@@ -18,11 +18,11 @@ struct StageSeconds {
     void fields_in(F&& f) {
         f("open_s",
           open_s,
-          "seconds of taking the memory, opening the source, checking and closing it");
-        f("wait_s", wait_s, "seconds of waiting for the sender, or for work ordered before");
-        f("receive_s", receive_s, "seconds of copying into place, digested on the way");
-        f("verify_s", verify_s, "seconds of digesting apart from copying");
-        f("rest_s", rest_s, "seconds of rest, so that steps went on (--stage-share)");
+          "seconds of allocating memory, opening the source, checking and closing it");
+        f("wait_s", wait_s, "seconds of waiting for the sender, or for earlier work");
+        f("receive_s", receive_s, "seconds of copying into place, including digesting on the way");
+        f("verify_s", verify_s, "seconds of digesting separately from copying");
+        f("rest_s", rest_s, "seconds of rest, so that steps could run (--stage-share)");
     }
     friend bool operator==(const StageSeconds&, const StageSeconds&) = default;
 };
@@ -41,10 +41,10 @@ struct UpdateSeconds {
         stage.fields_in(f);
         f("stage_s",
           stage_s,
-          "from the update's first call to the last rank's vote; the five above are its part");
+          "from the update's first call to the last rank's vote; includes the five above");
         f("vote_s", vote_s, "from then to the commit order");
-        f("pause_s", pause_s, "the longest replica's seconds without a step; it is in commit_s");
-        f("commit_s", commit_s, "from the order to the slowest replica's last swap");
+        f("pause_s", pause_s, "the longest time of a replica without a step; part of commit_s");
+        f("commit_s", commit_s, "from the order to the last rank's swap");
         f("total_s", total_s, "from the call to this answer");
     }
     friend bool operator==(const UpdateSeconds&, const UpdateSeconds&) = default;

@@ -36,7 +36,7 @@ Result<> add(const PartDigest& part, Rank rank, Tensor& tensor) {
     if (part.part < 0 || part.part >= part.parts) {
         return make_error(
             ErrorCode::kDataLoss,
-            "{}: rank {} holds part {} of {}",
+            "{}: rank {} reports part {} of {}",
             part.name,
             raw(rank),
             part.part,
@@ -83,7 +83,7 @@ Result<VersionDigest> version_digest(std::span<const RankParts> ranks) {
         if (static_cast<std::int64_t>(tensor.parts.size()) != tensor.num_parts) {
             return make_error(
                 ErrorCode::kDataLoss,
-                "{}: {} of {} parts are there",
+                "{}: {} of {} parts were reported by ranks; all must be",
                 name,
                 tensor.parts.size(),
                 tensor.num_parts

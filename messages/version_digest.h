@@ -28,11 +28,14 @@ struct PartDigest {
     void fields(F&& f) {
         f("name", name, "checkpoint name");
         f("shape", shape, "of the whole tensor");
-        f("part", part, "which part this rank holds; ranks with the same part hold copies");
-        f("parts", parts, "the tensor's digest is the sum over so many parts");
+        f("part",
+          part,
+          "the number of the part that this rank has; ranks with the same part "
+          "have copies");
+        f("parts", parts, "the tensor's digest is the sum over this many parts");
         f("lane0", lane0, "the part's lane 0");
         f("lane1", lane1, "the part's lane 1");
-        f("dtype", dtype, "of the tensor as it is resident; absent: BF16");
+        f("dtype", dtype, "dtype of the resident tensor; absent: BF16");
     }
     friend bool operator==(const PartDigest&, const PartDigest&) = default;
 };

@@ -72,7 +72,7 @@ struct WeightDigests {
 struct DigestsReply {
     static constexpr std::string_view kType = "digests_reply";
     static constexpr std::string_view kAbout =
-        "admin door -> client: computed from memory, not remembered.";
+        "admin door -> client: digests computed from memory by this call.";
     CallId call{};
     bool ok = false;
     Verdict verdict{};
@@ -84,8 +84,8 @@ struct DigestsReply {
     template <class F>
     void fields(F&& f) {
         f("call", call, "the call answered");
-        f("ok", ok, "replicas agree, and each rank's replicated tensors too");
-        verdict.fields_in(f, "error code; absent: done", "who differs in what");
+        f("ok", ok, "replicas agree, and so do the copies of each tensor on several ranks");
+        verdict.fields_in(f, "error code; absent: done", "which ranks differ, and in what");
         f("epoch", epoch, "the version that serves");
         f("label", label, "its label");
         f("digest", digest, "the version's digest");
@@ -133,8 +133,8 @@ struct WorkerTensor {
         f("epoch", epoch, "the version it belongs to");
         verdict.fields_in(
             f,
-            "error code (not_found: no such tensor); absent: here it is",
-            "what went wrong, with names that are near"
+            "error code (not_found: no such tensor); absent: the part follows",
+            "what failed, with similar names"
         );
         f("tensor", tensor, "name, dtype and shape of the whole tensor (one dimension: a row)");
         f("row_begin", row_begin, "the rectangle's first row");
@@ -178,13 +178,12 @@ struct WorkerDigests {
         f("rank", rank, "the sender");
         f("epoch",
           epoch,
-          "the version that was live when it began; digested again if it changed meanwhile");
+          "the version that was live when it began; if the version changed meanwhile, its digest "
+          "is computed again");
         f("label", label, "set by the scheduler");
         f("digests", digests, "in name order");
         verdict.fields_in(
-            f,
-            "error code; absent: ok. One rank's answer is then the replica's",
-            "the error, as a sentence"
+            f, "error code; absent: ok. One rank's error is the replica's", "the error's message"
         );
     }
 };

@@ -35,7 +35,7 @@ Problem invalid_handles(const WeightSource& source) {
 Problem invalid_tensors(const WeightSource& source) {
     if (source.format == TensorFormat::kPickle) {
         if (source.tensors.empty()) return std::nullopt;
-        return "source.tensors is given; a pickle says itself what it holds";
+        return "source.tensors is given, but a pickle lists its tensors itself; leave it empty";
     }
     if (source.tensors.empty() || source.tensors.size() > kManifestMax) {
         return fmt::format(

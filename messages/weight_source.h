@@ -88,17 +88,18 @@ struct WeightSource {
     template <class F>
     void fields(F&& f) {
         f("kind", kind, "disk, ipc, tensors, distributed, or buckets");
-        f("path", path, "disk: a checkpoint directory, the same checks as at start");
+        f("path", path, "disk: a checkpoint directory, with the checks of the start");
         f("handles",
           handles,
-          "ipc: the sender's ZeroMQ endpoint (ipc:// only) by device uuid, as status names it");
-        f("stall_ms", stall_ms, "ipc, distributed: a sender that is silent for so long is given up"
-        );
+          "ipc: the sender's ZeroMQ endpoint (ipc:// only) by device uuid, as `status` gives it");
+        f("stall_ms",
+          stall_ms,
+          "ipc, distributed: milliseconds of silence after which the sender counts as lost");
         f("format",
           format,
           "tensors, distributed: each, flattened, sparse; tensors: also pickle, vllm_ipc");
-        f("tensors", tensors, "tensors, distributed: what is sent, in order; not with pickle");
-        f("num_updates", num_updates, "sparse: how many elements of each tensor");
+        f("tensors", tensors, "tensors, distributed: the sent tensors, in order; not with pickle");
+        f("num_updates", num_updates, "sparse: the number of changed elements of each tensor");
         f("payloads", payloads, "tensors: one for all ranks, or one per rank");
         f("group", group, "distributed: the group's name");
         f("packed_bytes",

@@ -27,7 +27,7 @@ Problem invalid_digest(std::string_view field, std::string_view digest) {
 Problem invalid_adapter(const UpdateSpec& spec) {
     if (spec.adapter.empty()) {
         if (spec.adapter_config.empty()) return std::nullopt;
-        return "adapter_config is of an adapter; adapter names none";
+        return "adapter_config is given without an adapter; name the adapter, or leave it out";
     }
     if (auto problem = invalid_adapter_name(spec.adapter)) return problem;
     if (spec.adapter_config.size() > kAdapterConfigTextMax) {
@@ -38,15 +38,16 @@ Problem invalid_adapter(const UpdateSpec& spec) {
         );
     }
     if (spec.adapter_config.empty() && spec.source.kind != SourceKind::kDisk)
-        return "adapter_config is empty; only a source of kind disk has a file for it";
+        return "adapter_config is empty; only a source of kind disk has a file instead";
     if (spec.mode != UpdateMode::kStaged) return "an adapter needs mode staged";
     if (spec.kv_policy != KvPolicy::kKeep)
         return "an adapter needs kv_policy keep: requests end with the version that they began "
                "with";
     if (spec.partial || spec.source.format == TensorFormat::kSparse)
-        return "an adapter comes whole: partial and sparse are for the model's weights";
+        return "partial and sparse updates are for the model's weights; send an adapter whole";
     if (spec.epoch)
-        return "epoch is of the model's weights; an adapter's version is its update's number";
+        return "epoch is for the model's weights; an adapter's version has the number of its "
+               "update";
     if (!spec.base_digest.empty())
         return "base_digest is for partial updates of the model's weights";
     return std::nullopt;
@@ -80,20 +81,22 @@ Problem invalid(const UpdateSpec& spec) {
     if (auto problem = invalid_digest("base_digest", spec.base_digest)) return problem;
     if (spec.source.format == TensorFormat::kSparse && spec.source.kind != SourceKind::kBuckets &&
         (spec.base_digest.empty() || !spec.partial)) {
-        return "a sparse source needs base_digest, and partial: it changes some elements of the "
-               "version it was made for";
+        return "a sparse source needs base_digest and partial: it changes some elements of the "
+               "version that it was made for";
     }
     return invalid_digest("digest", spec.digest);
 }
 
 Problem invalid(const UpdateWeights& message) {
     if (message.update.source.kind == SourceKind::kBuckets)
-        return "source.kind is buckets; a session begins with begin_update";
+        return "source.kind is buckets; only begin_update accepts that";
     return invalid(message.update);
 }
 
 Problem invalid(const RefusedPart& message) {
-    if (message.why.empty()) return "why is empty; the refused call's trainer is told it";
+    if (message.why.empty())
+        return "why is empty; give the reason, which the refused call's "
+               "trainer gets";
     return invalid_line("why", message.why);
 }
 
@@ -102,23 +105,23 @@ Problem invalid(const BeginUpdate& message) {
         return fmt::format("idle_timeout_ms is {}; accepted is 0 or more", message.idle_timeout_ms);
     if (auto problem = invalid_line("holder", message.holder)) return problem;
     if (message.update.source.kind != SourceKind::kBuckets)
-        return "begin_update needs source.kind buckets; a source that brings everything goes with "
+        return "begin_update needs source.kind buckets; for a source with all tensors use "
                "update_weights";
     if (message.update.mode != UpdateMode::kStaged)
-        return "begin_update needs mode staged; direct has no stage to wait in";
+        return "begin_update needs mode staged; direct has no stage that could wait";
     return invalid(message.update);
 }
 
 Problem invalid(const UpdateBucket& message) {
     if (auto problem = invalid_label(message.label)) return problem;
     if (message.source.kind == SourceKind::kBuckets)
-        return "source.kind is buckets; a bucket has bytes of its own";
+        return "source.kind is buckets; a bucket needs a source with its bytes";
     return invalid(message.source);
 }
 
 Problem invalid(const StageWeights& message) {
     if (message.update.mode != UpdateMode::kStaged)
-        return "stage_weights needs mode staged; direct has no stage to wait in";
+        return "stage_weights needs mode staged; direct has no stage that could wait";
     if (message.update.source.kind == SourceKind::kBuckets)
         return "source.kind is buckets; a session begins with begin_update";
     return invalid(message.update);

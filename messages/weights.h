@@ -90,39 +90,42 @@ struct UpdateSpec {
 
     template <class F>
     void fields(F&& f) {
-        f("source", source, "where the bytes come from");
+        f("source", source, "the source of the bytes");
         f("mode", mode, "staged or direct");
-        f("kv_policy", kv_policy, "keep, recompute, drain or abort: running requests at the commit"
-        );
+        f("kv_policy",
+          kv_policy,
+          "keep, recompute, drain or abort: what happens to running requests at the commit");
         f("label",
           label,
-          "the caller's name for the new version, at most 256 bytes without control characters; "
-          "empty: it has none");
+          "the new version's label, at most 256 bytes without control characters; empty: it has "
+          "none");
         f("epoch",
           epoch,
-          "the new version's epoch; refused unless newer than the current one; absent: one more");
+          "the new version's epoch, which must be newer than the current one; absent: the next");
         f("manifest",
           manifest,
-          "what must have arrived: names, shapes, dtypes, digests of the tensors as they will be "
-          "resident (BF16)");
+          "the tensors that must have arrived: names, shapes, dtypes, digests in resident form "
+          "(BF16)");
         f("digest",
           digest,
-          "the version's digest that must result, 32 hex digits; empty: not declared");
+          "the digest that the version must have, 32 hex digits; empty: not declared");
         f("base_digest",
           base_digest,
-          "the version's digest that must serve when the update begins; sparse sources need it; "
-          "empty: any");
-        f("partial", partial, "only some tensors are sent, the others stay; false: all must arrive"
-        );
+          "the digest that the serving version must have when the update begins; required for "
+          "sparse sources; empty: any");
+        f("partial",
+          partial,
+          "only some tensors are sent, the others stay; false: all must "
+          "arrive");
         f("allow_nonfinite", allow_nonfinite, "accept infinities and NaNs in the weights");
         f("adapter",
           adapter,
-          "these are weights of the adapter of this name, at most 256 bytes in one line, which is "
-          "loaded or replaced; label and digest are the adapter's; empty: of the model");
+          "the weights are those of the adapter of this name (one line of at most 256 bytes), "
+          "which is loaded or replaced; label and digest are the adapter's; empty: of the model");
         f("adapter_config",
           adapter_config,
-          "of an adapter: PEFT's adapter_config.json as text, at most 1 MiB; empty: the one in the "
-          "directory that the source names");
+          "for an adapter: PEFT's adapter_config.json as text, at most 1 MiB; empty: the file in "
+          "the source's directory");
     }
     friend bool operator==(const UpdateSpec&, const UpdateSpec&) = default;
 };
@@ -142,8 +145,8 @@ struct UpdateWeights {
         call_fields(f, *this);
         f("unnamed",
           unnamed,
-          "of a trainer that names no session: a bucket of the one that was begun as unnamed; "
-          "refused if that one was lost; without one an update of its own");
+          "from a trainer that names no session: the call is a bucket of the session that was "
+          "begun as unnamed; refused if that session was lost; without one an update of its own");
         f("update", update, "what to do");
     }
 };
@@ -151,10 +154,9 @@ struct UpdateWeights {
 struct RefusedPart {
     static constexpr std::string_view kType = "refused_part";
     static constexpr std::string_view kAbout =
-        "front end -> admin door: the front end refused a call that brings weights. The call may "
-        "have been a part of a version whose calls name no session. The door drops the calls "
-        "collected for that version, and refuses its trainer's next continue once. Answered by "
-        "`update_reply`.";
+        "front end -> admin door: the front end refused a call that brings weights and that may "
+        "belong to a version whose calls name no session. The door drops the calls collected for "
+        "that version, and refuses its trainer's next continue once. Answered by `update_reply`.";
     CallId call{};
     std::int64_t timeout_ms = 0;
     std::string why{};
@@ -185,8 +187,8 @@ struct StageWeights {
 struct BeginUpdate {
     static constexpr std::string_view kType = "begin_update";
     static constexpr std::string_view kAbout =
-        "client -> admin door: open a session (mode staged only): update_bucket brings tensors, "
-        "commit_weights verifies and commits, drop_stage forgets. Answered by `update_reply`.";
+        "client -> admin door: open a session (mode staged only): update_bucket sends tensors, "
+        "commit_weights verifies and commits, drop_stage discards. Answered by `update_reply`.";
     CallId call{};
     std::int64_t timeout_ms = 0;
     std::int64_t idle_timeout_ms = 0;
@@ -200,15 +202,14 @@ struct BeginUpdate {
         call_fields(f, *this);
         f("idle_timeout_ms",
           idle_timeout_ms,
-          "the session is dropped if no call comes for so long; 0: 5 minutes");
+          "milliseconds without a call after which the session is dropped; 0: 5 minutes");
         f("take_over",
           take_over,
-          "what is open or staged, and has no call under way, is dropped first; the reply's "
-          "message "
-          "says what that was. Calls that name no session are then refused: they might be of what "
-          "was dropped");
-        f("unnamed", unnamed, "calls that are marked so are calls of this session");
-        f("holder", holder, "who begins it: others that would are told, at most 256 bytes");
+          "an open session or a stage without a call in progress is dropped first; the reply's "
+          "message describes it. Calls that name no session are refused from then on: they might "
+          "belong to the dropped one");
+        f("unnamed", unnamed, "calls that are marked unnamed belong to this session");
+        f("holder", holder, "the caller's name, for the refusals of others, at most 256 bytes");
         f("update", update, "what to do; source.kind is buckets");
     }
 };
@@ -229,10 +230,10 @@ struct UpdateBucket {
         call_fields(f, *this);
         f("session",
           session,
-          "as begin_update's reply named it; 0: whichever is open, unless it took over from "
-          "another");
-        f("label", label, "the version's name, for a commit_weights that gives none");
-        f("source", source, "where this bucket's bytes come from");
+          "the number in begin_update's reply; 0: whichever session is open, unless it took over "
+          "from another");
+        f("label", label, "the version's label, used if commit_weights gives none");
+        f("source", source, "the source of this bucket's bytes");
     }
 };
 
@@ -252,20 +253,23 @@ struct CommitWeights {
     template <class F>
     void fields(F&& f) {
         call_fields(f, *this);
-        f("kv_policy", kv_policy, "instead of the one staged with");
+        f("kv_policy", kv_policy, "replaces the policy of the stage");
         f("session",
           session,
-          "the session or stage meant; 0: whichever there is, unless it took over from another");
+          "the session or stage; 0: whichever exists, unless it took over from another");
         f("unnamed", unnamed, "with session 0: only a session that was begun as unnamed");
-        f("label", label, "of a session: the version's name, instead of begin_update's");
-        f("digest", digest, "of a session: the digest that must result; empty: as begun");
+        f("label", label, "for a session: the version's label, instead of begin_update's");
+        f("digest",
+          digest,
+          "for a session: the digest that the version must have; empty: as "
+          "begun");
     }
 };
 
 struct DropStage {
     static constexpr std::string_view kType = "drop_stage";
     static constexpr std::string_view kAbout =
-        "client -> admin door: forget the stage or the session. Answered by `update_reply`.";
+        "client -> admin door: discard the stage or the session. Answered by `update_reply`.";
     CallId call{};
     std::int64_t timeout_ms = 0;
     std::uint64_t session = 0;
@@ -274,21 +278,20 @@ struct DropStage {
     template <class F>
     void fields(F&& f) {
         call_fields(f, *this);
-        f("session", session, "the session or stage meant; 0: whichever there is");
+        f("session", session, "the session or stage; 0: whichever exists");
         f("unnamed",
           unnamed,
-          "with session 0: only a session that was begun as unnamed; if there is none that is no "
-          "error");
+          "with session 0: only a session that was begun as unnamed; it is no error if there is "
+          "none");
     }
 };
 
 struct RollbackWeights {
     static constexpr std::string_view kType = "rollback_weights";
     static constexpr std::string_view kAbout =
-        "client -> admin door: back to the version before the last commit, while its copy is "
-        "retained "
-        "(until the next stage begins). Counts as a commit: a new epoch, the old label and digest. "
-        "Answered by `update_reply`.";
+        "client -> admin door: return to the version before the last commit, while its copy is "
+        "retained (until the next stage begins). Counts as a commit: a new epoch, the old label "
+        "and digest. Answered by `update_reply`.";
     CallId call{};
     std::int64_t timeout_ms = 0;
     KvPolicy kv_policy = KvPolicy::kKeep;
@@ -296,7 +299,7 @@ struct RollbackWeights {
     template <class F>
     void fields(F&& f) {
         call_fields(f, *this);
-        f("kv_policy", kv_policy, "running requests at the swap");
+        f("kv_policy", kv_policy, "what happens to running requests at the swap");
     }
 };
 
@@ -321,17 +324,18 @@ struct RankOutcome {
     template <class F>
     void fields(F&& f) {
         f("rank", rank, "tensor-parallel rank");
-        f("ok", ok, "it did its part");
+        f("ok", ok, "the rank has done its part");
         f("phase",
           phase,
-          "how far it came: idle (it has written nothing), stage, prepared, committed, dropped");
-        f("code", code, "why it did not; absent: it did");
-        f("problems", problems, "every problem, the first 64");
-        f("num_problems", num_problems, "how many there are");
+          "the phase that it reached: idle (nothing was written), stage, prepared, committed, "
+          "dropped");
+        f("code", code, "why it has not; absent: it has");
+        f("problems", problems, "its problems, at most the first 64");
+        f("num_problems", num_problems, "the number of all its problems");
         f("bytes", bytes, "bytes written on this rank");
         f("tensors", tensors, "tensors that arrived");
-        f("missing", missing, "a complete session: tensors that are still to come, the first 16");
-        f("num_missing", num_missing, "how many they are");
+        f("missing", missing, "for a complete session: missing tensors, at most the first 16");
+        f("num_missing", num_missing, "the number of all missing tensors");
         stage.fields_in(f);
         f("commit_s", commit_s, "seconds of the swap");
     }
@@ -359,15 +363,15 @@ struct ReplicaOutcome {
         f("ranks", ranks, "one per rank");
         f("pause_s", pause_s, "seconds in which no step ran because of the update");
         f("commit_s", commit_s, "seconds from the commit order to the last rank's swap");
-        f("num_kept", num_kept, "running requests that went on with their KV");
+        f("num_kept", num_kept, "running requests that continued with their KV");
         f("num_recomputed", num_recomputed, "running requests retracted");
-        f("num_drained", num_drained, "running requests that ran out first");
+        f("num_drained", num_drained, "running requests that finished first");
         f("num_aborted", num_aborted, "requests ended");
         f("num_steps", num_steps, "steps that ended while the version was staged");
         f("step_s", step_s, "their mean seconds; 0: there was none");
         f("step_s_before",
           step_s_before,
-          "the mean of the steps before the stage, the last 64; 0: there was none");
+          "the longest of them: the longest wait of a stream for a token");
         f("gap_s", gap_s, "the longest of them: what a stream waited for a token at most");
     }
     friend bool operator==(const ReplicaOutcome&, const ReplicaOutcome&) = default;
@@ -376,9 +380,8 @@ struct ReplicaOutcome {
 struct UpdateReply {
     static constexpr std::string_view kType = "update_reply";
     static constexpr std::string_view kAbout =
-        "admin door -> client: an update, its half, a rollback or a drop is in effect everywhere, "
-        "or "
-        "nowhere (or the engine is torn, and says so).";
+        "admin door -> client: an update, its half, a rollback or a drop is in effect "
+        "everywhere, or nowhere (or the engine is torn, and says so).";
     CallId call{};
     bool ok = false;
     Verdict verdict{};
@@ -397,27 +400,27 @@ struct UpdateReply {
         f("call", call, "the call answered");
         f("ok",
           ok,
-          "in effect on every rank, digest computed and equal to the declared one; state open, "
-          "staged or collecting: received, checked and staged on every rank");
+          "in effect on every rank, digest computed and equal to the declared one; in state "
+          "open, staged or collecting: received, checked and staged on every rank");
         verdict.fields_in(
             f,
             "error code; absent: done",
-            "what went wrong, on which rank, in which phase; collecting: when it takes effect; "
+            "what failed, on which rank, in which phase; collecting: when it takes effect; "
             "begin_update, drop_stage: what was dropped"
         );
         f("state",
           state,
-          "the engine now: serving, awaiting_weights (it has none), open (a session), collecting "
-          "(calls without one that become one update), staged, torn, or the phase of the update "
-          "under way");
-        f("session", session, "begin_update: the number to name in its calls; else 0");
-        f("epoch", epoch, "the version that serves now (staged: the one that would)");
+          "the engine's state now: serving, awaiting_weights (it has none), open (a session), "
+          "collecting (calls without a session that become one update), staged, torn, or the "
+          "phase of the current update");
+        f("session", session, "begin_update: the session's number, for its calls; otherwise 0");
+        f("epoch", epoch, "the version that serves now (staged: the future one)");
         f("label", label, "its label");
         f("digest", digest, "its digest: of the resident weights");
         f("bytes", bytes, "bytes written, all ranks");
         seconds.fields_in(f);
         f("replicas", replicas, "every rank's outcome");
-        f("adapter", adapter, "the adapter that epoch, label and digest are of; empty: the model");
+        f("adapter", adapter, "the adapter of this epoch, label and digest; empty: the model");
     }
 };
 

@@ -1,4 +1,4 @@
-// What an update of an adapter and a call about one may say.
+// Valid and invalid updates of an adapter, and calls about one.
 #include "messages/adapters.h"
 
 #include "messages/weights.h"
@@ -29,13 +29,15 @@ TEST(AdapterUpdate, HasNothingThatIsOfAModel) {
     using Spec = UpdateSpec&;
     expect("needs mode staged", [](Spec s) { s.mode = UpdateMode::kDirect; });
     expect("needs kv_policy keep", [](Spec s) { s.kv_policy = KvPolicy::kDrain; });
-    expect("comes whole", [](Spec s) { s.partial = true; });
-    expect("comes whole", [](Spec s) { s.source.format = TensorFormat::kSparse; });
-    expect("epoch is of the model", [](Spec s) { s.epoch = Epoch{7}; });
+    expect("send an adapter whole", [](Spec s) { s.partial = true; });
+    expect("send an adapter whole", [](Spec s) { s.source.format = TensorFormat::kSparse; });
+    expect("epoch is for the model", [](Spec s) { s.epoch = Epoch{7}; });
     expect("base_digest", [](Spec s) { s.base_digest = std::string(32, '0'); });
     expect("adapter_config is empty", [](Spec s) { s.source.kind = SourceKind::kBuckets; });
     expect("1048577 bytes", [](Spec s) { s.adapter_config = std::string((1 << 20) + 1, ' '); });
-    expect("adapter names none", [](Spec s) { s.adapter = "", s.adapter_config = "{}"; });
+    expect("adapter_config is given without an adapter", [](Spec s) {
+        s.adapter = "", s.adapter_config = "{}";
+    });
 }
 
 TEST(AdapterName, IsOneShortLine) {

@@ -1,6 +1,6 @@
-// Input that is not what the protocol says: what is answered, and that it costs little. (Damage at
-// random places, cuts at every byte and unknown fields are tried on every message in
-// round_trip_test.cpp.)
+// Input that violates the protocol: the answers, and that refusing costs little.
+// (round_trip_test.cpp tries damage at random places, cuts at every byte and unknown fields on
+// every message.)
 #include "base/utf8.h"
 #include "messages/all_messages.h"
 #include "messages/codec.h"
@@ -67,7 +67,7 @@ TEST(Malformed, ABodyThatIsNotMsgpack) {
     EXPECT_EQ(error_of<Cancel>("hello, tree").code, ErrorCode::kMalformed);
     const Error after = error_of<Cancel>(map({str("rids"), array({str("a")})}) + "xyz");
     EXPECT_EQ(after.code, ErrorCode::kMalformed);
-    EXPECT_EQ(after.message, "cancel: 3 bytes after the body's end");
+    EXPECT_EQ(after.message, "cancel: 3 bytes follow the end of the body");
 }
 
 TEST(Malformed, ABodyThatIsNotAMap) {
@@ -118,7 +118,7 @@ TEST(Malformed, P7_WhyAFrontEndRefusedACallIsShortAndOfOneLine) {
     EXPECT_EQ(problem(std::string(256, 'x')), std::nullopt);
     EXPECT_EQ(problem(std::string(257, 'x')), "why has 257 bytes; at most 256 are accepted");
     EXPECT_EQ(problem("a\nb"), "why has a control character; it is one line of text");
-    EXPECT_EQ(problem(""), "why is empty; the refused call's trainer is told it");
+    EXPECT_EQ(problem(""), "why is empty; give the reason, which the refused call's trainer gets");
 }
 
 TEST(Malformed, AnEpochLeavesRoomToCountOn) {
@@ -208,11 +208,11 @@ TEST(Malformed, AWrongTypeIsNamedWithItsPath) {
 TEST(Malformed, NumbersThatDoNotFit) {
     EXPECT_EQ(
         refusal<Generate>(map({str("input_ids"), array({"\xce\x80\x00\x00\x00"s})})),
-        "generate: input_ids[0]: 2147483648 does not fit 32 bits"
+        "generate: input_ids[0]: 2147483648 does not fit into 32 bits"
     );
     EXPECT_EQ(
         refusal<Generate>(map({str("priority"), "\xcf\x80\x00\x00\x00\x00\x00\x00\x00"s})),
-        "generate: priority: 9223372036854775808 does not fit 63 bits"
+        "generate: priority: 9223372036854775808 does not fit into 63 bits"
     );
 }
 
@@ -246,7 +246,7 @@ TEST(Malformed, TextThatIsNotUtf8) {
     EXPECT_NE(
         refusal<Generate>(map({str("\xff\xfe"), kOne})).find("(not UTF-8)"), std::string::npos
     );
-    // So must one that quotes the start of something long, wherever a character ends.
+    // So must an error that quotes the start of something long, wherever a character ends.
     for (std::size_t num = 60; num < 70; ++num) {
         const std::string text =  // "str 8", with its length in a byte
             "\xd9" + std::string(1, static_cast<char>(num + 4)) + std::string(num, 'a') +
@@ -286,11 +286,11 @@ TEST(Malformed, RawFramesThatAreNotThere) {
     const auto plan = [](const std::string& frame) { return map({str("tokens"), frame}); };
     EXPECT_EQ(
         refusal<StepPlan>(plan(kOne), {"abcd"}),
-        "step_plan: tokens: names raw frame 1; the message has 1"
+        "step_plan: tokens: raw frame 1 is named; the message has 1 of them"
     );
     EXPECT_EQ(
         refusal<StepPlan>(plan("\xff"), {"abcd"}),
-        "step_plan: tokens: names raw frame -1; the message has 1"
+        "step_plan: tokens: raw frame -1 is named; the message has 1 of them"
     );
     EXPECT_EQ(
         refusal<StepPlan>(plan("\x00"s), {"abcde"}),
@@ -320,15 +320,16 @@ TEST(Malformed, PartsOfRawFramesThatAreNotThere) {
     );
     EXPECT_EQ(
         refusal<Outputs>(outputs(place(1, 0, 1)), {"abcd"}),
-        where + "names raw frame 1; the message has 1"
+        where + "raw frame 1 is named; the message has 1 of them"
     );
     for (const auto& [begin, count] : {std::pair{0, 5}, {3, 2}, {5, 0}, {-1, 1}, {1, -1}}) {
         EXPECT_EQ(
             refusal<Outputs>(outputs(place(0, begin, count)), {"abcd"}),
-            where +
-                fmt::format(
-                    "names {} elements from byte {} of raw frame 0, which has 4 bytes", count, begin
-                )
+            where + fmt::format(
+                        "{} elements from byte {} of raw frame 0 are named; the frame has 4 bytes",
+                        count,
+                        begin
+                    )
         );
     }
     EXPECT_EQ(
@@ -436,7 +437,7 @@ TEST(Malformed, PlansWhoseArraysDisagreeWithTheirRows) {
     );
 }
 
-// Whoever reads a plan adds these numbers: none may be so large that a sum of them overflows.
+// The reader of a plan adds these numbers: none may be so large that a sum overflows.
 TEST(Malformed, PositionsOfAPlanLeaveRoomToAddTo) {
     const auto problem = [](std::int64_t begin, std::int64_t output_index) {
         StepPlan plan;
