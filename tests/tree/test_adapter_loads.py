@@ -64,9 +64,9 @@ def test_P2_a_process_killed_in_a_load_ends_the_tree_with_every_answer(start_hel
     if name != "tokenizer_proc":
         for rid, reason in reasons(door, rids).items():
             assert reason.startswith("unavailable: "), (rid, reason)
-        kind, reply = admin.receive(30)
+        kind, reply = admin.receive()
         assert kind in ("update_reply", "error") and reply["code"] == "unavailable", reply
-    assert tree.wait_exit(60) == EXIT_CODES.get(name, 13)
+    assert tree.wait_exit() == EXIT_CODES.get(name, 13)
     for rid in rids:  # the model's version is what it was
         assert {span["epoch"] for span in door.outputs[rid].spans} <= {1}
 
@@ -77,7 +77,7 @@ def test_P4_a_worker_that_goes_on_completes_the_load(start_held, adapters, phase
     before = tokens_with(tree, adapter="")
     admin = begin_load(tree, adapters[0])
     tree.kill("tp_worker[0.1]", signal.SIGCONT)
-    kind, reply = admin.receive(60)
+    kind, reply = admin.receive()
     assert kind == "update_reply" and reply["ok"] and reply["adapter"] == "policy", reply
     (replica,) = admin.call("status")["replicas"]
     (loaded,) = replica["adapters"]
@@ -88,8 +88,8 @@ def test_P4_a_worker_that_goes_on_completes_the_load(start_held, adapters, phase
 @pytest.mark.parametrize("phase", ("stage_begin", "stage_half"))
 def test_P5_a_worker_that_stands_still_in_a_load_is_named_by_the_deadline(start_held, adapters, phase):  # noqa: F811
     tree = start_held(phase)
-    admin = begin_load(tree, adapters[0], timeout_ms=1500)
-    kind, reply = admin.receive(30)
+    admin = begin_load(tree, adapters[0], timeout_ms=4000)
+    kind, reply = admin.receive()
     assert kind == "update_reply" and reply["code"] == "deadline_exceeded", reply
     assert "rank 1" in reply["message"] and "stage" in reply["message"], reply["message"]
     tree.kill("tp_worker[0.1]", signal.SIGCONT)
@@ -101,8 +101,8 @@ def test_P5_a_worker_that_stands_still_in_a_load_is_named_by_the_deadline(start_
 
 def test_P5_a_worker_that_stands_still_in_the_commit_carries_it_out_when_it_comes_to(start_held, adapters):  # noqa: F811
     tree = start_held("commit_begin")
-    admin = begin_load(tree, adapters[0], timeout_ms=3000)
-    kind, reply = admin.receive(60)
+    admin = begin_load(tree, adapters[0], timeout_ms=6000)
+    kind, reply = admin.receive()
     assert kind == "update_reply" and reply["code"] == "deadline_exceeded", reply
     tree.kill("tp_worker[0.1]", signal.SIGCONT)
     wait_until(lambda: admin.call("status")["replicas"][0]["state"] == "running", "the commit to be done")

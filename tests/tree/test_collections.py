@@ -56,10 +56,11 @@ def runs_again(client):
 
 
 def test_P2_a_pause_that_ends_by_itself_publishes_nothing_of_a_dead_trainer(client):
-    client.pause(mode="in_place", max_pause_s=1)
+    client.pause(mode="in_place", max_pause_s=600)
     for tensors in parts(3)[:2]:
         send(client, tensors, label="half")
-    wait_until(lambda: "collecting" not in client.status(), "the pause to end", timeout_s=20)
+    client.pause(mode="in_place", max_pause_s=0.5)  # the latest pause sets the time
+    wait_until(lambda: "collecting" not in client.status(), "the pause to end")
     wait_until(lambda: client.status()["replicas"][0]["state"] == "running", "the version before to serve")
     assert digest_of(client) == OLD
     lost = client.status()["lost_calls"]
@@ -74,9 +75,10 @@ def test_P2_a_pause_that_ends_by_itself_publishes_nothing_of_a_dead_trainer(clie
 @pytest.mark.parametrize("label", ["", "step 2"])
 def test_P2_a_slow_trainer_that_pauses_again_publishes_no_rest(client, label):
     """Its pause ended by itself, and it ignores the answer to the next one."""
-    client.pause(mode="in_place", max_pause_s=1)
+    client.pause(mode="in_place", max_pause_s=600)
     send(client, parts(3)[0], label=label)
-    wait_until(lambda: "collecting" not in client.status(), "the pause to end", timeout_s=20)
+    client.pause(mode="in_place", max_pause_s=0.5)
+    wait_until(lambda: "collecting" not in client.status(), "the pause to end")
     wait_until(lambda: client.status()["replicas"][0]["state"] == "running", "the version before to serve")
     client.pause(mode="in_place")
     for tensors in parts(3)[1:]:
@@ -90,7 +92,7 @@ def test_P2_a_slow_trainer_that_pauses_again_publishes_no_rest(client, label):
 def test_P2_a_pause_that_ends_by_itself_before_the_first_call_is_told(client):
     """Each part became a version, while the tree generated."""
     client.pause(mode="in_place", max_pause_s=0.2)
-    wait_until(lambda: client.status()["replicas"][0]["state"] == "running", "the pause to end", timeout_s=20)
+    wait_until(lambda: client.status()["replicas"][0]["state"] == "running", "the pause to end")
     for tensors in parts(3):
         told = refused(client.update_weights, source=raw_source(tensors), partial=True)
         assert told.code == "aborted" and "max_pause_s ended the pause" in told.message, told

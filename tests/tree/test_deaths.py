@@ -11,10 +11,11 @@ import time
 import pytest
 
 from process_tree import LAUNCHER, environment, is_alive, run, wait_until
-from wire import Refused
+from wire import DEADLINE_S, Refused
 
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
 NUM_TOKENS = 900
+NUM_LONG = 40  # requests of this length: seconds of work on any machine, and no test waits for their ends
 
 EXIT_CODES = {
     "tokenizer_proc": 10,
@@ -28,7 +29,7 @@ EXIT_CODES = {
 
 def start_long(door):
     """Requests that are open for a while, decoding and waiting."""
-    rids = [door.start(f"The king {i}", max_new_tokens=NUM_TOKENS, **GREEDY) for i in range(8)]
+    rids = [door.start(f"The king {i}", max_new_tokens=NUM_TOKENS, **GREEDY) for i in range(NUM_LONG)]
     while not all(door.outputs[rid].tokens for rid in rids[:4]):
         door.step()
     return rids
@@ -41,7 +42,7 @@ def reasons(door, rids):
     ended, over = {}, set()
     while len(ended) + len(over) < len(rids):
         try:
-            door.step(timeout_s=20)
+            door.step()
         except Refused as refused:
             ended[refused.rid] = f"{refused.code}: {refused.message}"
         for rid in rids:
@@ -66,7 +67,7 @@ def test_a_killed_process_ends_the_tree_and_is_named(start_tree, name):
         for rid, reason in reasons(door, rids).items():
             assert reason.startswith("unavailable: "), (rid, reason)
             assert name in reason
-    assert tree.wait_exit(30) == EXIT_CODES[name]
+    assert tree.wait_exit() == EXIT_CODES[name]
     assert f"pitstop: {name} died: signal 9 (SIGKILL)" in tree.log()
     tree.check_gone()
 
@@ -95,7 +96,7 @@ def test_a_killed_launcher_leaves_no_process_that_is_still_starting(place):
         launcher.kill()
         launcher.wait()
         wait_until(
-            lambda: not any(is_alive(int(pid)) for pid in children), "children to end", 10
+            lambda: not any(is_alive(int(pid)) for pid in children), "children to end"
         )
 
 
@@ -122,7 +123,7 @@ def test_the_next_tree_removes_what_a_killed_launcher_left(place):
     assert os.path.exists(second_dir), "a tree that lives is left alone"
     for launcher, path in ((second, second_dir), (third, third_dir)):
         launcher.send_signal(signal.SIGINT)
-        assert launcher.wait(30) == 0
+        assert launcher.wait(DEADLINE_S) == 0
         launcher.stdout.close()
         assert not os.path.exists(path)
 

@@ -58,9 +58,9 @@ def test_P2_a_process_killed_in_an_update_ends_the_tree_with_every_answer(start_
     if name != "tokenizer_proc":  # otherwise no process is left to answer: the client's library reports it
         for rid, reason in reasons(door, rids).items():
             assert reason.startswith("unavailable: "), (rid, reason)
-        kind, reply = admin.receive(30)
+        kind, reply = admin.receive()
         assert kind in ("update_reply", "error") and reply["code"] == "unavailable", reply
-    assert tree.wait_exit(60) == EXIT_CODES.get(name, 13)
+    assert tree.wait_exit() == EXIT_CODES.get(name, 13)
     for rid in rids:  # never mixed: one version per token, and never back
         epochs = [span["epoch"] for span in joined(door.outputs[rid].spans)]
         assert epochs in ([], [1], [1, 2], [2]), epochs
@@ -69,8 +69,8 @@ def test_P2_a_process_killed_in_an_update_ends_the_tree_with_every_answer(start_
 @pytest.mark.parametrize("phase", ("stage_begin", "stage_half"))
 def test_P5_a_worker_that_stands_still_in_a_stage_is_named_by_the_deadline(start_held, phase):
     tree = start_held(phase)
-    admin = begin_update(tree, timeout_ms=1500)
-    kind, reply = admin.receive(30)
+    admin = begin_update(tree, timeout_ms=4000)
+    kind, reply = admin.receive()
     assert kind == "update_reply" and not reply["ok"], reply
     assert reply["code"] == "deadline_exceeded", reply
     assert "rank 1" in reply["message"] and "stage" in reply["message"], reply["message"]
@@ -85,8 +85,8 @@ def test_P5_a_worker_that_stands_still_in_a_stage_is_named_by_the_deadline(start
 
 def test_P5_a_worker_that_stands_still_in_a_commit_is_named_by_the_deadline(start_held):
     tree = start_held("commit_begin")
-    admin = begin_update(tree, timeout_ms=3000)
-    kind, reply = admin.receive(60)
+    admin = begin_update(tree, timeout_ms=6000)
+    kind, reply = admin.receive()
     assert kind == "update_reply" and reply["code"] == "deadline_exceeded", reply
     assert reply["message"] == "phase commit: no answer from replica 0 (rank 1)"
     with pytest.raises(Refused) as late:
@@ -108,7 +108,7 @@ def test_P4_a_worker_that_goes_on_completes_the_update(start_held, phase):
     rid = start(door)
     admin = begin_update(tree)
     tree.kill("tp_worker[0.1]", signal.SIGCONT)
-    kind, reply = admin.receive(60)
+    kind, reply = admin.receive()
     assert kind == "update_reply" and reply["ok"], reply
     (output,) = door.finish([rid])
     epochs = [span["epoch"] for span in joined(output.spans)]
@@ -118,7 +118,7 @@ def test_P4_a_worker_that_goes_on_completes_the_update(start_held, phase):
 
 @pytest.mark.parametrize("name", PROCESSES)
 def test_P5_a_process_that_is_stopped_for_good_ends_the_tree(start_held, name):
-    tree = start_held("stage_half", "--stall-timeout", 2)
+    tree = start_held("stage_half", "--stall-timeout", 4)
     door = tree.door()
     rids = start_long(door)
     begin_update(tree)
@@ -128,7 +128,7 @@ def test_P5_a_process_that_is_stopped_for_good_ends_the_tree(start_held, name):
     if name != "tokenizer_proc":
         ended = reasons_or_outputs(door, rids)
         assert set(ended) == set(rids)
-    assert tree.wait_exit(60) == EXIT_CODES.get(name, 13)
+    assert tree.wait_exit() == EXIT_CODES.get(name, 13)
 
 
 def reasons_or_outputs(door, rids):
@@ -136,7 +136,7 @@ def reasons_or_outputs(door, rids):
     ended = set()
     while len(ended) < len(rids):
         try:
-            door.step(timeout_s=30)
+            door.step()
         except Refused as refused:
             ended.add(refused.rid)
         ended |= {rid for rid in rids if door.outputs[rid].finish is not None}
@@ -144,7 +144,7 @@ def reasons_or_outputs(door, rids):
 
 
 def test_the_step_timeout_ends_a_tree_whose_worker_never_answers(place):
-    tree = ProcessTree(place / "tree", "--step-timeout", 1, "--stall-timeout", 600)
+    tree = ProcessTree(place / "tree", "--step-timeout", 4, "--stall-timeout", 600)
     try:
         door = tree.door()
         rids = start_long(door)
@@ -152,7 +152,7 @@ def test_the_step_timeout_ends_a_tree_whose_worker_never_answers(place):
         for rid, reason in reasons(door, rids).items():
             assert reason.startswith("unavailable: "), (rid, reason)
             assert "rank 0" in reason
-        assert tree.wait_exit(60) == EXIT_CODES["scheduler_proc[0]"]
+        assert tree.wait_exit() == EXIT_CODES["scheduler_proc[0]"]
         tree.check_gone()
     finally:
         tree.abandon()

@@ -10,7 +10,7 @@ from cuda_sender import Sender
 from gpu_tree import BUILD, gpu, needs_gpu  # noqa: F401
 from process_tree import ROOT, run, wait_until
 from test_gpu_updates import FULL, greedy
-from test_updates import BARD, DIGESTS, GREEDY, joined, start, update
+from test_updates import BARD, DIGESTS, GREEDY, ended_after, joined, start, update
 
 sys.path.insert(0, str(ROOT / "client" / "python"))
 
@@ -42,14 +42,14 @@ def test_P1_P2_P3_P8_P10_a_version_staged_where_kv_lies_takes_effect_and_kv_come
     assert worker["update_mode"] == "lend" and "a second copy" in worker["update_mode_why"], worker
     wait_until(lambda: memory_of(admin, "kv_cache")["resident_bytes"] > 0, "the memory to be measured")
     before = {tag: memory_of(admin, tag)["resident_bytes"] for tag in ("weights", "kv_cache")}
-    rid = start(door, tokens=3, max_new_tokens=40)
+    rid = start(door, tokens=3, max_new_tokens=300)
     reply = update(admin, BARD, kv_policy="keep", label="bard")
     assert reply["ok"] and reply["digest"] == DIGESTS["bard"]["digest"], reply
     outcome = reply["replicas"][0]
     assert (outcome["num_kept"], outcome["num_recomputed"]) == (0, 1), outcome
     assert memory_of(admin, "kv_cache")["state"] == "resident", "it is back before the answer"
     assert reply["total_s"] >= reply["pause_s"] > 0, reply
-    (output,) = door.finish([rid])
+    output = ended_after(door, rid, epoch=2)
     spans = joined(output.spans)
     assert [span["epoch"] for span in spans] == [1, 2], spans
     assert (spans[1]["kv_min_epoch"], spans[1]["kv_max_epoch"]) == (2, 2), "its KV was computed anew"

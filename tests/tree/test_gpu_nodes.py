@@ -87,7 +87,7 @@ def test_P5_a_rank_of_another_machine_that_is_lost_is_named_to_every_request(mac
         os.kill(worker, getattr(signal, how))
     lost = time.monotonic()
     ended = reasons(door, rids)
-    assert time.monotonic() - lost < STEP_TIMEOUT_S + 1
+    assert time.monotonic() - lost < 2 * STEP_TIMEOUT_S
     for rid, reason in ended.items():
         assert reason.startswith("unavailable: ") and "rank 1 on node 1" in reason, (rid, reason)
     assert spanning.tree.wait_exit() != 0

@@ -12,7 +12,7 @@ import pytest
 from gpu_tree import CUDA, gpu, needs_gpu  # noqa: F401
 from process_tree import ROOT, run
 from test_deaths import reasons
-from test_updates import BARD, DIGESTS, GREEDY, STORIES, joined, start, update
+from test_updates import BARD, DIGESTS, GREEDY, STORIES, ended_after, joined, start, update
 
 pytestmark = needs_gpu
 NUM = 8  # tokens: one takes some tenths of a second
@@ -128,11 +128,11 @@ def test_logprobs_of_all_sizes_are_alike_in_deterministic_mode(gpu, start_tree, 
 def test_P1_P2_P3_P8_P10_versions_pauses_and_memory(gpu, start_tree, reference):
     tree = start_tree(*CUDA, "--tp", 2)
     door, admin = tree.door(), tree.door("admin")
-    rid = start(door, tokens=3, max_new_tokens=60)
+    rid = start(door, tokens=3, max_new_tokens=300)
     reply = update(admin, BARD, kv_policy="keep", label="bard")
     assert reply["ok"] and reply["digest"] == DIGESTS["bard"]["digest"], reply
     assert [rank["phase"] for rank in reply["replicas"][0]["ranks"]] == ["committed"] * 2
-    (output,) = door.finish([rid])
+    output = ended_after(door, rid, epoch=2)
     assert [span["epoch"] for span in joined(output.spans)] == [1, 2]
     greedy(door, reference, "bard")
     assert admin.call("rollback_weights")["digest"] == DIGESTS["stories"]["digest"]
@@ -176,7 +176,7 @@ def test_P5_a_rank_lost_in_an_exchange_is_named_to_every_request(gpu, start_tree
     tree.kill("tp_worker[0.1]", getattr(signal, how))
     lost = time.monotonic()
     ended = reasons(door, rids)
-    assert time.monotonic() - lost < STEP_TIMEOUT_S + 1
+    assert time.monotonic() - lost < 2 * STEP_TIMEOUT_S
     for rid, reason in ended.items():
         assert reason.startswith("unavailable: "), (rid, reason)
         assert ("tp_worker[0.1] died" if how == "SIGKILL" else "rank 1") in reason, (rid, reason)

@@ -13,7 +13,7 @@ import pytest
 from cuda_sender import Sender
 from gpu_tree import BUILD, CUDA, gpu, needs_gpu  # noqa: F401
 from process_tree import ROOT, ProcessTree, run, wait_until
-from test_updates import BARD, DIGESTS, GREEDY, joined, start, update
+from test_updates import BARD, DIGESTS, GREEDY, ended_after, joined, start, update
 
 sys.path.insert(0, str(ROOT / "client" / "python"))
 import pitstop  # noqa: E402  (after the path)
@@ -39,12 +39,12 @@ def test_P1_P2_P3_P10_versions_change_between_two_passes_and_back(gpu, start_tre
     tree = start_tree(*CUDA)
     door, admin = tree.door(), tree.door("admin")
     assert greedy(door, reference, "stories")
-    rid = start(door, tokens=3, max_new_tokens=60)
+    rid = start(door, tokens=3, max_new_tokens=300)
     reply = update(admin, BARD, kv_policy="keep", label="bard")
     assert reply["ok"] and reply["digest"] == DIGESTS["bard"]["digest"], reply
     assert [rank["phase"] for rank in reply["replicas"][0]["ranks"]] == ["committed"]
     assert reply["bytes"] > 2_800_000
-    (output,) = door.finish([rid])
+    output = ended_after(door, rid, epoch=2)
     spans = joined(output.spans)
     assert [span["epoch"] for span in spans] == [1, 2] and spans[1]["label"] == "bard"
     assert (spans[1]["kv_min_epoch"], spans[1]["kv_max_epoch"]) == (1, 2)
@@ -65,11 +65,12 @@ def test_status_says_how_updates_are_staged_and_an_answer_what_it_cost(gpu, star
     worker = admin.call("status")["replicas"][0]["workers"][0]
     assert worker["update_mode"] == "staged", worker
     assert re.match(r"auto: a second copy of the weights fits beside KV; \d+ bytes were free", worker["update_mode_why"])
-    rid = start(door, tokens=3, max_new_tokens=40)
+    rid = start(door, tokens=3, max_new_tokens=300)
     (outcome,) = update(admin, BARD, kv_policy="keep")["replicas"]
     assert outcome["num_steps"] >= 1 and outcome["step_s_before"] > 0, outcome
     assert outcome["gap_s"] >= outcome["step_s"] > 0, outcome
-    door.finish([rid])
+    ended_after(door, rid, epoch=2)
+    assert admin.call("flush_cache", wait_idle=True)["ok"]  # no step of it is in flight
     (outcome,) = update(admin, BARD)["replicas"]
     assert outcome["num_steps"] == 0 and outcome["step_s"] == 0 and outcome["step_s_before"] > 0, outcome
 
@@ -80,11 +81,11 @@ def test_P1_P2_P3_P10_a_version_staged_in_host_memory_is_uploaded_by_its_commit(
     door, admin = tree.door(), tree.door("admin")
     worker = admin.call("status")["replicas"][0]["workers"][0]
     assert worker["update_mode"] == "host" and "in host memory" in worker["update_mode_why"], worker
-    rid = start(door, tokens=3, max_new_tokens=40)
+    rid = start(door, tokens=3, max_new_tokens=300)
     reply = update(admin, BARD, kv_policy="keep", label="bard")
     assert reply["ok"] and reply["digest"] == DIGESTS["bard"]["digest"], reply
     assert reply["commit_s"] > 0 and reply["pause_s"] > 0, reply
-    (output,) = door.finish([rid])
+    output = ended_after(door, rid, epoch=2)
     assert [span["epoch"] for span in joined(output.spans)] == [1, 2]
     assert admin.call("weight_digests")["digest"] == DIGESTS["bard"]["digest"]
     back = admin.call("rollback_weights")
@@ -261,9 +262,9 @@ def test_P5_a_worker_killed_in_an_update_is_named(start_held, phase):
     admin.send("update_weights", call=1, timeout_ms=60_000, update={"source": {"kind": "disk", "path": BARD}})
     tree.wait_stopped("tp_worker[0.0]")
     tree.kill("tp_worker[0.0]")
-    kind, reply = admin.receive(60)
+    kind, reply = admin.receive()
     assert kind in ("update_reply", "error") and reply["code"] == "unavailable", reply
-    assert tree.wait_exit(60) != 0
+    assert tree.wait_exit() != 0
     assert "tp_worker[0.0]" in tree.log()
 
 
@@ -272,7 +273,7 @@ def test_P5_a_worker_that_stands_still_in_a_stage_is_named_by_the_deadline(start
     admin = tree.door("admin")
     admin.send("update_weights", call=1, timeout_ms=6000, update={"source": {"kind": "disk", "path": BARD}})
     tree.wait_stopped("tp_worker[0.0]")
-    kind, reply = admin.receive(30)
+    kind, reply = admin.receive()
     assert kind == "update_reply" and reply["code"] == "deadline_exceeded", reply
     assert "rank 0" in reply["message"] and "stage" in reply["message"], reply
     tree.kill("tp_worker[0.0]", signal.SIGCONT)
@@ -301,7 +302,7 @@ def test_P5_a_cuda_error_in_a_stage_ends_the_tree_and_is_named(gpu, place, call,
     try:
         admin = tree.door("admin")
         admin.send("update_weights", call=1, timeout_ms=60_000, update={"source": {"kind": "disk", "path": BARD}})
-        kind, reply = admin.receive(60)
+        kind, reply = admin.receive()
         assert kind in ("update_reply", "error") and reply["code"] == "unavailable", reply
         assert tree.wait_exit() != 0
         assert error in tree.log() and "tp_worker[0.0]" in tree.log()

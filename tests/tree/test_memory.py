@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from amid import paused_amid, running_amid
 from pairs import DENSE, pair, shared_tree  # noqa: F401
 from process_tree import run, wait_until
 from wire import Refused
@@ -49,12 +50,15 @@ def test_what_is_resident_is_what_the_kernel_counts(start_tree):
     door, admin = tree.door(), tree.door("admin")
     # Besides the tags a worker has its code, and its working memory.
     wait_until(lambda: resident_bytes(admin, "weights") > 0, "a first measurement")
-    weights, kv = resident_bytes(admin, "weights"), resident_bytes(admin, "kv_cache")
-    assert weights + kv <= 1024 * anonymous_kib(tree)
-    assert kv < admin.call("status")["replicas"][0]["workers"][0]["kv_bytes"] / 10
+    weights = resident_bytes(admin, "weights")
     for number in range(8):  # with nothing in common, so that each has pages of its own
         door.generate(f"{number} " + "Once upon a time " * 150, max_new_tokens=5, **GREEDY)
-    wait_until(lambda: resident_bytes(admin, "kv_cache") > kv + (1 << 20), "what prompts take")
+    wait_until(lambda: resident_bytes(admin, "kv_cache") > 1 << 20, "what prompts take")
+    # An idle worker touches pages for the next prompts, so the sum may grow; RssAnon is read afterwards.
+    kv = resident_bytes(admin, "kv_cache")
+    assert weights + kv <= 1024 * anonymous_kib(tree)
+    replicas = admin.call("status")["replicas"]
+    assert kv < sum(worker["kv_bytes"] for replica in replicas for worker in replica["workers"]) / 2
     assert update(admin, DENSE.new)["ok"]
     wait_until(lambda: resident_bytes(admin, "weights") > 1.5 * weights, "the second copy")
     both = resident_bytes(admin, "weights") + resident_bytes(admin, "kv_cache")
@@ -65,8 +69,13 @@ def states(reply):
     return [{tag["tag"]: tag["state"] for tag in part["tags"]} for part in reply["parts"]]
 
 
+def begin(door, rid, **fields):
+    """Returns the begin() of a request that amid.py takes."""
+    return lambda: [door.start("Once upon a time", rid=rid, max_new_tokens=LONG, **{**GREEDY, **fields})]
+
+
 def start(door, rid, **fields):
-    door.start("Once upon a time", rid=rid, max_new_tokens=LONG, **{**GREEDY, **fields})
+    begin(door, rid, **fields)()
     while len(door.outputs[rid].tokens) < 8:
         door.step()
 
@@ -117,7 +126,7 @@ def test_P4_sleeping_and_waking_loses_no_request_and_changes_no_token(door, admi
 
 
 def test_a_wrong_call_is_a_typed_error_of_every_replica_and_changes_nothing(door, admin, pair):
-    start(door, "w1")
+    running_amid(admin, begin(door, "w1"), door.finish)
     busy = admin.call("release_memory")
     assert not busy["ok"] and busy["code"] == "failed_precondition" and "not paused" in busy["message"]
     door.finish(["w1"])
@@ -134,7 +143,7 @@ def test_a_wrong_call_is_a_typed_error_of_every_replica_and_changes_nothing(door
 
 
 def test_P3_a_new_label_splits_spans_at_a_token(door, admin):
-    start(door, "l1", logprobs={"enabled": True})
+    running_amid(admin, begin(door, "l1", logprobs={"enabled": True}), door.finish)
     label = admin.call("set_weight_label", label="after")
     assert label["ok"] and len(label["parts"]) == 2
     (output,) = door.finish(["l1"])
@@ -187,17 +196,17 @@ def test_a_tree_may_wait_for_its_first_weights(start_tree):
 def test_shutdown_drains_and_ends_the_tree_with_exit_code_0(start_tree):
     tree = start_tree()
     door, admin = tree.door(), tree.door("admin")
-    rid = door.start("Once upon a time", max_new_tokens=LONG, **GREEDY)
-    while not door.outputs[rid].tokens:
-        door.step()
-    assert admin.call("shutdown", drain_s=60.0)["open_requests"] == 1
-    late = door.start("Too late", max_new_tokens=1)
-    with pytest.raises(Refused) as refused:
-        door.finish([late])
-    assert refused.value.code == "unavailable" and "shutting down" in refused.value.message
+    (rid,) = paused_amid(admin, begin(door, "s1"), door.finish)
+    with tree.frozen("tp_worker[0.0]"):  # so the request runs on, and does not end
+        admin.call("continue_generation")
+        assert admin.call("shutdown", drain_s=100.0)["open_requests"] == 1
+        late = door.start("Too late", max_new_tokens=1)
+        with pytest.raises(Refused) as refused:
+            door.finish([late])
+        assert refused.value.code == "unavailable" and "shutting down" in refused.value.message
     (output,) = door.finish([rid])
     assert len(output.tokens) == LONG
-    assert tree.wait_exit(30) == 0
+    assert tree.wait_exit() == 0
     tree.check_gone()
 
 
@@ -216,5 +225,5 @@ def test_the_commands_do_the_same(start_tree):
     assert refused.returncode == 1 and "not currently released" in refused.stderr
     assert run("release", "graphs", "--run-dir", tree.run_dir).returncode == 2
     assert "the tree ends" in command("shutdown")
-    assert tree.wait_exit(30) == 0
+    assert tree.wait_exit() == 0
     tree.check_gone()

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from amid import paused_amid
 from process_tree import wait_until
 from test_deaths import EXIT_CODES, reasons
 from test_faults import start_held  # noqa: F401
@@ -17,10 +18,9 @@ LONG = 600
 def begin_release(tree):
     """With a request that waits in the pause; returns once worker [0.1] has stopped in the release."""
     door, admin = tree.door(), tree.door("admin")
-    rid = door.start("Once upon a time", max_new_tokens=LONG, **GREEDY)
-    while len(door.outputs[rid].tokens) < 8:
-        door.step()
-    assert admin.call("pause_generation", mode="retract")["ok"]
+    pause = lambda: admin.call("pause_generation", mode="retract")
+    begin = lambda: [door.start("Once upon a time", max_new_tokens=LONG, **GREEDY)]
+    (rid,) = paused_amid(admin, begin, door.finish, pause=pause)
     admin.send("release_memory", call=1, timeout_ms=1500, keep_weights=True)
     tree.wait_stopped("tp_worker[0.1]")
     return door, admin, rid
@@ -34,7 +34,7 @@ def test_P5_a_rank_that_stands_still_is_named_and_the_release_is_carried_out_lat
     tree = start_held("memory_begin")
     door, admin, rid = begin_release(tree)
     assert set(states(admin).values()) == {"releasing"}, "status is answered meanwhile"
-    kind, reply = admin.receive(30)
+    kind, reply = admin.receive()
     assert kind == "memory_reply" and reply["code"] == "deadline_exceeded", reply
     assert "rank 1" in reply["message"] and "rank 0" not in reply["message"]
     refused = admin.call("resume_memory")
@@ -52,6 +52,6 @@ def test_P5_a_process_killed_in_a_release_ends_the_tree_with_every_answer(start_
     door, admin, rid = begin_release(tree)
     tree.kill(name)
     assert reasons(door, [rid])[rid].startswith("unavailable: ")
-    kind, reply = admin.receive(30)
+    kind, reply = admin.receive()
     assert kind in ("memory_reply", "error") and reply["code"] in ("unavailable", "deadline_exceeded"), reply
-    assert tree.wait_exit(60) == EXIT_CODES.get(name, 13)
+    assert tree.wait_exit() == EXIT_CODES.get(name, 13)

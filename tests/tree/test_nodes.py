@@ -16,6 +16,7 @@ from nodes import Node, drop_link, free_port, machines, make_keys, namespaces, s
 from process_tree import run, wait_until
 from test_deaths import reasons
 from test_updates import BARD, DIGESTS, GREEDY, start, update
+from wire import DEADLINE_S
 
 CPU = ("--device", "cpu")
 STEP_TIMEOUT_S = 20
@@ -87,7 +88,7 @@ def test_P5_a_lost_machine_ends_the_replica_and_every_request_names_it(start_spa
     begin = time.monotonic()
     for rid, reason in reasons(door, rids).items():
         assert reason.startswith("unavailable: ") and "rank 1 on node 1 (" in reason, (rid, reason)
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < DEADLINE_S / 2
     assert spanning.tree.wait_exit() != 0
     spanning.tree.check_gone()
     assert spanning.node.wait_exit() != 0
@@ -105,7 +106,7 @@ def test_P5_who_does_not_answer_is_named_to_every_request_before_a_steps_time_is
         os.kill(worker, signal.SIGSTOP)
     lost = time.monotonic()
     ended = reasons(door, rids)
-    assert time.monotonic() - lost < STEP_TIMEOUT_S + 1
+    assert time.monotonic() - lost < 2 * STEP_TIMEOUT_S
     for rid, reason in ended.items():
         assert reason.startswith("unavailable: ") and "rank 1 on node 1 (" in reason, (rid, reason)
         assert "rank 0" not in reason, (rid, reason)
@@ -134,9 +135,9 @@ def test_P5_a_head_that_dies_ends_the_other_machine_which_says_so(start_spanning
 def test_who_may_not_come_in_is_told_and_the_replica_serves_on(start_spanning, place, reference):
     spanning = start_spanning(*CPU, "--log-level", "warning")
 
-    def refused(text, *flags, key=spanning.key, rank=1):
-        node = Node(place / f"refused-{len(os.listdir(place))}", *spanning.shared, "--node-rank", rank, "--node-key",
-                    key, "--start-timeout", 3, *flags)
+    def refused(text, key=spanning.key, start_s=DEADLINE_S):
+        node = Node(place / f"refused-{len(os.listdir(place))}", *spanning.shared, "--node-rank", 1, "--node-key",
+                    key, "--start-timeout", start_s)
         try:
             assert node.wait_exit() == 3
             assert text in node.log(), node.log()
@@ -148,7 +149,7 @@ def test_who_may_not_come_in_is_told_and_the_replica_serves_on(start_spanning, p
     refused("does not accept this node's key", key=made.stdout.strip())
     (place / "elsewhere").mkdir()
     _, (foreign,) = make_keys(place / "elsewhere", "foreign")
-    refused("its key is not the one", key=foreign)
+    refused("its key is not the one", key=foreign, start_s=15)  # the worker gives up after nine tenths of this
     greedy(spanning.tree.door(), reference, "stories")
     log = spanning.tree.log()
     assert "rank 1 of node 1: it has joined already" in log and "refused so far: 1" in log, log
@@ -156,7 +157,7 @@ def test_who_may_not_come_in_is_told_and_the_replica_serves_on(start_spanning, p
 
 def test_a_machine_that_was_started_otherwise_is_refused_by_name(place):
     keys, (key,) = make_keys(place, "second")
-    shared = ("--tp", 2, "--nodes", 2, "--head", f"127.0.0.1:{free_port()}", *CPU, "--start-timeout", 10)
+    shared = ("--tp", 2, "--nodes", 2, "--head", f"127.0.0.1:{free_port()}", *CPU, "--start-timeout", 60)
     head = Node(place / "head", *shared, "--no-http", "--door-keys", keys)
     node = Node(place / "node", *shared, "--node-rank", 1, "--node-key", key, "--compute", "fp32")
     try:

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from amid import paused_amid, turns
 from gpu_tree import CUDA, gpu, needs_gpu  # noqa: F401
 from process_tree import ROOT, run
 from wire import Refused
@@ -215,18 +216,20 @@ def test_P3_P11_updates_and_pauses_between_passes_with_drafts(start_tree):
 
 def test_P4_P11_an_aborted_request_has_the_first_tokens_of_the_whole(start_tree):
     tree = start_tree("--speculate", 6)
-    with tree.door() as door:
-        fields = {"max_new_tokens": 300, "temperature": 0.0, "ignore_eos": True, "logprobs": {"enabled": True}}
+    with tree.door() as door, tree.door("admin") as admin:
+        fields = {"max_new_tokens": 900, "temperature": 0.0, "ignore_eos": True, "logprobs": {"enabled": True}}
         whole = door.generate(QUOTED, **fields)
-        for num_chunks in (1, 2, 5, 9):
-            rid = door.start(QUOTED, draft_ids=whole.tokens, **fields)
-            while len(door.outputs[rid].chunks) < num_chunks:
-                door.step()
+        for num_passes in (1, 2, 5, 9):
+            begin = lambda: [door.start(QUOTED, draft_ids=whole.tokens, **fields)]
+            (rid,) = paused_amid(admin, begin, door.finish)
+            for _ in range(num_passes):
+                turns(admin, lambda: True, "a pass")
+            assert admin.call("continue_generation")["ok"]
             door.send("cancel", rids=[rid])
             (output,) = door.finish([rid])
             assert output.finish["reason"] == "abort"
             num = len(output.tokens)
-            assert 0 < num < 300 and output.tokens == whole.tokens[:num] and output.logprobs == whole.logprobs[:num]
+            assert 0 < num < 900 and output.tokens == whole.tokens[:num] and output.logprobs == whole.logprobs[:num]
 
 
 def test_a_text_that_is_quoted_takes_few_passes(start_tree):

@@ -336,7 +336,7 @@ def test_two_senders_at_once(admin, bard, shared_tree):
     start_update(admin, first.handles, label="first")
     with shared_tree.door("admin") as other:
         wait_until(
-            lambda: other.call("status")["replicas"][0]["state"] is not None, "the first to begin"
+            lambda: other.call("drop_stage", session=2**63)["state"] != "serving", "the first to begin"
         )
         start_update(other, second.handles, label="second")
         reply = finish_update(other)
