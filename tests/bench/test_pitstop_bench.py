@@ -119,7 +119,7 @@ def test_stall_prints_every_target(tmp_path):
     assert len(report["updates"]) == len(report["idle_updates"]) == 2
     assert len({update["bytes"] for update in report["updates"]}) == 1
     assert report["pause_continue_idle_ms"]["count"] == 3
-    assert report["long_pass_s"] > 0.2
+    assert report["long_pass_s"] > 0
     assert all(target["name"] in done.stdout for target in report["targets"])
 
 

@@ -487,7 +487,7 @@ def test_a_door_that_is_full_is_knocked_at_now_and_then(tmp_path):
     begin = time.monotonic()
     try:
         with pytest.raises(pitstop.PitstopError, match="no tree is ready"):
-            pitstop.Client(data=f"ipc://{tmp_path}/data.sock", timeout=1.0)
+            pitstop.Client(data=f"ipc://{tmp_path}/data.sock", timeout=2.0)
     finally:
         is_over.set()
         thread.join()

@@ -39,7 +39,7 @@ def program(tmp_path):
 
 
 def test_a_crash_and_a_hang_cost_themselves_alone(program):
-    counts = gtest_program.run(program(MISBEHAVES), dict(os.environ), timed_call.Budget(60), 60, test_s=1.0)
+    counts = gtest_program.run(program(MISBEHAVES), dict(os.environ), timed_call.Budget(60), 60, test_s=4.0)
     assert [line.split(":")[0] for line in counts.failed] == ["Bad.Crashes", "Bad.Hangs"]
     assert "SIGABRT" in counts.failed[0]
     assert "silence" in counts.failed[1]
@@ -65,8 +65,8 @@ def test_what_has_no_time_left_is_named(program):
     finish()
     """
     begin = time.monotonic()
-    counts = gtest_program.run(program(body), dict(os.environ), timed_call.Budget(60), 2.0, test_s=45.0)
-    assert time.monotonic() - begin < 20
+    counts = gtest_program.run(program(body), dict(os.environ), timed_call.Budget(60), 5.0, test_s=45.0)
+    assert time.monotonic() - begin < 60
     assert [line.split(":")[0] for line in counts.failed] == ["Good.A"]
     assert "Bad.First" in counts.not_run and "After.C" in counts.not_run
 
@@ -78,9 +78,9 @@ def test_a_program_that_does_not_start_is_a_failure(tmp_path):
 
 def test_what_a_stopped_program_started_is_stopped_too(tmp_path):
     script = "import subprocess, time; subprocess.Popen(['sleep', '600.25']); print('up', flush=True); time.sleep(600)"
-    ended = timed_call.call([sys.executable, "-c", script], dict(os.environ), 1.0)
+    ended = timed_call.call([sys.executable, "-c", script], dict(os.environ), 4.0)
     assert ended.code is None and "up" in ended.output
-    deadline = time.monotonic() + 5  # a killed process takes a moment to disappear
+    deadline = time.monotonic() + 60  # a killed process takes a moment to disappear
     while any(command.startswith(b"sleep") and b"600.25" in command for command in commands()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -92,7 +92,7 @@ def test_what_left_its_session_is_stopped_too(tmp_path):
         "import subprocess, time; subprocess.Popen(['sleep', '600.75'], start_new_session=True);"
         "print('up', flush=True); time.sleep(600)"
     )
-    ended = timed_call.call([sys.executable, "-c", script], dict(os.environ), 1.0)
+    ended = timed_call.call([sys.executable, "-c", script], dict(os.environ), 4.0)
     assert ended.code is None and "up" in ended.output
     assert not any(command.startswith(b"sleep") and b"600.75" in command for command in commands())
 
@@ -131,7 +131,7 @@ import timed_call
 with timed_call.ended_by_signals():
     timed_call.call(["sleep", "300.5"], dict(os.environ), 30)
 """
-    done = subprocess.run([sys.executable, "-c", script], timeout=60, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", script], timeout=120, capture_output=True, text=True)
     assert done.returncode == 128 + signal.SIGTERM, done.stderr
     assert not any(command.startswith(b"sleep") and b"300.5" in command for command in commands())
 
@@ -142,9 +142,9 @@ def test_a_deadline_ends_whatever_is_waited_for_and_what_was_started():
         timed_call.call(["sleep", "600.5"], dict(os.environ), 600)
     assert time.monotonic() - begin < 30
     assert not any(command.startswith(b"sleep") and b"600.5" in command for command in commands())
-    with timed_call.deadline(0.05):
+    with timed_call.deadline(2.0):
         pass
-    time.sleep(0.1)  # over once its body has ended
+    time.sleep(2.1)  # over once its body has ended
 
 
 @pytest.mark.parametrize(
