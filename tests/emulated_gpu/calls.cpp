@@ -1,6 +1,7 @@
 #include "tests/emulated_gpu/calls.h"
 
 #include "tests/emulated_gpu/blocks.h"
+#include "tests/emulated_gpu/contexts.h"
 #include "tests/emulated_gpu/errors.h"
 #include "tests/emulated_gpu/faults.h"
 #include "tests/emulated_gpu/tolls.h"
@@ -36,7 +37,7 @@ cudaError_t told(cudaError_t error) {
     return error;
 }
 
-cudaError_t enter_call(const char* function) {
+cudaError_t enter_call_without_context(const char* function) {
     wait_for_payers();
     // Source: CUDA Runtime API, cudaLaunchHostFunc: it must make no calls.
     if (is_in_host_function()) return cudaErrorNotPermitted;
@@ -46,6 +47,12 @@ cudaError_t enter_call(const char* function) {
         return static_cast<cudaError_t>(fault->error);
     }
     return static_cast<cudaError_t>(sticky_error());
+}
+
+cudaError_t enter_call(const char* function) {
+    if (const cudaError_t error = enter_call_without_context(function); error != cudaSuccess)
+        return error;
+    return open_context(current_gpu()) ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
 cudaError_t enter_unsafe_call(const char* function) {

@@ -22,6 +22,8 @@ void set_current_gpu(int gpu);
 
 // Success, or what the call returns at once.
 [[nodiscard]] cudaError_t enter_call(const char* function);
+// The same for a call that needs no context, and makes none.
+[[nodiscard]] cudaError_t enter_call_without_context(const char* function);
 // The same for a call that may not be made while a stream captures: the capture is invalid then.
 // Source: CUDA C++ Programming Guide, "Prohibited and Unhandled Operations".
 [[nodiscard]] cudaError_t enter_unsafe_call(const char* function);
@@ -66,6 +68,10 @@ bool remove_event(cudaEvent_t handle);
 #define PITSTOP_ENTER()                                                        \
     if (const cudaError_t entered = ::pitstop::emulator::enter_call(__func__); \
         entered != cudaSuccess)                                                \
+    return ::pitstop::emulator::told(entered)
+#define PITSTOP_ENTER_WITHOUT_CONTEXT()                                                        \
+    if (const cudaError_t entered = ::pitstop::emulator::enter_call_without_context(__func__); \
+        entered != cudaSuccess)                                                                \
     return ::pitstop::emulator::told(entered)
 #define PITSTOP_ENTER_UNSAFE()                                                        \
     if (const cudaError_t entered = ::pitstop::emulator::enter_unsafe_call(__func__); \

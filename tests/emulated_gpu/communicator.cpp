@@ -75,6 +75,10 @@ ncclResult_t Communicator::try_to_join() {
         if (clique_->rank_beside(rank, num_ranks_) >= 0)
             return say(ncclRemoteError, "rank " + std::to_string(rank) + " has left");
     }
+    const auto bytes = static_cast<std::size_t>(settings().nccl_bytes);
+    if (bytes > 0) memory_ = create_own_memory(gpu_, bytes, OwnMemory::kNccl);
+    if (bytes > 0 && memory_ == nullptr)
+        return say(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'");
     state_ = CommunicatorState::kReady;
     return ncclSuccess;
 }
@@ -158,6 +162,7 @@ void Communicator::abort() {
     is_aborted_ = true;
     pending_.clear();
     (void)wait_for({last_});
+    memory_.reset();
 }
 
 }  // namespace pitstop::emulator

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "tests/emulated_gpu/clique.h"
+#include "tests/emulated_gpu/memory.h"
 #include "tests/emulated_gpu/random.h"
 #include "tests/emulated_gpu/streams.h"
 
@@ -74,8 +75,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     ncclResult_t error_ = ncclSuccess;  // stays
     std::atomic<bool> is_aborted_ = false;
     std::vector<IssuedCollective> pending_{};
-    std::size_t polls_left_ = 0;  // until what is pending is in its streams
-    Point last_{};                // of what is in streams: one runs after the other
+    std::size_t polls_left_ = 0;          // until what is pending is in its streams
+    std::shared_ptr<Physical> memory_{};  // of the GPU, from the joining on
+    Point last_{};                        // of what is in streams: one runs after the other
     Random random_;
     std::chrono::steady_clock::time_point next_look_{};  // at the other processes
 };

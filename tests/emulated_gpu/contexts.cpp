@@ -1,13 +1,20 @@
 // The driver's contexts, as far as a program needs them that asks for the handle of memory: a
 // thread has none until it pushes one, whatever the runtime's calls have made current.
+#include "tests/emulated_gpu/contexts.h"
+
 #include "tests/emulated_gpu/calls.h"
+#include "tests/emulated_gpu/memory.h"
 #include "tests/emulated_gpu/settings.h"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 namespace pitstop::emulator {
@@ -22,7 +29,33 @@ CUcontext primary_context(CUdevice device) {
 
 bool is_device(CUdevice device) { return device >= 0 && device < settings().num_gpus; }
 
+constexpr std::size_t kGpusMax = 64;  // settings.cpp
+
+struct Opened {
+    std::mutex mutex{};
+    std::array<std::atomic<bool>, kGpusMax> is_open{};
+    std::array<std::shared_ptr<Physical>, kGpusMax> memory{};
+};
+Opened& opened() {
+    static Opened* const instance = new Opened;
+    return *instance;
+}
+
 }  // namespace
+
+bool open_context(int gpu) {
+    if (settings().context_bytes == 0 || !is_device(gpu)) return true;
+    Opened& all = opened();
+    const auto at = static_cast<std::size_t>(gpu);
+    if (all.is_open[at]) return true;
+    const std::scoped_lock lock(all.mutex);
+    if (all.is_open[at]) return true;
+    const auto bytes = static_cast<std::size_t>(settings().context_bytes);
+    all.memory[at] = create_own_memory(gpu, bytes, OwnMemory::kContext);
+    all.is_open[at] = all.memory[at] != nullptr;
+    return all.is_open[at];
+}
+
 }  // namespace pitstop::emulator
 
 using namespace pitstop::emulator;
@@ -39,6 +72,7 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
     if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+    if (!open_context(device)) return CUDA_ERROR_OUT_OF_MEMORY;
     *context = primary_context(device);
     return CUDA_SUCCESS;
 }

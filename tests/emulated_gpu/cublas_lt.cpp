@@ -5,6 +5,7 @@
 #include "tests/emulated_gpu/bf16.h"
 #include "tests/emulated_gpu/blocks.h"
 #include "tests/emulated_gpu/calls.h"
+#include "tests/emulated_gpu/code.h"
 #include "tests/emulated_gpu/products.h"
 #include "tests/emulated_gpu/streams.h"
 
@@ -44,6 +45,8 @@ struct Algorithm {
 };
 
 constexpr std::size_t kAlignmentAB = 16;
+// A name for each algorithm's kernel (code.h).
+constexpr char kCode[16] = {};
 
 template <class T, class Handle>
 T& as(Handle handle) {
@@ -222,7 +225,7 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtHandle_t,
-    cublasLtMatmulDesc_t,
+    cublasLtMatmulDesc_t desc,
     cublasLtMatrixLayout_t,
     cublasLtMatrixLayout_t,
     cublasLtMatrixLayout_t,
@@ -237,6 +240,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     // Source: "cublasLtMatmulAlgoGetHeuristic": not supported where there is none.
     *num_found = 0;
     if (!all.has_guesses) return CUBLAS_STATUS_NOT_SUPPORTED;
+    // No page says what is answered for a bias without a place: here it is refused.
+    const Desc& asked = as<Desc>(desc);
+    if (asked.epilogue == CUBLASLT_EPILOGUE_BIAS && asked.bias == nullptr)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     *num_found = std::min(num_wanted, static_cast<int>(all.ms.size()));
     for (int i = 0; i < *num_found; ++i) {
         const Algorithm algorithm{
@@ -285,6 +292,8 @@ cublasStatus_t cublasLtMatmul(
     if (enter_call("cublasLtMatmul") != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
     const std::shared_ptr<Stream> stream = stream_of(stream_handle);
     if (stream == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!load_code(stream->gpu, kCode + algorithm.number % sizeof kCode, CodeOf::kLibrary))
+        return CUBLAS_STATUS_ALLOC_FAILED;
     all.used.push_back(algorithm.number);
     const double ms = all.ms[algorithm.number];
     enqueue(

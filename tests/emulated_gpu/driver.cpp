@@ -1,6 +1,7 @@
 #include "tests/emulated_gpu/driver.h"
 
 #include "tests/emulated_gpu/calls.h"
+#include "tests/emulated_gpu/code.h"
 #include "tests/emulated_gpu/faults.h"
 #include "tests/emulated_gpu/machine.h"
 #include "tests/emulated_gpu/memory.h"
@@ -67,6 +68,7 @@ void* driver_function(const char* symbol) {
         {"cuMemExportToShareableHandle", reinterpret_cast<void*>(&cuMemExportToShareableHandle)},
         {"cuMemImportFromShareableHandle",
          reinterpret_cast<void*>(&cuMemImportFromShareableHandle)},
+        {"cuFuncLoad", reinterpret_cast<void*>(&cuFuncLoad)},
     };
     for (const auto& [name, function] : functions) {
         if (name == symbol) return function;
@@ -138,7 +140,7 @@ CUresult cuMemAddressFree(CUdeviceptr address, std::size_t bytes) {
 CUresult cuMemGetAddressRange(CUdeviceptr* begin, std::size_t* bytes, CUdeviceptr address) {
     PITSTOP_ENTER_DRIVER();
     const std::optional<Allocation> found = find_memory(pointer_to(address));
-    if (!found || found->kind == MemoryKind::kPinned) return CUDA_ERROR_INVALID_VALUE;
+    if (!found || is_page_locked(found->kind)) return CUDA_ERROR_INVALID_VALUE;
     *begin = reinterpret_cast<CUdeviceptr>(found->begin);
     *bytes = found->bytes;
     return CUDA_SUCCESS;
@@ -233,6 +235,12 @@ CUresult cuMemImportFromShareableHandle(
     if (physical == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *handle = handles().add({std::move(physical), false});
     return CUDA_SUCCESS;
+}
+
+CUresult cuFuncLoad(CUfunction function) {
+    PITSTOP_ENTER_DRIVER();
+    return load_code(current_gpu(), function, CodeOf::kProgram) ? CUDA_SUCCESS
+                                                                : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 }  // extern "C"

@@ -1,8 +1,10 @@
 #include "tests/emulated_gpu/launches.h"
 
 #include "tests/emulated_gpu/calls.h"
+#include "tests/emulated_gpu/code.h"
 #include "tests/emulated_gpu/faults.h"
 #include "tests/emulated_gpu/machine.h"
+#include "tests/emulated_gpu/settings.h"
 #include "tests/emulated_gpu/static_shared.h"
 
 #include <algorithm>
@@ -49,6 +51,37 @@ std::size_t resident_max(const KernelLaunch& launch) {
            std::min(kThreadsPerMultiprocessor / threads, kSharedBytesPerMultiprocessor / shared);
 }
 
+// The cooperative kernel that a GPU runs, where it runs one at a time.
+struct Turn {
+    std::mutex mutex{};
+    std::map<int, const void*> holder{};  // by GPU
+
+    [[nodiscard]] bool take(int gpu, const void* who) {
+        const std::scoped_lock lock(mutex);
+        const void*& at = holder[gpu];
+        if (at == nullptr) at = who;
+        return at == who;
+    }
+    void give(int gpu) {
+        const std::scoped_lock lock(mutex);
+        holder[gpu] = nullptr;
+    }
+};
+Turn& turn() {
+    static Turn* const instance = new Turn;
+    return *instance;
+}
+
+// The grid's blocks, once no other cooperative kernel of the GPU runs.
+Step in_turn(int gpu, const std::shared_ptr<Grid>& blocks) {
+    return [gpu, blocks] {
+        if (!turn().take(gpu, blocks.get())) return false;
+        const bool is_over = !blocks->run_block();
+        if (is_over) turn().give(gpu);
+        return is_over;
+    };
+}
+
 // A work that never ends, or that ends its context.
 Step faulty(const Fault& fault) {
     if (fault.kind == FaultKind::kHang) {
@@ -91,16 +124,21 @@ int launch_kernel(KernelLaunch launch) {
     const auto handle = static_cast<cudaStream_t>(launch.stream);
     const std::shared_ptr<Stream> stream = stream_of(handle);
     if (stream == nullptr) return told(no_stream(handle));
+    if (!load_code(stream->gpu, launch.kernel, CodeOf::kProgram))
+        return told(cudaErrorMemoryAllocation);
     const std::optional<Fault> fault = fault_at("kernel", stream->gpu);
     const bool may_start_early = launch.may_start_early;
-    auto begin = [launch = std::move(launch),
-                  fault](const std::shared_ptr<Overlap>& overlap) -> Step {
+    const bool waits_for_others = launch.is_cooperative && !settings().runs_grids_together;
+    auto begin = [launch = std::move(launch), fault, waits_for_others, gpu = stream->gpu](
+                     const std::shared_ptr<Overlap>& overlap
+                 ) -> Step {
         if (fault) return faulty(*fault);
         auto blocks = std::make_shared<Grid>(
             Grid::Shape{launch.grid, launch.block, launch.shared_bytes, launch.is_cooperative},
             launch.body,
             overlap
         );
+        if (waits_for_others) return in_turn(gpu, blocks);
         return [blocks] { return !blocks->run_block(); };
     };
     enqueue(

@@ -2,7 +2,11 @@
 // Guide, "Technical specifications per compute capability".
 #include "kernels/device/system_scope.cuh"
 #include "tests/emulated_gpu/cuda_calls.h"
+#include "tests/emulated_gpu/in_process.h"
 #include "tests/emulated_gpu/machine.h"
+#include "tests/emulated_gpu/settings.h"
+
+#include <cuda.h>
 
 namespace pitstop::emulator {
 namespace {
@@ -21,6 +25,10 @@ __global__ void with_static_memory(std::uint32_t* word) {
 __global__ void without(std::uint32_t* word) {
     if (threadIdx.x == 0) *word = 1;
 }
+
+// For one test alone: their code is nowhere before.
+__global__ void launched_first(std::uint32_t* word) { *word = threadIdx.x; }
+__global__ void loaded_first(std::uint32_t* word) { *word = threadIdx.x + 1; }
 
 // Every block says that it is there, and leaves when all have.
 __global__ void meet_all(std::uint32_t* num_here) {
@@ -98,6 +106,82 @@ TEST(Launches, ACooperativeLaunchHasAllItsBlocksAtOnceOrIsRefused) {
     EXPECT_CUDA(
         cudaErrorCooperativeLaunchTooLarge, launch_meeting(kResident + 1, true, word.data())
     );
+}
+
+// Source: CUDA C++ Programming Guide, "Lazy Loading".
+TEST(Launches, AKernelsCodeTakesMemoryFromItsFirstLaunchOrItsLoading) {
+    const auto free_bytes = [] {
+        std::size_t free = 0;
+        std::size_t total = 0;
+        EXPECT_CUDA(cudaSuccess, cudaMemGetInfo(&free, &total));
+        return free;
+    };
+    const DeviceWords word(1);
+    const std::size_t before = free_bytes();
+    void* rest = nullptr;
+    ASSERT_OK(cudaMalloc(&rest, before));
+    EXPECT_CUDA(cudaErrorMemoryAllocation, launch(launched_first, 0, word.data()));
+    cudaFunction_t function = nullptr;
+    ASSERT_OK(cudaGetFuncBySymbol(&function, reinterpret_cast<const void*>(&loaded_first)));
+    EXPECT_EQ(cuFuncLoad(function), CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT_OK(cudaFree(rest));
+    EXPECT_CUDA(cudaSuccess, launch(launched_first, 0, word.data()));
+    EXPECT_EQ(cuFuncLoad(function), CUDA_SUCCESS);
+    const std::size_t after = free_bytes();
+    EXPECT_EQ(before - after, 2 * static_cast<std::size_t>(settings().code_bytes));
+    ASSERT_OK(cudaMalloc(&rest, after));
+    EXPECT_CUDA(cudaSuccess, launch(launched_first, 0, word.data()));
+    EXPECT_CUDA(cudaSuccess, launch(loaded_first, 0, word.data()));
+    ASSERT_OK(cudaDeviceSynchronize());
+    ASSERT_OK(cudaFree(rest));
+}
+
+// Says that it is there, and whether the other came while it looked.
+__global__ void meet_other(std::uint32_t* num_here, std::uint32_t* has_met) {
+    constexpr int kLooks = 20000;
+    if (threadIdx.x != 0) return;
+    atomicAdd(num_here, 1u);
+    *has_met = 0;
+    for (int i = 0; i < kLooks && *has_met == 0; ++i) {
+        *has_met = *static_cast<volatile std::uint32_t*>(num_here) == 2 ? 1 : 0;
+        kernels::stand_by();
+    }
+}
+
+// Returns how many of two cooperative kernels, in a stream each, met the other.
+int num_that_met() {
+    cudaLaunchAttribute cooperative{};
+    cooperative.id = cudaLaunchAttributeCooperative;
+    cooperative.val.cooperative = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = {1};
+    config.blockDim = {32};
+    config.attrs = &cooperative;
+    config.numAttrs = 1;
+    const DeviceWords num_here(1), first(1), second(1);
+    EXPECT_CUDA(cudaSuccess, cudaMemset(num_here.data(), 0, 4));
+    EXPECT_CUDA(cudaSuccess, cudaDeviceSynchronize());
+    for (const DeviceWords* each : {&first, &second}) {
+        config.stream = make_stream();
+        EXPECT_CUDA(
+            cudaSuccess, cudaLaunchKernelEx(&config, meet_other, num_here.data(), each->data())
+        );
+    }
+    EXPECT_CUDA(cudaSuccess, cudaDeviceSynchronize());
+    return static_cast<int>(first.read().front() + second.read().front());
+}
+int met_in_turn() {
+    return num_that_met() == 1 ? 0 : 1;
+}  // the second finds that the first was there
+int met_together() { return num_that_met() == 2 ? 0 : 1; }
+const bool are_parts_defined =
+    define_part("met_in_turn", met_in_turn) && define_part("met_together", met_together);
+
+// Source: CUDA C++ Programming Guide, "Concurrent Kernel Execution": kernels may run together.
+TEST(Launches, CooperativeKernelsOfTwoStreamsRunTogetherOrInTurn) {
+    ASSERT_TRUE(are_parts_defined);
+    EXPECT_EQ(run_part("met_together", {}), 0);
+    EXPECT_EQ(run_part("met_in_turn", {{"PITSTOP_EMULATED_GRIDS", "one"}}), 0);
 }
 
 TEST(LaunchesDeathTest, BlocksThatWaitForOneAnotherAreLaunchedTogether) {

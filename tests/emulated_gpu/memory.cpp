@@ -1,7 +1,9 @@
 #include "tests/emulated_gpu/memory.h"
 
 #include "tests/emulated_gpu/blocks.h"
+#include "tests/emulated_gpu/faults.h"
 #include "tests/emulated_gpu/machine.h"
+#include "tests/emulated_gpu/settings.h"
 #include "tests/emulated_gpu/streams.h"
 
 #include <cstring>
@@ -24,7 +26,21 @@ namespace {
 constexpr const char* kPhysicalName = "pitstop_emulated_chunk";
 constexpr const char* kDeviceName = "pitstop_emulated_gpu";
 constexpr const char* kPinnedName = "pitstop_emulated_pinned";
-constexpr const char* kGraphName = "pitstop_emulated_graph";
+constexpr const char* name_of(OwnMemory what) {
+    switch (what) {
+        case OwnMemory::kContext:
+            return "pitstop_emulated_context";
+        case OwnMemory::kGraph:
+            return "pitstop_emulated_graph";
+        case OwnMemory::kCode:
+            return "pitstop_emulated_code";
+        case OwnMemory::kLibrary:
+            return "pitstop_emulated_library";
+        case OwnMemory::kNccl:
+            return "pitstop_emulated_nccl";
+    }
+    return "";
+}
 
 constexpr std::size_t kPage = 4096;
 
@@ -162,6 +178,26 @@ std::byte* allocate_device(int gpu, std::size_t bytes) {
 
 std::byte* allocate_pinned(std::size_t bytes) { return allocate(MemoryKind::kPinned, 0, bytes); }
 
+bool lock_pages(std::byte* begin, std::size_t bytes) {
+    const auto address = reinterpret_cast<std::uintptr_t>(begin);
+    if (bytes == 0 || address % kPage != 0 || bytes % kPage != 0) return false;
+    Memory& memory = Memory::of_process();
+    const std::scoped_lock lock(memory.mutex);
+    const auto next = memory.allocations.lower_bound(begin);
+    if (next != memory.allocations.end() && next->first < begin + bytes) return false;
+    if (next != memory.allocations.begin()) {
+        const Allocation& before = std::prev(next)->second;
+        if (before.begin + before.bytes > begin) return false;
+    }
+    // The file says to tests what is locked; the pages stay the process's.
+    memory.allocations[begin] = Allocation{
+        .kind = MemoryKind::kLocked,
+        .begin = begin,
+        .bytes = bytes,
+        .fd = make_pages(bytes, kPinnedName)};
+    return true;
+}
+
 bool free_memory_at(void* begin, MemoryKind kind) {
     Memory& memory = Memory::of_process();
     Allocation freed;
@@ -171,7 +207,7 @@ bool free_memory_at(void* begin, MemoryKind kind) {
         if (found == memory.allocations.end() || found->second.kind != kind) return false;
         freed = found->second;
         memory.allocations.erase(found);
-        close_addresses(freed.pages, freed.page_bytes);
+        if (kind != MemoryKind::kLocked) close_addresses(freed.pages, freed.page_bytes);
     }
     if (freed.fd < 0) return true;
     // Another process may still have it mapped, and must not go on to find its bytes.
@@ -223,10 +259,12 @@ std::shared_ptr<Physical> create_physical(int gpu, std::size_t bytes) {
     return std::make_shared<Physical>(gpu, bytes, fd);
 }
 
-std::shared_ptr<Physical> create_graph_memory(int gpu, std::size_t bytes) {
+std::shared_ptr<Physical> create_own_memory(int gpu, std::size_t bytes, OwnMemory what) {
     const std::size_t page_bytes = round_up(bytes, kPage);
-    if (!take_memory(gpu, static_cast<std::int64_t>(page_bytes))) return nullptr;
-    return std::make_shared<Physical>(gpu, page_bytes, make_pages(page_bytes, kGraphName));
+    const auto taken = static_cast<std::int64_t>(page_bytes);
+    const std::int64_t used = settings().memory_bytes - free_memory(gpu);
+    if (used + taken > memory_limit(gpu) || !take_memory(gpu, taken)) return nullptr;
+    return std::make_shared<Physical>(gpu, page_bytes, make_pages(page_bytes, name_of(what)));
 }
 
 std::shared_ptr<Physical> import_physical(int gpu, int fd) {

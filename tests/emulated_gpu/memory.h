@@ -28,7 +28,8 @@ inline constexpr std::size_t kDeviceAlignment =
 
 enum class MemoryKind : std::uint8_t {
     kDevice,    // cudaMalloc
-    kPinned,    // cudaMallocHost, cudaHostRegister
+    kPinned,    // cudaMallocHost
+    kLocked,    // cudaHostRegister: the process's own pages
     kRange,     // an address range, mapped or not
     kImported,  // of another process
 };
@@ -47,6 +48,11 @@ struct Allocation {
 // Null: the GPU has not got that much.
 [[nodiscard]] std::byte* allocate_device(int gpu, std::size_t bytes);
 [[nodiscard]] std::byte* allocate_pinned(std::size_t bytes);
+// Whole pages of the process, none of which is locked already; false otherwise.
+[[nodiscard]] bool lock_pages(std::byte* begin, std::size_t bytes);
+[[nodiscard]] inline bool is_page_locked(MemoryKind kind) {
+    return kind == MemoryKind::kPinned || kind == MemoryKind::kLocked;
+}
 // False: nothing of that kind begins there.
 [[nodiscard]] bool free_memory_at(void* begin, MemoryKind kind);
 // The pages of another process's allocation; null where they cannot be mapped (it has ended).
@@ -70,8 +76,17 @@ struct Physical {
 };
 // Null: the GPU has not got that much.
 [[nodiscard]] std::shared_ptr<Physical> create_physical(int gpu, std::size_t bytes);
-// What the driver keeps on a GPU for an executable graph; nobody's to use. Null likewise.
-[[nodiscard]] std::shared_ptr<Physical> create_graph_memory(int gpu, std::size_t bytes);
+// What the driver and libraries keep on a GPU for themselves; nobody's to use. Null likewise.
+enum class OwnMemory : std::uint8_t {
+    kContext,
+    kGraph,    // an executable one
+    kCode,     // of a kernel of the program
+    kLibrary,  // of a kernel of a library
+    kNccl,     // a communicator's
+};
+[[nodiscard]] std::shared_ptr<Physical> create_own_memory(
+    int gpu, std::size_t bytes, OwnMemory what
+);
 // Another process's, by a descriptor of this one. Null: it is of no such memory.
 [[nodiscard]] std::shared_ptr<Physical> import_physical(int gpu, int fd);
 [[nodiscard]] std::byte* reserve_range(std::size_t bytes);

@@ -4,6 +4,7 @@
 #include "tests/emulated_gpu/cuda_calls.h"
 #include "tests/emulated_gpu/in_process.h"
 #include "tests/emulated_gpu/nccl_calls.h"
+#include "tests/emulated_gpu/settings.h"
 
 #include <cstdlib>
 #include <string>
@@ -90,6 +91,34 @@ int be_rank_1() {
 }
 
 const bool defined = define_part("nccl_rank_1", be_rank_1);
+
+std::size_t free_bytes_of(int gpu) {
+    std::size_t free = 0;
+    std::size_t total = 0;
+    EXPECT_CUDA(cudaSuccess, cudaSetDevice(gpu));
+    EXPECT_CUDA(cudaSuccess, cudaMemGetInfo(&free, &total));
+    EXPECT_CUDA(cudaSuccess, cudaSetDevice(0));
+    return free;
+}
+
+// No page says how much; a device's probe does (bench/gpu_probe.cpp).
+TEST(Nccl, ACommunicatorTakesMemoryOfItsGpuUntilItEnds) {
+    const auto own = static_cast<std::size_t>(settings().nccl_bytes);
+    ASSERT_GT(own, 0u);
+    const std::size_t before[] = {free_bytes_of(0), free_bytes_of(1)};
+    const Pair pair;
+    for (int gpu = 0; gpu < 2; ++gpu) EXPECT_EQ(before[gpu] - free_bytes_of(gpu), own);
+    abort_both(pair);
+    for (int gpu = 0; gpu < 2; ++gpu) EXPECT_EQ(free_bytes_of(gpu), before[gpu]);
+    void* rest = nullptr;
+    ASSERT_OK(cudaMalloc(&rest, before[0]));
+    ncclUniqueId id{};
+    ncclComm_t comm = nullptr;
+    EXPECT_NCCL(ncclSuccess, nccl().get_unique_id(&id));
+    EXPECT_NCCL(ncclUnhandledCudaError, nccl().init_rank(&comm, 1, id, 0));
+    ASSERT_OK(cudaFree(rest));
+    EXPECT_EQ(free_bytes_of(0), before[0]);
+}
 
 TEST(Nccl, ProcessesExchangeInTheOrderOfTheirStreams) {
     ASSERT_TRUE(defined);

@@ -1,6 +1,7 @@
 // CUDA's runtime: GPUs that access each other's memory. Source: CUDA Runtime API, "Peer Device
 // Memory Access".
 #include "tests/emulated_gpu/calls.h"
+#include "tests/emulated_gpu/contexts.h"
 #include "tests/emulated_gpu/memory.h"
 #include "tests/emulated_gpu/settings.h"
 
@@ -16,7 +17,7 @@ extern "C" {
 
 // A GPU is no peer of its own.
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
-    PITSTOP_ENTER();
+    PITSTOP_ENTER_WITHOUT_CONTEXT();
     if (!is_gpu(device) || !is_gpu(peer)) return told(cudaErrorInvalidDevice);
     *can = device != peer && settings().has_peer_access ? 1 : 0;
     return cudaSuccess;
@@ -28,6 +29,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     if (flags != 0) return told(cudaErrorInvalidValue);
     if (!is_gpu(peer) || peer == current_gpu()) return told(cudaErrorInvalidDevice);
     if (!settings().has_peer_access) return told(cudaErrorPeerAccessUnsupported);
+    if (!open_context(peer)) return told(cudaErrorMemoryAllocation);
     return told(enable_peer(current_gpu(), peer) ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled);
 }
 

@@ -51,7 +51,7 @@ TEST_F(Ranges, MoreThanTheGpuHasIsAnError) {
     EXPECT_EQ(range->num_chunks(), 0u);
 }
 
-// On a machine of 16 MiB.
+// On a machine of 16 MiB, of which neither the context nor kernels take any.
 int miss_memory() {
     if (!kernels::open_cuda_device(0).has_value()) return 1;
     const std::int64_t before = kernels::device_memory_info().free_bytes;
@@ -79,6 +79,8 @@ TEST(RangesOfASmallGpu, WhoHasTheMemoryIsSaidWithWhatIsMissing) {
         run_part(
             "miss",
             {{"PITSTOP_EMULATED_MEMORY", std::to_string(16 << 20)},
+             {"PITSTOP_EMULATED_CONTEXT", "0"},
+             {"PITSTOP_EMULATED_CODE", "0"},
              {"PITSTOP_EMULATED_MACHINE", machine}}
         ),
         0

@@ -2,6 +2,7 @@
 // Runtime API, "Error Handling", "Device Management", "Driver Entry Point Access".
 #include "tests/emulated_gpu/blocks.h"
 #include "tests/emulated_gpu/calls.h"
+#include "tests/emulated_gpu/contexts.h"
 #include "tests/emulated_gpu/driver.h"
 #include "tests/emulated_gpu/errors.h"
 #include "tests/emulated_gpu/machine.h"
@@ -45,26 +46,26 @@ cudaError_t cudaPeekAtLastError() {
 }
 
 cudaError_t cudaGetDeviceCount(int* num) {
-    PITSTOP_ENTER();
+    PITSTOP_ENTER_WITHOUT_CONTEXT();
     *num = settings().num_gpus;
     return told(*num == 0 ? cudaErrorNoDevice : cudaSuccess);
 }
 
 cudaError_t cudaGetDevice(int* device) {
-    PITSTOP_ENTER();
+    PITSTOP_ENTER_WITHOUT_CONTEXT();
     *device = current_gpu();
     return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device) {
-    PITSTOP_ENTER();
+    PITSTOP_ENTER_WITHOUT_CONTEXT();
     if (device < 0 || device >= settings().num_gpus) return told(cudaErrorInvalidDevice);
     set_current_gpu(device);
-    return cudaSuccess;
+    return told(open_context(device) ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-    PITSTOP_ENTER();
+    PITSTOP_ENTER_WITHOUT_CONTEXT();
     if (device < 0 || device >= settings().num_gpus) return told(cudaErrorInvalidDevice);
     *properties = {};
     std::snprintf(properties->name, sizeof properties->name, "emulated GPU");
@@ -96,6 +97,13 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
     return cudaSuccess;
 }
 
+// Finding it takes nothing yet, as the driver may load it later.
+cudaError_t cudaGetFuncBySymbol(cudaFunction_t* function, const void* symbol) {
+    PITSTOP_ENTER();
+    *function = reinterpret_cast<cudaFunction_t>(const_cast<void*>(symbol));
+    return cudaSuccess;
+}
+
 cudaError_t cudaGetDriverEntryPointByVersion(
     const char* symbol,
     void** function,
@@ -103,7 +111,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(
     unsigned long long,
     cudaDriverEntryPointQueryResult* status
 ) {
-    PITSTOP_ENTER();
+    PITSTOP_ENTER_WITHOUT_CONTEXT();
     *function = driver_function(symbol);
     *status = *function == nullptr ? cudaDriverEntryPointSymbolNotFound
               : version > kVersion ? cudaDriverEntryPointVersionNotSufficent

@@ -111,7 +111,8 @@ cudaError_t cudaGraphInstantiate(
     if (graph == nullptr || flags != 0) return told(cudaErrorInvalidValue);
     auto made = std::make_shared<GraphExecutable>();
     made->graph = std::make_shared<const Graph>(*graph);
-    made->memory = create_graph_memory(current_gpu(), graph->nodes.size() * kGraphNodeBytes);
+    made->memory =
+        create_own_memory(current_gpu(), graph->nodes.size() * kGraphNodeBytes, OwnMemory::kGraph);
     if (made->memory == nullptr) return told(cudaErrorMemoryAllocation);
     *executable = executables().add(std::move(made));
     return cudaSuccess;

@@ -31,7 +31,7 @@ End end_at(const void* address, std::size_t bytes) {
     const auto offset =
         static_cast<std::size_t>(static_cast<const std::byte*>(address) - found->begin);
     return {
-        .place = found->kind == MemoryKind::kPinned ? Place::kPinned : Place::kDevice,
+        .place = is_page_locked(found->kind) ? Place::kPinned : Place::kDevice,
         .is_whole = bytes <= found->bytes - offset};
 }
 
@@ -156,6 +156,19 @@ cudaError_t cudaFreeHost(void* data) {
     return told(static_cast<cudaError_t>(pay_for_freeing(current_gpu())));
 }
 
+cudaError_t cudaHostRegister(void* begin, std::size_t bytes, unsigned flags) {
+    PITSTOP_ENTER_UNSAFE();
+    if (flags != cudaHostRegisterDefault) return told(cudaErrorInvalidValue);
+    pay_for_page_locking(bytes);
+    const bool is_locked = lock_pages(static_cast<std::byte*>(begin), bytes);
+    return told(is_locked ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+cudaError_t cudaHostUnregister(void* begin) {
+    PITSTOP_ENTER_UNSAFE();
+    return told(free_memory_at(begin, MemoryKind::kLocked) ? cudaSuccess : cudaErrorInvalidValue);
+}
+
 cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
     PITSTOP_ENTER();
     *free_bytes = static_cast<std::size_t>(free_memory(current_gpu()));
@@ -172,7 +185,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
         attributes->hostPointer = const_cast<void*>(pointer);
         return cudaSuccess;
     }
-    const bool is_pinned = found->kind == MemoryKind::kPinned;
+    const bool is_pinned = is_page_locked(found->kind);
     attributes->type = is_pinned ? cudaMemoryTypeHost : cudaMemoryTypeDevice;
     attributes->device = found->gpu;
     attributes->devicePointer = const_cast<void*>(pointer);

@@ -11,6 +11,10 @@
 namespace pitstop::emulator {
 namespace {
 
+// An H200 of 150 GB gives some 0.5 GB to a context, and 0.6 to a communicator of one rank
+// (bench/results/gpu/first_1.md).
+constexpr std::int64_t kOwnShare = 256;
+
 std::string text_of(const char* name, const std::string& otherwise) {
     const char* const value = std::getenv(name);
     return value != nullptr ? value : otherwise;
@@ -40,6 +44,12 @@ Policy policy_of(const std::string& text) {
     fail("PITSTOP_EMULATED_POLICY takes late, early or random, not '" + text + "'");
 }
 
+bool runs_grids_together(const std::string& text) {
+    if (text == "many") return true;
+    if (text == "one") return false;
+    fail("PITSTOP_EMULATED_GRIDS takes many or one, not '" + text + "'");
+}
+
 // Source: CUDA C++ Programming Guide, "CUDA Environment Variables", CUDA_VISIBLE_DEVICES: those
 // before an index that is invalid are visible.
 std::vector<int> visible_of(int num_gpus) {
@@ -63,15 +73,22 @@ Settings read_settings() {
     std::vector<int> visible =
         visible_of(static_cast<int>(number_of("PITSTOP_EMULATED_GPUS", 1, 0, 64)));
     const int num_visible = static_cast<int>(visible.size());
+    const std::int64_t memory_bytes = number_of(
+        "PITSTOP_EMULATED_MEMORY",
+        std::int64_t{1} << 30,
+        std::int64_t{2} << 20,
+        std::int64_t{1} << 40
+    );
     return {
         .visible = std::move(visible),
         .num_gpus = num_visible,
-        .memory_bytes = number_of(
-            "PITSTOP_EMULATED_MEMORY",
-            std::int64_t{1} << 30,
-            std::int64_t{2} << 20,
-            std::int64_t{1} << 40
-        ),
+        .memory_bytes = memory_bytes,
+        .code_bytes =
+            number_of("PITSTOP_EMULATED_CODE", std::int64_t{4} << 10, 0, std::int64_t{1} << 30),
+        .context_bytes =
+            number_of("PITSTOP_EMULATED_CONTEXT", memory_bytes / kOwnShare, 0, memory_bytes),
+        .nccl_bytes = number_of("PITSTOP_EMULATED_NCCL", memory_bytes / kOwnShare, 0, memory_bytes),
+        .runs_grids_together = runs_grids_together(text_of("PITSTOP_EMULATED_GRIDS", "many")),
         .has_peer_access = number_of("PITSTOP_EMULATED_PEERS", 1, 0, 1) == 1,
         .machine = text_of(
             "PITSTOP_EMULATED_MACHINE", "/dev/shm/pitstop-emulated-gpus-" + std::to_string(getuid())

@@ -27,6 +27,7 @@ enum CUmemAllocationHandleType {
 
 using CUdevice = int;
 using CUcontext = struct CUctx_st*;
+using CUfunction = struct CUfunc_st*;
 using CUdeviceptr = unsigned long long;
 using CUmemGenericAllocationHandle = unsigned long long;
 struct CUipcMemHandle {
@@ -90,6 +91,7 @@ CUresult cuMemExportToShareableHandle(
 CUresult cuMemImportFromShareableHandle(
     CUmemGenericAllocationHandle* handle, void* os_handle, CUmemAllocationHandleType type
 );
+CUresult cuFuncLoad(CUfunction function);
 
 // Of the library itself, by the names that it exports, for programs that open it.
 CUresult cuInit(unsigned flags);

@@ -94,6 +94,7 @@ inline constexpr unsigned cudaStreamNonBlocking = 1;
 inline constexpr unsigned cudaEventDefault = 0;
 inline constexpr unsigned cudaEventDisableTiming = 2;
 inline constexpr unsigned cudaEventInterprocess = 4;
+inline constexpr unsigned cudaHostRegisterDefault = 0;
 inline constexpr unsigned cudaIpcMemLazyEnablePeerAccess = 1;
 inline constexpr unsigned long long cudaEnableDefault = 0;
 
@@ -101,6 +102,7 @@ using cudaStream_t = struct CUstream_st*;
 using cudaEvent_t = struct CUevent_st*;
 using cudaGraph_t = struct CUgraph_st*;
 using cudaGraphExec_t = struct CUgraphExec_st*;
+using cudaFunction_t = struct CUfunc_st*;
 using cudaHostFn_t = void (*)(void* data);
 
 struct cudaUUID_t {
@@ -155,10 +157,14 @@ cudaError_t cudaGetDriverEntryPointByVersion(
     cudaDriverEntryPointQueryResult* status
 );
 
+cudaError_t cudaGetFuncBySymbol(cudaFunction_t* function, const void* symbol);
+
 cudaError_t cudaMalloc(void** data, std::size_t bytes);
 cudaError_t cudaFree(void* data);
 cudaError_t cudaMallocHost(void** data, std::size_t bytes);
 cudaError_t cudaFreeHost(void* data);
+cudaError_t cudaHostRegister(void* begin, std::size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void* begin);
 cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes);
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer);
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
