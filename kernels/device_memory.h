@@ -65,6 +65,39 @@ class PinnedBuffer {
     std::int64_t bytes_ = 0;
 };
 
+// Owns host memory that is page-locked in pieces. Page-locking takes some tenths of a second a GB,
+// and launches of the process may wait for it: they come between two pieces.
+class PinnedPages {
+  public:
+    PinnedPages() = default;
+    // All zeros. REQUIRES: both are multiples of kPageBytes. A copy to or from a GPU lies
+    // within one piece. Errors: kResourceExhausted, with the bytes.
+    [[nodiscard]] static Result<PinnedPages> create(std::int64_t bytes, std::int64_t piece_bytes);
+    ~PinnedPages();
+    PinnedPages(PinnedPages&& other) noexcept { swap(other); }
+    PinnedPages& operator=(PinnedPages&& other) noexcept {
+        swap(other);
+        return *this;
+    }
+
+    static constexpr std::int64_t kPageBytes = 4096;
+
+    [[nodiscard]] std::byte* data() const { return data_; }
+    [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+
+  private:
+    void swap(PinnedPages& other) {
+        std::swap(data_, other.data_);
+        std::swap(bytes_, other.bytes_);
+        std::swap(locked_bytes_, other.locked_bytes_);
+        std::swap(piece_bytes_, other.piece_bytes_);
+    }
+    std::byte* data_ = nullptr;
+    std::int64_t bytes_ = 0;
+    std::int64_t locked_bytes_ = 0;  // of them, from the beginning: whole pieces, but for the last
+    std::int64_t piece_bytes_ = 0;
+};
+
 enum class StreamPriority : std::uint8_t { kStep, kBackground };  // staging yields to steps
 
 class DeviceStream {

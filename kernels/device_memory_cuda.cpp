@@ -4,6 +4,9 @@
 #include "kernels/device_memory.h"
 #include "kernels/stream_list.h"
 
+#include <algorithm>
+#include <cstring>
+#include <sys/mman.h>
 #include <thread>
 
 namespace pitstop::kernels {
@@ -71,6 +74,48 @@ Result<PinnedBuffer> PinnedBuffer::create(std::int64_t bytes) {
 
 PinnedBuffer::~PinnedBuffer() {
     if (data_ != nullptr) CUDA_CHECK(cudaFreeHost(data_));
+}
+
+Result<PinnedPages> PinnedPages::create(std::int64_t bytes, std::int64_t piece_bytes) {
+    CHECK(bytes >= 0 && piece_bytes > 0);
+    CHECK(bytes % kPageBytes == 0 && piece_bytes % kPageBytes == 0);
+    enter_cuda_device();
+    PinnedPages made;
+    if (bytes == 0) return made;
+    const auto size = static_cast<std::size_t>(bytes);
+    const auto refused = [&] {
+        return make_error(
+            ErrorCode::kResourceExhausted, "{} bytes of page-locked host memory refused", bytes
+        );
+    };
+    void* const data =
+        ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) return refused();
+    made.data_ = static_cast<std::byte*>(data);
+    made.bytes_ = bytes;
+    made.piece_bytes_ = piece_bytes;
+    (void)::madvise(data, size, MADV_HUGEPAGE);  // fewer pages to lock, where there are such
+    while (made.locked_bytes_ < bytes) {
+        std::byte* const piece = made.data_ + made.locked_bytes_;
+        const std::int64_t locked = std::min(piece_bytes, bytes - made.locked_bytes_);
+        // Touched here, the pages are there when the driver locks them.
+        std::memset(piece, 0, static_cast<std::size_t>(locked));
+        const cudaError_t error =
+            cudaHostRegister(piece, static_cast<std::size_t>(locked), cudaHostRegisterDefault);
+        if (error == cudaErrorMemoryAllocation) {
+            (void)cudaGetLastError();
+            return refused();
+        }
+        check(error, "cudaHostRegister");
+        made.locked_bytes_ += locked;
+    }
+    return made;
+}
+
+PinnedPages::~PinnedPages() {
+    for (std::int64_t begin = 0; begin < locked_bytes_; begin += piece_bytes_)
+        CUDA_CHECK(cudaHostUnregister(data_ + begin));
+    if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(bytes_));
 }
 
 Result<DeviceStream> DeviceStream::create(StreamPriority priority) {

@@ -40,6 +40,8 @@ Result<DeviceBuffer> DeviceBuffer::create(std::int64_t) { return no_cuda(); }
 DeviceBuffer::~DeviceBuffer() = default;
 Result<PinnedBuffer> PinnedBuffer::create(std::int64_t) { return no_cuda(); }
 PinnedBuffer::~PinnedBuffer() = default;
+Result<PinnedPages> PinnedPages::create(std::int64_t, std::int64_t) { return no_cuda(); }
+PinnedPages::~PinnedPages() = default;
 Result<DeviceStream> DeviceStream::create(StreamPriority) { return no_cuda(); }
 DeviceStream::~DeviceStream() = default;
 void DeviceStream::wait() const { CHECK(false); }

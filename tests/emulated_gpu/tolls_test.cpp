@@ -2,6 +2,8 @@
 // its own, since the environment is read once.
 #include "tests/emulated_gpu/tolls.h"
 
+#include "kernels/cuda_device.h"
+#include "kernels/device_memory.h"
 #include "tests/emulated_gpu/cuda_calls.h"
 #include "tests/emulated_gpu/in_process.h"
 
@@ -52,6 +54,29 @@ int launch_beside_page_locking() {
     locker.join();
     if (cudaStreamSynchronize(stream) != cudaSuccess) return 2;
     return longest >= 60ms ? 0 : 3;
+}
+
+// Launches go on between the pieces.
+int launch_beside_pieces() {
+    constexpr std::int64_t kPiece = 8 << 20;
+    constexpr int kPieces = 24;
+    if (!kernels::open_cuda_device(0).has_value()) return 1;
+    const DeviceWords words(kNum);
+    const cudaStream_t stream = make_stream();
+    std::atomic<bool> is_over = false;
+    std::atomic<bool> is_locked = false;
+    std::thread locker([&] {
+        is_locked = kernels::PinnedPages::create(kPieces * kPiece, kPiece).has_value();
+        is_over = true;
+    });
+    int num_launches = 0;
+    for (; !is_over; ++num_launches) {
+        if (launch_double(words.data(), kNum, stream) != cudaSuccess) return 2;
+        std::this_thread::sleep_for(1ms);
+    }
+    locker.join();
+    if (!is_locked || cudaStreamSynchronize(stream) != cudaSuccess) return 3;
+    return num_launches >= kPieces / 2 ? 0 : 4;
 }
 
 // Work of a stream is done when memory that it does not use has been freed.
@@ -122,6 +147,7 @@ int open_memory() {
 
 const bool are_defined = define_part("lock_pages", lock_pages) &&
                          define_part("launch_beside_page_locking", launch_beside_page_locking) &&
+                         define_part("launch_beside_pieces", launch_beside_pieces) &&
                          define_part("free_device_memory", free_device_memory) &&
                          define_part("free_host_memory", free_host_memory) &&
                          define_part("fill_a_stream", fill_a_stream) &&
@@ -130,6 +156,7 @@ const bool are_defined = define_part("lock_pages", lock_pages) &&
 TEST(Tolls, PageLockingTakesTimeAndOtherCallsWaitForIt) {
     EXPECT_EQ(run_part("lock_pages", kTolls), 0);
     EXPECT_EQ(run_part("launch_beside_page_locking", kTolls), 0);
+    EXPECT_EQ(run_part("launch_beside_pieces", kTolls), 0);
 }
 
 TEST(Tolls, ToFreeMemoryIsToWaitForTheGpu) {

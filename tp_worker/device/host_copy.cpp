@@ -4,14 +4,13 @@
 #include "kernels/cuda_device.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace pitstop::tp_worker {
 namespace {
 
 // Even a small model has several chunks.
 std::int64_t chunk_bytes_of(std::int64_t bytes) {
-    constexpr std::int64_t kAlignment = 256;
+    constexpr std::int64_t kAlignment = kernels::PinnedPages::kPageBytes;
     constexpr std::int64_t kChunksWanted = 8;
     const std::int64_t wanted = (bytes + kChunksWanted - 1) / kChunksWanted;
     const std::int64_t aligned = (wanted + kAlignment - 1) / kAlignment * kAlignment;
@@ -45,9 +44,8 @@ Result<HostCopy> HostCopy::make(std::int64_t bytes) {
 
 Result<> HostCopy::commit() {
     if (memory_.bytes() > 0) return Ok{};
-    kernels::enter_cuda_device();
-    ASSIGN_OR_RETURN(memory_, kernels::PinnedBuffer::create(host_bytes_of(bytes_)));
-    std::memset(memory_.data(), 0, static_cast<std::size_t>(memory_.bytes()));
+    // A copy is of a chunk, and steps go on between the pieces.
+    ASSIGN_OR_RETURN(memory_, kernels::PinnedPages::create(host_bytes_of(bytes_), chunk_bytes_));
     first_slot_ = 0;
     return Ok{};
 }

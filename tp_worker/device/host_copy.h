@@ -56,7 +56,7 @@ class HostCopy {
     std::int64_t chunk_bytes_ = 0;
     std::int64_t num_chunks_ = 0;
     std::int64_t first_slot_ = 0;  // slot of the version's first chunk: 0 or kFreeSlots
-    kernels::PinnedBuffer memory_{};
+    kernels::PinnedPages memory_{};
     kernels::DeviceStream up_{};
     kernels::DeviceStream down_{};
     kernels::DeviceEvent is_before_{};
