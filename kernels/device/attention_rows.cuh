@@ -5,6 +5,7 @@
 #include "kernels/device/attention_index.h"
 #include "kernels/device/attention_tile.cuh"
 #include "kernels/device/numbers.cuh"
+#include "kernels/device/ptx.cuh"
 
 #include <cuda_runtime.h>
 
@@ -45,7 +46,7 @@ __device__ inline std::int32_t key_row(
     const auto page =
         static_cast<std::int32_t>(params.page_size.quotient(static_cast<std::uint32_t>(position)));
     const auto P = static_cast<std::int32_t>(params.page_size.divisor());
-    return raw(row.pages[page]) * params.page_rows + kv_head * P + (position - page * P);
+    return raw(in_global(row.pages)[page]) * params.page_rows + kv_head * P + (position - page * P);
 }
 
 // Starts the copy of one chunk of a KV row into a tile.

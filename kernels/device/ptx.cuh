@@ -28,6 +28,15 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
     return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// Returns the pointer, and tells the compiler that it points to global memory: of a pointer that
+// was kept in shared memory it does not know, and reads it by slower instructions ("ld", not
+// "ld.global").
+template <class T>
+__device__ const T* in_global(const T* pointer) {
+    __builtin_assume(__isGlobal(pointer));
+    return pointer;
+}
+
 // Copies 16 bytes from global to shared memory without a register, bypassing L1. Reads only the
 // first `src_bytes`; the rest becomes zero ("cp.async"). `to` and `from` 16-byte aligned; with
 // src_bytes 0 `from` is not read.

@@ -11,6 +11,7 @@ has in the right order.
 * A loop of copies (LDGSTS) has more other instructions for each copy than is accepted here.
 * The merge of decode's records has fewer reads under way than MERGE_READS.
 * Copies of rows or of an exchange load, store, load, store: one load is under way at a time.
+* Attention reads global memory by an instruction that must find out first whose memory it is (LD, not LDG).
 
 OBJECTs are those that nvcc writes, or cubins. cuobjdump comes with NVIDIA's toolkit or `pip install
 nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm`.
@@ -42,6 +43,7 @@ LOOPS_OF_COPIES = {
 }
 BATCHED_COPIES = ("one_shot_kernel", "two_shot_kernel", "all_gather_kernel", "gather_rows_kernelI5uint4")
 LOADS_AT_ONCE = 4
+READ_GLOBAL_MEMORY = ("decode_kernel", "prefill_kernel", "prefill_wgmma_kernel", "attention_general")
 MERGE_READS = 32  # eight records of four heads
 
 
@@ -150,6 +152,14 @@ def serial_merges(name, code):
     return [] if most >= MERGE_READS else [f"{most} reads come before the first sum of a merge, not {MERGE_READS}"]
 
 
+def generic_loads(name, code):
+    """The page table of decode, whose place a pointer in shared memory gave, was read so."""
+    if not any(kernel in name for kernel in READ_GLOBAL_MEMORY):
+        return []
+    num = sum(re.search(r"\bLD\b", text) is not None for _, text in code)
+    return [f"{num} loads are LD, which are LDG where the compiler knows that the memory is global"] if num else []
+
+
 def kind_of_access(text):
     """L: a load of 16 bytes, S: a store."""
     found = re.search(r"\b(LD|ST)G?\.E\S*\.128\b", text)
@@ -159,7 +169,8 @@ def kind_of_access(text):
 def problems_of(kernels):
     for name, code in kernels.items():
         found = early_accesses(code) + late_softmaxes(code) + slow_copies(name, code)
-        for each in found + serial_copies(name, code) + serial_merges(name, code):
+        found += serial_copies(name, code) + serial_merges(name, code) + generic_loads(name, code)
+        for each in found:
             yield f"{name}: {each}"
 
 

@@ -19,6 +19,11 @@ inline std::uint32_t pack_bf16x2(float low, float high) {
 
 inline float exp2_approx(float x) { return std::exp2(x); }
 
+template <class T>
+const T* in_global(const T* pointer) {
+    return pointer;
+}
+
 inline void copy16_async(void* to, const void* from, std::uint32_t src_bytes) {
     emulator::copy_async(to, from, src_bytes);
 }
