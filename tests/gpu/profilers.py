@@ -5,6 +5,7 @@ import glob
 import io
 import os
 import pathlib
+import re
 import shutil
 import tempfile
 
@@ -13,7 +14,11 @@ from timed_call import call
 NSYS_REPORTS = ("cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum")
 ROWS_MAX = 25
 NCU_KERNELS = 12
-NCU_SECTIONS = ("SpeedOfLight", "Occupancy", "MemoryWorkloadAnalysis", "WarpStateStats")
+NCU_SECTIONS = ("SpeedOfLight", "LaunchStats", "Occupancy", "MemoryWorkloadAnalysis", "WarpStateStats")
+# Of decode's blocks of one warp six fit an SM, with 33.2 KiB each and 1 KiB of the system's, if the driver gives its
+# memory to sharing and not to L1.
+DECODE = re.compile(r"\bdecode_kernel<(\(int\))?128>")
+DECODE_KB = 6 * (34 << 10) / 1000
 
 
 def find(name):
@@ -82,3 +87,17 @@ def ncu(gpu_bench, environment, out, timeout_s):
         return "skipped", f"ncu does not work here: {ended.last_lines(2)}", {}
     (out / "ncu.txt").write_text(ended.output)
     return "passed", "ncu.txt", {"kernels": kernels}
+
+
+def decode_shares(text):
+    """A line of the report, of what ncu prints: how much memory an SM shares between blocks while decode attention runs.
+    None: it did not run, or ncu prints it otherwise."""
+    found = []
+    for kernel in re.split(r"\n(?=  \S)", text):
+        size = re.search(r"Shared Memory Configuration Size\s+([KM]?)byte\s+([\d.,]+)", kernel)
+        if size and DECODE.search(kernel.split("\n", 1)[0]):
+            found.append(float(size[2].replace(",", "")) * {"": 1e-3, "K": 1, "M": 1e3}[size[1]])
+    if not found:
+        return None
+    what = "decode attention: an SM shares memory for six blocks"
+    return {"what": what, "ok": min(found) >= DECODE_KB, "kb": min(found), "needed_kb": round(DECODE_KB)}

@@ -279,3 +279,27 @@ def test_the_table_in_what_nsys_prints_is_found():
     assert rows == [["Time (%)", "Total Time (ns)", "Instances", "Avg (ns)", "Name"], ["60.0", "120", "3", "40", "a|b"]]
     assert profilers.as_table(rows)[-1] == "| 60.0 | 120 | 3 | 40 | a/b |"
     assert profilers.csv_rows("no data here\n") == []
+
+
+NCU = """==PROF== Connected to process 7
+[7] pitstop_gpu_bench@127.0.0.1
+  void pitstop::kernels::<unnamed>::rope_kernel<__nv_bfloat16, 128>(RopeParams) (64, 1, 1)x(256, 1, 1), Context 1, Stream 13, Device 0, CC 9.0
+    Section: Launch Statistics
+    -------------------------------- ----------- ------------
+    Shared Memory Configuration Size       Kbyte        32.77
+    -------------------------------- ----------- ------------
+
+  void pitstop::kernels::<unnamed>::decode_kernel<(int)128>(AttentionParams) (792, 1, 1)x(32, 1, 1), Context 1, Stream 13, Device 0, CC 9.0
+    Section: Launch Statistics
+    -------------------------------- ----------- ------------
+    Driver Shared Memory Per Block   Kbyte/block         1.02
+    Shared Memory Configuration Size       Kbyte       SIZE
+    -------------------------------- ----------- ------------
+"""
+
+
+@pytest.mark.parametrize("size, ok", [("233.47", True), ("200.70", False)])
+def test_the_memory_that_an_sm_shares_is_found_in_what_ncu_prints(size, ok):
+    fact = profilers.decode_shares(NCU.replace("SIZE", size))
+    assert fact["ok"] == ok and fact["kb"] == float(size), fact
+    assert profilers.decode_shares(NCU.replace("decode_kernel", "other_kernel")) is None
