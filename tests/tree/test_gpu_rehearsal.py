@@ -19,11 +19,14 @@ from test_emulated_gpu import ALL
 
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 import sanitizers  # noqa: E402  (after the path)
+from first_steps import STEPS  # noqa: E402
 import targets  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not (BUILD / "bin/pitstop_gpu_bench").exists(), reason=f"{BUILD} is not built")
 nightly = pytest.mark.skipif(not ALL, reason="takes minutes: launch/test --emulated-gpu-all")
 WHOLE_S = 2700  # of a call without --part, on a busy machine
+FIRST_S = 2700  # of tests/gpu/first, likewise
+NOT_IN_SOFTWARE = {"compute-sanitizer", "ncu", "PyTorch"}  # steps that are skipped on a GPU in software without PyTorch
 # {line of the report: its result here}; lines that are not listed must pass.
 EXPECTED = {
     **{f"compute-sanitizer {tool}": "skipped" for tool in sanitizers.TOOLS},
@@ -122,9 +125,8 @@ def test_every_part_is_rehearsed_in_one_call(place):
     check_all_ran(done, report, expected)
 
 
-@nightly
-@pytest.mark.timeout(WHOLE_S + 300)
-def test_a_bundle_elsewhere_rehearses_every_part(place):
+def unpacked_bundle(place):
+    """Of this build, with the libraries of the GPU in software, and without the directory that it was packed from."""
     made = place / "pitstop"
     subprocess.run(
         [ROOT / "launch" / "bundle", made, "--archive"], env={**os.environ, "PITSTOP_BUILD": str(BUILD)}, check=True
@@ -135,11 +137,47 @@ def test_a_bundle_elsewhere_rehearses_every_part(place):
     shutil.rmtree(made)
     for name in EMULATED:
         shutil.copy(BUILD / "bin" / name, elsewhere / "pitstop" / "lib")
-    done, report = rehearse(
-        place, f"--budget={WHOLE_S}", source=elsewhere / "pitstop", timeout=WHOLE_S, PATH="/usr/bin:/bin"
-    )
+    return elsewhere / "pitstop"
+
+
+@nightly
+@pytest.mark.timeout(WHOLE_S + 300)
+def test_a_bundle_elsewhere_rehearses_every_part(place):
+    bundle = unpacked_bundle(place)
+    done, report = rehearse(place, f"--budget={WHOLE_S}", source=bundle, timeout=WHOLE_S, PATH="/usr/bin:/bin")
     check_all_ran(done, report, EXPECTED)
-    assert report["device"]["nccl_path"].startswith(str(elsewhere))
+    assert report["device"]["nccl_path"].startswith(str(bundle.parent))
+
+
+@nightly
+@pytest.mark.timeout(FIRST_S + 300)
+def test_the_first_quarter_of_an_hour_is_rehearsed_from_a_bundle_elsewhere(place):
+    """Under the Python that PITSTOP_OTHER_PYTHON names, which should be of another version than the one that the bundle
+    was made by, and need not have pyzmq; else under this machine's."""
+    bundle, out = unpacked_bundle(place), place / "out"
+    python = pathlib.Path(os.environ.get("PITSTOP_OTHER_PYTHON", "/usr/bin/python3"))
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PITSTOP_BUILD", "PYTHONPATH")}
+    done = subprocess.run(
+        [python, bundle / "tests/gpu/first", f"--out={out}", f"--budget={FIRST_S}"],
+        env={
+            **inherited,
+            "PATH": f"{python.parent}:/usr/bin:/bin",
+            "PITSTOP_EMULATED_MACHINE": str(place / "machine"),
+            "PITSTOP_EMULATED_POLICY": "early",
+        },
+        capture_output=True,
+        text=True,
+        timeout=FIRST_S + 60,
+    )
+    report = json.loads((out / "report.json").read_text())
+    ended = {name: (step["status"], step["why"]) for name, step in report["steps"].items()}
+    not_passed = {name: why for name, (status, why) in ended.items() if status != "passed"}
+    assert set(not_passed) == NOT_IN_SOFTWARE, not_passed
+    assert done.returncode == 0 and list(ended) == [step.name for step in STEPS], done.stdout[-3000:] + done.stderr[-1000:]
+    asked = subprocess.run([python, "-c", "import platform; print(platform.python_version())"], capture_output=True, text=True)
+    assert report["machine"]["python"] == asked.stdout.strip()
+    assert (out / "report.md").read_text().startswith("# First report: EMULATED")
+    assert report["figures"] and all(fact["ok"] for fact in report["facts"]), report["facts"]
 
 
 @nightly
