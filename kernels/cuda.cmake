@@ -2,12 +2,12 @@
 set(PITSTOP_CUDA_SOURCES
     attention_decode.cu attention_general.cu attention_prefill.cu attention_prefill_wgmma.cu digest.cu draws.cu embedding.cu exchange.cu expert_linear.cu expert_rows.cu
     gather_rows.cu linear.cu linear_gemv.cu logprobs.cu nonfinite.cu penalties.cu rank_records.cu rmsnorm.cu rope.cu route_rows.cu router.cu sampling.cu scatter.cu shard_copy.cu silu_mul.cu step_rows.cu word_runs.cu
-    attention_cuda.cpp cublas_choices.cpp cublas_lt.cpp cuda_device.cpp device_graph_cuda.cpp device_import_cuda.cpp device_memory_cuda.cpp device_range_cuda.cpp device_users_cuda.cpp driver_cuda.cpp linear_cublas.cpp
+    attention_cuda.cpp cublas_choices.cpp cublas_lt.cpp cuda_device.cpp device_graph_cuda.cpp device_import_cuda.cpp device_memory_cuda.cpp device_range_cuda.cpp device_users_cuda.cpp driver_cuda.cpp kernel_code_cuda.cpp linear_cublas.cpp
     ops_cuda.cpp stream_list_cuda.cpp)
 # What stands in for CUDA where there is none. It is compiled in every build, lest the other falls behind: tests link it.
 add_library(pitstop_kernels_no_cuda OBJECT no_cuda.cpp)
 target_link_libraries(pitstop_kernels_no_cuda PRIVATE pitstop_digest pitstop_base pitstop_warnings)
-target_sources(pitstop_kernels PUBLIC FILE_SET HEADERS FILES cuda_device.h device_graph.h device_import.h device_memory.h device_range.h device_users.h linear_tuning.h stream_list.h)
+target_sources(pitstop_kernels PUBLIC FILE_SET HEADERS FILES cuda_device.h device_graph.h device_import.h device_memory.h device_range.h device_users.h kernel_code.h kernel_list.h linear_tuning.h stream_list.h)
 if(PITSTOP_EMULATED_GPU)
     # The same sources as C++, against the emulated GPU's headers (tests/emulated_gpu).
     set_source_files_properties(${PITSTOP_CUDA_SOURCES} PROPERTIES LANGUAGE CXX)

@@ -4,6 +4,7 @@
 #include "kernels/cublas_lt.h"
 #include "kernels/cuda_libraries.h"
 #include "kernels/device/check.cuh"
+#include "kernels/kernel_code.h"
 
 #include <atomic>
 #include <cstdio>
@@ -147,6 +148,8 @@ Result<CudaDeviceInfo> open_cuda_device(int index) {
     // Also creates the context: whatever keeps the GPU from us (exclusive mode, no memory) fails
     // here.
     RETURN_IF_ERROR(usable(cudaSetDevice(index), index, "cudaSetDevice"));
+    if (const Result<int> loaded = load_kernels(); !loaded)
+        return make_error(loaded.error().code, "GPU {}: {}", index, loaded.error().message);
     ASSIGN_OR_RETURN(const CublasLt* const cublas, CublasLt::load());
     info.cublas_lt_path = cublas->path;
     info.cublas_lt_version = static_cast<std::int64_t>(cublas->get_version());

@@ -37,10 +37,10 @@ struct DeviceMemoryInfo {
 // kUnavailable: no driver, or one too old for the runtime; the message says which.
 [[nodiscard]] Result<int> num_cuda_devices();
 
-// Makes GPU `index` this process's, and finds cuBLASLt. Once per process; later calls with the same
-// index return the same. kNotFound: no such GPU, no cuBLASLt. kUnsupported: older than compute
-// capability 8.0. kUnavailable: the driver lets no process use it. kResourceExhausted: other
-// processes have it, or all its memory.
+// Makes GPU `index` this process's, brings all kernels there, and finds cuBLASLt. Once per process;
+// later calls with the same index return the same. kNotFound: no such GPU, no cuBLASLt.
+// kUnsupported: older than compute capability 8.0. kUnavailable: the driver lets no process use it.
+// kResourceExhausted: other processes have it, or all its memory.
 [[nodiscard]] Result<CudaDeviceInfo> open_cuda_device(int index);
 
 // Returns what open_cuda_device() returned. REQUIRES: one is open.

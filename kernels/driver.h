@@ -21,6 +21,7 @@ struct Driver {
     decltype(&cuMemExportToShareableHandle) export_handle = nullptr;
     decltype(&cuMemImportFromShareableHandle) import_handle = nullptr;
     decltype(&cuMemGetAddressRange) get_address_range = nullptr;
+    decltype(&cuFuncLoad) load_function = nullptr;
 };
 
 // REQUIRES: a device is open. A missing function ends the process.

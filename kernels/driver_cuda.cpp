@@ -5,18 +5,18 @@
 namespace pitstop::kernels {
 namespace {
 
-constexpr unsigned kDriverVersion = 12000;  // the version of the signatures above
+constexpr unsigned kDriverVersion = 12000;  // the version of the signatures in driver.h
 
 template <class Function>
-void find_driver_function(const char* symbol, Function& function) {
+void find_driver_function(
+    const char* symbol, Function& function, [[maybe_unused]] unsigned version = kDriverVersion
+) {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult status{};
 #if CUDART_VERSION >= 12050
-    CUDA_CHECK(
-        cudaGetDriverEntryPointByVersion(symbol, &found, kDriverVersion, cudaEnableDefault, &status)
+    CUDA_CHECK(cudaGetDriverEntryPointByVersion(symbol, &found, version, cudaEnableDefault, &status)
     );
 #else
-    static_cast<void>(kDriverVersion);
     CUDA_CHECK(cudaGetDriverEntryPoint(symbol, &found, cudaEnableDefault, &status));
 #endif
     if (status != cudaDriverEntryPointSuccess) {
@@ -39,6 +39,7 @@ Driver find_driver_functions() {
     find_driver_function("cuMemExportToShareableHandle", driver.export_handle);
     find_driver_function("cuMemImportFromShareableHandle", driver.import_handle);
     find_driver_function("cuMemGetAddressRange", driver.get_address_range);
+    find_driver_function("cuFuncLoad", driver.load_function, 12040);
     return driver;
 }
 

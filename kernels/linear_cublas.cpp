@@ -42,6 +42,9 @@ constexpr int kFirstProducts = 2;
 constexpr double kLastMs = 2.0;
 constexpr int kLastProductsMax = 64;
 
+// A tensor of weights begins at a multiple of this many bytes.
+constexpr std::uintptr_t kBiasAlignment = 256;
+
 // A plan is made once per key and kept; each call sets the layouts' M and the bias pointer.
 struct Plan {
     cublasLtMatmulDesc_t desc = nullptr;
@@ -69,6 +72,9 @@ bool is_refusal(cublasStatus_t status) {
     return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
 }
 
+// A kernel of the library's is brought to the GPU at its first product, if there is room.
+bool lacks_memory(cublasStatus_t status) { return status == CUBLAS_STATUS_ALLOC_FAILED; }
+
 cudaDataType type_of(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
 
 template <class T>
@@ -94,7 +100,14 @@ Plan make_plan(const CublasKey& key) {
     CUBLAS_CHECK(lt.desc_create(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
     set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
-    if (key.has_bias) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    if (key.has_bias) {
+        set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+        // A bias is asked for with some place, as aligned as all are: no rule of the library's says
+        // that it answers without one.
+        set(plan.desc,
+            CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+            reinterpret_cast<const void*>(kBiasAlignment));
+    }
     const auto layout = [&](cudaDataType type, std::int64_t rows, std::int64_t cols, std::int64_t ld
                         ) {
         cublasLtMatrixLayout_t made = nullptr;
@@ -247,7 +260,7 @@ double time_of(
         return multiply(rotation[i], parts[i], key, plan, algo);
     };
     const cublasStatus_t first = once(0);
-    if (is_refusal(first)) return kRefused;
+    if (is_refusal(first) || lacks_memory(first)) return kRefused;
     CUBLAS_CHECK(first);
     begin->record(rotation[0].stream);
     for (int i = 1; i <= num_products; ++i) CUBLAS_CHECK(once(i));
@@ -289,6 +302,16 @@ bool try_multiply(const LinearArgs& args, const LinearPart& part, CublasKey key)
         Plan& plan = plan_of(key);
         if (!plan.algo) continue;
         const cublasStatus_t status = multiply(args, part, key, plan, *plan.algo);
+        if (lacks_memory(status)) {
+            spdlog::warn(
+                "cuBLASLt has no GPU memory for the product {} x {} x {}: our own kernel computes "
+                "it",
+                args.x.rows,
+                key.N,
+                key.K
+            );
+            return false;
+        }
         if (!is_refusal(status)) {
             CUBLAS_CHECK(status);
             return true;

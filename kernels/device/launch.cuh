@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/device/check.cuh"
+#include "kernels/kernel_list.h"
 #include "kernels/tensor.h"
 
 #include <cuda_runtime.h>
@@ -42,8 +43,18 @@ const char* launch_of() {
     return __PRETTY_FUNCTION__;
 }
 
+// Lists a kernel that launch() is compiled for, so that its code is on the GPU before it is needed.
+template <auto kKernel>
+struct KnownKernel {
+    static const bool is;
+};
+template <auto kKernel>
+const bool KnownKernel<kKernel>::is =
+    list_kernel(reinterpret_cast<const void*>(kKernel), launch_of<kKernel>());
+
 template <auto kKernel, class... Args>
 void launch(const Launch& where, Args&&... args) {
+    (void)KnownKernel<kKernel>::is;
     if (where.grid.x == 0 || where.grid.y == 0 || where.grid.z == 0) return;
     if (where.shared_bytes > 0) {
         // The default 48 KiB of a block cover static and dynamic shared memory together (CUDA

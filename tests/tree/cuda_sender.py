@@ -363,7 +363,7 @@ def main():
         elif do == "serve":
             answer = {"answers": shared.serve(**command)}
         elif do == "take":  # the free memory of the GPU
-            answer = {"bytes": shared.cuda.take_all()}
+            answer = {"bytes": shared.cuda.take_all(**command)}
         elif do == "give":  # that again
             shared.cuda.give_all()
             answer = {}

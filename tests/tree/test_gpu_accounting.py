@@ -1,6 +1,7 @@
 """P8 in each --update-mode on the GPU in software: `status` reports as device and host memory what
 the driver has allocated for the worker, at the start, in a stage, after it, released and resumed;
-and the start keeps its plan. The memory of steps' graphs is reported, too.
+and the start keeps its plan. The memory of steps' graphs is reported, too. The code of kernels is on
+the GPU before its memory is divided.
 
 The driver's side is read from outside: each piece of its memory is a file of the worker's, named by its kind
 (tests/emulated_gpu/memory.cpp), and the machine's file has the worker's total."""
@@ -11,11 +12,17 @@ import re
 
 import pytest
 
-from gpu_tree import gpu, needs_gpu  # noqa: F401
+import nccl_trainer
+from cuda_sender import Sender
+from gpu_tree import BUILD, gpu, needs_gpu  # noqa: F401
 from process_tree import run, wait_until
 from test_gpu_memory_cycles import gpu_bytes
+from test_gpu_nccl import NAMES, held_by, meet, part
 from test_gpu_updates import FULL, greedy
 from test_updates import BARD, DIGESTS, update
+from test_weights_broadcasts import in_thread
+
+import pitstop
 
 pytestmark = needs_gpu
 ROOMY = 160 << 20  # of the GPU: two copies fit beside the KV of a whole context
@@ -29,10 +36,11 @@ NUMBERS = re.compile(
 
 
 def driver_bytes(pid):
-    """{chunk, gpu, graph, pinned: bytes}: mapped ranges, other memory of the GPU, the driver's own
-    for graphs, page-locked memory of the host.
+    """{chunk, gpu, context, graph, code, library, nccl, pinned: bytes}: mapped ranges, other memory of
+    the GPU, the driver's own for the context, for graphs, for our kernels and for those of libraries,
+    NCCL's, page-locked memory of the host.
     """
-    found = dict.fromkeys(("chunk", "gpu", "graph", "pinned"), 0)
+    found = dict.fromkeys(("chunk", "gpu", "context", "graph", "code", "library", "nccl", "pinned"), 0)
     for path in pathlib.Path(f"/proc/{pid}/fd").iterdir():
         try:
             name = re.match(r"/memfd:pitstop_emulated_(\w+)", os.readlink(path))
@@ -41,6 +49,12 @@ def driver_bytes(pid):
         except FileNotFoundError:  # closed meanwhile
             pass
     return found
+
+
+def num_locked(pid):
+    """Of pieces of host memory that are page-locked."""
+    links = [path.readlink() for path in pathlib.Path(f"/proc/{pid}/fd").iterdir()]
+    return sum(str(link).startswith("/memfd:pitstop_emulated_pinned") for link in links)
 
 
 class Books:
@@ -55,13 +69,17 @@ class Books:
         self.page, self.whole_context = kv // pages, kv
         self.mode = worker["update_mode"]
         # The buffers of steps and copies exist from the start and do not change.
-        at_start, said = self._driver(), self.said()
+        at_start, said = self.driver(), self.said()
         self._fixed = at_start["chunk"] - sum(device for device, _ in said.values())
         self._gpu, self._pinned = at_start["gpu"], at_start["pinned"]
-        assert self._fixed + self._gpu <= self.others
+        self.code, self.context = at_start["code"], at_start["context"]
+        assert self.code > 0 and at_start["context"] > 0 and self._fixed + self._gpu <= self.others
 
     def worker(self):
         return self._replica()["workers"][0]
+
+    def num_locked(self):
+        return num_locked(self._pid)
 
     def num_pages(self):
         return self._replica()["pages_total"]
@@ -69,11 +87,13 @@ class Books:
     def _replica(self):
         return self._admin.call("status")["replicas"][0]
 
-    def _driver(self):
+    def driver(self):
         found = driver_bytes(self._pid)
         total = gpu_bytes(self._machine)[self._pid]
-        assert total == found["chunk"] + found["gpu"] + found["graph"], "the driver's own books"
-        assert total <= self.budget, "never more than the start said may be taken"
+        assert total == sum(bytes for kind, bytes in found.items() if kind != "pinned"), "the driver's own books"
+        assert total - found["context"] - found["code"] - found["nccl"] <= self.budget, "never more than the start said may be taken"
+        assert found["library"] <= self.free // 256, "what the start left to libraries"
+        assert found["nccl"] <= self.free - self.budget, "what it left to a trainer's group"
         return found
 
     def said(self):
@@ -84,7 +104,7 @@ class Books:
         """Waits until status reports the driver's memory for graphs, and more than `than`; returns it."""
 
         def is_said():
-            return self.worker()["graph_bytes"] == self._driver()["graph"] > more_than
+            return self.worker()["graph_bytes"] == self.driver()["graph"] > more_than
 
         wait_until(is_said, f"status to say what graphs take, more than {more_than}: {self.worker()}")
         return self.worker()["graph_bytes"]
@@ -95,7 +115,8 @@ class Books:
         """
         expected = {"weights": (weights, staged_on_host + kept), "kv_cache": (kv_cache, 0)}
         wait_until(lambda: self.said() == expected, f"status to say {expected}, not {self.said()}")
-        found = self._driver()
+        found = self.driver()
+        assert found["code"] == self.code, "no kernel is brought to the GPU by its first launch"
         assert found["chunk"] - self._fixed == weights + kv_cache and found["gpu"] == self._gpu, (found, expected)
         assert found["pinned"] - self._pinned == -(-staged_on_host // PAGE) * PAGE, (found, expected)
 
@@ -107,7 +128,7 @@ def tight(gpu, start_tree, place):
     tree = start_tree(*FULL, "direct", "--mem-fraction", FRACTION)
     books = Books(tree, place / "machine")
     tree.stop()
-    return int((books.others + books.copy + books.whole_context / 2) / FRACTION)
+    return books.context + books.code + int((books.others + books.copy + books.whole_context / 2) / FRACTION)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -126,12 +147,14 @@ def test_P8_status_and_the_driver_say_the_same_bytes_through_updates_and_release
     two = 2 * one if comes_to == "staged" else one
     assert kv > 0
     books.agree(one, kv)  # neither a second copy nor host memory before it is needed
+    locked = books.num_locked()
     if mode == "direct":
         assert update(admin, BARD, mode="direct")["ok"]
     else:
         assert admin.call("stage_weights", update={"source": {"kind": "disk", "path": BARD}})["ok"]
         lent = mode == "lend"
         books.agree(2 * one if lent else two, 0 if lent else kv, on_host)
+        assert mode != "host" or books.num_locked() >= locked + 8, "steps go on between the pieces"
         assert admin.call("commit_weights")["ok"]
     books.agree(two, kv, on_host)
     assert greedy(door, reference, "bard")
@@ -203,3 +226,37 @@ def test_a_model_of_which_two_copies_do_not_fit_is_updated_in_each_mode_but_stag
         assert reply["ok"] and reply["digest"] == DIGESTS["bard"]["digest"], reply
         assert greedy(tree.door(), reference, "bard")
         tree.stop()
+
+
+def test_a_gpu_that_others_fill_after_the_start_still_does_what_it_has_not_done_yet(gpu, start_tree, reference):
+    """A trainer takes the rest of the memory before the first request: no launch brings its kernel there then."""
+    gpu(memory=ROOMY)
+    tree = start_tree(*FULL, "direct", "--mem-fraction", 0.9)
+    door, admin = tree.door(), tree.door("admin")
+    with Sender(BUILD, BARD) as other:
+        assert other.ask("take")["bytes"] > 0
+        other.ask("take", piece=4096)
+        assert greedy(door, reference, "stories")
+        drawn = {"temperature": 0.8, "top_p": 0.9, "top_k": 40, "min_p": 0.01, "repetition_penalty": 1.1}
+        output = door.generate("Once", max_new_tokens=4, ignore_eos=True, logprobs={"enabled": True}, **drawn)
+        assert output.finish["reason"] == "length", output.finish
+        assert update(admin, BARD, mode="direct")["ok"]
+        assert greedy(door, reference, "bard")
+
+
+def test_a_trainers_group_joins_a_gpu_of_which_kv_has_all_that_it_may(gpu, start_tree, place):
+    """NCCL takes its memory then, on the worker's GPU too: more than what is not used yet of what steps may take."""
+    nccl = 7 << 20
+    gpu(memory=1 << 30, nccl=nccl)
+    tree = start_tree(*FULL, "direct", "--mem-fraction", 1.0, "--no-graphs")
+    books = Books(tree, place / "machine")
+    assert books.budget <= books.free - nccl
+    with pitstop.Client(tree.run_dir) as client, nccl_trainer.Trainer(BUILD, BARD) as trainer:
+        meet(client, trainer)
+        changed = in_thread(client.update_weights, source=held_by("w", format="flattened"), mode="direct")
+        assert trainer.ask("join", world_size=2) == {}
+        trainer.ask("broadcast", names=NAMES, packs=[len(NAMES)])
+        assert changed()["digest"] == DIGESTS["bard"]["digest"]
+        assert books.driver()["nccl"] == nccl
+        part(client, trainer)
+        assert books.driver()["nccl"] == 0

@@ -214,10 +214,13 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     ASSIGN_OR_RETURN(const std::int64_t kv_rounding, bytes_taken(1));  // rounding takes less
     const std::int64_t others = gpu_free_bytes_ - free + activations + sampling +
                                 transfer_bytes_max() + sizes_.num_scratch_pages * page +
-                                kv_rounding + args.graph_bytes_max;
+                                kv_rounding + args.graph_bytes_max + library_bytes_max();
     const bool is_kv_open = sizes_.num_pages == 0;
     const double fraction = is_kv_open ? options_.mem_fraction : 1.0;
-    const auto budget = static_cast<std::int64_t>(fraction * static_cast<double>(gpu_free_bytes_));
+    const std::int64_t budget = std::min(
+        static_cast<std::int64_t>(fraction * static_cast<double>(gpu_free_bytes_)),
+        gpu_free_bytes_ - group_bytes_max()
+    );
     // One request of the whole context, or what was requested.
     const std::int64_t pages_wanted =
         is_kv_open ? (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size
@@ -261,6 +264,24 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
 Result<std::int64_t> Engine::bytes_taken(std::int64_t bytes) const {
     ASSIGN_OR_RETURN(const Arena range, device_.reserve("a range that is measured", bytes));
     return range.bytes();
+}
+
+// cuBLASLt loads a kernel when it is first used, perhaps long after the memory was divided. Our own
+// are there (kernels/kernel_code.h).
+std::int64_t Engine::library_bytes_max() const {
+    constexpr std::int64_t kMax = std::int64_t{256} << 20;
+    constexpr std::int64_t kShare = 256;  // of a small GPU
+    return std::min(kMax, gpu_free_bytes_ / kShare);
+}
+
+// A trainer's group over NCCL joins long after the memory was divided. A communicator of one rank
+// took 0.6 GB of an H200 (bench/results/gpu/first_1.md); one to another GPU has buffers besides.
+// The ranks' own is there before.
+std::int64_t Engine::group_bytes_max() const {
+    constexpr std::int64_t kMax = std::int64_t{768} << 20;
+    constexpr std::int64_t kShare = 128;  // of a small GPU
+    const bool has_nccl = !kernels::opened_cuda_device().nccl_path.empty();
+    return has_nccl ? std::min(kMax, gpu_free_bytes_ / kShare) : 0;
 }
 
 // Enough for a full step's arrays, and the sampler's in addition.

@@ -243,6 +243,8 @@ class Engine {
     void tune();
     Result<> divide_gpu_memory(const Model::Args& args);
     [[nodiscard]] Result<std::int64_t> bytes_taken(std::int64_t bytes) const;
+    [[nodiscard]] std::int64_t library_bytes_max() const;
+    [[nodiscard]] std::int64_t group_bytes_max() const;
     [[nodiscard]] std::int64_t transfer_bytes_max() const;
     [[nodiscard]] std::int64_t padded_rows_max() const;
     [[nodiscard]] std::int64_t padded_tokens_max();

@@ -303,7 +303,15 @@ TEST_F(GpuEngine, P8_ReleasedMemoryGoesBackAndComesBackAtTheSameAddress) {
     const Result<std::int64_t> kv_bytes = kv.release();
     ASSERT_TRUE(kv_bytes.has_value()) << kv_bytes.error().message;
     EXPECT_GE(*weight_bytes, weights.bytes());
-    EXPECT_GE(kernels::device_memory_info().free_bytes, free_bytes + *weight_bytes + *kv_bytes);
+#if defined(PITSTOP_EMULATED)
+    constexpr std::int64_t kOthers = 0;
+#else
+    constexpr std::int64_t kOthers = 64
+                                     << 20;  // what the driver and other processes may have taken
+#endif
+    EXPECT_GE(
+        kernels::device_memory_info().free_bytes + kOthers, free_bytes + *weight_bytes + *kv_bytes
+    );
 
     ASSERT_TRUE(weights.resume().has_value());
     ASSERT_TRUE(kv.commit().has_value());
