@@ -19,7 +19,7 @@ DTYPE_BYTES = {"BF16": 2, "F16": 2, "F32": 4}
 
 def make(directory, *args):
     command = [MAKE_MODEL, args[0], directory, *args[1:]]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
 
 
 def read_safetensors(path):

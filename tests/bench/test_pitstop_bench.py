@@ -10,7 +10,7 @@ from bench_programs import program
 BENCH = program("bench")
 STALL = program("stall")
 MAKE_MODEL = program("make_model")
-TIMEOUT_S = 120
+TIMEOUT_S = 400
 
 
 def run(command, *args):

@@ -23,7 +23,7 @@ def test_a_host_name_that_nobody_answers_for_is_given_up(monkeypatch):
         broadcast.HostBroadcast("w", num_workers=1, host="trainer.example")
     silent.set()
     assert error.value.code == "deadline_exceeded"
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 25  # the answer would come after 30 s
 
 
 def test_a_host_name_that_is_not_known_is_said(monkeypatch):

@@ -45,7 +45,7 @@ def call(bundle, *command, **environment):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
     )
 
 
@@ -92,7 +92,7 @@ def test_its_benchmarks_start_its_own_tree(bundle, tmp_path):
         env={"PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(path.read_text())["commit"] == (bundle / "COMMIT").read_text().strip()

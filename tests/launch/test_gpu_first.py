@@ -47,7 +47,7 @@ def build(tmp_path):
     return place.parent
 
 
-def first(build, out, *flags, timeout=120):
+def first(build, out, *flags, timeout=400):
     done = subprocess.run(
         [sys.executable, FIRST, f"--out={out}", *flags],
         env={**os.environ, "PITSTOP_BUILD": str(build)},
@@ -87,7 +87,7 @@ def test_a_hang_costs_its_silence(build, tmp_path):
     _, report = first(build, tmp_path / "out", "--step=kernel tests")
     counts = report["steps"]["kernel tests"]
     assert (counts["passed"], counts["failed"]) == (5, 2) and "silence" in counts["why"], counts
-    assert counts["seconds"] < 60
+    assert counts["seconds"] < 300
 
 
 def test_a_second_call_goes_on_where_the_first_ended(build, tmp_path):

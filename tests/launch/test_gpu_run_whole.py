@@ -76,7 +76,7 @@ def run_all(build, out, *flags):
         env={**os.environ, "PITSTOP_BUILD": str(build)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
     )
 
 

@@ -48,7 +48,7 @@ def generate(model, cache, python=sys.executable, **environment):
             env={**own, **environment},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=400,
         )
 
 

@@ -66,7 +66,7 @@ def installed(request, wheel, tmp_path_factory):
     if python is None:
         pytest.skip("no other minor version of Python is on the path")
     place = tmp_path_factory.mktemp(request.param) / "venv"
-    subprocess.run([python, "-m", "venv", place], check=True, timeout=120)
+    subprocess.run([python, "-m", "venv", place], check=True, timeout=400)
     done = subprocess.run(
         [place / "bin" / "pip", "install", "-q", "--disable-pip-version-check", wheel],
         capture_output=True, text=True, timeout=600,
@@ -79,7 +79,7 @@ def installed(request, wheel, tmp_path_factory):
 
 def call(command, **environment):
     return subprocess.run(
-        list(map(str, command)), cwd="/", env=environment, capture_output=True, text=True, timeout=120
+        list(map(str, command)), cwd="/", env=environment, capture_output=True, text=True, timeout=400
     )
 
 

@@ -31,7 +31,7 @@ def push(build, place, **order):
     there = libraries(build, place) if build else {"CUDA_VISIBLE_DEVICES": ""}
     environment = {**os.environ, "PYTHONPATH": str(CLIENT), **there}
     done = subprocess.run(
-        [sys.executable, __file__], env=environment, input=json.dumps(order), capture_output=True, text=True, timeout=120
+        [sys.executable, __file__], env=environment, input=json.dumps(order), capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

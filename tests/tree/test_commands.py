@@ -174,7 +174,7 @@ def test_the_launcher_and_the_process_have_one_limit(program, flag):
     def said(number):
         return subprocess.run(
             [f"{environment()['PITSTOP_BUILD']}/bin/pitstop_{program}", *needed, f"{flag}={number}"],
-            capture_output=True, text=True, timeout=20, env=environment(),
+            capture_output=True, text=True, timeout=120, env=environment(),
         ).stderr
 
     assert flag in said(most + 1) and re.search(rf"\b{most}\b", said(most + 1))

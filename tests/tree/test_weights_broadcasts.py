@@ -20,6 +20,7 @@ from weights_sources import (  # noqa: F401  (the fixture)
     needs_torch,
     refused,
 )
+from wire import DEADLINE_S
 
 STORE = pathlib.Path(__file__).with_name("torch_store.py")
 TREE_FLAGS = ("--tp", 2)
@@ -39,7 +40,7 @@ def in_thread(function, *args, **kwargs):
     thread.start()
 
     def join():
-        thread.join(60)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive()
         if "error" in result:
             raise result["error"]
@@ -181,7 +182,7 @@ def test_the_rendezvous_with_a_real_tcp_store(client, style):
         error = refused(client.update_weights, source=source, partial=True)
     else:
         error = refused(joined)
-    trainer.communicate("", timeout=20)
+    trainer.communicate("", timeout=120)
     # A CPU has no NCCL: the error comes after the id, and no group stays joined.
     assert error.code == "unsupported" and "NCCL unique id" in error.message, error
     assert digest_of(client) == DIGESTS["stories"]["digest"]

@@ -245,7 +245,7 @@ def test_P5_a_sender_that_goes_on_after_a_drop_is_heard_for_seconds_only(admin, 
             second.send(message, zmq.NOBLOCK)
         except zmq.Again:  # the rank has left
             break
-        assert time.monotonic() - begun < 20, "it is answered for ever"
+        assert time.monotonic() - begun < 60, "it is answered for ever"
     assert finish_update(admin)["code"] == "aborted"
     server.close()
 
@@ -262,7 +262,7 @@ def test_P5_a_drop_is_noticed_after_an_error_that_the_sender_ignores(admin, bard
     give_up(first)  # and the second sends no more
     assert not finish_update(admin)["ok"]
     check_serves(admin, "stories")  # runs after the stage
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 50  # the stall is 60 s
     server.close()
 
 
