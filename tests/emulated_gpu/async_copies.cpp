@@ -1,4 +1,4 @@
-// cp.async: when the copies of a thread take place. Source: PTX ISA, "cp.async".
+// cp.async: when a thread's copies take place. Source: PTX ISA, "cp.async".
 #include "tests/emulated_gpu/blocks.h"
 
 #include <cstring>
@@ -35,7 +35,7 @@ void commit_copies() {
 }
 
 void wait_copies(int num_pending) {
-    auto& groups = current->groups;  // the last one is open, and not waited for
+    auto& groups = current->groups;  // the last one is open: nothing waits for it
     while (groups.size() > static_cast<std::size_t>(num_pending) + 1) {
         perform(groups.front());
         groups.erase(groups.begin());

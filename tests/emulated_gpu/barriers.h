@@ -1,4 +1,4 @@
-// A block's barriers: those of shared memory and those that have names. A thread that waits in vain
+// A block's barriers: those of shared memory and those that have names. A thread that keeps waiting
 // lets the others run. Source: PTX ISA, "mbarrier", "bar".
 #pragma once
 
@@ -10,11 +10,11 @@ void barrier_init(std::uint64_t* barrier, int num);
 void barrier_arrive(std::uint64_t* barrier);
 void barrier_wait(const std::uint64_t* barrier, int parity);
 
-// `num` threads arrive at barrier `id`, of whom those that call the first wait for all.
+// `num` threads arrive at barrier `id`. Those that call the first function wait for all.
 void named_barrier(int id, int num);
 void named_barrier_arrive(int id, int num);
 
-// What a block knows of its barriers with names.
+// A block's state of its barriers with names.
 struct NamedBarriers {
     static constexpr int kNum = 16;
     int num_arrived[kNum] = {};

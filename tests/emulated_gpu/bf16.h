@@ -10,7 +10,7 @@ inline float widen(std::uint16_t bits) {
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
-// To nearest, ties to even. Source: IEEE 754.
+// Rounds to nearest, ties to even. Source: IEEE 754.
 inline std::uint16_t narrow(float value) {
     const auto bits = std::bit_cast<std::uint32_t>(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>(bits >> 16 | 0x40u);

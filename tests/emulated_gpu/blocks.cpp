@@ -18,8 +18,8 @@
 
 namespace pitstop::emulator {
 
-// Saves the running stack's pointer in *save and goes on with the stack `load`: a swapcontext()
-// without its system call, of which a kernel needs millions.
+// Saves the running stack's pointer in *save and continues with the stack `load`: a swapcontext()
+// without its system call, because a kernel needs millions of them.
 #if !defined(__x86_64__)
 #error "the emulator switches stacks on x86-64 only"
 #endif
@@ -58,14 +58,14 @@ std::int64_t blocks_run = 0;
 
 enum class State : std::uint8_t { kReady, kAtBarrier, kAtWarp, kSpinning, kDone };
 
-constexpr int kSpinsMax = 1000;  // rounds in which nobody but waiting threads ran: nobody will
+constexpr int kSpinsMax = 1000;  // rounds in which only waiting threads ran: none will continue
 
 struct Fiber {
     void* stack_pointer = nullptr;
     std::unique_ptr<std::byte[]> stack{new std::byte[kStackBytes]};
     Thread thread{};
     State state = State::kReady;
-    std::int64_t waits_for = 0;  // of the barrier or of the warp: how many must be done
+    std::int64_t waits_for = 0;  // of the barrier or of the warp: the number that must be done
     const char* waits_at = "";
     void* sanitizer_stack = nullptr;
 };
@@ -82,13 +82,13 @@ struct Block {
     int num_threads = 0;
     int num_done = 0;
     NamedBarriers named{};
-    bool is_standing_by = false;  // a thread waits for what another block, or another GPU, does
-    bool has_told = false;        // what a thread said is seen before this block gets on
+    bool is_standing_by = false;  // a thread waits for another block, or another GPU
+    bool has_told = false;  // a thread's stores are seen before the rest of this block continues
     bool has_let_next_start = false;
 };
 Block block;
-bool is_cooperative = false;       // the launch whose block it is
-const Overlap* overlap = nullptr;  // likewise; null: with no other kernel
+bool is_cooperative = false;       // the block's launch
+const Overlap* overlap = nullptr;  // the same; null: with no other kernel
 void* scheduler_pointer = nullptr;
 Fiber* running = nullptr;
 #if defined(__SANITIZE_ADDRESS__)
@@ -168,8 +168,8 @@ Random& choices() {
 
 HeldWarps held;
 
-// A warp's lanes, each until it waits. What became of them: whether any could run, and whether any
-// did more than ask again for what is not there.
+// Runs each of a warp's lanes until it waits. Returns whether any could run, and whether any did
+// more than poll again.
 struct Turn {
     bool has_run = false;
     bool has_progress = false;
@@ -204,8 +204,8 @@ Turn take_turn(std::size_t warp, bool is_reversed) {
 }
 
 // Warps take turns in an order that changes from round to round, each lane by lane from its first
-// or its last, and some stand still for a while: which one is ahead is not to matter.
-// False: nobody gets on before another block, or another GPU, does something.
+// or its last, and some stand still for a while: the order must not matter. Returns false if
+// nothing can run before another block, or another GPU, does something.
 bool run_threads(Random& random) {
     std::vector<std::size_t> warps(static_cast<std::size_t>(block.num_threads / kLanes));
     for (std::size_t i = 0; i < warps.size(); ++i) warps[i] = i;
@@ -229,7 +229,7 @@ bool run_threads(Random& random) {
     return true;
 }
 
-// Threads at the kernel's first line, and shared memory that nobody has written.
+// Starts the threads at the kernel's first line, with unwritten shared memory.
 void prepare_block(
     std::size_t shared_bytes, const std::function<void()>& body, bool uses_async_proxy
 ) {
@@ -266,15 +266,15 @@ void prepare_block(
     }
 }
 
-// How long a GPU whose blocks all wait for somebody else leaves its core to others.
+// The time for which a GPU leaves its core to others when all its blocks wait for something else.
 constexpr auto kStandBy = std::chrono::microseconds(20);
 
-// Fibers of blocks that have ended, for those that begin while others stand by.
+// Fibers of ended blocks, for blocks that begin while others stand by.
 std::vector<std::vector<std::unique_ptr<Fiber>>> idle_fibers;
 
 }  // namespace
 
-// Of a kernel that waits for the one before it, the blocks that there is room for beside that one.
+// The blocks of a kernel, which waits for the previous one, that have room beside that one.
 constexpr std::size_t kEarlyBlocksMax = 2;
 
 bool waits_for_previous(const Overlap* of) {
@@ -342,7 +342,7 @@ void stand_by() {
     spin("stand_by");
 }
 
-// Every other block stands still then, so that the next kernel may be far ahead of it.
+// Every other block stands still then, so that the next kernel may get far ahead.
 void let_next_kernel_start() {
     if (overlap == nullptr) return;
     if (!std::exchange(block.has_let_next_start, true)) block.has_told = choices().below(2) == 0;

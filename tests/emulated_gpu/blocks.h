@@ -1,21 +1,21 @@
-// Runs the blocks of CUDA kernels on the host, one at a time, so that their indices, masks,
-// barriers, fragment layouts and copies are tested where there is no GPU. The kernels' sources are
-// compiled as C++ against the headers in include/, which stand in for <cuda_runtime.h> and for the
-// device headers that hold PTX; nothing in kernels/ knows of it.
+// Runs the blocks of CUDA kernels on the host, one at a time, to test their indices, masks,
+// barriers, fragment layouts and copies without a GPU. The kernels' sources are compiled as C++
+// against the headers in include/, which replace <cuda_runtime.h> and the device headers with PTX;
+// kernels/ does not know about it.
 //
 // Each thread of a block is a fiber. A thread runs until it waits: at a barrier, at an atomic, or
-// at a warp-wide instruction until all 32 lanes have come to the same one; which goes on then is
-// left to chance. Emulated as PTX documents them: shuffles and votes, ldmatrix, mma.m16n8k16,
-// cp.async with its groups, mbarriers, and wgmma with its shared-memory descriptors. What it finds:
-// a barrier or warp instruction that not all reach, a wait that is missing or too late, an index
-// that leaves its allocation (guard bands here, AddressSanitizer in that build), misaligned vector
-// loads and matrix rows, unwritten shared memory (it starts as NaN). What it cannot: speed,
-// occupancy, weak memory ordering between barriers, the exact rounding of the tensor cores and of
-// approximate functions.
+// at a warp-wide instruction until all 32 lanes have reached the same one; chance decides which
+// thread continues. Emulated as PTX documents them: shuffles and votes, ldmatrix, mma.m16n8k16,
+// cp.async with its groups, mbarriers, and wgmma with its shared-memory descriptors. It finds: a
+// barrier or warp instruction that not all threads reach, a missing or late wait, an index outside
+// of its allocation (guard bands here, AddressSanitizer in that build), misaligned vector loads and
+// matrix rows, unwritten shared memory (it starts as NaN). It does not show: speed, occupancy, weak
+// memory ordering between barriers, the exact rounding of the tensor cores and of approximate
+// functions.
 //
 // A cp.async or wgmma takes place as late as its wait allows; with PITSTOP_EMULATOR_COPIES=random
-// in the environment, each then or at once. A correct kernel cannot tell: a missing wait shows in
-// the first case, a slot that is refilled before its product has read it in the second.
+// in the environment, each then or at once. A correct kernel cannot tell the difference: the first
+// case shows a missing wait, the second a slot that is refilled before its product has read it.
 //
 // Thread: one at a time. Bounded: by the grid.
 #pragma once
@@ -51,8 +51,9 @@ struct AsyncCopy {
     std::uint32_t src_bytes;
 };
 
-// A warp-wide instruction: lanes put their operands into `in`, the last to come computes all of
-// `out`. Two sets, as a lane may be at the next instruction before another has read this one's.
+// A warp-wide instruction: lanes put their operands into `in`, and the last lane computes all of
+// `out`. Two sets exist, because a lane may be at the next instruction before another has read this
+// one's result.
 struct Warp {
     struct Set {
         alignas(16) std::byte in[kLanes][kSlotBytes];
@@ -69,7 +70,7 @@ struct Thread {
     Dim3 index{};    // threadIdx
     int linear = 0;  // its number in the block
     Warp* warp = nullptr;
-    std::int64_t warp_instructions = 0;            // it has come to
+    std::int64_t warp_instructions = 0;            // the instruction that it has reached
     std::vector<std::vector<AsyncCopy>> groups{};  // of cp.async, oldest first; the last is open
     Warpgroup warpgroup{};                         // its products
 };
@@ -79,7 +80,7 @@ extern Dim3 block_index, block_dim, grid_dim;
 
 [[noreturn]] void fail(const std::string& what);
 void block_barrier();
-void wait_for_warp(const char* name);  // after depositing; returns when all lanes have come
+void wait_for_warp(const char* name);  // after depositing; returns when all lanes have arrived
 
 // compute(in, out) sees all lanes' operands.
 template <class In, class Out, class F>
@@ -114,13 +115,14 @@ void copy_async(void* to, const void* from, std::uint32_t src_bytes);
 void commit_copies();
 void wait_copies(int num_pending);
 
-// The running thread has said what others may wait for: its warp may stand still now, for long.
+// The running thread has told the others what they may wait for: its warp may now stand still for
+// long.
 void let_others_get_ahead();
 
-// Those of the block that runs.
+// The fibers of the running block.
 [[nodiscard]] NamedBarriers& named_barriers();
 
-// The running thread waits for something that another has to do.
+// The running thread waits for an action of another thread.
 void spin(const char* where);
 
 [[nodiscard]] std::byte* dynamic_shared_memory();
@@ -128,42 +130,42 @@ void spin(const char* where);
 void check_shared(const void* pointer, std::size_t bytes, std::size_t alignment);
 void check_aligned(const void* pointer, std::size_t alignment);
 
-// The running thread of a kernel gives way to the others of its block: where real threads would
+// The running thread of a kernel yields to the others of its block, as real threads would
 // interleave.
 void let_others_run();
 
-// A thread waits for what another block of its launch, or another GPU, does: other blocks and other
-// works get on meanwhile. Fails in a launch that is not cooperative, whose other blocks may have to
-// wait for this one to end. Such a block has no static shared memory: that is shared by all
-// (cuda_language.h), and launches.h refuses it.
+// A thread waits for another block of its launch, or another GPU: other blocks and other work run
+// meanwhile. Fails in a launch that is not cooperative, whose other blocks may have to wait for
+// this one to end. Such a block has no static shared memory, because all blocks share it
+// (cuda_language.h); launches.h refuses it.
 void stand_by();
-// The running thread has written what others wait for: now and then they see it before the rest of
-// its block gets on.
+// The running thread has written a value that others wait for: sometimes they see it before the
+// rest of its block continues.
 void tell_others();
 
-// What overlap.h is about. Before these two a kernel leaves its static shared memory alone, which
-// all blocks here share.
+// The calls of overlap.h. Before these two a kernel must not use its static shared memory, which
+// all blocks share here.
 void let_next_kernel_start();
 void wait_for_kernel_before();
 
 struct ParkedBlock;
 
-// A kernel's blocks, which run one after the other in an order that is left to chance, those of a
-// cooperative launch until they stand by. Launches of several kernels may take turns, a block at a
-// time.
+// A kernel's blocks, which run one after the other in a random order; those of a cooperative launch
+// run until they stand by. Launches of several kernels may take turns, a block at a time.
 class Grid {
   public:
     struct Shape {
         Dim3 grid{};
         Dim3 block{};
         std::size_t shared_bytes = 0;  // dynamic
-        bool is_cooperative = false;   // all of its blocks are there at once
+        bool is_cooperative = false;   // all of its blocks run at once
     };
-    // `body` is one thread of it. Fails where no GPU has so large a block. No overlap: it runs
+    // `body` is one of its threads. Fails if no GPU has such a large block. No overlap: it runs
     // beside no other kernel.
     Grid(Shape shape, std::function<void()> body, std::shared_ptr<Overlap> overlap = nullptr);
     ~Grid();
-    // False: that was the last. REQUIRES: DeviceAccess (memory.h), if the kernel uses such memory.
+    // Runs a block. False: it was the last one. REQUIRES: DeviceAccess (memory.h), if the kernel
+    // uses such memory.
     bool run_block();
 
   private:
@@ -178,10 +180,10 @@ class Grid {
     std::function<void()> body_;
     std::vector<std::uint64_t> order_{};                  // of the blocks; the last is next
     std::vector<std::unique_ptr<ParkedBlock>> parked_{};  // that stand by
-    bool uses_async_proxy_ = false;                       // as a block before did
+    bool uses_async_proxy_ = false;                       // as an earlier block did
 };
 
-// Runs all of them here and now.
+// Runs all of them at once.
 void run_grid(Dim3 grid, Dim3 block, std::size_t shared_bytes, const std::function<void()>& body);
 
 // Blocks run since the program started.

@@ -1,4 +1,4 @@
-// The emulator does what the instructions do, and finds what it is there to find.
+// The emulator does what the instructions do, and finds the bugs that it exists for.
 #include "tests/emulated_gpu/blocks.h"
 
 #include "kernels/device/launch.cuh"
@@ -143,7 +143,7 @@ TEST(EmulatorDeathTest, ACopyOutsideSharedMemoryIsFound) {
     );
 }
 
-// A copy is not there before its wait: the late time shows the missing one.
+// A copy has not arrived before its wait: the late time shows the missing wait.
 TEST(Emulator, ACopyIsLateUnlessItIsWaitedFor) {
     if (std::getenv("PITSTOP_EMULATOR_COPIES") != nullptr)
         GTEST_SKIP() << "some copies are at once";

@@ -22,7 +22,8 @@ namespace {
 constexpr char kHello[4] = {'N', 'C', 'C', 'L'};
 constexpr int kPatienceS = 10;  // of a machine that does not answer
 
-// The named interface's, else that of the first one that leads out, else the loopback's.
+// The named interface's address, else that of the first interface that leads out, else the
+// loopback's.
 std::uint32_t own_address() {
     const char* const wanted = std::getenv("NCCL_SOCKET_IFNAME");
     std::uint32_t found = htonl(INADDR_LOOPBACK);

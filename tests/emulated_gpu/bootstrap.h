@@ -1,7 +1,8 @@
-// How ranks of other machines find the process that made a unique id: by TCP, as the real ones do.
-// The id has the address and the port of a listener there; whoever comes to it from another machine
-// (settings.h, `machine`) says hello and is answered. What they share then is memory all the same.
-// Source: NCCL documentation, "Environment Variables", NCCL_SOCKET_IFNAME: which address it is.
+// How ranks on other machines find the process that made a unique id: by TCP, like the real
+// library. The id has the address and the port of a listener in that process; a process of another
+// machine (settings.h, `machine`) connects, says hello and is answered. The shared state is memory
+// all the same.
+// Source: NCCL documentation, "Environment Variables", NCCL_SOCKET_IFNAME: the address's choice.
 //
 // Thread: any. The listener has one of its own, for the process's life.
 #pragma once
@@ -16,9 +17,9 @@ struct Bootstrap {
     std::uint64_t machine = 0;
 };
 
-// This process's.
+// The listener of this process.
 [[nodiscard]] Bootstrap own_bootstrap();
-// Whether it can be reached from here: at once on one machine, by TCP from another.
+// Returns whether it can be reached: at once on one machine, by TCP from another.
 [[nodiscard]] bool can_reach(const Bootstrap& bootstrap);
 
 }  // namespace pitstop::emulator

@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x6e63636c;
 
-// What lies in a unique id's 128 bytes: as in the real one, the address of a listener in the
-// process that made it, which must be there for the others; and the memory, which they map.
+// The 128 bytes of a unique id: as in the real one, the address of a listener in the process that
+// made it, which the others need; and the memory, which they map.
 struct Place {
     std::uint32_t magic = kMagic;
     std::int32_t fd = -1;
@@ -48,7 +48,7 @@ struct Clique::Memory {
 
 ncclUniqueId Clique::create() {
     const int fd = ::memfd_create("pitstop_emulated_nccl", MFD_CLOEXEC);
-    // Zeros are a clique that nobody has come to. Untouched pages take no memory.
+    // Zeros are a clique without ranks. Untouched pages take no memory.
     if (fd < 0 || ::ftruncate(fd, sizeof(Memory)) != 0) fail("memfd_create");
     const Place place{
         .fd = fd,

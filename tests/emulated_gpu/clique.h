@@ -1,10 +1,10 @@
-// What the ranks of an NCCL communicator share: who is there, and where they hand each other bytes.
-// Memory of a file without a name, whose place the unique id says; processes and threads map it.
+// The shared state of an NCCL communicator's ranks: the ranks, and the areas through which they
+// exchange bytes. An unnamed file whose place the unique id has; processes and threads map it.
 //
-// Ranks exchange pieces in turns. In a turn each rank puts its piece into its own area, says so,
-// and reads the areas that it needs; it begins the next turn when all have read in this one.
+// Ranks exchange pieces in turns. In a turn each rank puts its piece into its own area, announces
+// it, and reads the areas that it needs; its next turn begins when all ranks have read in this one.
 //
-// Owns:    its mapping. The file goes with the last of them.
+// Owns:    its mapping. The file disappears with the last of them.
 // Thread:  any; a rank's turns are its own.
 // Bounded: by kRanksMax and kPieceBytes.
 #pragma once
@@ -21,8 +21,8 @@ namespace pitstop::emulator {
 
 enum class CollectiveKind : std::uint8_t { kBroadcast, kAllReduce, kAllGather };
 
-// What all ranks must say alike. Source: NCCL documentation, "Collective Operations": different
-// counts or types are undefined behaviour, hangs among it.
+// The values in which all ranks must agree. Source: NCCL documentation, "Collective Operations":
+// different counts or types are undefined behaviour, which includes hangs.
 struct Collective {
     CollectiveKind kind = CollectiveKind::kBroadcast;
     ncclDataType_t type = ncclInt8;
@@ -39,22 +39,22 @@ class Clique {
     static constexpr int kRanksMax = 32;
     static constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
 
-    // A new one, which lives as long as somebody has it open: the creator is first.
+    // Makes a new one, which lives as long as somebody has it open; the creator has it open first.
     static ncclUniqueId create();
-    // Null: the id is none, nobody who has it open is left, or who made it cannot be reached.
+    // Null: the id is invalid, nobody has the clique open any more, or its maker cannot be reached.
     static std::shared_ptr<Clique> open(const ncclUniqueId& id);
     ~Clique();
     Clique(const Clique&) = delete;
     Clique& operator=(const Clique&) = delete;
 
-    // Takes the rank's place. False: it is taken, or others count the ranks differently.
+    // Takes the rank's place. False: it is taken, or others have another number of ranks.
     [[nodiscard]] bool check_in(int rank, int num_ranks, const std::array<std::uint8_t, 16>& uuid);
     [[nodiscard]] bool are_all_here(int num_ranks) const;
     void finalize(int rank);
     [[nodiscard]] bool are_all_finalized(int num_ranks) const;
-    // A process that checked in has ended without a finalize.
+    // Returns whether a process that checked in has ended without a finalize.
     [[nodiscard]] bool has_lost_one(int num_ranks) const;
-    // Another rank on the same GPU; -1: none.
+    // Returns another rank on the same GPU; -1: none.
     [[nodiscard]] int rank_beside(int rank, int num_ranks) const;
 
     [[nodiscard]] bool has_read(int rank, std::uint64_t turn) const;
@@ -62,7 +62,7 @@ class Clique {
     [[nodiscard]] std::byte* area(int rank);
     void put(int rank, std::uint64_t turn, const Collective& collective);
     void read(int rank, std::uint64_t turn);
-    // REQUIRES: has_put(rank, turn) for a turn of it.
+    // REQUIRES: has_put(rank, turn) for one of its turns.
     [[nodiscard]] const Collective& collective_of(int rank) const;
 
   private:

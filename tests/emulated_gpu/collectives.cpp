@@ -1,5 +1,5 @@
-// What a collective does in a stream: a kernel that waits for the others' pieces, without end if
-// they do not come, until its communicator is aborted. Source: NCCL documentation, "Collective
+// A collective's work in a stream: a kernel that waits for the others' pieces, without end if they
+// do not arrive, until its communicator is aborted. Source: NCCL documentation, "Collective
 // Operations", "Data Pointers", "In-place Operations".
 #include "tests/emulated_gpu/bf16.h"
 #include "tests/emulated_gpu/communicator.h"
@@ -99,7 +99,7 @@ void reduce(
     }
 }
 
-// Whether a kernel on the GPU may use it.
+// Returns whether a kernel on the GPU may use it.
 bool is_on_gpu(const void* pointer) { return find_memory(pointer).has_value(); }
 
 class CollectiveRun {
@@ -122,7 +122,7 @@ class CollectiveRun {
         }
         if (!has_looked_ && !may_use_memory()) return true;
         if (advance()) return done_ == bytes_ && phase_ == Phase::kPut;
-        let_other_works_run();  // a piece is not there yet
+        let_other_works_run();  // a piece has not arrived yet
         std::this_thread::sleep_for(kPause);
         return false;
     }
@@ -171,7 +171,8 @@ class CollectiveRun {
         return true;
     }
 
-    // The root of a broadcast needs nobody. Source: it may be done before the others have begun.
+    // The root of a broadcast waits for nobody. Source: it may be done before the others have
+    // begun.
     [[nodiscard]] bool needs(int rank) const {
         return !is_broadcast() || (!is_root() && rank == collective_.root);
     }
@@ -203,7 +204,7 @@ class CollectiveRun {
         return true;
     }
 
-    // The sum begins behind the piece's owner, as in a ring: which rank that is differs by piece.
+    // The sum begins after the piece's owner, as in a ring: the first rank differs by piece.
     void reduce_piece(std::size_t bytes) {
         std::vector<const std::byte*> pieces;
         const auto first = static_cast<int>(done_ / Clique::kPieceBytes);
@@ -237,7 +238,7 @@ class CollectiveRun {
         return false;
     }
 
-    // What an aborted collective leaves is of no use.
+    // The result of an aborted collective is unusable.
     void poison_rest() {
         const std::size_t num = collective_.kind == CollectiveKind::kAllGather
                                     ? static_cast<std::size_t>(num_ranks_)

@@ -1,5 +1,4 @@
-// What the tests of the emulated runtime share: calls that must succeed, and owners of what they
-// make.
+// Shared by the tests of the emulated runtime: calls that must succeed, and owners of the objects.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -38,7 +37,7 @@ class DeviceWords {
 
     [[nodiscard]] std::uint32_t* data() const { return data_; }
     [[nodiscard]] std::size_t bytes() const { return num_ * sizeof(std::uint32_t); }
-    // What the GPU has, by a copy in a stream of its own that nothing else is ordered with.
+    // Returns the GPU's bytes, by a copy in a stream of its own that is ordered with no other.
     [[nodiscard]] std::vector<std::uint32_t> read() const {
         std::vector<std::uint32_t> words(num_);
         EXPECT_CUDA(cudaSuccess, cudaMemcpy(words.data(), data_, bytes(), cudaMemcpyDeviceToHost));
@@ -69,7 +68,7 @@ class PinnedWords {
     std::uint32_t* data_ = nullptr;
 };
 
-// Each word becomes 2 w + 1: what ran once and after what it needed shows in the value.
+// Each word becomes 2 w + 1: the value shows what ran exactly once, and in the right order.
 inline __global__ void double_words(std::uint32_t* words, std::size_t num) {
     const std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
     if (i < num) words[i] = 2 * words[i] + 1;

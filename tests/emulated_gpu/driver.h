@@ -3,7 +3,7 @@
 
 namespace pitstop::emulator {
 
-// Null: no such function here.
+// Null: this function does not exist here.
 [[nodiscard]] void* driver_function(const char* symbol);
 
 }  // namespace pitstop::emulator

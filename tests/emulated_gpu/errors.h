@@ -1,6 +1,6 @@
-// The errors of CUDA's runtime that the emulated one gives: number, name, sentence, and whether it
-// stays. Source: CUDA Runtime API, "Data types used by CUDA Runtime", cudaError_t. And NCCL's, by
-// their numbers behind kNcclErrors. Source: NCCL documentation, "Types", ncclResult_t.
+// The emulated errors of CUDA's runtime: number, name, sentence, and whether it is sticky. Source:
+// CUDA Runtime API, "Data types used by CUDA Runtime", cudaError_t. And NCCL's, as their numbers
+// plus kNcclErrors. Source: NCCL documentation, "Types", ncclResult_t.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ struct ErrorEntry {
     bool is_sticky;
 };
 
-// Null: none of these.
+// Null: no such error.
 [[nodiscard]] const ErrorEntry* error_entry(int number);
 [[nodiscard]] std::optional<int> error_named(const std::string& name);
 

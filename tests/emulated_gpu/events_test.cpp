@@ -1,5 +1,5 @@
-// Streams are in order by events alone. Source: CUDA Runtime API, "Event Management", "Stream
-// synchronization behavior".
+// Only events order streams. Source: CUDA Runtime API, "Event Management", "Stream synchronization
+// behavior".
 #include "tests/emulated_gpu/cuda_calls.h"
 #include "tests/emulated_gpu/settings.h"
 
@@ -29,7 +29,7 @@ TEST(Events, OrderOneStreamAfterAnother) {
     }
 }
 
-// Without the event the orders are left to chance: the missing wait is what the platform must show.
+// Without the event the order is random: the platform must show the missing wait.
 TEST(Events, AMissingWaitShowsInSomeOrder) {
     int num_wrong = 0;
     for (int round = 0; round < 50 && num_wrong == 0; ++round) {

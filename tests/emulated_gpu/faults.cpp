@@ -48,10 +48,10 @@ std::int64_t number_in(const std::string& digits, const std::string& text) {
     return std::stoll(digits);
 }
 
-// Whether calls of that name are counted: an order about another would never be carried out, and a
-// test of it pass for nothing.
+// Returns whether calls of that name are counted: an order about another name would never take
+// effect, and its test would pass without testing anything.
 bool is_counted(const std::string& name) {
-    // Templates and other libraries' functions are none of this library's symbols.
+    // Templates and functions of other libraries are not among this library's symbols.
     constexpr std::string_view kOthers[] = {
         "kernel",
         "copy",

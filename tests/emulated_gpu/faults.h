@@ -1,4 +1,4 @@
-// Faults on order: PITSTOP_EMULATED_FAULTS is a list, separated by commas, of
+// Ordered faults: PITSTOP_EMULATED_FAULTS is a list, separated by commas, of
 //
 //   FUNCTION:N=ERROR    the N-th call of it in this process, from 1, fails:
 //   cudaMemcpyAsync:17=cudaErrorUnknown kernel:N=hang       the N-th kernel never ends; copy:N=hang
@@ -7,8 +7,8 @@
 //   memory=BYTES        no allocation of this process succeeds that would bring what all processes
 //                       have of its GPU over so many bytes
 //
-// and gpuK/ before any of them is for processes that use GPU K alone. An error that CUDA's
-// documentation calls sticky ("must be terminated and relaunched") stays; the others are told once.
+// A prefix gpuK/ restricts an entry to processes that use GPU K. An error that CUDA's documentation
+// calls sticky ("must be terminated and relaunched") stays; others are reported once.
 //
 // Thread: any.
 #pragma once
@@ -26,16 +26,17 @@ struct Fault {
     int error = 0;  // a cudaError_t
 };
 
-// Counts a call of `function` by a process that uses `gpu`, and says what is to happen to it.
+// Counts a call of `function` by a process that uses `gpu`, and returns its ordered fault, if any.
 [[nodiscard]] std::optional<Fault> fault_at(const std::string& function, int gpu);
-// Orders one more: the `number`-th call of `function` from now on, from 1, fails with this error.
+// Orders one more fault: the `number`-th call of `function` from now on, from 1, fails with this
+// error.
 void fail_call(const std::string& function, std::int64_t number, int error);
-// Calls of each function so far, those that failed among them.
+// Calls of each function so far, including the failed ones.
 [[nodiscard]] std::map<std::string, std::int64_t> all_num_calls();
-// Calls of it so far, those that failed among them. "kernel" and "copy" count launches and copies,
+// Calls of it so far, including the failed ones. "kernel" and "copy" count launches and copies,
 // "pageable copy" those with an end in host memory that is not page-locked.
 [[nodiscard]] std::int64_t num_calls(const std::string& function);
-// Bytes that allocations may come to.
+// The most bytes that allocations may have in total.
 [[nodiscard]] std::int64_t memory_limit(int gpu);
 
 }  // namespace pitstop::emulator

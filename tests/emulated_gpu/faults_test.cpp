@@ -1,5 +1,5 @@
-// Ordered faults, and what an access to closed memory does to a context. Each runs in a process of
-// its own: a sticky error is for good.
+// Ordered faults, and the effect of an access to closed memory on a context. Each test runs in a
+// process of its own, because a sticky error is permanent.
 #include "tests/emulated_gpu/cuda_calls.h"
 #include "tests/emulated_gpu/in_process.h"
 
@@ -10,7 +10,7 @@
 namespace pitstop::emulator {
 namespace {
 
-// The number of the first line that did not hold.
+// Returns the number of the first line that failed.
 #define REQUIRE(condition)                 \
     do {                                   \
         if (!(condition)) return __LINE__; \
@@ -23,7 +23,7 @@ int touch_freed_memory() {
     REQUIRE(cudaFree(words) == cudaSuccess);
     REQUIRE(launch_double(words, 64, stream) == cudaSuccess);  // found when it runs
     REQUIRE(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress);
-    void* data = nullptr;  // and then by every call
+    void* data = nullptr;  // and then by every later call
     REQUIRE(cudaMalloc(&data, 16) == cudaErrorIllegalAddress);
     REQUIRE(cudaGetLastError() == cudaErrorIllegalAddress);
     REQUIRE(cudaGetLastError() == cudaErrorIllegalAddress);
@@ -102,7 +102,7 @@ TEST(Faults, AKernelWithoutEndHoldsItsStreamAlone) {
 
 TEST(Faults, AnOrderThatIsNotOneEndsTheProcess) {
     EXPECT_NE(run_part("second", {{"PITSTOP_EMULATED_FAULTS", "cudaMalloc=2"}}), 0);
-    // Calls do not hang, and an order that does nothing would pass for one that was survived.
+    // Calls cannot hang: such an order would have no effect, and its test would pass wrongly.
     constexpr int kRefused = 128 + SIGABRT;
     EXPECT_EQ(run_part("order", {{"PITSTOP_EMULATED_FAULTS", "cudaMalloc:2=hang"}}), kRefused);
     for (const char* name : {"cudaMaloc", "cuMemCreat", "malloc", "ncclBcast", ""}) {

@@ -22,7 +22,7 @@ Captures& captures() {
     return *instance;
 }
 
-// Of all launches: no two need go the same way.
+// Shared by all launches: no two need the same order.
 Random& choices() {
     static Random random(settings().seed);
     return random;
@@ -80,7 +80,7 @@ class GraphRun {
         }
     }
 
-    // A kernel that has let the next one start may stand still while that one gets far.
+    // A kernel that has let the next one start may stand still while that one gets far ahead.
     void hold(std::size_t node) {
         constexpr std::uint64_t kOneIn = 4;
         constexpr std::uint64_t kStepsMax = 64;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kNum = 200;
 
-// Fills, then doubles in a side stream and again in the first: an order that only edges keep.
+// Fills, then doubles in a side stream and again in the first: only edges keep this order.
 cudaGraph_t capture(const DeviceWords& words, cudaStream_t stream, int value) {
     const cudaStream_t side = make_stream();
     const cudaEvent_t forked = make_event();
@@ -59,7 +59,7 @@ TEST(Graphs, AnExecutableHasMemoryOfItsGpuUntilItIsDestroyed) {
     const std::size_t before = free_bytes();
     cudaGraphExec_t executable = nullptr;
     ASSERT_OK(cudaGraphInstantiate(&executable, graph, 0));
-    EXPECT_EQ(free_bytes(), before - 4096);  // a page holds what three nodes take
+    EXPECT_EQ(free_bytes(), before - 4096);  // a page is enough for three nodes
     ASSERT_OK(cudaGraphExecDestroy(executable));
     EXPECT_EQ(free_bytes(), before);
 }
@@ -100,7 +100,7 @@ TEST(Graphs, AnAllocationInACaptureFailsAndEndsIt) {
     EXPECT_CUDA(cudaSuccess, cudaFree(data));
 }
 
-// Of cudaStreamCaptureModeThreadLocal: a thread that stages weights allocates while another one
+// Of cudaStreamCaptureModeThreadLocal: a thread that stages weights allocates while another
 // captures a step.
 TEST(Graphs, AnAllocationOfAnotherThreadEndsAGlobalCaptureAlone) {
     const cudaStream_t stream = make_stream();
@@ -183,11 +183,11 @@ TEST(Graphs, TheLegacyStreamIsNotForUseWhileABlockingStreamCaptures) {
         EXPECT_CUDA(cudaErrorStreamCaptureImplicit, use());
         EXPECT_CUDA(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(blocking, &graph));
     }
-    const cudaStream_t other = make_stream();  // is not ordered with the legacy one
+    const cudaStream_t other = make_stream();  // not ordered with the legacy stream
     ASSERT_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeRelaxed));
     EXPECT_CUDA(cudaSuccess, memset());
     EXPECT_CUDA(cudaSuccess, cudaStreamEndCapture(other, &graph));
-    EXPECT_CUDA(cudaSuccess, cudaStreamSynchronize(nullptr));  // before the words go
+    EXPECT_CUDA(cudaSuccess, cudaStreamSynchronize(nullptr));  // before the words are freed
 }
 
 TEST(Graphs, AWaitDoesNotMergeTwoCaptures) {

@@ -1,4 +1,5 @@
-// Which warps of a block are behind the others for a while: real ones are, and it is not to matter.
+// The warps of a block that are behind the others for a while: this happens on a GPU, and must not
+// matter.
 #pragma once
 
 #include "tests/emulated_gpu/random.h"
@@ -8,10 +9,10 @@
 
 namespace pitstop::emulator {
 
-// Warps that stand still for some rounds while others get on, as far as those can.
+// Warps that stand still for some rounds while the others continue as far as they can.
 class HeldWarps {
   public:
-    // Now and then: this one, or its warpgroup.
+    // Sometimes: this one, or its warpgroup.
     void choose(Random& random, std::size_t warp) {
         if (rounds_ > 0 || random.below(kOneIn) != 0) return;
         const std::size_t num = random.below(2) == 0 ? 1 : kWarpgroupWarps;
@@ -22,7 +23,7 @@ class HeldWarps {
     [[nodiscard]] bool has(std::size_t warp) const {
         return rounds_ > 0 && warp >= begin_ && warp < end_;
     }
-    // True: the others wait for what is held, which goes on.
+    // True: the others wait for the held warps, which continue.
     bool end_round(bool has_progress) {
         const bool was_held = rounds_ > 0;
         rounds_ = was_held && has_progress ? rounds_ - 1 : 0;

@@ -1,6 +1,6 @@
 // CUDA's runtime: memory and events of other processes. Source: CUDA Runtime API, "Device
-// Management", cudaIpc*: which memory has no handle, who may not open one, and that opening it
-// again gives the same address.
+// Management", cudaIpc*: the memory without a handle, the processes that may not open one, and the
+// same address when it is opened again.
 #include "tests/emulated_gpu/blocks.h"
 #include "tests/emulated_gpu/calls.h"
 #include "tests/emulated_gpu/machine.h"
@@ -22,21 +22,21 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x70697473;
 
-// What lies in a handle's 64 bytes.
+// The 64 bytes of a handle.
 struct MemoryHandle {
     std::uint32_t magic = kMagic;
     std::int32_t pid = 0;
     std::int32_t fd = -1;
     std::int32_t gpu = 0;  // the machine's number
     std::uint64_t page_bytes = 0;
-    std::uint64_t offset = 0;  // of the allocation in its pages
+    std::uint64_t offset = 0;  // place of the allocation in its pages
     std::uint64_t bytes = 0;
     std::uint64_t number = 0;  // no two allocations have the same handle
     std::uint32_t machine = 0;
 };
 static_assert(sizeof(MemoryHandle) <= sizeof(cudaIpcMemHandle_t));
 
-// The driver of another machine knows nothing of what a handle names.
+// The driver of another machine does not know the object that a handle names.
 std::uint32_t number_of_machine() {
     return static_cast<std::uint32_t>(std::hash<std::string>{}(settings().machine));
 }
@@ -91,7 +91,7 @@ extern "C" {
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* data) {
     PITSTOP_ENTER();
     const std::optional<Allocation> found = find_memory(data);
-    // Memory of the virtual-memory API and imported memory have none.
+    // Memory of the virtual-memory API and imported memory have no handles.
     if (!found || found->kind != MemoryKind::kDevice) return told(cudaErrorInvalidValue);
     *handle = {};
     const MemoryHandle made{

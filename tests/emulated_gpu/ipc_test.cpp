@@ -39,7 +39,7 @@ Handle from_environment(const char* name) {
     return handle;
 }
 
-// Waits for the exporter's event, doubles its words, and opens the handle twice on the way.
+// Waits for the exporter's event and doubles its words; opens the handle twice.
 int double_imported_words() {
     const auto handle = from_environment<cudaIpcMemHandle_t>("PITSTOP_TEST_MEMORY");
     void* words = nullptr;
@@ -63,7 +63,7 @@ int double_imported_words() {
     return cudaIpcCloseMemHandle(words) == cudaErrorInvalidValue ? 0 : 10;
 }
 
-// Opens the handle, says so, and reads when the exporter has freed the memory.
+// Opens the handle, reports it, and reads after the exporter has freed the memory.
 int read_what_was_freed() {
     const auto handle = from_environment<cudaIpcMemHandle_t>("PITSTOP_TEST_MEMORY");
     void* words = nullptr;
@@ -77,7 +77,7 @@ int read_what_was_freed() {
     return word == 0xffffffffu ? 0 : 5;
 }
 
-// Of the machine's two GPUs it sees the second, as its first.
+// It sees only the second of the machine's two GPUs, as its first.
 int see_one_gpu() {
     int num = 0;
     if (cudaGetDeviceCount(&num) != cudaSuccess || num != 1) return 1;
@@ -136,7 +136,7 @@ TEST(Ipc, WhatItsOwnerFreedIsPoisonToWhoHasItMapped) {
          {"PITSTOP_TEST_OPENED", std::to_string(opened[1])},
          {"PITSTOP_TEST_FREED", std::to_string(freed[0])}}
     );
-    ::close(opened[1]);  // so that its death is an end of file
+    ::close(opened[1]);  // so that its death closes the pipe
     char byte = 0;
     ASSERT_EQ(::read(opened[0], &byte, 1), 1);
     ASSERT_OK(cudaFree(words));

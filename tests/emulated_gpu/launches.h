@@ -1,4 +1,4 @@
-// Launches of kernels: what a GPU refuses, and the work that the others become.
+// Launches of kernels: those that a GPU refuses, and the work of the others.
 #pragma once
 
 #include "tests/emulated_gpu/blocks.h"
@@ -13,17 +13,17 @@ struct KernelLaunch {
     Dim3 block{};
     std::size_t shared_bytes = 0;  // dynamic
     void* stream = nullptr;        // a cudaStream_t
-    bool is_cooperative = false;   // all blocks are there at once, or the launch is refused
-    bool may_start_early = false;  // before the kernel before it has ended (overlap.h)
+    bool is_cooperative = false;   // all blocks run at once, or the launch is refused
+    bool may_start_early = false;  // may begin before the previous kernel has ended (overlap.h)
     const void* kernel = nullptr;  // names it
-    std::function<void()> body{};  // one thread of it
+    std::function<void()> body{};  // one of its threads
 };
 
-// A cudaError_t. Source of the limits: CUDA C++ Programming Guide, "Technical specifications per
-// compute capability".
+// Returns a cudaError_t. Source of the limits: CUDA C++ Programming Guide, "Technical
+// specifications per compute capability".
 [[nodiscard]] int launch_kernel(KernelLaunch launch);
-// A kernel may have this much dynamic shared memory, where it asked for more than what all may:
-// static and dynamic together fit a block. Source: CUDA Runtime API, "Execution Control",
+// The most dynamic shared memory of a kernel that requested more than the default: static and
+// dynamic memory together fit a block. Source: CUDA Runtime API, "Execution Control",
 // cudaFuncAttributeMaxDynamicSharedMemorySize.
 [[nodiscard]] int raise_shared_memory(const void* kernel, int bytes);
 

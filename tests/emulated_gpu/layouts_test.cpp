@@ -1,6 +1,6 @@
-// The layouts of fragments, of operands in shared memory and of their descriptors as the PTX ISA
-// has them, written from its text alone: what kernels/ and the emulator both read into it would
-// pass a test of theirs.
+// The layouts of fragments, of operands in shared memory and of their descriptors, written from the
+// text of the PTX ISA alone: an error that kernels/ and the emulator share would pass their own
+// tests.
 //
 // Source: PTX ISA 8.x, "Matrix fragments for mma.m16n8k16 with floating point type", "ldmatrix",
 // "Register fragments for wgmma.mma_async.m64nNk16", "Canonical layouts", "Swizzling modes",
@@ -21,7 +21,7 @@
 namespace pitstop::kernels::test {
 namespace {
 
-// Small whole numbers, which bf16 has exactly, and no two neighbours alike.
+// Small whole numbers, which bf16 represents exactly; no two neighbours are equal.
 int entry(int row, int column, int seed) { return (row * 7 + column * 5 + seed) % 13 - 6; }
 std::uint16_t bits_of(int value) {
     return static_cast<std::uint16_t>(
@@ -104,8 +104,8 @@ TEST(Layouts, LdmatrixGivesEachLaneItsNeighbours) {
     }
 }
 
-// D of m64nNk16: a warp of the group has 16 rows; within it d is C's fragment for 8 columns after
-// another.
+// D of m64nNk16: each warp of the group has 16 rows; within a warp, d is C's fragment for one group
+// of 8 columns after the other.
 Place place_of_d(int thread, int i) {
     const Place in_tile = place_of_c(thread % 32, i % 4);
     return {thread / 32 * 16 + in_tile.row, i / 4 * 8 + in_tile.column};

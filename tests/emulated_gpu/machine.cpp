@@ -18,7 +18,7 @@
 namespace pitstop::emulator {
 namespace {
 
-constexpr int kEntriesMax = 1024;  // processes times the GPUs that they use
+constexpr int kEntriesMax = 1024;  // processes times the GPUs that each uses
 
 struct Entry {
     std::int64_t pid;  // 0: nobody's
@@ -38,7 +38,8 @@ class Machine {
         return *machine;
     }
 
-    // f(mine), of a GPU by the machine's number, with the file locked and the dead swept out.
+    // Calls f(mine) for a GPU by the machine's number, with the file locked and dead processes
+    // removed.
     template <class F>
     auto locked(int gpu, F f) {
         const std::scoped_lock lock(mutex_);

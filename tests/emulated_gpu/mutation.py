@@ -1,4 +1,4 @@
-"""A bug that mutations.py plants, and how the test runs that must find it."""
+"""A bug that mutations.py plants, and the test runs that must find it."""
 
 import dataclasses
 
@@ -7,7 +7,9 @@ from planting import Bug
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A test, and the schedules of the GPU in software that it runs under: so many, or until one fails."""
+    """A test, and the schedules of the GPU in software that it runs under: this many, or until one
+    fails.
+    """
 
     program: str
     test: str

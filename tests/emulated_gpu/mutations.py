@@ -29,7 +29,7 @@ FINDERS = ("emulator:", "emulated GPU:", "CUDA error", "cudaError")  # whose lin
 
 
 def run_test(trial):
-    """What failed under the first schedule that found something, or None where all passed."""
+    """Returns the failure under the first schedule that found something, or None if all passed."""
     for seed in range(1, trial.num_seeds + 1):
         found = run_schedule(trial, seed)
         if found is not None:

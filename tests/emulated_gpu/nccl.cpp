@@ -71,14 +71,14 @@ ncclResult_t enter(const char* function) {
     return ncclSuccess;
 }
 
-// A call that fails in a group makes the group fail.
+// A call that fails in a group fails the group.
 ncclResult_t note(ncclResult_t result) {
     const bool is_error = result != ncclSuccess && result != ncclInProgress;
     if (group.depth > 0 && is_error && group.error == ncclSuccess) group.error = result;
     return result;
 }
 
-// A communicator is not to be used before it is done with what it was asked last.
+// A communicator must not be used before its last request is done.
 ncclResult_t is_ready(Communicator& communicator) {
     const ncclResult_t state = communicator.peek();
     if (state != ncclInProgress) return state;
@@ -127,7 +127,7 @@ ncclResult_t join(
     return result;
 }
 
-// All go on together: each may wait for another of this thread.
+// All continue together: each may wait for another of this thread.
 void wait_for_all(const std::vector<CommunicatorPtr>& communicators) {
     for (bool is_under_way = true; is_under_way;) {
         is_under_way = false;

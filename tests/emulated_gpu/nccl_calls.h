@@ -1,5 +1,5 @@
-// What the tests of the emulated NCCL share: the library, opened as users of NCCL do, ids that go
-// to other processes, and waits with a deadline.
+// Shared by the tests of the emulated NCCL: the library, opened as its users do, ids for other
+// processes, and waits with a deadline.
 #pragma once
 
 #include <nccl.h>
@@ -44,9 +44,9 @@ struct NcclLibrary {
 [[nodiscard]] ncclUniqueId id_from(const std::string& hex);
 
 [[nodiscard]] ncclResult_t async_error(ncclComm_t comm);
-// Polls until nothing is in progress; ncclInProgress: the deadline has passed.
+// Polls until nothing is in progress; ncclInProgress: the deadline passed.
 [[nodiscard]] ncclResult_t settle(ncclComm_t comm);
-// False: it is not so within half a minute.
+// False: the condition did not hold within half a minute.
 [[nodiscard]] bool becomes(const std::function<bool()>& condition);
 
 [[nodiscard]] ncclConfig_t non_blocking();

@@ -1,4 +1,4 @@
-// Ranks that die, that never come, that should not be there; calls that do not block. Source: NCCL
+// Ranks that die, never arrive, or should not exist; calls that do not block. Source: NCCL
 // documentation, "Creating a Communicator", "Error handling and communicator abort", "Fault
 // Tolerance", "Communicator Creation and Management Functions".
 #include "tests/emulated_gpu/cuda_calls.h"
@@ -12,7 +12,7 @@ namespace pitstop::emulator {
 namespace {
 
 constexpr std::size_t kNum = 100;
-constexpr int kTimes = 200;  // so often asked, what does not come is taken for not coming
+constexpr int kTimes = 200;  // after this many polls the test assumes that nothing arrives
 
 ncclUniqueId make_id() {
     ncclUniqueId id{};
@@ -30,7 +30,7 @@ cudaError_t add_up(const DeviceWords& words, ncclComm_t comm) {
     return cudaStreamSynchronize(stream);
 }
 
-// Rank 1 on the GPU that the test says; returns what its communicator came to.
+// Rank 1 on the GPU that the test names; returns its communicator's final state.
 int join_and_leave() {
     if (cudaSetDevice(std::atoi(std::getenv("PITSTOP_TEST_GPU"))) != cudaSuccess) return 100;
     ncclComm_t comm = nullptr;
@@ -165,7 +165,7 @@ TEST(NcclErrors, ANonBlockingCallMayPostItsWorkWithALaterPoll) {
             EXPECT_NCCL(ncclSuccess, result);
             continue;
         }
-        EXPECT_CUDA(cudaSuccess, cudaStreamSynchronize(stream));  // nothing is in it
+        EXPECT_CUDA(cudaSuccess, cudaStreamSynchronize(stream));  // the communicator is empty
         int rank = -1;
         EXPECT_NCCL(ncclInvalidArgument, nccl().user_rank(comm, &rank));
         EXPECT_NCCL(ncclSuccess, settle(comm));

@@ -1,6 +1,6 @@
-// How a kernel of a graph runs beside the one before it: programmatic dependent launch. Its blocks
-// may begin when each block of that one has said so or has ended, and what they do before they wait
-// for it is done while it runs. Source: CUDA C++ Programming Guide, "Programmatic Dependent Launch
+// A graph's kernel that runs beside the previous one: programmatic dependent launch. Its blocks may
+// begin when each block of the previous kernel has allowed it or has ended; the work before their
+// wait runs at the same time. Source: CUDA C++ Programming Guide, "Programmatic Dependent Launch
 // and Synchronization"; PTX ISA, "griddepcontrol".
 #pragma once
 
@@ -10,11 +10,12 @@
 namespace pitstop::emulator {
 
 struct Overlap {
-    bool may_next_start = false;               // all blocks have said so, or have ended
-    std::function<bool()> is_previous_done{};  // null: it was when this one began
+    bool may_next_start = false;  // all blocks have allowed it, or have ended
+    std::function<bool()>
+        is_previous_done{};  // null: the previous kernel had ended when this one began
 };
 
-// Kernels that began before the one before them had ended, since the program started.
+// Kernels that began before the previous ones had ended, since the program started.
 [[nodiscard]] std::int64_t num_early_starts();
 
 }  // namespace pitstop::emulator

@@ -17,12 +17,12 @@ __global__ void write_late(std::uint32_t* words, std::uint32_t value) {
     words[blockIdx.x * kThreads + threadIdx.x] = value;
 }
 
-// As above, and says nothing: what comes next begins when it ends.
+// The same without allowing it: the next kernel begins when this one ends.
 __global__ void write(std::uint32_t* words, std::uint32_t value) {
     words[blockIdx.x * kThreads + threadIdx.x] = value;
 }
 
-// Reads what another thread of another block wrote.
+// Reads the value that a thread of another block wrote.
 template <bool kWaits>
 __global__ void add_one(const std::uint32_t* from, std::uint32_t* to) {
     kernels::let_next_kernel_start();
@@ -45,8 +45,8 @@ void launch(cudaStream_t stream, bool starts_early, Kernel* kernel, Args... args
     EXPECT_CUDA(cudaSuccess, cudaLaunchKernelEx(&config, kernel, args...));
 }
 
-// Launches what `enqueue` puts into a stream as a graph, again and again. Returns how many times
-// `words` then are not `expected`.
+// Repeatedly launches the stream's work of `enqueue` as a graph. Returns how many times `words` was
+// not `expected`.
 template <class F>
 int num_wrong(const DeviceWords& words, std::uint32_t expected, F enqueue) {
     const cudaStream_t stream = make_stream();
@@ -92,8 +92,8 @@ TEST(Overlap, AKernelThatDoesNotWaitIsFoundOut) {
     EXPECT_GT(num, 0);
 }
 
-// A kernel that did not wait ends when it likes: who waits for it alone is not behind what came
-// before.
+// A kernel that did not wait may end at any time: a wait for it alone is not ordered after the
+// earlier ones.
 TEST(Overlap, BehindAKernelThatDoesNotWaitNobodyIsBehindTheOneBeforeIt) {
     const DeviceWords a(kNum);
     const DeviceWords b(kNum);

@@ -1,4 +1,4 @@
-// Memory of one GPU that another uses. Source: CUDA Runtime API, "Peer Device Memory Access";
+// Memory of one GPU that another GPU uses. Source: CUDA Runtime API, "Peer Device Memory Access";
 // CUDA Driver API, cuMemSetAccess.
 #include "tests/emulated_gpu/cuda_calls.h"
 #include "tests/emulated_gpu/in_process.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kNum = 500;
 
-// On GPU 1, of words that lie on GPU 0.
+// Runs on GPU 1, on words in GPU 0's memory.
 cudaError_t double_from_gpu_1(std::uint32_t* words) {
     EXPECT_CUDA(cudaSuccess, cudaSetDevice(1));
     const cudaStream_t stream = make_stream();
@@ -40,7 +40,7 @@ int use_without_access() {
     return double_from_gpu_1(words) == cudaErrorIllegalAddress ? 0 : 1;
 }
 
-// Access to what cudaMalloc gave says nothing of ranges: each has its own.
+// Access to cudaMalloc's memory does not imply access to ranges: each has its own.
 int use_range_without_access() {
     if (cudaSetDevice(1) != cudaSuccess || cudaDeviceEnablePeerAccess(0, 0) != cudaSuccess)
         return 1;

@@ -1,4 +1,6 @@
-"""The bugs that mutations.py plants, each with the test that must find it: those of kernels, and of what uses a GPU."""
+"""The bugs that mutations.py plants in kernels and in code that uses a GPU, each with the test that
+must find it.
+"""
 
 from mutation import Mutation
 from planted_kernels import KERNEL_MUTATIONS

@@ -1,5 +1,7 @@
-"""What the drivers of planted bugs share: bugs are planted one at a time, in a checkout of HEAD of their own
-(build/mutations, which keeps what was built), and a table beside the driver says who finds each."""
+"""Shared by the drivers of planted bugs: bugs are planted one at a time, in a checkout of HEAD
+(build/mutations, which keeps built objects), and a table beside the driver has the finder of
+each.
+"""
 
 import argparse
 import contextlib
@@ -16,7 +18,7 @@ TEST_S = 300
 
 @dataclasses.dataclass
 class Bug:
-    """In `file`, `text` (which is there once) becomes `bug`."""
+    """In `file`, `text` (which occurs once) is replaced by `bug`."""
 
     name: str
     file: str
@@ -30,7 +32,7 @@ class Bug:
 
 @dataclasses.dataclass
 class Tried:
-    """What came of a bug: the cells of its row after its name and file, none where it has no row."""
+    """The result of a bug: the cells of its row after its name and file; none if it has no row."""
 
     cells: tuple
     is_found: bool
@@ -38,7 +40,7 @@ class Tried:
 
 
 class Table:
-    """A page with a row for each bug. `head` is all above the rows."""
+    """A page with a row for each bug. `head` is the text above the rows."""
 
     def __init__(self, path, head):
         self.path = path
@@ -50,7 +52,7 @@ class Table:
         return {line.split(" | ")[0][2:]: line for line in [line for line in lines if line.startswith("| ")][1:]}
 
     def write(self, bugs, tried):
-        """With what was tried now, {name: Tried}, and the earlier rows of the others."""
+        """Merges the new results, {name: Tried}, with the earlier rows of the others."""
         rows = self.rows()
         for bug in bugs:
             if bug.name in tried:
@@ -74,7 +76,7 @@ def run(*command, **options):
 
 
 def check_out():
-    """The sources of HEAD, in place of those of the time before."""
+    """Replaces the sources by those of HEAD."""
     if not (PLACE / ".git").exists():
         run("git", "-C", ROOT, "worktree", "prune")
         done = run("git", "-C", ROOT, "worktree", "add", "--detach", PLACE, "HEAD")
@@ -86,7 +88,7 @@ def check_out():
 
 
 def build(preset, *targets):
-    """What the compiler said where it failed, else nothing."""
+    """Returns the compiler's messages if it failed, otherwise nothing."""
     if not (PLACE / "build" / preset / "build.ninja").exists():
         done = run("cmake", "--preset", preset, cwd=PLACE)
         if done.returncode != 0:
@@ -109,7 +111,7 @@ def planted(bug):
 
 
 def misfits(bugs, root=ROOT):
-    """Those that no longer fit the sources."""
+    """Returns the bugs that no longer fit the sources."""
     return [f"does not fit {bug.file}: {bug.name}" for bug in bugs if (root / bug.file).read_text().count(bug.text) != 1]
 
 
@@ -123,7 +125,7 @@ def drive(about, bugs, table, try_bug, prepare=lambda: None):
     if options.check:
         wrong = misfits(bugs)
         print("\n".join(wrong) or f"{len(bugs)} bugs fit")
-        print("\n".join(table.problems(bugs)) or "each has its row")  # told alone: a row takes a build
+        print("\n".join(table.problems(bugs)) or "each has its row")  # reported alone: a row takes a build
         return 1 if wrong else 0
     check_out()
     prepare()
@@ -132,7 +134,7 @@ def drive(about, bugs, table, try_bug, prepare=lambda: None):
         begin = time.monotonic()
         tried[bug.name] = try_bug(bug)
         print(f"{bug.name}: {tried[bug.name].said} ({time.monotonic() - begin:.0f} s)", flush=True)
-        if options.write:  # at once: one that is cut off keeps what it has found
+        if options.write:  # written at once: an interrupted run keeps its results so far
             table.write(bugs, tried)
     num_found = sum(one.is_found for one in tried.values())
     print(f"{num_found} of {len(tried)} found")

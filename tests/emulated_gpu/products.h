@@ -1,5 +1,5 @@
-// How the stand-in for cuBLASLt behaves (cublas_lt.cpp), and what it was asked for. For tests,
-// which set the one and read the other while nothing runs on the GPU.
+// The settings of the stand-in for cuBLASLt (cublas_lt.cpp), and its record of requests. Tests set
+// and read them while nothing runs on the GPU.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 namespace pitstop::emulator {
 
 struct Products {
-    // What a product by algorithm 0, 1, ... takes on the GPU's clock: how many there are. Zeros
-    // leave the clock to itself.
+    // The time of a product by algorithm 0, 1, ... on the GPU's clock; the length is the number of
+    // algorithms. Zeros do not change the clock.
     std::vector<double> ms{0.0, 0.0, 0.0};
-    std::uint64_t cols_refused = 0;  // products of so many columns of D are not supported ...
+    std::uint64_t cols_refused = 0;  // products with this many columns of D are not supported ...
     std::vector<std::uint64_t> algorithms_that_refuse{};  // ... by these
-    bool has_guesses = true;                              // false: the heuristic has none
+    bool has_guesses = true;                              // false: the heuristic returns none
     int num_heuristics = 0;
     std::vector<std::uint64_t> used{};  // the algorithm of each product, in the order of the calls
 };

@@ -10,7 +10,7 @@
 namespace pitstop::emulator {
 namespace {
 
-// A call that waits or asks is not for a stream that captures.
+// A call that waits or polls is not allowed on a stream that captures.
 cudaError_t refuse_if_capturing(const Stream& stream) {
     if (stream.capture == nullptr) return cudaSuccess;
     stream.capture->is_invalid = true;
@@ -35,7 +35,7 @@ bool is_done(Event& event) {
     return is_done(last);
 }
 
-// The marker at which an event is done.
+// The marker after which an event is done.
 Work marker(Event& event) {
     auto done_ms = std::make_shared<std::atomic<double>>(std::numeric_limits<double>::quiet_NaN());
     event.done_ms = done_ms;
@@ -91,9 +91,9 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
     return is_done(end_of(stream)) ? cudaSuccess : cudaErrorNotReady;
 }
 
-// What a stream captures is work that cannot be waited for, whatever the capture's mode and thread.
-// Source: CUDA C++ Programming Guide, "Prohibited and Unhandled Operations": a device that has a
-// stream which captures may be synchronized by nobody.
+// A stream's captured work cannot be waited for, whatever the capture's mode and thread.
+// Source: CUDA C++ Programming Guide, "Prohibited and Unhandled Operations": no thread may
+// synchronize a device while one of its streams captures.
 cudaError_t cudaDeviceSynchronize() {
     PITSTOP_ENTER();
     if (invalidate_captures_of(current_gpu(), WhichStreams::kAll))

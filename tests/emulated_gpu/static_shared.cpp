@@ -40,7 +40,7 @@ class MappedFile {
     MappedFile(const MappedFile&) = delete;
     MappedFile& operator=(const MappedFile&) = delete;
 
-    // Null: so many of them do not lie there.
+    // Null: the file has fewer of them.
     template <class T>
     const T* at(std::uint64_t offset, std::uint64_t num = 1) const {
         if (data_ == nullptr || offset > bytes_ || num > (bytes_ - offset) / sizeof(T))
@@ -89,7 +89,7 @@ Symbols read_symbols(const char* path) {
 
 struct Cache {
     std::mutex mutex{};
-    std::map<std::uint64_t, Symbols> of_file{};  // by where it is loaded
+    std::map<std::uint64_t, Symbols> of_file{};  // by load address
     std::map<const void*, std::size_t> of_kernel{};
 };
 

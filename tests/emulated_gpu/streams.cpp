@@ -24,21 +24,20 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// With the late policy work that nobody waits for runs after this: a host may watch page-locked
-// memory, which no call of CUDA's shows.
+// With the late policy, work that nothing waits for runs after this time: a host may poll
+// page-locked memory, which no CUDA call shows.
 constexpr auto kPatience = 10ms;
-// A poll that asks in vain this often is a wait.
+// This many polls without success count as a wait.
 constexpr int kQuestions = 3;
 constexpr int kIllegalAddress = 700;  // cudaErrorIllegalAddress
-// How often what depends on another process is looked at.
+// How often work that depends on another process is checked.
 constexpr auto kLook = 200us;
 
 thread_local bool is_executor = false;
 thread_local sigjmp_buf recovery;
 struct sigaction previous_action[2];
 
-// An access to memory that is closed, on the GPU's side, ends the context; on the host's it is the
-// host's bug.
+// A GPU's access to closed memory ends the context; the host's access is a bug of the host.
 void on_bad_access(int signal, siginfo_t* info, void* context) {
     if (is_executor) siglongjmp(recovery, signal);
     const struct sigaction& previous = previous_action[signal == SIGBUS ? 1 : 0];
@@ -133,7 +132,7 @@ class Executor {
         return error_;
     }
 
-    // REQUIRES: the executor's own thread calls.
+    // REQUIRES: called by the executor's own thread.
     void lose_patience() { has_lost_patience_ = true; }
 
     int error() {
@@ -184,7 +183,7 @@ class Executor {
         changed_.notify_all();
     }
 
-    // What a demanded work waits for is demanded, too.
+    // Everything that demanded work waits for is demanded, too.
     void pass_demands_on() {
         for (bool has_changed = true; has_changed;) {
             has_changed = false;
@@ -212,7 +211,7 @@ class Executor {
         return may_begin;
     }
 
-    // The stream whose first work gets its turn; null: none may, or none need yet.
+    // Returns the stream whose first work gets a turn; null: none may run, or none must run yet.
     std::shared_ptr<Stream> choose() {
         has_outside_waits_ = false;
         pass_demands_on();
@@ -249,7 +248,7 @@ class Executor {
         }
     }
 
-    // The longjmp of a bad access comes back into this, so that it has no variable but members.
+    // The longjmp of a bad access returns into this function, so all its variables are members.
     void run_step() {
         is_last_ = true;
         if (sigsetjmp(recovery, 1) == 0) {
@@ -290,7 +289,7 @@ class Executor {
     std::map<const void*, std::shared_ptr<Stream>> by_handle_{};
     std::map<int, std::shared_ptr<Stream>> legacy_{};
     Random random_;
-    // Of the work whose turn it is; the executor's own.
+    // The current work's state; for the executor only.
     std::function<Step()> begin_{};
     Step step_{};
     bool is_last_ = false;

@@ -1,11 +1,11 @@
-// What a GPU does and when. Work is put into streams; a thread of its own, one for all GPUs of this
-// process, does it later: the works of a stream in their order, those of different streams in any
-// order that events allow, kernels by blocks and copies by pieces, taking turns. Which order is up
-// to a seed and a policy (settings.h). Source: CUDA C++ Programming Guide, "Asynchronous Concurrent
+// The work of a GPU, and when it runs. Work is put into streams; one thread for all GPUs of this
+// process executes it later: the work of one stream in order, that of different streams in any
+// order that events allow, kernels by blocks and copies by pieces, in turns. A seed and a policy
+// decide the order (settings.h). Source: CUDA C++ Programming Guide, "Asynchronous Concurrent
 // Execution".
 //
-// A context that an access to closed memory or an ordered fault ended has a sticky error: nothing
-// runs any more, and every wait returns it.
+// A context that was ended by an access to closed memory or an ordered fault has a sticky error:
+// nothing runs any more, and every wait returns the error.
 //
 // Thread: any.
 #pragma once
@@ -24,7 +24,7 @@ struct Stream;
 struct Capture;
 struct Overlap;
 
-// Everything in `stream` up to the work of this number, from 1. No stream: nothing.
+// Everything in `stream` up to the work with this number, from 1. No stream: nothing.
 struct Point {
     std::shared_ptr<Stream> stream{};
     std::uint64_t number = 0;
@@ -32,7 +32,7 @@ struct Point {
 
 inline constexpr int kEveryGpu = -1;  // copy engines reach all
 
-// Does a part; true when that was the last.
+// Executes a part; true when it was the last.
 using Step = std::function<bool()>;
 
 enum class WorkKind : std::uint8_t { kKernel, kCopy, kFill, kHost, kMarker, kGraph };
@@ -40,13 +40,14 @@ enum class WorkKind : std::uint8_t { kKernel, kCopy, kFill, kHost, kMarker, kGra
 struct Work {
     WorkKind kind = WorkKind::kMarker;
     std::string name{};
-    int gpu = kEveryGpu;                // whose memory it uses: kernels have only their own
-    std::vector<Point> after{};         // done before it begins
-    std::function<bool()> may_begin{};  // besides; asked again and again. Null: at any time
-    std::function<Step()> begin{};      // null: there is nothing to do
-    // Of a kernel: beside the others of its graph.
+    int gpu = kEveryGpu;         // the GPU whose memory it uses: kernels use only their own
+    std::vector<Point> after{};  // done before it begins
+    std::function<bool()>
+        may_begin{};  // an additional condition, polled again and again. Null: at any time
+    std::function<Step()> begin{};  // null: there is nothing to do
+    // For a kernel: beside the others of its graph.
     std::function<Step(const std::shared_ptr<Overlap>&)> begin_beside{};
-    bool may_start_early = false;  // a kernel; of a graph alone, in a stream it never does
+    bool may_start_early = false;  // a kernel; only in a graph, never in a stream
 };
 
 enum class StreamKind : std::uint8_t { kLegacy, kBlocking, kNonBlocking };
@@ -56,32 +57,32 @@ struct Stream {
     int priority = 0;  // less goes first
     StreamKind kind = StreamKind::kNonBlocking;
     std::deque<Work> queue{};
-    Step running{};  // of the first in the queue, if it has begun
+    Step running{};  // for the first in the queue, if it has begun
     std::uint64_t num_enqueued = 0;
     std::uint64_t num_done = 0;
-    std::uint64_t num_demanded = 0;  // somebody waits for so many
+    std::uint64_t num_demanded = 0;  // somebody waits for this many
     std::shared_ptr<Capture> capture{};
 };
 
 // Streams of the current GPU. A handle is the address of its Stream.
 [[nodiscard]] std::shared_ptr<Stream> add_stream(int gpu, int priority, StreamKind kind);
-// What is in it is still done.
+// Work that it still has is executed.
 void remove_stream(const std::shared_ptr<Stream>& stream);
-// The one with this handle, null: the legacy default stream. Empty: no such stream.
+// Returns the stream with this handle, null: the legacy default stream. Empty: no such stream.
 [[nodiscard]] std::shared_ptr<Stream> find_stream(const void* handle, int gpu);
 [[nodiscard]] std::vector<std::shared_ptr<Stream>> streams_of(int gpu);
 
-// Enqueues, or makes it a node of the graph that the stream captures (graphs.h).
+// Enqueues the work, or makes it a node of the graph that the stream captures (graphs.h).
 Point enqueue(const std::shared_ptr<Stream>& stream, Work work);
 [[nodiscard]] Point end_of(const std::shared_ptr<Stream>& stream);
 
-// Each question makes it likelier that the work is done: who polls gets on, however late the
-// policy.
+// Each poll makes it likelier that the work is done: a polling thread makes progress, however late
+// the policy.
 [[nodiscard]] bool is_done(const Point& point);
-// For a step that found nothing to do as another work has to come first, here or in another
-// process: the next turn is anybody's, however late the policy.
+// For a step that found nothing to do, because other work has to come first, here or in another
+// process: the next turn may go to any stream, however late the policy.
 void let_other_works_run();
-// The calling thread is in a host function, which may make no calls of CUDA.
+// The calling thread is in a host function, which may not call CUDA.
 [[nodiscard]] bool is_in_host_function();
 class InHostFunction {
   public:
@@ -93,11 +94,12 @@ class InHostFunction {
 // Returns the context's sticky error, or 0.
 [[nodiscard]] int wait_for(const std::vector<Point>& points);
 
-// Milliseconds of the GPU's clock, which events read. Work may say that it took longer than it did.
+// Milliseconds of the GPU's clock, which events read. Work may report that it took longer than it
+// did.
 [[nodiscard]] double gpu_clock_ms();
 void advance_gpu_clock(double ms);
 
-// The context's; 0: none. The first stays.
+// The context's sticky error; 0: none. The first one stays.
 [[nodiscard]] int sticky_error();
 void end_context(int error);
 

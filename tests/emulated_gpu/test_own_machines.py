@@ -1,4 +1,6 @@
-"""ctest runs several tests at once: each that has GPUs in software has a machine of them that no other test sees."""
+"""ctest runs several tests at once: each that uses GPUs in software gets a machine that no other
+test sees.
+"""
 
 import json
 import os

@@ -1,8 +1,8 @@
-// What a GPU does slowly, or waits for, where the one in software is done at once: paid for if the
-// environment asks (PITSTOP_EMULATED_TOLLS, settings.h). Times are those of an H200's machine
-// (bench/results/gpu/first_1.md, what the probe found). While a call pays, the process's other
-// calls wait: there a stream and a buffer were made only when page-locking had ended. No page says
-// which calls do.
+// Operations that are slow or wait on a GPU, but are done at once in software: they take their time
+// if the environment requests it (PITSTOP_EMULATED_TOLLS, settings.h). Times are those of an H200's
+// machine (bench/results/gpu/first_1.md, the probe's results). While a call takes its time, the
+// process's other calls wait: on that machine a stream and a buffer were made only after
+// page-locking had ended. No page says which calls do.
 //
 // Thread: any.
 #pragma once
@@ -13,12 +13,12 @@
 
 namespace pitstop::emulator {
 
-// Every call begins with it: returns when no other call pays.
+// Every call begins with it: returns when no other call is taking its time.
 void wait_for_payers();
 
-// Of memory of the host: 0.54 s a GiB.
+// For host memory: 0.54 s per GiB.
 void pay_for_page_locking(std::size_t bytes);
-// Of another process's memory: 1.7 ms to open it, 0.2 ms to close it.
+// For another process's memory: 1.7 ms to open it, 0.2 ms to close it.
 void pay_for_opening();
 void pay_for_closing();
 
@@ -27,8 +27,8 @@ void pay_for_closing();
 // Source: CUDA C++ Programming Guide, "Stream Ordered Memory Allocator".
 [[nodiscard]] int pay_for_freeing(int gpu);
 
-// Works of a stream beyond which a call that adds another waits. No page gives the number; 1024 is
-// what is seen.
+// The most work in a stream; beyond it, an adding call waits. No page gives the number; 1024 was
+// observed.
 inline constexpr std::size_t kWorksMax = 1024;
 
 }  // namespace pitstop::emulator

@@ -13,17 +13,17 @@
 namespace pitstop::emulator {
 namespace {
 
-constexpr std::size_t kChunkBytes = 16;  // what one cp.async writes at most
+constexpr std::size_t kChunkBytes = 16;  // the most bytes that one cp.async writes
 // Source: CUDA C++ Programming Guide, "Compute Capabilities", "Technical Specifications".
 constexpr int kRegistersPerBlock = 65536;
 constexpr int kRegistersPerThreadMax = 255;
 // Source: PTX ISA, "setmaxnreg".
 constexpr int kRegistersMin = 24, kRegistersMax = 256, kRegistersStep = 8;
 
-// Shared memory as the async proxy has it, by chunks, and who wrote a chunk last without a fence.
+// Shared memory as the async proxy sees it, by chunks, and the last unfenced writer of each chunk.
 struct AsyncView {
     std::vector<std::byte> bytes{};
-    std::vector<std::byte> known{};                    // as it was when stores were last looked for
+    std::vector<std::byte> known{};                    // as of the last search for stores
     std::vector<int> writer{};                         // by_thread(), by_warp(); 0: fenced
     std::vector<std::vector<std::uint32_t>> stored{};  // chunks, by the warp that stored there
     bool is_watched = false;
@@ -57,7 +57,7 @@ void copy_chunk(std::size_t chunk, std::vector<std::byte>& to) {
     std::memcpy(to.data() + begin, dynamic_shared_memory() + begin, size_of_chunk(chunk));
 }
 
-// What a kernel that nobody counted the registers of is launched with at most.
+// The most registers of a launched kernel whose registers were not counted.
 int registers_at_launch() {
     const int num_threads = static_cast<int>(block_dim.x * block_dim.y * block_dim.z);
     const int num = std::min(kRegistersPerThreadMax, kRegistersPerBlock / num_threads);
@@ -215,7 +215,7 @@ void wait_products(int num_pending) {
     Warpgroup& group = current->warpgroup;
     check_unchanged(group);
     const auto num_kept = static_cast<std::size_t>(num_pending) + 1;
-    if (group.groups.size() > num_kept) let_others_run();  // a product takes its time
+    if (group.groups.size() > num_kept) let_others_run();  // products take time
     while (group.groups.size() > num_kept) {
         for (const Warpgroup::Product& product : group.groups.front()) {
             run(group, product);

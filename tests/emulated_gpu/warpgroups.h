@@ -1,11 +1,11 @@
-// What wgmma adds to a block: products that take place as late as their waits allow, the registers
-// that they use meanwhile, shared memory as the async proxy sees it, and the block's budget of
-// registers. What a kernel may not do there ends it with a line that says what.
+// wgmma's part of a block: products that take place as late as their waits allow, the registers
+// that they use until then, shared memory as the async proxy sees it, and the block's budget of
+// registers. A forbidden action ends the kernel with a line that names it.
 //
-// Shared memory is seen by a product when who wrote it has fenced it: the thread of a cp.async, a
-// thread of the warp of an ordinary store. (A fence of the reader's, behind a barrier, would do by
-// PTX's memory model; no kernel relies on it.) Ordinary stores are noticed at the end of a warp's
-// turn; before a grid's first fence they are nobody's, and that fence is taken for theirs.
+// A product sees shared memory when its writer has fenced it: the thread of a cp.async, a thread of
+// the warp of an ordinary store. (A fence of the reader, after a barrier, would be enough by PTX's
+// memory model; no kernel relies on it.) Ordinary stores are noticed at the end of a warp's turn;
+// those before a grid's first fence have no known writer, and that fence counts for them.
 //
 // Source: PTX ISA, "Async proxy" ("wgmma.mma_async operations are performed in the asynchronous
 // proxy ... a cross-proxy fence is needed"), "membar/fence" (fence.proxy.async), "wgmma.fence",
@@ -36,33 +36,33 @@ struct Warpgroup {
     };
     struct InUse {
         Registers registers{};
-        std::vector<std::byte> value{};  // as nobody but a product may change it
+        std::vector<std::byte> value{};  // as only a product may change it
         int num_products = 0;
     };
     std::vector<std::vector<Product>> groups{};  // oldest first; the last is open
     std::vector<InUse> in_use{};
     bool is_fenced = false;                 // wgmma.fence since the start or the last wait
-    std::vector<std::uint32_t> unfenced{};  // chunks of shared memory it wrote by cp.async
+    std::vector<std::uint32_t> unfenced{};  // chunks of shared memory that it wrote by cp.async
     int num_registers = 0;                  // of its warp, in the warp's first thread
 };
 
-// Whether a cp.async that is issued now takes place now, rather than at its wait, or a block's
-// products do (PITSTOP_EMULATOR_COPIES). Those of a thread keep their order: were each asked for,
-// the last would nearly always be done with the first that is at once.
+// Returns whether a cp.async that is issued now, or a block's products, take place now rather than
+// at their wait (PITSTOP_EMULATOR_COPIES). A thread's copies keep their order: if each were drawn,
+// the last would nearly always be done with the first early one.
 [[nodiscard]] bool is_at_once();
 
-// A block begins: nothing of its shared memory is known to the async proxy. `is_watched`: whose
-// ordinary stores they are is wanted from its first line on, rather than from its first fence on.
+// A block begins: the async proxy knows nothing of its shared memory. `is_watched`: the writers of
+// ordinary stores are needed from its first line on, not only from its first fence on.
 void begin_async_proxy(std::size_t shared_bytes, bool is_watched);
 // The block has used the async proxy, or its grid has.
 [[nodiscard]] bool is_async_proxy_watched();
 // The running thread's cp.async has arrived there.
 void note_copy(const void* to, std::size_t bytes);
-// What was stored since the last call is the warp's.
+// All stores since the last call were the warp's.
 void note_stores(int warp);
 // fence.proxy.async of the running thread.
 void fence_proxy();
-// Fails where the async proxy need not see what is there.
+// Fails if the async proxy need not see this memory.
 void check_seen_by_async_proxy(const void* from, std::size_t bytes);
 
 void fence_products();  // wgmma.fence
@@ -70,7 +70,7 @@ void multiply_async(Warpgroup::Product product);
 void commit_products();
 void wait_products(int num_pending);
 
-// setmaxnreg: of the running thread's warp. A warp that takes more than is left waits.
+// setmaxnreg of the running thread's warp. A warp that takes more registers than are left waits.
 void give_registers(int num);
 void take_registers(int num);
 

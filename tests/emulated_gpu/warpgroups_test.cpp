@@ -1,4 +1,4 @@
-// What wgmma must not be used without: each slip ends the kernel. Source: PTX ISA, as warpgroups.h.
+// The conditions of wgmma: each violation ends the kernel. Source: PTX ISA, as in warpgroups.h.
 #include "tests/emulated_gpu/warpgroups.h"
 
 #include "kernels/device/ptx.cuh"
@@ -25,8 +25,8 @@ void run(dim3 block, std::size_t shared_bytes, const std::function<void()>& body
     emulator::run_grid({1}, block, shared_bytes, body);
 }
 
-// 64 rows of ones times 128 rows of ones, over 16 columns and, with a fragment, 16 more: what each
-// thread has of the sums.
+// 64 rows of ones times 128 rows of ones, over 16 columns and, with a fragment, 16 more: returns
+// each thread's sums.
 std::vector<float> multiply(Slip slip) {
     alignas(16) static constexpr std::array<std::uint16_t, 8> kOnes{
         0x3f80, 0x3f80, 0x3f80, 0x3f80, 0x3f80, 0x3f80, 0x3f80, 0x3f80};
@@ -69,15 +69,15 @@ TEST(WarpgroupsDeathTest, CopiesNeedAProxyFence) {
     EXPECT_DEATH(multiply(Slip::kNoProxyFence), "without a fence.proxy.async");
 }
 
-// The same with keys that ordinary stores of the second warpgroup bring, of four blocks: `fences`
-// says which of its threads fence them before the barrier, and which of the first after it.
+// The same with keys from ordinary stores of the second warpgroup, of four blocks: `fences` says
+// which of its threads fence them before the barrier, and which of the first after it.
 std::vector<float> multiply_stored(const std::function<bool(int)>& fences) {
     std::vector<float> sums(128);
     emulator::run_grid({4}, {256}, kSharedBytes, [&] {
         std::byte* const queries = kernels::dynamic_shared_memory();
         std::byte* const keys = queries + kQueriesBytes;
         const int thread = static_cast<int>(threadIdx.x);
-        // An earlier fence of everybody's: it is not for what comes after it.
+        // An earlier fence of all threads: it does not cover later stores.
         kernels::fence_async_proxy();
         __syncthreads();
         if (thread >= 128) {

@@ -13,10 +13,11 @@ from served import NotServed, Served
 
 LARGE, SMALL = "qwen3-8b", "qwen3-0.6b"
 BF16 = 2  # bytes
-# Share of the limit that other engines are thought to reach (a reading of their figures, not a measurement).
+# The share of the limit that other engines seem to reach (estimated from their figures, not
+# measured).
 DECODE_TARGETS = {"decode_1": 0.68, "decode_32": 0.68, "decode_256": 0.74}
 PREFILL_TARGET = 0.70
-# An update's limit, and the share of it that is asked for; 0: none is.
+# An update's limit, and its target as a share of that; 0: no target.
 UPDATES = (
     ("lent", "copy_gb_s", "copy bandwidth", 0),
     ("push", "h2d_gb_s", "bus", 0.80),
@@ -31,7 +32,9 @@ BATCH_HINTS = {
 
 
 def with_model(run, shape, flags, measure):
-    """measure(client, served, found) beside a tree that serves the model. (status, why, figures)."""
+    """Runs measure(client, served, found) with a tree that serves the model. Returns (status, why,
+    figures).
+    """
     found = updates.Measured()
     served = Served(run.model(shape), flags, run.environment(), max(1.0, run.budget.left() - 10), run.report.log)
     with served as client:
@@ -40,7 +43,7 @@ def with_model(run, shape, flags, measure):
 
 
 def ending_well(step):
-    """A step, its failures told as such."""
+    """A step whose failures are reported as such."""
 
     def go(run):
         try:
@@ -53,15 +56,17 @@ def ending_well(step):
 
 @ending_well
 def updates_beside_streams(run):
-    """Release and resume, then pushes by CUDA IPC while streams decode, of a model that loads in a second."""
+    """Release and resume, then pushes by CUDA IPC while streams decode, with a model that loads in
+    a second.
+    """
     limits = run.limits()
-    with Sender(run.environment()) as sender:  # first: what it takes is not the tree's
+    with Sender(run.environment()) as sender:  # first: the tree does not have its memory
         loaded = sender.ask("load", dir=str(run.model(SMALL)))
 
         def measure(client, _, found):
             digest = client.weight_digests()["digest"]
             before = updates.tokens_of(client)
-            for number in ("first", "again"):  # the first makes what stays, and graphs beside it
+            for number in ("first", "again"):  # the first makes the objects that stay, and graphs beside it
                 updates.lent_beside_streams(client, sender, loaded, run.of, limits, found)
                 found.figures[f"lent, {number}"] = found.figures.pop("lent")
             found.expect(updates.tokens_of(client) == before, "other tokens after the updates")
@@ -85,7 +90,9 @@ def add_lent(run, figures):
 
 @ending_well
 def large_model(run):
-    """Decode of 1, 32 and 256 requests, prefill, then its memory given back and taken: one tree."""
+    """Decode of 1, 32 and 256 requests, prefill, then release and resume of the memory: one
+    tree.
+    """
     run.limits()
     model = run.model(LARGE)
 
@@ -104,7 +111,7 @@ def large_model(run):
 
 
 def bench(run, served, model, what, arguments, found):
-    """pitstop_bench against the tree that is there."""
+    """pitstop_bench against the running tree."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "figures.json"
         command = [programs.program("bench"), *arguments, f"--run-dir={served.run_dir}", "--warmup=1", f"--json={path}"]
@@ -130,7 +137,7 @@ def of_arguments(arguments, name):
 
 
 def kv_bytes(config):
-    """Of a token of context."""
+    """Bytes of KV per token of context."""
     return 2 * BF16 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
 
 
@@ -147,7 +154,7 @@ def add_decode(run, what, decode, weights, config, found):
 
 
 def add_prefill(run, what, report, arguments, weights, config, found):
-    """Two operations per weight and token, and attention's over half of the square."""
+    """Two operations per weight and token, and attention over half of the square."""
     tokens = of_arguments(arguments, "prompt-len")
     head = 2 * config["vocab_size"] * config["hidden_size"]
     scores = 2 * config["num_hidden_layers"] * config["num_attention_heads"] * config["head_dim"] * tokens**2
@@ -174,10 +181,10 @@ def add_memory(run, found):
 
 @ending_well
 def update_large(run):
-    """From the GPU's own memory; pitstop push, from the files through shared memory to the GPU; from disk. All verified."""
+    """From the GPU's own memory; by pitstop push (files, shared memory, GPU); from a disk. All verified."""
     limits = run.limits()
     model = run.model(LARGE)
-    with Sender(run.environment()) as sender:  # first: what it takes is not the tree's
+    with Sender(run.environment()) as sender:  # first: the tree does not have its memory
         loaded = sender.ask("load", dir=str(model))
 
         def measure(client, served, found):

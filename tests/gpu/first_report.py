@@ -1,16 +1,18 @@
-"""What tests/gpu/first has found, written anew after each step: steps, figures beside their limits, and what to do next."""
+"""The results of tests/gpu/first, written anew after each step: steps, figures beside their limits,
+and the next actions.
+"""
 
 import json
 import time
 
 from report import Report, gap_lines
 
-LOG_BYTES_MAX = 12 << 20  # of log.txt: what comes back from a borrowed machine is 16 MiB a file
+LOG_BYTES_MAX = 12 << 20  # of log.txt: a borrowed machine returns at most 16 MiB per file
 WHY_MAX = 400  # characters of a step's reason in the table; the log has all
 
 
 class Log:
-    """log.txt: what programs say, as they say it, headed by its step."""
+    """log.txt: the programs' output as it arrives, under the name of its step."""
 
     def __init__(self, path):
         self._file = open(path, "a", errors="replace")
@@ -39,16 +41,18 @@ class FirstReport(Report):
         self.figures = {}
         self.facts = []
         self.machine = {}
-        self.log = None  # once there is a place for it
+        self.log = None  # once it has a place
         self._earlier = {}
 
     def open_log(self):
         self.check_place()
-        self._earlier = self._found()  # before it is written anew
+        self._earlier = self._found()  # before it is rewritten
         self.log = Log(self.out / "log.txt")
 
     def take_earlier(self):
-        """Steps of an earlier call in this place, of the same commit on the same GPU, are not gone through again."""
+        """Steps of an earlier call in this place, of the same commit on the same GPU, are not
+        repeated.
+        """
         found = self._earlier
         device = found.get("device") or {}
         if [found.get("commit"), device.get("uuid")] != [self._commit, self.device.get("uuid")]:
@@ -66,7 +70,9 @@ class FirstReport(Report):
             return {}
 
     def figure(self, what, measured, unit, limit, of, target, hint=""):
-        """`measured` and `limit` in `unit`: a rate, of which more is better, or a time ("ms", "s"), of which less is."""
+        """`measured` and `limit` in `unit`: a rate, where more is better, or a time ("ms", "s"),
+        where less is better.
+        """
         if not measured or not limit:
             return
         share = limit / measured if unit in ("ms", "s") else measured / limit
@@ -92,7 +98,7 @@ class FirstReport(Report):
             self.figure(what, rate, "GB/s" if of_bytes else "TFLOP/s", rate / row["fraction"], row["of"], row["target"], hint)
 
     def next_steps(self):
-        """Lines: what failed before all else, then figures by what their target would gain."""
+        """Returns lines: failures first, then figures by the gain of reaching their target."""
         lines = [f"`{name}` failed: {_short(step['why'])}" for name, step in self.parts.items() if step["status"] == "failed"]
         for fact in self.facts:
             if not fact.get("ok", True):

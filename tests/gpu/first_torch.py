@@ -1,4 +1,6 @@
-"""What client/python/pitstop/cuda_tensors.py relies on in PyTorch. A line per fact; exit code 1 if one is otherwise."""
+"""The properties of PyTorch that client/python/pitstop/cuda_tensors.py relies on. A line per fact;
+exit code 1 if one does not hold.
+"""
 
 import gc
 import glob

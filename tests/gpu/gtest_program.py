@@ -1,4 +1,4 @@
-"""A GoogleTest program, suite by suite: a test that crashes or hangs costs itself and no other."""
+"""Runs a GoogleTest program suite by suite: a test that crashes or hangs loses only itself."""
 
 import collections
 import json
@@ -8,7 +8,7 @@ import tempfile
 
 from timed_call import call
 
-CRASHES_MAX = 3  # of a suite: then something is wrong for all of it
+CRASHES_MAX = 3  # of a suite: then the cause concerns all of it
 
 
 class Counts:
@@ -17,7 +17,7 @@ class Counts:
         self.skipped = 0
         self.failed = []  # "Suite.Test: why"
         self.not_run = []
-        self.suites = {}  # suite: its worst errors against the reference, where it measured any
+        self.suites = {}  # suite: its worst errors against the reference, if it measured any
 
     def figures(self):
         return {
@@ -29,7 +29,7 @@ class Counts:
 
 
 def tests_of(program, environment, which="*"):
-    """{suite: [tests]} of this filter, or why not."""
+    """{suite: [tests]} of this filter, or the reason why not."""
     ended = call([program, "--gtest_list_tests", f"--gtest_filter={which}"], environment, 60)
     if ended.code != 0:
         return None, ended.last_lines()
@@ -44,21 +44,22 @@ def tests_of(program, environment, which="*"):
 
 
 def run(program, environment, budget, timeout_s, test_s):
-    """All of its tests, for timeout_s at most; one that says nothing for test_s hangs."""
+    """Runs all of its tests, for timeout_s at most; one without output for test_s hangs."""
     counts = Counts()
     suites, why = tests_of(program, environment)
     if suites is None:
         counts.failed.append(f"{pathlib.Path(program).name}: {why}")
         return counts
-    end_left = max(0.0, budget.left() - timeout_s)  # of the budget, when time is up here
+    end_left = max(0.0, budget.left() - timeout_s)  # of the budget, when the time here is over
     for suite, tests in suites.items():
         _run_suite(program, environment, suite, tests, counts, lambda: budget.left() - end_left, test_s)
     return counts
 
 
 def run_in_one(program, environment, which, budget, timeout_s, test_s, log=None):
-    """The same of the tests that `which` filters, in one process, and again in another for those behind one that crashed
-    or hung: a process's start takes seconds on a GPU."""
+    """The same for the tests that `which` filters, in one process, and in another process for those
+    after one that crashed or hung: a process's start takes seconds on a GPU.
+    """
     counts = Counts()
     suites, why = tests_of(program, environment, which)
     if suites is None:
@@ -117,7 +118,7 @@ def _add_results(results, counts):
 
 
 def _add_lines(ended, left, counts):
-    """What a program said before it was gone. Returns the tests it has not come to."""
+    """Handles the output of a program that is gone. Returns the tests that it did not reach."""
     started = None
     done = set()
     for line in ended.output.splitlines():

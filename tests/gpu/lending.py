@@ -1,7 +1,7 @@
-"""A trainer on the worker's GPU: pitstop_gpu_sender has the tensors there, and this lends them as pitstop's client lends
-PyTorch's.
+"""A trainer on the worker's GPU: pitstop_gpu_sender has the tensors there, and this module lends
+them as pitstop's client lends PyTorch's.
 
-PyTorch is not needed: what stands in for it here is a module `torch` as far as the client looks at it
+PyTorch is not needed: a module `torch` replaces the part of it that the client uses
 (client/python/pitstop/cuda_tensors.py).
 """
 
@@ -22,7 +22,7 @@ DTYPES = {"BF16": ("torch.bfloat16", 2), "F16": ("torch.float16", 2), "F32": ("t
 
 
 class NoSender(Exception):
-    """Why there is none, or what it answered."""
+    """There is no sender, for this reason, or this was its answer."""
 
 
 class Sender:
@@ -52,12 +52,12 @@ class Sender:
         stop(self._process)
 
     def ask(self, do, **fields):
-        """Its answer. NoSender: the error that it named, or what it said as it ended."""
+        """Returns its answer. NoSender: the error that it named, or its last output."""
         try:
             self._process.stdin.write(json.dumps({"do": do, **fields}) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # its last line says why
+            pass  # its last line has the reason
         return self._answer()
 
     def _answer(self):
@@ -75,7 +75,9 @@ class Sender:
 
 
 class Tensor:
-    """Contiguous, in the sender's memory on the GPU. Its address is an offset in the sender's allocation."""
+    """A contiguous tensor in the sender's memory on the GPU. Its address is an offset in the
+    sender's allocation.
+    """
 
     def __init__(self, dtype, shape, offset):
         self._offset, self.shape = offset, tuple(shape)
@@ -100,7 +102,7 @@ class Tensor:
 
 
 def torch_of(device_uuid):
-    """The module: one GPU, whose work is done when it is asked about."""
+    """The module: one GPU, whose work is done whenever it is asked."""
     torch = types.ModuleType("torch")
     properties = types.SimpleNamespace(uuid=device_uuid.removeprefix("GPU-"))
     torch.cuda = types.SimpleNamespace(
@@ -110,12 +112,14 @@ def torch_of(device_uuid):
 
 
 def push_lent(client, loaded, device_uuid):
-    """The commit's reply to a push of all that the sender has loaded. PitstopError."""
+    """Returns the commit's reply to a push of all tensors that the sender has loaded.
+    PitstopError.
+    """
     from pitstop import cuda_driver
     from pitstop.cuda_tensors import CudaTensor
     from pitstop.push import WeightPusher
 
-    # The memory is another process's: its handle is what that process's driver answered.
+    # The memory belongs to another process: its handle is the answer of that process's driver.
     allocation = cuda_driver.Allocation(bytes.fromhex(loaded["handle"]), 0)
     tensors = {
         each["name"]: CudaTensor.of(each["name"], Tensor(each["dtype"], each["shape"], each["offset"]))

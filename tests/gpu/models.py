@@ -1,4 +1,6 @@
-"""Models of a run, with random weights: each is made once, in memory rather than on a disk, and gone with the run."""
+"""Models of a run, with random weights: each is made once, in memory rather than on a disk, and
+removed with the run.
+"""
 
 import os
 import pathlib
@@ -12,7 +14,9 @@ MAKE_S = 150.0
 
 
 class NoModel(Exception):
-    """Why there is none; `is_failure`: it could not be made, rather than found no place."""
+    """The reason why there is none; `is_failure`: it could not be made, instead of having no
+    place.
+    """
 
     def __init__(self, why, is_failure):
         super().__init__(why)
@@ -20,7 +24,7 @@ class NoModel(Exception):
 
 
 class Models:
-    """With a folder of the caller's, they stay there for the next run."""
+    """In a caller's folder they stay for the next run."""
 
     def __init__(self, folder, environment):
         self._kept = folder
@@ -28,12 +32,12 @@ class Models:
         self._made_in = []
 
     def get(self, name, arguments, num_bytes, budget):
-        """The directory of model `name`. NoModel: why not."""
+        """Returns the directory of model `name`. NoModel: the reason why not."""
         for folder in [self._kept, *self._made_in] if self._kept else self._made_in:
             if (folder / name).exists():
                 return folder / name
         folder = self._kept or self._new_folder(num_bytes)
-        draft = folder / f".{name}"  # an interrupted one is not taken for whole
+        draft = folder / f".{name}"  # an interrupted one does not count as complete
         shutil.rmtree(draft, ignore_errors=True)
         command = [programs.program("make_model"), *arguments, draft]
         ended = call(command, self._environment, max(1.0, min(MAKE_S, budget.left())))

@@ -1,4 +1,4 @@
-"""What tests/gpu/run runs, a function per line of its report."""
+"""The parts of tests/gpu/run: a function per line of its report."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def find_gpu(report, budget):
         path = pathlib.Path(folder) / "device.json"
         ended = run([programs.program("gpu_bench"), "--device-only", f"--json={path}"], budget, 60)
         if ended.code != 0 or not path.exists():
-            # A driver that hangs or a call that fails is no reason to be without a report.
+            # A hanging driver or a failed call must not prevent a report.
             report.why_not = f"pitstop_gpu_bench: {ended.last_lines()}"
             report.take_earlier()
             report.add("the GPU", "failed", report.why_not)
@@ -57,7 +57,7 @@ def find_gpu(report, budget):
 
 
 def driver_facts(budget):
-    """What nvidia-smi adds: clocks and limits that explain a figure."""
+    """Figures of nvidia-smi: clocks and limits that explain other figures."""
     names = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,ecc.mode.current,mig.mode.current"
     ended = run(["nvidia-smi", "-i", "0", f"--query-gpu={names}", "--format=csv,noheader"], budget, 30)
     values = [value.strip() for value in ended.output.strip().split(",")]
@@ -70,7 +70,7 @@ def run_tests(report, name, program, budget):
     if not path.exists():
         report.add(name, "failed", f"{path} is not there")
         return
-    # There is a GPU: a test that cannot have it has failed.
+    # There is a GPU: a test that cannot use it has failed.
     small = {"PITSTOP_SMALL_SHAPES": "1"} if sizes.is_emulated(report.device) else {}
     of = sizes.of(report.device)
     counts = gtest_program.run(
@@ -87,7 +87,9 @@ def run_tests(report, name, program, budget):
 
 
 def run_limits(report, name, budget):
-    """What this GPU copies and multiplies at most: what every other figure is held against."""
+    """The highest rates at which this GPU copies and multiplies: every other figure is compared
+    with them.
+    """
     measured, ended = bench_family(programs.program("gpu_bench"), "limits", None, budget)
     if ended.code != 0 or measured is None or "limits" not in measured:
         report.add(name, "failed", ended.last_lines())
@@ -97,7 +99,9 @@ def run_limits(report, name, budget):
 
 
 def run_kernel_bench(report, name, budget):
-    """Family by family, each in a process of its own. Without limits the first measures them."""
+    """Family by family, each in a process of its own. Without limits the first one measures
+    them.
+    """
     program = programs.program("gpu_bench")
     listed = run([program, "--list"], budget, 30)
     if listed.code != 0:
@@ -115,7 +119,7 @@ def run_kernel_bench(report, name, budget):
             troubles.append(f"{family}: {ended.last_lines(2)}")
         if measured is None or "limits" not in measured:
             if report.kernels is None:
-                break  # nothing to hold the others against
+                break  # nothing to compare the others with
             continue
         if report.kernels is None:
             report.kernels = {"limits": measured["limits"], "kernels": []}
@@ -128,7 +132,7 @@ def run_kernel_bench(report, name, budget):
 
 
 def bench_family(program, family, kernels, budget):
-    """What it measured, as far as it came, and how it ended."""
+    """Returns its measurements so far, and how it ended."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "kernels.json"
         command = [program, f"--family={family}", f"--json={path}"]
@@ -140,7 +144,7 @@ def bench_family(program, family, kernels, budget):
 
 
 def limit_flags(limits):
-    """What was measured before is not measured again."""
+    """Earlier measurements are not repeated."""
     if not limits:
         return []
     return [f"--copy-gb-s={limits['copy_gb_s']}", f"--matrix-tflop-s={limits['matrix_tflop_s']}"]
@@ -158,8 +162,10 @@ def run_sanitizer(report, name, tool, over_kernels):
 
 
 def run_bundled_models(report, name, budget):
-    """Text of the bundled model through the whole tree, on the GPU and on the CPU. The ids may part
-    where two are nearly as likely; tp_worker_gpu_test compares them where they may not."""
+    """Text of the bundled model through the whole tree, on the GPU and on the CPU. The ids may
+    differ where two are nearly equally likely; tp_worker_gpu_test compares them where they may
+    not.
+    """
     texts = {}
     for device in ("cpu", "cuda"):
         command = [
@@ -184,13 +190,13 @@ def run_bundled_models(report, name, budget):
 
 
 def model_of(report, shape, models, budget):
-    """Its directory, made if need be. NoModel: why not."""
+    """Returns its directory, which is made if needed. NoModel: the reason why not."""
     arguments, num_bytes = sizes.of(report.device).models[shape]
     return models.get(shape, arguments, num_bytes, budget)
 
 
 def run_with_model(report, name, shape, models, budget, run_with):
-    """run_with(model) gives (status, why, figures)."""
+    """run_with(model) returns (status, why, figures)."""
     begin = time.monotonic()
     try:
         status, why, figures = run_with(model_of(report, shape, models, budget))
@@ -249,7 +255,7 @@ def run_broadcasts(report, name, shape, models, budget):
 
 
 def run_peers(report, name, shape, models, budget):
-    """PyTorch's kernels and transformers' generation, where the machine has them."""
+    """PyTorch's kernels and transformers' generation, if the machine has them."""
     device = "cpu" if sizes.is_emulated(report.device) else "cuda"
     python, why = peers.find(environment(), device)
     if python is None:
@@ -269,7 +275,7 @@ def run_peers(report, name, shape, models, budget):
 
 
 def run_gaps(report, name, budget):
-    """What a decode step loses between its kernels, by the device's clock."""
+    """The time between the kernels of a decode step, by the device's clock."""
     limits = (report.kernels or {}).get("limits")
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "gaps.json"
@@ -324,7 +330,7 @@ def bench_command(report, model, arguments, path):
 
 
 def summary(found):
-    """The rates of a bench report, and what its targets are computed from."""
+    """Returns the rates of a bench report, and the inputs of its targets."""
     rates = {"weight_bytes_per_step": found.get("model", {}).get("weight_bytes_per_step", 0)}
 
     def look(value, path):

@@ -1,4 +1,4 @@
-"""PyTorch on the same shapes, where the machine's python3 has it, and the table of both."""
+"""PyTorch on the same shapes, if the machine's python3 has it, and the table of both."""
 
 import json
 import pathlib
@@ -8,13 +8,13 @@ import tempfile
 from timed_call import call
 
 SCRIPT = pathlib.Path(__file__).resolve().parent / "peers_torch.py"
-ASK_S = 90.0  # an import of torch from a cold disk takes its time
-OURS = "qwen3-0.6b, random weights"  # the part that served the model that they generate with
-GENERATED = {1: "decode_1", 8: "decode_8"}  # {requests: our engine's benchmark of as many}
+ASK_S = 90.0  # an import of torch from a cold disk takes long
+OURS = "qwen3-0.6b, random weights"  # the part that served the model that both generate with
+GENERATED = {1: "decode_1", 8: "decode_8"}  # {requests: our engine's benchmark of this many}
 
 
 def find(environment, device):
-    """(python3, None), or (None, why not)."""
+    """Returns (python3, None), or (None, the reason why not)."""
     python = shutil.which("python3", path=environment.get("PATH"))
     if python is None:
         return None, "there is no python3 on the path"
@@ -28,7 +28,7 @@ def find(environment, device):
 
 
 def measure(sizes, device, model, environment, timeout_s):
-    """(what peers_torch.py found, how it ended)."""
+    """Returns (the results of peers_torch.py, how it ended)."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "peers.json"
         command = [shutil.which("python3", path=environment.get("PATH")), SCRIPT]
@@ -41,7 +41,7 @@ def measure(sizes, device, model, environment, timeout_s):
 
 
 def as_lines(peers, kernels, parts):
-    """The table: theirs beside ours, of the same run where both were measured in it."""
+    """The table: PyTorch's figures beside ours, from the same run if both were measured in it."""
     ours = {row["what"]: row["us"] for row in (kernels or {}).get("kernels", [])}
     lines = [
         f"PyTorch {peers['torch']}, CUDA {peers['cuda']}, cuDNN {peers['cudnn']}.",

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 REAL = {"H": 4096, "F": 12288, "Q": 32, "K": 8, "D": 128, "V": 151936, "T": 8192, "R": 64, "keys": 4096, "many": 4096}
 SMALL = {"H": 64, "F": 96, "Q": 4, "K": 1, "D": 16, "V": 500, "T": 64, "R": 4, "keys": 32, "many": 64}
-ROTATE_BYTES = 256 << 20  # weights rotate over more than the L2 cache holds
+ROTATE_BYTES = 256 << 20  # weights rotate so that the L2 cache cannot hold them
 SAMPLES = 10
 SAMPLE_S = 0.02
 
@@ -33,11 +33,11 @@ class Rows:
         }
 
     def measure(self, what, peer, prepare):
-        """`prepare` gives a call of the number of the call, or raises."""
+        """`prepare` returns a call that takes the number of the call, or raises."""
         try:
             call = prepare()
             row = {"what": what, "peer": peer, "us": self._seconds(call) * 1e6}
-        except Exception as error:  # of a backend that does not take the shape, or of memory that is not there
+        except Exception as error:  # a backend that does not accept the shape, or missing memory
             row = {"what": what, "peer": peer, "why": " ".join(str(error).split())[:200]}
         self.found["rows"].append(row)
         print(row, flush=True)
@@ -125,7 +125,7 @@ def attention(rows, s, device):
 
 
 def top_p(probabilities, p):
-    """As trainers' and engines' own fallbacks do it: a sort, a running sum, a draw."""
+    """As in the fallbacks of trainers and engines: a sort, a running sum, a draw."""
     ordered, index = probabilities.sort(dim=-1, descending=True)
     ordered[ordered.cumsum(-1) - ordered > p] = 0
     return index.gather(-1, torch.multinomial(ordered, 1))
@@ -149,7 +149,7 @@ def sampling(rows, s, device):
 
 
 def generation(rows, model_dir, device):
-    """Tokens per second of one request, and of as many as there is room for here: 8."""
+    """Tokens per second of one request, and of as many as fit here: 8."""
     try:
         import transformers
 

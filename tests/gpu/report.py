@@ -1,4 +1,4 @@
-"""What tests/gpu/run has found, written anew after each part: an end in the middle loses nothing."""
+"""The results of tests/gpu/run, written anew after each part: an interruption loses nothing."""
 
 import json
 import pathlib
@@ -9,7 +9,7 @@ import peers
 import targets
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-CHECKED_BYTES = 1 << 20  # more than a report has
+CHECKED_BYTES = 1 << 20  # more than a report can have
 OP_TIMES = ("least_us", "alone_us", "in_step_us", "in_graph_us")
 BUS = {"from the host": "h2d_gb_s", "to it": "d2h_gb_s"}  # of the limits
 
@@ -19,7 +19,7 @@ class Report:
 
     def __init__(self, out):
         self.out = out
-        self.why_not = None  # nothing can be run
+        self.why_not = None  # nothing can run
         self.device = None
         self.parts = {}
         self.errors = {}  # {suite: {worst_error, worst_error_over_bound}}
@@ -30,7 +30,7 @@ class Report:
         self._commit = commit()
 
     def check_place(self):
-        """OSError where the report cannot be written. What is there is kept."""
+        """OSError if the report cannot be written. Existing results are kept."""
         self.out.mkdir(parents=True, exist_ok=True)
         draft = self.out / ".report.json"
         draft.write_text("\n" * CHECKED_BYTES)
@@ -46,8 +46,9 @@ class Report:
         self.write()
 
     def take_earlier(self):
-        """What an earlier call found in this place, if it was the same commit on the same GPU. Without a GPU it is put
-        aside, and the next call that has one finds it there."""
+        """The results of an earlier call in this place, if it was the same commit on the same GPU.
+        Without a GPU they are set aside for the next call that has one.
+        """
         if self.device is None:
             self._put_earlier_aside()
             return
@@ -146,7 +147,7 @@ class Report:
 
 
 def _found_in(path):
-    """The report there; {}: there is none that can be read."""
+    """Returns the report in this place; {}: none that can be read."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):

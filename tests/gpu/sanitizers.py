@@ -9,27 +9,30 @@ import time
 from timed_call import call
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-# Ten to a hundred times slower, so what is likeliest to be found is looked at first. Death tests have
-# failures that are meant, in processes of their own. Exchanges are kernels that wait for each other, which a tool runs one
-# after the other.
+# Ten to a hundred times slower, so the likeliest findings come first. Death tests have intended
+# failures, in processes of their own. Exchanges are kernels that wait for each other, which a tool
+# runs one after the other.
 FAMILIES = (
     "*Attention*",
     "*Linear*-*DeathTest*",
     "*Sampl*",
     "-*Attention*:*Linear*:*Sampl*:*DeathTest*:*CudaExchange*",
 )
-FOUND = 9  # its exit code for errors found, apart from its program's own
+FOUND = 9  # its exit code for found errors, different from its program's own
 SUMMARY = re.compile(r"^=+ (?:ERROR|RACECHECK) SUMMARY: (\d+) ", re.MULTILINE)
-# What stands in the output of one that was stopped before its summary.
+# The output of one that was stopped before its summary.
 FINDING = re.compile(r"^=+ (?:Invalid|Misaligned|Uninitialized|Barrier|Race|Error: .*(?:hazard|[Rr]ace)).*", re.MULTILINE)
-# A test that fails under a tool, which makes everything slower, shows an order that it does not allow for.
+# A failing test under a tool, which slows everything down, shows an order that the test does not
+# expect.
 FAILED_TEST = re.compile(r"^\[  FAILED  \] (\w\S*)", re.MULTILINE)
 PROBE_S = 60.0
 NO_TIME = "no time left"
 
 
 def find(environment):
-    """Its path; None: not installed. Toolkits have it beside nvcc, Python environments in NVIDIA's packages."""
+    """Returns its path; None: not installed. Toolkits have it beside nvcc, Python environments in
+    NVIDIA's packages.
+    """
     places = [shutil.which("compute-sanitizer", path=environment.get("PATH"))]
     places += sorted(glob.glob("/usr/local/cuda*/bin/compute-sanitizer"), reverse=True)
     python = shutil.which("python3", path=environment.get("PATH"))
@@ -41,7 +44,9 @@ def find(environment):
 
 
 def found_in(ended):
-    """What the tool saw, by how it ended: how many errors, or the first line of one; empty: none."""
+    """Returns the tool's findings, by how it ended: the number of errors, or the first line of one;
+    empty: none.
+    """
     summaries = [int(number) for number in SUMMARY.findall(ended.output)]
     if summaries:
         return f"{max(summaries)} errors" if max(summaries) else ""
@@ -52,8 +57,9 @@ def found_in(ended):
 
 
 class Sanitizers:
-    """Over `families` of the program `tests`; whether there is a compute-sanitizer that works is asked once, with
-    `probe`."""
+    """Runs it for `families` of the program `tests`; whether a working compute-sanitizer exists is
+    checked once, with `probe`.
+    """
 
     def __init__(self, tests, probe, environment, budget, families=FAMILIES, tools=TOOLS):
         self._families = families
@@ -61,7 +67,7 @@ class Sanitizers:
         self._probe = probe
         self._environment = environment
         self._budget = budget
-        self._asked = None  # (its path, or None and why not)
+        self._asked = None  # (its path, or None and the reason why not)
         self._left = len(tools) * len(families)
 
     def run(self, tool):
@@ -72,7 +78,7 @@ class Sanitizers:
             return "skipped", why, {}
         found, troubles = [], []
         for families in self._families:
-            seconds = self._budget.left() / self._left  # what one does not need, the others have
+            seconds = self._budget.left() / self._left  # time that one does not need goes to the others
             self._left -= 1
             if seconds < 1:
                 troubles.append(f"{families}: {NO_TIME}")
@@ -106,7 +112,7 @@ class Sanitizers:
         return program, ""
 
     def _call(self, program, tool, command, seconds):
-        # Calls that fail are the tests' own to judge: some are meant to.
+        # The tests judge failing calls themselves: some are intended.
         flags = ["--tool", tool, "--error-exitcode", str(FOUND), "--report-api-errors", "no"]
         small = {**self._environment, "PITSTOP_REQUIRE_GPU": "1", "PITSTOP_SMALL_SHAPES": "1"}
         return call([program, *flags, *command], small, seconds)

@@ -1,4 +1,4 @@
-"""A tree that serves a model on the GPU, for a part that talks to it."""
+"""A tree that serves a model on the GPU, for a part that sends it requests."""
 
 import pathlib
 import queue
@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class NotServed(Exception):
-    """Why there is no tree."""
+    """The reason why there is no tree."""
 
 
 class Served:
@@ -25,11 +25,11 @@ class Served:
         self._folder = None
         self._process = None
         self._client = None
-        self.run_dir = None  # of the tree, once there is one
+        self.run_dir = None  # of the tree, once it exists
 
     def __enter__(self):
         try:
-            import pitstop  # the client, of this bundle: its pyzmq is for one version of Python
+            import pitstop  # the client of this bundle: its pyzmq needs one version of Python
         except ImportError as error:
             raise NotServed(f"the Python client cannot be imported: {error}") from error
         self._folder = tempfile.mkdtemp(prefix="pitstop-gpu-")
@@ -49,7 +49,7 @@ class Served:
         self._end()
 
     def _is_ready(self):
-        """It prints one line when every process is."""
+        """It prints one line when every process is ready."""
         try:
             return next_line(lines_of(self._process), self._timeout_s) is not None
         except queue.Empty:

@@ -1,4 +1,6 @@
-"""How large what tests/gpu/run measures is: on a GPU as it serves, on the GPU in software small enough to rehearse."""
+"""The sizes of what tests/gpu/run measures: on a GPU as in service, on the GPU in software small
+enough for a rehearsal.
+"""
 
 import dataclasses
 
@@ -7,22 +9,22 @@ UNTUNED = "--tuning-dir=none"
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    models: dict  # {name: (pitstop_make_model's arguments, bytes of weights)}; the one with a target first
-    # {what: pitstop_bench's arguments}, of every model
+    models: dict  # {name: (pitstop_make_model's arguments, bytes of weights)}; the one with a target is first
+    # {what: pitstop_bench's arguments}, for every model
     benches: dict
-    first: dict  # the same, of tests/gpu/first, against one tree of the large model
+    first: dict  # the same for tests/gpu/first, against one tree of the large model
     peers: str  # peers_torch.py's --sizes
-    tests_s: float = 240.0  # of the kernels' tests, and with it of the engine's
-    test_s: float = 45.0  # without a line of output: a test hangs
+    tests_s: float = 240.0  # of the kernels' tests, and so of the engine's
+    test_s: float = 45.0  # without a line of output, after which a test hangs
     text_tokens: int = 48  # of the bundled model's text
     streams: int = 64  # requests that decode beside an update
     tokens_before: int = 80  # of each, before it: the engine compares with its latest 64 steps
-    stream_tokens: int = 1024  # of each, if nobody ended it
+    stream_tokens: int = 1024  # of each, unless somebody ended it
     tree: tuple = ()  # flags of the trees
 
     @property
     def untuned(self):
-        """Of a tree in which no product is measured: it starts faster."""
+        """Of a tree that measures no products: it starts faster."""
         return (*(flag for flag in self.tree if flag != UNTUNED), UNTUNED)
 
 
@@ -37,12 +39,12 @@ REAL = Sizes(
     first={
         "decode_1": ("offline", "--num-requests=1", "--prompt-len=1024", "--output-len=128"),
         "decode_32": ("offline", "--num-requests=32", "--prompt-len=1024", "--output-len=192"),
-        # while prompts are computed, those before them decode; then all do
+        # while prompts are computed, the earlier ones decode; then all do
         "decode_256": ("offline", "--num-requests=256", "--prompt-len=512", "--output-len=384"),
         "prefill_8k": ("stream", "--num-requests=3", "--prompt-len=8192", "--output-len=2", "--seed=4"),
     },
     peers="real",
-    tree=("--step-timeout=30",),  # what hangs is found within the part's time
+    tree=("--step-timeout=30",),  # a hang is found within the part's time
 )
 REHEARSED = Sizes(
     models={"qwen3-8b": (("tiny",), 20e6), "qwen3-0.6b": (("tiny",), 20e6)},

@@ -1,11 +1,12 @@
 """What a GPU should reach, and whether it did.
 
-A target's figure is the worst of the kernel benchmarks that it names, the share that decode of a whole model has of
-what reading its weights alone would take, or what an update or a release reached of a limit of the same run. Of a time
-that may not be exceeded it is the time over what it took: 100 % is just in time, and more is better.
+A target's figure is the worst of the kernel benchmarks that it names, the share that decode of a
+whole model has of the time to read its weights, or the share that an update or a release has of a
+limit of the same run. For a time that may not be exceeded it is the limit divided by the time: 100
+% is just in time, and more is better.
 """
 
-# Title, share, of what, {family: how the benchmark's name begins}
+# Title, share, limit, {family: the beginning of the benchmark's name}
 KERNELS = (
     (
         "norms, rope + KV write, silu_mul, digest, scatter",
@@ -27,10 +28,10 @@ DECODE_PART = "qwen3-8b, random weights"
 UPDATES_PART = "memory and updates of qwen3-8b"
 HOST_PART = "updates of qwen3-8b by host memory"
 H200_GB_S, OTHERS_GB_S = 160.0, 107.0  # 16 GB in 100 ms, and in 150 ms
-HOST_GB_S = 40.0  # of weights that are kept
+HOST_GB_S = 40.0  # of kept weights
 RESUMED_S = 0.5  # for 60 GB
 
-# Title, share, of what, and whose number it is: the part, its figures, the name among them
+# Title, share, limit, and where its number is: the part, its figures, the name among them
 UPDATES = (
     ("host memory to the second copy (push), verified", 0.80, "H2D rate", UPDATES_PART, "push", "of_h2d"),
     ("page cache to the second copy (disk), verified", 0.70, "H2D rate", UPDATES_PART, "disk", "of_h2d"),
@@ -41,7 +42,7 @@ LENT = "CUDA IPC beside 64 streams"
 
 
 def evaluate(kernels, parts, device_name=""):
-    """[{what, target, of, measured, holds}]; measured and holds None: not run."""
+    """[{what, target, of, measured, holds}]; measured and holds None: it did not run."""
     rows = kernels["kernels"] if kernels else []
     found = []
     for what, target, of, names in KERNELS:
@@ -57,7 +58,7 @@ def evaluate(kernels, parts, device_name=""):
 
 
 def _memory(parts):
-    """Release and resume of what was there, as seconds for 60 GB; weights that are kept, as a rate."""
+    """Release and resume, as seconds for 60 GB; kept weights, as a rate."""
     found = parts.get(UPDATES_PART, {}).get("again", {})
     weights = found.get("freed_bytes", {}).get("weights")
     rates = (found["gb_s_to_host"], found["gb_s_to_gpu"]) if weights else None
@@ -83,7 +84,7 @@ def _lent(parts, device_name):
 
 
 def _worst(rows, family, name):
-    """Of the benchmarks that the name is of; those that say `deterministic` have no target."""
+    """Of the benchmarks with this name; those named `deterministic` have no target."""
     figures = [
         row["fraction"]
         for row in rows

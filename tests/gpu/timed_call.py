@@ -1,4 +1,4 @@
-"""A program under a time limit, and a part of a run: whatever they do, the caller goes on."""
+"""A program under a time limit, and a part of a run: whatever they do, the caller continues."""
 
 import contextlib
 import os
@@ -11,16 +11,17 @@ import threading
 import time
 import uuid
 
-STOP_S = 10.0  # between asking and killing; a tree needs some of it to end its processes
-MARK = "PITSTOP_GPU_RUN"  # in the environment of what is started, and of what that starts
-# A signal that comes just before a wait for a lock begins does not end it: Python sees it when the wait ends by itself.
+STOP_S = 10.0  # between asking and killing; a tree needs part of it to end its processes
+MARK = "PITSTOP_GPU_RUN"  # in the environment of the started program, and of its children
+# A signal just before a wait for a lock does not end the wait: Python sees it when the wait ends by
+# itself.
 SLICE_S = 0.5
 
-_started = {}  # {mark: process} that stop() has not ended, nor call() seen the end of
+_started = {}  # {mark: process} that neither stop() nor call() has seen end
 
 
 class Budget:
-    """Seconds for all that is run."""
+    """Seconds for everything that runs."""
 
     def __init__(self, seconds):
         self._end = time.monotonic() + seconds
@@ -30,12 +31,14 @@ class Budget:
 
 
 class Overdue(Exception):
-    """Something took longer than it may, whatever it waits for."""
+    """Something took longer than allowed, whatever it waits for."""
 
 
 @contextlib.contextmanager
 def deadline(seconds):
-    """Overdue in the body where it takes longer. The main thread's; what was started is stopped on the way out."""
+    """Raises Overdue in the body if it takes longer. For the main thread; started programs are
+    stopped on the way out.
+    """
 
     def ring(*_):
         raise Overdue(f"stopped after {seconds:.0f} s")
@@ -48,15 +51,17 @@ def deadline(seconds):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        if others_left > 0:  # somebody else's, who goes on waiting for it
+        if others_left > 0:  # another caller's, who continues to wait for it
             signal.setitimer(signal.ITIMER_REAL, max(0.001, others_left - (time.monotonic() - begin)))
 
 
 @contextlib.contextmanager
 def ended_by_signals():
-    """SIGTERM and SIGHUP end the body with SystemExit, 128 + the signal; what was started and still runs ends with it."""
+    """SIGTERM and SIGHUP end the body with SystemExit, 128 + the signal; started programs that
+    still run end with it.
+    """
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets it
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         yield
@@ -67,9 +72,11 @@ def ended_by_signals():
 
 @contextlib.contextmanager
 def _signals_held():
-    """What comes meanwhile is handled behind it: no process is started that nobody knows, no lock is left half taken."""
+    """Signals that arrive meanwhile are handled afterwards: no process is started without being
+    recorded, no lock stays half taken.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals are handled in the other
+        yield  # signals are handled in the other thread
         return
     came = []
     numbers = (signal.SIGALRM, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -87,7 +94,7 @@ def _signals_held():
 
 
 class Ended:
-    """How a program ended: `code`, or None where it was stopped, and then `why`."""
+    """How a program ended: `code`, or None if it was stopped, and then `why`."""
 
     def __init__(self, code, output, why=""):
         self.code = code
@@ -102,8 +109,9 @@ class Ended:
 
 
 def call(command, environment, timeout_s, silence_s=None, log=None):
-    """Runs it to its end, for timeout_s at most, and at most silence_s after its last line. What it says is written into
-    `log` as it comes."""
+    """Runs it to its end, for timeout_s at most, and at most silence_s after its last line. Its
+    output is written into `log` as it arrives.
+    """
     if log is not None:
         log.write(f"$ {' '.join(str(word) for word in command)}\n")
     try:
@@ -115,7 +123,7 @@ def call(command, environment, timeout_s, silence_s=None, log=None):
         if log is not None:
             log.write(f"# {ended.why or f'exit code {ended.code}'}\n")
         return ended
-    except BaseException:  # a deadline, a key: it does not stay behind
+    except BaseException:  # a deadline or a key: the program must not stay behind
         stop(process)
         raise
 
@@ -142,13 +150,13 @@ def _wait_for(process, timeout_s, silence_s, log):
         code = process.wait(timeout=STOP_S)
         _started.pop(process.mark, None)
         return Ended(code, "".join(output))
-    except subprocess.TimeoutExpired:  # it closed its output and stays
+    except subprocess.TimeoutExpired:  # it closed its output but still runs
         stop(process)
         return Ended(None, "".join(output), "did not end")
 
 
 def start(command, environment, stderr, stdin=None):
-    """A process that stop() ends with all that it started, its standard output a pipe."""
+    """A process that stop() ends with everything that it started; its standard output is a pipe."""
     with _signals_held():
         mark = uuid.uuid4().hex
         process = subprocess.Popen(
@@ -159,7 +167,7 @@ def start(command, environment, stderr, stdin=None):
             text=True,
             errors="replace",
             env={**environment, MARK: mark},
-            start_new_session=True,  # so that what it starts in its session can be stopped with it
+            start_new_session=True,  # so that programs in its session can be stopped with it
         )
         process.mark = mark
         _started[mark] = process
@@ -167,7 +175,7 @@ def start(command, environment, stderr, stdin=None):
 
 
 def lines_of(process):
-    """A queue of what it prints, line by line, and None at the end; next_line() reads it."""
+    """A queue of its printed lines, with None at the end; next_line() reads it."""
     lines = queue.SimpleQueue()
     with _signals_held():
         threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
@@ -175,7 +183,7 @@ def lines_of(process):
 
 
 def next_line(lines, seconds):
-    """The next of the queue. queue.Empty: none came within `seconds`."""
+    """Returns the next line of the queue. queue.Empty: none arrived within `seconds`."""
     end = time.monotonic() + seconds
     while True:
         left = max(0.0, end - time.monotonic())
@@ -193,14 +201,16 @@ def _read(pipe, lines):
 
 
 def stop(process):
-    """Ends it and its children, a launcher in a session of its own among them: what stays holds the GPU's memory."""
+    """Ends it and its children, including a launcher in a session of its own: a remaining process
+    would keep the GPU's memory.
+    """
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
         except ProcessLookupError:
             pass
         if _wait_until(lambda: process.poll() is not None and not _marked(process.mark)):
-            break  # or it is held up in the driver, perhaps, and left alone
+            break  # or it may be blocked in the driver, and is left alone
         for pid in _marked(process.mark):
             try:
                 os.kill(pid, number)
@@ -226,5 +236,5 @@ def _marked(mark):
             if f"{MARK}={mark}".encode() in path.read_bytes():  # empty of a process that has ended
                 found.append(int(path.parent.name))
         except OSError:
-            pass  # it has ended meanwhile, or is another user's
+            pass  # it has ended meanwhile, or belongs to another user
     return found

@@ -1,5 +1,6 @@
-"""What weights and their memory cost on the GPU: release and resume with weights kept, and updates by each way of this
-machine, as shares of what the bus carries in the same run."""
+"""The costs of weights and their memory on the GPU: release and resume with kept weights, and
+updates by each way of this machine, as shares of the bus's rate in the same run.
+"""
 
 import json
 import threading
@@ -15,12 +16,12 @@ GREEDY = {"temperature": 0.0, "ignore_eos": True, "timeout": 120.0}
 NUM_TOKENS = 4
 START_S = 180.0
 PUSH_S = 120.0
-WORTH_S = 20.0  # a round is not begun with less
-BUCKETS = 8  # of a model that is broadcast
+WORTH_S = 20.0  # a round does not begin with less
+BUCKETS = 8  # of a broadcast model
 
 
 class Measured:
-    """What came of a tree: figures, and what was wrong."""
+    """The results of a tree: figures, and problems."""
 
     def __init__(self):
         self.figures = {}
@@ -35,7 +36,7 @@ class Measured:
 
 
 def measured(measure, budget):
-    """(status, why, figures) of measure(found), however it ends."""
+    """(status, why, figures) of measure(found), whichever way it ends."""
     if budget.left() < WORTH_S:
         return "skipped", "no time left", {}
     found = Measured()
@@ -43,7 +44,7 @@ def measured(measure, budget):
         skipped = measure(found)
     except (NotServed, NoSender) as error:
         return "failed", str(error), found.figures
-    except Exception as error:  # of the client: whatever the tree answered or did not
+    except Exception as error:  # of the client: whether or not the tree answered
         return "failed", f"{type(error).__name__}: {error}", found.figures
     return ("skipped", skipped, found.figures) if skipped else found.as_part()
 
@@ -52,7 +53,7 @@ def of_this_machine(model, of, limits, environment, budget):
     """Release and resume, and updates from disk, from the host's memory and from the GPU's own, of one tree."""
 
     def measure(found):
-        with Sender(environment) as sender:  # first: what it takes is not the tree's
+        with Sender(environment) as sender:  # first: the tree does not have its memory
             loaded = sender.ask("load", dir=str(model))
             served = Served(model, of.untuned, environment, min(START_S, budget.left()))
             with served as client:
@@ -67,14 +68,14 @@ def of_this_machine(model, of, limits, environment, budget):
 
 
 def by_host_memory(model, of, limits, environment, budget):
-    """--update-mode host: the commit's upload, beside the version before that comes down."""
+    """--update-mode host: the commit uploads, while the previous version is downloaded."""
 
     def measure(found):
         flags = [*of.untuned, "--update-mode=host"]
         with Served(model, flags, environment, min(START_S, budget.left())) as client:
             before = tokens_of(client)
             digest = client.weight_digests()["digest"]
-            for number in ("first", "again"):  # the first takes its page-locked memory, too
+            for number in ("first", "again"):  # the first also takes its page-locked memory
                 reply = client.update_weights(path=str(model))
                 up_gb_s = rate(reply["bytes"], reply["commit_s"])
                 found.figures[number] = {
@@ -90,7 +91,7 @@ def by_host_memory(model, of, limits, environment, budget):
 
 
 def by_nccl(model, of, environment, budget):
-    """Flattened buckets from another GPU of the machine: so many broadcasts as buckets."""
+    """Flattened buckets from another GPU of the machine: one broadcast per bucket."""
 
     def measure(found):
         try:
@@ -155,7 +156,7 @@ class Beside:
 
 
 def digits(number):
-    """Four of them, however small it is."""
+    """Four buckets, however small the model is."""
     return float(f"{number:.4g}")
 
 
@@ -164,7 +165,7 @@ def rate(num_bytes, seconds):
 
 
 def share(gb_s, limits, name):
-    """Of a limit of the same run; None: it was not measured."""
+    """As a share of a limit of the same run; None: it was not measured."""
     limit = (limits or {}).get(name)
     return digits(gb_s / limit) if limit else None
 
@@ -177,7 +178,9 @@ PARTS = ("open_s", "wait_s", "receive_s", "verify_s", "rest_s")  # of stage_s
 
 
 def of_bus(reply, limits, name):
-    """An update's rate, from its first call to the last rank's vote: digesting, checks and waits count."""
+    """An update's rate, from its first call to the last rank's vote, including digests, checks and
+    waits.
+    """
     gb_s = rate(reply["bytes"], reply["stage_s"])
     return {
         "gb": digits(reply["bytes"] * 1e-9),
@@ -201,9 +204,11 @@ def timed(function, **arguments):
 
 
 def release_and_resume(client, sender, found, budget):
-    """Memory goes back, as the driver counts it, and comes again, with the same tokens after it."""
+    """Memory is returned, as the driver counts it, and taken again; afterwards the tokens are the
+    same.
+    """
     before = tokens_of(client)
-    for round_name in ("first", "again"):  # the first takes its page-locked memory, too
+    for round_name in ("first", "again"):  # the first also takes its page-locked memory
         if budget.left() < WORTH_S:
             found.problems.append(f"{round_name}: no time left")
             break
@@ -228,25 +233,30 @@ def release_and_resume(client, sender, found, budget):
 
 
 def push(run_dir, model, limits, environment, budget):
-    """pitstop push, from the files into shared memory and from there to the GPU. NotServed: it failed."""
+    """pitstop push, from the files into shared memory and from there to the GPU. NotServed: it
+    failed.
+    """
     command = [programs.program("cli"), "push", model, f"--run-dir={run_dir}", "--json"]
     ended = call(command, environment, max(1.0, min(PUSH_S, budget.left())))
     if ended.code != 0:
         raise NotServed(f"pitstop push: {ended.last_lines()}")
     report = json.loads(ended.output.strip().splitlines()[-1])
     figures = of_bus({"pause_s": 0.0, **report["reply"]}, limits, "h2d_gb_s")
-    # Its own: filling that no wait hides, waits for the worker, and the whole from the first byte on.
+    # Its own times: filling that no wait hides, waits for the worker, and the total from the first
+    # byte on.
     return {**figures, **{f"pusher_{part}_ms": milliseconds(report.get(f"{part}_s", 0.0)) for part in ("fill", "wait", "push")}}
 
 
 def lent_beside_streams(client, sender, loaded, of, limits, found):
-    """All tensors of the model from the GPU's own memory, while requests decode: what it takes, and what it costs them."""
+    """All tensors of the model from the GPU's own memory, while requests decode: its time, and the
+    requests' loss.
+    """
     streams = [
         client.generate(PROMPT, max_new_tokens=of.stream_tokens, temperature=0.0, ignore_eos=True)
         for _ in range(of.streams)
     ]
     try:
-        for stream in streams:  # all of them run, and steps before the update are counted
+        for stream in streams:  # all of them run, and the steps before the update are counted
             num = 0
             while num < of.tokens_before:
                 num += len(next(stream).tokens)

@@ -1,5 +1,5 @@
-// The part of CUDA's language that kernels/ uses, as C++ for the emulator: what nvcc declares
-// without an include.
+// The part of CUDA's language that kernels/ uses, as C++ for the emulator: the declarations that
+// nvcc has without an include.
 #pragma once
 
 #include "tests/emulated_gpu/blocks.h"
@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
-#define __CUDA_ARCH_FEAT_SM90_ALL 1  // what sm_90a has is emulated
+#define __CUDA_ARCH_FEAT_SM90_ALL 1  // features of sm_90a are emulated
 
 #define __global__
 #define __device__
@@ -84,7 +84,7 @@ inline void __syncthreads() { pitstop::emulator::block_barrier(); }
 inline void __syncwarp() {
     pitstop::emulator::warp_instruction<int, int>("__syncwarp", 0, [](const int*, int*) {});
 }
-// Blocks run one after the other: what one has stored is there for the next.
+// Blocks run one after the other: a block's stores are visible to the next one.
 inline void __threadfence() { pitstop::emulator::let_others_run(); }
 
 namespace pitstop::emulator {
@@ -118,7 +118,7 @@ T __shfl_up_sync(unsigned mask, T value, int delta) {
         return l - delta;
     });
 }
-// Each lane names its own source, so the operands carry it.
+// Each lane names its own source lane, so the operands have it.
 template <class T>
 T __shfl_sync(unsigned mask, T value, int source) {
     struct Operand {
@@ -170,7 +170,7 @@ T __reduce_min_sync(unsigned, T value) {
     );
 }
 
-// ---- atomics: one thread runs at a time; others get their turn before each ----
+// ---- atomics: one thread runs at a time; other threads get a turn before each ----
 
 template <class T, class U>
 T atomicAdd(T* to, U value) {

@@ -1,5 +1,5 @@
-// Stands in for CUDA's header of the same name when kernels/ is compiled for the emulated GPU: the
-// part of the language and of the runtime that is used, no more.
+// Replaces CUDA's header of the same name when kernels/ is compiled for the emulated GPU: only the
+// used part of the language and of the runtime.
 #pragma once
 
 #include "tests/emulated_gpu/launches.h"
@@ -33,7 +33,7 @@ struct cudaLaunchConfig_t {
     unsigned numAttrs = 0;
 };
 
-// A flag: the value of each attribute is an int.
+// A flag: each attribute's value is an int.
 inline bool has_attribute(const cudaLaunchConfig_t& config, cudaLaunchAttributeID id) {
     for (unsigned i = 0; i < config.numAttrs; ++i) {
         if (config.attrs[i].id == id) return config.attrs[i].val.cooperative != 0;

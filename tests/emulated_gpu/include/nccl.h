@@ -1,7 +1,7 @@
-// Stands in for NCCL's header when libnccl.so.2 of the emulated GPU is built and tested: the types
-// as NCCL 2.28 lays them out in memory, the functions that it has here and no more. Source: NCCL
-// documentation, "NCCL API": "Types", "Communicator Creation and Management Functions",
-// "Collective Communication Functions", "Group Calls".
+// Replaces NCCL's header when the emulated GPU's libnccl.so.2 is built and tested: the types as
+// NCCL 2.28 lays them out in memory, and only the functions that exist here. Source: NCCL
+// documentation, "NCCL API": "Types", "Communicator Creation and Management Functions", "Collective
+// Communication Functions", "Group Calls".
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// Stands in for kernels/device/dependent_launch.cuh in the emulator (overlap.h).
+// Replaces kernels/device/dependent_launch.cuh in the emulator (overlap.h).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,7 +8,7 @@
 namespace pitstop::kernels {
 
 inline void let_next_kernel_start() { emulator::let_next_kernel_start(); }
-// What a block has in static shared memory before the call is lost: other blocks run meanwhile.
+// The call loses the block's static shared memory: other blocks run meanwhile.
 inline void wait_for_kernel_before() { emulator::wait_for_kernel_before(); }
 
 }  // namespace pitstop::kernels

@@ -1,4 +1,4 @@
-// Stands in for kernels/device/shared_memory.cuh in the emulator.
+// Replaces kernels/device/shared_memory.cuh in the emulator.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,5 +1,5 @@
-// Stands in for kernels/device/system_scope.cuh in the emulator. The host's memory orders every
-// load and store as these two ask for, so that a missing one is not found.
+// Replaces kernels/device/system_scope.cuh in the emulator. The host's memory orders every load and
+// store as these two do, so a missing one is not found.
 #pragma once
 
 #include <cuda_runtime.h>

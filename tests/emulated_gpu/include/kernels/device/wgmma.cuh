@@ -122,7 +122,7 @@ inline void wgmma_commit() { emulator::commit_products(); }
 template <int kPending, int N>
 void wgmma_wait(float (&)[N]) {
     emulator::wait_products(kPending);
-    __syncwarp();  // it is ".aligned": no lane is past it while another is before it
+    __syncwarp();  // it is ".aligned": no lane passes it while another is before it
 }
 inline void fence_async_proxy() { emulator::fence_proxy(); }
 
