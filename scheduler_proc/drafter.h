@@ -93,8 +93,8 @@ class Drafter {
         DraftIndex::Place last{};
         std::int64_t num_indexed = 0;              // tokens of the request
         std::vector<DraftIndex::Guess> guesses{};  // after `num_known` tokens
-        std::vector<TokenId> likely{};             // of these, likely enough together
-        std::vector<double> together{};            // how likely that is, of each
+        std::vector<TokenId> likely{};             // the first ones, while all may well be right
+        std::vector<double> together{};            // per token: P(all up to it are right)
         std::int64_t num_known = 0;
         Record record{};
     };

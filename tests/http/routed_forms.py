@@ -37,7 +37,9 @@ def without_base64(raw):
 
 
 def of_prime_rl(raw):
-    """renderers' parse_generate_response and prime-rl's reading of it. [(rows, start)], by choice with routes; the answer."""
+    """As renderers' parse_generate_response and prime-rl read it. Returns [(rows, start)] for the choices with routes, and
+    the answer.
+    """
     rest, blobs = without_base64(raw)
     answer = json.loads(rest)
     envelopes = [choice["routed_experts"] for choice in answer["choices"] if choice["routed_experts"]]

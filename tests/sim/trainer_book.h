@@ -51,7 +51,7 @@ class TrainerBook {
     void refused_by_front_end(const std::string& trainer) {
         if (unnamed_.contains(trainer)) lacking_.insert(trainer);
     }
-    // A session is open; calls that name none are its buckets, or it must be named.
+    // A session has begun. `takes_unnamed`: calls that name no session are its buckets.
     void began(TimePoint now, std::uint64_t session, bool takes_unnamed);
     // The answer to a pause or a continue reported the loss: later calls begin anew. Answers that
     // one turn of the doors gives to several callers have no known order.

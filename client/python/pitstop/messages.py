@@ -134,7 +134,7 @@ class Routes:
                 self.spans.append(dataclasses.replace(span))
 
     def body(self) -> dict[str, Any]:
-        """As `generate` brings them."""
+        """Returns the routes as a body of `generate` has them."""
         shape = {"layers": self.layers, "per_token": self.per_token, "num_experts": self.num_experts}
         return {"shape": shape, "experts": self.experts}
 
