@@ -83,7 +83,7 @@ def main():
         begin = time.monotonic()
         command = ["ninja", "-C", build, "-j", str(options.jobs), *targets]
         subprocess.run(command, check=True, env={**os.environ, LOG: str(log)}, stdout=sys.stderr)
-        print(f"{time.monotonic() - begin:.0f} s passed, linking and what else ran on the machine included")
+        print(f"{time.monotonic() - begin:.0f} s passed, including linking and everything else that ran on the machine")
         report([json.loads(line) for line in log.read_text().splitlines()])
 
 

@@ -113,7 +113,9 @@ Result<> Sender::wait_until_ready() {
         ASSIGN_OR_RETURN(const bool is_ready, group_->is_ready());
         if (is_ready) return Ok{};
         if (Clock::now() >= end) {
-            return make_error(ErrorCode::kDeadlineExceeded, "the others of the group did not come");
+            return make_error(
+                ErrorCode::kDeadlineExceeded, "the other ranks did not join the group in time"
+            );
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }

@@ -103,7 +103,9 @@ Result<HttpLoadResult> run_http_load(const HttpLoad& load) {
     while (num_done < load.requests) {
         if (Clock::now() - begin > load.timeout)
             return make_error(
-                ErrorCode::kDeadlineExceeded, "{} requests are not done", load.requests - num_done
+                ErrorCode::kDeadlineExceeded,
+                "{} requests have not ended in time",
+                load.requests - num_done
             );
         const int num = ::epoll_wait(poll, events.data(), static_cast<int>(events.size()), 1000);
         for (int e = 0; e < num; ++e) {

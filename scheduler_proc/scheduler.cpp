@@ -23,9 +23,9 @@ std::optional<Error> problem_of_drafts(
     const std::string why =
         hello.state_bytes > 0
             ? fmt::format(
-                  "{} keeps a recurrent state, which no draft can be taken out of", hello.model_type
+                  "{} has a recurrent state, from which no draft can be removed", hello.model_type
               )
-            : fmt::format("on {} none are verified yet", hello.device);
+            : fmt::format("drafts cannot be verified on {} yet", hello.device);
     return make_error(
         ErrorCode::kUnsupported,
         "--speculate {}: rank {} verifies at most {} drafts per row: {}; leave the flag out",

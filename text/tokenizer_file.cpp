@@ -52,7 +52,8 @@ Result<> read_normalizer(
     const Component& component, int depth, std::vector<NormalizerStep>& steps
 ) {
     if (depth > kSequenceDepthMax) return component.unsupported("nesting this deep");
-    if (steps.size() >= Normalizer::kStepsMax) return component.unsupported("so many normalizers");
+    if (steps.size() >= Normalizer::kStepsMax)
+        return component.unsupported("this many normalizers");
     ASSIGN_OR_RETURN(const std::string type, component.type());
     if (type == "Sequence") {
         ASSIGN_OR_RETURN(const std::vector<Component> items, component.items("normalizers"));
@@ -160,7 +161,7 @@ Result<> read_pre_tokenizer(
 ) {
     if (depth > kSequenceDepthMax) return component.unsupported("nesting this deep");
     if (steps.size() >= Normalizer::kStepsMax)
-        return component.unsupported("so many pre-tokenizers");
+        return component.unsupported("this many pre-tokenizers");
     ASSIGN_OR_RETURN(const std::string type, component.type());
     if (type == "Sequence") {
         ASSIGN_OR_RETURN(const std::vector<Component> items, component.items("pretokenizers"));

@@ -99,7 +99,7 @@ def test_an_update_of_a_group_is_of_all_that_are_ready_or_does_not_begin():
     coordinator.update("three of two", group=["a", "b", "c"])
     refused = coordinator.take_outcomes()
     assert [(each.uid, each.code, each.replicas) for each in refused] == [("one of two", "aborted", {}), ("three of two", "aborted", {})]
-    assert refused[0].message == "its group is a; ready are a, b" and not coordinator.take_orders()
+    assert refused[0].message == "it is for the group a; ready are a, b" and not coordinator.take_orders()
     coordinator.update("both", group=["b", "a"])
     assert sorted(name for name, order in coordinator.take_orders() if order.uid == "both") == ["a", "b"]
 

@@ -284,7 +284,7 @@ class NcclGroup : public BroadcastGroup {
     [[nodiscard]] Error error_of_late(std::string_view what, bool is_store_gone) const {
         return make_error(
             is_store_gone ? ErrorCode::kUnavailable : ErrorCode::kDeadlineExceeded,
-            "group '{}': rank {} of {} waited for {} in vain: {}; NCCL is aborted",
+            "group '{}': rank {} of {} timed out waiting for {}: {}; NCCL is aborted",
             printable(spec_.group),
             rank_,
             spec_.world_size,

@@ -215,7 +215,7 @@ namespace {
 
 std::string problem_of_stranger(const WeightLayout& layout, std::string_view name) {
     if (layout.is_of_adapter())
-        return fmt::format("'{}' is no tensor of the adapter that its config says", name);
+        return fmt::format("'{}' is no tensor of the adapter that its config describes", name);
     return fmt::format(
         "'{}' is no tensor of this model (--ignore-extra-tensors leaves such out)", name
     );
@@ -258,7 +258,7 @@ std::vector<std::string> find_problems(
         const bool is_transposed = pack != nullptr && spec.shape == pack->transposed_shape;
         if (spec.shape != shape && !is_transposed) {
             problems.push_back(fmt::format(
-                "'{}' has shape {}; the config says {}",
+                "'{}' has shape {}; the config requires {}",
                 spec.name,
                 checkpoint::text_of(spec.shape),
                 checkpoint::text_of(shape)

@@ -275,7 +275,7 @@ class NcclBroadcast:
                     return  # the group was closed while this thread waited for a core
                 raise PitstopError("aborted", f"group '{self.group}': cancelled while waiting for {what}")
             if time.monotonic() >= deadline:
-                raise PitstopError("deadline_exceeded", f"group '{self.group}': waited for {what} in vain")
+                raise PitstopError("deadline_exceeded", f"group '{self.group}': timed out waiting for {what}")
             time.sleep(LOOK_S)
 
     def _until(self, is_done: Callable[[], bool], deadline: float) -> None:

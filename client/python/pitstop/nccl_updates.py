@@ -26,7 +26,7 @@ CHANGE_S = 5.0  # a death that broke a group is noticed within this time
 
 def _check_time(deadline: float, why: object) -> None:
     if time.monotonic() >= deadline:
-        raise PitstopError("deadline_exceeded", f"the update's time is up: {why}", getattr(why, "reply", None)) from None
+        raise PitstopError("deadline_exceeded", f"the update timed out: {why}", getattr(why, "reply", None)) from None
 
 
 def _has_failed(update: asyncio.Future) -> bool:

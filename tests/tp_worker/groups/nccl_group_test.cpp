@@ -61,7 +61,8 @@ int be_next() {
         const Joined joined = joining.get();
         if (joined) return wrong("joined alone");
         // On a slow machine its time may be over before it has the turn.
-        if (joined.error().message.find("waited for the other ranks in vain") == std::string::npos)
+        if (joined.error().message.find("timed out waiting for the other ranks") ==
+            std::string::npos)
             continue;
         if (num_ended != 1) return wrong("the turn was given back before the abort was over");
         ++num_seen;

@@ -222,7 +222,7 @@ TEST(WeightProblems, AreListedAllAtOnce) {
     const std::string message = error_of("dir", problems).message;
     for (const std::string_view part :
          {"'model.norm.weight' is missing",
-          "'lm_head.weight' has shape [67, 41]; the config says [67, 40]",
+          "'lm_head.weight' has shape [67, 41]; the config requires [67, 40]",
           "'model.layers.1.mlp.up_proj.weight' has dtype F8_E4M3",
           "'model.layers.2.mlp.up_proj.weight' is no tensor of this model",
           "appears twice"}) {

@@ -371,10 +371,10 @@ class Coordinator:
             if self._open_update.left:
                 self._begin_commit()
             else:  # a successor unknown to this coordinator may have committed it before
-                self._finish("data_loss", "every replica vanished when it was decided")
+                self._finish("data_loss", "every replica vanished during the decision")
         if self.phase is Phase.COMMITTING and not self._open_update.awaited:
             is_served = bool(self._open_update.left)
-            self._finish(*(("", "") if is_served else ("data_loss", "every replica vanished in the commit")))
+            self._finish(*(("", "") if is_served else ("data_loss", "every replica vanished during the commit")))
         if self.phase is Phase.DROPPING and not self._open_update.awaited:
             self._finish(self._open_update.code, self._open_update.message)
         if self.phase is Phase.IDLE and self._waiting:
@@ -396,10 +396,10 @@ class Coordinator:
         without_version = (Standing.BEHIND, Standing.FETCHING)
         names = self.ready or [name for name, each in self.members.items() if each.standing in without_version]
         if not names or len(names) < (self.quorum or 1):
-            self._refuse(update, "unavailable", f"{len(names)} replicas can take part; {self.quorum or 1} must")
+            self._refuse(update, "unavailable", f"{len(names)} replicas can take part; {self.quorum or 1} are needed")
             return
         if update.group is not None and update.group != frozenset(names):
-            self._refuse(update, "aborted", f"its group is {', '.join(sorted(update.group))}; ready are {', '.join(names)}")
+            self._refuse(update, "aborted", f"it is for the group {', '.join(sorted(update.group))}; ready are {', '.join(names)}")
             return
         self._count += 1
         update.key = (self.generation, self._count)

@@ -111,7 +111,7 @@ class Door:
             where = {"run_dir": place["run_dir"]}
             if place["machine"] != socket.gethostname():
                 if not place.get("data"):
-                    said = f"{member} is on {place['machine']}, without a door for others: give the fleet door_keys"
+                    said = f"{member} is on {place['machine']} and has no door for other machines: give the fleet door_keys"
                     raise PitstopError("unsupported", said)
                 where = {"data": place["data"], "key": place["key"]}
             client = AsyncClient(**where, name=f"fleet {self.name}", timeout=CONNECT_S)

@@ -13,8 +13,8 @@ FIELDS = (
     "token_ids_logprob", "logprobs_mode", "session", "min_epoch",
 )
 NOT_HERE = (
-    "this door carries on /generate alone. OpenAI's calls are each tree's own (--http), and a router's in front of "
-    "them (--router), which carry on nothing"
+    "this door serves only /generate, whose requests survive a replica's death. Each tree serves OpenAI's routes (--http), "
+    "and so does a router in front of them (--router); their requests end with their replica"
 )
 
 

@@ -118,7 +118,7 @@ class Participant:
         if self._staged is not None and self._staged[0] == order.key:
             self._decided = order.key
         elif self._served_key != order.key:
-            return Decided(self.member, order.key, "failed_precondition", "nothing of it is staged"), []
+            return Decided(self.member, order.key, "failed_precondition", "the update is not staged"), []
         return Decided(self.member, order.key), []
 
     def _commit(self, order: Commit) -> tuple[Optional[Answer], list[Work]]:
@@ -127,7 +127,7 @@ class Participant:
         if self._committing == order.key:
             return None, []
         if self._staged is None or self._staged[0] != order.key or self._decided != order.key:
-            return Committed(self.member, order.key, "failed_precondition", "it is not staged and decided"), []
+            return Committed(self.member, order.key, "failed_precondition", "the update was not staged and decided here"), []
         self._committing = order.key
         return None, [order]
 
