@@ -13,6 +13,7 @@ import re
 import pytest
 
 import nccl_trainer
+import pitstop
 from cuda_sender import Sender
 from gpu_tree import BUILD, gpu, needs_gpu  # noqa: F401
 from process_tree import run, wait_until
@@ -21,8 +22,6 @@ from test_gpu_nccl import NAMES, held_by, meet, part
 from test_gpu_updates import FULL, greedy
 from test_updates import BARD, DIGESTS, update
 from test_weights_broadcasts import in_thread
-
-import pitstop
 
 pytestmark = needs_gpu
 ROOMY = 160 << 20  # of the GPU: two copies fit beside the KV of a whole context

@@ -19,8 +19,8 @@ from test_emulated_gpu import ALL
 
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 import sanitizers  # noqa: E402  (after the path)
-from first_steps import STEPS  # noqa: E402
 import targets  # noqa: E402
+from first_steps import STEPS  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not (BUILD / "bin/pitstop_gpu_bench").exists(), reason=f"{BUILD} is not built")
 nightly = pytest.mark.skipif(not ALL, reason="takes minutes: launch/test --emulated-gpu-all")
