@@ -18,6 +18,7 @@ from process_tree import ROOT
 from test_emulated_gpu import ALL
 
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
+sys.path.append(str(ROOT / "launch" / "lib"))
 import sanitizers  # noqa: E402  (after the path)
 import targets  # noqa: E402
 from first_steps import STEPS  # noqa: E402
