@@ -477,7 +477,7 @@ Result<> Machine::build() {
     if (!takes_state)
         return make_error(
             ErrorCode::kPermissionDenied,
-            "pickle, byte {}: BUILD of what is not a known record",
+            "pickle, byte {}: BUILD of an object that is no known record",
             position_ - 1
         );
     if (extent(object).is_finished || extent(object).has_state)

@@ -40,7 +40,7 @@ void add_place_flags(Options& options, FlagSet& flags) {
     );
 }
 
-// Flags for which of the replica's machines it is on, if there are several.
+// Flags for a replica on several machines.
 void add_node_flags(Options& options, FlagSet& flags) {
     flags.add("nodes", &options.nodes, "machines that the ranks are on, equally many on each");
     flags.add("node-rank", &options.node, "this machine, from 0; 0: the head, with the scheduler");

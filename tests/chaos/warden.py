@@ -17,7 +17,7 @@ STARTS_S = 0.3  # seconds before ready in which a new life takes no call, at the
 STATUS_S = 20.0
 SILENT_MAX_S = 90.0  # no answer for this long is a finding, whatever fault is active
 LEFT_S = 5.0  # a pause, or released memory, that lasts this long is ended here
-WARM_S = 25.0  # seconds of a life, before its memory is taken as the base
+WARM_S = 25.0  # after a start; the memory that is in use then is the base of the growth
 GROWTH_MAX_KIB = 64 << 10
 DESCRIPTORS_MAX = 64  # above the base; each client that connects and leaves takes some for a moment
 

@@ -37,7 +37,7 @@ End end_at(const void* address, std::size_t bytes) {
 
 bool is_memory_of(int gpu, const void* address) {
     const std::optional<Allocation> found = find_memory(address);
-    // Where a range's memory lies is said by what is mapped: either is taken.
+    // Only a range's mappings tell which GPU has its memory: any GPU is accepted.
     return found && (found->kind == MemoryKind::kRange || found->gpu == gpu);
 }
 

@@ -100,7 +100,7 @@ def ended(done, figures=None):
 
 
 def facts(run):
-    """The machine, the GPU and the libraries: what every later failure is first explained by."""
+    """The machine, the GPU and the libraries: the first explanation of later failures."""
     for command in (
         "uname -a; nproc; free -g; df -h / /tmp /dev/shm; ulimit -a; id -u; command -v python3; python3 --version",
         "nvidia-smi; nvidia-smi -q -d CLOCK,POWER,MEMORY,COMPUTE; ls -d /usr/local/cuda* /opt/*/.venv; ip -brief addr",

@@ -97,7 +97,7 @@ TEST(DraftBudget, ALargerPassIsNeverExpectedToBeShorterThanASmallerOne) {
 
 TEST(DraftBudget, TakesWhatCostsNothingAndNotWhatCostsMuch) {
     DraftBudget budget = measured();
-    // 15 drafts are free; one more costs 5 %, and would have to be right with 5 % of 1 + 15 * 0.1.
+    // 15 drafts are free; one more costs 5 %, and pays if its probability is 5 % of 1 + 15 * 0.1.
     // Sizes of 16 to 19 are measured together.
     const std::size_t num_free = budget.choose(1, 1, falling(60, 0.1, 1));
     EXPECT_GE(num_free, 15u);

@@ -65,7 +65,7 @@ def test_nccl_of_ranks_that_auto_puts_on_cpus_is_warned_of(gpu, start_tree):
 
 
 def test_an_nccl_that_cannot_sum_is_found_at_the_start_and_named(gpu, place):
-    """At the one sum that is tried: a tree that was told to use NCCL does not start without."""
+    """A trial sum fails: a tree that was told to use NCCL does not start without NCCL."""
     gpu(faults="gpu1/ncclAllReduce:1=ncclSystemError")
     refused = run("serve", "--no-http", "--run-dir", place / "tree", *BY_NCCL, "--tp", 2)
     assert refused.returncode != 0

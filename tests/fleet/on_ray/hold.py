@@ -1,5 +1,5 @@
-"""An update for which all trees stop: its answer says for how long. Also a coordinator that dies
-while a tree is stopped: the tree goes on by itself, and the coordinator's successor commits the
+"""An update for which all trees stop: its answer has the duration. Also a coordinator that dies
+while a tree is stopped: the tree continues by itself, and the coordinator's successor commits the
 update.
 """
 
