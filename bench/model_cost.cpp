@@ -80,8 +80,8 @@ Result<ModelShape> read_shape(const std::string& directory) {
             integer("linear_value_head_dim", 128) != shape.delta->head_dim) {
             return make_error(
                 ErrorCode::kMalformed,
-                "{}: a limit is known of as many value heads as key heads, all of one size, and of "
-                "full_attention_interval in place of layer_types",
+                "{}: the limit is computed only for equally many value and key heads, all of one "
+                "size, and for full_attention_interval instead of layer_types",
                 path
             );
         }

@@ -261,7 +261,7 @@ class PickledTensors {
             end->integer > source_bytes / unit || end->integer < begin->integer ||
             (end->integer - begin->integer) * unit != bytes) {
             return bad_payload(fmt::format(
-                "'{}' is [{}, {}) of a bucket of {} bytes, and has {}",
+                "'{}' is at [{}, {}) of a bucket of {} bytes, which does not fit its {} bytes",
                 spec.name,
                 begin->integer,
                 end->integer,

@@ -189,7 +189,7 @@ def of_two_trainers(made):
         weights = weights_of(next(iter(places(fleet).values())))
         is_sent(fleet.update_weights(another_version(weights, 3)), 2, weights)
         trainer = begun_trainer(made)
-        _, worker, update = a_tree_dies(fleet, weights, 4)  # it only stands
+        _, worker, update = a_tree_dies(fleet, weights, 4)  # it is only stopped
         go_on(trainer)
         until(lambda: fleet.status()["updates_waiting"] == 1, "the other trainer does not ask for its turn")
         os.kill(worker, signal.SIGCONT)
