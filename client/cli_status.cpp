@@ -46,11 +46,25 @@ void print_listener(const messages::ListenerStatus& listener) {
 void print_adapters(const std::vector<messages::AdapterStatus>& adapters) {
     for (const messages::AdapterStatus& each : adapters) {
         fmt::print(
-            "  {}, digest {}, {} requests{}\n",
+            "  {}, digest {}, {} bytes, {} requests{}; {} in all, {} output tokens\n",
             adapter_text(each.adapter),
             each.adapter.digest.substr(0, 8),
+            each.bytes,
             each.num_requests,
-            each.num_older == 0 ? "" : fmt::format(", {} with older versions", each.num_older)
+            each.num_older == 0 ? "" : fmt::format(", {} with older versions", each.num_older),
+            each.requests_total,
+            each.output_tokens_total
+        );
+    }
+}
+
+void print_lost_adapters(const std::vector<messages::LostAdapter>& adapters) {
+    for (const messages::LostAdapter& each : adapters) {
+        fmt::print(
+            "  {}, digest {}, was lost in a restart: load it again{}\n",
+            adapter_text(each.adapter),
+            each.adapter.digest.substr(0, 8),
+            each.path.empty() ? "" : fmt::format(" from {}", each.path)
         );
     }
 }
@@ -117,6 +131,7 @@ void print_replica(const messages::ReplicaStatus& replica) {
                                     : ""
     );
     print_adapters(replica.adapters);
+    print_lost_adapters(replica.lost_adapters);
     if (!replica.pause_mode.empty())
         fmt::print("  paused     {} for {:.1f} s\n", replica.pause_mode, replica.paused_s);
     if (!replica.pause_expiry.empty()) fmt::print("  max_pause  {}\n", replica.pause_expiry);

@@ -50,6 +50,10 @@ struct AdapterStatus {
     std::string path{};
     std::int64_t num_requests = 0;
     std::int64_t num_older = 0;
+    std::int64_t bytes = 0;
+    std::int64_t loads_total = 0;
+    std::int64_t requests_total = 0;
+    std::int64_t output_tokens_total = 0;
 
     template <class F>
     void fields(F&& f) {
@@ -57,8 +61,28 @@ struct AdapterStatus {
         f("path", path, "the directory that it was loaded from; empty: its tensors were sent");
         f("num_requests", num_requests, "open requests that have this version");
         f("num_older", num_older, "open requests that began with an older one");
+        f("bytes",
+          bytes,
+          "of its resident tensors, all ranks: of this version and of those that open requests have"
+        );
+        f("loads_total", loads_total, "versions under this name since it was last unloaded");
+        f("requests_total", requests_total, "requests that named it, since then");
+        f("output_tokens_total", output_tokens_total, "their output tokens so far");
     }
     friend bool operator==(const AdapterStatus&, const AdapterStatus&) = default;
+};
+
+// An adapter that was loaded when the tree was started again, and is not any more.
+struct LostAdapter {
+    AdapterVersion adapter{};
+    std::string path{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("adapter", adapter, "the version that new requests got");
+        f("path", path, "the directory that it came from; empty: its tensors were sent");
+    }
+    friend bool operator==(const LostAdapter&, const LostAdapter&) = default;
 };
 
 struct UnloadAdapter {

@@ -206,6 +206,7 @@ struct ReplicaStatus {
     std::string pause_expiry{};
     std::vector<ListenerStatus> listeners{};
     std::vector<AdapterStatus> adapters{};
+    std::vector<LostAdapter> lost_adapters{};
     std::optional<ExpertLoad> expert_load{};
     std::optional<CheckpointStatus> checkpoints{};
     std::optional<DraftCounts> drafts{};
@@ -264,6 +265,8 @@ struct ReplicaStatus {
           "continued, or why it stays paused (it continues when it may); empty: it has not passed");
         f("listeners", listeners, "its door for ranks of other machines, if it has one");
         f("adapters", adapters, "the loaded adapters, by name");
+        f("lost_adapters", lost_adapters, "lost in a restart, and neither loaded nor unloaded since"
+        );
         f("expert_load",
           expert_load,
           "tokens per expert, at most a second old while steps run; absent: for the reasons "

@@ -16,8 +16,8 @@ constexpr char kTab = '\t';  // no name, digest or path has one: they are single
 
 }  // namespace
 
-Result<std::vector<LostAdapter>> lost_adapters_of(std::string_view lines) {
-    std::vector<LostAdapter> all;
+Result<std::vector<messages::LostAdapter>> lost_adapters_of(std::string_view lines) {
+    std::vector<messages::LostAdapter> all;
     while (!lines.empty()) {
         const std::size_t end = std::min(lines.find('\n'), lines.size());
         const std::string_view line = lines.substr(0, end);
@@ -36,7 +36,7 @@ Result<std::vector<LostAdapter>> lost_adapters_of(std::string_view lines) {
         if (num + 1 < parts.size() || read.ec != std::errc{} || version <= 0)
             return make_error(ErrorCode::kInvalidArgument, "no lost adapter is '{}'", line);
         all.push_back(
-            {.version =
+            {.adapter =
                  {.name = std::string(parts[0]),
                   .version = Epoch{version},
                   .label = std::string(parts[4]),
@@ -47,8 +47,8 @@ Result<std::vector<LostAdapter>> lost_adapters_of(std::string_view lines) {
     return all;
 }
 
-std::string line_of(const LostAdapter& lost) {
-    const messages::AdapterVersion& version = lost.version;
+std::string line_of(const messages::LostAdapter& lost) {
+    const messages::AdapterVersion& version = lost.adapter;
     return fmt::format(
         "{}\t{}\t{}\t{}\t{}",
         version.name,
@@ -59,16 +59,16 @@ std::string line_of(const LostAdapter& lost) {
     );
 }
 
-Adapters::Adapters(std::int64_t loaded_max, const std::vector<LostAdapter>& lost)
+Adapters::Adapters(std::int64_t loaded_max, const std::vector<messages::LostAdapter>& lost)
     : loaded_max_(loaded_max) {
-    for (const LostAdapter& each : lost) lost_.emplace(each.version.name, each);
+    for (const messages::LostAdapter& each : lost) lost_.emplace(each.adapter.name, each);
 }
 
 std::string Adapters::names() const {
     constexpr std::size_t kShownMax = 16;
     if (serving_.empty()) return "none is loaded";
     std::vector<std::string> shown;
-    for (const auto& [name, id] : serving_) {
+    for (const auto& [name, serving] : serving_) {
         if (shown.size() < kShownMax) shown.push_back(name);
     }
     std::string text = fmt::format("loaded are '{}'", fmt::join(shown, "', '"));
@@ -97,16 +97,16 @@ Error Adapters::not_loaded(const std::string& name) const {
     const auto place = lost_.find(name);
     if (place == lost_.end())
         return make_error(ErrorCode::kNotFound, "no adapter '{}' is loaded; {}", name, names());
-    const LostAdapter& lost = place->second;
+    const messages::LostAdapter& lost = place->second;
     return make_error(
         ErrorCode::kNotFound,
         "no adapter '{}' is loaded since the tree was started again: version {}{} with digest {} "
         "is "
         "lost; load it again{}",
         name,
-        raw(lost.version.version),
-        lost.version.label.empty() ? "" : fmt::format(" ('{}')", lost.version.label),
-        lost.version.digest,
+        raw(lost.adapter.version),
+        lost.adapter.label.empty() ? "" : fmt::format(" ('{}')", lost.adapter.label),
+        lost.adapter.digest,
         lost.path.empty() ? "" : fmt::format(" from {}", lost.path)
     );
 }
@@ -123,12 +123,14 @@ void Adapters::commit(AdapterUse loaded, TurnOutput& out) {
     CHECK(!residents_.contains(loaded.id));
     const std::string& name = loaded.version.name;
     const auto place = serving_.find(name);
-    if (place != serving_.end()) retire(residents_.at(place->second), out);
+    if (place != serving_.end()) retire(residents_.at(place->second.id), out);
     const messages::AdapterId id = loaded.id;
-    serving_[name] = id;
+    Serving& serving = serving_[name];
+    serving.id = id;
+    ++serving.num_loads;
     lost_.erase(name);
     out.adapters.push_back(
-        {.name = name, .line = line_of({.version = loaded.version, .path = loaded.path})}
+        {.name = name, .line = line_of({.adapter = loaded.version, .path = loaded.path})}
     );
     residents_.emplace(id, Resident{.use = std::move(loaded), .is_serving = true});
 }
@@ -140,7 +142,7 @@ Result<AdapterUse> Adapters::unload(const std::string& name, TurnOutput& out) {
         if (lost_.erase(name) > 0) out.adapters.push_back({.name = name});
         return error;
     }
-    Resident& resident = residents_.at(place->second);
+    Resident& resident = residents_.at(place->second.id);
     AdapterUse use = resident.use;
     serving_.erase(place);
     out.adapters.push_back({.name = name});
@@ -151,8 +153,9 @@ Result<AdapterUse> Adapters::unload(const std::string& name, TurnOutput& out) {
 Result<AdapterUse> Adapters::take(const std::string& name) {
     const auto place = serving_.find(name);
     if (place == serving_.end()) return not_loaded(name);
-    Resident& resident = residents_.at(place->second);
+    Resident& resident = residents_.at(place->second.id);
     ++resident.num_requests;
+    ++place->second.num_requests;
     return resident.use;
 }
 
@@ -163,6 +166,11 @@ void Adapters::give_back(messages::AdapterId id, TurnOutput& out) {
     if (!resident.is_serving) retire(resident, out);
 }
 
+void Adapters::count_token(messages::AdapterId id) {
+    const auto place = serving_.find(residents_.at(id).use.version.name);
+    if (place != serving_.end()) ++place->second.num_output_tokens;
+}
+
 std::int64_t Adapters::num_requests(messages::AdapterId id) const {
     const auto place = residents_.find(id);
     return place == residents_.end() ? 0 : place->second.num_requests;
@@ -170,18 +178,28 @@ std::int64_t Adapters::num_requests(messages::AdapterId id) const {
 
 std::vector<messages::AdapterStatus> Adapters::status() const {
     std::vector<messages::AdapterStatus> all;
-    for (const auto& [name, id] : serving_) {
-        const Resident& resident = residents_.at(id);
+    for (const auto& [name, serving] : serving_) {
+        const Resident& resident = residents_.at(serving.id);
         all.push_back(
             {.adapter = resident.use.version,
              .path = resident.use.path,
-             .num_requests = resident.num_requests}
+             .num_requests = resident.num_requests,
+             .loads_total = serving.num_loads,
+             .requests_total = serving.num_requests,
+             .output_tokens_total = serving.num_output_tokens}
         );
-        for (const auto& [other, older] : residents_) {
-            if (other != id && older.use.version.name == name)
-                all.back().num_older += older.num_requests;
+        for (const auto& [id, each] : residents_) {
+            if (each.use.version.name != name) continue;
+            all.back().bytes += each.use.bytes;
+            if (id != serving.id) all.back().num_older += each.num_requests;
         }
     }
+    return all;
+}
+
+std::vector<messages::LostAdapter> Adapters::lost() const {
+    std::vector<messages::LostAdapter> all;
+    for (const auto& [name, lost] : lost_) all.push_back(lost);
     return all;
 }
 

@@ -30,18 +30,19 @@ namespace pitstop::scheduler {
 struct AdapterUse {
     messages::AdapterId id{};
     messages::AdapterVersion version{};
-    std::string path{};  // the directory that it was loaded from; empty: its tensors were sent
+    std::string path{};      // the directory that it was loaded from; empty: its tensors were sent
+    std::int64_t bytes = 0;  // of its resident tensors, all ranks
 };
 
 // Reads the lines that the launcher kept, of adapters that a restart has lost. Errors:
 // kInvalidArgument, with the line.
-[[nodiscard]] Result<std::vector<LostAdapter>> lost_adapters_of(std::string_view lines);
+[[nodiscard]] Result<std::vector<messages::LostAdapter>> lost_adapters_of(std::string_view lines);
 // Returns the line of one adapter, without its end.
-[[nodiscard]] std::string line_of(const LostAdapter& lost);
+[[nodiscard]] std::string line_of(const messages::LostAdapter& lost);
 
 class Adapters {
   public:
-    Adapters(std::int64_t loaded_max, const std::vector<LostAdapter>& lost);
+    Adapters(std::int64_t loaded_max, const std::vector<messages::LostAdapter>& lost);
 
     // The workers compute adapters up to this rank; 0: none.
     void open(std::int64_t rank_max) { rank_max_ = rank_max; }
@@ -56,11 +57,14 @@ class Adapters {
     // Returns the version for a request that names this adapter, and counts the request. Errors:
     // kNotFound, with the loaded adapters.
     [[nodiscard]] Result<AdapterUse> take(const std::string& name);
+    // Called for each output token of a request of the version.
+    void count_token(messages::AdapterId id);
     // Called when a request of the version has ended.
     void give_back(messages::AdapterId id, TurnOutput& out);
 
     [[nodiscard]] std::int64_t num_requests(messages::AdapterId id) const;
     [[nodiscard]] std::vector<messages::AdapterStatus> status() const;  // by name
+    [[nodiscard]] std::vector<messages::LostAdapter> lost() const;      // by name
     // Returns what is wrong if this many open requests have each version, or nothing.
     [[nodiscard]] std::optional<std::string> audit(
         const std::map<messages::AdapterId, std::int64_t>& num_open
@@ -72,14 +76,22 @@ class Adapters {
         std::int64_t num_requests = 0;
         bool is_serving = false;  // new requests get it
     };
+    // A name that new requests may use, and what is counted of it since it was last unloaded.
+    struct Serving {
+        messages::AdapterId id{};
+        std::int64_t num_loads = 0;
+        std::int64_t num_requests = 0;
+        std::int64_t num_output_tokens = 0;
+    };
     void retire(Resident& resident, TurnOutput& out);
     [[nodiscard]] std::string names() const;
     [[nodiscard]] Error not_loaded(const std::string& name) const;
 
     std::int64_t loaded_max_;
     std::int64_t rank_max_ = 0;
-    std::map<std::string, messages::AdapterId> serving_{};
-    std::map<std::string, LostAdapter> lost_{};  // not loaded or unloaded since
+    std::map<std::string, Serving> serving_{};
+    // not loaded or unloaded since
+    std::map<std::string, messages::LostAdapter> lost_{};
     std::map<messages::AdapterId, Resident> residents_{};
 };
 

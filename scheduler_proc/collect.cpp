@@ -287,6 +287,7 @@ void Runner::collect_token(
     if (output_index == 0) request.first_token_at = now_;
     request.last_token_at = now_;
     ++tallies_.num_output_tokens;
+    if (request.adapter) adapters_.count_token(request.adapter->id);
     tallies_.output_rate.add(now_, 1);
     if (request.version_serial != 0 && request.version_serial != step.version.serial &&
         !std::exchange(request.is_spanning, true)) {

@@ -44,6 +44,8 @@ void ReplicaUpdate::commit(TimePoint now, const KvCounts& counts, TurnOutput& ou
 
 std::optional<AdapterUse> ReplicaUpdate::new_adapter() const {
     if (!job_->is_of_adapter()) return std::nullopt;
+    std::int64_t bytes = 0;
+    for (const messages::RankOutcome& rank : job_->ranks) bytes += rank.bytes;
     return AdapterUse{
         .id = static_cast<messages::AdapterId>(static_cast<std::uint64_t>(job_->id)),
         .version =
@@ -51,7 +53,8 @@ std::optional<AdapterUse> ReplicaUpdate::new_adapter() const {
              .version = job_->new_epoch,
              .label = job_->label,
              .digest = job_->digest},
-        .path = job_->spec.source.path};
+        .path = job_->spec.source.path,
+        .bytes = bytes};
 }
 
 // The next plan runs under the new version.

@@ -263,6 +263,7 @@ void Runner::report_to(messages::ReplicaStatus& status, TimePoint now) const {
     status.finished = tallies_.finish_counts();
     status.not_finite = tallies_.not_finite_counts();
     status.adapters = adapters_.status();
+    status.lost_adapters = adapters_.lost();
     status.expert_load = tallies_.expert_load;
     if (drafter_) status.drafts = tallies_.drafts;
     const StatePlaces* const places = pool_.cache().places();

@@ -15,13 +15,6 @@
 
 namespace pitstop::scheduler {
 
-// An adapter that was loaded before the tree was restarted, and is not loaded any more.
-struct LostAdapter {
-    messages::AdapterVersion version{};
-    std::string path{};  // the directory that it came from; empty: its tensors were sent
-    friend bool operator==(const LostAdapter&, const LostAdapter&) = default;
-};
-
 struct SchedulerConfig {
     ReplicaId replica{};
     int tp = 1;                              // ranks
@@ -40,7 +33,7 @@ struct SchedulerConfig {
     std::int64_t draft_memory = std::int64_t{64} << 20;  // bytes (--draft-memory)
     std::int64_t adapters_max = 16;                      // loaded at once (--max-adapters)
     // that were loaded when the tree was started again (--lost-adapters)
-    std::vector<LostAdapter> lost_adapters{};
+    std::vector<messages::LostAdapter> lost_adapters{};
     // a pass that takes longer is assumed never to end
     Duration step_timeout = std::chrono::seconds(300);
     // The epoch of the weights that the workers load; not 1 in a tree that was started again.

@@ -1,8 +1,9 @@
 #include "http_proc/observe/metrics_text.h"
 
 #include "http_proc/format/versions.h"
-#include "http_proc/observe/expert_load.h"
+#include "http_proc/observe/metrics_parts.h"
 #include "http_proc/observe/metrics_tables.h"
+#include "http_proc/observe/metrics_writer.h"
 
 #include <fmt/format.h>
 
@@ -15,49 +16,11 @@
 namespace pitstop::http {
 namespace {
 
-std::string escaped(std::string_view value) {
-    std::string out;
-    for (const char c : value) {
-        if (c == '\\' || c == '"' || c == '\n') out += '\\';
-        out += c == '\n' ? 'n' : c;
-    }
-    return out;
-}
-
-// Writes lines of the format. A metric's HELP and TYPE come once, before its first sample.
-class Writer {
-  public:
-    void metric(std::string_view name, std::string_view type, std::string_view help) {
-        name_ = name;
-        fmt::format_to(
-            std::back_inserter(text_), "# HELP {} {}\n# TYPE {} {}\n", name, help, name, type
-        );
-    }
-    void sample(std::string_view labels, double value) { line("", labels, value); }
-    void histogram(std::string_view labels, const Histogram& histogram) {
-        const std::size_t num_bounds = histogram.bounds().size();
-        for (std::size_t i = 0; i <= num_bounds; ++i) {
-            const std::string bound =
-                i < num_bounds ? fmt::format("{}", histogram.bounds()[i]) : "+Inf";
-            line(
-                "_bucket",
-                fmt::format("{},le=\"{}\"", labels, bound),
-                static_cast<double>(histogram.count_up_to(i))
-            );
-        }
-        line("_sum", labels, histogram.sum());
-        line("_count", labels, static_cast<double>(histogram.count_up_to(num_bounds)));
-    }
-    [[nodiscard]] std::string take() { return std::move(text_); }
-
-  private:
-    void line(std::string_view suffix, std::string_view labels, double value) {
-        fmt::format_to(std::back_inserter(text_), "{}{}{{{}}} {}\n", name_, suffix, labels, value);
-    }
-
-    std::string text_{};
-    std::string_view name_{};
-};
+using metrics::escaped;
+using metrics::number;
+using metrics::own_labels;
+using metrics::vllm_labels;
+using metrics::Writer;
 
 using Labels = std::string (*)(std::string_view model, const messages::ReplicaStatus& replica);
 
@@ -68,15 +31,6 @@ std::string sglang_labels(std::string_view model, const messages::ReplicaStatus&
         raw(replica.replica)
     );
 }
-std::string vllm_labels(std::string_view model, const messages::ReplicaStatus& replica) {
-    return fmt::format("model_name=\"{}\",engine=\"{}\"", model, raw(replica.replica));
-}
-std::string own_labels(std::string_view, const messages::ReplicaStatus& replica) {
-    return fmt::format("replica=\"{}\"", raw(replica.replica));
-}
-
-double number(std::int64_t value) { return static_cast<double>(value); }
-
 void write_table(
     Writer& out,
     std::span<const metrics::PerReplica> table,
@@ -159,102 +113,6 @@ void write_vllm_rest(Writer& out, std::string_view model, const messages::Status
     }
 }
 
-struct CheckpointRow {
-    std::string_view name{};
-    std::string_view type{};
-    std::string_view help{};
-    std::int64_t messages::CheckpointStatus::*count = nullptr;
-};
-using Checkpoints = messages::CheckpointStatus;
-constexpr std::array kCheckpointRows{
-    CheckpointRow{
-        "pitstop_checkpoint_places",
-        "gauge",
-        "Places for copies of recurrent states.",
-        &Checkpoints::places_total},
-    CheckpointRow{
-        "pitstop_checkpoint_places_free",
-        "gauge",
-        "Places without a copy.",
-        &Checkpoints::places_free},
-    CheckpointRow{
-        "pitstop_checkpoints_saved_total", "counter", "States saved.", &Checkpoints::saved_total},
-    CheckpointRow{
-        "pitstop_checkpoints_restored_total",
-        "counter",
-        "Requests that continued from a saved state.",
-        &Checkpoints::restored_total},
-    CheckpointRow{
-        "pitstop_checkpoints_evicted_total",
-        "counter",
-        "Copies dropped so that others could be saved.",
-        &Checkpoints::evicted_total},
-    CheckpointRow{
-        "pitstop_replayed_tokens_total",
-        "counter",
-        "Cached prompt tokens computed again, as no copy had the state after them.",
-        &Checkpoints::replayed_tokens_total},
-};
-
-// Nothing for models without recurrent state.
-void write_checkpoints(Writer& out, const messages::StatusReply& status) {
-    const auto has_state = [](const messages::ReplicaStatus& r) {
-        return r.checkpoints.has_value();
-    };
-    if (std::ranges::none_of(status.replicas, has_state)) return;
-    for (const CheckpointRow& row : kCheckpointRows) {
-        out.metric(row.name, row.type, row.help);
-        for (const messages::ReplicaStatus& r : status.replicas) {
-            if (r.checkpoints) out.sample(own_labels({}, r), number((*r.checkpoints).*row.count));
-        }
-    }
-}
-
-struct DraftRow {
-    std::string_view own;
-    std::string_view vllm;  // empty: vLLM has no such counter
-    std::string_view help;
-    std::int64_t messages::DraftCounts::*count;
-};
-constexpr std::array kDraftRows{
-    DraftRow{
-        "pitstop_sampling_passes_total",
-        "",
-        "Passes of requests that sampled, with drafts or without.",
-        &messages::DraftCounts::passes},
-    DraftRow{
-        "pitstop_draft_rows_total",
-        "vllm:spec_decode_num_drafts_total",
-        "Of these, passes over a row with drafts.",
-        &messages::DraftCounts::rows},
-    DraftRow{
-        "pitstop_draft_tokens_total",
-        "vllm:spec_decode_num_draft_tokens_total",
-        "Draft tokens that passes verified.",
-        &messages::DraftCounts::drafted},
-    DraftRow{
-        "pitstop_draft_tokens_accepted_total",
-        "vllm:spec_decode_num_accepted_tokens_total",
-        "Draft tokens that were the requests' next tokens.",
-        &messages::DraftCounts::accepted},
-};
-
-// Nothing without speculation.
-void write_drafts(Writer& out, std::string_view model, const messages::StatusReply& status) {
-    const auto speculates = [](const messages::ReplicaStatus& r) { return r.drafts.has_value(); };
-    if (std::ranges::none_of(status.replicas, speculates)) return;
-    const auto write = [&](std::string_view name, const DraftRow& row, auto labels) {
-        if (name.empty()) return;
-        out.metric(name, "counter", row.help);
-        for (const messages::ReplicaStatus& r : status.replicas)
-            if (r.drafts) out.sample(labels(model, r), number((*r.drafts).*row.count));
-    };
-    for (const DraftRow& row : kDraftRows) {
-        write(row.own, row, own_labels);
-        write(row.vllm, row, vllm_labels);
-    }
-}
-
 void write_replicas(Writer& out, const messages::StatusReply& status) {
     out.metric("pitstop_weight_info", "gauge", "The version that serves, in words.");
     for (const messages::ReplicaStatus& r : status.replicas) {
@@ -313,43 +171,6 @@ void write_replicas(Writer& out, const messages::StatusReply& status) {
             );
         }
     }
-}
-
-// Writes four numbers per layer, for up to kLoadRowsMax layers; nothing without experts.
-void write_experts(Writer& out, const messages::StatusReply& status) {
-    if (!status.expert_load) return;
-    const std::vector<LayerLoad> loads = layer_loads(*status.expert_load);
-    if (loads.empty()) return;
-    const auto family =
-        [&](std::string_view name, std::string_view type, std::string_view help, auto value) {
-            out.metric(name, type, help);
-            for (const LayerLoad& load : loads)
-                out.sample(fmt::format("layer=\"{}\"", load.layer), value(load));
-        };
-    family(
-        "pitstop_expert_tokens_total",
-        "counter",
-        "Tokens times experts that a layer computed.",
-        [](const LayerLoad& load) { return number(load.tokens); }
-    );
-    family(
-        "pitstop_expert_load_max_ratio",
-        "gauge",
-        "Its busiest expert's tokens over its experts' mean, since the start.",
-        [](const LayerLoad& load) { return load.busiest; }
-    );
-    family(
-        "pitstop_expert_load_min_ratio",
-        "gauge",
-        "Its least busy expert's tokens over the mean.",
-        [](const LayerLoad& load) { return load.least; }
-    );
-    family(
-        "pitstop_experts_idle",
-        "gauge",
-        "Its experts without a token.",
-        [](const LayerLoad& load) { return number(load.num_idle); }
-    );
 }
 
 // Writes the families with one sample.
@@ -489,9 +310,10 @@ std::string metrics_text(
     write_requests(out, model, requests);
     write_table(out, metrics::own_table(), own_labels, model, status);
     write_replicas(out, status);
-    write_checkpoints(out, status);
-    write_drafts(out, model, status);
-    write_experts(out, status);
+    metrics::write_checkpoints(out, status);
+    metrics::write_adapters(out, status);
+    metrics::write_drafts(out, model, status);
+    metrics::write_experts(out, status);
     write_tree(out, status, num_generating);
     write_update(out, status);
     return out.take();

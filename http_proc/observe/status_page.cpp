@@ -10,9 +10,13 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace pitstop::http {
 namespace {
@@ -99,6 +103,43 @@ Json experts_json(const messages::StatusReply& status) {
     }
     if (layers.empty()) return nullptr;
     return {{"num_experts", status.expert_load->num_experts}, {"layers", layers}};
+}
+
+// The adapters of all replicas: their versions are the same everywhere, and their counts are
+// summed. Without paths: this route is open. Null if there are none.
+Json adapters_json(const messages::StatusReply& status) {
+    constexpr std::size_t kShownMax = 64;
+    std::map<std::string, Json> by_name;
+    for (const messages::ReplicaStatus& replica : status.replicas) {
+        for (const messages::LostAdapter& lost : replica.lost_adapters) {
+            by_name[lost.adapter.name] = {
+                {"name", lost.adapter.name},
+                {"version", raw(lost.adapter.version)},
+                {"label", lost.adapter.label},
+                {"lost", true}};
+        }
+        for (const messages::AdapterStatus& each : replica.adapters) {
+            Json& json = by_name[each.adapter.name];
+            json["name"] = each.adapter.name;
+            json["version"] = raw(each.adapter.version);
+            json["label"] = each.adapter.label;
+            json["digest"] = each.adapter.digest;
+            const auto add = [&](const char* name, std::int64_t count) {
+                json[name] = json.value(name, std::int64_t{0}) + count;
+            };
+            add("open", each.num_requests);
+            add("older", each.num_older);
+            add("requests", each.requests_total);
+            add("tokens", each.output_tokens_total);
+            add("bytes", each.bytes);
+        }
+    }
+    if (by_name.empty()) return nullptr;
+    Json shown = Json::array();
+    for (auto& [name, json] : by_name) {
+        if (shown.size() < kShownMax) shown.push_back(std::move(json));
+    }
+    return {{"total", by_name.size()}, {"shown", std::move(shown)}};
 }
 
 // Without access to data, a reader sees no paths of the machine, and no error messages, because
@@ -193,6 +234,7 @@ Json event_of(
             {"updates_failed_total", status->updates_failed_total},
             {"lost", lost_json(status->lost)},
             {"experts", experts_json(*status)},
+            {"adapters", adapters_json(*status)},
             {"replicas", Json::array()},
             {"updates", Json::array()}};
         for (const messages::ReplicaStatus& replica : status->replicas)

@@ -3,6 +3,8 @@ and prime-rl's form, and from Python. The reference is a checkpoint with the sam
 which is exact for these adapters (lora_files.py).
 """
 
+import contextlib
+import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -224,6 +226,34 @@ def test_what_is_refused_is_named_and_changes_nothing(http, files, tmp_path):
     load(http, "three", files["two"][0])
     full = http.post("/load_lora_adapter", {"lora_name": "four", "lora_path": str(files["two"][0])})
     assert full.status == 400 and "--max-adapters" in full.message and "'one', 'three', 'two'" in full.message
+
+
+def test_status_metrics_and_the_page_count_by_adapter(http, files, served):
+    tensors = 4 * sum(tensor.size for tensor in files["one"][2].values())  # resident in float32
+    for number in range(2):
+        load(http, "one", files["one"][0])
+    for _ in range(3):
+        tokens_of(http, "one", max_new_tokens=5)
+    with pitstop.Engine(run_dir=str(served.run_dir)) as engine, pitstop.Client(served.run_dir) as client:
+        (loaded,) = engine.adapters()
+        replicas = client.status()["replicas"]
+    ranks = len(replicas[0]["workers"])
+    assert (loaded.loads_total, loaded.num_requests) == (2, 0)
+    # what a rank has whole, others have, too
+    assert tensors <= loaded.bytes <= ranks * tensors
+    totals = [adapter for replica in replicas for adapter in replica["adapters"]]
+    assert sum(each.get("requests_total", 0) for each in totals) == 3
+    assert sum(each.get("output_tokens_total", 0) for each in totals) == 15
+    lines = [line for line in http.get("/metrics").body.decode().splitlines() if 'adapter="one"' in line]
+    for name, total in (("requests", 3), ("output_tokens", 15), ("loads", 2 * len(replicas))):
+        samples = [line for line in lines if line.startswith(f"pitstop_adapter_{name}_total{{")]
+        assert sum(float(line.rpartition(" ")[2]) for line in samples) == total, samples
+    with contextlib.closing(http.connect()) as connection:
+        connection.request("GET", "/status/events")
+        event = json.loads(connection.getresponse().readline().removeprefix(b"data: "))
+    (shown,) = event["adapters"]["shown"]
+    assert (shown["name"], shown["version"], shown["digest"]) == ("one", loaded.version, loaded.digest)
+    assert (shown["requests"], shown["tokens"]) == (3, 15) and "path" not in shown
 
 
 def test_vllms_and_skyrls_routes(http, files, references):

@@ -178,6 +178,35 @@ TEST(MetricsText, CheckpointsAreOfModelsWithStateOnly) {
     EXPECT_EQ(page.types.at("pitstop_replayed_tokens_total"), "counter");
 }
 
+TEST(MetricsText, CountsRequestsTokensAndLoadsOfEachAdapter) {
+    messages::StatusReply status;
+    status.replicas = {replica(0), replica(1)};
+    EXPECT_FALSE(page_of(status).has("pitstop_adapter"));
+    status.replicas[1].adapters = {
+        {.adapter = {.name = "a\"b", .version = Epoch{7}, .label = "step 7", .digest = "d7"},
+         .num_requests = 2,
+         .num_older = 1,
+         .bytes = 4096,
+         .loads_total = 3,
+         .requests_total = 50,
+         .output_tokens_total = 900}};
+    status.replicas[0].lost_adapters = {{.adapter = {.name = "c"}}};
+    const Page page = page_of(status);
+    const std::string labels = "{replica=\"1\",adapter=\"a\\\"b\"";
+    EXPECT_EQ(page.of("pitstop_adapter_requests_total" + labels + "}"), "50");
+    EXPECT_EQ(page.of("pitstop_adapter_output_tokens_total" + labels + "}"), "900");
+    EXPECT_EQ(page.of("pitstop_adapter_loads_total" + labels + "}"), "3");
+    EXPECT_EQ(page.of("pitstop_adapter_open_requests" + labels + "}"), "2");
+    EXPECT_EQ(page.of("pitstop_adapter_older_open_requests" + labels + "}"), "1");
+    EXPECT_EQ(page.of("pitstop_adapter_bytes" + labels + "}"), "4096");
+    EXPECT_EQ(page.of("pitstop_adapter_version" + labels + "}"), "7");
+    EXPECT_EQ(page.of("pitstop_adapter_info" + labels + ",label=\"step 7\",digest=\"d7\"}"), "1");
+    EXPECT_EQ(page.types.at("pitstop_adapter_requests_total"), "counter");
+    EXPECT_EQ(page.types.at("pitstop_adapter_bytes"), "gauge");
+    EXPECT_EQ(page.of("pitstop_adapters_lost{replica=\"0\"}"), "1");
+    EXPECT_EQ(page.of("pitstop_adapters_lost{replica=\"1\"}"), "0");
+}
+
 TEST(MetricsText, DraftsAreThereWithSpeculationOnlyAndByVllmsNamesToo) {
     messages::StatusReply status;
     status.replicas = {replica(0), replica(1)};

@@ -228,14 +228,50 @@ TEST_F(AdaptersTest, AsManyAreLoadedAsMayBe) {
     EXPECT_EQ(resident(), (std::set{AdapterId{6}, AdapterId{7}}));
 }
 
+TEST_F(AdaptersTest, StatusCountsByName) {
+    load("a", 3);
+    for (const std::int64_t num : {2, 5}) {
+        Ask ask = ask_of("a");
+        ask.max_new_tokens = num;
+        rig.send(ask);
+        rig.run();
+    }
+    load("b", 4);
+    rig.send(ask_of("b"));
+    rig.turn();
+    for (int i = 0; i < 4; ++i) rig.step();
+    load("b", 5);
+    auto status = rig.status().adapters;
+    ASSERT_EQ(std::ssize(status), 2);
+    EXPECT_EQ(status[0].requests_total, 2);
+    EXPECT_EQ(status[0].output_tokens_total, 7);
+    EXPECT_EQ(status[0].loads_total, 1);
+    EXPECT_EQ(status[0].bytes, 1000 * rig.workers.model().tp);
+    EXPECT_EQ(status[1].requests_total, 1);
+    EXPECT_GT(status[1].output_tokens_total, 0) << "while it runs";
+    EXPECT_LT(status[1].output_tokens_total, 24);
+    EXPECT_EQ(status[1].loads_total, 2);
+    EXPECT_EQ(status[1].bytes, 2 * status[0].bytes) << "the older version is in use";
+    rig.run();
+    status = rig.status().adapters;
+    EXPECT_EQ(status[1].output_tokens_total, 24);
+    EXPECT_EQ(status[1].bytes, status[0].bytes);
+    EXPECT_TRUE(unload("a").verdict.is_done());
+    load("a", 6);
+    status = rig.status().adapters;
+    EXPECT_EQ(status[0].requests_total, 0);
+    EXPECT_EQ(status[0].output_tokens_total, 0);
+    EXPECT_EQ(status[0].loads_total, 1);
+}
+
 // A restart has lost it: no other adapter answers in its place.
 TEST_F(AdaptersTest, P2_ALostAdapterIsNamedUntilItIsLoadedAgain) {
-    const LostAdapter a{
-        .version = {.name = "a", .version = Epoch{70}, .label = "step\t7", .digest = "d1"},
+    const messages::LostAdapter a{
+        .adapter = {.name = "a", .version = Epoch{70}, .label = "step\t7", .digest = "d1"},
         .path = "/adapters/7"};
-    LostAdapter b = a;
-    b.version.name = "b";
-    b.version.label = b.path = "";
+    messages::LostAdapter b = a;
+    b.adapter.name = "b";
+    b.adapter.label = b.path = "";
     const std::string lines = line_of(a) + "\n" + line_of(b) + "\n";
     const auto read = lost_adapters_of(lines);
     ASSERT_TRUE(read.has_value()) << read.error().message;
@@ -245,6 +281,7 @@ TEST_F(AdaptersTest, P2_ALostAdapterIsNamedUntilItIsLoadedAgain) {
 
     Rig again({}, {.lost_adapters = *read});
     std::swap(rig, again);
+    EXPECT_EQ(rig.status().lost_adapters, *read);
     const auto refusal = [&](const std::string& name) {
         const RequestKey key = rig.send(ask_of(name));
         rig.run();
@@ -267,7 +304,9 @@ TEST_F(AdaptersTest, P2_ALostAdapterIsNamedUntilItIsLoadedAgain) {
     const RequestKey key = rig.send(ask);
     rig.run();
     EXPECT_EQ(rig.of(key).tokens, expected(ask, 103).tokens);
+    EXPECT_EQ(rig.status().lost_adapters, std::vector{b});
     EXPECT_EQ(unload("b").verdict.code, ErrorCode::kNotFound) << "and forgets it";
+    EXPECT_TRUE(rig.status().lost_adapters.empty());
     EXPECT_EQ(refusal("b"), "no adapter 'b' is loaded; loaded are 'a'");
 }
 

@@ -348,6 +348,7 @@ std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerStage& sta
             vote.outcome.num_problems = 1;
         } else {
             vote.digests = digests(shadow_weights_, vote.outcome.rank);
+            vote.outcome.bytes = 1000;
         }
         answers.emplace_back(std::move(vote));
     }

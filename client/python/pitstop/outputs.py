@@ -162,6 +162,10 @@ class Adapter:
     path: str = ""  # the directory that it came from; empty: its tensors were sent
     num_requests: int = 0  # open requests that have this version
     num_older: int = 0  # open requests that began with an older one
+    bytes: int = 0  # of its resident tensors: of this version and of those that open requests have
+    loads_total: int = 0  # versions under this name since it was last unloaded
+    requests_total: int = 0  # requests that named it, since then
+    output_tokens_total: int = 0  # their output tokens so far
 
 
 def adapter_of(status: Mapping[str, Any]) -> Adapter:
