@@ -330,7 +330,14 @@ int cli_load_adapter(int argc, char** argv) {
     messages::UpdateWeights call;
     flags.add("label", &call.update.label, "the adapter's new label");
     flags.add("digest", &call.update.digest, "the digest that must result, 32 hex digits");
+    std::string policy = "finish";
+    flags.add(
+        "policy", &policy, "open requests of the replaced version: finish, keep or recompute"
+    );
     if (auto code = read_arguments(flags, common, argc, argv, 2)) return *code;
+    const auto parsed = parse_enum<messages::AdapterPolicy>("policy", policy);
+    if (!parsed) return flags.fail(parsed.error());
+    call.update.adapter_policy = *parsed;
     if (flags.positional().size() < 2) {
         return flags.fail(
             {ErrorCode::kInvalidArgument, "name the adapter and the directory that it is in"}

@@ -2,7 +2,8 @@
 // a name. An adapter is loaded and replaced by an update whose spec names it (weights.h): staged,
 // verified, voted on and committed like the model's weights. A version is named by its update.
 //
-// A request resolves the name when it arrives, and keeps that version to its end.
+// A request resolves the name when it arrives. It keeps that version to its end, unless an update
+// of the name says otherwise (AdapterPolicy).
 #pragma once
 
 #include "base/ids.h"
@@ -10,6 +11,7 @@
 #include "messages/fields.h"
 #include "messages/verdict.h"
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -43,6 +45,17 @@ struct AdapterVersion {
         f("digest", digest, "the digest of its resident tensors, 32 hex digits");
     }
     friend bool operator==(const AdapterVersion&, const AdapterVersion&) = default;
+};
+
+// What happens to open requests that have the version that a commit replaces.
+enum class AdapterPolicy : std::uint8_t {
+    kFinish,     // end with it
+    kKeep,       // continue with the new one and with their KV
+    kRecompute,  // retracted, then prefilled again with the new one
+};
+template <>
+struct EnumNames<AdapterPolicy> {
+    static constexpr std::array<std::string_view, 3> kNames{"finish", "keep", "recompute"};
 };
 
 struct AdapterStatus {

@@ -46,6 +46,11 @@ constexpr std::size_t kNumberBytes = 5;   // a msgpack int32 or float32
 constexpr std::size_t kChunkBytes = 512;  // field names, counts, headers of strings and arrays
 constexpr std::size_t kSpanBytes = 128;
 
+std::size_t bytes_of(const std::optional<AdapterVersion>& adapter) {
+    if (!adapter) return 0;
+    return kSpanBytes + adapter->name.size() + adapter->label.size() + adapter->digest.size();
+}
+
 }  // namespace
 
 void append_chunk(OutputChunk& whole, OutputChunk next) {
@@ -111,12 +116,9 @@ std::size_t bytes_bound(const OutputChunk& chunk) {
         num_bytes += chunk.routes->experts.values.size() + chunk.routes->spans.size() * kSpanBytes;
     }
     for (const Span& span : chunk.spans) {
-        num_bytes += kSpanBytes + span.label.size() + span.digest.size();
+        num_bytes += kSpanBytes + span.label.size() + span.digest.size() + bytes_of(span.adapter);
     }
-    if (chunk.adapter) {
-        num_bytes += kSpanBytes + chunk.adapter->name.size() + chunk.adapter->label.size() +
-                     chunk.adapter->digest.size();
-    }
+    num_bytes += bytes_of(chunk.adapter);
     if (chunk.finish) {
         num_bytes += chunk.finish->matched_text.size() + chunk.finish->verdict.message.size();
     }

@@ -122,6 +122,8 @@ struct Span {
     std::int64_t tokens = 0;
     Epoch kv_min_epoch{};
     Epoch kv_max_epoch{};
+    std::optional<AdapterVersion> adapter{};
+    std::optional<Epoch> kv_min_adapter{};
 
     template <class F>
     void fields(F&& f) {
@@ -131,6 +133,11 @@ struct Span {
         f("tokens", tokens, "so many tokens");
         f("kv_min_epoch", kv_min_epoch, "the oldest version of the KV they attended to");
         f("kv_max_epoch", kv_max_epoch, "the newest version of the KV they attended to");
+        f("adapter", adapter, "the version of the adapter; absent: they have none");
+        f("kv_min_adapter",
+          kv_min_adapter,
+          "the oldest version of the adapter that computed the KV they attended to; the newest is "
+          "their own");
     }
     friend bool operator==(const Span&, const Span&) = default;
 };
@@ -260,7 +267,11 @@ struct OutputChunk {
           "chunk has the prompt's rows, too");
         f("counts", counts, "in the first and the last chunk");
         f("finish", finish, "in the last chunk");
-        f("adapter", adapter, "with counts: the version of its adapter; absent: it has none");
+        f("adapter",
+          adapter,
+          "with counts: the version of the adapter that its latest token has, or that the first "
+          "will "
+          "have; absent: it has none");
     }
     friend bool operator==(const OutputChunk&, const OutputChunk&) = default;
 };

@@ -22,12 +22,14 @@ Problem invalid_digest(std::string_view field, std::string_view digest) {
     );
 }
 
-// An adapter is small: it is always sent whole, into memory of its own, and running requests keep
-// their version.
+// An adapter is small: it is always sent whole, into memory of its own.
 Problem invalid_adapter(const UpdateSpec& spec) {
     if (spec.adapter.empty()) {
-        if (spec.adapter_config.empty()) return std::nullopt;
-        return "adapter_config is given without an adapter; name the adapter, or leave it out";
+        if (!spec.adapter_config.empty())
+            return "adapter_config is given without an adapter; name the adapter, or leave it out";
+        if (spec.adapter_policy != AdapterPolicy::kFinish)
+            return "adapter_policy is given without an adapter; the model's weights have kv_policy";
+        return std::nullopt;
     }
     if (auto problem = invalid_adapter_name(spec.adapter)) return problem;
     if (spec.adapter_config.size() > kAdapterConfigTextMax) {
@@ -41,8 +43,8 @@ Problem invalid_adapter(const UpdateSpec& spec) {
         return "adapter_config is empty; only a source of kind disk has a file instead";
     if (spec.mode != UpdateMode::kStaged) return "an adapter needs mode staged";
     if (spec.kv_policy != KvPolicy::kKeep)
-        return "an adapter needs kv_policy keep: requests end with the version that they began "
-               "with";
+        return "kv_policy is of the model's weights; an adapter's requests continue by "
+               "adapter_policy: finish, keep or recompute";
     if (spec.partial || spec.source.format == TensorFormat::kSparse)
         return "partial and sparse updates are for the model's weights; send an adapter whole";
     if (spec.epoch)

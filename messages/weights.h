@@ -87,6 +87,7 @@ struct UpdateSpec {
     bool allow_nonfinite = false;
     std::string adapter{};
     std::string adapter_config{};
+    AdapterPolicy adapter_policy = AdapterPolicy::kFinish;
 
     template <class F>
     void fields(F&& f) {
@@ -126,6 +127,10 @@ struct UpdateSpec {
           adapter_config,
           "for an adapter: PEFT's adapter_config.json as text, at most 1 MiB; empty: the file in "
           "the source's directory");
+        f("adapter_policy",
+          adapter_policy,
+          "for an adapter: finish, keep or recompute: what happens to open requests that have the "
+          "version that this one replaces");
     }
     friend bool operator==(const UpdateSpec&, const UpdateSpec&) = default;
 };

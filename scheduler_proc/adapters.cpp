@@ -159,6 +159,19 @@ Result<AdapterUse> Adapters::take(const std::string& name) {
     return resident.use;
 }
 
+std::optional<messages::AdapterId> Adapters::serving(const std::string& name) const {
+    const auto place = serving_.find(name);
+    if (place == serving_.end()) return std::nullopt;
+    return place->second.id;
+}
+
+AdapterUse Adapters::move(messages::AdapterId from, TurnOutput& out) {
+    Resident& newer = residents_.at(serving_.at(residents_.at(from).use.version.name).id);
+    ++newer.num_requests;
+    give_back(from, out);
+    return newer.use;
+}
+
 void Adapters::give_back(messages::AdapterId id, TurnOutput& out) {
     Resident& resident = residents_.at(id);
     CHECK(resident.num_requests > 0);

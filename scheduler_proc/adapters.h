@@ -1,6 +1,7 @@
 // The adapters of this replica, and their versions that open requests use.
 //
-// A commit gives a name a new version for later requests; open requests keep theirs. When a version
+// A commit gives a name a new version for later requests. Open requests keep theirs, or move to the
+// new one, as the caller of the update chose. When a version
 // is replaced or unloaded and no request uses it, the workers free it between two plans: no later
 // plan names it.
 //
@@ -59,6 +60,11 @@ class Adapters {
     [[nodiscard]] Result<AdapterUse> take(const std::string& name);
     // Called for each output token of a request of the version.
     void count_token(messages::AdapterId id);
+    // Returns the version that new requests of this name get, or nothing.
+    [[nodiscard]] std::optional<messages::AdapterId> serving(const std::string& name) const;
+    // An open request of version `from` continues with the version that serves the name. Returns
+    // that version. REQUIRES: one serves.
+    AdapterUse move(messages::AdapterId from, TurnOutput& out);
     // Called when a request of the version has ended.
     void give_back(messages::AdapterId id, TurnOutput& out);
 

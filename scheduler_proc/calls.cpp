@@ -193,10 +193,10 @@ void Scheduler::handle(const messages::UpdateCommit& order, TurnOutput& out) {
     if (!update_.may_commit(order, out)) return;
     ReplicaUpdate::KvCounts counts;
     if (std::optional<AdapterUse> adapter = update_.new_adapter()) {
-        // each keeps its version of the adapter
+        counts.num_recomputed =
+            runner_.commit_adapter(*std::move(adapter), update_.adapter_policy(), out);
         counts.num_kept = runner_.requests().num_running();
-        update_.commit(now_, counts, out);
-        return runner_.adapters().commit(*std::move(adapter), out);
+        return update_.commit(now_, counts, out);
     }
     switch (update_.kv_policy()) {
         case messages::KvPolicy::kKeep:

@@ -27,7 +27,7 @@ void append_span(std::vector<messages::Span>& spans, messages::Span span) {
 }
 
 messages::Span span_of(const InFlightStep& step, const StepRow& row, std::int64_t tokens) {
-    return {
+    messages::Span span{
         .epoch = step.version.epoch,
         .label = step.version.label,
         .digest = step.version.digest,
@@ -35,6 +35,11 @@ messages::Span span_of(const InFlightStep& step, const StepRow& row, std::int64_
         .kv_min_epoch = row.kv.min,
         .kv_max_epoch = row.kv.max,
     };
+    if (row.adapter) {
+        span.adapter = step.adapters.at(*row.adapter);
+        span.kv_min_adapter = row.kv_min_adapter;
+    }
+    return span;
 }
 
 void collect_scores(Request& request, const StepRow& row, const RowScores& scores) {
@@ -247,10 +252,24 @@ void Runner::collect_part(
     if (request.progress.output_len_max() == 0 && row.end == request.progress.prompt_len()) {
         messages::OutputChunk& chunk = chunk_of(request, out);
         append_span(chunk.spans, span_of(step, row, /*tokens=*/0));
+        note_version(request, step, row);
         if (request.wants_scores()) chunk.prompt = scores_of(request, step, row);
         tell_routes(request, chunk);
         finish(request, {.reason = messages::FinishReason::kLength}, out);
     }
+}
+
+// The request's latest numbers are of the version that the step ran under, and of its adapter's.
+void Runner::note_version(Request& request, const InFlightStep& step, const StepRow& row) {
+    const bool is_of_another =
+        request.version_serial != 0 &&
+        (request.version_serial != step.version.serial || request.latest_adapter_id != row.adapter);
+    if (is_of_another && !std::exchange(request.is_spanning, true))
+        ++tallies_.num_spanning_requests;
+    request.version_serial = step.version.serial;
+    if (request.latest_adapter_id == row.adapter) return;
+    request.latest_adapter_id = row.adapter;
+    request.latest_adapter = step.adapters.at(*row.adapter);
 }
 
 void Runner::count_drafts(Request& request, const StepRow& row, std::size_t num_sampled) {
@@ -289,11 +308,7 @@ void Runner::collect_token(
     ++tallies_.num_output_tokens;
     if (request.adapter) adapters_.count_token(request.adapter->id);
     tallies_.output_rate.add(now_, 1);
-    if (request.version_serial != 0 && request.version_serial != step.version.serial &&
-        !std::exchange(request.is_spanning, true)) {
-        ++tallies_.num_spanning_requests;
-    }
-    request.version_serial = step.version.serial;
+    note_version(request, step, row);
 
     messages::OutputChunk& chunk = chunk_of(request, out);
     chunk.tokens.push_back(token);
@@ -322,7 +337,8 @@ void Runner::collect_token(
 
 void Runner::tell_counts(const Request& request, messages::OutputChunk& chunk) const {
     chunk.counts = request.counts(config_.replica);
-    if (request.adapter) chunk.adapter = request.adapter->version;
+    if (!request.adapter) return;
+    chunk.adapter = request.latest_adapter ? *request.latest_adapter : request.adapter->version;
 }
 
 messages::TokenBatch& Runner::batch_of(TurnOutput& out) const {

@@ -3,10 +3,12 @@
 
 #include "base/ids.h"
 #include "base/time.h"
+#include "messages/adapters.h"
 #include "messages/steps.h"
 #include "scheduler_proc/epoch_range.h"
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,10 +34,11 @@ struct StepRow {
     std::int64_t num_routed = 0;
     bool samples = false;
     std::int64_t output_index = 0;  // for rows that sample
-    std::size_t num_top = 0;  // What is kept of a row in order to read its part of the result, even
-                              // after its request has ended.
-    std::size_t num_ids = 0;  // ids_logprobs per position
-    EpochRange kv{};          // epochs of all KV that its last position attends to
+    std::size_t num_top = 0;        // top_ids and top_logprobs per position
+    std::size_t num_ids = 0;        // ids_logprobs per position
+    EpochRange kv{};                // epochs of all KV that its last position attends to
+    std::optional<messages::AdapterId> adapter{};
+    Epoch kv_min_adapter{};         // with an adapter: the oldest version that computed that KV
     std::vector<TokenId> drafts{};  // its last tokens, if guessed
     // If the row's tokens were known when planned, the prefix cache may have its pages since then:
     // the pages it writes to, and the index of the first within its request.
@@ -52,11 +55,12 @@ struct InFlightStep {
     StepId step{};
     Version version{};  // the version that the step runs under
     TimePoint sent_at{};
-    bool is_alone = false;           // planned while no other step ran
-    messages::RouteShape routes{};   // of rows with routes
-    std::vector<StepRow> rows{};     // in the plan's order
-    std::vector<bool> is_done{};     // by rank
-    messages::StepResult numbers{};  // of rank 0
+    bool is_alone = false;          // planned while no other step ran
+    messages::RouteShape routes{};  // of rows with routes
+    std::map<messages::AdapterId, messages::AdapterVersion> adapters{};  // of its rows
+    std::vector<StepRow> rows{};                                         // in the plan's order
+    std::vector<bool> is_done{};                                         // by rank
+    messages::StepResult numbers{};                                      // of rank 0
 
     [[nodiscard]] bool is_complete() const;
     // Returns the tokens of all rows, drafts included.

@@ -73,6 +73,7 @@ std::vector<KvPool::OwnPage> KvPool::share(
     Lease& lease, std::span<const TokenId> tokens, StepId step, Duplicates duplicates
 ) {
     std::vector<OwnPage> own;
+    if (lease.is_private) return own;
     const auto page_size = static_cast<std::size_t>(size_.page_size);
     const std::size_t num_full = tokens.size() / page_size;
     for (; lease.num_shared < num_full; ++lease.num_shared) {
@@ -100,6 +101,11 @@ std::vector<KvPool::OwnPage> KvPool::share(
         lease.pages[i] = *first;
     }
     return own;
+}
+
+void KvPool::stop_sharing(Lease& lease) {
+    lease.is_private = true;
+    if (has_state()) end_branch(lease);
 }
 
 void KvPool::forget(std::span<const PageId> pages) {

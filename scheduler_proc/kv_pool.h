@@ -51,7 +51,9 @@ struct Lease {
     std::size_t num_shared = 0;  // of the first pages, this many are nodes of the prefix cache
     EpochRange kv{};             // the epochs of all its KV
     StepId last_step{};          // the last step that may use the lease
-    std::optional<messages::AdapterId> adapter{};  // that computes it
+    std::optional<messages::AdapterId> adapter{};  // that computed it, at first
+    Epoch kv_min_adapter{};   // with an adapter: the oldest version that computed it
+    bool is_private = false;  // versions of an adapter mix in it: no more of it is shared
     LeaseState state{};
 };
 
@@ -100,6 +102,8 @@ class KvPool {
     std::vector<OwnPage> share(
         Lease& lease, std::span<const TokenId> tokens, StepId step, Duplicates duplicates
     );
+    // No further page or state of the lease is put into the prefix cache.
+    void stop_sharing(Lease& lease);
     // The content of these pages is worthless: removes them from the prefix cache.
     void forget(std::span<const PageId> pages);
     [[nodiscard]] bool has_forgotten(std::span<const PageId> pages) const;

@@ -27,7 +27,7 @@ std::int64_t KvPool::end_of_row(
 std::optional<KvPool::Save> KvPool::save_prefill(
     Lease& lease, std::int64_t begin, std::int64_t end, std::int64_t num_known, StepId step
 ) {
-    if (!has_state()) return std::nullopt;
+    if (!has_state() || lease.is_private) return std::nullopt;
     StatePlaces& places = *cache_.places();
     const auto is_inside = [&](std::int64_t position) {
         return begin < position && position <= end;
@@ -56,7 +56,8 @@ std::optional<KvPool::Save> KvPool::save_prefill(
 }
 
 std::optional<CheckpointId> KvPool::save_decode(Lease& lease, std::int64_t end, StepId step) {
-    if (!has_state() || end % whole_pages(size_.trail_tokens) != 0) return std::nullopt;
+    if (!has_state() || lease.is_private || end % whole_pages(size_.trail_tokens) != 0)
+        return std::nullopt;
     StatePlaces& places = *cache_.places();
     std::optional<CheckpointId> place = places.reserve(StatePlaces::Purpose::kTrail, step);
     if (!place && lease.state.trail) place = places.renew(*lease.state.trail, step);

@@ -123,6 +123,9 @@ class ReplicaUpdate {
     // REQUIRES: may_commit().
     [[nodiscard]] messages::KvPolicy kv_policy() const { return job_->kv_policy; }
     [[nodiscard]] Epoch new_epoch() const { return job_->new_epoch; }
+    [[nodiscard]] messages::AdapterPolicy adapter_policy() const {
+        return job_->spec.adapter_policy;
+    }
     // Returns the adapter that the update loads, to be given to requests; nothing if the update is
     // of the model's weights.
     [[nodiscard]] std::optional<AdapterUse> new_adapter() const;

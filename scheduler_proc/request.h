@@ -53,7 +53,7 @@ struct Request {
     std::vector<TokenId> stop_ids{};  // ascending: end of sequence and stop tokens
     messages::KvTolerance kv_tolerance = messages::KvTolerance::kNever;
     std::int64_t kv_max_lag = 0;
-    std::optional<AdapterUse> adapter{};  // from its arrival to its end
+    std::optional<AdapterUse> adapter{};  // the version that its next row has
     std::vector<TokenId> draft_ids{};     // texts to draft from
     std::optional<std::string> draft_key{};
 
@@ -70,6 +70,8 @@ struct Request {
     std::optional<messages::DraftCounts> drafts{};  // where speculation is on
     // The version (its Version::serial) that sampled the latest token; 0: no token yet.
     std::uint64_t version_serial = 0;
+    std::optional<messages::AdapterId> latest_adapter_id{};  // of the latest token, if any
+    std::optional<messages::AdapterVersion> latest_adapter{};
     bool is_spanning = false;   // its tokens have more than one version
     bool is_announced = false;  // the detokenizer knows it: a start was sent
     bool was_admitted = false;  // it has run before

@@ -165,19 +165,45 @@ void Runner::abort(Request& request, const std::string& message, TurnOutput& out
     );
 }
 
+void Runner::retract(Request& request) {
+    pool_.give_back(requests_.retract(request));
+    ++tallies_.num_retractions;
+}
+
 std::int64_t Runner::retract_all() {
     const std::vector<Request*> all = requests_.running();
-    for (Request* request : all) pool_.give_back(requests_.retract(*request));
-    tallies_.num_retractions += std::ssize(all);
+    for (Request* request : all) retract(*request);
     return std::ssize(all);
 }
 
 std::int64_t Runner::retract_scorings() {
     std::vector<Request*> scorings = requests_.running();
     std::erase_if(scorings, [](const Request* request) { return !request->is_to_score(); });
-    for (Request* request : scorings) pool_.give_back(requests_.retract(*request));
-    tallies_.num_retractions += std::ssize(scorings);
+    for (Request* request : scorings) retract(*request);
     return std::ssize(scorings);
+}
+
+// All scores of a request belong to one version (P3), so one that is to be scored starts anew.
+std::int64_t Runner::commit_adapter(
+    AdapterUse loaded, messages::AdapterPolicy policy, TurnOutput& out
+) {
+    const std::optional<messages::AdapterId> replaced = adapters_.serving(loaded.version.name);
+    adapters_.commit(std::move(loaded), out);
+    if (!replaced || policy == messages::AdapterPolicy::kFinish) return 0;
+    std::int64_t num_retracted = 0;
+    for (Request* request : requests_.all(OpenRequests::Which::kAll)) {
+        if (request->adapter_id() != replaced) continue;
+        const bool starts_anew =
+            policy == messages::AdapterPolicy::kRecompute || request->is_to_score();
+        if (request->is_running() && starts_anew) {
+            retract(*request);
+            ++num_retracted;
+        } else if (request->is_running()) {
+            pool_.stop_sharing(request->lease);
+        }
+        request->adapter = adapters_.move(*replaced, out);
+    }
+    return num_retracted;
 }
 
 std::int64_t Runner::abort_all(

@@ -72,6 +72,9 @@ class Runner {
     // ---- adapters ----
     [[nodiscard]] Adapters& adapters() { return adapters_; }
     [[nodiscard]] const Adapters& adapters() const { return adapters_; }
+    // The version serves its name from now on. Open requests that have the one that it replaces
+    // continue by `policy`. Returns how many were retracted.
+    std::int64_t commit_adapter(AdapterUse loaded, messages::AdapterPolicy policy, TurnOutput& out);
 
     // ---- steps ----
     using Scope = StepPlanner::Scope;
@@ -108,6 +111,7 @@ class Runner {
 
   private:
     // ---- runner.cpp ----
+    void retract(Request& request);
     void push_out(TurnOutput& out);
     void end_request(
         RequestKey key, messages::EndCause cause, const std::string& message, TurnOutput& out
@@ -146,6 +150,7 @@ class Runner {
         const RowScores& scores,
         TurnOutput& out
     );
+    void note_version(Request& request, const InFlightStep& step, const StepRow& row);
     void count_drafts(Request& request, const StepRow& row, std::size_t num_sampled);
     void forget_pages(const StepRow& row, std::int64_t position);
     void collect_token(

@@ -164,6 +164,7 @@ std::int64_t StepPlanner::num_pages_claimed() const {
 // `num_found`: of its tokens, the prefix cache has this many, perhaps without a state after them.
 void StepPlanner::start(Request& request, Lease lease, std::int64_t num_found) {
     pool_.restore(lease, plan_.step);
+    if (request.adapter) lease.kv_min_adapter = request.adapter->version.version;
     const auto num_cached = static_cast<std::int64_t>(lease.pages.size()) * pool_.page_size();
     if (!request.was_admitted) {
         request.was_admitted = true;
@@ -321,7 +322,7 @@ void StepPlanner::add_row(const ChosenRow& chosen) {
         request.progress.plan(chosen.num_new, samples);
     }
     request.lease.last_step = step_.step;
-    step_.rows.push_back({
+    StepRow& row = step_.rows.emplace_back(StepRow{
         .key = request.key,
         .run = request.run,
         .begin = begin,
@@ -333,9 +334,10 @@ void StepPlanner::add_row(const ChosenRow& chosen) {
         .num_top = static_cast<std::size_t>(request.logprobs.top),
         .num_ids = request.logprobs.ids.size(),
         .kv = request.lease.kv,
+        .adapter = note_adapter(request),
+        .kv_min_adapter = request.lease.kv_min_adapter,
         .drafts = chosen.drafts,
     });
-    StepRow& row = step_.rows.back();
     if (is_first) {
         const auto num_begun = static_cast<std::ptrdiff_t>(begin / pool_.page_size());
         row.borrowed.assign(request.lease.pages.begin(), request.lease.pages.begin() + num_begun);
@@ -346,6 +348,12 @@ void StepPlanner::add_row(const ChosenRow& chosen) {
         request.lease.pages.begin() + static_cast<std::ptrdiff_t>(row.first_page),
         request.lease.pages.begin() + static_cast<std::ptrdiff_t>(num_pages)
     );
+}
+
+// Returns the request's adapter, of which the step remembers the version.
+std::optional<messages::AdapterId> StepPlanner::note_adapter(const Request& request) {
+    if (request.adapter) step_.adapters.try_emplace(request.adapter->id, request.adapter->version);
+    return request.adapter_id();
 }
 
 // A token that is being sampled is not known yet: the plan has a 0 in its place.

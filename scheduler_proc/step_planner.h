@@ -79,6 +79,7 @@ class StepPlanner {
     [[nodiscard]] std::int64_t wide_room(const Request& request, std::int64_t num_new) const;
 
     void add_row(const ChosenRow& chosen);
+    std::optional<messages::AdapterId> note_adapter(const Request& request);
     void add_tokens(const ChosenRow& chosen);
     std::size_t add_pages(const ChosenRow& chosen, std::int64_t end);
     void add_state(const ChosenRow& chosen, messages::PlanRow& row);

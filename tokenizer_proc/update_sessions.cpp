@@ -298,7 +298,8 @@ void UpdateCoordinator::handle(
         return refuse(
             std::move(caller),
             {ErrorCode::kInvalidArgument,
-             "an adapter needs kv_policy keep: requests end with the version that they began with"},
+             "kv_policy is of the model's weights; an adapter's requests continue by the "
+             "adapter_policy of its begin_update or stage"},
             out
         );
     }

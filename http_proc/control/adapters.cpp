@@ -1,6 +1,7 @@
 #include "http_proc/control/adapters.h"
 
 #include "http_proc/control/control.h"
+#include "messages/enum_named.h"
 
 #include <algorithm>
 #include <utility>
@@ -22,13 +23,17 @@ Result<std::string> read_adapter_name(Exchange& exchange, FieldReader& fields) {
     return name;
 }
 
-Task<Result<messages::UpdateReply>> load_adapter(
-    Exchange& exchange, std::string name, messages::WeightSource source, std::string config
-) {
+messages::AdapterPolicy read_adapter_policy(FieldReader& fields) {
+    std::string name;
+    fields.read("adapter_policy", name);
+    const auto policy = messages::enum_named<messages::AdapterPolicy>(name);
+    if (!name.empty() && !policy) fields.fail("adapter_policy", "finish, keep or recompute");
+    return policy.value_or(messages::AdapterPolicy::kFinish);
+}
+
+Task<Result<messages::UpdateReply>> load_adapter(Exchange& exchange, messages::UpdateSpec spec) {
     messages::UpdateWeights call;
-    call.update.adapter = std::move(name);
-    call.update.adapter_config = std::move(config);
-    call.update.source = std::move(source);
+    call.update = std::move(spec);
     Result<messages::UpdateReply> reply = co_await exchange.tree().call(std::move(call), kTimeout);
     co_return checked(std::move(reply));
 }

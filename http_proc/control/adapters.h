@@ -18,9 +18,12 @@ namespace pitstop::http::control {
 // Reads an adapter's name. Errors: the name is the model's, whose requests use no adapter.
 [[nodiscard]] Result<std::string> read_adapter_name(Exchange& exchange, FieldReader& fields);
 
-// Loads an adapter, or replaces the one of this name.
+// Reads pitstop's own `adapter_policy`; absent: finish.
+[[nodiscard]] messages::AdapterPolicy read_adapter_policy(FieldReader& fields);
+
+// Loads the adapter that `spec` names, or replaces the one of this name.
 [[nodiscard]] Task<Result<messages::UpdateReply>> load_adapter(
-    Exchange& exchange, std::string name, messages::WeightSource source, std::string config
+    Exchange& exchange, messages::UpdateSpec spec
 );
 [[nodiscard]] Task<Result<messages::AdapterReply>> unload_adapter(
     Exchange& exchange, std::string name

@@ -49,6 +49,12 @@ void write_weight_versions(JsonWriter& json, std::span<const messages::Span> spa
     json.end_array();
 }
 
+void write_adapter_version(JsonWriter& json, const messages::AdapterVersion& adapter) {
+    json.begin_object().key("name").string(adapter.name);
+    json.key("version").integer(raw(adapter.version));
+    json.key("label").string(adapter.label).key("digest").string(adapter.digest).end_object();
+}
+
 void write_version_spans(JsonWriter& json, std::span<const messages::Span> spans) {
     json.begin_array();
     std::int64_t begin = 0;
@@ -57,7 +63,13 @@ void write_version_spans(JsonWriter& json, std::span<const messages::Span> spans
         json.key("epoch").integer(raw(span.epoch)).key("digest").string(span.digest);
         json.key("start").integer(begin).key("end").integer(begin + span.tokens);
         json.key("kv_min_epoch").integer(raw(span.kv_min_epoch));
-        json.key("kv_max_epoch").integer(raw(span.kv_max_epoch)).end_object();
+        json.key("kv_max_epoch").integer(raw(span.kv_max_epoch));
+        if (span.adapter) {
+            json.key("adapter");
+            write_adapter_version(json, *span.adapter);
+            json.key("kv_min_adapter").integer(raw(span.kv_min_adapter.value_or(Epoch{})));
+        }
+        json.end_object();
         begin += span.tokens;
     }
     json.end_array();

@@ -21,7 +21,10 @@ void append_spans(std::vector<messages::Span>& spans, std::vector<messages::Span
 
 // Writes [{"version", "start", "end"}]: half-open, over output tokens, neighbours differ.
 void write_weight_versions(JsonWriter& json, std::span<const messages::Span> spans);
-// Writes [{"version", "epoch", "digest", "start", "end", "kv_min_epoch", "kv_max_epoch"}].
+// Writes {"name", "version", "label", "digest"}.
+void write_adapter_version(JsonWriter& json, const messages::AdapterVersion& adapter);
+// Writes [{"version", "epoch", "digest", "start", "end", "kv_min_epoch", "kv_max_epoch"}], with an
+// adapter also "adapter" and "kv_min_adapter".
 void write_version_spans(JsonWriter& json, std::span<const messages::Span> spans);
 // Writes the members "weight_version" (the last), "weight_versions" and "weight_version_spans".
 void write_version_members(JsonWriter& json, std::span<const messages::Span> spans);

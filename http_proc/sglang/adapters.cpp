@@ -54,15 +54,16 @@ void refuse_options(FieldReader& fields) {
 
 Task<Response> load(Exchange& exchange) {
     FieldReader fields(parse_json_object(exchange.request().body));
-    messages::WeightSource source;
-    fields.read("lora_path", source.path);
+    messages::UpdateSpec spec;
+    fields.read("lora_path", spec.source.path);
+    spec.adapter_policy = control::read_adapter_policy(fields);
     refuse_options(fields);
-    if (source.path.empty() && !fields.error()) fields.fail("lora_path", "a directory");
+    if (spec.source.path.empty() && !fields.error()) fields.fail("lora_path", "a directory");
     Result<std::string> name = control::read_adapter_name(exchange, fields);
     if (!name) co_return sglang_failure(name.error());
-    const Result<messages::UpdateReply> reply = co_await control::load_adapter(
-        exchange, *std::move(name), std::move(source), std::string()
-    );
+    spec.adapter = *std::move(name);
+    const Result<messages::UpdateReply> reply =
+        co_await control::load_adapter(exchange, std::move(spec));
     if (!reply) co_return sglang_failure(reply.error());
     co_return co_await loaded(exchange, &*reply);
 }
@@ -74,6 +75,8 @@ Task<Response> load_from_tensors(Exchange& exchange) {
     fields.read("serialized_tensors", serialized);  // SGLang before 0.5.20, and its forks
     bool replaces = true;
     fields.read("upsert", replaces);
+    messages::UpdateSpec spec;
+    spec.adapter_policy = control::read_adapter_policy(fields);
     refuse_options(fields);
     const nlohmann::json* const config = fields.find("config_dict");
     if (!fields.error() && (config == nullptr || !config->is_object()))
@@ -96,18 +99,17 @@ Task<Response> load_from_tensors(Exchange& exchange) {
     // The first pattern that matches a module counts, so the members must keep their order.
     const Result<Json> ordered = parse_ordered(exchange.request().body);
     if (!ordered) co_return sglang_failure(ordered.error());
-    std::string config_text = ordered->at("config_dict").dump();
-    messages::WeightSource source;
-    source.kind = messages::SourceKind::kTensors;
-    source.format = messages::TensorFormat::kPickle;
+    spec.adapter_config = ordered->at("config_dict").dump();
+    spec.source.kind = messages::SourceKind::kTensors;
+    spec.source.format = messages::TensorFormat::kPickle;
     for (const std::string& base64 : serialized) {
         Result<messages::RankPayload> payload = weights::payload_of(base64);
         if (!payload) co_return sglang_failure(payload.error());
-        source.payloads.push_back(*std::move(payload));
+        spec.source.payloads.push_back(*std::move(payload));
     }
-    const Result<messages::UpdateReply> reply = co_await control::load_adapter(
-        exchange, *std::move(name), std::move(source), std::move(config_text)
-    );
+    spec.adapter = *std::move(name);
+    const Result<messages::UpdateReply> reply =
+        co_await control::load_adapter(exchange, std::move(spec));
     if (!reply) co_return sglang_failure(reply.error());
     co_return co_await loaded(exchange, &*reply);
 }

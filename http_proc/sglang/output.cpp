@@ -193,10 +193,8 @@ void SglangOutput::write_meta(JsonWriter& json) {
     json.key("reasoning_tokens").integer(0);
     json.key("dp_rank").integer(counts_.replica);
     if (adapter_) {
-        json.key("adapter").begin_object().key("name").string(adapter_->name);
-        json.key("version").integer(raw(adapter_->version));
-        json.key("label").string(adapter_->label).key("digest").string(adapter_->digest);
-        json.end_object();
+        json.key("adapter");
+        write_adapter_version(json, *adapter_);
     }
     if (is_done()) write_versions(json);
     if (routes_.has_part(is_done()))

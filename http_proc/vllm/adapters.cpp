@@ -18,6 +18,7 @@ struct Loading {
     std::string name{};
     std::string path{};
     bool is_in_place = false;
+    messages::AdapterPolicy policy = messages::AdapterPolicy::kFinish;
 };
 
 Result<Loading> read_loading(Exchange& exchange) {
@@ -27,6 +28,7 @@ Result<Loading> read_loading(Exchange& exchange) {
     fields.read("lora_path", loading.path);
     fields.read("load_inplace", loading.is_in_place);
     fields.read("is_3d_lora_weight", is_of_experts);
+    loading.policy = control::read_adapter_policy(fields);
     if (is_of_experts) fields.refuse("is_3d_lora_weight", "experts are not adapted");
     if (loading.path.empty() && !fields.error()) fields.fail("lora_path", "a directory");
     ASSIGN_OR_RETURN(loading.name, control::read_adapter_name(exchange, fields));
@@ -34,11 +36,11 @@ Result<Loading> read_loading(Exchange& exchange) {
 }
 
 Task<Result<messages::UpdateReply>> load_from(Exchange& exchange, Loading loading) {
-    messages::WeightSource source;
-    source.path = std::move(loading.path);
-    co_return co_await control::load_adapter(
-        exchange, std::move(loading.name), std::move(source), std::string()
-    );
+    messages::UpdateSpec spec;
+    spec.adapter = std::move(loading.name);
+    spec.adapter_policy = loading.policy;
+    spec.source.path = std::move(loading.path);
+    co_return co_await control::load_adapter(exchange, std::move(spec));
 }
 
 Task<Response> load(Exchange& exchange) {

@@ -174,6 +174,39 @@ def test_a_request_ends_with_the_version_that_it_began_with(http, files, served)
     assert second["adapter_version"] > first["adapter_version"]
 
 
+@pytest.mark.parametrize("policy", ("keep", "recompute"))
+def test_open_requests_continue_with_the_new_version_if_the_caller_says_so(http, files, served, policy):
+    first = load(http, "one", files["one"][0])
+    of_first = tokens_of(http, "one", max_new_tokens=400)
+    http.post("/flush_cache")
+    asked = {"text": PROMPT, "lora_path": "one", "max_new_tokens": 400, "return_logprob": True, **GREEDY}
+    body = {"lora_name": "one", "lora_path": str(files["two"][0]), "adapter_policy": policy}
+    with pitstop.Client(served.run_dir) as client, served.door("admin") as admin, ThreadPoolExecutor(1) as thread:
+        begin = lambda: [thread.submit(http.generate, return_prompt_token_ids=True, **asked)]  # noqa: E731
+        (request,) = paused_amid(admin, begin, finished)
+        second = http.post("/load_lora_adapter", body)
+        assert second.status == 200, second
+        client.continue_generation()
+        answer = request.result()
+    meta = answer["meta_info"]
+    spans = meta["weight_version_spans"]
+    assert [span["adapter"]["digest"] for span in spans] == [first["adapter_digest"], second.json["adapter_digest"]]
+    assert spans[0]["kv_min_adapter"] == spans[0]["adapter"]["version"] == first["adapter_version"]
+    assert spans[1]["adapter"] == meta["adapter"] and meta["adapter"]["version"] == second.json["adapter_version"]
+    assert spans[1]["kv_min_adapter"] == spans[policy == "recompute"]["adapter"]["version"]
+    cut = spans[1]["start"]
+    logprobs = [entry[0] for entry in meta["output_token_logprobs"]]
+    assert (answer["output_ids"][:cut], logprobs[:cut]) == (of_first[0][:cut], of_first[1][:cut])
+    assert logprobs[cut:] != of_first[1][cut:]
+    ids = answer["prompt_token_ids"] + answer["output_ids"]
+    start = len(answer["prompt_token_ids"]) + cut
+    score = http.generate(input_ids=ids, lora_path="one", return_logprob=True, logprob_start_len=start, max_new_tokens=0)
+    scored = [entry[0] for entry in score["meta_info"]["input_token_logprobs"]]
+    assert (scored == logprobs[cut:]) == (policy == "recompute"), "a scoring attends to KV of the new version alone"
+    refused = http.post("/load_lora_adapter", {**body, "adapter_policy": "drain"})
+    assert refused.status == 400 and "finish, keep or recompute" in refused.message
+
+
 def test_after_an_unload_no_new_request_gets_it_and_open_ones_end(http, files, served):
     load(http, "one", files["one"][0])
     expected = tokens_of(http, "one", max_new_tokens=400)

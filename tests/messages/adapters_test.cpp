@@ -28,7 +28,7 @@ TEST(AdapterUpdate, HasNothingThatIsOfAModel) {
     };
     using Spec = UpdateSpec&;
     expect("needs mode staged", [](Spec s) { s.mode = UpdateMode::kDirect; });
-    expect("needs kv_policy keep", [](Spec s) { s.kv_policy = KvPolicy::kDrain; });
+    expect("continue by adapter_policy", [](Spec s) { s.kv_policy = KvPolicy::kDrain; });
     expect("send an adapter whole", [](Spec s) { s.partial = true; });
     expect("send an adapter whole", [](Spec s) { s.source.format = TensorFormat::kSparse; });
     expect("epoch is for the model", [](Spec s) { s.epoch = Epoch{7}; });
@@ -37,6 +37,9 @@ TEST(AdapterUpdate, HasNothingThatIsOfAModel) {
     expect("1048577 bytes", [](Spec s) { s.adapter_config = std::string((1 << 20) + 1, ' '); });
     expect("adapter_config is given without an adapter", [](Spec s) {
         s.adapter = "", s.adapter_config = "{}";
+    });
+    expect("adapter_policy is given without an adapter", [](Spec s) {
+        s.adapter = "", s.adapter_policy = AdapterPolicy::kKeep;
     });
 }
 

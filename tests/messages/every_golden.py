@@ -47,8 +47,20 @@ VALUES = {
     "abort": {"all": False},
     "begin_update": {"update": {"mode": "staged", "source": {"kind": "buckets"}}},
     "stage_weights": {"update": {"mode": "staged"}},
-    "worker_stage": {"spec": {"adapter": "policy", "adapter_config": "{}"}},
-    "UpdateSpec": {"digest": DIGEST, "base_digest": DIGEST[::-1], "adapter": ABSENT, "adapter_config": ABSENT},
+    "worker_stage": {
+        "spec": {
+            "adapter": "policy",
+            "adapter_config": "{}",
+            "adapter_policy": "recompute",
+        }
+    },
+    "UpdateSpec": {
+        "digest": DIGEST,
+        "base_digest": DIGEST[::-1],
+        "adapter": ABSENT,
+        "adapter_config": ABSENT,
+        "adapter_policy": "finish",
+    },
     "TensorInfo": {"digest": DIGEST},
     "push_layout": {"shard_bytes": 1 << 33},
     "PushTensor": {"allocation": ABSENT},

@@ -1,6 +1,5 @@
-// Adapters: a request has one version from its arrival to its end, and no KV of another one.
-#include "tests/scheduler_proc/rig.h"
-#include "tests/scheduler_proc/update_fixture.h"
+// Adapters: which version a request has, and no KV of another one.
+#include "tests/scheduler_proc/adapters_fixture.h"
 
 #include <gtest/gtest.h>
 
@@ -8,44 +7,6 @@ namespace pitstop::scheduler {
 namespace {
 
 using messages::AdapterId;
-
-class AdaptersTest : public UpdateTest {
-  protected:
-    messages::UpdatePart stage(const std::string& name, std::uint64_t id) {
-        messages::UpdateSpec spec =
-            spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep);
-        spec.adapter = name;
-        order_stage(std::move(spec), Epoch{static_cast<std::int64_t>(id)}, messages::UpdateId{id});
-        return answer();
-    }
-    void load(const std::string& name, std::uint64_t id) {
-        const messages::UpdateId update{id};
-        const messages::UpdatePart staged = stage(name, id);
-        ASSERT_TRUE(staged.ok) << staged.verdict.message;
-        order(messages::UpdateReady{.update = update, .kv_policy = messages::KvPolicy::kKeep});
-        ASSERT_TRUE(answer().ok);
-        order(messages::UpdateCommit{.update = update});
-        const messages::UpdatePart committed = answer();
-        ASSERT_TRUE(committed.ok) << committed.verdict.message;
-    }
-    messages::AdapterPart unload(const std::string& name) {
-        order(messages::UnloadAdapter{.call = CallId{7}, .name = name});
-        const auto parts = rig.take<messages::AdapterPart>();
-        EXPECT_EQ(parts.size(), 1u);
-        return parts.empty() ? messages::AdapterPart{} : parts[0];
-    }
-    static Ask ask_of(std::string adapter, std::int64_t first = 100) {
-        return {
-            .prompt = prompt_of(13, first), .max_new_tokens = 24, .adapter = std::move(adapter)};
-    }
-    // The model's tokens with this version; 0: the model alone.
-    Received expected(const Ask& ask, std::uint64_t id) {
-        std::optional<AdapterId> adapter;
-        if (id != 0) adapter = AdapterId{id};
-        return Rig::expected(rig.workers.model().adapted(adapter), ask);
-    }
-    std::set<AdapterId> resident() const { return rig.workers.adapters(); }
-};
 
 TEST_F(AdaptersTest, P6_EachRequestGetsItsOwnWhateverRunsWithIt) {
     load("a", 3);

@@ -174,7 +174,12 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
     if (row.adapter && !adapters_.contains(*row.adapter))
         fail(placed.plan, fmt::format("adapter {} is not resident", number_of(*row.adapter)));
     const FakeModel model = model_.adapted(row.adapter);
-    Context context(row.adapter);
+    if (slot.adapters.empty()) {
+        slot.adapters.emplace_back(0, row.adapter);
+    } else if (slot.adapters.back().second != row.adapter) {
+        slot.adapters.emplace_back(row.begin, row.adapter);
+    }
+    Context context;
     read_context(placed, context);
     read_state(placed, context);
     const auto is_bad = [&] {
@@ -191,7 +196,7 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
             placed.plan.tokens.values[placed.first_token + static_cast<std::size_t>(i)];
         const TokenId token = row.takes_sampled ? taken : given;
         if (position > first_sampled) counts = counts && token == result.sampled.values.back();
-        context.append(token, epoch_);
+        context.append(token, epoch_, row.adapter);
         states_.advance(row, {position + 1, context.prefix, context.read});
         entry_of(placed, position) = {
             .token = token,
@@ -255,13 +260,13 @@ void FakeWorkers::sample(
     add_alternatives(model, setup, context.tokens, result);
 }
 
-// KV of an adapter belongs to it alone: its prefixes begin with another number.
-FakeWorkers::Context::Context(std::optional<messages::AdapterId> adapter)
-    : prefix(adapter ? mix64(number_of(*adapter)) : 0) {}
-
-void FakeWorkers::Context::append(TokenId token, Epoch epoch) {
+// KV of an adapter belongs to it alone: the hash has the adapter of each token.
+void FakeWorkers::Context::append(
+    TokenId token, Epoch epoch, std::optional<messages::AdapterId> adapter
+) {
     tokens.push_back(token);
     read.add(epoch);
+    if (adapter) prefix = mix64(prefix + number_of(*adapter));
     prefix = extended(prefix, token);
 }
 
@@ -273,9 +278,12 @@ FakeWorkers::Entry& FakeWorkers::entry_of(const PlacedRow& placed, std::int64_t 
 }
 
 void FakeWorkers::read_context(const PlacedRow& placed, Context& context) {
+    const auto& adapters = slots_.at(static_cast<std::size_t>(raw(placed.row.slot))).adapters;
+    std::size_t since = 0;
     for (std::int64_t position = 0; position < placed.row.begin; ++position) {
+        while (since + 1 < adapters.size() && adapters[since + 1].first <= position) ++since;
         const Entry& old = entry_of(placed, position);
-        context.append(old.token, old.epoch);
+        context.append(old.token, old.epoch, adapters[since].second);
         if (old.position == position && old.prefix == context.prefix) continue;
         fail(
             placed.plan,

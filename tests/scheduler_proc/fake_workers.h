@@ -15,6 +15,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace pitstop::scheduler {
@@ -114,12 +115,14 @@ class FakeWorkers {
     struct Entry {
         TokenId token{-1};
         std::int64_t position = -1;
-        std::uint64_t prefix = 0;  // hash of all tokens up to this one
+        std::uint64_t prefix = 0;  // hash of all tokens up to this one, and of their adapters
         Epoch epoch{};
     };
     struct Slot {
         std::optional<messages::RequestSetup> setup{};
         TokenId sampled{-1};
+        // From which position on its tokens have which adapter.
+        std::vector<std::pair<std::int64_t, std::optional<messages::AdapterId>>> adapters{};
     };
     // A row, and where its part of each of the plan's arrays begins.
     struct PlacedRow {
@@ -135,8 +138,7 @@ class FakeWorkers {
         std::vector<TokenId> tokens{};
         EpochRange read{};
         std::uint64_t prefix = 0;
-        explicit Context(std::optional<messages::AdapterId> adapter);
-        void append(TokenId token, Epoch epoch);
+        void append(TokenId token, Epoch epoch, std::optional<messages::AdapterId> adapter);
     };
     messages::StepResult run(const messages::StepPlan& plan);
     void run_row(const PlacedRow& placed, messages::StepResult& result);

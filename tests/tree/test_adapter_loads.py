@@ -15,7 +15,7 @@ from process_tree import ROOT, run, wait_until
 from test_deaths import EXIT_CODES, reasons, start_long
 from test_faults import PHASES, PROCESSES, start_held  # noqa: F401  (a fixture)
 from test_restart import crash
-from test_updates import GREEDY
+from test_updates import GREEDY, LONG, joined, start
 
 sys.path.insert(0, str(ROOT / "client/python"))
 
@@ -110,6 +110,29 @@ def test_P5_a_worker_that_stands_still_in_the_commit_carries_it_out_when_it_come
     assert loaded["adapter"]["name"] == "policy" and len(tokens_with(tree)) == 16
 
 
+@pytest.mark.parametrize("policy", ("finish", "keep", "recompute"))
+def test_P1_P3_open_requests_continue_as_the_load_says(shared_tree, adapters, policy):
+    door, admin = shared_tree.door(), shared_tree.door("admin")
+    first = load(admin, adapters[0])
+    rid, alone = start(door, adapter="policy"), start(door)
+    admin.call("pause_generation", mode="in_place")  # both are amid their output
+    second = load(admin, adapters[1], label="second", adapter_policy=policy)
+    admin.call("continue_generation")
+    output, other = door.finish([rid, alone])
+    assert len(output.tokens) == sum(span["tokens"] for span in output.spans) == LONG
+    said = [(span["adapter"]["version"], span["kv_min_adapter"]) for span in joined(output.spans)]
+    moved = {"finish": [], "keep": [(second["epoch"], first["epoch"])], "recompute": [(second["epoch"], second["epoch"])]}
+    assert said == [(first["epoch"], first["epoch"]), *moved[policy]]
+    last = joined(output.spans)[-1]["adapter"]
+    newest = first if policy == "finish" else second
+    assert (last["name"], last["digest"], last.get("label", "")) == ("policy", newest["digest"], newest.get("label", ""))
+    assert output.counts.get("retractions", 0) == (policy == "recompute")
+    assert "adapter" not in other.spans[0] and other.counts.get("retractions", 0) == 0
+    (replica,) = admin.call("status")["replicas"]
+    assert [each["adapter"]["digest"] for each in replica["adapters"]] == [second["digest"]]
+    assert admin.call("unload_adapter", name="policy")["ok"]
+
+
 def source_of(adapter):
     """The bytes of tensors, in a call."""
     tensors = {name: numpy.ascontiguousarray(tensor, numpy.float32) for name, tensor in adapter.items()}
@@ -133,7 +156,7 @@ def test_a_session_of_buckets_brings_an_adapter(shared_tree, adapters):
         session = client.begin_update(adapter="sent", adapter_config=json.dumps(config_of()))["session"]
         for half in halves:
             client.update_bucket(source_of(half), session=session)
-        with pytest.raises(pitstop.PitstopError, match="needs kv_policy keep"):
+        with pytest.raises(pitstop.PitstopError, match="continue by the adapter_policy"):
             client.commit_weights(kv_policy="recompute", session=session)
         assert client.commit_weights(session=session)["digest"] == expected["digest"]
         assert tokens_with(shared_tree, "sent") == tokens

@@ -54,19 +54,23 @@ class AdapterCalls:
         config: Any = None,
         *,
         label: str = "",
+        policy: str = "finish",
         timeout: float = UPDATE_TIMEOUT_S,
         **update: Any,
     ) -> Update:
         """Loads an adapter, or replaces the one of this name, while generation continues. New requests that name it use
-        the new version; open requests keep the version that they began with.
+        the new version.
 
         adapter  a directory as PEFT writes it, which the workers can read; or its tensors: (name, tensor) pairs or a
                  dict, of NumPy or torch, as peft.get_peft_model_state_dict(model) returns them
         config   with tensors: the adapter's LoraConfig, or a mapping with its keys
+        policy   what happens to open requests that have the version that this one replaces: finish (end with it), keep
+                 (continue with the new one from the next token, with their KV) or recompute (their KV is computed again)
         update   further fields of docs/protocol.md's UpdateSpec: digest, manifest, allow_nonfinite
 
         PitstopError: nothing changed; the message names the tensor or the key.
         """
+        update["adapter_policy"] = policy
         if isinstance(adapter, (str, pathlib.Path)):
             if config is not None:
                 update["adapter_config"] = config_text(config)

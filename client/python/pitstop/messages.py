@@ -49,6 +49,8 @@ class Span:
     tokens: int = 0
     kv_min_epoch: int = 0
     kv_max_epoch: int = 0
+    adapter: Optional[AdapterVersion] = None  # the version of the adapter; None: they have none
+    kv_min_adapter: Optional[int] = None  # the oldest version of the adapter among the KV that they attended to
     replica: str = ""  # in a fleet: the replica that sampled them
 
 
@@ -176,7 +178,8 @@ class Chunk:
     routes: Optional[Routes] = None  # if asked for: a row for each of these tokens, and first those of the prompt
     counts: Optional[Counts] = None  # in the first and the last chunk
     finish: Optional[Finish] = None  # in the last chunk
-    adapter: Optional[AdapterVersion] = None  # with counts; None: the request has no adapter
+    # with counts: the version that the latest token has, or that the first will have; None: the request has no adapter
+    adapter: Optional[AdapterVersion] = None
 
     def append(self, other: Chunk) -> None:
         """Appends the next chunk; its counts and finish replace these."""
@@ -248,12 +251,19 @@ def _read_routes(body: Mapping[str, Any], raw: Sequence[bytes]) -> Routes:
     return Routes(start=body.get("start", 0), experts=experts, spans=spans, **of_shape)
 
 
+def _read_span(body: Mapping[str, Any]) -> Span:
+    span = read(Span, body)
+    if span.adapter is not None:
+        span.adapter = read(AdapterVersion, body["adapter"])
+    return span
+
+
 def read_chunk(body: Mapping[str, Any], raw: Sequence[bytes] = ()) -> Chunk:
     """`raw`: the message's further frames."""
     chunk = read(Chunk, body)
     if chunk.routes is not None:
         chunk.routes = _read_routes(body["routes"], raw)
-    chunk.spans = [read(Span, span) for span in chunk.spans]
+    chunk.spans = [_read_span(span) for span in chunk.spans]
     if chunk.prompt is not None:
         chunk.prompt = read(PromptLogprobs, chunk.prompt)
     if chunk.counts is not None:

@@ -37,7 +37,7 @@ class Output:
     routes: Optional[Routes] = None  # if asked for: `routes.array()` is [rows, layers, per_token]
     counts: Counts = field(default_factory=Counts)
     finish: Optional[Finish] = None  # None: the stream continues
-    adapter: Optional[AdapterVersion] = None  # the version of its adapter; None: it has none
+    adapter: Optional[AdapterVersion] = None  # the version that its latest token has; None: it has no adapter
 
     @property
     def epochs(self) -> list[int]:
@@ -69,7 +69,7 @@ class Output:
             "completion_tokens": len(self.output_ids),
             "cached_tokens": self.counts.cached_tokens,
             "weight_version": self.label,
-            "weight_version_spans": [dataclasses.asdict(span) for span in self.spans],
+            "weight_version_spans": [_span_info(span) for span in self.spans],
         }
         if self.adapter is not None:
             said["adapter"] = dataclasses.asdict(self.adapter)
@@ -87,6 +87,13 @@ class Output:
         if name not in ("text", "output_ids", "meta_info"):
             raise KeyError(name)
         return getattr(self, name)
+
+
+def _span_info(span: Span) -> dict[str, Any]:
+    info = dataclasses.asdict(span)
+    if span.adapter is None:
+        del info["adapter"], info["kv_min_adapter"]
+    return info
 
 
 def _rows(values: list, width: int) -> list[list]:
