@@ -263,7 +263,7 @@ def test_what_is_refused_is_named_and_changes_nothing(http, files, tmp_path):
 
 def test_status_metrics_and_the_page_count_by_adapter(http, files, served):
     tensors = 4 * sum(tensor.size for tensor in files["one"][2].values())  # resident in float32
-    for number in range(2):
+    for _ in range(2):
         load(http, "one", files["one"][0])
     for _ in range(3):
         tokens_of(http, "one", max_new_tokens=5)

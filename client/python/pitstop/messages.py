@@ -255,7 +255,7 @@ def _read_span(body: Mapping[str, Any]) -> Span:
     span = read(Span, body)
     if span.adapter is not None:
         span.adapter = read(AdapterVersion, body["adapter"])
-    return span
+    return cast(Span, span)
 
 
 def read_chunk(body: Mapping[str, Any], raw: Sequence[bytes] = ()) -> Chunk:
