@@ -13,6 +13,10 @@ install(PROGRAMS launch/pitstop DESTINATION ${PITSTOP_TREE_DIR}/launch COMPONENT
 install(FILES client/python/pitstop/version.py DESTINATION ${PITSTOP_TREE_DIR}/client/python/pitstop COMPONENT runtime)
 install(DIRECTORY launch/lib launch/models DESTINATION ${PITSTOP_TREE_DIR}/launch COMPONENT runtime
     PATTERN __pycache__ EXCLUDE)
+if(PITSTOP_WITH_XGRAMMAR)  # it is in the programs
+    install(FILES ${PITSTOP_XGRAMMAR}/LICENSE ${PITSTOP_XGRAMMAR}/NOTICE
+        DESTINATION ${PITSTOP_TREE_DIR}/licences/xgrammar COMPONENT runtime)
+endif()
 install(CODE [[
     set(bin "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/bin")
     file(MAKE_DIRECTORY "${bin}")

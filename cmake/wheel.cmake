@@ -16,5 +16,8 @@ endif()
 install(PROGRAMS launch/pitstop DESTINATION pitstop/_tree/launch COMPONENT wheel)
 install(DIRECTORY launch/lib launch/models DESTINATION pitstop/_tree/launch COMPONENT wheel
     PATTERN __pycache__ EXCLUDE)
+if(EXISTS ${PROJECT_SOURCE_DIR}/build/xgrammar/LICENSE)  # it is in the programs
+    install(FILES build/xgrammar/LICENSE build/xgrammar/NOTICE DESTINATION pitstop/_tree/licences/xgrammar COMPONENT wheel)
+endif()
 install(CODE "set(PITSTOP_FILES ${files})\nset(PITSTOP_STRIP ${CMAKE_STRIP})" COMPONENT wheel)
 install(SCRIPT cmake/wheel_programs.cmake COMPONENT wheel)

@@ -2,8 +2,31 @@
 
 #include "kernels/reference.h"
 
+#include <algorithm>
+#include <limits>
+
 namespace pitstop::kernels {
 namespace {
+
+// Bans every id of row r that its mask has not. Most words are all zeros or all ones.
+void apply_mask(const PenaltyArgs& args, std::int64_t r) {
+    constexpr float kBanned = -std::numeric_limits<float>::infinity();
+    constexpr std::int64_t kBits = 32;
+    float* const logits = args.logits.data + r * args.logits.stride;
+    const std::uint32_t* const mask = args.masks + args.mask_of[r] * args.mask_words;
+    const std::int64_t end = args.vocab_begin + args.logits.cols;
+    for (std::int64_t id = args.vocab_begin; id < end;) {
+        const std::int64_t word_end = std::min((id / kBits + 1) * kBits, end);
+        const std::uint32_t word = mask[id / kBits];
+        if (word == ~std::uint32_t{0}) {
+            id = word_end;
+            continue;
+        }
+        for (; id < word_end; ++id) {
+            if ((word >> (id % kBits) & 1) == 0) logits[id - args.vocab_begin] = kBanned;
+        }
+    }
+}
 
 // Applies the penalties, computing in `Real`: double or float. Each entry changes one logit.
 template <class Real>
@@ -35,6 +58,7 @@ void apply(const PenaltyArgs& args) {
                 );
             }
         }
+        if (args.mask_of != nullptr && args.mask_of[r] >= 0) apply_mask(args, r);
     }
 }
 
@@ -46,11 +70,14 @@ void check(const PenaltyArgs& args) {
     CHECK(args.rows != nullptr && args.count_starts != nullptr && args.bias_starts != nullptr);
     CHECK(args.counts != nullptr || args.count_starts[args.logits.rows] == 0);
     CHECK(args.biases != nullptr || args.bias_starts[args.logits.rows] == 0);
+    if (args.mask_of == nullptr) return;
+    CHECK(args.masks != nullptr);
+    CHECK(args.mask_words * 32 >= args.vocab_begin + args.logits.cols);
 }
 
 void penalties_ref(const PenaltyArgs& args) { apply<double>(args); }
 
-// A row has a few hundred scattered entries: one thread and no vectors.
+// A row has a few hundred scattered entries, or a mask: one thread.
 void penalties_cpu(const PenaltyArgs& args) { apply<float>(args); }
 
 }  // namespace pitstop::kernels

@@ -10,7 +10,8 @@ constexpr int kThreads = 128;
 // grid [R], block [kThreads]; a block owns a row, a thread an entry. Latency-bound: a few hundred
 // scattered 4-byte reads and writes per row. An id may be in both lists; the barrier makes the
 // counts' writes visible to the biases' reads. The arithmetic is spelled out so that it rounds as
-// on the CPU: no product is fused into a difference.
+// on the CPU: no product is fused into a difference. A mask makes the block pass over the whole
+// row, adjacent threads over adjacent ids.
 __global__ void __launch_bounds__(kThreads) penalties_kernel(
     float* __restrict__ logits,  // [R, V_rank]
     std::int64_t stride,
@@ -20,7 +21,10 @@ __global__ void __launch_bounds__(kThreads) penalties_kernel(
     const std::int32_t* __restrict__ count_starts,  // [R + 1]
     const TokenCount* __restrict__ counts,
     const std::int32_t* __restrict__ bias_starts,  // [R + 1]
-    const LogitBias* __restrict__ biases
+    const LogitBias* __restrict__ biases,
+    const std::int32_t* __restrict__ mask_of,  // [R], or null
+    const std::uint32_t* __restrict__ masks,   // [num_masks][mask_words]
+    std::int64_t mask_words
 ) {
     const std::int64_t r = blockIdx.x;
     const int thread = static_cast<int>(threadIdx.x);
@@ -42,6 +46,13 @@ __global__ void __launch_bounds__(kThreads) penalties_kernel(
         if (index >= 0 && index < num_ids)
             row_logits[index] = __fadd_rn(row_logits[index], biases[i].bias);
     }
+    if (mask_of == nullptr || mask_of[r] < 0) return;
+    __syncthreads();
+    const std::uint32_t* const mask = masks + mask_of[r] * mask_words;
+    for (std::int64_t index = thread; index < num_ids; index += kThreads) {
+        const std::int64_t id = vocab_begin + index;
+        if ((mask[id / 32] >> (id % 32) & 1) == 0) row_logits[index] = -INFINITY;
+    }
 }
 
 }  // namespace
@@ -62,7 +73,10 @@ void penalties_cuda(const PenaltyArgs& args) {
         args.count_starts,
         args.counts,
         args.bias_starts,
-        args.biases
+        args.biases,
+        args.mask_of,
+        args.masks,
+        args.mask_words
     );
 }
 

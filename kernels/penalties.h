@@ -1,8 +1,11 @@
-// Applies penalties and bias to a step's logits, in place, for each id of a row in this order:
+// Applies penalties, bias and masks to a step's logits, in place, for each id of a row in this
+// order:
 //   repetition  l = l > 0 ? l / repetition : l * repetition     ids in the prompt or the output
 //   frequency   l -= frequency * num_output                      num_output: times in the output
 //   presence    l -= presence                                    if num_output > 0
 //   bias        l += bias
+//   mask        l = -inf                                          if the row's mask has a 0 for the
+//   id
 // Source: Keskar et al. 2019 (arXiv:1909.05858) for repetition; the OpenAI API for the others.
 //
 //   logits  [R, V_rank]  fp32, ids vocab_begin .. vocab_begin + V_rank. Entries with ids outside
@@ -12,6 +15,8 @@
 //           the prompt and output; none if the row has no penalty
 //   biases  the same layout; each id once. A bias of -inf bans an id (stop ids before
 //   min_new_tokens)
+//   masks   [num_masks][mask_words]: bit i of word w is for id 32 w + i of the whole vocabulary;
+//           mask_of[r] is the mask of row r, or -1
 #pragma once
 
 #include "base/ids.h"
@@ -43,6 +48,9 @@ struct PenaltyArgs {
     const TokenCount* counts = nullptr;
     const std::int32_t* bias_starts = nullptr;  // [R + 1], ascending from 0
     const LogitBias* biases = nullptr;
+    const std::int32_t* mask_of = nullptr;  // [R]; null: no row has a mask
+    const std::uint32_t* masks = nullptr;
+    std::int64_t mask_words = 0;  // of each mask; they cover vocab_begin + V_rank ids
     Stream stream{};
 };
 

@@ -9,6 +9,7 @@
 #include "base/ids.h"
 #include "messages/control_call.h"
 #include "messages/fields.h"
+#include "messages/grammars.h"
 #include "messages/verdict.h"
 
 #include <array>
@@ -142,12 +143,14 @@ struct WorkerForget {
     static constexpr std::string_view kType = "worker_forget";
     static constexpr std::string_view kAbout =
         "scheduler_proc -> tp_worker, between two plans: no later plan names these versions of "
-        "adapters. Not answered.";
+        "adapters and these grammars. Not answered.";
     std::vector<AdapterId> adapters{};
+    std::vector<GrammarId> grammars{};
 
     template <class F>
     void fields(F&& f) {
         f("adapters", adapters, "the updates that loaded them");
+        f("grammars", grammars, "their numbers");
     }
 };
 

@@ -6,6 +6,7 @@
 #include "messages/adapters.h"
 #include "messages/calls.h"
 #include "messages/generation.h"
+#include "messages/grammars.h"
 #include "messages/greeting.h"
 #include "messages/groups.h"
 #include "messages/keep.h"
@@ -57,6 +58,8 @@ using TreeMessages = decltype(
         WorkerDrop,
         WorkerDropped,
         WorkerForget,
+        WorkerCompile,
+        WorkerCompiled,
         WorkerReadTensor,
         WorkerTensor,
         WorkerDigest,

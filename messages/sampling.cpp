@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <utility>
 
 namespace pitstop::messages {
 namespace {
@@ -80,9 +83,59 @@ Problem problem_of_bans(const SamplingParams& p) {
     return std::nullopt;
 }
 
+// Returns how deep brackets nest outside of JSON's strings, or of the quotes of the other kinds: a
+// bound of what a recursive reader needs. A backslash keeps the next character from counting.
+std::size_t depth_of(std::string_view text) {
+    std::size_t depth = 0;
+    std::size_t deepest = 0;
+    bool is_quoted = false;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        const char c = text[i];
+        if (c == '\\') ++i;
+        if (c == '"') is_quoted = !is_quoted;
+        if (is_quoted) continue;
+        if (c == '(' || c == '[' || c == '{') deepest = std::max(deepest, ++depth);
+        if ((c == ')' || c == ']' || c == '}') && depth > 0) --depth;
+    }
+    return deepest;
+}
+
+Problem problem_of_grammar(const SamplingParams& p) {
+    const std::array<std::pair<std::string_view, const std::string*>, 4> all{
+        {{"json_schema", &p.json_schema},
+         {"regex", &p.regex},
+         {"ebnf", &p.ebnf},
+         {"structural_tag", &p.structural_tag}}};
+    std::string_view given;
+    for (const auto& [name, text] : all) {
+        if (text->empty()) continue;
+        if (!given.empty())
+            return fmt::format("{} and {}: a request has at most one grammar", given, name);
+        given = name;
+        if (text->size() > kGrammarBytesMax) {
+            return fmt::format(
+                "{} has {} bytes; at most {} are accepted", name, text->size(), kGrammarBytesMax
+            );
+        }
+        if (depth_of(*text) > kGrammarDepthMax) {
+            return fmt::format(
+                "{} has brackets {} deep; at most {} are accepted",
+                name,
+                depth_of(*text),
+                kGrammarDepthMax
+            );
+        }
+    }
+    if (given.empty() || !p.ignore_eos) return std::nullopt;
+    return fmt::format(
+        "ignore_eos and {}: a grammar that is complete ends with an end-of-sequence token", given
+    );
+}
+
 }  // namespace
 
 Problem invalid(const SamplingParams& p) {
+    if (auto problem = problem_of_grammar(p)) return problem;
     if (p.max_new_tokens && *p.max_new_tokens < 0) {
         return fmt::format("max_new_tokens is {}; accepted is 0 or more", *p.max_new_tokens);
     }

@@ -27,14 +27,21 @@ inline constexpr std::size_t kBadWordBytesMax = 1024;
 inline constexpr std::size_t kBadSequencesMax = 4096;  // two per word, and the caller's
 inline constexpr std::size_t kBadTokensMax = std::size_t{1} << 16;  // of all sequences together
 inline constexpr int kTopLogprobsMax = 1 << 20;                     // a whole vocabulary
+// The bytes of a grammar, and how deep its brackets nest.
+inline constexpr std::size_t kGrammarBytesMax = std::size_t{1} << 18;
+inline constexpr std::size_t kGrammarDepthMax = 64;
 // A request for more logprobs per position than this is wide: it may request few positions (the
 // door says how many), and a step has few of them.
 inline constexpr int kWideTopLogprobs = 256;
 inline constexpr std::size_t kLogprobIdsMax = 1024;
 
 // How the next token is drawn. The order is: penalties, logit bias, temperature, then top-k, top-p,
-// min-p on the scaled distribution, then one draw. A token that is not allowed, or would complete
-// bad words, has a bias of minus infinity.
+// min-p on the scaled distribution, then one draw. A token that is not allowed, would complete
+// bad words, or does not match the grammar, has a bias of minus infinity.
+//
+// A request has at most one of json_schema, regex, ebnf and structural_tag: its output, as text,
+// matches this grammar. Once it is complete, only an end-of-sequence token remains, unless the
+// grammar allows more.
 struct SamplingParams {
     std::optional<std::int64_t> max_new_tokens{};
     std::int64_t min_new_tokens = 0;
@@ -53,6 +60,10 @@ struct SamplingParams {
     std::optional<std::uint64_t> seed{};
     std::vector<std::string> stop{};
     std::vector<TokenId> stop_token_ids{};
+    std::string json_schema{};
+    std::string regex{};
+    std::string ebnf{};
+    std::string structural_tag{};
     bool ignore_eos = false;
     bool no_stop_trim = false;
     bool skip_special_tokens = true;
@@ -104,6 +115,14 @@ struct SamplingParams {
         );
         f("stop", stop, "the output ends before the first of these texts");
         f("stop_token_ids", stop_token_ids, "the output ends with any of these tokens");
+        f("json_schema",
+          json_schema,
+          "the output is JSON that this schema, as text, accepts; empty: no such grammar");
+        f("regex", regex, "the whole output matches this regular expression");
+        f("ebnf", ebnf, "the output matches this grammar in EBNF, from its rule root on");
+        f("structural_tag",
+          structural_tag,
+          "JSON, as text: which parts of the output have which form (xgrammar's structural tag)");
         f("ignore_eos", ignore_eos, "the model's end-of-sequence tokens do not end the output");
         f("no_stop_trim", no_stop_trim, "keep the stop text, or the stop token's text, in the text"
         );

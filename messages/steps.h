@@ -11,6 +11,7 @@
 #include "messages/fields.h"
 #include "messages/frames.h"
 #include "messages/generation.h"
+#include "messages/grammars.h"
 #include "messages/not_finite.h"
 #include "messages/routes.h"
 #include "messages/version_digest.h"
@@ -60,6 +61,7 @@ struct WorkerHello {
     std::int64_t num_checkpoints = 0;
     std::int64_t drafted_max = 0;
     int ep = 1;
+    std::string no_grammars{};
 
     template <class F>
     void fields(F&& f) {
@@ -104,6 +106,7 @@ struct WorkerHello {
           "places for copies of such a state; 0: none can be saved");
         f("drafted_max", drafted_max, "the most drafts of a row; 0: the worker verifies none");
         f("ep", ep, "groups of ranks over which experts are divided");
+        f("no_grammars", no_grammars, "why it compiles no grammars; empty: it does");
     }
 };
 
@@ -117,17 +120,21 @@ struct RequestSetup {
     LogprobOptions logprobs{};
     std::vector<TokenId> stop_ids{};
     std::vector<TokenId> history{};
+    std::optional<GrammarId> grammar{};
 
     template <class F>
     void fields(F&& f) {
         f("slot", slot, "its place, below num_slots");
         f("key", key, "the request, for logs");
         f("prompt_len", prompt_len, "tokens before the first output token");
-        f("sampling", sampling, "without texts");
+        f("sampling", sampling, "without texts and without its grammar");
         f("logprobs", logprobs, "which logprobs are computed");
         f("stop_ids", stop_ids, "end-of-sequence and stop tokens: never drawn before min_new_tokens"
         );
-        f("history", history, "prompt and output so far, if a penalty or bad tokens need them");
+        f("history",
+          history,
+          "prompt and output so far, if a penalty, bad tokens or a grammar need them");
+        f("grammar", grammar, "the grammar of its output, compiled before; absent: none");
     }
     friend bool operator==(const RequestSetup&, const RequestSetup&) = default;
 };

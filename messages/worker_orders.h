@@ -3,6 +3,7 @@
 #pragma once
 
 #include "messages/adapters.h"
+#include "messages/grammars.h"
 #include "messages/groups.h"
 #include "messages/keep.h"
 #include "messages/memory.h"
@@ -19,6 +20,7 @@ using WorkerOrders = MessageList<
     WorkerCommit,
     WorkerDrop,
     WorkerForget,
+    WorkerCompile,
     WorkerReadTensor,
     WorkerDigest,
     WorkerMemory,

@@ -117,8 +117,9 @@ std::optional<messages::Finish> problem_of_token(
             .reason = messages::FinishReason::kError,
             .verdict = make_error(
                 ErrorCode::kInvalidArgument,
-                "output {} has no allowed token: allowed_token_ids, bad_words, bad_tokens and "
-                "min_new_tokens exclude all",
+                "output {} has no allowed token: allowed_token_ids, bad_words, bad_tokens, "
+                "min_new_tokens and the grammar exclude all, or the grammar takes too long to "
+                "follow",
                 output_index
             ),
         };

@@ -283,9 +283,9 @@ messages::RequestCounts Request::counts(ReplicaId replica) const {
 }
 
 messages::RequestSetup Request::setup(SlotId slot) const {
-    const bool needs_history = sampling.repetition_penalty != 1.0 ||
-                               sampling.frequency_penalty != 0.0 ||
-                               sampling.presence_penalty != 0.0 || !sampling.bad_tokens.empty();
+    const bool needs_history =
+        sampling.repetition_penalty != 1.0 || sampling.frequency_penalty != 0.0 ||
+        sampling.presence_penalty != 0.0 || !sampling.bad_tokens.empty() || grammar.has_value();
     return {
         .slot = slot,
         .key = key,
@@ -294,6 +294,7 @@ messages::RequestSetup Request::setup(SlotId slot) const {
         .logprobs = logprobs,
         .stop_ids = stop_ids,
         .history = needs_history ? tokens : std::vector<TokenId>{},
+        .grammar = grammar,
     };
 }
 

@@ -53,8 +53,9 @@ struct Request {
     std::vector<TokenId> stop_ids{};  // ascending: end of sequence and stop tokens
     messages::KvTolerance kv_tolerance = messages::KvTolerance::kNever;
     std::int64_t kv_max_lag = 0;
-    std::optional<AdapterUse> adapter{};  // the version that its next row has
-    std::vector<TokenId> draft_ids{};     // texts to draft from
+    std::optional<AdapterUse> adapter{};           // the version that its next row has
+    std::optional<messages::GrammarId> grammar{};  // from its arrival to its end
+    std::vector<TokenId> draft_ids{};              // texts to draft from
     std::optional<std::string> draft_key{};
 
     // ---- its progress and results ----
@@ -72,9 +73,10 @@ struct Request {
     std::uint64_t version_serial = 0;
     std::optional<messages::AdapterId> latest_adapter_id{};  // of the latest token, if any
     std::optional<messages::AdapterVersion> latest_adapter{};
-    bool is_spanning = false;   // its tokens have more than one version
-    bool is_announced = false;  // the detokenizer knows it: a start was sent
-    bool was_admitted = false;  // it has run before
+    bool is_spanning = false;     // its tokens have more than one version
+    bool is_announced = false;    // the detokenizer knows it: a start was sent
+    bool was_admitted = false;    // it has run before
+    bool awaits_grammar = false;  // the workers still compile it
     TimePoint arrived_at{};
     TimePoint admitted_at{};     // when it was first admitted, if it was
     TimePoint first_token_at{};  // when its first output token came, if any

@@ -26,6 +26,7 @@ Runner::Runner(const SchedulerConfig& config)
 void Runner::open(const Workers& workers) {
     limits_ = workers.limits();
     adapters_.open(workers.adapter_rank_max());
+    grammars_.open(workers.no_grammars());
     // Auto is off where workers verify no drafts.
     const std::int64_t drafts_max = std::min(config_.drafts_max, workers.drafted_max());
     if (drafts_max > 0) {
@@ -85,6 +86,7 @@ void Runner::enqueue(
     }
     if (refusal) return refuse_with(*refusal);
     if (const auto error = problem_of(arrived, limits_)) return refuse_with(*error);
+    if (const auto error = grammars_.problem_of(arrived.sampling)) return refuse_with(*error);
     std::optional<AdapterUse> adapter;
     if (!arrived.adapter.empty()) {
         Result<AdapterUse> taken = adapters_.take(arrived.adapter);
@@ -92,10 +94,37 @@ void Runner::enqueue(
         adapter = *std::move(taken);
     }
     const RequestKey key = arrived.key;
+    const std::optional<messages::Grammar> grammar = messages::grammar_of(arrived.sampling);
     requests_.add(std::move(arrived), limits_, now_);
     requests_.find(key)->adapter = std::move(adapter);
+    if (grammar) take_grammar(*requests_.find(key), *grammar, out);
     if (drafter_) requests_.find(key)->drafts.emplace();
     if (requests_.num_waiting() > config_.queue_len_max) push_out(out);
+}
+
+// The setups of the request name the grammar; its text stays behind.
+void Runner::take_grammar(Request& request, const messages::Grammar& grammar, TurnOutput& out) {
+    messages::SamplingParams& sampling = request.sampling;
+    for (std::string* text :
+         {&sampling.json_schema, &sampling.regex, &sampling.ebnf, &sampling.structural_tag})
+        *text = {};
+    request.grammar = grammars_.take(grammar, out);
+    request.awaits_grammar = !grammars_.is_compiled(*request.grammar);
+}
+
+bool Runner::handle_compiled(const messages::WorkerCompiled& answer, TurnOutput& out) {
+    if (!grammars_.record(answer, out)) return false;
+    for (Request* request : requests_.all(OpenRequests::Which::kAll)) {
+        if (request->grammar != answer.id) continue;
+        request->awaits_grammar = false;
+        if (answer.verdict.is_done()) continue;
+        finish(
+            *request,
+            {.reason = messages::FinishReason::kError, .verdict = answer.verdict.error()},
+            out
+        );
+    }
+    return true;
 }
 
 // The queue is full: drops the newest request of the client that has the most queued, usually the
@@ -143,6 +172,7 @@ void Runner::end_request(
 
 void Runner::remove(Request& request, TurnOutput& out) {
     if (request.adapter) adapters_.give_back(request.adapter->id, out);
+    if (request.grammar) grammars_.give_back(*request.grammar, out);
     if (drafter_) drafter_->remove(request);
     pool_.give_back(requests_.remove(request));
 }

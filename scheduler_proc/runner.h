@@ -2,6 +2,7 @@
 //
 //   OpenRequests   the running and waiting requests
 //   Adapters       the loaded ones, and the version of each request
+//   Grammars       those that the workers compile or have compiled, and the one of each request
 //   KvPool         their KV pages, the prefix cache and the slots
 //   Drafter        with speculation: guesses at their next tokens
 //   StepPlanner    which rows the next step has
@@ -27,6 +28,7 @@
 #include "scheduler_proc/draft_budget.h"
 #include "scheduler_proc/drafter.h"
 #include "scheduler_proc/early_ends.h"
+#include "scheduler_proc/grammars.h"
 #include "scheduler_proc/kv_pool.h"
 #include "scheduler_proc/open_requests.h"
 #include "scheduler_proc/scheduler_config.h"
@@ -76,6 +78,11 @@ class Runner {
     // continue by `policy`. Returns how many were retracted.
     std::int64_t commit_adapter(AdapterUse loaded, messages::AdapterPolicy policy, TurnOutput& out);
 
+    // ---- grammars ----
+    // The requests that wait for the grammar may start, or end with why it cannot be compiled.
+    // Returns false if it was not ordered.
+    bool handle_compiled(const messages::WorkerCompiled& answer, TurnOutput& out);
+
     // ---- steps ----
     using Scope = StepPlanner::Scope;
     // Returns the next step, which runs under `version`; nothing if no request can advance, or
@@ -116,6 +123,7 @@ class Runner {
     void end_request(
         RequestKey key, messages::EndCause cause, const std::string& message, TurnOutput& out
     );
+    void take_grammar(Request& request, const messages::Grammar& grammar, TurnOutput& out);
     void remove(Request& request, TurnOutput& out);
     void finish(Request& request, messages::Finish how, TurnOutput& out);  // with its last chunk
     // with its last chunk
@@ -173,6 +181,7 @@ class Runner {
     KvPool pool_{};
     OpenRequests requests_;
     Adapters adapters_;
+    Grammars grammars_{};
     std::optional<Drafter> drafter_{};     // empty: no speculation
     std::optional<DraftBudget> budget_{};  // --speculate auto
     EarlyEnds early_ends_{};

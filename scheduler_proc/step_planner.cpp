@@ -15,6 +15,9 @@ namespace {
 // logprobs than the step has room for. At most this many of them are passed over per step, so that
 // a turn stays short.
 constexpr std::size_t kPassedOverMax = 32;
+// The same for requests whose grammars are being compiled. They are cheap to pass over, and nobody
+// else may wait for a slow compilation.
+constexpr std::size_t kAwaitingGrammarMax = 4096;
 
 // Many decodes must not starve prefills: decodes leave them this share of the step's tokens.
 constexpr std::int64_t kPrefillShare = 4;  // a fourth
@@ -110,12 +113,16 @@ void StepPlanner::share_row(ChosenRow& chosen) {
 // Starts waiting requests, in the queue's order, while tokens, pages and slots last.
 void StepPlanner::admit(Scope scope) {
     std::vector<const Request*> passed_over;
+    std::size_t num_awaiting = 0;  // of these, for their grammars
     while (tokens_left_ > 0 && pool_.has_slot()) {
         Request* const first = requests_.first_waiting();
         if (first == nullptr || (scope == Scope::kStarted && !first->was_admitted)) break;
-        const Admission admission = admit_first(*first);
+        const Admission admission =
+            first->awaits_grammar ? Admission::kPassedOver : admit_first(*first);
         if (admission == Admission::kStarted) continue;
-        if (admission == Admission::kWaits || passed_over.size() == kPassedOverMax) break;
+        if (first->awaits_grammar && ++num_awaiting > kAwaitingGrammarMax) break;
+        if (admission == Admission::kWaits || passed_over.size() - num_awaiting == kPassedOverMax)
+            break;
         passed_over.push_back(first);
         requests_.pop_waiting();
     }

@@ -4,6 +4,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "messages/generation.h"
+#include "messages/grammars.h"
 #include "messages/greeting.h"
 #include "messages/keep.h"
 #include "messages/replica_calls.h"
@@ -43,6 +44,7 @@ using Control = messages::VariantOf<decltype(
 using FromWorker = std::variant<
     messages::WorkerHello,
     messages::StepResult,
+    messages::WorkerCompiled,
     messages::WorkerFilled,
     messages::WorkerStaged,
     messages::WorkerCommitted,

@@ -102,6 +102,8 @@ std::int64_t Workers::num_checkpoints() const {
     return num;
 }
 
+std::string Workers::no_grammars() const { return hellos_.front()->no_grammars; }
+
 std::int64_t Workers::drafted_max() const {
     std::int64_t num = messages::kDraftedMax;
     for (const auto& hello : hellos_) num = std::min(num, hello->drafted_max);

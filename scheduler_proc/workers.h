@@ -49,6 +49,8 @@ class Workers {
     [[nodiscard]] std::int64_t num_checkpoints() const;
     // Returns the most drafts of a row that every rank verifies.
     [[nodiscard]] std::int64_t drafted_max() const;
+    // Returns why rank 0, which draws what grammars restrict, compiles none; empty: it does.
+    [[nodiscard]] std::string no_grammars() const;
     // Returns the digest of the loaded weights; empty if no rank computed its part.
     // Errors: as version_digest().
     [[nodiscard]] Result<std::string> digest() const;

@@ -7,6 +7,7 @@
 #include "bus/curve_keys.h"
 #include "bus/run_dir.h"
 #include "bus/socket.h"
+#include "grammar/trial.h"
 #include "kernels/cuda_device.h"
 #include "messages/codec.h"
 #include "messages/steps.h"
@@ -229,7 +230,13 @@ Result<> load_and_serve(
     );
     Pace pace(options.stage_share);
     FaultPoint fault_point(worker_name(options));
-    Updater updater(*engine, pace, fault_point, static_cast<ReplicaId>(options.replica));
+    Updater updater(
+        *engine,
+        pace,
+        fault_point,
+        static_cast<ReplicaId>(options.replica),
+        options.engine.model_dir
+    );
     if (!options.keep_committed.empty())
         RETURN_IF_ERROR(keep_committed(options, *engine, pace, updater));
     WorkerLoop loop({
@@ -303,6 +310,8 @@ int main(int argc, char** argv) {
 }  // namespace pitstop::tp_worker
 
 int main(int argc, char** argv) {
+    if (argc == 3 && argv[1] == pitstop::grammar::Trials::kArgument)
+        return pitstop::grammar::serve_trials(std::atoi(argv[2]));
     try {
         return pitstop::tp_worker::main(argc, argv);
     } catch (const std::exception& error) {  // only start-up may throw

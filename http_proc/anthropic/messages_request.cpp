@@ -2,6 +2,7 @@
 
 #include "http_proc/anthropic/turns.h"
 #include "http_proc/format/common_fields.h"
+#include "http_proc/format/grammar_fields.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -29,7 +30,7 @@ constexpr std::array kRefused{
     Refused{"mcp_servers", "tools run at the client"},
     Refused{"diagnostics", "the server keeps nothing of earlier requests"},
     Refused{"inference_geo", "the model runs where the engine runs"},
-    Refused{"output_format", kNoGrammars},
+    Refused{"output_format", "output_config.format is its later form"},
     Refused{"top_logprobs", "/v1/chat/completions has them"},
     Refused{"logprobs_mode", "/v1/chat/completions has it"},
 };
@@ -101,13 +102,16 @@ void read_thinking(FieldReader& fields, ChatCall& call, OrderedJson& variables) 
     }
 }
 
-void read_output_config(FieldReader& fields, OrderedJson& variables) {
+void read_output_config(
+    FieldReader& fields,
+    std::string_view body,
+    OrderedJson& variables,
+    messages::SamplingParams& params
+) {
     const Json* given = fields.find("output_config");
     if (given == nullptr) return;
     if (!given->is_object()) return fields.fail("output_config", "an object");
-    const auto format = given->find("format");
-    if (format != given->end() && !asks_for_nothing(*format))
-        return fields.refuse("output_config", kNoGrammars);
+    read_inner_format(fields, body, "output_config", params);
     const auto effort = given->find("effort");
     if (effort == given->end() || effort->is_null()) return;
     if (!effort->is_string())
@@ -210,7 +214,7 @@ Result<ChatCall> parse(std::string_view text, bool has_output) {
     refuse_by_name(fields);
     read_tool_choice(fields, call);
     read_thinking(fields, call, variables);
-    read_output_config(fields, variables);
+    read_output_config(fields, text, variables, call.request.sampling);
     read_chat_call(fields, call);
     read_stops(fields, call);
     std::optional<std::int64_t>& max_tokens = call.request.sampling.max_new_tokens;

@@ -2,6 +2,7 @@
 
 #include "base/utf8.h"
 #include "http_proc/format/common_fields.h"
+#include "http_proc/format/grammar_fields.h"
 #include "http_proc/format/sampling_fields.h"
 
 #include <nlohmann/json.hpp>
@@ -35,7 +36,6 @@ constexpr std::array kNotHere{
     NotHere{"return_prompt_text", kElsewhere},
     NotHere{"return_prompt_token_ids", "return_token_ids returns them, too"},
     NotHere{"return_meta_info", "SGLang's /generate answers with it"},
-    NotHere{"response_format", kNoGrammars},
     NotHere{"echo", "the answer is only the assistant's turn"},
     NotHere{"add_special_tokens", "the chat template has them"},
 };
@@ -53,6 +53,9 @@ void read_chat_call(FieldReader& fields, ChatCall& call) {
         if (given != nullptr && *given != 0 && !asks_for_nothing(*given))
             fields.refuse(entry.name, entry.why);
     }
+    refuse_formats(
+        fields, "it belongs to /v1/chat/completions; here the format has a field of its own"
+    );
     fields.read("lora_path", call.request.adapter);
     std::int64_t num_samples = 1;
     fields.read("n", num_samples);

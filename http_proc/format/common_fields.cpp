@@ -20,6 +20,7 @@ constexpr std::string_view kTextAlone = "the model accepts text only";
 constexpr std::string_view kAdapterIsModel =
     "name the adapter as the model or as lora_path, outside of sampling_params";
 constexpr std::string_view kNotKept = "the engine does not keep hidden states";
+constexpr std::string_view kLaterForm = "vLLM's structured_outputs is its later form";
 constexpr std::string_view kNoCode = "code is not run";
 constexpr std::string_view kNoBudget =
     "no token is forced, so thinking ends where the model ends it";
@@ -31,15 +32,10 @@ constexpr std::string_view kNoBeams = "samples are drawn once each";
 constexpr std::string_view kNoWatermarks = "outputs have no watermarks";
 constexpr std::string_view kNoScores = "the engine only generates; it does not score pairs";
 constexpr std::array kUnsupported{
-    Unsupported{"regex", kNoGrammars},
-    Unsupported{"ebnf", kNoGrammars},
-    Unsupported{"json_schema", kNoGrammars},
-    Unsupported{"structural_tag", kNoGrammars},
-    Unsupported{"structured_outputs", kNoGrammars},
-    Unsupported{"guided_json", kNoGrammars},
-    Unsupported{"guided_regex", kNoGrammars},
-    Unsupported{"guided_choice", kNoGrammars},
-    Unsupported{"guided_grammar", kNoGrammars},
+    Unsupported{"guided_json", kLaterForm},
+    Unsupported{"guided_regex", kLaterForm},
+    Unsupported{"guided_choice", kLaterForm},
+    Unsupported{"guided_grammar", kLaterForm},
     Unsupported{"stop_regex", "stop texts are plain text, not patterns"},
     Unsupported{"custom_logit_processor", kNoCode},
     Unsupported{"logits_processors", kNoCode},
@@ -104,9 +100,6 @@ void refuse_other_values(FieldReader& fields) {
         return asks_for_nothing(value) ||
                (value.is_array() &&
                 std::ranges::all_of(value, [](const Json& m) { return m == "text"; }));
-    });
-    refuse_unless("response_format", kNoGrammars, [](const Json& value) {
-        return value.is_object() && value.value("type", Json()) == "text";
     });
     refuse_unless(
         "verbosity",

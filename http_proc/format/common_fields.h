@@ -8,12 +8,6 @@
 
 namespace pitstop::http {
 
-// Why requests for a grammar are refused, and what to do instead.
-inline constexpr std::string_view kNoGrammars =
-    "there are no grammars; ask for the form in the prompt and check what comes, or have a "
-    "function "
-    "called: tools with tool_choice begin the call";
-
 // All of them report problems in `fields`.
 
 // Reads `logprobs_mode`: the distribution of reported logprobs, by our names and vLLM's. The

@@ -1,5 +1,6 @@
 #include "http_proc/generation/chat_answer.h"
 
+#include "http_proc/format/grammar_fields.h"
 #include "http_proc/format/versions.h"
 #include "http_proc/generation/turn_prompt.h"
 
@@ -30,6 +31,13 @@ Task<Result<>> ChatAnswer::complete(Exchange& exchange, Prompt& prompt) {
     Result<TurnPrompt> made = co_await prompt_of_turn(exchange, call.chat, call.forced_call);
     if (!made) co_return made.error();
     call.chat = {};  // may be as large as the body
+    if (turn_args.thinking_format)
+        begin_after_thinking(
+            *turn_args.thinking_format,
+            made->start,
+            made->has_ended_thinking,
+            prompt.request.sampling
+        );
     turn_args.opening = std::move(made->opening);
     turn_args.start = made->start;
     turn_args.texts = texts;

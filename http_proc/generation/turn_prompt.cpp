@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string_view>
 #include <utility>
 
 namespace pitstop::http {
@@ -17,6 +18,11 @@ constexpr std::ptrdiff_t kTailTokens = 160;
 Task<Result<std::string>> text_of_tail(Exchange& exchange, const std::vector<TokenId>& ids) {
     const auto num = std::min<std::ptrdiff_t>(kTailTokens, std::ssize(ids));
     co_return co_await text_of(exchange, std::vector<TokenId>(ids.end() - num, ids.end()));
+}
+
+bool ends_with_marker(std::string_view tail, std::string_view marker) {
+    const std::size_t end = tail.find_last_not_of(" \n\r\t");
+    return end != std::string_view::npos && tail.substr(0, end + 1).ends_with(marker);
 }
 
 }  // namespace
@@ -53,6 +59,7 @@ Task<Result<TurnPrompt>> prompt_of_turn(
         } else {
             prompt.start = start_after(*formats.thinking, tail);
         }
+        prompt.has_ended_thinking = ends_with_marker(tail, formats.thinking->close);
         if (opens_thinking(*formats.thinking, tail)) closing = formats.thinking->close + "\n\n";
     }
     if (forced) {

@@ -18,6 +18,7 @@ struct TurnPrompt {
     std::string opening{};  // the beginning of the forced call, at the prompt's end; may be empty
     // Where the output begins, if the server has a format of thinking.
     ThinkingParser::Start start = ThinkingParser::Start::kOutside;
+    bool has_ended_thinking = false;  // the prompt's end closes it: there is none in the output
 };
 
 // `given` are tokens that bypass the template. If the prompt's end opens the model's thinking, a

@@ -2,6 +2,7 @@
 // template makes the prompt from the messages (tokenizer_proc/chat_template.h). Tool calls and
 // thinking are parsed from the model's output if --tool-call-parser and --reasoning-parser name
 // their format.
+#include "http_proc/format/grammar_fields.h"
 #include "http_proc/format/turn_pieces.h"
 #include "http_proc/format/versions.h"
 #include "http_proc/generation/assistant_turn.h"
@@ -119,6 +120,10 @@ Task<Result<>> Chat::complete(Exchange& exchange, Prompt& prompt) {
     Result<TurnPrompt> made =
         co_await prompt_of_turn(exchange, chat, forced_call, std::move(prompt.request.input_ids));
     if (!made) co_return made.error();
+    if (turn.thinking_format)
+        begin_after_thinking(
+            *turn.thinking_format, made->start, made->has_ended_thinking, prompt.request.sampling
+        );
     turn.opening = std::move(made->opening);
     turn.start = made->start;
     turn.texts = texts;

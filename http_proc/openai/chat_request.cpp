@@ -1,5 +1,7 @@
 #include "http_proc/openai/chat_request.h"
 
+#include "http_proc/format/grammar_fields.h"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -124,6 +126,8 @@ Result<OpenAiChat> parse_openai_chat(std::string_view body) {
     OpenAiChat call;
     OpenAiOptions& options = call.options;
     read_openai_options(fields, options);
+    read_response_format(fields, body, options.sampling);
+    read_structured_outputs(fields, body, "", options.sampling);
     fields.read("max_completion_tokens", options.sampling.max_new_tokens);
     const bool has_later_name = fields.has("max_completion_tokens");
     check_lengths(

@@ -1,5 +1,6 @@
 #include "http_proc/openai/completions_request.h"
 
+#include "http_proc/format/grammar_fields.h"
 #include "http_proc/format/thinking_fields.h"
 
 #include <nlohmann/json.hpp>
@@ -60,6 +61,8 @@ Result<OpenAiCompletions> parse_openai_completions(std::string_view body) {
     options.sampling.max_new_tokens = kMaxTokensDefault;
     read_prompts(fields, call.prompts);
     read_openai_options(fields, options);
+    read_response_format(fields, body, options.sampling);
+    read_structured_outputs(fields, body, "", options.sampling);
     refuse_hidden_thinking(fields);
     fields.read("logprobs", call.logprobs);
     fields.read("echo", call.is_echoed);

@@ -1,6 +1,7 @@
 #include "http_proc/openai/responses_request.h"
 
 #include "http_proc/format/common_fields.h"
+#include "http_proc/format/grammar_fields.h"
 #include "http_proc/openai/options.h"
 #include "http_proc/openai/responses_items.h"
 
@@ -76,15 +77,14 @@ void read_logprobs(FieldReader& fields, OpenAiResponses& responses) {
 }
 
 // Reads `text`: the format and the verbosity.
-void read_text_config(FieldReader& fields) {
+void read_text_config(
+    FieldReader& fields, std::string_view body, messages::SamplingParams& params
+) {
     const Json* given = fields.find("text");
     if (given == nullptr) return;
     if (!given->is_object()) return fields.fail("text", "an object");
+    read_inner_format(fields, body, "text", params);
     const FieldReader inside(*given);
-    const Json* format = inside.find("format");
-    const bool is_text =
-        format == nullptr || (format->is_object() && format->value("type", Json()) == "text");
-    if (!is_text) return fields.refuse("text", kNoGrammars);
     const Json* verbosity = inside.find("verbosity");
     if (verbosity != nullptr && *verbosity != "medium")
         fields.refuse("text", "it does not reach the model; accepted is medium");
@@ -258,7 +258,7 @@ Result<OpenAiResponses> parse_openai_responses(std::string_view text) {
     if (instructions != nullptr && !instructions->is_string())
         fields.fail("instructions", "a string");
     refuse_by_name(fields);
-    read_text_config(fields);
+    read_text_config(fields, text, call.request.sampling);
     read_tool_choice(fields, call);
     read_logprobs(fields, responses);
     read_reasoning(fields, variables);

@@ -2,6 +2,7 @@
 
 #include "http_proc/format/batch.h"
 #include "http_proc/format/common_fields.h"
+#include "http_proc/format/grammar_fields.h"
 #include "http_proc/format/json_body.h"
 #include "http_proc/format/routed_experts.h"
 #include "http_proc/format/sampling_fields.h"
@@ -383,6 +384,9 @@ Result<SglangGenerate> parse_sglang_generate(std::string_view body) {
     refuse_unsupported(fields);
     refuse_hidden_thinking(fields);
     refuse_sampling(fields);
+    refuse_formats(
+        fields, "sampling_params has the grammar: json_schema, regex, ebnf or structural_tag"
+    );
     if (fields.error()) return *fields.error();
 
     SglangGenerate call;

@@ -1,6 +1,7 @@
 #include "http_proc/vllm/generate_request.h"
 
 #include "http_proc/format/common_fields.h"
+#include "http_proc/format/grammar_fields.h"
 #include "http_proc/format/sampling_fields.h"
 #include "http_proc/format/thinking_fields.h"
 
@@ -45,6 +46,8 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
 
     // The top level has fields about the answer, sampling_params those about the tokens.
     refuse_sampling(fields);
+    constexpr std::string_view kPlace = "sampling_params.structured_outputs has the grammar";
+    refuse_formats(fields, kPlace);
     if (fields.has("routed_experts_prompt_start"))
         fields.refuse("routed_experts_prompt_start", "its place is in sampling_params");
     read_openai_options(fields, options);
@@ -59,6 +62,8 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     refuse_adapter(sampling);
     refuse_misplaced_routes(sampling);
     read_openai_sampling(sampling, options);
+    refuse_response_format(sampling, kPlace);
+    read_structured_outputs(sampling, body, "sampling_params", options.sampling);
     refuse_hidden_thinking(sampling);
     sampling.read("logprobs", call.logprobs);
     read_logprobs_mode(sampling, options.logprobs_mode);

@@ -76,10 +76,38 @@ tenths_only() {
         { print; fflush() }'
 }
 
+# The sources of xgrammar as launch/xgrammar.txt pins them, in build/xgrammar: fetched once, by pip.
+fetch_xgrammar() {
+    local place=$ROOT/build/xgrammar pin folder log
+    pin=$(grep '^xgrammar==' "$ROOT/launch/xgrammar.txt")
+    [ "$(cat "$place/pin" 2>/dev/null)" = "$pin" ] && return 0
+    make_wheel_venv || return 1
+    folder=$(mktemp -d)
+    log=$folder/log
+    if ! timeout 300 "$ROOT/build/wheel-venv/bin/python" -m pip download -q --disable-pip-version-check --retries 1 --no-deps \
+        --no-binary xgrammar --require-hashes -r "$ROOT/launch/xgrammar.txt" -d "$folder" >"$log" 2>&1 ||
+        ! mkdir -p "$folder/xgrammar" ||
+        ! tar -xzf "$folder"/xgrammar-*.tar.gz -C "$folder/xgrammar" --strip-components=1 >>"$log" 2>&1; then
+        plain "xgrammar cannot be fetched, so this build refuses grammars: $(tail -n 1 "$log")"
+        rm -rf "$folder"
+        return 1
+    fi
+    rm -rf "$place"
+    mkdir -p "$place"
+    local part
+    for part in LICENSE NOTICE cpp include 3rdparty/picojson 3rdparty/dlpack; do
+        mkdir -p "$(dirname "$place/$part")"
+        cp -r "$folder/xgrammar/$part" "$place/$part"
+    done
+    echo "$pin" >"$place/pin"
+    rm -rf "$folder"
+}
+
 # build PRESET [TARGET...]: everything, or these targets.
 build() {
     local preset=$1 log begin=$SECONDS
     shift
+    fetch_xgrammar || true
     say "building ($preset)"
     log=$(mktemp)
     if ! (cd "$ROOT" && cmake --preset "$preset") >"$log" 2>&1; then

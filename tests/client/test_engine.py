@@ -277,9 +277,11 @@ def test_what_is_not_served_is_refused_by_name(engine):
     for name, value in {"allowed_token_ids": [99999], "bad_words": [" "], "bad_tokens": [[]]}.items():
         with pytest.raises(pitstop.PitstopError, match=name):
             engine.generate(PROMPT, {name: value})
-    for name in ("json_schema", "regex", "structured_outputs", "response_format"):
-        with pytest.raises(pitstop.PitstopError, match=f"unsupported: sampling_params: {name}.*no grammars"):
+    for name, why in {"guided_regex": "structured_outputs", "response_format": "json_schema"}.items():
+        with pytest.raises(pitstop.PitstopError, match=f"unsupported: sampling_params: {name}.*{why}"):
             engine.generate(PROMPT, {name: "{}"})
+    with pytest.raises(pitstop.PitstopError, match="at most one grammar"):
+        engine.generate(PROMPT, {"regex": "a", "ebnf": 'root ::= "a"'})
     with pytest.raises(TypeError, match="no parameter temprature"):
         engine.generate(PROMPT, {"temprature": 1})
     with pytest.raises(TypeError, match="for a directory call update_weights_from_disk"):

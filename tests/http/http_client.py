@@ -165,6 +165,7 @@ SAMPLING = {
     "max_new_tokens", "min_new_tokens", "temperature", "top_k", "top_p", "min_p", "stop", "n",
     "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias", "sampling_seed",
     "stop_token_ids", "ignore_eos", "no_stop_trim", "skip_special_tokens", "stream_interval",
+    "json_schema", "regex", "ebnf", "structural_tag",
 }  # fmt: skip
 
 

@@ -206,7 +206,7 @@ def test_a_message_that_the_template_changes_cannot_be_continued(http):
         ({"messages": MESSAGES, "chat_template": "{{ 1" + " if 1" * 40_000 + " }}"}, "nested"),
         ({"messages": MESSAGES, "chat_template": "{{ 1" + " if 1" * 200_000 + " }}"}, "at most 262144"),
         ({"messages": MESSAGES, "chat_template": "{{ 'a'.center(999999999) }}"}, "builds more than"),
-        ({"messages": MESSAGES, "response_format": {"type": "json_object"}}, "response_format"),
+        ({"messages": MESSAGES, "response_format": {"type": "json"}}, "response_format"),
         ({"messages": MESSAGES, "continue_final_message": True, "add_generation_prompt": True}, "continue_final"),
     ],
 )

@@ -212,7 +212,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"stop_sequences": [7]}, "stop_sequences"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
         ({"thinking": 7}, "thinking"),
-        ({"output_config": {"format": {"type": "json_schema", "schema": {}}}}, "output_config"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config"),
         ({"output_config": {"effort": 7}}, "output_config"),
         ({"tools": 7}, "tools"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0]"),

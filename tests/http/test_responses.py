@@ -217,7 +217,7 @@ def message_of(*parts):
         ({"include": [LOGPROBS], "tools": [TOOL]}, "include"),
         ({"include": [LOGPROBS], "top_logprobs": -2}, "top_logprobs"),
         ({"top_logprobs": 2}, "top_logprobs"),
-        ({"text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}}, "text"),
+        ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text"),
         ({"text": {"verbosity": "low"}}, "text"),
         ({"reasoning": {"effort": 7}}, "reasoning"),
         ({"metadata": {"a": 1}}, "metadata"),

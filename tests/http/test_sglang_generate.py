@@ -255,7 +255,9 @@ def test_an_error_of_the_only_prompt_numbers_none(http):
 REFUSED = {
     "an empty prompt of tokens": ({"input_ids": []}, "input_ids cannot be empty."),
     "an unknown sampling parameter": ({"text": "x", "sampling_params": {"top_q": 1}}, "top_q"),
-    "a grammar": ({"text": "x", "sampling_params": {"regex": "a*"}}, "ask for the form in the prompt"),
+    "an earlier name of a grammar": ({"text": "x", "sampling_params": {"guided_regex": "a*"}}, "guided_regex"),
+    "two grammars": ({"text": "x", "sampling_params": {"regex": "a*", "ebnf": "root ::= \"a\""}}, "at most one grammar"),
+    "a grammar of OpenAI's": ({"text": "x", "response_format": {"type": "json_object"}}, "json_schema"),
     "a temperature below 0": ({"text": "x", "sampling_params": {"temperature": -1}}, "temperature"),
     "top_p 0": ({"text": "x", "sampling_params": {"top_p": 0}}, "top_p"),
     "top_k 0": ({"text": "x", "sampling_params": {"top_k": 0}}, "top_k"),

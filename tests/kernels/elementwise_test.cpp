@@ -356,6 +356,9 @@ struct PenaltyCase {
     std::vector<TokenCount> counts{};
     std::vector<std::int32_t> bias_starts{};
     std::vector<LogitBias> biases{};
+    std::vector<std::int32_t> mask_of{};  // empty: no row has a mask
+    std::vector<std::uint32_t> masks{};
+    std::int64_t mask_words = 0;
 };
 
 class Penalties : public OnBackend {
@@ -369,6 +372,8 @@ class Penalties : public OnBackend {
         const auto counts = put(one.counts);
         const auto bias_starts = put(one.bias_starts);
         const auto biases = put(one.biases);
+        const auto mask_of = put(one.mask_of);
+        const auto masks = put(one.masks);
         ops().penalties(
             {.logits = logits.view(),
              .vocab_begin = 100,
@@ -377,6 +382,9 @@ class Penalties : public OnBackend {
              .counts = counts.data(),
              .bias_starts = bias_starts.data(),
              .biases = biases.data(),
+             .mask_of = one.mask_of.empty() ? nullptr : mask_of.data(),
+             .masks = masks.data(),
+             .mask_words = one.mask_words,
              .stream = stream()}
         );
         logits.fetch(actual);
@@ -412,6 +420,37 @@ TEST_P(Penalties, AreAppliedInTheStatedOrderToTheRanksOwnIds) {
         for (std::int64_t i = 0; i < 50; ++i) changed += logits(r, i) != before(r, i);
     }
     EXPECT_EQ(changed, 4);
+}
+
+TEST_P(Penalties, AMaskBansTheIdsWhoseBitsAreZero) {
+    for (const std::int64_t V : {1, 28, 29, 50, 300}) {
+        SCOPED_TRACE(testing::Message() << "V " << V);
+        PenaltyCase one{
+            .logits = random_matrix<float>(4, V, 1, 4.0),
+            .rows = std::vector<PenaltyRow>(4),
+            .count_starts = {0, 0, 0, 0, 0},
+            .bias_starts = {0, 0, 0, 1, 1},
+            .biases = {{TokenId{100}, 2.f}},
+            .mask_of = {1, -1, 0, 0},
+            .mask_words = (100 + V + 31) / 32};
+        const auto words = static_cast<std::size_t>(one.mask_words);
+        for (std::size_t i = 0; i < 2 * words; ++i)  // whole words, and mixed ones
+            one.masks.push_back(i % 3 == 0 ? 0 : i % 3 == 1 ? ~0U : 0x9e3779b9U * std::uint32_t(i));
+        const Matrix<float> logits = run(one);
+        for (std::int64_t r = 0; r < 4; ++r) {
+            const std::int32_t mask = one.mask_of[static_cast<std::size_t>(r)];
+            for (std::int64_t i = 0; i < V; ++i) {
+                const auto id = static_cast<std::size_t>(100 + i);
+                const float bias = r == 2 && i == 0 ? 2.f : 0.f;
+                const bool is_allowed =
+                    mask < 0 ||
+                    (one.masks[static_cast<std::size_t>(mask) * words + id / 32] >> (id % 32) & 1
+                    ) != 0;
+                EXPECT_EQ(logits(r, i), is_allowed ? one.logits(r, i) + bias : -kInf)
+                    << r << ", " << i;
+            }
+        }
+    }
 }
 
 TEST_P(Penalties, MeetTheReferenceOnEveryRow) {

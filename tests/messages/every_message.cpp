@@ -87,6 +87,9 @@ class Filler {
     template <class Message>
     void make_valid(Message&) {}
     void make_valid(SamplingParams& params) {
+        for (std::string* grammar : {&params.regex, &params.ebnf, &params.structural_tag})
+            grammar->clear();  // one at most, and it needs an end
+        params.ignore_eos = false;
         params.min_new_tokens = draw(1, 9);
         params.max_new_tokens = draw(9, 99);
         params.top_p = 0.5;

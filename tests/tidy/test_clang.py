@@ -11,7 +11,7 @@ import pytest
 from project import ROOT, changed_files, files, read
 
 PRODUCT = (
-    "base bench bus checkpoint client detokenizer_proc digest http_proc jinja kernels messages pickle"
+    "base bench bus checkpoint client detokenizer_proc digest grammar http_proc jinja kernels messages pickle"
     " scheduler_proc text tokenizer_proc tp_worker"
 ).split()
 ANALYSIS = "clang++ -std=c++20 -fsyntax-only -Wthread-safety -Werror=thread-safety -I".split() + [str(ROOT)]

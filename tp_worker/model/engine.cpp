@@ -463,6 +463,7 @@ messages::WorkerHello Engine::describe() const {
         hello.num_checkpoints = sizes_.num_checkpoints;
     }
     hello.drafted_max = limits_.drafted_max;
+    hello.no_grammars = model_ ? grammar::why_none() : "--load-format null computes no logits";
     hello.ep = options_.ep;
     return hello;
 }

@@ -28,6 +28,7 @@
 #include "tp_worker/groups/nccl_turn.h"
 #include "tp_worker/groups/sum_choice.h"
 #include "tp_worker/model/adapters.h"
+#include "tp_worker/model/grammars.h"
 #include "tp_worker/model/kv_ahead.h"
 #include "tp_worker/model/model.h"
 #include "tp_worker/model/sampler.h"
@@ -194,6 +195,8 @@ class Engine {
     // The versions of adapters that plans may name. One may be removed only while no step is in
     // progress.
     [[nodiscard]] Adapters& adapters() { return adapters_; }
+    // The grammars that plans may name.
+    [[nodiscard]] Grammars& grammars() { return grammars_; }
     // Returns the KV memory, which no pass may use while it is released; null with the null model.
     [[nodiscard]] Arena* kv_memory() { return kv_memory_ ? &*kv_memory_ : nullptr; }
     [[nodiscard]] const Arena* kv_memory() const { return kv_memory_ ? &*kv_memory_ : nullptr; }
@@ -293,6 +296,7 @@ class Engine {
     RequestSlots slots_;
     std::optional<StepStates> states_{};  // empty if no block keeps a state
     Adapters adapters_{};
+    Grammars grammars_{};
     std::array<RunningStep, kStepsMax> steps_{};  // a ring
     std::size_t first_ = 0;
     std::size_t num_under_way_ = 0;

@@ -43,7 +43,9 @@ Result<> Engine::start(const messages::StepPlan& plan) {
             raw(epoch_)
         );
     }
-    RETURN_IF_ERROR(set_up_requests(plan, config_.vocab_len, &slots_));
+    RETURN_IF_ERROR(
+        set_up_requests(plan, config_.vocab_len, &slots_, is_root() ? &grammars_ : nullptr)
+    );
     for (const messages::RequestSetup& setup : plan.setups) {
         if (num_under_way_ > 0) oldest().set_up_anew.push_back(setup.slot);
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <utility>
 
 namespace pitstop::tp_worker {
 namespace {
@@ -14,9 +15,14 @@ constexpr double kBiasMax = 1e30;
 
 }  // namespace
 
-RequestState::RequestState(const messages::RequestSetup& setup, std::int64_t vocab_len)
+RequestState::RequestState(
+    const messages::RequestSetup& setup,
+    std::int64_t vocab_len,
+    std::shared_ptr<const grammar::CompiledGrammar> grammar
+)
     : prompt_len_(setup.prompt_len),
       min_new_tokens_(setup.sampling.min_new_tokens),
+      has_grammar_(setup.grammar.has_value()),
       stop_ids_(setup.stop_ids),
       logprobs_(setup.logprobs) {
     const messages::SamplingParams& params = setup.sampling;
@@ -47,6 +53,32 @@ RequestState::RequestState(const messages::RequestSetup& setup, std::int64_t voc
     }
     set_biases(params, vocab_len);
     set_bad_tokens(setup);
+    if (grammar) set_grammar(setup, vocab_len, std::move(grammar));
+}
+
+// The output so far leads the matcher to where it was.
+void RequestState::set_grammar(
+    const messages::RequestSetup& setup,
+    std::int64_t vocab_len,
+    std::shared_ptr<const grammar::CompiledGrammar> grammar
+) {
+    matcher_.emplace(std::move(grammar));
+    mask_.resize(grammar::num_mask_words(static_cast<std::size_t>(vocab_len)));
+    const auto output_begin = std::min(
+        static_cast<std::size_t>(prompt_len_ - setup.sampling.num_output_in_prompt),
+        setup.history.size()
+    );
+    matcher_->accept(std::span(setup.history).subspan(output_begin));
+    set_mask();
+}
+
+// After the end no draw counts, and none is restricted.
+void RequestState::set_mask() {
+    if (matcher_->has_ended()) {
+        mask_.clear();
+    } else {
+        matcher_->fill_mask(mask_);
+    }
 }
 
 void RequestState::set_biases(const messages::SamplingParams& params, std::int64_t vocab_len) {
@@ -136,6 +168,10 @@ void RequestState::take_sampled(TokenId id) {
     last_token_ = id;
     if (raw(id) < 0) return;
     if (has_penalty_) count(id, 1);
+    if (matcher_ && !matcher_->has_ended()) {
+        matcher_->accept(id);
+        set_mask();
+    }
     if (bad_tokens_.empty()) return;
     if (output_tail_.size() == tail_len_max_) output_tail_.erase(output_tail_.begin());
     output_tail_.push_back(id);

@@ -5,11 +5,14 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "grammar/matcher.h"
 #include "kernels/penalties.h"
 #include "kernels/sampling.h"
 #include "messages/steps.h"
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -22,8 +25,14 @@ inline constexpr double kTemperatureMin = 1e-6;
 
 class RequestState {
   public:
+    // `grammar`: the setup's, on rank 0; null without one, and on other ranks, which draw no edited
+    // rows.
     // REQUIRES: the setup's ids are below vocab_len (step_batch.h checks).
-    RequestState(const messages::RequestSetup& setup, std::int64_t vocab_len);
+    RequestState(
+        const messages::RequestSetup& setup,
+        std::int64_t vocab_len,
+        std::shared_ptr<const grammar::CompiledGrammar> grammar = nullptr
+    );
 
     // Returns the draw of output token `output_index`.
     [[nodiscard]] kernels::SampleRow draw(std::int64_t output_index) const;
@@ -37,12 +46,17 @@ class RequestState {
     }
     // Returns whether the logits of output token `output_index` are changed before the draw.
     [[nodiscard]] bool has_edits(std::int64_t output_index) const {
-        return has_penalty_ || !biases(output_index).empty();
+        return has_penalty_ || has_grammar_ || !biases(output_index).empty();
     }
+    // Returns which ids the grammar allows next, a bit each (grammar/matcher.h); empty: all.
+    [[nodiscard]] std::span<const std::uint32_t> mask() const { return mask_; }
     [[nodiscard]] const messages::LogprobOptions& logprobs() const { return logprobs_; }
     [[nodiscard]] std::span<const TokenId> stop_ids() const { return stop_ids_; }
-    // Returns whether its draws depend on earlier draws beyond the logits: by counts and by bans.
-    [[nodiscard]] bool follows_tokens() const { return has_penalty_ || !bad_tokens_.empty(); }
+    // Returns whether its draws depend on earlier draws beyond the logits: by counts, bans or a
+    // grammar.
+    [[nodiscard]] bool follows_tokens() const {
+        return has_penalty_ || has_grammar_ || !bad_tokens_.empty();
+    }
 
     // Records that a step which draws for the request was enqueued: the device has its last token,
     // or will have it (Sampler::sampled()).
@@ -65,6 +79,12 @@ class RequestState {
     void set_biases(const messages::SamplingParams& params, std::int64_t vocab_len);
     void set_bad_tokens(const messages::RequestSetup& setup);
     void ban_completions();
+    void set_grammar(
+        const messages::RequestSetup& setup,
+        std::int64_t vocab_len,
+        std::shared_ptr<const grammar::CompiledGrammar> grammar
+    );
+    void set_mask();
 
     kernels::SampleRow sample_{};
     kernels::PenaltyRow penalty_{};
@@ -78,6 +98,9 @@ class RequestState {
     std::vector<std::vector<TokenId>> bad_tokens_{};
     std::vector<TokenId> output_tail_{};
     std::size_t tail_len_max_ = 0;
+    bool has_grammar_ = false;
+    std::optional<grammar::Matcher> matcher_{};  // on rank 0
+    std::vector<std::uint32_t> mask_{};
     std::vector<TokenId> stop_ids_{};
     messages::LogprobOptions logprobs_{};
     std::vector<kernels::TokenCount> counts_{};            // in order of first appearance

@@ -71,9 +71,9 @@ std::int64_t Sampler::bytes(const kernels::Ops& ops, const Sizes& sizes) {
 std::int64_t Sampler::transfer_bytes(std::int64_t rows_max, std::int64_t vocab_len) {
     constexpr std::int64_t kPickBytes = sizeof(kernels::LogitPick) + sizeof(float);
     constexpr std::int64_t kRowBytes = 1024;  // a row's settings, choice and sums, rounded up
-    // A row that exceeds its share has a count and a bias for each token.
+    // A row that exceeds its share has a count, a bias and a bit of its mask for each token.
     constexpr std::int64_t kEditBytes =
-        std::int64_t{sizeof(kernels::TokenCount)} + std::int64_t{sizeof(kernels::LogitBias)};
+        std::int64_t{sizeof(kernels::TokenCount)} + std::int64_t{sizeof(kernels::LogitBias)} + 1;
     return kShareBytes + vocab_len * kEditBytes +
            (rows_max + 4) * (kPicksMax * kPickBytes + kRowBytes);
 }

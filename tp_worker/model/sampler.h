@@ -2,7 +2,8 @@
 //
 // Each row of logits gets: a draw (kSample) or the score of a given token (kScore), the request's
 // top ids and the ids it requested, and if logprobs are wanted the rank of the drawn or given token
-// among all. The draw is from the logits after penalties and bias. A logprob of an output token
+// among all. The draw is from the logits after penalties, bias and
+// the mask of a grammar. A logprob of an output token
 // comes from the distribution of the request's mode (messages/sampling.h), of a prompt token always
 // from the raw one. A row with a logit that is not finite is neither drawn from nor scored: its
 // token is -1, and its part of a result is unchanged (the step's result names the row:
@@ -19,8 +20,8 @@
 // the vocabulary is wanted (rank_call.h). Rows that need more have their logits gathered to rank 0,
 // which draws for all.
 //
-// Rows with penalties or bias are copied and edited. The copies are a second view of logits: the
-// same ops draw and report from both views, with a few calls for all their rows.
+// Rows with penalties, bias or a grammar are copied and edited. The copies are a second view of
+// logits: the same ops draw and report from both views, with a few calls for all their rows.
 //
 // Draws stay on the device: their logprobs are computed, and the next step embeds them (sampled()),
 // before the host has seen them (kernels/draws.h).

@@ -263,7 +263,8 @@ void Sampler::Call::start_draws(const LogitView& view) {
 std::int64_t Sampler::Call::edit_bytes_of(std::size_t i) const {
     const RequestState& request = *rows_[i].request;
     return static_cast<std::int64_t>(
-        request.counts().size_bytes() + request.biases(rows_[i].place->output_index).size_bytes()
+        request.counts().size_bytes() + request.biases(rows_[i].place->output_index).size_bytes() +
+        request.mask().size_bytes()
     );
 }
 
@@ -280,9 +281,9 @@ std::size_t Sampler::Call::end_of_run(const LogitView& view, std::size_t begin) 
     return end;
 }
 
-// Makes the rows' logits after penalties and bias.
+// Makes the rows' logits after penalties, bias and masks.
 void Sampler::Call::edit(std::span<const std::size_t> rows, View2<float> edited) {
-    constexpr std::size_t kRowBytes = sizeof(kernels::PenaltyRow) + 3 * sizeof(std::int32_t);
+    constexpr std::size_t kRowBytes = sizeof(kernels::PenaltyRow) + 4 * sizeof(std::int32_t);
     auto bytes = static_cast<std::int64_t>((rows.size() + 2) * kRowBytes);
     for (const std::size_t i : rows) bytes += edit_bytes_of(i);
     sampler_.make_room(bytes);
@@ -292,8 +293,13 @@ void Sampler::Call::edit(std::span<const std::size_t> rows, View2<float> edited)
     std::vector<kernels::TokenCount> counts;
     std::vector<std::int32_t> bias_starts{0};
     std::vector<kernels::LogitBias> biases;
+    std::vector<std::int32_t> mask_of;
+    std::vector<std::uint32_t> masks;
+    std::int32_t num_masks = 0;
     for (const std::size_t i : rows) {
         const RequestState& request = *rows_[i].request;
+        masks.insert(masks.end(), request.mask().begin(), request.mask().end());
+        mask_of.push_back(request.mask().empty() ? -1 : num_masks++);
         row_index.push_back(static_cast<std::int32_t>(i - model_.rows.front()));
         penalties.push_back(request.penalty());
         counts.insert(counts.end(), request.counts().begin(), request.counts().end());
@@ -315,6 +321,9 @@ void Sampler::Call::edit(std::span<const std::size_t> rows, View2<float> edited)
         .counts = transfers_.in(counts),
         .bias_starts = transfers_.in(bias_starts),
         .biases = transfers_.in(biases),
+        .mask_of = num_masks > 0 ? transfers_.in(mask_of) : nullptr,
+        .masks = num_masks > 0 ? transfers_.in(masks) : nullptr,
+        .mask_words = num_masks > 0 ? std::ssize(masks) / num_masks : 0,
         .stream = sampler_.stream_,
     };
     transfers_.send();

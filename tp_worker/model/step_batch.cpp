@@ -55,7 +55,10 @@ RowOutputs outputs_of(const LogitRow& row, messages::StepResult* result) {
 }
 
 Result<> set_up_requests(
-    const messages::StepPlan& plan, std::int64_t vocab_len, RequestSlots* slots
+    const messages::StepPlan& plan,
+    std::int64_t vocab_len,
+    RequestSlots* slots,
+    const Grammars* grammars
 ) {
     for (const messages::RequestSetup& setup : plan.setups) {
         const std::int64_t slot = raw(setup.slot);
@@ -102,10 +105,18 @@ Result<> set_up_requests(
             problem =
                 fmt::format("num_output_in_prompt is {}", setup.sampling.num_output_in_prompt);
         }
+        Grammars::Shared grammar;
+        if (setup.grammar && grammars != nullptr) {
+            grammar = grammars->find(*setup.grammar);
+            if (!grammar)
+                problem = fmt::format(
+                    "grammar {} is not compiled here", static_cast<std::uint64_t>(*setup.grammar)
+                );
+        }
         if (problem) {
             return make_error(ErrorCode::kInvalidArgument, "setup of slot {}: {}", slot, *problem);
         }
-        (*slots)[static_cast<std::size_t>(slot)].emplace(setup, vocab_len);
+        (*slots)[static_cast<std::size_t>(slot)].emplace(setup, vocab_len, std::move(grammar));
     }
     return Ok{};
 }

@@ -6,6 +6,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "messages/steps.h"
+#include "tp_worker/model/grammars.h"
 #include "tp_worker/model/model.h"
 #include "tp_worker/model/request_state.h"
 
@@ -68,9 +69,13 @@ struct StepLimits {
     std::int64_t drafted_max = 0;      // drafts of a row
 };
 
-// Applies the plan's setups. kInvalidArgument names the slot.
+// Applies the plan's setups. `grammars`: null on a rank that draws no edited rows.
+// kInvalidArgument names the slot.
 Result<> set_up_requests(
-    const messages::StepPlan& plan, std::int64_t vocab_len, RequestSlots* slots
+    const messages::StepPlan& plan,
+    std::int64_t vocab_len,
+    RequestSlots* slots,
+    const Grammars* grammars = nullptr
 );
 
 class PlannedStep {

@@ -41,12 +41,27 @@ std::string device_uuid(const Device& device, ReplicaId replica, Rank rank) {
     return fmt::format("CPU-{}-{}", raw(replica), raw(rank));
 }
 
-Updater::Updater(Engine& engine, Pace& pace, FaultPoint& fault_point, ReplicaId replica)
+Updater::Updater(
+    Engine& engine,
+    Pace& pace,
+    FaultPoint& fault_point,
+    ReplicaId replica,
+    const std::string& model_dir
+)
     : engine_(engine),
       pace_(pace),
       fault_point_(fault_point),
       groups_(engine.nccl_turn()),
-      meter_(engine, background_) {
+      meter_(engine, background_),
+      grammar_compiler_({
+          .model_dir = model_dir,
+          .vocab_len = engine.config().vocab_len,
+          .end_ids = engine.describe().eos_ids,
+          .add = [&engine](
+                     messages::GrammarId id, Grammars::Shared grammar
+                 ) { engine.grammars().add(id, std::move(grammar)); },
+          .answer = [this](messages::Frames answer) { background_.answer(std::move(answer)); },
+      }) {
     live_digests_ = engine.describe().digests;
     worker_.replica = replica;
     worker_.rank = engine.rank();

@@ -18,6 +18,7 @@
 #include "tp_worker/model/engine.h"
 #include "tp_worker/sources/source.h"
 #include "tp_worker/update/background.h"
+#include "tp_worker/update/grammar_compiler.h"
 #include "tp_worker/update/keeper.h"
 #include "tp_worker/update/memory_meter.h"
 #include "tp_worker/weights/pace.h"
@@ -38,7 +39,14 @@ namespace pitstop::tp_worker {
 class Updater {
   public:
     // All outlive the updater.
-    Updater(Engine& engine, Pace& pace, FaultPoint& fault_point, ReplicaId replica = {});
+    // `model_dir` has the tokenizer whose tokens grammars are compiled for.
+    Updater(
+        Engine& engine,
+        Pace& pace,
+        FaultPoint& fault_point,
+        ReplicaId replica = {},
+        const std::string& model_dir = {}
+    );
     ~Updater();
     Updater(const Updater&) = delete;
     Updater& operator=(const Updater&) = delete;
@@ -97,6 +105,7 @@ class Updater {
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerCommit& order);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerDrop& order);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerForget& order);
+    Result<std::vector<messages::Frames>> carry_out(messages::WorkerCompile order);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerReadTensor& order);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerDigest& order);
     Result<std::vector<messages::Frames>> carry_out(messages::WorkerMemory order);
@@ -123,6 +132,7 @@ class Updater {
     Background background_{};           // after the members that its jobs use
     Background joining_{};              // joins groups, which may wait long for a trainer
     std::unique_ptr<Keeper> keeper_{};  // answers through background_
+    GrammarCompiler grammar_compiler_;  // likewise
 };
 
 }  // namespace pitstop::tp_worker

@@ -67,6 +67,13 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerF
         background_.give([adapter = std::move(adapter)] { return std::vector<messages::Frames>{}; }
         );
     }
+    for (const messages::GrammarId id : order.grammars) engine_.grammars().forget(id);
+    return std::vector<messages::Frames>{};
+}
+
+// Rank 0 draws every token that a grammar restricts (sampler.h), and answers.
+Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerCompile order) {
+    if (raw(engine_.rank()) == 0) grammar_compiler_.compile(std::move(order));
     return std::vector<messages::Frames>{};
 }
 

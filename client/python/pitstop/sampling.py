@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Union
 
@@ -19,14 +20,16 @@ RENAMED = {
 }
 # vLLM's SamplingParams that only format the answer, or have no effect here.
 OF_ANSWERS = {"detokenize", "output_kind", "flat_logprobs", "skip_reading_prefix_cache", "skip_clone"}
-GRAMMARS = "there are no grammars; check the output, and ask again"
+LATER_FORM = "vLLM's structured_outputs is its later form"
+# vLLM's structured_outputs: the name of each grammar there -> here.
+OF_STRUCTURED_OUTPUTS = {"json": "json_schema", "regex": "regex", "grammar": "ebnf", "structural_tag": "structural_tag"}
 # Parameters of other engines that change the output -> why they are refused.
 REFUSED = {
     **dict.fromkeys(
-        ("json_schema", "regex", "ebnf", "structural_tag", "structured_outputs", "guided_decoding", "guided_json",
-         "guided_regex", "guided_choice", "guided_grammar", "response_format"),
-        GRAMMARS,
+        ("guided_decoding", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+        LATER_FORM,
     ),
+    "response_format": "json_schema takes the schema",
     "truncate_prompt_tokens": "prompts are taken whole or refused",
     "best_of": "there is no beam; n gives samples",
     "use_beam_search": "tokens are drawn or greedy",
@@ -68,10 +71,41 @@ def _said(params: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if not name.startswith("_")}
 
 
+def _json_text(value: Any) -> str:
+    """A schema or a structural tag as text: given as text, as a pydantic class, or as the object itself."""
+    if isinstance(value, str):
+        return value
+    if hasattr(value, "model_json_schema"):
+        value = value.model_json_schema()
+    return json.dumps(value)
+
+
+def _structured(value: Any) -> dict[str, Any]:
+    """vLLM's structured_outputs as one of GRAMMARS."""
+    grammars: dict[str, Any] = {}
+    for name, given in _said(value).items():
+        if name in OF_STRUCTURED_OUTPUTS:
+            if given is not None:
+                grammars[OF_STRUCTURED_OUTPUTS[name]] = given
+        elif name == "json_object" and given:
+            grammars["json_schema"] = {"type": "object"}
+        elif name == "choice" and given:
+            grammars["ebnf"] = "root ::= " + " | ".join(json.dumps(text, ensure_ascii=False) for text in given)
+        elif name != "disable_fallback" and given:
+            raise PitstopError("unsupported", f"sampling_params: structured_outputs: {name} is not served")
+    return grammars
+
+
 def read_sampling(params: Union[Mapping[str, Any], Any, None]) -> Drawing:
     """Reads a caller's parameters. TypeError names an unknown parameter; ValueError: allowed_token_ids is empty. An unset
     value (None) means the default."""
     given = _said(params)
+    structured = given.pop("structured_outputs", None)
+    if structured is not None:
+        for name, value in _structured(structured).items():
+            if given.get(name):
+                raise ValueError(f"sampling_params: structured_outputs and {name}: a request has at most one grammar")
+            given[name] = value
     fields: dict[str, Any] = {}
     for name, value in given.items():
         ours = RENAMED.get(name, name)
@@ -91,6 +125,9 @@ def read_sampling(params: Union[Mapping[str, Any], Any, None]) -> Drawing:
     for name in ("stop", "bad_words"):
         if isinstance(fields.get(name), str):
             fields[name] = [fields[name]]
+    for name in ("json_schema", "structural_tag"):
+        if name in fields:
+            fields[name] = _json_text(fields[name])
     if "logit_bias" in fields:
         fields["logit_bias"] = {int(token): float(bias) for token, bias in fields["logit_bias"].items()}
     if "allowed_token_ids" in fields and not fields["allowed_token_ids"]:  # in a message, an empty list means all ids

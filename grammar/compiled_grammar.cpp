@@ -1,0 +1,228 @@
+#include "grammar/compiled_grammar.h"
+
+#include "base/check.h"
+#include "base/utf8.h"
+#include "grammar/compiled_parts.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+#include <xgrammar/exception.h>
+
+namespace pitstop::grammar {
+namespace {
+
+using messages::GrammarKind;
+
+constexpr std::size_t kMessageBytesMax = 512;
+// White space between two of JSON's tokens: enough to indent, and not to fill an output.
+constexpr int kWhitespaceMax = 16;
+
+// What the compiler says, in a line of bounded length.
+std::string line_of(std::string_view what) {
+    std::string line(utf8_prefix(what, kMessageBytesMax));
+    std::ranges::replace(line, '\n', ' ');
+    if (!is_utf8(line)) return "it is not UTF-8";
+    return line;
+}
+
+using Json = nlohmann::ordered_json;
+
+// Keywords that the compiler ignores: outputs would not match them.
+constexpr auto kIgnored = std::to_array<std::string_view>(
+    {"not",
+     "if",
+     "then",
+     "else",
+     "dependentRequired",
+     "dependentSchemas",
+     "uniqueItems",
+     "contains",
+     "minContains",
+     "maxContains"}
+);
+// Keywords whose members are schemas by names of their own, and keywords that have values.
+constexpr auto kNamed =
+    std::to_array<std::string_view>({"properties", "patternProperties", "$defs", "definitions"});
+constexpr auto kValues =
+    std::to_array<std::string_view>({"enum", "const", "default", "examples", "required"});
+
+bool is_among(const auto& names, std::string_view name) {
+    return std::ranges::find(names, name) != names.end();
+}
+
+// Returns the first keyword of a schema that would be ignored; empty: none. Bounded: by the depth
+// of the text (messages/sampling.h).
+std::string_view ignored_in(const Json& schema) {
+    if (schema.is_array()) {
+        for (const Json& each : schema) {
+            if (const auto found = ignored_in(each); !found.empty()) return found;
+        }
+    }
+    if (!schema.is_object()) return {};
+    for (const auto& [key, value] : schema.items()) {
+        const auto* const place = std::ranges::find(kIgnored, key);
+        if (place != kIgnored.end() && value != false) return *place;
+        if (is_among(kValues, key)) continue;
+        if (!is_among(kNamed, key) || !value.is_object()) {
+            if (const auto found = ignored_in(value); !found.empty()) return found;
+            continue;
+        }
+        for (const Json& each : value) {
+            if (const auto found = ignored_in(each); !found.empty()) return found;
+        }
+    }
+    return {};
+}
+
+// Likewise of the schemas in a structural tag.
+std::string_view ignored_in_tag(const Json& tag) {
+    if (!tag.is_object() && !tag.is_array()) return {};
+    for (const auto& [key, value] : tag.items()) {
+        const auto found = key == "json_schema" ? ignored_in(value) : ignored_in_tag(value);
+        if (!found.empty()) return found;
+    }
+    return {};
+}
+
+std::string_view ignored_of(const messages::Grammar& grammar) {
+    const bool is_schema = grammar.kind == GrammarKind::kJsonSchema;
+    if (!is_schema && grammar.kind != GrammarKind::kStructuralTag) return {};
+    const Json given = Json::parse(grammar.text, nullptr, /*allow_exceptions=*/false);
+    return is_schema ? ignored_in(given) : ignored_in_tag(given);
+}
+
+// Bounds the white space between JSON's tokens in the schemas of a structural tag.
+void bound_whitespace(Json& format) {
+    if (!format.is_object() && !format.is_array()) return;
+    if (format.is_object() && format.contains("json_schema")) {
+        if (!format.contains("max_whitespace_cnt")) format["max_whitespace_cnt"] = kWhitespaceMax;
+        return;
+    }
+    for (auto& [key, value] : format.items()) bound_whitespace(value);
+}
+
+// Other engines also accept the earlier form of a structural tag: triggers, and structures that
+// each have begin, schema and end. Returns the present form of either.
+std::string present_form(const std::string& text) {
+    Json given = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!given.is_object()) return text;
+    if (!given.contains("structures") || !given.contains("triggers")) {
+        bound_whitespace(given);
+        return given.dump();
+    }
+    Json tags = Json::array();
+    for (const Json& structure : given["structures"]) {
+        if (!structure.is_object()) return text;
+        tags.push_back(
+            {{"begin", structure.value("begin", Json())},
+             {"content",
+              {{"type", "json_schema"}, {"json_schema", structure.value("schema", Json())}}},
+             {"end", structure.value("end", Json())}}
+        );
+    }
+    Json tag{
+        {"type", "structural_tag"},
+        {"format",
+         {{"type", "triggered_tags"}, {"triggers", given["triggers"]}, {"tags", std::move(tags)}}}};
+    bound_whitespace(tag);
+    return tag.dump();
+}
+
+xgrammar::CompiledGrammar compile_with(
+    xgrammar::GrammarCompiler& compiler, const messages::Grammar& grammar
+) {
+    switch (grammar.kind) {
+        case GrammarKind::kJsonSchema:
+            return compiler.CompileJSONSchema(
+                grammar.text,
+                /*any_whitespace=*/true,
+                /*indent=*/std::nullopt,
+                /*separators=*/std::nullopt,
+                /*strict_mode=*/true,
+                kWhitespaceMax
+            );
+        case GrammarKind::kRegex:
+            return compiler.CompileRegex(grammar.text);
+        case GrammarKind::kEbnf:
+            return compiler.CompileGrammar(grammar.text);
+        case GrammarKind::kStructuralTag:
+            return compiler.CompileStructuralTag(present_form(grammar.text));
+    }
+    CHECK(false);
+}
+
+}  // namespace
+
+std::string_view why_none() { return {}; }
+
+Result<std::shared_ptr<const SortedVocabulary>> SortedVocabulary::make(Vocabulary vocabulary) {
+    if (vocabulary.end_ids.empty()) {
+        return make_error(
+            ErrorCode::kFailedPrecondition,
+            "the model names no end-of-sequence token, so no output with a grammar could end"
+        );
+    }
+    std::vector<std::int32_t> end_ids;
+    for (const TokenId id : vocabulary.end_ids) end_ids.push_back(raw(id));
+    const auto vocab_len = static_cast<int>(vocabulary.tokens.size());
+    try {
+        return std::shared_ptr<const SortedVocabulary>(
+            new SortedVocabulary(std::make_shared<const Parts>(Parts{xgrammar::TokenizerInfo(
+                vocabulary.tokens, xgrammar::VocabType::RAW, vocab_len, std::move(end_ids)
+            )}))
+        );
+    } catch (const std::exception& error) {
+        return make_error(
+            ErrorCode::kUnsupported,
+            "xgrammar does not take the vocabulary: {}",
+            line_of(error.what())
+        );
+    }
+}
+
+// The compiler throws whatever it finds wrong.
+Result<std::shared_ptr<const CompiledGrammar>> CompiledGrammar::compile(
+    const messages::Grammar& grammar, const SortedVocabulary& vocabulary
+) {
+    if (const std::string_view keyword = ignored_of(grammar); !keyword.empty()) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "{} cannot be compiled: the keyword {} is not served",
+            messages::name_of(grammar.kind),
+            keyword
+        );
+    }
+    try {
+        xgrammar::GrammarCompiler compiler(
+            vocabulary.parts().info, /*max_threads=*/1, /*cache_enabled=*/false
+        );
+        Parts parts{
+            .grammar = compile_with(compiler, grammar),
+            .info = vocabulary.parts().info,
+            .vocab_len = static_cast<std::size_t>(vocabulary.parts().info.GetVocabSize()),
+        };
+        return std::shared_ptr<const CompiledGrammar>(
+            new CompiledGrammar(std::make_shared<const Parts>(std::move(parts)))
+        );
+    } catch (const std::exception& error) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "{} cannot be compiled: {}",
+            messages::name_of(grammar.kind),
+            line_of(error.what())
+        );
+    }
+}
+
+std::int64_t CompiledGrammar::bytes() const {
+    return static_cast<std::int64_t>(parts_->grammar.MemorySizeBytes());
+}
+
+}  // namespace pitstop::grammar

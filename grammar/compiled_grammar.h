@@ -1,0 +1,55 @@
+// A grammar, compiled for a vocabulary: for each of its states, which tokens may come next.
+//
+// Compiling takes from a millisecond to seconds, and a hostile grammar any time and memory: try it
+// in a process of its own first (trial.h).
+//
+// Thread: any; immutable.
+#pragma once
+
+#include "base/result.h"
+#include "grammar/vocabulary.h"
+#include "messages/grammars.h"
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+namespace pitstop::grammar {
+
+// Why this build compiles no grammars; empty: it does.
+[[nodiscard]] std::string_view why_none();
+
+// A vocabulary, sorted for the compiler: made once.
+class SortedVocabulary {
+  public:
+    // Errors: kUnsupported (why_none()); kFailedPrecondition if no token ends an output.
+    static Result<std::shared_ptr<const SortedVocabulary>> make(Vocabulary vocabulary);
+
+    struct Parts;
+    [[nodiscard]] const Parts& parts() const { return *parts_; }
+
+  private:
+    explicit SortedVocabulary(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+
+    std::shared_ptr<const Parts> parts_;  // shared, so that this header need not know their type
+};
+
+class CompiledGrammar {
+  public:
+    // Errors: kInvalidArgument names the parameter and what is wrong with it.
+    static Result<std::shared_ptr<const CompiledGrammar>> compile(
+        const messages::Grammar& grammar, const SortedVocabulary& vocabulary
+    );
+
+    [[nodiscard]] std::int64_t bytes() const;
+
+    struct Parts;
+    [[nodiscard]] const Parts& parts() const { return *parts_; }
+
+  private:
+    explicit CompiledGrammar(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+
+    std::shared_ptr<const Parts> parts_;  // shared, so that this header need not know their type
+};
+
+}  // namespace pitstop::grammar

@@ -1,0 +1,98 @@
+#include "grammar/matcher.h"
+
+#include "base/check.h"
+#include "grammar/compiled_parts.h"
+
+#include <algorithm>
+#include <ctime>
+#include <exception>
+#include <utility>
+#include <xgrammar/matcher.h>
+
+namespace pitstop::grammar {
+namespace {
+
+Duration cpu_time() {
+    timespec now{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return std::chrono::duration_cast<Duration>(
+        std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec)
+    );
+}
+
+}  // namespace
+
+struct Matcher::State {
+    std::shared_ptr<const CompiledGrammar> grammar;
+    xgrammar::GrammarMatcher matcher;
+    bool is_lost = false;  // a token did not match
+};
+
+Matcher::Matcher(std::shared_ptr<const CompiledGrammar> grammar)
+    : state_(std::make_unique<State>(State{
+          grammar, xgrammar::GrammarMatcher(grammar->parts().grammar)})) {}
+
+Matcher::~Matcher() = default;
+Matcher::Matcher(Matcher&&) noexcept = default;
+Matcher& Matcher::operator=(Matcher&&) noexcept = default;
+
+Matcher::Matcher(const Matcher& other)
+    : state_(std::make_unique<State>(State{
+          other.state_->grammar, other.state_->matcher.Fork(), other.state_->is_lost})) {}
+
+Matcher& Matcher::operator=(const Matcher& other) {
+    if (this != &other) *this = Matcher(other);
+    return *this;
+}
+
+bool Matcher::accept(std::span<const TokenId> ids) {
+    const Duration begin = cpu_time();
+    for (const TokenId id : ids) {
+        if (state_->is_lost || !accept_one(id)) return false;
+        if (cpu_time() - begin > kCpuMax) state_->is_lost = true;
+    }
+    return !state_->is_lost;
+}
+
+// The library throws where its own limits end, for example of recursion, and logs tokens that it
+// has not.
+bool Matcher::accept_one(TokenId id) {
+    if (has_ended()) return false;
+    const bool is_known = state_->grammar->parts().has_bytes(id) ||
+                          std::ranges::binary_search(state_->matcher.GetStopTokenIds(), raw(id));
+    try {
+        state_->is_lost = !is_known || !state_->matcher.AcceptToken(raw(id));
+    } catch (const std::exception&) {
+        state_->is_lost = true;
+    }
+    return !state_->is_lost;
+}
+
+bool Matcher::has_ended() const { return state_->matcher.IsTerminated(); }
+
+bool Matcher::fill_mask(std::span<std::uint32_t> words) {
+    CHECK(words.size() == num_mask_words(state_->grammar->parts().vocab_len));
+    std::ranges::fill(words, 0);
+    if (state_->is_lost || has_ended()) return false;
+    const Duration begin = cpu_time();
+    std::int64_t shape = std::ssize(words);
+    DLTensor tensor{};
+    tensor.data = words.data();
+    tensor.device = {kDLCPU, 0};
+    tensor.ndim = 1;
+    tensor.dtype = xgrammar::GetBitmaskDLType();
+    tensor.shape = &shape;
+    try {
+        state_->matcher.FillNextTokenBitmask(&tensor);
+        state_->is_lost = cpu_time() - begin > kCpuMax;
+    } catch (const std::exception&) {
+        state_->is_lost = true;
+    }
+    if (state_->is_lost) {
+        std::ranges::fill(words, 0);
+        return false;
+    }
+    return std::ranges::any_of(words, [](std::uint32_t word) { return word != 0; });
+}
+
+}  // namespace pitstop::grammar

@@ -1,0 +1,54 @@
+// Follows one output through its grammar, token by token, and says which tokens may come next.
+//
+// An ambiguous grammar may have ever more parses of a longer output. One that takes over kCpuMax
+// for a call allows nothing from then on, so that it does not hold up the steps of others.
+//
+// Thread: one. A copy continues for itself.
+#pragma once
+
+#include "base/ids.h"
+#include "base/time.h"
+#include "grammar/compiled_grammar.h"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace pitstop::grammar {
+
+// Returns the words of a mask: a bit per token, token 0 the lowest of word 0.
+[[nodiscard]] constexpr std::size_t num_mask_words(std::size_t vocab_len) {
+    return (vocab_len + 31) / 32;
+}
+
+class Matcher {
+  public:
+    static constexpr Duration kCpuMax = std::chrono::milliseconds(250);
+
+    explicit Matcher(std::shared_ptr<const CompiledGrammar> grammar);
+    ~Matcher();
+    Matcher(const Matcher& other);
+    Matcher& operator=(const Matcher& other);
+    Matcher(Matcher&&) noexcept;
+    Matcher& operator=(Matcher&&) noexcept;
+
+    // Continues with the output's next tokens. Returns false if the grammar does not allow them;
+    // then nothing may come next.
+    bool accept(TokenId id) { return accept(std::span(&id, 1)); }
+    bool accept(std::span<const TokenId> ids);
+    // Returns whether an end-of-sequence token was accepted: nothing may come next.
+    [[nodiscard]] bool has_ended() const;
+    // Sets a bit for each token that may come next, and clears all others; returns false if there
+    // is none. REQUIRES: words.size() is num_mask_words() of the vocabulary.
+    bool fill_mask(std::span<std::uint32_t> words);
+
+  private:
+    [[nodiscard]] bool accept_one(TokenId id);
+
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace pitstop::grammar

@@ -1,0 +1,61 @@
+// Tries grammars in processes of their own, so that one that needs too much time or memory, or
+// breaks the compiler, costs its sender alone.
+//
+// A trial process is this program, started again, which keeps the vocabulary; each grammar is
+// compiled in a fork of it with a bound on CPU time and memory, at a lower priority. What the
+// compiler would ignore in the grammar, with a warning, makes it refuse the grammar.
+//
+// Owns:    the process, which ends with the object or with this process.
+// Thread:  any; each call to run() waits for its own grammar alone.
+// Bounded: kCpuSeconds and kMemoryBytes per grammar; the caller bounds how many run at once.
+#pragma once
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "grammar/vocabulary.h"
+#include "messages/grammars.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <sys/types.h>
+
+namespace pitstop::grammar {
+
+class Trials {
+  public:
+    static constexpr int kCpuSeconds = 5;
+    static constexpr int kWallSeconds = 60;  // on a machine with other work
+    static constexpr std::int64_t kMemoryBytes = std::int64_t{1} << 30;
+
+    explicit Trials(const Vocabulary& vocabulary) : vocabulary_(vocabulary.to_bytes()) {}
+    ~Trials();
+    Trials(const Trials&) = delete;
+    Trials& operator=(const Trials&) = delete;
+
+    // Returns how many bytes the compiled grammar takes. Errors: kInvalidArgument names the
+    // parameter and what is wrong, or which bound it exceeds; kUnavailable: no process could run.
+    [[nodiscard]] Result<std::int64_t> run(const messages::Grammar& grammar);
+
+    // Ends the process. Grammars that are being tried, and later ones, fail.
+    void stop();
+
+    // The argument that makes a program a trial process, before the number of its socket: main()
+    // calls serve_trials() and returns its result, before anything else.
+    static constexpr std::string_view kArgument = "--try-grammars";
+
+  private:
+    Result<> start() REQUIRES(mutex_);
+    Result<> give(int fd);
+
+    const std::string vocabulary_;  // its bytes
+    Mutex mutex_{};
+    int socket_ GUARDED_BY(mutex_) = -1;  // to the process; -1: none was started
+    pid_t pid_ GUARDED_BY(mutex_) = -1;
+    bool is_over_ GUARDED_BY(mutex_) = false;
+};
+
+// Works as a trial process until its owner is gone; returns its exit code.
+int serve_trials(int socket);
+
+}  // namespace pitstop::grammar

@@ -1,0 +1,39 @@
+// A model's tokens as grammars see them: the bytes that each adds to a text, and which end an
+// output. Special tokens have no bytes: no grammar allows them.
+//
+// Thread: any; immutable.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop::text {
+class Tokenizer;
+}  // namespace pitstop::text
+
+namespace pitstop::grammar {
+
+struct Vocabulary {
+    std::vector<std::string> tokens{};  // [vocab_len]; empty: special, or no token has the id
+    std::vector<TokenId> end_ids{};     // ascending, below vocab_len
+
+    // Returns the vocabulary of a model with this many ids.
+    static Vocabulary of(
+        const text::Tokenizer& tokenizer, std::int64_t vocab_len, std::span<const TokenId> end_ids
+    );
+
+    // Writes it as bytes, for another process of this build, and reads it. kMalformed: the bytes
+    // are not what to_bytes() wrote.
+    [[nodiscard]] std::string to_bytes() const;
+    static Result<Vocabulary> from_bytes(std::string_view bytes);
+
+    friend bool operator==(const Vocabulary&, const Vocabulary&) = default;
+};
+
+}  // namespace pitstop::grammar

@@ -1,0 +1,70 @@
+// The grammars of this replica: which the workers compile or have compiled, and which open requests
+// use.
+//
+// A grammar is compiled once, whoever has it, and stays for later requests until others have taken
+// its place. So does the verdict on one that cannot be compiled.
+//
+// Thread:  the loop thread only.
+// Bounded: those of open requests, and kUnusedMax others of kUnusedBytesMax together.
+#pragma once
+
+#include "base/result.h"
+#include "messages/grammars.h"
+#include "scheduler_proc/turn.h"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace pitstop::scheduler {
+
+class Grammars {
+  public:
+    static constexpr std::size_t kUnusedMax = 256;
+    static constexpr std::int64_t kUnusedBytesMax = std::int64_t{256} << 20;
+
+    // `why_none`: why the workers compile none; empty: they do.
+    void open(std::string why_none) { why_none_ = std::move(why_none); }
+
+    // Returns why a request with these parameters is refused, or nothing: it has no grammar, or
+    // one that is not known to be bad.
+    [[nodiscard]] std::optional<Error> problem_of(const messages::SamplingParams& sampling) const;
+
+    // Counts a request with this grammar, which has it compiled unless it is. REQUIRES:
+    // !problem_of() of its parameters.
+    [[nodiscard]] messages::GrammarId take(const messages::Grammar& grammar, TurnOutput& out);
+    // Called when a request with the grammar has ended.
+    void give_back(messages::GrammarId id, TurnOutput& out);
+    [[nodiscard]] bool is_compiled(messages::GrammarId id) const {
+        return all_.at(id).state == State::kCompiled;
+    }
+    // Records the workers' answer. Returns false if it was not ordered.
+    bool record(const messages::WorkerCompiled& answer, TurnOutput& out);
+
+    [[nodiscard]] std::int64_t num_compiling() const { return num_compiling_; }
+
+  private:
+    enum class State { kCompiling, kCompiled, kFailed };
+    struct Entry {
+        messages::Grammar grammar{};
+        State state = State::kCompiling;
+        std::int64_t num_requests = 0;
+        std::int64_t bytes = 0;
+        Error why{};                  // kFailed
+        std::uint64_t unused_at = 0;  // a count; with no requests
+    };
+    void set_unused(messages::GrammarId id, Entry& entry, TurnOutput& out);
+    void forget(messages::GrammarId id, TurnOutput& out);
+
+    std::string why_none_{};
+    std::uint64_t last_id_ = 0;
+    std::uint64_t num_unused_ever_ = 0;
+    std::int64_t num_compiling_ = 0;
+    std::int64_t unused_bytes_ = 0;
+    std::map<messages::GrammarId, Entry> all_{};
+    std::map<messages::Grammar, messages::GrammarId> id_of_{};
+    std::map<std::uint64_t, messages::GrammarId> unused_{};  // by unused_at, none being compiled
+};
+
+}  // namespace pitstop::scheduler

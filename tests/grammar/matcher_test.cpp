@@ -1,0 +1,171 @@
+// Tests what grammars of each kind allow, and how matchers follow an output.
+#include "grammar/matcher.h"
+
+#include "tests/grammar/small_vocabulary.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop::grammar {
+namespace {
+
+using messages::GrammarKind;
+
+class GrammarTest : public testing::Test {
+  protected:
+    void SetUp() override {
+        if (!why_none().empty()) GTEST_SKIP() << why_none();
+        auto sorted = SortedVocabulary::make(small_vocabulary());
+        ASSERT_TRUE(sorted) << sorted.error().message;
+        vocabulary_ = *sorted;
+    }
+
+    Result<std::shared_ptr<const CompiledGrammar>> compile(
+        GrammarKind kind, std::string_view text
+    ) {
+        return CompiledGrammar::compile({kind, std::string(text)}, *vocabulary_);
+    }
+    Matcher matcher(GrammarKind kind, std::string_view text) {
+        auto compiled = compile(kind, text);
+        EXPECT_TRUE(compiled) << compiled.error().message;
+        return Matcher(*compiled);
+    }
+    // Whether the whole text matches: byte by byte, and the end after it.
+    bool matches(GrammarKind kind, std::string_view grammar, std::string_view text) {
+        Matcher one = matcher(kind, grammar);
+        for (const char c : text) {
+            if (!is_allowed(one, id_of(c))) return false;
+            EXPECT_TRUE(one.accept(id_of(c)));
+        }
+        return is_allowed(one, kEnd);
+    }
+    static bool is_allowed(Matcher& matcher, TokenId id) {
+        std::vector<std::uint32_t> words(num_mask_words(small_vocabulary().tokens.size()), 7);
+        matcher.fill_mask(words);
+        return (words[static_cast<std::size_t>(raw(id)) / 32] >> (raw(id) % 32) & 1) != 0;
+    }
+
+    std::shared_ptr<const SortedVocabulary> vocabulary_{};
+};
+
+TEST_F(GrammarTest, ASchemaAllowsWhatItAcceptsAndNothingElse) {
+    constexpr std::string_view kSchema =
+        R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}},
+            "required": ["a", "b"], "additionalProperties": false})";
+    EXPECT_TRUE(matches(GrammarKind::kJsonSchema, kSchema, R"({"a": 12, "b": "x"})"));
+    EXPECT_TRUE(matches(GrammarKind::kJsonSchema, kSchema, "{\"a\":1,\n \"b\":\"y\"}"));
+    EXPECT_FALSE(matches(GrammarKind::kJsonSchema, kSchema, R"({"a": 12, "b": "z"})"));
+    EXPECT_FALSE(matches(GrammarKind::kJsonSchema, kSchema, R"({"a": "12", "b": "x"})"));
+    EXPECT_FALSE(matches(GrammarKind::kJsonSchema, kSchema, R"({"a": 12})"));
+    EXPECT_FALSE(matches(GrammarKind::kJsonSchema, kSchema, R"({"a": 12, "b": "x", "c": 1})"));
+}
+
+TEST_F(GrammarTest, AnyObjectIsAllowedByTheSchemaOfJsonMode) {
+    constexpr std::string_view kSchema = R"({"type": "object"})";
+    EXPECT_TRUE(matches(GrammarKind::kJsonSchema, kSchema, R"({})"));
+    EXPECT_TRUE(
+        matches(GrammarKind::kJsonSchema, kSchema, R"({"x": [1, {"y": null}], "z": "a\"b"})")
+    );
+    EXPECT_FALSE(matches(GrammarKind::kJsonSchema, kSchema, R"([1])"));
+}
+
+TEST_F(GrammarTest, RegexEbnfAndStructuralTagsAreFollowed) {
+    EXPECT_TRUE(matches(GrammarKind::kRegex, "[a-c]+\\d{2}", "abc42"));
+    EXPECT_FALSE(matches(GrammarKind::kRegex, "[a-c]+\\d{2}", "abc4"));
+    constexpr std::string_view kEbnf = "root ::= \"(\" root \")\" | \"x\"";
+    EXPECT_TRUE(matches(GrammarKind::kEbnf, kEbnf, "((x))"));
+    EXPECT_FALSE(matches(GrammarKind::kEbnf, kEbnf, "((x)"));
+    constexpr std::string_view kPresent =
+        R"({"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["<f>"],
+            "tags": [{"begin": "<f>", "content": {"type": "json_schema", "json_schema":
+            {"type": "integer"}}, "end": "</f>"}]}})";
+    constexpr std::string_view kEarlier =
+        R"({"type": "structural_tag", "triggers": ["<f>"], "structures":
+            [{"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}]})";
+    for (const std::string_view tag : {kPresent, kEarlier}) {
+        EXPECT_TRUE(matches(GrammarKind::kStructuralTag, tag, "say <f>7</f> or"));
+        EXPECT_FALSE(matches(GrammarKind::kStructuralTag, tag, "say <f>x</f>"));
+    }
+}
+
+TEST_F(GrammarTest, TheMaskHasTokensOfSeveralBytesAndNoSpecialOnes) {
+    Matcher one = matcher(GrammarKind::kRegex, "ab?");
+    const auto ab = TokenId{257 + 6};
+    ASSERT_EQ(small_vocabulary().tokens[static_cast<std::size_t>(raw(ab))], "ab");
+    EXPECT_TRUE(is_allowed(one, ab));
+    EXPECT_TRUE(is_allowed(one, id_of('a')));
+    EXPECT_FALSE(is_allowed(one, TokenId{raw(ab) - 1}));  // abc
+    EXPECT_FALSE(is_allowed(one, kSpecial));
+    EXPECT_FALSE(is_allowed(one, kEnd));
+    Matcher any = matcher(GrammarKind::kRegex, "[^\\n]*");
+    EXPECT_FALSE(is_allowed(any, kSpecial));
+    EXPECT_TRUE(is_allowed(any, kEnd));
+}
+
+TEST_F(GrammarTest, ACopyContinuesForItself) {
+    Matcher one = matcher(GrammarKind::kRegex, "a(b|c)d");
+    ASSERT_TRUE(one.accept(id_of('a')));
+    Matcher other = one;
+    EXPECT_TRUE(other.accept(id_of('b')));
+    EXPECT_TRUE(is_allowed(other, id_of('d')));
+    EXPECT_TRUE(is_allowed(one, id_of('c')));
+    EXPECT_FALSE(is_allowed(one, id_of('d')));
+}
+
+TEST_F(GrammarTest, AWrongTokenAllowsNothingAfterIt) {
+    for (const TokenId wrong : {id_of('x'), kSpecial, kEnd, TokenId{-1}, TokenId{100000}}) {
+        Matcher one = matcher(GrammarKind::kRegex, "aa");
+        EXPECT_FALSE(one.accept(wrong));
+        EXPECT_FALSE(is_allowed(one, id_of('a')));
+        EXPECT_FALSE(one.accept(id_of('a')));
+    }
+}
+
+TEST_F(GrammarTest, AnEndTokenEndsACompleteOutput) {
+    Matcher one = matcher(GrammarKind::kRegex, "a");
+    ASSERT_TRUE(one.accept(id_of('a')));
+    EXPECT_FALSE(one.has_ended());
+    EXPECT_FALSE(is_allowed(one, id_of('a')));
+    ASSERT_TRUE(one.accept(kEnd));
+    EXPECT_TRUE(one.has_ended());
+    EXPECT_FALSE(is_allowed(one, kEnd));
+    EXPECT_FALSE(one.accept(kEnd));
+}
+
+// Each token has more parses than the one before.
+TEST_F(GrammarTest, AGrammarThatTakesTooLongToFollowAllowsNothing) {
+    Matcher one = matcher(GrammarKind::kEbnf, "root ::= \"a\" | root root | root root root");
+    const TimePoint begin = Clock::now();
+    EXPECT_TRUE(one.accept(std::vector<TokenId>(10, id_of('a'))));
+    EXPECT_FALSE(one.accept(std::vector<TokenId>(100'000, id_of('a'))));
+    EXPECT_FALSE(is_allowed(one, id_of('a')));
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(60));
+}
+
+TEST_F(GrammarTest, WhatCannotBeCompiledIsNamed) {
+    for (const auto& [kind, text] : std::vector<std::pair<GrammarKind, std::string>>{
+             {GrammarKind::kJsonSchema, "{"},
+             {GrammarKind::kJsonSchema, R"({"type": "nothing"})"},
+             {GrammarKind::kRegex, "(a"},
+             {GrammarKind::kEbnf, "root ::= missing"},
+             {GrammarKind::kStructuralTag, "[]"}}) {
+        const auto compiled = compile(kind, text);
+        ASSERT_FALSE(compiled) << text;
+        EXPECT_EQ(compiled.error().code, ErrorCode::kInvalidArgument);
+        EXPECT_TRUE(compiled.error().message.starts_with(messages::name_of(kind)))
+            << compiled.error().message;
+    }
+}
+
+TEST_F(GrammarTest, AVocabularyWithoutAnEndIsRefused) {
+    Vocabulary vocabulary = small_vocabulary();
+    vocabulary.end_ids.clear();
+    EXPECT_FALSE(SortedVocabulary::make(vocabulary));
+}
+
+}  // namespace
+}  // namespace pitstop::grammar

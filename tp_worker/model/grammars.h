@@ -1,0 +1,42 @@
+// The compiled grammars of a rank, by the numbers that plans use.
+//
+// Thread: any: a grammar is added where it was compiled, before the scheduler learns of it, and
+// looked up by the loop.
+// Bounded: by the scheduler, which says what to forget.
+#pragma once
+
+#include "base/mutex.h"
+#include "grammar/compiled_grammar.h"
+#include "messages/grammars.h"
+
+#include <map>
+#include <memory>
+#include <utility>
+
+namespace pitstop::tp_worker {
+
+class Grammars {
+  public:
+    using Shared = std::shared_ptr<const grammar::CompiledGrammar>;
+
+    void add(messages::GrammarId id, Shared grammar) {
+        const MutexLock lock(mutex_);
+        all_[id] = std::move(grammar);
+    }
+    [[nodiscard]] Shared find(messages::GrammarId id) const {  // null: none
+        const MutexLock lock(mutex_);
+        const auto place = all_.find(id);
+        return place == all_.end() ? nullptr : place->second;
+    }
+    // Removes it. Slots that still follow it keep it until they are set up again.
+    void forget(messages::GrammarId id) {
+        const MutexLock lock(mutex_);
+        all_.erase(id);
+    }
+
+  private:
+    mutable Mutex mutex_{};
+    std::map<messages::GrammarId, Shared> all_ GUARDED_BY(mutex_){};
+};
+
+}  // namespace pitstop::tp_worker
