@@ -34,6 +34,14 @@ def python_functions(text):
     return [Function(node.name, node.lineno, node.end_lineno) for node in nodes]
 
 
+def blocks_with_heads(text):
+    """[(what is before the brace, first line, last line)], from 1, of each block of more than one line."""
+    lines = _code_of(text).split("\n")
+    for begin, end in sorted(_blocks(lines)):
+        first = _head_of(lines, begin, end)
+        yield " ".join(line.strip() for line in lines[first : begin + 1]), first + 1, end + 1
+
+
 def cpp_functions(text):
     """Functions whose last brace has a line of its own. A lambda counts in its function; one that
     initializes a variable of a namespace is a function with the variable's name.
@@ -42,12 +50,9 @@ def cpp_functions(text):
     found = []
     function_ends_at = 0
     for begin, end in sorted(_blocks(lines)):
-        column = _indent(lines[end])
         if begin < function_ends_at or lines[end].strip() not in ("}", "};"):
             continue
-        first = begin
-        while first > 0 and (_indent(lines[first]) != column or not _begins_a_head(lines[first])):
-            first -= 1
+        first = _head_of(lines, begin, end)
         head = " ".join(line.strip() for line in lines[first : begin + 1])
         name = _name_of(head)
         if name:
@@ -78,6 +83,14 @@ def _blocks(lines):
                 begin = open_at.pop()
                 if begin != number:
                     yield begin, number
+
+
+def _head_of(lines, begin, end):
+    """The line in which the head of that block begins."""
+    first, column = begin, _indent(lines[end])
+    while first > 0 and (_indent(lines[first]) != column or not _begins_a_head(lines[first])):
+        first -= 1
+    return first
 
 
 def _indent(line):
