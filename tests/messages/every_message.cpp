@@ -185,7 +185,9 @@ class Filler {
         make_valid(spec.source);
         spec.base_digest = digest;
         spec.digest = digest;
-        spec.adapter = spec.adapter_config = "";  // an update of a model has neither
+        // an update of a model has none of these
+        spec.adapter = spec.adapter_config = "";
+        spec.adapter_policy = AdapterPolicy::kFinish;
         int i = 0;
         for (TensorInfo& tensor : spec.manifest) {
             tensor.name = "tensor." + std::to_string(i++);
