@@ -9,17 +9,18 @@ import subprocess
 import sys
 import zipfile
 
+import numpy
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.peer import environment, gguf_model, report  # noqa: E402  (after the path)
+from bench.peer import environment, gguf_model, models, report  # noqa: E402  (after the path)
 from bench.peer.journal import Journal  # noqa: E402
 from bench.peer.pairs import Measured, measure  # noqa: E402
 from bench.peer.pitstop_tree import PitstopTree  # noqa: E402
 from bench.peer.protocol import EngineEnded, EngineProcess, prompts_of  # noqa: E402
-from bench.peer.rows import ROWS, Figures, Row, Workload, figures_of  # noqa: E402
+from bench.peer.rows import DENSE, ROWS, Figures, Row, Workload, figures_of  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("PITSTOP_BUILD", ROOT / "build/cpu"))
 
@@ -121,7 +122,8 @@ def test_a_tree_and_a_peer_in_turn_and_the_page(ticks, tmp_path):
         tree.close()
     assert [len(runs) for runs in measured.figures.values()] == [2, 2]
     assert all(run.total_tokens_per_s > 0 for runs in measured.figures.values() for run in runs)
-    page = report.table([(row, measured)], [tree, ticks], "bench/peers run", 2)
+    page = report.table([(row, measured)], [tree, ticks], "bench/peers run", 2, "Stories")
+    assert "in the shape of Stories, bf16" in page
     assert "1e+09 of ticks: MISSED" in page and tree.version in page and "ticks 1.0" in page
     kept = json.loads(json.dumps(report.figures_json([(row, measured)], [], [tree, ticks], "bench/peers run")))
     assert kept["rows"][0]["figures"]["ticks"][0]["decode_tokens_per_s"] > 0
@@ -164,17 +166,36 @@ def test_without_the_peers_it_says_what_to_run(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_no_row_of_that_name(tmp_path):
+@pytest.mark.parametrize("shape", ROWS)
+def test_no_row_of_that_name(shape, tmp_path):
     done = subprocess.run(
-        [ROOT / "bench/peers", "--peers", tmp_path, "run", "--rows", "sideways"], capture_output=True, text=True
+        [ROOT / "bench/peers", "--peers", tmp_path, "run", "--shape", shape, "--rows", "sideways"],
+        capture_output=True,
+        text=True,
     )
-    assert done.returncode == 1 and all(row.name in done.stderr for row in ROWS), done.stderr
+    assert done.returncode == 1 and all(row.name in done.stderr for row in ROWS[shape]), done.stderr
+
+
+def test_each_shape_has_its_rows_and_its_words():
+    assert ROWS.keys() == models.SHAPES.keys()
+
+
+def test_experts_become_one_tensor_per_projection():
+    names = [f"model.layers.0.mlp.experts.{expert}.{kind}.weight" for expert in (1, 0) for kind in ("up_proj", "down_proj")]
+    tensors = [(name, numpy.full((2, 3), number, numpy.uint16)) for number, name in enumerate(names)]
+    found = dict(gguf_model.fused(iter([("model.norm.weight", numpy.ones(3, numpy.uint16)), *tensors]), 2))
+    assert list(found) == ["model.norm.weight", "model.layers.0.mlp.experts.up_proj.weight", "model.layers.0.mlp.experts.down_proj.weight"]
+    assert found["model.layers.0.mlp.experts.up_proj.weight"][:, 0, 0].tolist() == [2, 0]
 
 
 def test_a_page_says_what_to_run_and_not_where_things_lie():
     peers = runpy.run_path(str(ROOT / "bench/peers"))
-    asked = argparse.Namespace(pairs=5, rows=["decode, 1"], without=["vllm"], peers="/there", models="/there")
+    asked = argparse.Namespace(
+        pairs=5, rows=["decode, 1"], without=["vllm"], peers="/there", models="/there", shape="qwen3-0.6b"
+    )
     assert peers["describe"](asked) == "bench/peers run --pairs 5 --rows 'decode, 1' --without vllm"
+    asked.shape = "qwen3.5-0.8b"
+    assert peers["describe"](asked).startswith("bench/peers run --pairs 5 --shape qwen3.5-0.8b ")
 
 
 def test_the_readme_says_what_the_kept_run_measured():
@@ -189,7 +210,7 @@ def test_the_readme_says_what_the_kept_run_measured():
             ratio, least, most = Measured(figures, each["of_limit"]).ratio(peer, row.figure)
             assert f" {ratio:.2f} ({least:.2f} to {most:.2f}) |" in page, (row.name, peer)
             of_rows.append(ratio)
-    assert len(ratios["vllm"]) == len(ROWS)
+    assert len(ratios["vllm"]) == len(DENSE)
     said = " ".join(readme.split())
     assert "{:.2f} to {:.2f} times the tokens per second of vLLM".format(min(ratios["vllm"]), max(ratios["vllm"])) in said
     assert "{:.2f} to {:.2f} times those of llama.cpp".format(min(ratios["llama.cpp"]), max(ratios["llama.cpp"])) in said
