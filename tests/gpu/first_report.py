@@ -62,6 +62,7 @@ class FirstReport(Report):
         self.facts = self.facts or found["facts"]
         self.kernels = self.kernels or found["kernels"]
         self.gaps = self.gaps or found.get("gaps")
+        self.write()  # the file has this call's steps alone, and the call may end in its next one
 
     def _found(self):
         try:

@@ -120,6 +120,20 @@ def test_figures_stand_beside_limits_and_the_largest_gain_is_first(tmp_path):
     assert re.search(r"\| a rate \| 30 GB/s \| 40 GB/s \(bus\) \| 75% \| 80% \| \*\*no\*\* \|", text)
 
 
+def test_a_call_that_ends_in_its_first_step_keeps_what_an_earlier_one_found(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(FIRST.parent))
+    from first_report import FirstReport
+
+    for steps in (["facts", "probe"], ["facts"]):  # the second ends when it has taken the first's
+        report = FirstReport(tmp_path)
+        report.open_log()
+        report.device = {"uuid": "GPU-1", "name": "a GPU"}
+        for step in steps:
+            report.add(step, "passed")
+        report.take_earlier()
+    assert list(json.loads((tmp_path / "report.json").read_text())["steps"]) == ["facts", "probe"]
+
+
 def test_without_a_gpu_it_says_why(build, tmp_path):
     path = build / "bin" / "pitstop_gpu_bench"
     path.write_text(path.read_text().replace('"status": "run", "device": {"name": "NVIDIA H200"}', '"status": "none", "why": "no driver"'))
