@@ -115,7 +115,7 @@ def facts(run):
         run.report.why_not = found["why"] or done.last_lines()
         return "failed", run.report.why_not, {}
     run.report.device = {**found["device"], **parts.driver_facts(run.budget)}
-    client = run.call([sys.executable, "-c", "import pitstop, zmq; print(zmq.__version__, zmq.zmq_version())"], 10,
+    client = run.call([sys.executable, "-c", "import numpy, pitstop, zmq; print(zmq.__version__, zmq.zmq_version())"], 10,
                       PYTHONPATH=str(parts.ROOT / "client" / "python"))
     run.report.machine = {
         "python": sys.version.split()[0],
