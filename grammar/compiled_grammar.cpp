@@ -162,7 +162,8 @@ xgrammar::CompiledGrammar compile_with(
 
 std::string_view why_none() { return {}; }
 
-Result<std::shared_ptr<const SortedVocabulary>> SortedVocabulary::make(Vocabulary vocabulary) {
+Result<std::shared_ptr<const SortedVocabulary>> SortedVocabulary::make(const Vocabulary& vocabulary
+) {
     if (vocabulary.end_ids.empty()) {
         return make_error(
             ErrorCode::kFailedPrecondition,

@@ -23,7 +23,7 @@ namespace pitstop::grammar {
 class SortedVocabulary {
   public:
     // Errors: kUnsupported (why_none()); kFailedPrecondition if no token ends an output.
-    static Result<std::shared_ptr<const SortedVocabulary>> make(Vocabulary vocabulary);
+    static Result<std::shared_ptr<const SortedVocabulary>> make(const Vocabulary& vocabulary);
 
     struct Parts;
     [[nodiscard]] const Parts& parts() const { return *parts_; }

@@ -28,7 +28,7 @@ struct Matcher::State {
     bool is_lost = false;  // a token did not match
 };
 
-Matcher::Matcher(std::shared_ptr<const CompiledGrammar> grammar)
+Matcher::Matcher(const std::shared_ptr<const CompiledGrammar>& grammar)
     : state_(std::make_unique<State>(State{
           grammar, xgrammar::GrammarMatcher(grammar->parts().grammar)})) {}
 

@@ -27,7 +27,7 @@ class Matcher {
   public:
     static constexpr Duration kCpuMax = std::chrono::milliseconds(250);
 
-    explicit Matcher(std::shared_ptr<const CompiledGrammar> grammar);
+    explicit Matcher(const std::shared_ptr<const CompiledGrammar>& grammar);
     ~Matcher();
     Matcher(const Matcher& other);
     Matcher& operator=(const Matcher& other);

@@ -15,7 +15,7 @@ std::string_view why_none() {
     return "this build has no xgrammar: launch/quickstart fetches its sources";
 }
 
-Result<std::shared_ptr<const SortedVocabulary>> SortedVocabulary::make(Vocabulary) {
+Result<std::shared_ptr<const SortedVocabulary>> SortedVocabulary::make(const Vocabulary&) {
     return Error{ErrorCode::kUnsupported, std::string(why_none())};
 }
 
@@ -27,7 +27,7 @@ CompiledGrammar::compile(const messages::Grammar&, const SortedVocabulary&) {
 std::int64_t CompiledGrammar::bytes() const { return 0; }
 
 // No grammar exists that could be followed.
-Matcher::Matcher(std::shared_ptr<const CompiledGrammar>) { CHECK(false); }
+Matcher::Matcher(const std::shared_ptr<const CompiledGrammar>&) { CHECK(false); }
 Matcher::~Matcher() = default;
 Matcher::Matcher(const Matcher&) { CHECK(false); }
 Matcher& Matcher::operator=(const Matcher&) { return *this; }
