@@ -9,14 +9,17 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <iostream>
 #include <optional>
 #include <poll.h>
+#include <pthread.h>
 #include <spawn.h>
 #include <sstream>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <utility>
@@ -27,7 +30,8 @@ namespace pitstop::grammar {
 namespace {
 
 constexpr int kNice = 5;  // more than its owner has
-constexpr int kWaitMs = (Trials::kWallSeconds + 5) * 1000;
+// Beyond the time of a trial, for its answer, or for a process that does not read.
+constexpr std::chrono::milliseconds kWaitMore = std::chrono::seconds(5);
 constexpr std::size_t kAnswerBytesMax = 1 << 16;
 
 bool write_all(int fd, std::string_view bytes) {
@@ -58,50 +62,63 @@ std::optional<std::string> read_all(int fd, std::size_t bytes_max, int wait_ms) 
     }
 }
 
-// Room for one descriptor in a message's control data.
-struct alignas(cmsghdr) Control {
-    std::array<char, CMSG_SPACE(sizeof(int))> bytes{};
+// What a trial process is told at its start; the vocabulary's bytes follow.
+struct Head {
+    std::uint64_t vocabulary_bytes = 0;
+    std::int64_t wall_ms = 0;  // of a trial
+};
+
+// A message of one byte, with room for one descriptor.
+struct FdMessage {
+    FdMessage() {
+        message.msg_iov = &part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.data();
+        message.msg_controllen = control.size();
+    }
+    FdMessage(const FdMessage&) = delete;
+    FdMessage& operator=(const FdMessage&) = delete;
+
+    char byte = 0;
+    iovec part{.iov_base = &byte, .iov_len = 1};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    msghdr message{};
 };
 
 bool send_fd(int socket, int fd) {
-    char byte = 0;
-    iovec part{.iov_base = &byte, .iov_len = 1};
-    Control control;
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.bytes.data();
-    message.msg_controllen = control.bytes.size();
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    FdMessage sent;
+    cmsghdr* const header = CMSG_FIRSTHDR(&sent.message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(header), &fd, sizeof(int));
     ssize_t num = 0;
-    do num = ::sendmsg(socket, &message, MSG_NOSIGNAL);
+    do num = ::sendmsg(socket, &sent.message, MSG_NOSIGNAL);
     while (num < 0 && errno == EINTR);
     return num == 1;
 }
 
 // Returns the next descriptor; nothing if the owner is gone.
 std::optional<int> receive_fd(int socket) {
-    char byte = 0;
-    iovec part{.iov_base = &byte, .iov_len = 1};
-    Control control;
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.bytes.data();
-    message.msg_controllen = control.bytes.size();
+    FdMessage received;
     ssize_t num = 0;
-    do num = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    do num = ::recvmsg(socket, &received.message, MSG_CMSG_CLOEXEC);
     while (num < 0 && errno == EINTR);
     if (num <= 0) return std::nullopt;
-    const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    const cmsghdr* const header = CMSG_FIRSTHDR(&received.message);
     if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return std::nullopt;
     int fd = -1;
     std::memcpy(&fd, CMSG_DATA(header), sizeof(int));
     return fd;
+}
+
+// Makes a write to the socket fail after this time, instead of waiting for a process that does not
+// read.
+void bound_writes(int fd, std::chrono::milliseconds most) {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);
+    const timeval value{
+        .tv_sec = seconds.count(), .tv_usec = std::chrono::microseconds(most - seconds).count()};
+    ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &value, sizeof(value));
 }
 
 void limit(int resource, rlim_t value) {
@@ -128,35 +145,79 @@ constexpr bool kBoundsMemory = false;
 constexpr bool kBoundsMemory = true;
 #endif
 
-// Compiles the grammar that arrives at the descriptor, and answers there: a letter and a text.
-void try_one(int fd, const Result<std::shared_ptr<const SortedVocabulary>>& vocabulary) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::nice(kNice) < 0) errno = 0;  // then it has the lowest priority there is
-    limit(RLIMIT_CORE, 0);
-    limit(RLIMIT_CPU, Trials::kCpuSeconds);
-    if (kBoundsMemory) limit(RLIMIT_AS, address_space() + Trials::kMemoryBytes);
-    ::alarm(Trials::kWallSeconds);
-    const auto answer = [&](char kind, std::string_view text) {
-        write_all(fd, std::string(1, kind) + std::string(text));
-    };
-    const auto given = read_all(fd, messages::kGrammarBytesMax + 1, kWaitMs);
-    if (!given || given->empty()) return;
-    if (!vocabulary) return answer('u', vocabulary.error().message);
+constexpr char kLate = 't';
+int late_fd = -1;  // of the trial in this process: where it answers that its time is over
+
+// Has the process answer and end once it has run for so long, whatever it does then.
+void answer_when_late(int fd, std::chrono::milliseconds most) {
+    late_fd = fd;
+    std::signal(SIGALRM, [](int) {
+        ::send(late_fd, &kLate, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ::_exit(0);
+    });
+    itimerval timer{};
+    timer.it_value.tv_sec = most.count() / 1000;
+    timer.it_value.tv_usec = most.count() % 1000 * 1000;
+    ::setitimer(ITIMER_REAL, &timer, nullptr);
+}
+
+// Returns the answer about a grammar: a letter and a text.
+std::string verdict_on(
+    std::string_view given, const Result<std::shared_ptr<const SortedVocabulary>>& vocabulary
+) {
+    if (!vocabulary) return "u" + vocabulary.error().message;
     const messages::Grammar grammar{
-        static_cast<messages::GrammarKind>(given->front()), given->substr(1)};
+        static_cast<messages::GrammarKind>(given.front()), std::string(given.substr(1))};
     const std::ostringstream warnings;
     std::cerr.rdbuf(warnings.rdbuf());
     const auto compiled = CompiledGrammar::compile(grammar, **vocabulary);
     std::cerr.rdbuf(nullptr);
-    if (!compiled) return answer('e', compiled.error().message);
+    if (!compiled) return "e" + compiled.error().message;
     std::string said = warnings.str();
-    if (said.empty()) return answer('o', std::to_string((*compiled)->bytes()));
+    if (said.empty()) return "o" + std::to_string((*compiled)->bytes());
     // "[time] file:line: Warning: what", a line each: the first is enough.
     constexpr std::string_view kMark = "Warning: ";
     said = said.substr(0, said.find('\n'));
     if (const auto at = said.find(kMark); at != std::string::npos)
         said = said.substr(at + kMark.size());
-    answer('e', fmt::format("{} cannot be compiled: {}", name_of(grammar.kind), said));
+    return fmt::format("e{} cannot be compiled: {}", name_of(grammar.kind), said);
+}
+
+// Runs it on a thread with a stack of kStackBytes. Returns false if there is none.
+bool run_on_small_stack(std::function<void()> work) {
+    pthread_attr_t attributes;
+    if (::pthread_attr_init(&attributes) != 0) return false;
+    ::pthread_attr_setstacksize(&attributes, Trials::kStackBytes);
+    pthread_t thread{};
+    const auto run = [](void* given) -> void* {
+        (*static_cast<std::function<void()>*>(given))();
+        return nullptr;
+    };
+    const bool has_begun = ::pthread_create(&thread, &attributes, run, &work) == 0;
+    ::pthread_attr_destroy(&attributes);
+    if (has_begun) ::pthread_join(thread, nullptr);
+    return has_begun;
+}
+
+// Compiles the grammar that arrives at the descriptor, and answers there.
+void try_one(
+    int fd,
+    std::chrono::milliseconds wall_max,
+    const Result<std::shared_ptr<const SortedVocabulary>>& vocabulary
+) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::nice(kNice) < 0) errno = 0;  // then it has the lowest priority there is
+    answer_when_late(fd, wall_max);
+    limit(RLIMIT_CORE, 0);
+    limit(RLIMIT_CPU, Trials::kCpuSeconds);
+    if (kBoundsMemory) limit(RLIMIT_AS, address_space() + Trials::kMemoryBytes);
+    const auto wait_ms = static_cast<int>((wall_max + kWaitMore).count());
+    const auto given = read_all(fd, messages::kGrammarBytesMax + 1, wait_ms);
+    if (!given || given->empty()) return;
+    std::string verdict;
+    if (!run_on_small_stack([&] { verdict = verdict_on(*given, vocabulary); })) return;
+    std::signal(SIGALRM, SIG_IGN);
+    write_all(fd, verdict);
 }
 
 }  // namespace
@@ -167,6 +228,10 @@ Trials::~Trials() { stop(); }
 void Trials::stop() {
     const MutexLock lock(mutex_);
     is_over_ = true;
+    end_process();
+}
+
+void Trials::end_process() {
     if (socket_ >= 0) ::close(std::exchange(socket_, -1));
     if (pid_ <= 0) return;
     ::kill(pid_, SIGKILL);
@@ -204,11 +269,12 @@ Result<> Trials::start() {
         return failed("posix_spawn", number);
     }
     socket_ = ends[0];
-    const auto len = static_cast<std::uint64_t>(vocabulary_.size());
-    std::string head(reinterpret_cast<const char*>(&len), sizeof(len));
-    if (!write_all(socket_, head) || !write_all(socket_, vocabulary_))
-        return failed("its socket", EPIPE);
-    return Ok{};
+    bound_writes(socket_, kWaitMore);
+    const Head head{.vocabulary_bytes = vocabulary_.size(), .wall_ms = wall_max_.count()};
+    const std::string_view bytes(reinterpret_cast<const char*>(&head), sizeof(head));
+    if (write_all(socket_, bytes) && write_all(socket_, vocabulary_)) return Ok{};
+    end_process();
+    return failed("its socket", EPIPE);
 }
 
 // A process that is gone is replaced, once.
@@ -218,8 +284,7 @@ Result<> Trials::give(int fd) {
     for (int i = 0; i < 2; ++i) {
         if (socket_ < 0) RETURN_IF_ERROR(start());
         if (send_fd(socket_, fd)) return Ok{};
-        ::close(std::exchange(socket_, -1));
-        if (pid_ > 0) ::waitpid(std::exchange(pid_, -1), nullptr, 0);
+        end_process();
     }
     return Error{ErrorCode::kUnavailable, "the process that tries grammars ends at once"};
 }
@@ -237,13 +302,23 @@ Result<std::int64_t> Trials::run(const messages::Grammar& grammar) {
     ::close(ends[1]);
     std::optional<std::string> answer;
     if (given) {
+        const auto wait_max = wall_max_ + kWaitMore;
+        bound_writes(ends[0], wait_max);
         write_all(ends[0], std::string(1, static_cast<char>(grammar.kind)) + grammar.text);
         ::shutdown(ends[0], SHUT_WR);
-        answer = read_all(ends[0], kAnswerBytesMax, kWaitMs);
+        answer = read_all(ends[0], kAnswerBytesMax, static_cast<int>(wait_max.count()));
     }
     ::close(ends[0]);
     RETURN_IF_ERROR(given);
-    if (!answer || answer->empty()) {
+    if (!answer || answer->starts_with(kLate)) {
+        return make_error(
+            ErrorCode::kUnavailable,
+            "{} was not compiled within {} ms on a busy machine; try again",
+            name_of(grammar.kind),
+            wall_max_.count()
+        );
+    }
+    if (answer->empty()) {
         return make_error(
             ErrorCode::kInvalidArgument,
             "{} cannot be compiled in {} s and {} MiB",
@@ -263,10 +338,11 @@ Result<std::int64_t> Trials::run(const messages::Grammar& grammar) {
 int serve_trials(int socket) {
     ::close_range(static_cast<unsigned>(socket) + 1, ~0U, 0);
     std::signal(SIGCHLD, SIG_IGN);  // forks need not be waited for
-    std::uint64_t len = 0;
-    if (::recv(socket, &len, sizeof(len), MSG_WAITALL) != ssize_t{sizeof(len)}) return 1;
-    std::string bytes(len, '\0');
-    if (::recv(socket, bytes.data(), len, MSG_WAITALL) != static_cast<ssize_t>(len)) return 1;
+    Head head;
+    if (::recv(socket, &head, sizeof(head), MSG_WAITALL) != ssize_t{sizeof(head)}) return 1;
+    std::string bytes(head.vocabulary_bytes, '\0');
+    const auto num = static_cast<ssize_t>(bytes.size());
+    if (::recv(socket, bytes.data(), bytes.size(), MSG_WAITALL) != num) return 1;
     Result<Vocabulary> read = Vocabulary::from_bytes(bytes);
     if (!read) return 1;
     const auto vocabulary = SortedVocabulary::make(*std::move(read));
@@ -274,7 +350,7 @@ int serve_trials(int socket) {
         const pid_t pid = ::fork();
         if (pid == 0) {
             ::close(socket);
-            try_one(*fd, vocabulary);
+            try_one(*fd, std::chrono::milliseconds(head.wall_ms), vocabulary);
             std::_Exit(0);
         }
         ::close(*fd);

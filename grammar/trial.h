@@ -7,14 +7,17 @@
 //
 // Owns:    the process, which ends with the object or with this process.
 // Thread:  any; each call to run() waits for its own grammar alone.
-// Bounded: kCpuSeconds and kMemoryBytes per grammar; the caller bounds how many run at once.
+// Bounded: kCpuSeconds, kMemoryBytes and kStackBytes per grammar, and the time that a busy machine
+//          takes for it; the caller bounds how many run at once.
 #pragma once
 
 #include "base/mutex.h"
 #include "base/result.h"
+#include "base/time.h"
 #include "grammar/vocabulary.h"
 #include "messages/grammars.h"
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -25,16 +28,21 @@ namespace pitstop::grammar {
 class Trials {
   public:
     static constexpr int kCpuSeconds = 5;
-    static constexpr int kWallSeconds = 60;  // on a machine with other work
+    static constexpr auto kWallMax = std::chrono::seconds(60);  // on a machine with other work
     static constexpr std::int64_t kMemoryBytes = std::int64_t{1} << 30;
+    // Less than any thread has that compiles an accepted grammar: nothing that was accepted here
+    // overflows its stack.
+    static constexpr std::size_t kStackBytes = std::size_t{1} << 20;
 
-    explicit Trials(const Vocabulary& vocabulary) : vocabulary_(vocabulary.to_bytes()) {}
+    explicit Trials(const Vocabulary& vocabulary, std::chrono::milliseconds wall_max = kWallMax)
+        : vocabulary_(vocabulary.to_bytes()), wall_max_(wall_max) {}
     ~Trials();
     Trials(const Trials&) = delete;
     Trials& operator=(const Trials&) = delete;
 
     // Returns how many bytes the compiled grammar takes. Errors: kInvalidArgument names the
-    // parameter and what is wrong, or which bound it exceeds; kUnavailable: no process could run.
+    // parameter and what is wrong, or which bound it exceeds; kUnavailable: no process could run,
+    // or the machine was too busy to finish in time.
     [[nodiscard]] Result<std::int64_t> run(const messages::Grammar& grammar);
 
     // Ends the process. Grammars that are being tried, and later ones, fail.
@@ -47,8 +55,10 @@ class Trials {
   private:
     Result<> start() REQUIRES(mutex_);
     Result<> give(int fd);
+    void end_process() REQUIRES(mutex_);
 
     const std::string vocabulary_;  // its bytes
+    const std::chrono::milliseconds wall_max_;
     Mutex mutex_{};
     int socket_ GUARDED_BY(mutex_) = -1;  // to the process; -1: none was started
     pid_t pid_ GUARDED_BY(mutex_) = -1;

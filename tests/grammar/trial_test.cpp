@@ -8,9 +8,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <future>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 namespace pitstop::grammar {
@@ -35,6 +38,14 @@ class TrialsTest : public testing::Test {
 
     // A second on a machine that has a core for it.
     static constexpr auto kPatience = std::chrono::seconds(5);
+
+    // Returns the one child that this process has; -1: none.
+    static pid_t child_of_this_process() {
+        std::ifstream children("/proc/self/task/" + std::to_string(::gettid()) + "/children");
+        pid_t pid = -1;
+        children >> pid;
+        return pid;
+    }
 
     Trials trials_{small_vocabulary()};
 };
@@ -79,10 +90,43 @@ TEST_F(TrialsTest, AHostileGrammarDelaysNobody) {
     }
     const auto verdict = slow.get();
     ASSERT_FALSE(verdict) << *verdict << " bytes";
-    EXPECT_EQ(verdict.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(Trials::kWallSeconds + 20));
+    // The grammar is at fault, unless the machine did not give it its seconds of a core in time.
+    const bool is_late = Clock::now() - begin >= Trials::kWallMax;
+    const ErrorCode code = verdict.error().code;
+    EXPECT_TRUE(code == ErrorCode::kInvalidArgument || (is_late && code == ErrorCode::kUnavailable))
+        << verdict.error().message;
+    EXPECT_LT(Clock::now() - begin, Trials::kWallMax + std::chrono::seconds(20));
     RecordProperty("tried_meanwhile", num_tried);
     EXPECT_TRUE(trials_.run({GrammarKind::kRegex, "a+"}));
+}
+
+// A grammar that a busy machine did not finish is not a bad one: the verdict must not be kept.
+TEST_F(TrialsTest, AMachineThatIsTooBusyIsToldFromABadGrammar) {
+    Trials hurried(small_vocabulary(), std::chrono::milliseconds(300));
+    const auto tried = hurried.run(hostile());
+    ASSERT_FALSE(tried);
+    EXPECT_EQ(tried.error().code, ErrorCode::kUnavailable) << tried.error().message;
+}
+
+// A quote keeps brackets from being counted (messages/sampling.cpp), so these arrive here.
+TEST_F(TrialsTest, ADeepGrammarEndsItsProcessAlone) {
+    const std::string deep(100'000, '(');
+    for (const GrammarKind kind : {GrammarKind::kRegex, GrammarKind::kEbnf})
+        EXPECT_FALSE(trials_.run({kind, "\"" + deep})) << name_of(kind);
+    EXPECT_TRUE(trials_.run({GrammarKind::kRegex, "a+"}));
+}
+
+// A process that neither reads nor ends holds nobody up for ever.
+TEST_F(TrialsTest, P5_AProcessThatStandsStillIsReplaced) {
+    Trials hurried(small_vocabulary(), std::chrono::milliseconds(500));
+    ASSERT_TRUE(hurried.run({GrammarKind::kRegex, "a"}));
+    const pid_t pid = child_of_this_process();
+    ASSERT_GT(pid, 0);
+    ASSERT_EQ(::kill(pid, SIGSTOP), 0);
+    const auto tried = hurried.run({GrammarKind::kRegex, "a"});
+    ASSERT_FALSE(tried);
+    EXPECT_EQ(tried.error().code, ErrorCode::kUnavailable) << tried.error().message;
+    hurried.stop();  // and its end is not held up
 }
 
 TEST_F(TrialsTest, SayThatNoTokenEndsAnOutput) {
