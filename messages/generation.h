@@ -254,7 +254,9 @@ struct OutputChunk {
         f("text", text, "the text these tokens added");
         f("tokens", tokens, "[n], the new output tokens");
         f("logprobs", logprobs, "[n], if asked for");
-        f("ranks", ranks, "[n], likewise: the token's rank, from 1, in that distribution");
+        f("ranks",
+          ranks,
+          "[n], if asked for: the rank of each token, from 1, in the distribution of its logprob");
         f("top_ids", top_ids, "[n * top], most probable first");
         f("top_logprobs", top_logprobs, "[n * top]");
         f("ids_logprobs", ids_logprobs, "[n * ids], in the request's order");

@@ -357,7 +357,7 @@ void StepPlanner::add_row(const ChosenRow& chosen) {
     );
 }
 
-// Returns the request's adapter, of which the step remembers the version.
+// Notes the version of the request's adapter in the step, and returns the adapter.
 std::optional<messages::AdapterId> StepPlanner::note_adapter(const Request& request) {
     if (request.adapter) step_.adapters.try_emplace(request.adapter->id, request.adapter->version);
     return request.adapter_id();

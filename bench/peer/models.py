@@ -8,7 +8,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# 2.0 billion weights, of which a token reads 0.3 (with the head's).
+# 2.0 billion weights. A token reads 0.3 billion of them, the head's among these.
 _EXPERTS = {
     "hidden": 1024, "width": 384, "layers": 24, "experts": 64, "chosen": 4, "heads": 16, "kv": 4, "head": 64,
     "vocab": 98304,

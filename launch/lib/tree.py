@@ -17,7 +17,7 @@ from child import Child, Version
 from memory import KV_SHARE
 from problem import EXIT_DIED, EXIT_OK, EXIT_START, EXIT_USAGE, Problem
 
-# Each step of an end may take this long. A process that is told to stop first answers its open requests.
+# The most seconds of each step of an end. A process that is told to stop answers its open requests first.
 FAREWELL_S = 2.0  # after a death: for the tokenizer to answer every open request with an error
 STOP_S = 5.0  # from "stop" to SIGTERM, all stages together
 STAGE_S = 0.5  # but for each stage at least

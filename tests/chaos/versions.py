@@ -16,7 +16,7 @@ from .collected import CallBook
 
 PARTIALS_MAX = 32  # the latest versions: those whose commit may still be seen
 SERVED_MAX = 64
-PAIRS_MAX, PAIR_BASES_MAX = 40, 4  # limit of pairs of versions of which the first was never seen
+PAIRS_MAX, PAIR_BASES_MAX = 40, 4  # most pairs of versions whose first version was never seen
 SCORED_MAX = 4000  # prompts under a version
 
 

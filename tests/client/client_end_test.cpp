@@ -54,7 +54,7 @@ TEST_F(ClientTest, DestroyedInARequestsCallbackItEndsEverythingBeforeTheDestruct
     ASSERT_EQ(over->get_future().wait_for(kLong), std::future_status::ready);
     EXPECT_EQ(ended, (std::set<std::string>{"one", "two", "status"}));
     EXPECT_EQ(num_late, 0);
-    // The tree is told.
+    // The tree has been told that both requests ended.
     const std::vector<std::string> rids = door_->take<messages::Cancel>().second.rids;
     EXPECT_EQ(
         std::set<std::string>(rids.begin(), rids.end()), (std::set<std::string>{"one", "two"})

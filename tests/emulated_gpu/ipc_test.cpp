@@ -77,7 +77,7 @@ int read_what_was_freed() {
     return word == 0xffffffffu ? 0 : 5;
 }
 
-// It sees only the second of the machine's two GPUs, as its first.
+// Sees only the second of the machine's two GPUs, and calls it GPU 0.
 int see_one_gpu() {
     int num = 0;
     if (cudaGetDeviceCount(&num) != cudaSuccess || num != 1) return 1;

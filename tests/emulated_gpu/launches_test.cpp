@@ -136,7 +136,7 @@ TEST(Launches, AKernelsCodeTakesMemoryFromItsFirstLaunchOrItsLoading) {
     ASSERT_OK(cudaFree(rest));
 }
 
-// Says that it is there, and whether the other came while it looked.
+// Counts itself, and notes whether the other kernel counted itself while this one looked.
 __global__ void meet_other(std::uint32_t* num_here, std::uint32_t* has_met) {
     constexpr int kLooks = 20000;
     if (threadIdx.x != 0) return;
