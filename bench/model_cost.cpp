@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 
 namespace pitstop::bench {
 namespace {
@@ -23,13 +24,24 @@ ModelCost cost_of(const ModelShape& shape) {
     for (const PlannedTensor& tensor : tensors_of(shape)) {
         const double elements = static_cast<double>(num_elements(tensor));
         const bool is_embedding = tensor.name == "model.embed_tokens.weight";
+        const bool is_of_expert = tensor.name.find(".mlp.experts.") != std::string::npos;
         const bool is_head = tensor.name == "lm_head.weight" || (is_embedding && shape.tied);
+        if (is_of_expert) {
+            const auto count = static_cast<double>(shape.experts->count);
+            cost.expert_bytes += kBytesPerElement * elements / count;
+            cost.layer_flops += 2 * elements * static_cast<double>(shape.experts->chosen) / count;
+            continue;
+        }
         if (!is_embedding || is_head) cost.weight_bytes += kBytesPerElement * elements;
         if (is_head) {
             cost.head_flops += 2 * elements;
         } else if (!is_embedding && tensor.shape.size() == 2) {
             cost.layer_flops += 2 * elements;
         }
+    }
+    if (shape.experts) {
+        cost.experts = static_cast<double>(shape.experts->count);
+        cost.chosen = static_cast<double>(shape.experts->chosen);
     }
     std::int64_t num_deltas = 0;  // layers
     for (std::int64_t i = 0; shape.delta && i < shape.layers; ++i)
@@ -42,6 +54,12 @@ ModelCost cost_of(const ModelShape& shape) {
         cost.state_bytes = sizeof(float) * static_cast<double>(elements);
     }
     return cost;
+}
+
+double ModelCost::weights_read(double tokens) const {
+    if (experts == 0) return weight_bytes;
+    const double share = 1 - std::pow(1 - chosen / experts, tokens);
+    return weight_bytes + expert_bytes * experts * share;
 }
 
 Result<ModelShape> read_shape(const std::string& directory) {
@@ -86,6 +104,21 @@ Result<ModelShape> read_shape(const std::string& directory) {
             );
         }
     }
+    if (shape.family == ModelFamily::kQwen3Moe) {
+        shape.ffn = integer("moe_intermediate_size", 768);
+        shape.experts = {
+            .count = integer("num_experts", 128), .chosen = integer("num_experts_per_tok", 8)};
+        const auto dense = config.find("mlp_only_layers");
+        const bool has_dense = dense != config.end() && dense->is_array() && !dense->empty();
+        if (has_dense || integer("decoder_sparse_step", 1) != 1) {
+            return make_error(
+                ErrorCode::kMalformed,
+                "{}: the limit is computed only for experts in all layers: mlp_only_layers empty "
+                "and decoder_sparse_step 1",
+                path
+            );
+        }
+    }
     const auto tied = config.find("tie_word_embeddings");
     shape.tied = tied != config.end() && tied->is_boolean() && tied->get<bool>();
     if (const auto problem = invalid(shape)) {
@@ -97,14 +130,15 @@ Result<ModelShape> read_shape(const std::string& directory) {
 double decode_step_seconds_min(
     const ModelCost& cost, const StepLimits& limits, double batch, double context
 ) {
-    const double bytes = cost.weight_bytes + batch * (context * cost.kv_bytes + cost.state_bytes);
+    const double bytes =
+        cost.weights_read(batch) + batch * (context * cost.kv_bytes + cost.state_bytes);
     const double flops = batch * (cost.layer_flops + cost.head_flops);
     return seconds_min(bytes, flops, limits);
 }
 
 double prefill_seconds_min(const ModelCost& cost, const StepLimits& limits, double tokens) {
     const double flops = tokens * cost.layer_flops + cost.head_flops;
-    return seconds_min(cost.weight_bytes, flops, limits);
+    return seconds_min(cost.weights_read(tokens), flops, limits);
 }
 
 }  // namespace pitstop::bench

@@ -18,7 +18,7 @@ struct NamedShape {
     ModelShape shape;
 };
 
-const std::array<NamedShape, 7> kShapes{{
+const std::array<NamedShape, 8> kShapes{{
     {"tiny",
      {.family = ModelFamily::kQwen3,
       .vocab = 2048,
@@ -68,6 +68,19 @@ const std::array<NamedShape, 7> kShapes{{
       .tied = true,
       .rope_theta = 1e7,
       .delta = DeltaShape{.heads = 16, .head_dim = 128}}},
+    {"experts-2b-a0.3b",
+     {.family = ModelFamily::kQwen3Moe,
+      .vocab = 98304,
+      .hidden = 1024,
+      .ffn = 384,
+      .layers = 24,
+      .heads = 16,
+      .kv_heads = 4,
+      .head_dim = 64,
+      .context = 32768,
+      .tied = false,
+      .rope_theta = 1e6,
+      .experts = ExpertsShape{.count = 64, .chosen = 4}}},
     {"qwen2.5-0.5b",
      {.family = ModelFamily::kQwen2,
       .vocab = 151936,
@@ -110,18 +123,19 @@ const std::array<NamedShape, 7> kShapes{{
       .sliding_window = 4096}},
 }};
 
-constexpr std::array<std::string_view, 8> kShapeNames{
+constexpr std::array<std::string_view, 9> kShapeNames{
     "tiny",
     "qwen3-0.6b",
     "qwen3-8b",
     "qwen3.5-0.8b",
+    "experts-2b-a0.3b",
     "qwen2.5-0.5b",
     "llama-3.2-1b",
     "mistral-7b",
     "custom"};
 
-constexpr std::array<std::string_view, 5> kFamilyNames{
-    "qwen3", "qwen2", "llama", "mistral", "qwen3_5_text"};
+constexpr std::array<std::string_view, 6> kFamilyNames{
+    "qwen3", "qwen2", "llama", "mistral", "qwen3_5_text", "qwen3_moe"};
 
 // Logits of a random model: wide enough that sampling is not uniform, narrow enough that no token
 // wins for ever.
@@ -210,6 +224,16 @@ std::optional<std::string> invalid(const ModelShape& s) {
     if ((s.family == ModelFamily::kQwen35) != s.delta.has_value()) {
         return "--family qwen3_5_text and the shape qwen3.5-0.8b need each other";
     }
+    if ((s.family == ModelFamily::kQwen3Moe) != s.experts.has_value()) {
+        return "--family qwen3_moe and the shape experts-2b-a0.3b need each other";
+    }
+    if (s.experts && (s.experts->chosen < 1 || s.experts->chosen > s.experts->count)) {
+        return fmt::format(
+            "a token has {} experts of {}; accepted are 1 to all",
+            s.experts->chosen,
+            s.experts->count
+        );
+    }
     if (s.delta && s.layers < s.delta->interval) {
         return fmt::format(
             "--layers is {}; a hybrid has attention in each layer whose number {} divides",
@@ -229,73 +253,109 @@ std::int64_t num_elements(const PlannedTensor& tensor) {
     return count;
 }
 
-std::vector<PlannedTensor> tensors_of(const ModelShape& s) {
-    std::vector<PlannedTensor> tensors;
-    const auto weight = [&](std::string name, std::int64_t rows, std::int64_t cols, double std) {
-        tensors.push_back({std::move(name), {rows, cols}, 0.0, std});
-    };
-    const auto ones = [&](std::string name, std::int64_t size) {
-        tensors.push_back({std::move(name), {size}, 1.0, 0.0});
-    };
-    const double residual = over_sqrt(s.layers);
-    const double head_std = kLogitStd * over_sqrt(s.hidden);
-    const std::int64_t q_cols = s.heads * s.head_dim;
-    const std::int64_t kv_cols = s.kv_heads * s.head_dim;
-    // The norms of a hybrid add 1 to their weights.
-    const auto norm = [&](std::string name, std::int64_t size) {
-        tensors.push_back({std::move(name), {size}, s.delta ? 0.0 : 1.0, 0.0});
-    };
-    const auto delta_net = [&](const std::string& prefix) {
-        const std::int64_t width = s.delta->width();
-        weight(prefix + "in_proj_qkv.weight", 3 * width, s.hidden, over_sqrt(s.hidden));
-        weight(prefix + "in_proj_z.weight", width, s.hidden, over_sqrt(s.hidden));
-        weight(prefix + "in_proj_b.weight", s.delta->heads, s.hidden, over_sqrt(s.hidden));
-        weight(prefix + "in_proj_a.weight", s.delta->heads, s.hidden, over_sqrt(s.hidden));
-        tensors.push_back({prefix + "conv1d.weight", {3 * width, 1, DeltaShape::kKernel}, 0.0, 0.5}
-        );
-        tensors.push_back({prefix + "A_log", {s.delta->heads}, 0.0, 0.5});
-        tensors.push_back({prefix + "dt_bias", {s.delta->heads}, -3.0, 1.0});
-        ones(prefix + "norm.weight", s.delta->head_dim);
-        const double out_std = residual * over_sqrt(width) / kSiluMulRms;
-        weight(prefix + "out_proj.weight", s.hidden, width, out_std);
-    };
-    const auto attention_of = [&](const std::string& prefix) {
-        const std::int64_t num_gates = s.delta ? q_cols : 0;
-        const double gate_rms = s.delta ? kSigmoidRms : 1.0;
-        const double out_std = residual * over_sqrt(q_cols) / gate_rms;
-        weight(prefix + "q_proj.weight", q_cols + num_gates, s.hidden, over_sqrt(s.hidden));
-        weight(prefix + "k_proj.weight", kv_cols, s.hidden, over_sqrt(s.hidden));
-        weight(prefix + "v_proj.weight", kv_cols, s.hidden, over_sqrt(s.hidden));
-        weight(prefix + "o_proj.weight", s.hidden, q_cols, out_std);
-        if (s.family == ModelFamily::kQwen2) {
-            tensors.push_back({prefix + "q_proj.bias", {q_cols}, 0.0, 0.1});
-            tensors.push_back({prefix + "k_proj.bias", {kv_cols}, 0.0, 0.1});
-            tensors.push_back({prefix + "v_proj.bias", {kv_cols}, 0.0, 0.1});
-        }
-        if (s.family == ModelFamily::kQwen3 || s.delta) {
-            norm(prefix + "q_norm.weight", s.head_dim);
-            norm(prefix + "k_norm.weight", s.head_dim);
-        }
-    };
+namespace {
 
-    weight("model.embed_tokens.weight", s.vocab, s.hidden, head_std);
+// Lists the tensors of a shape's modules.
+class TensorPlan {
+  public:
+    explicit TensorPlan(const ModelShape& shape) : s_(shape) {}
+
+    void weight(std::string name, std::int64_t rows, std::int64_t cols, double std) {
+        tensors_.push_back({std::move(name), {rows, cols}, 0.0, std});
+    }
+    // The norms of a hybrid add 1 to their weights.
+    void norm(std::string name, std::int64_t size) {
+        tensors_.push_back({std::move(name), {size}, s_.delta ? 0.0 : 1.0, 0.0});
+    }
+    void delta_net(const std::string& prefix);
+    void attention(const std::string& prefix);
+    void mlp(const std::string& prefix);
+    void experts(const std::string& prefix);
+    [[nodiscard]] std::vector<PlannedTensor> take() { return std::move(tensors_); }
+
+  private:
+    void vector(std::string name, std::int64_t size, double mean, double std) {
+        tensors_.push_back({std::move(name), {size}, mean, std});
+    }
+    // Of a product that is added to the residual stream.
+    [[nodiscard]] double residual_std(std::int64_t reduced, double input_rms) const {
+        return over_sqrt(s_.layers) * over_sqrt(reduced) / input_rms;
+    }
+
+    const ModelShape& s_;
+    std::vector<PlannedTensor> tensors_{};
+};
+
+void TensorPlan::delta_net(const std::string& prefix) {
+    const DeltaShape& delta = *s_.delta;
+    const std::int64_t width = delta.width();
+    weight(prefix + "in_proj_qkv.weight", 3 * width, s_.hidden, over_sqrt(s_.hidden));
+    weight(prefix + "in_proj_z.weight", width, s_.hidden, over_sqrt(s_.hidden));
+    weight(prefix + "in_proj_b.weight", delta.heads, s_.hidden, over_sqrt(s_.hidden));
+    weight(prefix + "in_proj_a.weight", delta.heads, s_.hidden, over_sqrt(s_.hidden));
+    tensors_.push_back({prefix + "conv1d.weight", {3 * width, 1, DeltaShape::kKernel}, 0.0, 0.5});
+    vector(prefix + "A_log", delta.heads, 0.0, 0.5);
+    vector(prefix + "dt_bias", delta.heads, -3.0, 1.0);
+    vector(prefix + "norm.weight", delta.head_dim, 1.0, 0.0);
+    weight(prefix + "out_proj.weight", s_.hidden, width, residual_std(width, kSiluMulRms));
+}
+
+void TensorPlan::attention(const std::string& prefix) {
+    const std::int64_t q_cols = s_.heads * s_.head_dim;
+    const std::int64_t kv_cols = s_.kv_heads * s_.head_dim;
+    const std::int64_t num_gates = s_.delta ? q_cols : 0;
+    const double gate_rms = s_.delta ? kSigmoidRms : 1.0;
+    weight(prefix + "q_proj.weight", q_cols + num_gates, s_.hidden, over_sqrt(s_.hidden));
+    weight(prefix + "k_proj.weight", kv_cols, s_.hidden, over_sqrt(s_.hidden));
+    weight(prefix + "v_proj.weight", kv_cols, s_.hidden, over_sqrt(s_.hidden));
+    weight(prefix + "o_proj.weight", s_.hidden, q_cols, residual_std(q_cols, gate_rms));
+    if (s_.family == ModelFamily::kQwen2) {
+        vector(prefix + "q_proj.bias", q_cols, 0.0, 0.1);
+        vector(prefix + "k_proj.bias", kv_cols, 0.0, 0.1);
+        vector(prefix + "v_proj.bias", kv_cols, 0.0, 0.1);
+    }
+    if (s_.family == ModelFamily::kQwen3 || s_.delta || s_.experts) {
+        norm(prefix + "q_norm.weight", s_.head_dim);
+        norm(prefix + "k_norm.weight", s_.head_dim);
+    }
+}
+
+void TensorPlan::mlp(const std::string& prefix) {
+    weight(prefix + "gate_proj.weight", s_.ffn, s_.hidden, over_sqrt(s_.hidden));
+    weight(prefix + "up_proj.weight", s_.ffn, s_.hidden, over_sqrt(s_.hidden));
+    weight(prefix + "down_proj.weight", s_.hidden, s_.ffn, residual_std(s_.ffn, kSiluMulRms));
+}
+
+void TensorPlan::experts(const std::string& prefix) {
+    weight(prefix + "gate.weight", s_.experts->count, s_.hidden, over_sqrt(s_.hidden));
+    for (std::int64_t i = 0; i < s_.experts->count; ++i)
+        mlp(fmt::format("{}experts.{}.", prefix, i));
+}
+
+}  // namespace
+
+std::vector<PlannedTensor> tensors_of(const ModelShape& s) {
+    TensorPlan plan(s);
+    const double head_std = kLogitStd * over_sqrt(s.hidden);
+    plan.weight("model.embed_tokens.weight", s.vocab, s.hidden, head_std);
     for (std::int64_t layer = 0; layer < s.layers; ++layer) {
         const std::string prefix = fmt::format("model.layers.{}.", layer);
-        norm(prefix + "input_layernorm.weight", s.hidden);
+        plan.norm(prefix + "input_layernorm.weight", s.hidden);
         if (s.delta && s.delta->has(layer)) {
-            delta_net(prefix + "linear_attn.");
+            plan.delta_net(prefix + "linear_attn.");
         } else {
-            attention_of(prefix + "self_attn.");
+            plan.attention(prefix + "self_attn.");
         }
-        norm(prefix + "post_attention_layernorm.weight", s.hidden);
-        weight(prefix + "mlp.gate_proj.weight", s.ffn, s.hidden, over_sqrt(s.hidden));
-        weight(prefix + "mlp.up_proj.weight", s.ffn, s.hidden, over_sqrt(s.hidden));
-        const double down_std = residual * over_sqrt(s.ffn) / kSiluMulRms;
-        weight(prefix + "mlp.down_proj.weight", s.hidden, s.ffn, down_std);
+        plan.norm(prefix + "post_attention_layernorm.weight", s.hidden);
+        if (s.experts) {
+            plan.experts(prefix + "mlp.");
+        } else {
+            plan.mlp(prefix + "mlp.");
+        }
     }
-    norm("model.norm.weight", s.hidden);
-    if (!s.tied) weight("lm_head.weight", s.vocab, s.hidden, head_std);
-    return tensors;
+    plan.norm("model.norm.weight", s.hidden);
+    if (!s.tied) plan.weight("lm_head.weight", s.vocab, s.hidden, head_std);
+    return plan.take();
 }
 
 SpecialIds special_ids_of(const ModelShape& s) {
@@ -314,21 +374,32 @@ void add_delta_keys(const DeltaShape& delta, Json& config) {
     config["partial_rotary_factor"] = 0.25;
 }
 
+void add_expert_keys(const ModelShape& s, Json& config) {
+    config["decoder_sparse_step"] = 1;
+    config["mlp_only_layers"] = Json::array();
+    config["moe_intermediate_size"] = s.ffn;
+    config["norm_topk_prob"] = true;
+    config["num_experts"] = s.experts->count;
+    config["num_experts_per_tok"] = s.experts->chosen;
+}
+
 }  // namespace
 
 std::string config_json(const ModelShape& s, std::string_view torch_dtype) {
-    constexpr std::array<std::string_view, 5> kArchitectures{
+    constexpr std::array<std::string_view, 6> kArchitectures{
         "Qwen3ForCausalLM",
         "Qwen2ForCausalLM",
         "LlamaForCausalLM",
         "MistralForCausalLM",
-        "Qwen3_5ForCausalLM"};
+        "Qwen3_5ForCausalLM",
+        "Qwen3MoeForCausalLM"};
     const SpecialIds ids = special_ids_of(s);
-    const bool is_qwen = s.family == ModelFamily::kQwen3 || s.family == ModelFamily::kQwen2;
+    const bool is_qwen = s.family == ModelFamily::kQwen3 || s.family == ModelFamily::kQwen2 ||
+                         s.family == ModelFamily::kQwen3Moe;
     Json config;
     config["architectures"] = {kArchitectures[static_cast<std::size_t>(s.family)]};
     config["attention_dropout"] = 0.0;
-    if (s.family == ModelFamily::kQwen3 || s.family == ModelFamily::kLlama) {
+    if (s.family == ModelFamily::kQwen3 || s.family == ModelFamily::kLlama || s.experts) {
         config["attention_bias"] = false;
     }
     if (s.family == ModelFamily::kLlama) config["mlp_bias"] = false;
@@ -346,6 +417,7 @@ std::string config_json(const ModelShape& s, std::string_view torch_dtype) {
     config["num_key_value_heads"] = s.kv_heads;
     config["rms_norm_eps"] = s.norm_eps;
     if (s.delta) add_delta_keys(*s.delta, config);
+    if (s.experts) add_expert_keys(s, config);
     config["rope_scaling"] = nullptr;
     if (s.llama3_rope_scaling) {
         config["rope_scaling"] = {

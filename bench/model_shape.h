@@ -3,8 +3,9 @@
 //
 // Source: the config.json files published with Qwen3-0.6B, Qwen3-8B, Qwen2.5-0.5B-Instruct,
 // Llama-3.2-1B and Mistral-7B-v0.1; of Qwen3.5-0.8B, slime's script for it, with transformers'
-// default of the key heads' number, and as many value heads. Tensor names and shapes as Hugging
-// Face transformers has them.
+// default of the key heads' number, and as many value heads. "experts-2b-a0.3b" is our own: a
+// Qwen3-MoE of 2.0 billion weights, of which a token reads 0.3 billion. Tensor names and shapes as
+// Hugging Face transformers has them.
 #pragma once
 
 #include "base/result.h"
@@ -18,7 +19,7 @@
 
 namespace pitstop::bench {
 
-enum class ModelFamily { kQwen3, kQwen2, kLlama, kMistral, kQwen35 };
+enum class ModelFamily { kQwen3, kQwen2, kLlama, kMistral, kQwen35, kQwen3Moe };
 [[nodiscard]] std::string_view model_type_of(ModelFamily family);  // "qwen3", as in config.json
 [[nodiscard]] Result<ModelFamily> parse_family(std::string_view model_type);
 
@@ -31,6 +32,12 @@ struct DeltaShape {
 
     [[nodiscard]] bool has(std::int64_t layer) const { return (layer + 1) % interval != 0; }
     [[nodiscard]] std::int64_t width() const { return heads * head_dim; }
+};
+
+// The experts of a mixture, in every layer. Each expert is `ffn` wide.
+struct ExpertsShape {
+    std::int64_t count = 0;
+    std::int64_t chosen = 0;  // per token
 };
 
 // A zero means "not given" in an unfinished shape; invalid() refuses it.
@@ -49,7 +56,8 @@ struct ModelShape {
     bool llama3_rope_scaling = false;  // factor 32 over 8192 positions
     double norm_eps = 1e-6;
     std::optional<std::int64_t> sliding_window{};
-    std::optional<DeltaShape> delta{};  // of kQwen35, and of it alone
+    std::optional<DeltaShape> delta{};      // of kQwen35, and of it alone
+    std::optional<ExpertsShape> experts{};  // of kQwen3Moe, and of it alone
 };
 
 // Finds "qwen3-0.6b", ...; "custom" is a shape with nothing given. The error lists

@@ -275,7 +275,7 @@ Result<int> run_bench(const Options& o, const std::vector<std::string>& command)
     if (report.cost && report.device.starts_with("cpu")) {
         // The limit is measured by reading as many bytes as a step reads: a model that fits the
         // caches has the caches' limit.
-        const double bytes = std::min(report.cost->weight_bytes, kReadBytesMax);
+        const double bytes = std::min(report.cost->weights_read(1), kReadBytesMax);
         report.limits = measure_step_limits(static_cast<std::int64_t>(bytes));
     }
     fmt::print("{}", report_table(report));

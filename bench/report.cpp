@@ -112,7 +112,7 @@ Json report_json(const Report& report) {
         };
     }
     root["model"] = {{"name", report.model}, {"replicas", report.replicas}, {"tp", report.tp}};
-    if (report.cost) root["model"]["weight_bytes_per_step"] = report.cost->weight_bytes;
+    if (report.cost) root["model"]["weight_bytes_per_step"] = report.cost->weights_read(1);
     root["workload"] = Json::object();
     for (const auto& [key, value] : report.workload) root["workload"][key] = value;
     root["figures"] = figures_json(report);

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import pathlib
 import subprocess
-import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# 2.0 billion weights. A token reads 0.3 billion of them, the head's among these.
-_EXPERTS = {
-    "hidden": 1024, "width": 384, "layers": 24, "experts": 64, "chosen": 4, "heads": 16, "kv": 4, "head": 64,
-    "vocab": 98304,
-}  # fmt: skip
 SHAPES = {
     "qwen3-0.6b": "Qwen3 0.6B",
     "qwen3.5-0.8b": "Qwen3.5 0.8B (a hybrid)",
-    "experts-2b-a0.3b": "a Qwen3-MoE of 2.0 billion weights, 4 of 64 experts a token",
+    "experts-2b-a0.3b": "a Qwen3-MoE of 2.0 billion weights, 4 of 64 experts per token",
 }
 
 
@@ -26,13 +20,7 @@ def make(shape: str, directory: pathlib.Path, build: pathlib.Path, python: pathl
     directory.mkdir(parents=True, exist_ok=True)
     model, gguf = directory / shape, directory / f"{shape}.gguf"
     if not (model / "config.json").exists():
-        if shape == "experts-2b-a0.3b":
-            sys.path.insert(0, str(ROOT / "bench"))
-            import routes
-
-            routes.write_model(model, _EXPERTS)
-        else:
-            subprocess.run([str(build / "bin/pitstop_make_model"), shape, str(model)], check=True)
+        subprocess.run([str(build / "bin/pitstop_make_model"), shape, str(model)], check=True)
     if python is not None and not gguf.exists():
         part = gguf.with_suffix(".part")
         subprocess.run([str(python), "-m", "bench.peer.gguf_model", str(model), str(part)], cwd=ROOT, check=True)

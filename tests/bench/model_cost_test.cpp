@@ -1,5 +1,6 @@
 #include "bench/model_cost.h"
 
+#include "tests/checkpoint/temp_dir.h"
 #include "tests/source_dir.h"
 
 #include <gtest/gtest.h>
@@ -51,6 +52,20 @@ TEST(ModelCost, AHybridHasKvInEachFourthLayerAndAStateInTheOthers) {
     EXPECT_DOUBLE_EQ(decode_step_seconds_min(cost, limits, 8, 100), bytes / 1e9);
 }
 
+TEST(ModelCost, AStepReadsTheExpertsThatItsTokensChoose) {
+    const ModelCost cost = cost_of(shape("experts-2b-a0.3b"));
+    const double expert = 2. * 24 * 3 * 384 * 1024;  // bytes, in all layers
+    const double head = 2. * 98304 * 1024;
+    const double layer = 2. * ((2 * 1024 + 2 * 256 + 64) * 1024 + 2 * 1024 + 2 * 64);
+    EXPECT_DOUBLE_EQ(cost.expert_bytes, expert);
+    EXPECT_DOUBLE_EQ(cost.weight_bytes, head + 24 * layer + 2 * 1024);
+    EXPECT_DOUBLE_EQ(cost.weights_read(1), cost.weight_bytes + 4 * expert);
+    // The second token chooses 4 of 64, a sixteenth of which the first has chosen.
+    EXPECT_DOUBLE_EQ(cost.weights_read(2), cost.weight_bytes + 7.75 * expert);
+    EXPECT_NEAR(cost.weights_read(512), cost.weight_bytes + 64 * expert, 1);
+    EXPECT_DOUBLE_EQ(cost.layer_flops, 24. * 2 * 1024 * (2 * 1024 + 2 * 256 + 64) + 4 * expert);
+}
+
 TEST(ModelCost, TheLongerOfBytesAndFlopsBoundsAStep) {
     const ModelCost cost{
         .weight_bytes = 1e9, .kv_bytes = 1e5, .layer_flops = 8e8, .head_flops = 2e8};
@@ -68,6 +83,19 @@ TEST(ModelCost, ReadsTheBundledModelsConfig) {
     EXPECT_EQ(read->vocab, 2048);
     EXPECT_TRUE(read->tied);
     EXPECT_FALSE(read_shape("/nonexistent").has_value());
+}
+
+TEST(ModelCost, ReadsTheConfigOfExpertsThatAreInAllLayers) {
+    const test::TempDir directory;
+    const ModelShape written = shape("experts-2b-a0.3b");
+    directory.write("config.json", config_json(written, "bfloat16"));
+    const auto read = read_shape(directory.path());
+    ASSERT_TRUE(read.has_value()) << read.error().message;
+    EXPECT_EQ(cost_of(*read).weights_read(3), cost_of(written).weights_read(3));
+
+    const auto has_a_dense_layer = read_shape(source_dir() + "/launch/models/stories-moe");
+    ASSERT_FALSE(has_a_dense_layer.has_value());
+    EXPECT_NE(has_a_dense_layer.error().message.find("mlp_only_layers"), std::string::npos);
 }
 
 }  // namespace

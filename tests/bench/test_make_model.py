@@ -97,7 +97,13 @@ def expected_shapes(c):
                 layer |= {f"linear_attn.{name}": each for name, each in mixer.items()}
         if c["model_type"] == "qwen2":
             layer |= {f"self_attn.{p}_proj.bias": [n] for p, n in (("q", q), ("k", kv), ("v", kv))}
-        if c["model_type"] == "qwen3":
+        if c["model_type"] == "qwen3_moe":
+            experts = [f"mlp.experts.{e}." for e in range(c["num_experts"])]
+            layer = {name: each for name, each in layer.items() if not name.startswith("mlp.")}
+            layer["mlp.gate.weight"] = [c["num_experts"], h]
+            layer |= {e + f"{p}_proj.weight": [c["moe_intermediate_size"], h] for e in experts for p in ("gate", "up")}
+            layer |= {e + "down_proj.weight": [h, c["moe_intermediate_size"]] for e in experts}
+        if c["model_type"] in ("qwen3", "qwen3_moe"):
             layer |= {"self_attn.q_norm.weight": [d], "self_attn.k_norm.weight": [d]}
         shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
     return shapes
@@ -115,7 +121,9 @@ def floats(tensor):
 
 SMALL = ("--layers", "2", "--hidden", "64", "--ffn", "96", "--heads", "4", "--kv-heads", "2",
          "--head-dim", "16", "--vocab", "600")
-SHAPES = ("tiny", "qwen3-0.6b", "qwen3-8b", "qwen3.5-0.8b", "qwen2.5-0.5b", "llama-3.2-1b", "mistral-7b")
+SHAPES = (
+    "tiny", "qwen3-0.6b", "qwen3-8b", "qwen3.5-0.8b", "experts-2b-a0.3b", "qwen2.5-0.5b", "llama-3.2-1b", "mistral-7b",
+)  # fmt: skip
 
 
 class MakeModel(unittest.TestCase):
