@@ -4,7 +4,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <charconv>
+
 namespace pitstop::messages {
+namespace {
+
+constexpr char kTab = '\t';  // no name, digest or path has one: they are single lines
+
+}  // namespace
 
 std::optional<std::string> invalid_adapter_name(std::string_view name) {
     if (name.empty()) return "the adapter's name is empty; give one";
@@ -20,6 +29,51 @@ std::optional<std::string> invalid_adapter_name(std::string_view name) {
 
 std::optional<std::string> invalid(const UnloadAdapter& message) {
     return invalid_adapter_name(message.name);
+}
+
+Result<std::vector<LostAdapter>> lost_adapters_of(std::string_view lines) {
+    std::vector<LostAdapter> all;
+    while (!lines.empty()) {
+        const std::size_t end = std::min(lines.find('\n'), lines.size());
+        const std::string_view line = lines.substr(0, end);
+        lines.remove_prefix(std::min(end + 1, lines.size()));
+        std::array<std::string_view, 6> parts{};  // the label, which is last, may have tabs
+        std::string_view rest = line;
+        std::size_t num = 0;
+        for (; num + 1 < parts.size() && rest.find(kTab) != std::string_view::npos; ++num) {
+            parts[num] = rest.substr(0, rest.find(kTab));
+            rest.remove_prefix(parts[num].size() + 1);
+        }
+        parts[num] = rest;
+        std::int64_t version = 0;
+        const std::string_view number = parts[1];
+        const auto read = std::from_chars(number.data(), number.data() + number.size(), version);
+        if (num + 1 < parts.size() || read.ec != std::errc{} || version <= 0)
+            return make_error(ErrorCode::kInvalidArgument, "no lost adapter is '{}'", line);
+        all.push_back(
+            {.adapter =
+                 {.name = std::string(parts[0]),
+                  .version = Epoch{version},
+                  .label = std::string(parts[5]),
+                  .digest = std::string(parts[2])},
+             .path = std::string(parts[4]),
+             .config_digest = std::string(parts[3])}
+        );
+    }
+    return all;
+}
+
+std::string line_of(const LostAdapter& lost) {
+    const AdapterVersion& version = lost.adapter;
+    return fmt::format(
+        "{}\t{}\t{}\t{}\t{}\t{}",
+        version.name,
+        raw(version.version),
+        version.digest,
+        lost.config_digest,
+        lost.path,
+        version.label
+    );
 }
 
 }  // namespace pitstop::messages

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "base/ids.h"
+#include "base/result.h"
 #include "messages/control_call.h"
 #include "messages/fields.h"
 #include "messages/grammars.h"
@@ -90,11 +91,13 @@ struct AdapterStatus {
 struct LostAdapter {
     AdapterVersion adapter{};
     std::string path{};
+    std::string config_digest{};
 
     template <class F>
     void fields(F&& f) {
         f("adapter", adapter, "the version that new requests got");
         f("path", path, "the directory that it came from; empty: its tensors were sent");
+        f("config_digest", config_digest, "the digest of its configuration's text");
     }
     friend bool operator==(const LostAdapter&, const LostAdapter&) = default;
 };
@@ -153,6 +156,12 @@ struct WorkerForget {
         f("grammars", grammars, "their numbers");
     }
 };
+
+// Reads the lines that the launcher kept for a restart, of the adapters that were loaded. Errors:
+// kInvalidArgument, with the line.
+[[nodiscard]] Result<std::vector<LostAdapter>> lost_adapters_of(std::string_view lines);
+// Returns the line of one adapter, without its end.
+[[nodiscard]] std::string line_of(const LostAdapter& lost);
 
 // Returns what is wrong with it, or nothing.
 std::optional<std::string> invalid_adapter_name(std::string_view name);

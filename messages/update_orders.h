@@ -263,12 +263,16 @@ struct WorkerStaged {
     UpdateId update{};
     RankOutcome outcome{};
     std::vector<PartDigest> digests{};
+    std::string adapter_config_digest{};
 
     template <class F>
     void fields(F&& f) {
         f("update", update, "the update");
         f("outcome", outcome, "ok: prepared");
         f("digests", digests, "of everything resident in the staged copy, in name order");
+        f("adapter_config_digest",
+          adapter_config_digest,
+          "of an adapter: of its configuration's text, 32 hex digits");
     }
 };
 

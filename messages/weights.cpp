@@ -27,11 +27,15 @@ Problem invalid_adapter(const UpdateSpec& spec) {
     if (spec.adapter.empty()) {
         if (!spec.adapter_config.empty())
             return "adapter_config is given without an adapter; name the adapter, or leave it out";
+        if (!spec.adapter_config_digest.empty())
+            return "adapter_config_digest is given without an adapter; name the adapter";
         if (spec.adapter_policy != AdapterPolicy::kFinish)
             return "adapter_policy is given without an adapter; the model's weights have kv_policy";
         return std::nullopt;
     }
     if (auto problem = invalid_adapter_name(spec.adapter)) return problem;
+    if (auto problem = invalid_digest("adapter_config_digest", spec.adapter_config_digest))
+        return problem;
     if (spec.adapter_config.size() > kAdapterConfigTextMax) {
         return fmt::format(
             "adapter_config has {} bytes; at most {} are accepted",

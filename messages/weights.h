@@ -88,6 +88,7 @@ struct UpdateSpec {
     std::string adapter{};
     std::string adapter_config{};
     AdapterPolicy adapter_policy = AdapterPolicy::kFinish;
+    std::string adapter_config_digest{};
 
     template <class F>
     void fields(F&& f) {
@@ -131,6 +132,10 @@ struct UpdateSpec {
           adapter_policy,
           "for an adapter: finish, keep or recompute: what happens to open requests that have the "
           "version that this one replaces");
+        f("adapter_config_digest",
+          adapter_config_digest,
+          "for an adapter: the digest that its configuration's text must have, 32 hex digits; "
+          "empty: any");
     }
     friend bool operator==(const UpdateSpec&, const UpdateSpec&) = default;
 };

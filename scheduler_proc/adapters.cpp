@@ -4,61 +4,7 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <array>
-#include <charconv>
-#include <string_view>
-
 namespace pitstop::scheduler {
-namespace {
-
-constexpr char kTab = '\t';  // no name, digest or path has one: they are single lines
-
-}  // namespace
-
-Result<std::vector<messages::LostAdapter>> lost_adapters_of(std::string_view lines) {
-    std::vector<messages::LostAdapter> all;
-    while (!lines.empty()) {
-        const std::size_t end = std::min(lines.find('\n'), lines.size());
-        const std::string_view line = lines.substr(0, end);
-        lines.remove_prefix(std::min(end + 1, lines.size()));
-        std::array<std::string_view, 5> parts{};  // the label, which is last, may have tabs
-        std::string_view rest = line;
-        std::size_t num = 0;
-        for (; num + 1 < parts.size() && rest.find(kTab) != std::string_view::npos; ++num) {
-            parts[num] = rest.substr(0, rest.find(kTab));
-            rest.remove_prefix(parts[num].size() + 1);
-        }
-        parts[num] = rest;
-        std::int64_t version = 0;
-        const std::string_view number = parts[1];
-        const auto read = std::from_chars(number.data(), number.data() + number.size(), version);
-        if (num + 1 < parts.size() || read.ec != std::errc{} || version <= 0)
-            return make_error(ErrorCode::kInvalidArgument, "no lost adapter is '{}'", line);
-        all.push_back(
-            {.adapter =
-                 {.name = std::string(parts[0]),
-                  .version = Epoch{version},
-                  .label = std::string(parts[4]),
-                  .digest = std::string(parts[2])},
-             .path = std::string(parts[3])}
-        );
-    }
-    return all;
-}
-
-std::string line_of(const messages::LostAdapter& lost) {
-    const messages::AdapterVersion& version = lost.adapter;
-    return fmt::format(
-        "{}\t{}\t{}\t{}\t{}",
-        version.name,
-        raw(version.version),
-        version.digest,
-        lost.path,
-        version.label
-    );
-}
-
 Adapters::Adapters(std::int64_t loaded_max, const std::vector<messages::LostAdapter>& lost)
     : loaded_max_(loaded_max) {
     for (const messages::LostAdapter& each : lost) lost_.emplace(each.adapter.name, each);
@@ -130,7 +76,10 @@ void Adapters::commit(AdapterUse loaded, TurnOutput& out) {
     ++serving.num_loads;
     lost_.erase(name);
     out.adapters.push_back(
-        {.name = name, .line = line_of({.adapter = loaded.version, .path = loaded.path})}
+        {.name = name,
+         .line = messages::line_of(
+             {.adapter = loaded.version, .path = loaded.path, .config_digest = loaded.config_digest}
+         )}
     );
     residents_.emplace(id, Resident{.use = std::move(loaded), .is_serving = true});
 }

@@ -31,15 +31,10 @@ namespace pitstop::scheduler {
 struct AdapterUse {
     messages::AdapterId id{};
     messages::AdapterVersion version{};
-    std::string path{};      // the directory that it was loaded from; empty: its tensors were sent
+    std::string path{};  // the directory that it was loaded from; empty: its tensors were sent
+    std::string config_digest{};
     std::int64_t bytes = 0;  // of its resident tensors, all ranks
 };
-
-// Reads the lines that the launcher kept, of adapters that a restart has lost. Errors:
-// kInvalidArgument, with the line.
-[[nodiscard]] Result<std::vector<messages::LostAdapter>> lost_adapters_of(std::string_view lines);
-// Returns the line of one adapter, without its end.
-[[nodiscard]] std::string line_of(const messages::LostAdapter& lost);
 
 class Adapters {
   public:

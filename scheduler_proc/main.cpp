@@ -161,7 +161,7 @@ Result<> run(Scheduler& scheduler, Ports& ports, Supervision& supervision) {
 Result<std::vector<messages::LostAdapter>> read_lost_adapters(const std::string& path) {
     constexpr std::size_t kBytesMax = std::size_t{64} << 20;
     ASSIGN_OR_RETURN(const std::string lines, MappedFile::read(path, kBytesMax));
-    return lost_adapters_of(lines);
+    return messages::lost_adapters_of(lines);
 }
 
 struct Flags {

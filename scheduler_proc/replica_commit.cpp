@@ -42,21 +42,6 @@ void ReplicaUpdate::commit(TimePoint now, const KvCounts& counts, TurnOutput& ou
     tell_who_is_awaited(out);
 }
 
-std::optional<AdapterUse> ReplicaUpdate::new_adapter() const {
-    if (!job_->is_of_adapter()) return std::nullopt;
-    std::int64_t bytes = 0;
-    for (const messages::RankOutcome& rank : job_->ranks) bytes += rank.bytes;
-    return AdapterUse{
-        .id = static_cast<messages::AdapterId>(static_cast<std::uint64_t>(job_->id)),
-        .version =
-            {.name = job_->spec.adapter,
-             .version = job_->new_epoch,
-             .label = job_->label,
-             .digest = job_->digest},
-        .path = job_->spec.source.path,
-        .bytes = bytes};
-}
-
 // The next plan runs under the new version.
 void ReplicaUpdate::swap_version() {
     const UpdateJob& job = *job_;

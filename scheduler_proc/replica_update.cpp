@@ -268,6 +268,7 @@ bool ReplicaUpdate::handle_vote(messages::WorkerStaged vote, TurnOutput& out) {
     if (!awaits(vote.update, messages::UpdateOrder::kStage, vote.outcome.rank)) return false;
     UpdateJob& job = *job_;
     job.digests[static_cast<std::size_t>(raw(vote.outcome.rank))] = std::move(vote.digests);
+    job.adapter_config_digest = std::move(vote.adapter_config_digest);
     switch (record_outcome(std::move(vote.outcome))) {
         case messages::UpdateRound::Progress::kGoesOn:
             return true;

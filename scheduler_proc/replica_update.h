@@ -126,9 +126,7 @@ class ReplicaUpdate {
     [[nodiscard]] messages::AdapterPolicy adapter_policy() const {
         return job_->spec.adapter_policy;
     }
-    // Returns the adapter that the update loads, to be given to requests; nothing if the update is
-    // of the model's weights.
-    [[nodiscard]] std::optional<AdapterUse> new_adapter() const;
+    [[nodiscard]] std::optional<AdapterUse> new_adapter() const { return job_->new_adapter(); }
     struct KvCounts {
         std::int64_t num_kept = 0;
         std::int64_t num_recomputed = 0;

@@ -141,4 +141,16 @@ messages::ReplicaOutcome UpdateJob::full_outcome() const {
     return full;
 }
 
+std::optional<AdapterUse> UpdateJob::new_adapter() const {
+    if (!is_of_adapter()) return std::nullopt;
+    std::int64_t bytes = 0;
+    for (const messages::RankOutcome& rank : ranks) bytes += rank.bytes;
+    return AdapterUse{
+        .id = static_cast<messages::AdapterId>(static_cast<std::uint64_t>(id)),
+        .version = {.name = spec.adapter, .version = new_epoch, .label = label, .digest = digest},
+        .path = spec.source.path,
+        .config_digest = adapter_config_digest,
+        .bytes = bytes};
+}
+
 }  // namespace pitstop::scheduler

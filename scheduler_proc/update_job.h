@@ -8,6 +8,7 @@
 #include "messages/update_round.h"
 #include "messages/version_digest.h"
 #include "messages/weights.h"
+#include "scheduler_proc/adapters.h"
 
 #include <cstdint>
 #include <optional>
@@ -39,8 +40,9 @@ struct UpdateJob {
     messages::UpdateSpec spec{};
     messages::KvPolicy kv_policy = messages::KvPolicy::kKeep;
     Epoch new_epoch{};
-    std::string label{};   // of the new version
-    std::string digest{};  // of the new version, once prepared
+    std::string label{};                  // of the new version
+    std::string digest{};                 // of the new version, once prepared
+    std::string adapter_config_digest{};  // the same of an adapter's configuration
 
     std::vector<messages::RankOutcome> ranks{};                // by rank
     std::vector<std::vector<messages::PartDigest>> digests{};  // by rank
@@ -81,6 +83,10 @@ struct UpdateJob {
     // The loan of the KV's memory has ended. REQUIRES: committed.
     void record_return(TimePoint now);
     [[nodiscard]] messages::ReplicaOutcome full_outcome() const;
+
+    // Returns the adapter that the update loads, to be given to requests; nothing if the update is
+    // of the model's weights. REQUIRES: every rank voted ok.
+    [[nodiscard]] std::optional<AdapterUse> new_adapter() const;
 };
 
 }  // namespace pitstop::scheduler

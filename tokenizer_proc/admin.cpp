@@ -51,6 +51,23 @@ constexpr std::string_view phase_of() {
     return type.substr(0, type.rfind('_'));
 }
 
+Unfinished unfinished_work(
+    const UpdateCoordinator& updates, const LostCalls& lost, const ReplicaStandings& standings
+) {
+    using Calls = Unfinished::Calls;
+    Unfinished unfinished;
+    if (updates.has_undecided_collection() || lost.is_untold()) {
+        unfinished.calls = Calls::kCollected;
+    } else if (standings.is_any_held() || lost.is_any()) {
+        unfinished.calls = Calls::kStandStill;
+    }
+    if (auto session = updates.unnamed_at_stake()) {
+        unfinished.session = session->session;
+        unfinished.session_what = std::move(session->what);
+    }
+    return unfinished;
+}
+
 }  // namespace
 
 Admin::Admin(int num_replicas, TreeIdentity identity)
@@ -83,6 +100,20 @@ void Admin::set_version(
 
 void Admin::keep_in(TimePoint now, const std::string& directory) {
     keep_.emplace(now, directory, tp_, updates_.version());
+}
+
+void Admin::bring_back(TimePoint now, std::vector<messages::LostAdapter> adapters) {
+    returning_.begin(std::move(adapters));
+    bring_back_next(now);
+}
+
+void Admin::bring_back_next(TimePoint now) {
+    if (returning_.is_done() || updates_.is_busy()) return;
+    drive(now, [&](UpdateCoordinator::Out& out) {
+        const UpdateCoordinator::Caller caller{
+            .peer = {}, .call = {}, .what = ReturningAdapters::kWhat};
+        updates_.handle(now, caller, returning_.next(), out);
+    });
 }
 
 // ---- calls ----
@@ -234,7 +265,7 @@ Result<> Admin::handle(
 ) {
     RETURN_IF_ERROR(handle<messages::PauseGeneration>(now, peer, message));
     if (std::string note = note_for_pause(now); !note.empty())
-        notes_[{peer, message.call}] = {.text = std::move(note)};
+        notes_.add({peer, message.call}, {.text = std::move(note)});
     return Ok{};
 }
 
@@ -389,7 +420,9 @@ void Admin::carry_out(TimePoint now, UpdateCoordinator::Out&& out) {
     for (auto& [caller, reply] : out.replies) {
         history_.record(now, caller.what, reply);
         if (caller.what == messages::BeginUpdate::kType && reply.ok) lost_calls_.end_missed_part();
-        if (caller.peer.empty()) {  // our own commit or drop: see close_collection()
+        if (caller.what == ReturningAdapters::kWhat) {
+            returning_.record(reply);
+        } else if (caller.peer.empty()) {  // our own commit or drop: see close_collection()
             if (closing_) closing_->outcome = std::move(reply);
         } else {
             answer(AdminCaller{caller.peer, caller.call}, std::move(reply));
@@ -399,6 +432,7 @@ void Admin::carry_out(TimePoint now, UpdateCoordinator::Out&& out) {
     if (closing_ && (closing_->outcome || !updates_.is_busy())) finish_closing(now);
     if (out.part_refused) lose_part(now, *out.part_refused);
     start_held(now);
+    bring_back_next(now);
 }
 
 void Admin::say_version() {
@@ -408,17 +442,7 @@ void Admin::say_version() {
 }
 
 void Admin::say_unfinished() {
-    using Calls = Unfinished::Calls;
-    Unfinished unfinished;
-    if (updates_.has_undecided_collection() || lost_calls_.is_untold()) {
-        unfinished.calls = Calls::kCollected;
-    } else if (standings_.is_any_held() || lost_calls_.is_any()) {
-        unfinished.calls = Calls::kStandStill;
-    }
-    if (auto session = updates_.unnamed_at_stake()) {
-        unfinished.session = session->session;
-        unfinished.session_what = std::move(session->what);
-    }
+    Unfinished unfinished = unfinished_work(updates_, lost_calls_, standings_);
     if (unfinished == said_unfinished_) return;
     said_unfinished_ = unfinished;
     out_.unfinished = std::move(unfinished);
@@ -441,6 +465,7 @@ TimePoint Admin::next_deadline() const {
 }
 
 void Admin::fail_all(const Error& error) {
+    returning_.give_up();
     for (const AdminCaller& caller : calls_.take_all()) answer_error(caller, error);
     is_starting_held_ = true;  // no further call starts
     drive(TimePoint{}, [&](UpdateCoordinator::Out& out) {

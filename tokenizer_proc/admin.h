@@ -17,12 +17,14 @@
 #include "messages/greeting.h"
 #include "messages/keep.h"
 #include "messages/update_orders.h"
+#include "tokenizer_proc/answer_notes.h"
 #include "tokenizer_proc/held_calls.h"
 #include "tokenizer_proc/keep_coordinator.h"
 #include "tokenizer_proc/lost_calls.h"
 #include "tokenizer_proc/open_calls.h"
 #include "tokenizer_proc/replica_standings.h"
 #include "tokenizer_proc/request_table.h"
+#include "tokenizer_proc/returning_adapters.h"
 #include "tokenizer_proc/tree_identity.h"
 #include "tokenizer_proc/unfinished.h"
 #include "tokenizer_proc/update_coordinator.h"
@@ -131,6 +133,11 @@ class Admin {
     // REQUIRES: set_version().
     void keep_in(TimePoint now, const std::string& directory);
 
+    // Loads the adapters that were loaded before a restart, each from its directory, if that has
+    // the same tensors and configuration. REQUIRES: set_version(); no call was made before.
+    void bring_back(TimePoint now, std::vector<messages::LostAdapter> adapters);
+    [[nodiscard]] bool is_bringing_back() const { return !returning_.is_done(); }
+
     // Records the result of an abort.
     void aborted(const AbortAsked& asked, Aborted what);
     // Records that a request has ended, and that its last chunk was sent.
@@ -213,16 +220,8 @@ class Admin {
     template <class Message>
     void answer(const AdminCaller& caller, Message message) {
         message.call = caller.call;
-        Note note = take_note(caller);
-        if constexpr (requires { message.verdict; }) put_before(note.text, message.verdict.message);
-        if constexpr (requires { message.error; }) put_before(note.text, message.error.message);
-        if constexpr (requires { message.update = note.update; })
-            message.update = std::move(note.update);
+        notes_.add_to(message, caller);
         out_.answers.push_back({caller.peer, encode(message)});
-    }
-    static void put_before(std::string note, std::string& text) {
-        if (!note.empty() && !text.empty()) note += "; ";
-        text.insert(0, note);
     }
     void answer_error(const AdminCaller& caller, const Error& error);
     template <class Message>
@@ -232,6 +231,7 @@ class Admin {
     void carry_out(TimePoint now, UpdateCoordinator::Out&& out);
     void say_version();
     void say_unfinished();
+    void bring_back_next(TimePoint now);
 
     // ---- admin_collected.cpp: calls without a session that become one update ----
     template <class Message>
@@ -284,13 +284,6 @@ class Admin {
     Result<> check_loss(TimePoint now, const std::string& peer);
     [[nodiscard]] std::string note_for_pause(TimePoint now);
 
-    // An addition to a call's answer.
-    struct Note {
-        std::string text{};
-        std::optional<messages::CollectedVersion> update{};
-    };
-    [[nodiscard]] Note take_note(const AdminCaller& caller);
-
     int num_replicas_;
     TreeIdentity identity_;
     int tp_ = 1;
@@ -301,6 +294,7 @@ class Admin {
     ServedVersion said_{};          // the last one in Out::serves
     Unfinished said_unfinished_{};  // the last one in Out::unfinished
     std::optional<KeepCoordinator> keep_{};
+    ReturningAdapters returning_{};
     std::optional<messages::LostVersion> lost_{};  // until a complete update brings a new version
     UpdateHistory history_{};
     bool has_had_weights_ = false;
@@ -317,7 +311,7 @@ class Admin {
     };
     std::optional<ClosingCall> closing_{};
     LostCalls lost_calls_{updates_, standings_};
-    std::map<std::pair<std::string, CallId>, Note> notes_{};
+    AnswerNotes notes_{};
 };
 
 }  // namespace pitstop::tokenizer

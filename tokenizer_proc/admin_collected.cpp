@@ -175,8 +175,8 @@ void Admin::finish_closing(TimePoint now) {
     const AdminCaller& caller = closing.then.caller;
     if (caller.peer.empty()) return;  // it was late
     if (closing.how == Closing::kDrop) {
-        notes_[{caller.peer, caller.call}] = {
-            .text = fmt::format("{} collected calls were dropped for it", closing.num_calls)};
+        std::string text = fmt::format("{} collected calls were dropped for it", closing.num_calls);
+        notes_.add(caller, {.text = std::move(text)});
     }
     if (closing.how == Closing::kCommit && closing.outcome) {
         const messages::UpdateReply& outcome = *closing.outcome;
@@ -201,22 +201,25 @@ void Admin::finish_closing(TimePoint now) {
                 )
             );
         }
-        notes_[{caller.peer, caller.call}] = {
-            .text = fmt::format(
-                "the collected update took effect: epoch {}, label '{}', digest {}, {} calls, {} "
-                "bytes",
-                raw(outcome.epoch),
-                outcome.label,
-                outcome.digest,
-                closing.num_calls,
-                outcome.bytes
-            ),
-            .update = messages::CollectedVersion{
-                .epoch = outcome.epoch,
-                .label = outcome.label,
-                .digest = outcome.digest,
-                .calls = closing.num_calls,
-                .bytes = outcome.bytes}};
+        notes_.add(
+            caller,
+            {.text = fmt::format(
+                 "the collected update took effect: epoch {}, label '{}', digest {}, {} calls, {} "
+                 "bytes",
+                 raw(outcome.epoch),
+                 outcome.label,
+                 outcome.digest,
+                 closing.num_calls,
+                 outcome.bytes
+             ),
+             .update =
+                 messages::CollectedVersion{
+                     .epoch = outcome.epoch,
+                     .label = outcome.label,
+                     .digest = outcome.digest,
+                     .calls = closing.num_calls,
+                     .bytes = outcome.bytes}}
+        );
     }
     if (const Result<> done = closing.then.start(now); !done) answer_error(caller, done.error());
 }
@@ -310,11 +313,6 @@ std::string Admin::note_for_pause(TimePoint now) {
         );
     }
     return lost_calls_.note_for_pause();
-}
-
-Admin::Note Admin::take_note(const AdminCaller& caller) {
-    auto note = notes_.extract({caller.peer, caller.call});
-    return note.empty() ? Note{} : std::move(note.mapped());
 }
 
 }  // namespace pitstop::tokenizer

@@ -35,7 +35,7 @@ Doors::Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer)
     : config_(std::move(config)),
       tokenizer_(std::move(tokenizer)),
       admin_(config_.num_replicas, config_.identity),
-      hellos_(static_cast<std::size_t>(config_.num_replicas)) {}
+      hellos_(config_.num_replicas) {}
 
 // One turn: facts in, decisions out.
 DoorsOutput Doors::turn(DoorsInput in) {
@@ -203,7 +203,7 @@ Result<> Doors::hello(
         return Ok{};
     }
     spdlog::debug("hello from '{}'", message.name.substr(0, kTypeShown));
-    const messages::SchedulerHello& replica = *hellos_.front();
+    const messages::SchedulerHello& replica = hellos_.first();
     messages::HelloReply reply;
     reply.protocol = messages::kDoorProtocolVersion;
     reply.server = config_.server;
@@ -311,35 +311,18 @@ Result<> Doors::handle_from_tree(const messages::Frames& frames) {
 }
 
 Result<> Doors::greet(const messages::SchedulerHello& hello) {
-    const auto index = static_cast<std::size_t>(raw(hello.replica));
-    if (index >= hellos_.size() || hellos_[index]) {
-        return make_error(
-            ErrorCode::kAlreadyExists,
-            "a hello of replica {}: not one of the {} replicas, or its second hello",
-            raw(hello.replica),
-            hellos_.size()
-        );
-    }
-    hellos_[index] = hello;
-    ++num_hellos_;
-    if (!is_ready()) return Ok{};
-    const messages::SchedulerHello& first = *hellos_.front();
-    for (const auto& other : hellos_) {
-        if (other->digest != first.digest || other->vocab_size != first.vocab_size) {
-            spdlog::error(
-                "replicas 0 and {} hold different weights: {} and {}",
-                raw(other->replica),
-                first.digest,
-                other->digest
-            );
-        }
-    }
+    RETURN_IF_ERROR(hellos_.add(hello));
+    if (!hellos_.is_complete()) return Ok{};
+    hellos_.log_differences();
+    const messages::SchedulerHello& first = hellos_.first();
     ready_time_ = now_;
     checks_.emplace(first, config_.num_replicas, config_.end_token);
     choice_.emplace(config_.num_replicas, first.page_size);
     admin_.set_version(first, config_.weights_path, config_.lost);
     admin_.begin_after(now_, config_.restart);
     if (!config_.keep_committed.empty()) admin_.keep_in(now_, config_.keep_committed);
+    admin_.set_facts(facts());
+    admin_.bring_back(now_, std::move(config_.adapters));
     carry_out(admin_.take_output());
     return Ok{};
 }
@@ -399,18 +382,14 @@ void Doors::shut_down(const std::string& why) {
     carry_out(admin_.take_output());
 }
 
-std::string Doors::who_is_missing() const {
-    std::string names;
-    for (std::size_t i = 0; i < hellos_.size(); ++i) {
-        if (hellos_[i]) continue;
-        names += fmt::format("{}scheduler_proc[{}]", names.empty() ? "" : ", ", i);
-    }
-    return names;
-}
-
 Error Doors::starting() const {
+    if (hellos_.is_complete()) {
+        return Error{
+            ErrorCode::kUnavailable,
+            "the tree is starting; the adapters that were loaded before are being loaded again"};
+    }
     return make_error(
-        ErrorCode::kUnavailable, "the tree is starting; waiting for {}", who_is_missing()
+        ErrorCode::kUnavailable, "the tree is starting; waiting for {}", hellos_.missing()
     );
 }
 

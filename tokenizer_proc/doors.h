@@ -23,6 +23,7 @@
 #include "tokenizer_proc/admin.h"
 #include "tokenizer_proc/outbox.h"
 #include "tokenizer_proc/replica_choice.h"
+#include "tokenizer_proc/replica_hellos.h"
 #include "tokenizer_proc/request_checks.h"
 #include "tokenizer_proc/request_table.h"
 #include "tokenizer_proc/text_call_table.h"
@@ -94,6 +95,7 @@ class Doors {
         // the version that a restart could not restore
         std::optional<messages::LostVersion> lost{};
         Restart restart{};
+        std::vector<messages::LostAdapter> adapters{};  // loaded before the restart
         std::string keep_committed{};  // the directory for committed versions; empty: none
         int num_replicas = 1;
         std::optional<TokenId> end_token{};                   // the tokenizer's (end_token.h)
@@ -107,8 +109,11 @@ class Doors {
 
     [[nodiscard]] DoorsOutput turn(DoorsInput in);
 
-    // Returns whether every replica has said hello.
-    [[nodiscard]] bool is_ready() const { return num_hellos_ == config_.num_replicas; }
+    // Returns whether every replica has said hello, and the adapters of the tree before are back
+    // or lost.
+    [[nodiscard]] bool is_ready() const {
+        return hellos_.is_complete() && !admin_.is_bringing_back();
+    }
     // Returns whether the tree was told to end, and all open requests have ended or used
     // up their time.
     [[nodiscard]] bool is_end_due(TimePoint now) const {
@@ -189,7 +194,6 @@ class Doors {
     void deliver(messages::TextBatch batch);
     void to_control(ReplicaId replica, messages::Frames frames);
 
-    [[nodiscard]] std::string who_is_missing() const;
     [[nodiscard]] Error starting() const;
     [[nodiscard]] std::string random_rid();
 
@@ -206,9 +210,7 @@ class Doors {
     TextCallTable text_calls_{};
     JobId next_job_{1};
     RequestKey next_key_{1};
-    // The contents of the hellos; replica 0's where all must be alike.
-    std::vector<std::optional<messages::SchedulerHello>> hellos_;  // by replica
-    int num_hellos_ = 0;
+    ReplicaHellos hellos_;
     std::optional<RequestChecks> checks_{};  // once ready
     std::optional<ReplicaChoice> choice_{};  // once ready
     // Control messages for the replicas, in order: those that found a queue full, then this turn's.

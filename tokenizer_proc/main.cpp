@@ -4,6 +4,7 @@
 #include "base/fair_queue.h"
 #include "base/flags.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "base/supervision.h"
 #include "bus/poller.h"
 #include "bus/run_dir.h"
@@ -37,6 +38,7 @@ constexpr std::chrono::seconds kIdleWait{10};
 constexpr std::size_t kIntakeBytesMax = 20 * TextWorker::kInlineBytesMax;
 // a full queue does not report when it has room
 constexpr std::chrono::milliseconds kRetryAfter{5};
+constexpr std::size_t kAdapterLinesMax = std::size_t{64} << 20;  // bytes of --lost-adapters
 constexpr int kFarewellLingerMs = 1000;  // for the last answers of a tree that shuts down
 
 struct Flags {
@@ -46,6 +48,7 @@ struct Flags {
     messages::LostVersion lost{};
     std::string restart_why{};
     std::string unfinished{};
+    std::string adapters{};
     std::string keep_committed{};
     std::string served_model_name{};
     std::string log_level = "info";
@@ -221,6 +224,11 @@ void add_flags(Flags& values, FlagSet& flags) {
         "unfinished", &values.unfinished, "the unfinished work that the tree before had reported"
     );
     flags.add(
+        "lost-adapters",
+        &values.adapters,
+        "a file: the adapters that were loaded before a restart, to be loaded again"
+    );
+    flags.add(
         "keep-committed",
         &values.keep_committed,
         "the directory where workers write committed weights"
@@ -267,6 +275,14 @@ Result<> serve(const Flags& values, Fairness fairness, Supervision& supervision)
     Result<std::string> tokenizer_config = read_tokenizer_config(values.model);
     if (!tokenizer_config) spdlog::warn("of the tokenizer: {}", tokenizer_config.error().message);
 
+    std::vector<messages::LostAdapter> adapters;
+    if (!values.adapters.empty()) {
+        ASSIGN_OR_RETURN(
+            const std::string lines, MappedFile::read(values.adapters, kAdapterLinesMax)
+        );
+        ASSIGN_OR_RETURN(adapters, messages::lost_adapters_of(lines));
+    }
+
     zmq::context_t context;
     ASSIGN_OR_RETURN(Sockets sockets, Sockets::open(context, run_dir, values.dp, values.tcp));
     TextWorker worker(tokenizer, fairness);
@@ -280,6 +296,7 @@ Result<> serve(const Flags& values, Fairness fairness, Supervision& supervision)
          .weights_path = values.weights.empty() ? values.model : values.weights,
          .lost = values.lost.why.empty() ? std::nullopt : std::optional(values.lost),
          .restart = {.why = values.restart_why, .before = read_unfinished(values.unfinished)},
+         .adapters = std::move(adapters),
          .keep_committed = values.keep_committed,
          .num_replicas = values.dp,
          .end_token = end_token ? *end_token : std::nullopt,

@@ -273,11 +273,11 @@ class Served:
         self._restart = Restart(why, self._restart.unfinished if said is None else said)
 
     def _remember_adapters(self):
-        """Stores which adapters the next tree has lost, with those that were lost before and never loaded again."""
+        """Stores which adapters the next tree is to load again, with those that were lost before and never loaded since."""
         said = {**self._adapters, **self._tree.adapters()}
         self._adapters = {name: line for name, line in said.items() if line is not None}
         if self._adapters:
-            say(f"adapters are lost, and may be loaded again: {', '.join(sorted(self._adapters))}")
+            say(f"adapters to load again: {', '.join(sorted(self._adapters))}")
 
     def _remember_version(self):
         """Stores the version for the next start. Epochs continue to count, so that a trainer from before stays out."""

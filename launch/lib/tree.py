@@ -143,6 +143,8 @@ def _tokenizer_flags(options, weights, restart):
         flags += [f"--lost-digest={weights.lost.digest}", f"--lost-path={weights.lost.path}"]
     if restart.why:
         flags += [f"--restart-why={restart.why}", f"--unfinished={restart.unfinished}"]
+    if restart.lost_adapters:
+        flags.append(f"--lost-adapters={restart.lost_adapters}")
     return flags + _keep_flags(options) + _door_flags(options)
 
 
@@ -267,6 +269,11 @@ def _death_at_start(child):
     if child.exit_code() == EXIT_USAGE:
         return "refused its flags; the line above says which"
     return f"died at start: {child.how_it_ended()}"
+
+
+def _version_in(line):
+    """Returns the version in a scheduler's line about an adapter. Within a tree, a newer one has a larger number."""
+    return int(line.split("\t")[1])
 
 
 class Tree:
@@ -433,7 +440,8 @@ class Tree:
         said = {}
         for child in self.children:
             for name, line in child.adapters.items():
-                said[name] = said.get(name) or line
+                # A replica that was slower says an older version, which its clients may no longer get.
+                said[name] = max(filter(None, (said.get(name), line)), key=_version_in, default=None)
         return said
 
     def say_farewell(self, dead):

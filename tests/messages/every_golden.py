@@ -56,6 +56,7 @@ VALUES = {
             "adapter": "policy",
             "adapter_config": "{}",
             "adapter_policy": "recompute",
+            "adapter_config_digest": DIGEST[::-1],
         }
     },
     "UpdateSpec": {
@@ -64,6 +65,7 @@ VALUES = {
         "adapter": ABSENT,
         "adapter_config": ABSENT,
         "adapter_policy": "finish",
+        "adapter_config_digest": ABSENT,
     },
     "TensorInfo": {"digest": DIGEST},
     "push_layout": {"shard_bytes": 1 << 33},

@@ -186,7 +186,7 @@ class Filler {
         spec.base_digest = digest;
         spec.digest = digest;
         // an update of a model has none of these
-        spec.adapter = spec.adapter_config = "";
+        spec.adapter = spec.adapter_config = spec.adapter_config_digest = "";
         spec.adapter_policy = AdapterPolicy::kFinish;
         int i = 0;
         for (TensorInfo& tensor : spec.manifest) {

@@ -229,16 +229,18 @@ TEST_F(AdaptersTest, StatusCountsByName) {
 TEST_F(AdaptersTest, P2_ALostAdapterIsNamedUntilItIsLoadedAgain) {
     const messages::LostAdapter a{
         .adapter = {.name = "a", .version = Epoch{70}, .label = "step\t7", .digest = "d1"},
-        .path = "/adapters/7"};
+        .path = "/adapters/7",
+        .config_digest = "c1"};
     messages::LostAdapter b = a;
     b.adapter.name = "b";
     b.adapter.label = b.path = "";
     const std::string lines = line_of(a) + "\n" + line_of(b) + "\n";
-    const auto read = lost_adapters_of(lines);
+    const auto read = messages::lost_adapters_of(lines);
     ASSERT_TRUE(read.has_value()) << read.error().message;
     EXPECT_EQ(*read, (std::vector{a, b}));
-    for (const char* const wrong : {"a", "a\t1\td\tp", "a\tx\td\tp\tl", "a\t0\td\tp\tl", "\n"})
-        EXPECT_FALSE(lost_adapters_of(wrong).has_value()) << wrong;
+    for (const char* const wrong :
+         {"a", "a\t1\td\tc\tp", "a\tx\td\tc\tp\tl", "a\t0\td\tc\tp\tl", "\n"})
+        EXPECT_FALSE(messages::lost_adapters_of(wrong).has_value()) << wrong;
 
     Rig again({}, {.lost_adapters = *read});
     std::swap(rig, again);

@@ -14,7 +14,6 @@ from lora_files import config_of, exact_adapter, write_adapter
 from process_tree import ROOT, run, wait_until
 from test_deaths import EXIT_CODES, reasons, start_long
 from test_faults import PHASES, PROCESSES, start_held  # noqa: F401  (a fixture)
-from test_restart import crash
 from test_updates import GREEDY, LONG, joined, start
 
 sys.path.insert(0, str(ROOT / "client/python"))
@@ -217,34 +216,3 @@ def test_the_commands_load_use_show_and_unload(shared_tree, adapters):
     assert code == 2 and "name the adapter and the directory" in err
     code, out, err = command("load-adapter", "policy", "/nowhere")
     assert code == 1 and "/nowhere/adapter_config.json" in out + err
-
-
-def refusal(tree, adapter):
-    finish = tree.door().generate(PROMPT, max_new_tokens=1, adapter=adapter).finish
-    assert finish["code"] == "not_found", finish
-    return finish["message"]
-
-
-def test_P2_a_restart_names_the_adapters_that_it_has_lost(start_tree, adapters):
-    """No other adapter answers in their place, restart after restart, until they are loaded again."""
-    tree = start_tree("--restart", "--dp", 2)
-    admin = tree.door("admin")
-    for name in ("a", "b", "gone"):
-        load(admin, adapters[0], name=name)
-    newer = load(admin, adapters[1], name="a", label="newer")
-    tokens = tokens_with(tree, "a")
-    assert admin.call("unload_adapter", name="gone")["ok"]
-    for name in ("tp_worker[1.0]", "scheduler_proc[0]"):
-        _, _, admin = crash(tree, name)
-        assert "adapters are lost, and may be loaded again: a, b\n" in tree.log()
-        assert all(replica.get("adapters", []) == [] for replica in admin.call("status")["replicas"])
-        for _ in range(4):  # some of them at each replica
-            assert f"version {newer['epoch']} ('newer') with digest {newer['digest']} is lost" in refusal(tree, "a")
-            assert f"load it again from {adapters[0]}" in refusal(tree, "b")
-            assert refusal(tree, "gone") == "no adapter 'gone' is loaded; none is loaded"
-    load(admin, adapters[1], name="a")
-    assert tokens_with(tree, "a") == tokens
-    assert admin.call("unload_adapter", name="b")["code"] == "not_found"
-    crash(tree, "tp_worker[0.0]")
-    assert newer["digest"] in refusal(tree, "a")
-    assert refusal(tree, "b") == "no adapter 'b' is loaded; none is loaded", "it was given up"

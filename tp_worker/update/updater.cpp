@@ -280,8 +280,11 @@ void Updater::give(messages::UpdateOrder order, std::int64_t bucket, StageJob jo
         stage->fill->end_work();
         stage->answer =
             result ? messages::UpdateRound::Answer::kDone : messages::UpdateRound::Answer::kFailed;
-        if (order == messages::UpdateOrder::kStage)
-            return std::vector{encode(stage->fill->vote(result))};
+        if (order == messages::UpdateOrder::kStage) {
+            messages::WorkerStaged vote = stage->fill->vote(result);
+            vote.adapter_config_digest = stage->adapter.config_digest;
+            return std::vector{encode(vote)};
+        }
         return std::vector{filled(stage->update, bucket, stage->fill->outcome(result))};
     });
 }
@@ -376,8 +379,8 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerC
                 static_cast<std::uint64_t>(order.update)
             );
         }
-        if (stage_->adapter) {
-            engine_.adapters().add(id_of(order.update), std::move(stage_->adapter));
+        if (stage_->adapter.adapter) {
+            adapters_.commit(id_of(order.update), std::move(stage_->adapter));
             stage_.reset();
             return std::vector{committed(order, begin)};
         }

@@ -17,6 +17,7 @@
 #include "tp_worker/groups/groups.h"
 #include "tp_worker/model/engine.h"
 #include "tp_worker/sources/source.h"
+#include "tp_worker/update/adapter_store.h"
 #include "tp_worker/update/background.h"
 #include "tp_worker/update/grammar_compiler.h"
 #include "tp_worker/update/keeper.h"
@@ -29,6 +30,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace pitstop::tp_worker {
@@ -76,7 +78,7 @@ class Updater {
         messages::UpdateSpec spec{};
         bool is_in_place = false;  // whether it fills the live copy
         HostCopy* host = nullptr;  // the host memory that it fills; null: it fills device memory
-        std::unique_ptr<Adapter> adapter{};  // the adapter that it loads, made by the background
+        StagedAdapter adapter{};   // the adapter that it loads, made by the background
         messages::UpdateRound round{1};  // used by the loop; the background is the only participant
         std::atomic<bool> is_dropped{false};                                 // set by the loop
         std::atomic<std::optional<messages::UpdateRound::Answer>> answer{};  // from the background
@@ -132,7 +134,8 @@ class Updater {
     Background background_{};           // after the members that its jobs use
     Background joining_{};              // joins groups, which may wait long for a trainer
     std::unique_ptr<Keeper> keeper_{};  // answers through background_
-    GrammarCompiler grammar_compiler_;  // likewise
+    AdapterStore adapters_{engine_, background_};
+    GrammarCompiler grammar_compiler_;  // answers through background_
 };
 
 }  // namespace pitstop::tp_worker

@@ -1,6 +1,4 @@
 // Stages adapters into memory of their own: serving weights are not changed, and do not wait.
-#include "base/mapped_file.h"
-#include "tp_worker/config/adapter_config.h"
 #include "tp_worker/update/updater.h"
 
 #include <utility>
@@ -44,29 +42,15 @@ Result<std::vector<messages::Frames>> Updater::stage_adapter(messages::WorkerSta
     return std::vector<messages::Frames>{};
 }
 
-// Reads the adapter's description and makes the adapter. An error leaves everything unchanged.
 Result<> Updater::open_adapter(Stage& stage) {
-    std::string config = stage.spec.adapter_config;
-    std::string where = "adapter_config";
-    if (config.empty()) {
-        where = stage.spec.source.path + "/adapter_config.json";
-        ASSIGN_OR_RETURN(config, MappedFile::read(where, kAdapterConfigBytesMax));
-    }
-    ASSIGN_OR_RETURN(const AdapterConfig parsed, AdapterConfig::parse(config, where));
-    ASSIGN_OR_RETURN(stage.adapter, engine_.make_adapter(parsed));
-    stage.fill.emplace(args_for(stage, stage.adapter.get()));
+    ASSIGN_OR_RETURN(stage.adapter, adapters_.open(stage.spec));
+    stage.fill.emplace(args_for(stage, stage.adapter.adapter.get()));
     stage.fill->begin_work();
     return Ok{};
 }
 
-// The background frees the memory, because unmapping takes time in proportion to its size.
 Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerForget& order) {
-    for (const messages::AdapterId id : order.adapters) {
-        std::shared_ptr<Adapter> adapter = engine_.adapters().take_out(id);
-        if (!adapter) continue;
-        background_.give([adapter = std::move(adapter)] { return std::vector<messages::Frames>{}; }
-        );
-    }
+    for (const messages::AdapterId id : order.adapters) adapters_.forget(id);
     for (const messages::GrammarId id : order.grammars) engine_.grammars().forget(id);
     return std::vector<messages::Frames>{};
 }

@@ -1,0 +1,106 @@
+"""Adapters after a restart: back with the same tensors and configuration, or lost and named."""
+
+import json
+import shutil
+import sys
+
+import pytest
+
+from lora_files import config_of, exact_adapter, write_adapter
+from process_tree import ROOT
+from test_adapter_loads import load, source_of, tokens_with
+from test_restart import crash
+
+sys.path.insert(0, str(ROOT / "client/python"))
+
+import pitstop  # noqa: E402  (after the path)
+
+PROMPT = "Once upon a time there was a little girl who lived in a house near the forest"
+
+
+@pytest.fixture
+def adapters(tmp_path):
+    """Two directories, of adapters that tell other stories."""
+    return [write_adapter(tmp_path / str(seed), exact_adapter(seed)[0]) for seed in (1, 2)]
+
+
+def refusal(tree, adapter):
+    finish = tree.door().generate(PROMPT, max_new_tokens=1, adapter=adapter).finish
+    assert finish["code"] == "not_found", finish
+    return finish["message"]
+
+
+def loaded(admin):
+    """{name: what status says}, the same at every replica."""
+    said = [
+        {each["adapter"]["name"]: (each["adapter"], each.get("path", "")) for each in replica.get("adapters", [])}
+        for replica in admin.call("status")["replicas"]
+    ]
+    assert all(each == said[0] for each in said)
+    return said[0]
+
+
+def test_P2_a_restart_brings_adapters_back(start_tree, adapters):
+    """The very same ones, before the first request, restart after restart."""
+    tree = start_tree("--restart", "--dp", 2)
+    admin = tree.door("admin")
+    for name in ("a", "b", "gone"):
+        load(admin, adapters[0], name=name)
+    newer = load(admin, adapters[1], name="a", label="newer, 2")
+    tokens = {name: tokens_with(tree, name) for name in ("a", "b", "")}
+    assert admin.call("unload_adapter", name="gone")["ok"]
+    before = loaded(admin)
+    for name in ("tp_worker[1.0]", "scheduler_proc[0]"):
+        _, _, admin = crash(tree, name)
+        after = loaded(admin)
+        assert sorted(after) == ["a", "b"]
+        for each, (version, path) in after.items():
+            old, old_path = before[each]
+            assert {**version, "version": 0} == {**old, "version": 0} and path == old_path
+        assert after["a"][0]["digest"] == newer["digest"]
+        for _ in range(2):  # at each replica
+            assert {each: tokens_with(tree, each) for each in tokens} == tokens
+        assert refusal(tree, "gone") == "no adapter 'gone' is loaded; loaded are 'a', 'b'"
+    assert admin.call("unload_adapter", name="b")["ok"]
+    crash(tree, "tp_worker[0.0]")
+    assert refusal(tree, "b") == "no adapter 'b' is loaded; loaded are 'a'"
+
+
+def test_P2_an_adapter_that_is_another_one_by_now_is_lost_and_named(start_tree, adapters, tmp_path):
+    """Its tensors, its configuration or its directory are not what they were, or were never in one."""
+    tree = start_tree("--restart")
+    admin = tree.door("admin")
+    names = ("same", "tensors", "config", "removed")
+    places = {name: tmp_path / f"place-{name}" for name in names}
+    for name, place in places.items():
+        shutil.copytree(adapters[0], place)
+        load(admin, place, name=name)
+    digest = loaded(admin)["same"][0]["digest"]
+    with pitstop.Client(tree.run_dir) as client:
+        client.update_weights(
+            source=source_of(exact_adapter(1)[0]), adapter="sent", adapter_config=json.dumps(config_of()), label="step 3"
+        )
+    tokens = tokens_with(tree, "same")
+    shutil.copy(adapters[1] / "adapter_model.safetensors", places["tensors"])
+    (places["config"] / "adapter_config.json").write_text(json.dumps(config_of(lora_alpha=7)))
+    shutil.rmtree(places["removed"])
+    for _ in (1, 2):
+        _, _, admin = crash(tree)
+        assert list(loaded(admin)) == ["same"]
+        assert tokens_with(tree, "same") == tokens
+        for name in ("tensors", "config", "removed"):
+            said = refusal(tree, name)
+            assert f"with digest {digest} is lost; load it again from {places[name]}" in said, said
+        assert "('step 3')" in refusal(tree, "sent")
+        lost = {each["adapter"]["name"] for each in admin.call("status")["replicas"][0]["lost_adapters"]}
+        assert lost == {"tensors", "config", "removed", "sent"}
+        log = tree.log()
+        assert f"adapter 'config' is lost: {places['config']}" in log and "(adapter_config_digest)" in log
+        assert "adapter 'sent' is lost: its tensors were sent" in log
+    shutil.copytree(adapters[0], places["removed"])  # it was away only for a while
+    _, _, admin = crash(tree)
+    assert sorted(loaded(admin)) == ["removed", "same"]
+    assert tokens_with(tree, "removed") == tokens
+    load(admin, places["config"], name="config")
+    assert admin.call("unload_adapter", name="sent")["code"] == "not_found"
+    assert refusal(tree, "sent") == "no adapter 'sent' is loaded; loaded are 'config', 'removed', 'same'"

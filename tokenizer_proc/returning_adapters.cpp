@@ -1,0 +1,61 @@
+#include "tokenizer_proc/returning_adapters.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <chrono>
+#include <utility>
+
+namespace pitstop::tokenizer {
+namespace {
+
+constexpr std::chrono::milliseconds kTimeout = std::chrono::minutes(1);  // for each
+
+}  // namespace
+
+void ReturningAdapters::begin(std::vector<messages::LostAdapter> adapters) {
+    for (messages::LostAdapter& lost : adapters) {
+        if (lost.path.empty()) {
+            spdlog::warn(
+                "adapter '{}' is lost: its tensors were sent, and no directory has them",
+                lost.adapter.name
+            );
+            continue;
+        }
+        waiting_.push_back(std::move(lost));
+    }
+}
+
+messages::UpdateWeights ReturningAdapters::next() const {
+    CHECK(!is_done());
+    const messages::LostAdapter& lost = waiting_.front();
+    messages::UpdateWeights load;
+    load.timeout_ms = kTimeout.count();
+    load.update.source.path = lost.path;
+    load.update.adapter = lost.adapter.name;
+    load.update.label = lost.adapter.label;
+    load.update.digest = lost.adapter.digest;
+    load.update.adapter_config_digest = lost.config_digest;
+    return load;
+}
+
+void ReturningAdapters::record(const messages::UpdateReply& reply) {
+    CHECK(!is_done());
+    const messages::LostAdapter lost = std::move(waiting_.front());
+    waiting_.pop_front();
+    if (reply.ok) {
+        spdlog::info(
+            "adapter '{}' is back from {}: version {}, digest {}",
+            lost.adapter.name,
+            lost.path,
+            raw(reply.epoch),
+            reply.digest
+        );
+    } else {
+        spdlog::warn(
+            "adapter '{}' is lost: {}: {}", lost.adapter.name, lost.path, reply.verdict.message
+        );
+    }
+}
+
+}  // namespace pitstop::tokenizer
