@@ -191,6 +191,13 @@ Result<> keep_committed(const Options& options, Engine& engine, Pace& pace, Upda
         ASSIGN_OR_RETURN(keeper.files, read_small_files(options.engine.model_dir));
     }
     updater.keep_in(std::move(keeper));
+    updater.keep_adapters_in({
+        .directory = options.keep_committed,
+        .rank = engine.rank(),
+        .tp = engine.tp(),
+        .pace = pace,
+        .fault_point = FaultPoint(worker_name(options)),
+    });
     return Ok{};
 }
 

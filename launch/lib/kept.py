@@ -1,14 +1,16 @@
 """The directory of --keep-committed, where the workers write the latest committed version
-(tp_worker/update/kept_directory.h): its lock, and the complete versions in it."""
+(tp_worker/update/kept_directory.h) and the loaded adapters (adapter_keeper.h): its lock, and what is complete in it."""
 
 import fcntl
 import os
 import pathlib
 import re
+import shutil
 
 from problem import EXIT_PLACE, Problem
 
 LOCK = ".lock"
+ADAPTER = re.compile(r"\.?adapter-\d+")
 NAME = re.compile(r"committed-(\d{8})-([0-9a-f]{32})")
 
 
@@ -48,6 +50,18 @@ class KeptVersions:
             if (match := NAME.fullmatch(name)) and match[2] == digest:
                 return str(self.path / name)
         return None
+
+    def find_adapter(self, version):
+        """Returns the directory of that complete version of an adapter, or None."""
+        path = self.path / f"adapter-{version}"
+        return str(path) if path.is_dir() else None
+
+    def remove_adapters(self, needed):
+        """Removes the adapters of this and earlier trees but those whose directories are `needed`."""
+        for pattern in (".adapter-*", "adapter-*"):
+            for path in self.path.glob(pattern):
+                if ADAPTER.fullmatch(path.name) and str(path) not in needed:
+                    shutil.rmtree(path, ignore_errors=True)
 
     def close(self):
         os.close(self._lock)

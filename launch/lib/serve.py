@@ -204,7 +204,11 @@ class Served:
             self._entry = registry.Entry(self.run_dir.path)
 
     def _with_lost_adapters(self):
-        """Returns the restart with the file that names them. The schedulers refuse requests for them by name."""
+        """Returns the restart with the file that names them. The door loads them again; the schedulers refuse requests for
+        those that are lost by name."""
+        if self._kept is not None and self._restart.why:
+            self._adapters = {name: self._with_kept_path(line) for name, line in self._adapters.items()}
+            self._kept.remove_adapters({line.split("\t")[4] for line in self._adapters.values()})
         if not self._adapters:
             return self._restart
         path = self.run_dir.path / LOST_ADAPTERS
@@ -213,6 +217,11 @@ class Served:
         except OSError as error:
             raise Problem.of("the list of lost adapters", error, EXIT_PLACE) from error
         return dataclasses.replace(self._restart, lost_adapters=str(path))
+
+    def _with_kept_path(self, line):
+        """Returns the line of an adapter's version, from now on loaded from where it was kept, if it was."""
+        name, version, digest, config_digest, path, label = line.split("\t", 5)
+        return "\t".join((name, version, digest, config_digest, self._kept.find_adapter(version) or path, label))
 
     def _of_program(self):
         """Returns the pid of the program that started the tree for itself; 0: it was started by hand."""

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from lora_files import config_of, exact_adapter, write_adapter
-from process_tree import ROOT
+from process_tree import ROOT, wait_until
 from test_adapter_loads import load, source_of, tokens_with
 from test_restart import crash
 
@@ -104,3 +104,54 @@ def test_P2_an_adapter_that_is_another_one_by_now_is_lost_and_named(start_tree, 
     load(admin, places["config"], name="config")
     assert admin.call("unload_adapter", name="sent")["code"] == "not_found"
     assert refusal(tree, "sent") == "no adapter 'sent' is loaded; loaded are 'config', 'removed', 'same'"
+
+
+def send(tree, seed, label):
+    """Loads tensors that no directory has, as "sent". Returns the answer."""
+    with pitstop.Client(tree.run_dir) as client:
+        return client.update_weights(
+            source=source_of(exact_adapter(seed)[0]), adapter="sent", adapter_config=json.dumps(config_of()), label=label
+        )
+
+
+def names_in(kept):
+    return sorted(path.name for path in kept.iterdir() if "adapter" in path.name)
+
+
+@pytest.mark.parametrize("flags", ((), ("--tp", 2), ("--dp", 2)), ids=("one", "tp2", "dp2"))
+def test_P2_tensors_that_were_sent_come_back_from_where_they_were_kept(start_tree, tmp_path, flags):
+    kept = tmp_path / "kept"
+    tree = start_tree("--restart", "--keep-committed", kept, *flags)
+    send(tree, 1, "step 1")
+    newer = send(tree, 2, "step 2")
+    directory = kept / f"adapter-{newer['epoch']}"
+    wait_until(lambda: names_in(kept) == [directory.name], "the newer one to be kept alone")
+    assert sorted(path.name for path in directory.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    tokens = tokens_with(tree, "sent")
+    for _ in (1, 2):
+        _, _, admin = crash(tree, "tp_worker[0.0]")
+        version, path = loaded(admin)["sent"]
+        assert (version["digest"], version["label"], path) == (newer["digest"], "step 2", str(directory))
+        assert tokens_with(tree, "sent") == tokens
+        directory = kept / f"adapter-{version['version']}"  # where this life keeps it
+        wait_until(directory.is_dir, "it to be kept again")
+        assert len(names_in(kept)) == 2, "the one that it came from, and its own"
+    load(admin, directory, name="copy", digest=newer["digest"])  # PEFT's form, as any other
+    assert tokens_with(tree, "copy") == tokens
+    for name in ("sent", "copy"):
+        assert admin.call("unload_adapter", name=name)["ok"]
+    crash(tree)
+    assert names_in(kept) == []
+    assert refusal(tree, "sent") == "no adapter 'sent' is loaded; none is loaded"
+
+
+def test_P2_a_version_that_was_half_written_is_lost_and_named(start_tree, tmp_path, monkeypatch):
+    kept = tmp_path / "kept"
+    monkeypatch.setenv("PITSTOP_FAULT_POINT", "tp_worker[0.1]/keep_adapter")
+    tree = start_tree("--tp", 2, "--restart", "--keep-committed", kept)
+    sent = send(tree, 1, "step 1")
+    tree.wait_stopped("tp_worker[0.1]")
+    assert names_in(kept) == [f".adapter-{sent['epoch']}"]
+    crash(tree, "tp_worker[0.1]")
+    assert f"with digest {sent['digest']} is lost; load it again" in refusal(tree, "sent")
+    assert names_in(kept) == []

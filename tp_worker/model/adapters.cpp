@@ -30,14 +30,14 @@ const Adapter* Adapters::find(messages::AdapterId id) const {
     return place == all_.end() ? nullptr : place->second.get();
 }
 
-void Adapters::add(messages::AdapterId id, std::unique_ptr<Adapter> adapter) {
+void Adapters::add(messages::AdapterId id, std::shared_ptr<Adapter> adapter) {
     CHECK(all_.emplace(id, std::move(adapter)).second);
 }
 
-std::unique_ptr<Adapter> Adapters::take_out(messages::AdapterId id) {
+std::shared_ptr<Adapter> Adapters::take_out(messages::AdapterId id) {
     const auto place = all_.find(id);
     if (place == all_.end()) return nullptr;
-    std::unique_ptr<Adapter> adapter = std::move(place->second);
+    std::shared_ptr<Adapter> adapter = std::move(place->second);
     all_.erase(place);
     return adapter;
 }

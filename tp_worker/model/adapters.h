@@ -30,6 +30,7 @@ class Adapter {
     [[nodiscard]] std::int64_t bytes() const { return memory_.bytes(); }
     // The memory, for the stage that fills it.
     [[nodiscard]] Arena& memory() { return memory_; }
+    [[nodiscard]] const Arena& memory() const { return memory_; }
     [[nodiscard]] CopyLedger& ledger() { return ledger_; }
 
   private:
@@ -46,13 +47,14 @@ class Adapter {
 class Adapters {
   public:
     [[nodiscard]] const Adapter* find(messages::AdapterId id) const;  // null: none
-    void add(messages::AdapterId id, std::unique_ptr<Adapter> adapter);
+    // Shared with whoever still writes it to the disk.
+    void add(messages::AdapterId id, std::shared_ptr<Adapter> adapter);
     // Removes a version; does nothing if the id is unknown. Returns its memory, to be freed on
     // another thread.
-    [[nodiscard]] std::unique_ptr<Adapter> take_out(messages::AdapterId id);
+    [[nodiscard]] std::shared_ptr<Adapter> take_out(messages::AdapterId id);
 
   private:
-    std::map<messages::AdapterId, std::unique_ptr<Adapter>> all_{};
+    std::map<messages::AdapterId, std::shared_ptr<Adapter>> all_{};
 };
 
 }  // namespace pitstop::tp_worker

@@ -9,6 +9,10 @@
 
 namespace pitstop::tp_worker {
 
+void AdapterStore::keep_in(AdapterKeeper::Args args) {
+    keeper_ = std::make_unique<AdapterKeeper>(std::move(args));
+}
+
 Result<StagedAdapter> AdapterStore::open(const messages::UpdateSpec& spec) const {
     StagedAdapter staged{.config = spec.adapter_config};
     std::string where = "adapter_config";
@@ -33,10 +37,13 @@ Result<StagedAdapter> AdapterStore::open(const messages::UpdateSpec& spec) const
 }
 
 void AdapterStore::commit(messages::AdapterId id, StagedAdapter staged) {
-    engine_.adapters().add(id, std::move(staged.adapter));
+    const std::shared_ptr<Adapter> adapter = std::move(staged.adapter);
+    if (keeper_) keeper_->keep(id, adapter, std::move(staged.config));
+    engine_.adapters().add(id, adapter);
 }
 
 void AdapterStore::forget(messages::AdapterId id) {
+    if (keeper_) keeper_->forget(id);
     std::shared_ptr<Adapter> adapter = engine_.adapters().take_out(id);
     if (!adapter) return;
     background_.give([adapter = std::move(adapter)] { return std::vector<messages::Frames>{}; });

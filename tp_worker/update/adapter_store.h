@@ -1,5 +1,5 @@
 // The adapters of a rank from their stage to their end: made as their configuration says, committed
-// for plans to name, and forgotten.
+// for plans to name, with --keep-committed written to the disk, and forgotten.
 //
 // Thread:  the loop's, except for open().
 // Bounded: by the scheduler, which says what to forget.
@@ -9,6 +9,7 @@
 #include "messages/adapters.h"
 #include "messages/weights.h"
 #include "tp_worker/model/engine.h"
+#include "tp_worker/update/adapter_keeper.h"
 #include "tp_worker/update/background.h"
 
 #include <memory>
@@ -29,6 +30,9 @@ class AdapterStore {
     AdapterStore(Engine& engine, Background& background)
         : engine_(engine), background_(background) {}
 
+    // Prepares for --keep-committed: from now on, committed versions are written.
+    void keep_in(AdapterKeeper::Args args);
+
     // Reads the adapter's configuration, and makes the adapter. Thread: the background's. Errors:
     // it has no such configuration, or one that is not accepted; nothing is changed.
     [[nodiscard]] Result<StagedAdapter> open(const messages::UpdateSpec& spec) const;
@@ -41,6 +45,7 @@ class AdapterStore {
   private:
     Engine& engine_;
     Background& background_;
+    std::unique_ptr<AdapterKeeper> keeper_{};
 };
 
 }  // namespace pitstop::tp_worker

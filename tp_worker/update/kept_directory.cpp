@@ -25,17 +25,6 @@ constexpr std::string_view kPrefix = "committed-";
 constexpr std::size_t kNumberLen = 8;
 constexpr std::size_t kDigestLen = 32;
 
-Error io_error(std::string_view what, const std::string& path, int number) {
-    const bool is_full = number == ENOSPC || number == EDQUOT || number == EFBIG;
-    return make_error(
-        is_full ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable,
-        "{} '{}': {}",
-        what,
-        path,
-        std::strerror(number)
-    );
-}
-
 // Returns false for the weights and for the list of their files.
 bool is_small_file(const fs::path& path) {
     static constexpr std::array<std::string_view, 4> kEndings{".json", ".txt", ".model", ".jinja"};
@@ -52,6 +41,35 @@ Result<> remove_all(const std::string& path) {
 }
 
 }  // namespace
+
+Error io_error(std::string_view what, const std::string& path, int number) {
+    const bool is_full = number == ENOSPC || number == EDQUOT || number == EFBIG;
+    return make_error(
+        is_full ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable,
+        "{} '{}': {}",
+        what,
+        path,
+        std::strerror(number)
+    );
+}
+
+Result<> write_file(const std::string& path, std::string_view bytes) {
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0) return io_error("cannot make", path, errno);
+    int failed = 0;
+    while (!bytes.empty() && failed == 0) {
+        const ssize_t num = ::write(fd, bytes.data(), bytes.size());
+        if (num < 0) {
+            failed = errno == EINTR ? 0 : errno;
+        } else {
+            bytes.remove_prefix(static_cast<std::size_t>(num));
+        }
+    }
+    if (failed == 0 && ::fsync(fd) != 0) failed = errno;
+    ::close(fd);
+    if (failed != 0) return io_error("cannot write", path, failed);
+    return Ok{};
+}
 
 Result<> sync_path(const std::string& path) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -148,23 +166,7 @@ Result<> KeptDirectory::begin() {
 }
 
 Result<> KeptDirectory::write(const SmallFile& file) {
-    const std::string path = fmt::format("{}/{}", writing(), file.name);
-    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0) return io_error("cannot make", path, errno);
-    std::size_t done = 0;
-    int failed = 0;
-    while (done < file.bytes.size() && failed == 0) {
-        const ssize_t num = ::write(fd, file.bytes.data() + done, file.bytes.size() - done);
-        if (num < 0) {
-            failed = errno == EINTR ? 0 : errno;
-        } else {
-            done += static_cast<std::size_t>(num);
-        }
-    }
-    if (failed == 0 && ::fsync(fd) != 0) failed = errno;
-    ::close(fd);
-    if (failed != 0) return io_error("cannot write", path, failed);
-    return Ok{};
+    return write_file(fmt::format("{}/{}", writing(), file.name), file.bytes);
 }
 
 Result<std::string> KeptDirectory::seal(std::string_view digest) {

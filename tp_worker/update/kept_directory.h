@@ -69,6 +69,10 @@ class KeptDirectory {
     std::string model_dir_;
 };
 
+// Returns the error of a call to the system that failed with this errno: "cannot make '/x': ...".
+[[nodiscard]] Error io_error(std::string_view what, const std::string& path, int number);
+// Writes a new file, and forces it to the disk.
+Result<> write_file(const std::string& path, std::string_view bytes);
 // Forces a file's or a directory's contents to the disk.
 Result<> sync_path(const std::string& path);
 

@@ -4,6 +4,7 @@
 #include "checkpoint/safetensors.h"
 #include "digest/digest_rows.h"
 #include "messages/version_digest.h"
+#include "tp_worker/update/kept_directory.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -13,24 +14,12 @@
 #include <cstring>
 #include <fcntl.h>
 #include <unistd.h>
+#include <utility>
 
 namespace pitstop::tp_worker {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string file_in(const std::string& directory) { return directory + "/model.safetensors"; }
-
-Error cannot(std::string_view what, const std::string& path, int number) {
-    const bool is_full = number == ENOSPC || number == EDQUOT || number == EFBIG;
-    return make_error(
-        is_full ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable,
-        "cannot {} '{}': {}",
-        what,
-        path,
-        std::strerror(number)
-    );
-}
 
 class OpenFile {
   public:
@@ -59,7 +48,7 @@ struct KeptWeights::Output {
         while (!bytes.empty()) {
             const ssize_t num = ::pwrite(fd, bytes.data(), bytes.size(), at);
             if (num < 0 && errno == EINTR) continue;
-            if (num < 0) return cannot("write", path, errno);
+            if (num < 0) return io_error("cannot write", path, errno);
             at += num;
             num_dirty += num;
             bytes = bytes.subspan(static_cast<std::size_t>(num));
@@ -70,13 +59,13 @@ struct KeptWeights::Output {
 
     Result<> sync() {
         num_dirty = 0;
-        if (::fdatasync(fd) != 0) return cannot("sync", path, errno);
+        if (::fdatasync(fd) != 0) return io_error("cannot sync", path, errno);
         return Ok{};
     }
 };
 
-KeptWeights::KeptWeights(const WeightLayout& layout, const messages::WorkerKeep& name)
-    : layout_(layout) {
+KeptWeights::KeptWeights(const WeightLayout& layout, const messages::WorkerKeep& name, Names names)
+    : layout_(layout), names_(std::move(names)) {
     Json header;
     header["__metadata__"] = {
         {"format", "pt"},  // transformers refuses a file without this
@@ -86,7 +75,7 @@ KeptWeights::KeptWeights(const WeightLayout& layout, const messages::WorkerKeep&
     std::int64_t at = 0;
     for (const WeightTensor& tensor : layout.tensors()) {
         const std::int64_t bytes = tensor.whole_bytes();
-        header[tensor.name] = {
+        header[names_.prefix + tensor.name] = {
             {"dtype", std::string(name_of(tensor.encoding))},
             {"shape", tensor.shape},
             {"data_offsets", {at, at + bytes}}};
@@ -105,23 +94,24 @@ KeptWeights::KeptWeights(const WeightLayout& layout, const messages::WorkerKeep&
 }
 
 Result<> KeptWeights::create(const std::string& directory) const {
-    const std::string path = file_in(directory);
-    const OpenFile file(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC);
-    if (file.fd() < 0) return cannot("make", path, errno);
+    const std::string path = fmt::format("{}/{}", directory, names_.file);
+    const OpenFile file(path, O_WRONLY | O_CREAT | O_CLOEXEC);
+    if (file.fd() < 0) return io_error("cannot make", path, errno);
     // Reserves the space now, if the file system can do that, so that a full disk is
     // detected at once.
     if (::fallocate(file.fd(), 0, 0, file_bytes_) != 0) {
-        if (errno != EOPNOTSUPP) return cannot("take room for", path, errno);
-        if (::ftruncate(file.fd(), file_bytes_) != 0) return cannot("enlarge", path, errno);
+        if (errno != EOPNOTSUPP) return io_error("cannot take room for", path, errno);
+        if (::ftruncate(file.fd(), file_bytes_) != 0)
+            return io_error("cannot enlarge", path, errno);
     }
     Output output{.fd = file.fd(), .path = path};
     return output.put(0, std::as_bytes(std::span(head_)));
 }
 
 Result<> KeptWeights::write(const WriteArgs& args) const {
-    const std::string path = file_in(args.directory);
-    const OpenFile file(path, O_WRONLY | O_CLOEXEC);
-    if (file.fd() < 0) return cannot("open", path, errno);
+    const std::string path = fmt::format("{}/{}", args.directory, names_.file);
+    const OpenFile file(path, O_WRONLY | O_CREAT | O_CLOEXEC);
+    if (file.fd() < 0) return io_error("cannot open", path, errno);
     Output output{.fd = file.fd(), .path = path};
     for (std::size_t i = 0; i < offsets_.size(); ++i)
         RETURN_IF_ERROR(write_tensor(layout_.tensors()[i], offsets_[i], args, output));

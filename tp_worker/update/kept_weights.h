@@ -29,14 +29,22 @@ inline constexpr std::int64_t kKeepDirtyBytesMax = std::int64_t{64} << 20;
 
 class KeptWeights {
   public:
+    // How the file and its tensors are called.
+    struct Names {
+        std::string file = "model.safetensors";
+        std::string prefix{};  // of each tensor's name
+    };
     // For the file of the version `name` (epoch, label, digest), which the header names, too.
-    KeptWeights(const WeightLayout& layout, const messages::WorkerKeep& name);
+    KeptWeights(const WeightLayout& layout, const messages::WorkerKeep& name)
+        : KeptWeights(layout, name, Names{}) {}
+    KeptWeights(const WeightLayout& layout, const messages::WorkerKeep& name, Names names);
 
-    // Creates the file, in its final size, with its header.
+    // Gives the file its final size and its header.
     // Errors: there is no space for it, or the directory cannot be written.
     Result<> create(const std::string& directory) const;
 
-    // Writes this rank's shard into the file that create() made, and forces it to the disk. `copy`
+    // Writes this rank's shard into the file, before create() or after it, and forces it to the
+    // disk. `copy`
     // fills `out` with the arena's bytes from `begin` on, or returns why that is no longer allowed.
     // `between` is called after each piece.
     struct WriteArgs {
@@ -64,6 +72,7 @@ class KeptWeights {
     ) const;
 
     const WeightLayout& layout_;
+    Names names_;
     std::string head_{};                   // the header's length and the header
     std::vector<std::int64_t> offsets_{};  // of each tensor in the file, in the layout's order
     std::int64_t file_bytes_ = 0;

@@ -56,6 +56,7 @@ class Updater {
     // Prepares for --keep-committed: from now on there may be orders to keep a committed version.
     // Sets `args.answer`.
     void keep_in(Keeper::Args args);
+    void keep_adapters_in(AdapterKeeper::Args args) { adapters_.keep_in(std::move(args)); }
 
     // Returns whether `type` is a message for handle_order().
     [[nodiscard]] static bool takes(std::string_view type);

@@ -1,0 +1,158 @@
+#include "tp_worker/update/adapter_keeper.h"
+
+#include "base/log.h"
+#include "messages/keep.h"
+#include "tp_worker/update/kept_directory.h"
+#include "tp_worker/update/kept_weights.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <sys/stat.h>
+#include <utility>
+
+namespace pitstop::tp_worker {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kNamed = "adapter-";
+constexpr std::string_view kBeingWritten = ".adapter-";
+constexpr std::string_view kMark = ".done-";  // and the rank
+
+KeptWeights file_of(const Adapter& adapter, messages::AdapterId id) {
+    messages::WorkerKeep name;
+    name.epoch = Epoch{static_cast<std::int64_t>(id)};
+    return {
+        adapter.layout(),
+        name,
+        {.file = "adapter_model.safetensors", .prefix = "base_model.model."}};
+}
+
+}  // namespace
+
+AdapterKeeper::AdapterKeeper(Args args) : args_(std::move(args)) {
+    thread_ = std::thread([this] { run(); });
+}
+
+AdapterKeeper::~AdapterKeeper() {
+    {
+        const MutexLock lock(mutex_);
+        is_over_ = true;
+        is_cancelled_ = true;
+    }
+    is_changed_.notify_one();
+    thread_.join();
+}
+
+void AdapterKeeper::keep(
+    messages::AdapterId id, std::shared_ptr<const Adapter> adapter, std::string config
+) {
+    {
+        const MutexLock lock(mutex_);
+        jobs_.push_back({id, std::move(adapter), std::move(config)});
+    }
+    is_changed_.notify_one();
+}
+
+void AdapterKeeper::forget(messages::AdapterId id) {
+    {
+        const MutexLock lock(mutex_);
+        std::erase_if(jobs_, [&](const Job& job) { return job.id == id; });
+        if (current_ == id) is_cancelled_ = true;
+        jobs_.push_back({.id = id});
+    }
+    is_changed_.notify_one();
+}
+
+void AdapterKeeper::run() {
+    MutexLock lock(mutex_);
+    for (;;) {
+        while (!is_over_ && jobs_.empty()) is_changed_.wait(lock);
+        if (is_over_) return;
+        const Job job = std::move(jobs_.front());
+        jobs_.pop_front();
+        current_ = job.id;
+        is_cancelled_ = false;
+        lock.unlock();
+        Result<> done = Ok{};
+        if (job.adapter) {
+            done = write(job);
+        } else {
+            std::error_code failed;
+            for (const std::string_view prefix : {kNamed, kBeingWritten})
+                fs::remove_all(path_of(prefix, job.id), failed);
+        }
+        if (!done && !is_cancelled_) {
+            spdlog::warn(
+                "version {} of an adapter is not kept: {}",
+                static_cast<std::uint64_t>(job.id),
+                done.error().message
+            );
+        }
+        lock.lock();
+        current_ = {};
+    }
+}
+
+std::string AdapterKeeper::path_of(std::string_view prefix, messages::AdapterId id) const {
+    return fmt::format("{}/{}{}", args_.directory, prefix, static_cast<std::uint64_t>(id));
+}
+
+Result<> AdapterKeeper::write(const Job& job) {
+    const std::string directory = path_of(kBeingWritten, job.id);
+    if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
+        return io_error("cannot make", directory, errno);
+    const bool is_root = raw(args_.rank) == 0;
+    const KeptWeights file = file_of(*job.adapter, job.id);
+    if (is_root) {
+        RETURN_IF_ERROR(write_file(directory + "/adapter_config.json", job.config));
+        RETURN_IF_ERROR(file.create(directory));
+    }
+    Pacer pacer(args_.pace);
+    RETURN_IF_ERROR(file.write(
+        {.directory = directory,
+         .is_root = is_root,
+         .copy = [&](std::int64_t begin, std::span<std::byte> out) -> Result<> {
+             Result<> may = go_on();
+             if (may) job.adapter->memory().fetch(begin, out);
+             return may;
+         },
+         .between =
+             [&] {
+                 args_.fault_point.reach("keep_adapter");
+                 pacer.rest_if_due();
+             }}
+    ));
+    const std::string mark = fmt::format("{}/{}{}", directory, kMark, raw(args_.rank));
+    RETURN_IF_ERROR(write_file(mark, ""));
+    return seal(job.id);
+}
+
+// Two ranks may find all marks at once: one of them renames, and the other finds nothing.
+Result<> AdapterKeeper::seal(messages::AdapterId id) {
+    const std::string directory = path_of(kBeingWritten, id);
+    const auto mark_of = [&](int rank) { return fmt::format("{}/{}{}", directory, kMark, rank); };
+    std::error_code failed;
+    for (int rank = 0; rank < args_.tp; ++rank) {
+        if (!fs::exists(mark_of(rank), failed)) return Ok{};
+    }
+    const std::string name = path_of(kNamed, id);
+    if (::rename(directory.c_str(), name.c_str()) != 0)
+        return errno == ENOENT ? Result<>(Ok{})
+                               : Result<>(io_error("cannot rename to", name, errno));
+    for (int rank = 0; rank < args_.tp; ++rank)
+        fs::remove(fmt::format("{}/{}{}", name, kMark, rank), failed);
+    RETURN_IF_ERROR(sync_path(name));
+    RETURN_IF_ERROR(sync_path(args_.directory));
+    spdlog::info("version {} of an adapter is kept in {}", static_cast<std::uint64_t>(id), name);
+    return Ok{};
+}
+
+Result<> AdapterKeeper::go_on() const {
+    if (!is_cancelled_) return Ok{};
+    return Error{ErrorCode::kAborted, "it is not used any more"};
+}
+
+}  // namespace pitstop::tp_worker

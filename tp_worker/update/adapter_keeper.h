@@ -1,0 +1,77 @@
+// Writes committed adapters to the directory of --keep-committed, so that a restart can load them
+// again although nobody else has their tensors:
+//
+//   adapter-7/     version 7, in PEFT's form: adapter_config.json, adapter_model.safetensors
+//   .adapter-7/    the same while it is written
+//
+// Each rank writes its shards and, once they are on the disk, a mark. The rank that finds the marks
+// of all ranks gives the directory its name. The ranks need not hear of each other. A version that
+// no request uses any more and that serves no name is removed, also by each rank: the last one
+// finds nothing that another might still write.
+//
+// Nothing waits for the disk. A failure is a warning in the log, and changes nothing else.
+//
+// Thread:  the loop's for keep() and forget(); its own for the work, which rests as stages do.
+// Bounded: a job per resident version, and one per version that is forgotten meanwhile.
+#pragma once
+
+#include "base/fault_point.h"
+#include "base/mutex.h"
+#include "base/result.h"
+#include "messages/adapters.h"
+#include "tp_worker/model/adapters.h"
+#include "tp_worker/weights/pace.h"
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+
+namespace pitstop::tp_worker {
+
+class AdapterKeeper {
+  public:
+    struct Args {
+        std::string directory{};
+        Rank rank{};
+        int tp = 1;
+        const Pace& pace;
+        FaultPoint fault_point;
+    };
+    explicit AdapterKeeper(Args args);
+    // Waits for the current piece.
+    ~AdapterKeeper();
+    AdapterKeeper(const AdapterKeeper&) = delete;
+    AdapterKeeper& operator=(const AdapterKeeper&) = delete;
+
+    // `config`: the text of its adapter_config.json.
+    void keep(messages::AdapterId id, std::shared_ptr<const Adapter> adapter, std::string config);
+    // Removes what is kept of it.
+    void forget(messages::AdapterId id);
+
+  private:
+    struct Job {
+        messages::AdapterId id{};
+        std::shared_ptr<const Adapter> adapter{};  // null: the version is to be forgotten
+        std::string config{};
+    };
+    void run();
+    Result<> write(const Job& job);
+    // Gives the directory its name if every rank has written its part.
+    Result<> seal(messages::AdapterId id);
+    [[nodiscard]] Result<> go_on() const;
+    [[nodiscard]] std::string path_of(std::string_view prefix, messages::AdapterId id) const;
+
+    Args args_;
+    std::atomic<bool> is_cancelled_{false};
+    Mutex mutex_{};
+    Condition is_changed_{};
+    std::deque<Job> jobs_ GUARDED_BY(mutex_){};
+    messages::AdapterId current_ GUARDED_BY(mutex_){};
+    bool is_over_ GUARDED_BY(mutex_) = false;
+    std::thread thread_{};
+};
+
+}  // namespace pitstop::tp_worker
