@@ -6,6 +6,7 @@
 #include "kernels/device_range.h"
 #include "kernels/exchange.h"
 #include "kernels/linear_tuning.h"
+#include "kernels/low_rank_rows.h"
 #include "kernels/ops.h"
 #include "kernels/step_rows.h"
 #include "kernels/word_runs.h"
@@ -75,6 +76,7 @@ std::int64_t exchange_header_bytes() { return 0; }
 void all_reduce_cuda(const AllReduceArgs&) { CHECK(false); }
 void gather_columns_cuda(const GatherColumnsArgs&) { CHECK(false); }
 void all_gather_cuda(const AllGatherArgs&) { CHECK(false); }
+void low_rank_rows_cuda(const LowRankRowsArgs&) { CHECK(false); }
 void step_rows_cuda(const StepRowsArgs&) { CHECK(false); }
 void word_runs_cuda(const WordRunsArgs&) { CHECK(false); }
 Result<int> DeviceRange::export_chunk(std::size_t) const { return no_cuda(); }

@@ -52,7 +52,7 @@ struct Ops {
     bool (*linear_silu_mul)(const LinearArgs&, const ActView& gated) = nullptr;
     // Null if there is nothing to choose; see tune_linear_cuda (linear.h).
     int (*tune_linear)(std::span<const LinearArgs> rotation) = nullptr;
-    // null if adapters are not supported: on a GPU
+    // Null on a GPU: there low_rank_rows_cuda() does the same.
     void (*low_rank)(const LowRankArgs&) = nullptr;
     void (*route)(const RouteArgs&) = nullptr;
     void (*follow_routes)(const FollowRoutesArgs&) = nullptr;

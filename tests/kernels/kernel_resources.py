@@ -51,6 +51,8 @@ SHOWN = (
     ("scatter.cu: scatter_kernel", "", 256, 0),
     ("step_rows.cu: step_rows_kernel", "", 512, 0),
     ("word_runs.cu: word_runs_kernel", "", 256, 0),
+    ("low_rank_rows.cu: shrink_kernel<bf16, true>", "A x, rows aligned", 128, 0),
+    ("low_rank_rows.cu: expand_kernel<float>", "B h, added to fp32", 128, 0),
     ("gather_rows.cu: gather_rows_kernel<uint4>", "rows aligned", 128, 0),
     ("nonfinite.cu: count_nonfinite_kernel<true>", "rows aligned", 256, 0),
     ("penalties.cu: penalties_kernel", "", 128, 0),

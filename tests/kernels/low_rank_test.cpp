@@ -44,12 +44,12 @@ struct Pair {
     Matrix<float> h;
 };
 
-// Adapters are not computed on GPUs: the CUDA table has no ops for them.
+// A GPU has another form of the op (cuda_low_rank_rows_test.cpp).
 class LowRank : public OnBackend {
   protected:
     void SetUp() override {
         OnBackend::SetUp();
-        if (is_gpu()) GTEST_SKIP() << "a GPU's ops compute no adapters";
+        if (is_gpu()) GTEST_SKIP() << "a GPU has another form of it";
     }
 
     template <class X, class Y>
