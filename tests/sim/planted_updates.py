@@ -247,7 +247,7 @@ MUTATIONS = (
         "tokenizer_proc/ended_sessions.h",
         "if (told_) loss_.reset();",
         "loss_.reset();",
-        unseen="none of 3000 has a begin between a loss and the first call after it",
+        unseen="none of 4000 has a begin between a loss and the first call after it",
     ),
     Mutation(
         "a session that took over takes calls that name none",

@@ -21,7 +21,7 @@ from planted_updates import MUTATIONS  # noqa: E402
 from planting import PLACE, ROOT, TEST_S, Table, Tried, build, drive, planted, run  # noqa: E402
 
 UNIT_TESTS = ("messages_test", "scheduler_proc_test", "tokenizer_proc_test")
-SEEDS = 3000
+SEEDS = 4000
 TABLE = Table(
     ROOT / "tests" / "sim" / "UPDATE_MUTATIONS.md",
     "# Bugs of weight updates, and who finds them\n\n"
