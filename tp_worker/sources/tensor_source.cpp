@@ -64,8 +64,10 @@ class PickledTensors {
         ASSIGN_OR_RETURN(const Document* const document, parse(bytes));
         const Kind kind = document->root().kind;
         if (kind == Kind::kList) return read_list(*document);
-        if (kind == Kind::kDict) return read_bucket(*document);
-        return bad_payload("neither a list of (name, tensor) nor a flattened bucket");
+        if (kind == Kind::kDict)
+            return is_bucket(*document) ? read_bucket(*document) : read_dict(*document);
+        return bad_payload("neither a list of (name, tensor), a dict of them nor a flattened bucket"
+        );
     }
 
     // Reads vLLM's format: per tensor a dict of handles by device, or one for all of them, packed.
@@ -186,15 +188,23 @@ class PickledTensors {
                 find("", bad_payload("an entry that is not (name, tensor)"));
                 continue;
             }
-            const std::string& name = document.child(pair, 0).text;
-            const Node& tensor = document.child(pair, 1);
-            const bool is_local =
-                tensor.kind == Kind::kRecord && tensor.global == Global::kLocalSerializedTensor;
-            find(
-                name, is_local ? read_local(document, name, tensor) : read_handle(document, tensor)
-            );
+            find_tensor(document, document.child(pair, 0).text, document.child(pair, 1));
         }
         return add_found();
+    }
+
+    // Reads {name: tensor or LocalSerializedTensor}, as an adapter's tensors are sent.
+    Result<> read_dict(const Document& document) {
+        const Node& root = document.root();
+        for (std::size_t i = 0; i + 1 < root.children.size(); i += 2)
+            find_tensor(document, document.child(root, i).text, document.child(root, i + 1));
+        return add_found();
+    }
+
+    void find_tensor(const Document& document, const std::string& name, const Node& tensor) {
+        const bool is_local =
+            tensor.kind == Kind::kRecord && tensor.global == Global::kLocalSerializedTensor;
+        find(name, is_local ? read_local(document, name, tensor) : read_handle(document, tensor));
     }
 
     // Reads a pickle per rank inside the pickle; one level, because `parse` allows no other in it.
@@ -210,6 +220,11 @@ class PickledTensors {
         const std::string& bytes = document.child(*values, rank).text;
         ASSIGN_OR_RETURN(const Document* const inner, parse(std::as_bytes(std::span(bytes))));
         return read_handle(*inner, inner->root());
+    }
+
+    [[nodiscard]] static bool is_bucket(const Document& document) {
+        return document.find(document.root(), "flattened_tensor") != nullptr ||
+               document.find(document.root(), "metadata") != nullptr;
     }
 
     // Reads {"flattened_tensor": tensor, "metadata": [FlattenedTensorMetadata, ...]}. Offsets are
