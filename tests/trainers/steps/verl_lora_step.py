@@ -1,4 +1,4 @@
-"""verl's AsyncHttpServerAdapter, its file unmodified: a LoRA step as sglang_rollout.py makes it (available_models, unload
+"""verl's AsyncHttpServerAdapter, its file unmodified: a LoRA step as its rollout makes it (available_models, unload
 if it is there, load from tensors), twice, with a request open."""
 
 import asyncio
