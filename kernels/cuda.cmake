@@ -1,6 +1,6 @@
 # The CUDA ops of pitstop_kernels, or, without CUDA, what says that there are none.
 set(PITSTOP_CUDA_SOURCES
-    attention_decode.cu attention_general.cu attention_prefill.cu attention_prefill_wgmma.cu digest.cu draws.cu embedding.cu exchange.cu expert_linear.cu expert_rows.cu
+    attention_decode.cu attention_general.cu attention_prefill.cu attention_prefill_wgmma.cu digest.cu draws.cu embedding.cu exchange.cu expert_linear.cu expert_rows.cu gate_heads.cu gated_delta.cu
     gather_rows.cu linear.cu linear_gemv.cu logprobs.cu low_rank_rows.cu nonfinite.cu penalties.cu rank_records.cu rmsnorm.cu rope.cu route_rows.cu router.cu sampling.cu scatter.cu shard_copy.cu silu_mul.cu step_rows.cu word_runs.cu
     attention_cuda.cpp cublas_choices.cpp cublas_lt.cpp cuda_device.cpp device_graph_cuda.cpp device_import_cuda.cpp device_memory_cuda.cpp device_range_cuda.cpp device_users_cuda.cpp driver_cuda.cpp kernel_code_cuda.cpp linear_cublas.cpp
     ops_cuda.cpp stream_list_cuda.cpp)

@@ -6,8 +6,6 @@
 //   gate  [T, (Q - 1) * gate_head_stride + D]  fp32 or bf16, independently
 //
 // A gate that is infinite or NaN gives NaN: a sigmoid of 0 or 1 would hide the fault.
-//
-// CPUs alone compute it.
 #pragma once
 
 #include "kernels/tensor.h"
@@ -26,5 +24,6 @@ struct GateHeadsArgs {
 
 void check(const GateHeadsArgs& args);
 void gate_heads_ref(const GateHeadsArgs& args);
+void gate_heads_cuda(const GateHeadsArgs& args);
 
 }  // namespace pitstop::kernels

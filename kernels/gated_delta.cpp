@@ -204,7 +204,7 @@ void keep_conv_inputs(const GatedDeltaArgs& args, std::int64_t row) {
     if (begin == end) return;
     const std::byte* const before = args.inputs_at(args.from_places[row]);
     const std::int64_t saved_end = args.saved_ends[row];
-    if (saved_end != begin)
+    if (saved_end > begin)
         leave_inputs(args, row, saved_end, before, args.inputs_at(args.saved_places[row]));
     leave_inputs(args, row, end, before, args.inputs_at(args.places[row]));
 }

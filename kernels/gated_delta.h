@@ -13,7 +13,8 @@
 //
 // A place stores S and the last W-1 inputs of the convolution; each request has one. A row whose
 // first position is 0 starts from zeros. Other rows continue from the state in `from_places`: their
-// own place, or a saved one. No row reads a place that another row writes.
+// own place, or a saved one. No row reads a place that another row writes. On a GPU a row of
+// padding, whose place is -1, starts from zeros and stores nothing.
 //
 //   q, k, v, z, b, a  [T, heads]  columns of products, fp32 or bf16, all the same (HeadColumns)
 //   y                 [T, nv*dv]  fp32 or bf16; aliases nothing
@@ -28,11 +29,18 @@
 // al. does not fit: a token's bits would depend on the chunk's other tokens. The recurrence costs 4
 // dk dv multiply-adds per head and token, an eighth of the cost of the products around it.
 //
+// A GPU has an order of its own, likewise the same for any cut: sums of k S and q S in 4 parts (8
+// if dk > 128), where element i is in part i / 4 mod 4 (8), each ascending and fused, then a tree;
+// sums for norms in 32 lanes, element i in lane i mod 32, then a tree. q S is rounded to y's dtype
+// before its norm, as in transformers. Tensor cores would need the chunked form, so there is no
+// such kernel. A block has 32 (16) columns of a head's S in registers through all of a row's
+// tokens: rows, heads and columns run side by side, tokens one after another. Not measured.
+//
 // Infinities and NaNs of a token, and squares that overflow, become NaN in y and in S. This
 // includes infinite b, a and z, whose sigmoid, decay or silu would look finite.
 //
 // Source: Yang et al. 2024 (arXiv:2412.06464); transformers 5.24, Qwen3NextGatedDeltaNet,
-// torch_recurrent_gated_delta_rule. CPUs alone compute it.
+// torch_recurrent_gated_delta_rule.
 #pragma once
 
 #include "kernels/tensor.h"
@@ -87,7 +95,8 @@ struct GatedDeltaArgs {
     const std::int32_t* from_places = nullptr;
     // [R]: an additional place for the state, stored after the row's tokens
     const std::int32_t* saved_places = nullptr;
-    const std::int32_t* saved_ends = nullptr;  // [R]: up to this token; q_starts[r]: not stored
+    // [R]: up to this token; not after q_starts[r]: not stored
+    const std::int32_t* saved_ends = nullptr;
     Stream stream{};
 
     [[nodiscard]] std::int64_t key_dim() const { return q.first.cols; }    // dk
@@ -110,5 +119,6 @@ void check(const GatedDeltaArgs& args);
 // Stores the last W-1 inputs of a row's convolution for the next call, after its state.
 void keep_conv_inputs(const GatedDeltaArgs& args, std::int64_t row);
 void gated_delta_ref(const GatedDeltaArgs& args);
+void gated_delta_cuda(const GatedDeltaArgs& args);
 
 }  // namespace pitstop::kernels

@@ -64,7 +64,6 @@ struct Ops {
     void (*rope)(const RopeArgs&) = nullptr;
     void (*attention)(const AttentionArgs&) = nullptr;
     void (*silu_mul)(const SiluMulArgs&) = nullptr;
-    // Both are null if hybrid models are not supported: on a GPU.
     void (*gate_heads)(const GateHeadsArgs&) = nullptr;
     void (*gated_delta)(const GatedDeltaArgs&) = nullptr;
     void (*gather_rows)(const GatherRowsArgs&) = nullptr;

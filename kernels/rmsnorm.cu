@@ -51,13 +51,19 @@ __device__ float scale_of(float sum_sq, int H, float eps) {
 
 template <bool kIsAligned, class Out>
 __device__ void store_scaled(
-    Out* y_t, const bf16* w, int p, int H, float scale, const float (&numbers)[kPack]
+    Out* y_t,
+    const bf16* w,
+    float w_offset,
+    int p,
+    int H,
+    float scale,
+    const float (&numbers)[kPack]
 ) {
     float weights[kPack];
     load_pack<kIsAligned>(w, p, H, weights);
     float scaled[kPack];
 #pragma unroll
-    for (int k = 0; k < kPack; ++k) scaled[k] = numbers[k] * scale * weights[k];
+    for (int k = 0; k < kPack; ++k) scaled[k] = numbers[k] * scale * (w_offset + weights[k]);
     store_pack<kIsAligned>(y_t, p, H, scaled);
 }
 
@@ -98,7 +104,8 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_kernel(
     const float* delta,  // [T, H] or null
     std::int64_t delta_stride,
     const bf16* __restrict__ w,  // [H]
-    Out* y,                      // [T, H]
+    float w_offset,
+    Out* y,  // [T, H]
     std::int64_t y_stride,
     int H,
     float eps,
@@ -128,7 +135,7 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_kernel(
 #pragma unroll
         for (int j = 0; j < kHeldPacks; ++j) {
             const int p = thread + j * kThreads;
-            if (p * kPack < H) store_scaled<true>(y_t, w, p, H, scale, held[j]);
+            if (p * kPack < H) store_scaled<true>(y_t, w, w_offset, p, H, scale, held[j]);
         }
     } else {
         for (int p = thread; p * kPack < H; p += kThreads) {
@@ -148,7 +155,7 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_kernel(
         for (int p = thread; p * kPack < H; p += kThreads) {
             float numbers[kPack];
             load_pack<false>(x_t, p, H, numbers);
-            store_scaled<false>(y_t, w, p, H, scale, numbers);
+            store_scaled<false>(y_t, w, w_offset, p, H, scale, numbers);
         }
     }
 }
@@ -167,6 +174,7 @@ void run(const RmsNormArgs& args, bool may_be_held) {
             args.delta.data,
             args.delta.stride,
             args.w,
+            args.w_offset,
             static_cast<Out*>(args.y.data),
             args.y.stride,
             narrow<int>(H),
@@ -188,7 +196,6 @@ void run(const RmsNormArgs& args, bool may_be_held) {
 void rmsnorm_cuda(const RmsNormArgs& args) {
     check(args);
     CHECK(args.x.cols <= std::int64_t{1} << 30);
-    CHECK(args.w_offset == 0.f);
     const bool may_be_held =
         args.x.cols % kPack == 0 && args.x.cols <= kThreads * kPack * kHeldPacksMax &&
         is_aligned(args.x.data, 16) && args.x.stride % kPack == 0 &&

@@ -5,8 +5,7 @@
 //
 //   x      [T, H]  fp32, the residual stream; written only if delta is given
 //   delta  [T, H]  fp32, a sublayer's output (after the all-reduce), or none
-//   w      [H]     bf16; w_offset is 0, or on CPUs 1, for weights that are stored around zero
-//                  (Qwen3-Next)
+//   w      [H]     bf16; w_offset is 0, or 1 for weights that are stored around zero (Qwen3-Next)
 //   y      [T, H]  fp32 or bf16; may be x or delta if fp32
 //
 // Accepts any H, and sums in fp32: 4 x 16 lanes, element i in lane i mod 64, then a fixed tree.

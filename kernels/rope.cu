@@ -24,6 +24,8 @@ struct Params {
     const float* sin;
     const bf16* q_norm;  // [D] or null
     const bf16* k_norm;
+    float norm_offset;
+    std::int64_t q_head_stride;                               // elements between a token's queries
     std::int64_t q_stride, k_stride, v_stride, q_out_stride;  // elements between tokens
     std::int64_t cos_stride, sin_stride;
     std::int64_t page_elements;
@@ -62,7 +64,7 @@ struct Head {
     __device__ static Head of(const Params& p, std::int64_t t, int number) {
         const std::int64_t D = p.head_dim;
         if (number < p.num_q_heads)
-            return {p.q, t * p.q_stride + number * D, p.q_norm, true, true, 0};
+            return {p.q, t * p.q_stride + number * p.q_head_stride, p.q_norm, true, true, 0};
         const bool is_value = number >= p.num_q_heads + p.num_kv_heads;
         const std::int64_t column = (number - p.num_q_heads - (is_value ? p.num_kv_heads : 0)) * D;
         const std::int64_t P = p.page_size.divisor();
@@ -127,7 +129,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
         float weights[kPack];
         load_floats(head.norm + i, weights);
 #pragma unroll
-        for (int k = 0; k < kPack; ++k) x[k] *= scale * weights[k];
+        for (int k = 0; k < kPack; ++k) x[k] *= scale * (p.norm_offset + weights[k]);
     }
 
     const bool is_first_half = i < D / 2;
@@ -189,7 +191,7 @@ __global__ void __launch_bounds__(kGeneralWarps* kWarp)
     if (head.norm != nullptr) {
         const float scale = scale_of(sum_sq, p.head_dim, p.norm_eps);
         for (int i = lane_index(); i < p.head_dim; i += kWarp)
-            x[i] *= scale * to_float(head.norm[i]);
+            x[i] *= scale * (p.norm_offset + to_float(head.norm[i]));
     }
     __syncwarp();
     const std::int64_t position = p.positions[t];
@@ -217,7 +219,6 @@ void rope_cuda(const RopeArgs& args) {
     const KvCache& kv = args.kv;
     const int D = kv.head_dim;
     CHECK(D <= kGeneralHeadDimMax);
-    CHECK(q_head_stride_of(args) == D && args.norm_offset == 0.f);
     CHECK(std::int64_t{kv.num_pages} * kv.page_size <= FastDiv::kDividendMax);  // slots
     const Params params{
         .q = args.q.data,
@@ -231,6 +232,8 @@ void rope_cuda(const RopeArgs& args) {
         .sin = args.sin.data,
         .q_norm = args.q_norm,
         .k_norm = args.k_norm,
+        .norm_offset = args.norm_offset,
+        .q_head_stride = q_head_stride_of(args),
         .q_stride = args.q.stride,
         .k_stride = args.k.stride,
         .v_stride = args.v.stride,
@@ -239,7 +242,7 @@ void rope_cuda(const RopeArgs& args) {
         .sin_stride = args.sin.stride,
         .page_elements = page_elements(kv),
         .page_size = FastDiv(kv.page_size),
-        .num_q_heads = narrow<std::int32_t>(args.q.cols / D),
+        .num_q_heads = narrow<std::int32_t>(args.q_out.cols / D),
         .num_kv_heads = kv.num_kv_heads,
         .head_dim = D,
         .half = narrow<std::int32_t>(args.cos.cols),
@@ -248,13 +251,13 @@ void rope_cuda(const RopeArgs& args) {
         .q_out_dtype = args.q_out.dtype,
         .kv_dtype = kv.dtype};
     const int num_heads = params.num_q_heads + 2 * params.num_kv_heads;
-    const bool is_plain = (D == 64 || D == 128 || D == 256) && 2 * params.half == D &&
-                          args.q_out.dtype == DType::kBF16 && kv.dtype == DType::kBF16 &&
-                          is_aligned_16(args.q) && is_aligned_16(args.k) && is_aligned_16(args.v) &&
-                          is_aligned_16(args.q_out) && is_aligned(kv.data, 16) &&
-                          is_aligned(args.cos.data, 16) && args.cos.stride % 4 == 0 &&
-                          is_aligned(args.sin.data, 16) && args.sin.stride % 4 == 0 &&
-                          is_aligned(args.q_norm, 16) && is_aligned(args.k_norm, 16);
+    const bool is_plain =
+        (D == 64 || D == 128 || D == 256) && 2 * params.half == D &&
+        args.q_out.dtype == DType::kBF16 && kv.dtype == DType::kBF16 && is_aligned_16(args.q) &&
+        q_head_stride_of(args) % kPack == 0 && is_aligned_16(args.k) && is_aligned_16(args.v) &&
+        is_aligned_16(args.q_out) && is_aligned(kv.data, 16) && is_aligned(args.cos.data, 16) &&
+        args.cos.stride % 4 == 0 && is_aligned(args.sin.data, 16) && args.sin.stride % 4 == 0 &&
+        is_aligned(args.q_norm, 16) && is_aligned(args.k_norm, 16);
     const auto T = narrow<unsigned>(args.q.rows);
     if (!is_plain) {
         launch<rope_general_kernel>(

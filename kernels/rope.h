@@ -8,8 +8,8 @@
 // is unchanged.
 // Source: Su et al. 2021 (arXiv:2104.09864), in the half-split form of GPT-NeoX and Hugging Face.
 //
-//   q      [T, Q*D]      fp32 or bf16; on CPUs its heads may lie further apart than D elements, as
-//                        where each is followed by its gate (Qwen3-Next): then q has (Q - 1) *
+//   q      [T, Q*D]      fp32 or bf16; its heads may lie further apart than D elements, as where
+//                        each is followed by its gate (Qwen3-Next): then q has (Q - 1) *
 //                        q_head_stride + D columns
 //   k, v   [T, K*D]      the dtype of q
 //   q_out  [T, Q*D]      fp32 or bf16: read by attention. May be q if the dtypes agree
@@ -42,7 +42,7 @@ struct RopeArgs {
     View2<const float> sin{};                 // [positions, R/2]
     const bf16* q_norm = nullptr;             // [D], or null: no norm
     const bf16* k_norm = nullptr;             // [D], or null: no norm
-    float norm_offset = 0.f;                  // 0, or on CPUs 1: as w_offset of rmsnorm.h
+    float norm_offset = 0.f;                  // 0 or 1: as w_offset of rmsnorm.h
     float norm_eps = 0.f;
     Stream stream{};
 };
