@@ -158,6 +158,27 @@ xgrammar::CompiledGrammar compile_with(
     CHECK(false);
 }
 
+// Returns the least bound of a part's tokens: "max_tokens": 7 in a structural tag, [max_tokens=7]
+// in EBNF. What only looks like one does no harm (matcher.cpp).
+std::optional<std::int64_t> least_tokens_max(const messages::Grammar& grammar) {
+    constexpr std::string_view kName = "max_tokens";
+    constexpr std::string_view kDigits = "0123456789";
+    constexpr std::size_t kDigitsMax = 10;
+    const bool is_tag = grammar.kind == GrammarKind::kStructuralTag;
+    if (!is_tag && grammar.kind != GrammarKind::kEbnf) return std::nullopt;
+    const std::string text = is_tag ? present_form(grammar.text) : grammar.text;
+    std::optional<std::int64_t> least;
+    for (std::size_t at = text.find(kName); at != std::string::npos; at = text.find(kName, at)) {
+        at = text.find_first_not_of("\" \t\r\n:=", at + kName.size());
+        if (at == std::string::npos) break;
+        const std::string digits =
+            text.substr(at, std::min(text.find_first_not_of(kDigits, at) - at, kDigitsMax));
+        const std::int64_t bound = digits.empty() ? 0 : std::stoll(digits);
+        least = std::min(least.value_or(bound), bound);
+    }
+    return least;
+}
+
 }  // namespace
 
 std::string_view why_none() { return {}; }
@@ -208,6 +229,7 @@ Result<std::shared_ptr<const CompiledGrammar>> CompiledGrammar::compile(
             .grammar = compile_with(compiler, grammar),
             .info = vocabulary.parts().info,
             .vocab_len = static_cast<std::size_t>(vocabulary.parts().info.GetVocabSize()),
+            .tokens_max = least_tokens_max(grammar),
         };
         return std::shared_ptr<const CompiledGrammar>(
             new CompiledGrammar(std::make_shared<const Parts>(std::move(parts)))

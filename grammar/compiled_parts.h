@@ -4,6 +4,8 @@
 #include "grammar/compiled_grammar.h"
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <xgrammar/compiler.h>
 
 namespace pitstop::grammar {
@@ -16,6 +18,9 @@ struct CompiledGrammar::Parts {
     xgrammar::CompiledGrammar grammar;
     xgrammar::TokenizerInfo info;
     std::size_t vocab_len = 0;
+    // A part of an output has at most so many tokens, the least of all bounds (max_tokens); null:
+    // there is no such bound.
+    std::optional<std::int64_t> tokens_max{};
 
     [[nodiscard]] bool has_bytes(TokenId id) const {
         const auto index = static_cast<std::size_t>(raw(id));

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <ctime>
 #include <exception>
+#include <optional>
 #include <utility>
+#include <vector>
 #include <xgrammar/matcher.h>
 
 namespace pitstop::grammar {
@@ -26,7 +28,25 @@ struct Matcher::State {
     std::shared_ptr<const CompiledGrammar> grammar;
     xgrammar::GrammarMatcher matcher;
     bool is_lost = false;  // a token did not match
+    std::int64_t num_accepted = 0;
+    bool has_mask = false;                     // one was made since the last token
+    std::vector<std::uint32_t> unused_mask{};  // of apply_bounds()
 };
+
+namespace {
+
+void fill(xgrammar::GrammarMatcher& matcher, std::span<std::uint32_t> words) {
+    std::int64_t shape = std::ssize(words);
+    DLTensor tensor{};
+    tensor.data = words.data();
+    tensor.device = {kDLCPU, 0};
+    tensor.ndim = 1;
+    tensor.dtype = xgrammar::GetBitmaskDLType();
+    tensor.shape = &shape;
+    matcher.FillNextTokenBitmask(&tensor);
+}
+
+}  // namespace
 
 Matcher::Matcher(const std::shared_ptr<const CompiledGrammar>& grammar)
     : state_(std::make_unique<State>(State{
@@ -38,7 +58,11 @@ Matcher& Matcher::operator=(Matcher&&) noexcept = default;
 
 Matcher::Matcher(const Matcher& other)
     : state_(std::make_unique<State>(State{
-          other.state_->grammar, other.state_->matcher.Fork(), other.state_->is_lost})) {}
+          other.state_->grammar,
+          other.state_->matcher.Fork(),
+          other.state_->is_lost,
+          other.state_->num_accepted,
+          other.state_->has_mask})) {}
 
 Matcher& Matcher::operator=(const Matcher& other) {
     if (this != &other) *this = Matcher(other);
@@ -47,11 +71,28 @@ Matcher& Matcher::operator=(const Matcher& other) {
 
 bool Matcher::accept(std::span<const TokenId> ids) {
     const Duration begin = cpu_time();
+    const bool needs_masks = state_->grammar->parts().tokens_max.has_value();
+    const Duration most = kCpuMax + (needs_masks ? kCpuPerMask : kCpuPerToken) * std::ssize(ids);
     for (const TokenId id : ids) {
+        if (!state_->has_mask) apply_bounds();
         if (state_->is_lost || !accept_one(id)) return false;
-        if (cpu_time() - begin > kCpuMax) state_->is_lost = true;
+        if (cpu_time() - begin > most) state_->is_lost = true;
     }
     return !state_->is_lost;
+}
+
+// The library drops what has used up its bound when it makes a mask. Without one between two
+// tokens, an output that is followed at once would be free where the same output, token by token,
+// was not. Before the least bound nothing can be used up.
+void Matcher::apply_bounds() {
+    const std::optional<std::int64_t>& bound = state_->grammar->parts().tokens_max;
+    if (!bound || state_->num_accepted < *bound || state_->is_lost || has_ended()) return;
+    state_->unused_mask.resize(num_mask_words(state_->grammar->parts().vocab_len));
+    try {
+        fill(state_->matcher, state_->unused_mask);
+    } catch (const std::exception&) {
+        state_->is_lost = true;
+    }
 }
 
 // The library throws where its own limits end, for example of recursion, and logs tokens that it
@@ -65,6 +106,8 @@ bool Matcher::accept_one(TokenId id) {
     } catch (const std::exception&) {
         state_->is_lost = true;
     }
+    if (!state_->is_lost) ++state_->num_accepted;
+    state_->has_mask = false;
     return !state_->is_lost;
 }
 
@@ -75,15 +118,9 @@ bool Matcher::fill_mask(std::span<std::uint32_t> words) {
     std::ranges::fill(words, 0);
     if (state_->is_lost || has_ended()) return false;
     const Duration begin = cpu_time();
-    std::int64_t shape = std::ssize(words);
-    DLTensor tensor{};
-    tensor.data = words.data();
-    tensor.device = {kDLCPU, 0};
-    tensor.ndim = 1;
-    tensor.dtype = xgrammar::GetBitmaskDLType();
-    tensor.shape = &shape;
     try {
-        state_->matcher.FillNextTokenBitmask(&tensor);
+        fill(state_->matcher, words);
+        state_->has_mask = true;
         state_->is_lost = cpu_time() - begin > kCpuMax;
     } catch (const std::exception&) {
         state_->is_lost = true;

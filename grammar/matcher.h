@@ -1,7 +1,8 @@
 // Follows one output through its grammar, token by token, and says which tokens may come next.
 //
 // An ambiguous grammar may have ever more parses of a longer output. One that takes over kCpuMax
-// for a call allows nothing from then on, so that it does not hold up the steps of others.
+// for a call, and some more for each of many tokens, allows nothing from then on, so that it does
+// not hold up the steps of others.
 //
 // Thread: one. A copy continues for itself.
 #pragma once
@@ -26,6 +27,8 @@ namespace pitstop::grammar {
 class Matcher {
   public:
     static constexpr Duration kCpuMax = std::chrono::milliseconds(250);
+    static constexpr Duration kCpuPerToken = std::chrono::microseconds(5);
+    static constexpr Duration kCpuPerMask = std::chrono::microseconds(50);
 
     explicit Matcher(const std::shared_ptr<const CompiledGrammar>& grammar);
     ~Matcher();
@@ -46,6 +49,7 @@ class Matcher {
 
   private:
     [[nodiscard]] bool accept_one(TokenId id);
+    void apply_bounds();
 
     struct State;
     std::unique_ptr<State> state_;

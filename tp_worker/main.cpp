@@ -28,6 +28,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -319,6 +320,9 @@ int main(int argc, char** argv) {
 int main(int argc, char** argv) {
     if (argc == 3 && argv[1] == pitstop::grammar::Trials::kArgument)
         return pitstop::grammar::serve_trials(std::atoi(argv[2]));
+    // xgrammar alone writes there: warnings about requests' grammars, with which clients could fill
+    // the log.
+    std::cerr.setstate(std::ios_base::failbit);
     try {
         return pitstop::tp_worker::main(argc, argv);
     } catch (const std::exception& error) {  // only start-up may throw

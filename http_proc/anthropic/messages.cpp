@@ -27,7 +27,9 @@ struct Message : ChatAnswer {
         ASSIGN_OR_RETURN(ChatCall call, parse_anthropic_messages(exchange.request().body));
         RETURN_IF_ERROR(read_adapter_of(exchange, call.model, call.request.adapter));
         RETURN_IF_ERROR(check_thinking(call.thinking, exchange.server().formats().thinking));
-        return Message(exchange, std::move(call));
+        Message message(exchange, std::move(call));
+        RETURN_IF_ERROR(message.hold_calls(exchange));
+        return message;
     }
     static Response refusal(const Error& error) {
         return error_response(kDialect, status_of_chat(error.code), error);

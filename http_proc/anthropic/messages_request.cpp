@@ -82,11 +82,8 @@ void read_thinking(FieldReader& fields, ChatCall& call, OrderedJson& variables) 
     const Json* given = fields.find("thinking");
     if (given == nullptr) return;
     const std::string type = type_of(*given);
-    if (type == "enabled" || type == "between_tools")
-        return fields.refuse(
-            "thinking",
-            "no token is forced, so there is no budget_tokens; accepted are adaptive and disabled"
-        );
+    if (type == "between_tools")
+        return fields.refuse("thinking", "accepted are adaptive, enabled and disabled");
     const auto display = given->is_object() ? given->find("display") : given->end();
     if (given->is_object() && display != given->end() && !asks_for_nothing(*display)) {
         if (*display != "omitted")
@@ -97,8 +94,14 @@ void read_thinking(FieldReader& fields, ChatCall& call, OrderedJson& variables) 
     }
     if (type == "disabled") {
         variables["enable_thinking"] = false;
+    } else if (type == "enabled") {
+        variables["enable_thinking"] = true;
+        const auto budget = given->find("budget_tokens");
+        if (budget == given->end() || !budget->is_number_integer() || *budget < 0)
+            return fields.fail("thinking", "an object whose budget_tokens is a number of tokens");
+        call.thinking.budget = budget->get<std::int64_t>();
     } else if (type != "adaptive") {  // the model decides
-        fields.fail("thinking", "an object with the type disabled or adaptive");
+        fields.fail("thinking", "an object with the type disabled, enabled or adaptive");
     }
 }
 
@@ -145,8 +148,7 @@ Result<OrderedJson> tool_of(const OrderedJson& given, std::size_t index) {
     if (schema == given.end() || !schema->is_object())
         return refused("input_schema is not an object");
     for (const auto& [member, why] :
-         {std::pair{"strict", "there are no grammars to hold arguments to their schema with"},
-          std::pair{"defer_loading", "the model sees every tool"},
+         {std::pair{"defer_loading", "the model sees every tool"},
           std::pair{"input_examples", "a template knows a tool's schema alone"}}) {
         const auto value = given.find(member);
         if (value != given.end() && !asks_for_nothing(Json(*value)))
@@ -226,7 +228,10 @@ Result<ChatCall> parse(std::string_view text, bool has_output) {
     RETURN_IF_ERROR(read_conversation(body, call, variables));
     if (fields.has("tools")) {
         ASSIGN_OR_RETURN(OrderedJson tools, tools_of(body));
-        if (call.has_tools) variables["tools"] = std::move(tools);
+        if (call.has_tools) {
+            call.tools = tool_specs(body["tools"]);
+            variables["tools"] = std::move(tools);
+        }
     }
     RETURN_IF_ERROR(finish_chat_call(body, std::move(variables), call));
     return call;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/result.h"
+#include "http_proc/format/call_grammar.h"
 #include "http_proc/format/chat_prompt.h"
 #include "http_proc/format/forced_call.h"
 #include "http_proc/format/json_body.h"
@@ -16,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace pitstop::http {
 
@@ -31,6 +33,7 @@ struct ChatCall {
     bool wants_token_ids = false;
     ThinkingFields thinking{};
     std::shared_ptr<const ToolSchemas> schemas{};  // of the tools; null: there are none
+    std::vector<ToolSpec> tools{};                 // that the model may call
 };
 
 // Reads the engine's own fields: sampling, placement, names, `chat_template` and

@@ -22,8 +22,6 @@ constexpr std::string_view kAdapterIsModel =
 constexpr std::string_view kNotKept = "the engine does not keep hidden states";
 constexpr std::string_view kLaterForm = "vLLM's structured_outputs is its later form";
 constexpr std::string_view kNoCode = "code is not run";
-constexpr std::string_view kNoBudget =
-    "no token is forced, so thinking ends where the model ends it";
 constexpr std::string_view kNoThinking =
     "/v1/chat/completions separates thinking, with --reasoning-parser";
 constexpr std::string_view kOneEngine = "one engine does both prefill and decode";
@@ -44,8 +42,6 @@ constexpr std::array kUnsupported{
     Unsupported{"watermark", kNoWatermarks},
     Unsupported{"watermarking", kNoWatermarks},
     Unsupported{"repetition_detection", "outputs end by their length and stops"},
-    Unsupported{"thinking_token_budget", kNoBudget},
-    Unsupported{"max_thinking_tokens", kNoBudget},
     Unsupported{"require_reasoning", kNoThinking},
     Unsupported{"lora_request", kAdapterIsModel},
     Unsupported{"lora_id", kAdapterIsModel},

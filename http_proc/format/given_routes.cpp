@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::string_view kAccepted =
+constexpr std::string_view kAcceptedRoutes =
     "base64 of int32, or an object with data, in base64, dtype (uint8, uint16, int16 or int32) "
     "and, "
     "if wanted, shape";
@@ -27,7 +27,7 @@ Error wrong(fmt::format_string<Args...> text, Args&&... args) {
 }
 
 Result<std::vector<std::uint8_t>> bytes_of_base64(const Json* data) {
-    if (data == nullptr || !data->is_string()) return wrong("expected {}", kAccepted);
+    if (data == nullptr || !data->is_string()) return wrong("expected {}", kAcceptedRoutes);
     auto bytes = base64_decode(data->get_ref<const std::string&>());
     if (!bytes) return wrong("{}", bytes.error().message);
     return bytes;

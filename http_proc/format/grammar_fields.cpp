@@ -67,20 +67,6 @@ std::string ebnf_of_choices(const Json& choices) {
     return ebnf;
 }
 
-// Returns the grammar as the format of a structural tag; null if there is none, or none that can be
-// read.
-OrderedJson format_of(const messages::SamplingParams& params) {
-    if (!params.regex.empty()) return {{"type", "regex"}, {"pattern", params.regex}};
-    if (!params.ebnf.empty()) return {{"type", "grammar"}, {"grammar", params.ebnf}};
-    const bool is_schema = !params.json_schema.empty();
-    const OrderedJson given = OrderedJson::parse(
-        is_schema ? params.json_schema : params.structural_tag, nullptr, /*allow_exceptions=*/false
-    );
-    if (given.is_discarded()) return nullptr;
-    if (is_schema) return {{"type", "json_schema"}, {"json_schema", given}};
-    return given.is_object() && given.contains("format") ? given["format"] : OrderedJson();
-}
-
 constexpr std::string_view kFormats =
     "an object whose type is text, json_object, json_schema (with json_schema.schema, an object) "
     "or structural_tag (with format)";
@@ -183,32 +169,9 @@ void read_inner_format(
         text_at(body, {outer, "format", "schema"}, *member(*format, "schema")));
 }
 
-void begin_after_thinking(
-    const ThinkingFormat& format,
-    ThinkingParser::Start start,
-    bool has_ended,
-    messages::SamplingParams& params
-) {
-    const bool is_inside = start == ThinkingParser::Start::kInside;
-    if (format.has_special_markers || (has_ended && !is_inside)) return;
-    OrderedJson answer = format_of(params);
-    if (answer.is_null()) return;
-    OrderedJson thinking{
-        {"type", "sequence"},
-        {"elements",
-         {{{"type", "tag"},
-           {"begin", is_inside ? "" : format.open},
-           {"content", {{"type", "any_text"}}},
-           {"end", format.close}},
-          {{"type", "regex"}, {"pattern", "\\n{0,2}"}}}}};
-    if (!is_inside) thinking = {{"type", "optional"}, {"content", std::move(thinking)}};
-    const OrderedJson tag{
-        {"type", "structural_tag"},
-        {"format",
-         {{"type", "sequence"},
-          {"elements", OrderedJson::array({std::move(thinking), std::move(answer)})}}}};
-    for (std::string* text : {&params.json_schema, &params.regex, &params.ebnf}) text->clear();
-    params.structural_tag = tag.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+bool has_grammar(const messages::SamplingParams& params) {
+    return !params.json_schema.empty() || !params.regex.empty() || !params.ebnf.empty() ||
+           !params.structural_tag.empty();
 }
 
 void refuse_response_format(FieldReader& fields, std::string_view why) {

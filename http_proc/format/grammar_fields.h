@@ -6,7 +6,6 @@
 #pragma once
 
 #include "http_proc/format/json_body.h"
-#include "http_proc/format/thinking.h"
 #include "messages/sampling.h"
 
 #include <string_view>
@@ -36,15 +35,9 @@ void read_inner_format(
     messages::SamplingParams& params
 );
 
-// Has the grammar, if the parameters have one, begin after the thinking that comes first, as a
-// structural tag. `start`: where the output begins; `has_ended`: the prompt has ended the thinking.
-// Markers that are special tokens match no grammar: then nothing is thought.
-void begin_after_thinking(
-    const ThinkingFormat& format,
-    ThinkingParser::Start start,
-    bool has_ended,
-    messages::SamplingParams& params
-);
+// Whether the output must match a grammar.
+[[nodiscard]] bool has_grammar(const messages::SamplingParams& params);
+
 // Refuses `response_format` (other than text), or this and `structured_outputs`, on routes that
 // have other fields for the same.
 void refuse_response_format(FieldReader& fields, std::string_view why);

@@ -63,6 +63,8 @@ class ThinkingParser {
     [[nodiscard]] Part finish();
     // Whether the next output belongs to the answer, whatever it is.
     [[nodiscard]] bool is_in_answer() const { return state_ == State::kAnswer; }
+    // The last bytes of the output that are in no part yet.
+    [[nodiscard]] std::size_t num_held() const { return held_.size(); }
     // Whether the output was inside its thinking at any time.
     [[nodiscard]] bool has_thought() const { return has_thought_; }
 

@@ -2,11 +2,22 @@
 
 #include <nlohmann/json.hpp>
 
+#include <array>
 #include <string>
+#include <string_view>
 
 namespace pitstop::http {
 
 using Json = nlohmann::json;
+
+namespace {
+
+// vLLM's name and SGLang's.
+constexpr std::array<std::string_view, 2> kBudgetNames{
+    "thinking_token_budget", "max_thinking_tokens"};
+constexpr std::int64_t kNoBudget = -1;
+
+}  // namespace
 
 void read_thinking_fields(FieldReader& fields, ThinkingFields& thinking) {
     fields.read("separate_reasoning", thinking.is_separate);
@@ -14,22 +25,45 @@ void read_thinking_fields(FieldReader& fields, ThinkingFields& thinking) {
     fields.read("include_reasoning", thinking.is_included);
     if (!thinking.is_separate && !thinking.is_included)
         fields.refuse("include_reasoning", "separate_reasoning is false");
+    for (const std::string_view name : kBudgetNames) {
+        fields.read(name, thinking.budget);
+        if (thinking.budget && *thinking.budget < kNoBudget)
+            fields.fail(name, "a number of tokens, or -1 for no limit");
+        if (thinking.budget == kNoBudget) thinking.budget.reset();
+        if (thinking.budget && !thinking.is_separate)
+            fields.refuse(name, "separate_reasoning is false");
+    }
 }
 
-void refuse_hidden_thinking(FieldReader& fields) {
+void refuse_thinking_fields(FieldReader& fields) {
     const Json* given = fields.find("include_reasoning");
     if (given != nullptr && *given != true)
         fields.refuse("include_reasoning", "this route does not separate thinking from output");
+    for (const std::string_view name : kBudgetNames) {
+        const Json* budget = fields.find(name);
+        if (budget != nullptr && !budget->is_null())
+            fields.refuse(name, "this route does not separate thinking from output");
+    }
 }
 
 Result<> check_thinking(
     const ThinkingFields& thinking, const std::optional<ThinkingFormat>& format
 ) {
-    if (thinking.is_included || format) return Ok{};
+    if (thinking.budget && format && format->has_special_markers) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "thinking_token_budget is not supported for this model: the end of its thinking, {}, "
+            "is a special token, which is never forced",
+            format->close
+        );
+    }
+    if (format || (thinking.is_included && !thinking.budget)) return Ok{};
     return make_error(
         ErrorCode::kInvalidArgument,
-        "include_reasoning is false, but the server does not separate thinking from output: start "
-        "it with --reasoning-parser"
+        "{}, but the server does not separate thinking from output: start it with "
+        "--reasoning-parser",
+        thinking.budget ? "thinking_token_budget (max_thinking_tokens) is given"
+                        : "include_reasoning is false"
     );
 }
 

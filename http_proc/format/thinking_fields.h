@@ -1,6 +1,7 @@
 // Reads the fields that say how a chat's answer shows the model's thinking, in every dialect.
 //
-// Source: SGLang's separate_reasoning and stream_reasoning, vLLM's include_reasoning.
+// Source: SGLang's separate_reasoning, stream_reasoning and max_thinking_tokens; vLLM's
+// include_reasoning and thinking_token_budget.
 #pragma once
 
 #include "base/result.h"
@@ -9,6 +10,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <cstdint>
 #include <optional>
 
 namespace pitstop::http {
@@ -17,15 +19,17 @@ struct ThinkingFields {
     bool is_separate = true;  // false: thinking and markers stay in the text, as written
     bool is_streamed = true;  // false: a stream has the thinking in one piece, when it is whole
     bool is_included = true;  // false: the answer leaves it out
+    // Thinking has at most this many tokens between its markers, then its end is forced; null: any.
+    std::optional<std::int64_t> budget{};
 };
 
 // Problems go into `fields`.
 void read_thinking_fields(FieldReader& fields, ThinkingFields& thinking);
-// Refuses to leave thinking out, on routes that do not separate it.
-void refuse_hidden_thinking(FieldReader& fields);
+// Refuses to leave thinking out or to limit it, on routes that do not separate it.
+void refuse_thinking_fields(FieldReader& fields);
 
-// Errors: kInvalidArgument if the answer must leave thinking out, but the server knows no format
-// of it.
+// Errors: kInvalidArgument if the answer must leave thinking out or limit it, but the server knows
+// no format of it, or if the format's end cannot be forced.
 [[nodiscard]] Result<> check_thinking(
     const ThinkingFields& thinking, const std::optional<ThinkingFormat>& format
 );

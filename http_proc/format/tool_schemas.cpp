@@ -2,22 +2,22 @@
 
 #include <nlohmann/json.hpp>
 
-#include <array>
-
 namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kSchemasNestedMax = 4;  // levels of anyOf
+constexpr int kSchemasNestedMax = 4;  // levels of anyOf and $ref
 
-const Json* schema_member(const Json& object, const char* name) {
+template <class AnyJson>
+const AnyJson* schema_member(const AnyJson& object, const char* name) {
     if (!object.is_object()) return nullptr;
     const auto found = object.find(name);
     return found == object.end() ? nullptr : &*found;
 }
 
-std::string type_name_of(const Json& value) {
+template <class AnyJson>
+std::string type_name_of(const AnyJson& value) {
     if (value.is_string()) return "string";
     if (value.is_boolean()) return "boolean";
     if (value.is_number()) return "number";
@@ -25,28 +25,63 @@ std::string type_name_of(const Json& value) {
     return value.is_array() ? "array" : "object";
 }
 
-void add_schema_types(const Json& schema, int num_nested, std::vector<std::string>& types) {
-    if (const Json* type = schema_member(schema, "type"); type != nullptr) {
-        if (type->is_string()) types.push_back(type->get<std::string>());
+// Returns what "#/a/b" refers to; null if that is nothing.
+template <class AnyJson>
+const AnyJson* referred(const AnyJson& root, const AnyJson& reference) {
+    if (!reference.is_string()) return nullptr;
+    std::string_view rest = reference.template get_ref<const std::string&>();
+    if (!rest.starts_with('#')) return nullptr;
+    rest.remove_prefix(1);
+    const AnyJson* at = &root;
+    while (at != nullptr && rest.starts_with('/')) {
+        rest.remove_prefix(1);
+        const std::string_view name = rest.substr(0, rest.find('/'));
+        at = schema_member(*at, std::string(name).c_str());
+        rest.remove_prefix(name.size());
+    }
+    return at;
+}
+
+template <class AnyJson>
+void add_schema_types(
+    const AnyJson& root, const AnyJson& schema, int num_nested, std::vector<std::string>& types
+) {
+    if (const AnyJson* type = schema_member(schema, "type"); type != nullptr) {
+        if (type->is_string()) types.push_back(type->template get<std::string>());
         if (!type->is_array()) return;
-        for (const Json& one : *type) {
-            if (one.is_string()) types.push_back(one.get<std::string>());
+        for (const AnyJson& one : *type) {
+            if (one.is_string()) types.push_back(one.template get<std::string>());
         }
         return;
     }
-    if (const Json* values = schema_member(schema, "enum");
+    if (const AnyJson* values = schema_member(schema, "enum");
         values != nullptr && values->is_array()) {
-        for (const Json& value : *values) types.push_back(type_name_of(value));
+        for (const AnyJson& value : *values) types.push_back(type_name_of(value));
+        return;
+    }
+    if (const AnyJson* value = schema_member(schema, "const"); value != nullptr)
+        return types.push_back(type_name_of(*value));
+    if (const AnyJson* reference = schema_member(schema, "$ref");
+        reference != nullptr && num_nested < kSchemasNestedMax) {
+        const AnyJson* const definition = referred(root, *reference);
+        if (definition != nullptr) add_schema_types(root, *definition, num_nested + 1, types);
         return;
     }
     for (const char* name : {"anyOf", "oneOf", "allOf"}) {
-        const Json* all = schema_member(schema, name);
+        const AnyJson* all = schema_member(schema, name);
         if (all == nullptr || !all->is_array() || num_nested == kSchemasNestedMax) continue;
-        for (const Json& one : *all) add_schema_types(one, num_nested + 1, types);
+        for (const AnyJson& one : *all) add_schema_types(root, one, num_nested + 1, types);
     }
 }
 
 }  // namespace
+
+const nlohmann::ordered_json* definition_of(
+    const nlohmann::ordered_json& root, const nlohmann::ordered_json& schema
+) {
+    const nlohmann::ordered_json* const reference = schema_member(schema, "$ref");
+    return reference == nullptr ? nullptr : referred(root, *reference);
+}
 
 ToolSchemas::ToolSchemas(const Json& tools) {
     if (!tools.is_array()) return;
@@ -60,7 +95,8 @@ ToolSchemas::ToolSchemas(const Json& tools) {
         const Json* properties = schema_member(*schema, "properties");
         if (properties == nullptr || !properties->is_object()) continue;
         auto& types = types_[name->get<std::string>()];
-        for (const auto& [key, value] : properties->items()) add_schema_types(value, 0, types[key]);
+        for (const auto& [key, value] : properties->items())
+            add_schema_types(*schema, value, 0, types[key]);
     }
 }
 
@@ -72,6 +108,14 @@ const std::vector<std::string>* ToolSchemas::types_of(
     const auto types = known->second.find(parameter);
     if (types == known->second.end() || types->second.empty()) return nullptr;
     return &types->second;
+}
+
+std::vector<std::string> types_of_schema(
+    const nlohmann::ordered_json& root, const nlohmann::ordered_json& schema
+) {
+    std::vector<std::string> types;
+    add_schema_types(root, schema, 0, types);
+    return types;
 }
 
 }  // namespace pitstop::http

@@ -26,4 +26,15 @@ class ToolSchemas {
     std::map<std::string, std::map<std::string, std::vector<std::string>>> types_{};
 };
 
+// Returns the schema that this one refers to by $ref; null if none in `root`.
+[[nodiscard]] const nlohmann::ordered_json* definition_of(
+    const nlohmann::ordered_json& root, const nlohmann::ordered_json& schema
+);
+
+// Returns the types that a value of this schema may have; `root` has the definitions that it may
+// refer to. Empty: the schema does not say.
+[[nodiscard]] std::vector<std::string> types_of_schema(
+    const nlohmann::ordered_json& root, const nlohmann::ordered_json& schema
+);
+
 }  // namespace pitstop::http

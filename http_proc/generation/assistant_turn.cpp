@@ -1,5 +1,6 @@
 #include "http_proc/generation/assistant_turn.h"
 
+#include "http_proc/format/turn_grammar.h"
 #include "http_proc/server/tree.h"
 
 #include <cstddef>
@@ -11,12 +12,12 @@ AssistantTurn::AssistantTurn(Args args) : args_(std::move(args)) {
     if (args_.calls_format) calls_.emplace(*args_.calls_format, args_.schemas);
     if (!args_.thinking_format || !args_.opening.empty()) return;
     thinking_.emplace(*args_.thinking_format, args_.start);
-    if (args_.texts != nullptr) token_thinking_.emplace(*args_.thinking_format, args_.start);
+    if (args_.texts != nullptr) count_.emplace(*args_.thinking_format, args_.start, args_.texts);
 }
 
 TurnPieces AssistantTurn::append(messages::OutputChunk& chunk) {
     TurnPieces pieces;
-    count_tokens(chunk);
+    if (count_) count_->add(chunk.tokens);
     if (is_over_) return pieces;
     const bool is_end = chunk.finish.has_value();
     if (!chunk.text.empty()) chunk.text.insert(0, std::exchange(args_.opening, {}));
@@ -36,19 +37,6 @@ TurnPieces AssistantTurn::append(messages::OutputChunk& chunk) {
     }
     drop_after_first_call(pieces);
     return pieces;
-}
-
-void AssistantTurn::count_tokens(const messages::OutputChunk& chunk) {
-    if (!token_thinking_) return;
-    for (const TokenId id : chunk.tokens) {
-        if (token_thinking_->is_in_answer()) return;
-        const ThinkingParser::Part part = token_thinking_->append(args_.texts->bytes_of(id));
-        const std::string& call = args_.thinking_format->interrupted_by;
-        if (!call.empty() && part.answer.starts_with(call)) return;  // the call's token
-        num_undecided_tokens_ += 1;
-        if (!token_thinking_->has_thought()) continue;
-        num_thinking_tokens_ += std::exchange(num_undecided_tokens_, 0);
-    }
 }
 
 void AssistantTurn::add_thinking(std::string_view text, TurnPieces& pieces) {
@@ -101,12 +89,32 @@ AssistantTurn::Args turn_args(
     if (takes_one_call) args.calls = AssistantTurn::Calls::kOne;
     if (!thinking.is_separate) return args;
     args.thinking_format = formats.thinking;
+    args.thinking_budget = thinking.budget;
     if (!thinking.is_included) {
         args.thinking = Thinking::kHidden;
     } else if (!thinking.is_streamed) {
         args.thinking = Thinking::kWhole;
     }
     return args;
+}
+
+void write_budget(JsonWriter& json, const AssistantTurn& turn) {
+    if (const std::optional<bool> is_used = turn.is_budget_used())
+        json.key("thinking_budget_used").boolean(*is_used);
+}
+
+Result<> hold_turn(
+    const AssistantTurn::Args& turn, bool has_ended_thinking, messages::SamplingParams& params
+) {
+    TurnGrammar grammar{
+        .start = turn.start,
+        .has_ended_thinking = has_ended_thinking,
+        .budget = turn.thinking_budget,
+        .calls = turn.held_calls,
+        .calls_are_free = turn.opening.empty(),
+    };
+    if (turn.opening.empty()) grammar.thinking = turn.thinking_format;
+    return set_turn_grammar(grammar, params);
 }
 
 }  // namespace pitstop::http

@@ -2,10 +2,13 @@
 // these are looked for.
 #pragma once
 
+#include "base/result.h"
+#include "http_proc/format/json_writer.h"
 #include "http_proc/format/thinking.h"
 #include "http_proc/format/thinking_fields.h"
 #include "http_proc/format/tool_calls.h"
 #include "http_proc/format/turn_pieces.h"
+#include "http_proc/generation/thinking_count.h"
 #include "http_proc/server/server_context.h"
 #include "http_proc/server/token_texts.h"
 #include "messages/generation.h"
@@ -40,6 +43,8 @@ class AssistantTurn {
         std::optional<ThinkingFormat> thinking_format{};  // null: thinking is text
         ThinkingParser::Start start = ThinkingParser::Start::kOutside;
         Thinking thinking = Thinking::kInPieces;
+        std::optional<std::int64_t> thinking_budget{};  // ThinkingFields::budget
+        std::string held_calls{};  // what its calls must match (call_grammar.h); empty: nothing
         const TokenTexts* texts = nullptr;  // to count the tokens of thinking; null: none counted
 
         // Whether a marker may be a special token, which the output must then keep.
@@ -56,14 +61,20 @@ class AssistantTurn {
     // Whether there was a whole call.
     [[nodiscard]] bool has_calls() const { return has_calls_; }
     // The tokens of thinking so far, with its markers.
-    [[nodiscard]] std::int64_t num_thinking_tokens() const { return num_thinking_tokens_; }
+    [[nodiscard]] std::int64_t num_thinking_tokens() const {
+        return count_ ? count_->num_tokens() : 0;
+    }
+    // Whether the thinking has used up its budget, so that its end was forced; null: it has none.
+    [[nodiscard]] std::optional<bool> is_budget_used() const {
+        if (!args_.thinking_budget) return std::nullopt;
+        return count_ && count_->num_between() >= *args_.thinking_budget;
+    }
 
     // Returns the id that the model gave the call; else makes one: nine letters and digits if the
     // model's template accepts no other, else `prefix` and 24 digits.
     [[nodiscard]] std::string call_id(std::string_view prefix, std::string_view given) const;
 
   private:
-    void count_tokens(const messages::OutputChunk& chunk);
     void add_thinking(std::string_view text, TurnPieces& pieces);
     void add_answer(std::string_view text, bool is_end, TurnPieces& pieces);
     void drop_after_first_call(TurnPieces& pieces);
@@ -71,13 +82,21 @@ class AssistantTurn {
     Args args_{};
     std::optional<ToolCallParser> calls_{};
     std::optional<ThinkingParser> thinking_{};
-    std::optional<ThinkingParser> token_thinking_{};  // reads token by token, for the count
-    std::string held_thinking_{};                     // for Thinking::kWhole
-    std::int64_t num_thinking_tokens_ = 0;
-    std::int64_t num_undecided_tokens_ = 0;  // before it is known whether there is thinking
+    std::optional<ThinkingCount> count_{};
+    std::string held_thinking_{};  // for Thinking::kWhole
     bool has_calls_ = false;
     bool is_over_ = false;
 };
+
+// Holds the output to what the turn must match: the request's grammar after its thinking, and the
+// thinking to its budget. `has_ended_thinking`: as TurnPrompt has it.
+// Errors: those of set_turn_grammar().
+[[nodiscard]] Result<> hold_turn(
+    const AssistantTurn::Args& turn, bool has_ended_thinking, messages::SamplingParams& params
+);
+
+// Writes whether the thinking has used up its budget, if it has one.
+void write_budget(JsonWriter& json, const AssistantTurn& turn);
 
 // Returns what is looked for in the turns of a request, before its prompt is known.
 [[nodiscard]] AssistantTurn::Args turn_args(

@@ -1,6 +1,5 @@
 #include "http_proc/generation/chat_answer.h"
 
-#include "http_proc/format/grammar_fields.h"
 #include "http_proc/format/versions.h"
 #include "http_proc/generation/turn_prompt.h"
 
@@ -27,19 +26,24 @@ ChatAnswer::ChatAnswer(Exchange& exchange, ChatCall given, std::string_view pref
     if (turn_args.reads_special_tokens()) only.request.sampling.skip_special_tokens = false;
 }
 
+Result<> ChatAnswer::hold_calls(Exchange& exchange) {
+    const std::optional<ToolFormat>& format = exchange.server().formats().calls;
+    RETURN_IF_ERROR(check_forced_call(call.forced_call, format));
+    ASSIGN_OR_RETURN(
+        turn_args.held_calls,
+        call_grammar(format, call.tools, call.forced_call, call.takes_one_call)
+    );
+    return Ok{};
+}
+
 Task<Result<>> ChatAnswer::complete(Exchange& exchange, Prompt& prompt) {
     Result<TurnPrompt> made = co_await prompt_of_turn(exchange, call.chat, call.forced_call);
     if (!made) co_return made.error();
     call.chat = {};  // may be as large as the body
-    if (turn_args.thinking_format)
-        begin_after_thinking(
-            *turn_args.thinking_format,
-            made->start,
-            made->has_ended_thinking,
-            prompt.request.sampling
-        );
     turn_args.opening = std::move(made->opening);
     turn_args.start = made->start;
+    const Result<> held = hold_turn(turn_args, made->has_ended_thinking, prompt.request.sampling);
+    if (!held) co_return held.error();
     turn_args.texts = texts;
     turn = AssistantTurn(turn_args);
     if (call.wants_token_ids) prompt_ids = made->ids;
@@ -58,6 +62,7 @@ bool ChatAnswer::handle_event(const Generation::Event& event) {
 }
 
 void ChatAnswer::write_own_members(JsonWriter& json) const {
+    write_budget(json, turn);
     write_version_members(json, spans);
     if (!call.wants_token_ids) return;
     json.key("prompt_token_ids").ids(prompt_ids);

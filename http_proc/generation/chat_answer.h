@@ -36,6 +36,9 @@ struct ChatAnswer {
     // The answer's id is `prefix` and the caller's name for it.
     ChatAnswer(Exchange& exchange, ChatCall given, std::string_view prefix);
 
+    // Sets what calls must match. Errors: those of check_forced_call() and call_grammar().
+    [[nodiscard]] Result<> hold_calls(Exchange& exchange);
+
     [[nodiscard]] bool is_streamed() const { return call.is_streamed; }
     [[nodiscard]] const std::string& named_model() const { return call.model; }
     // Tokens of thinking are counted by their texts.

@@ -1,5 +1,6 @@
 #include "http_proc/openai/answer.h"
 
+#include "http_proc/format/grammar_fields.h"
 #include "http_proc/server/errors.h"
 
 #include <fmt/format.h>
@@ -16,6 +17,7 @@ OpenAiAnswer::OpenAiAnswer(Exchange& exchange, OpenAiOptions given, std::string_
     answer_id = std::string(prefix) + caller;
     model = options.model.empty() ? hello.model : options.model;
     created = ServerContext::unix_time();
+    is_held = has_grammar(options.sampling);
     eos_ids = hello.eos_ids;
     route_shape = hello.routes;
     names = {answer_id, caller};

@@ -24,6 +24,7 @@ struct OpenAiAnswer {
     std::string answer_id{};
     std::string model{};
     std::int64_t created = 0;
+    bool is_held = false;  // the output matches a grammar
     std::vector<TokenId> eos_ids{};
     std::vector<std::string> names{};
     std::vector<Prompt> prompts{};

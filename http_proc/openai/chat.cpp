@@ -57,7 +57,13 @@ struct Chat : OpenAiAnswer {
         const OutputFormats& formats = exchange.server().formats();
         RETURN_IF_ERROR(check_forced_call(call.forced_call, formats.calls));
         RETURN_IF_ERROR(check_thinking(call.thinking, formats.thinking));
-        return Chat(exchange, std::move(call));
+        ASSIGN_OR_RETURN(
+            std::string held,
+            call_grammar(formats.calls, call.tools, call.forced_call, call.takes_one_call)
+        );
+        Chat chat(exchange, std::move(call));
+        chat.turn.held_calls = std::move(held);
+        return chat;
     }
     // A chat for a model without a template for it is the caller's mistake, too.
     static Response refusal(const Error& error) {
@@ -120,12 +126,11 @@ Task<Result<>> Chat::complete(Exchange& exchange, Prompt& prompt) {
     Result<TurnPrompt> made =
         co_await prompt_of_turn(exchange, chat, forced_call, std::move(prompt.request.input_ids));
     if (!made) co_return made.error();
-    if (turn.thinking_format)
-        begin_after_thinking(
-            *turn.thinking_format, made->start, made->has_ended_thinking, prompt.request.sampling
-        );
     turn.opening = std::move(made->opening);
     turn.start = made->start;
+    const Result<> held = hold_turn(turn, made->has_ended_thinking, prompt.request.sampling);
+    if (!held) co_return held.error();
+    is_held = has_grammar(prompt.request.sampling);
     turn.texts = texts;
     if (wants_prompt_text) prompt_text = std::move(made->text);
     prompt_ids = made->ids;
@@ -142,6 +147,7 @@ void Chat::write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) 
     json.begin_object().key("content").begin_array();
     write_logprob_entries(json, chunk, logprobs, token_names());
     json.end_array().end_object();
+    write_logprobs_mode(json, options, is_held);
 }
 
 // Writes the thinking under SGLang's name and vLLM's; null if there is none.
@@ -247,6 +253,7 @@ void Chat::write_rest_of_choice(JsonWriter& json, std::size_t index, messages::O
     write_finish(
         json, chunk.finish ? &*chunk.finish : nullptr, eos_ids, has_calls ? "tool_calls" : "stop"
     );
+    if (chunk.finish) write_budget(json, choice.turn);
     if (options.wants_token_ids) json.key("token_ids").ids(chunk.tokens);
     append_spans(choice.spans, std::move(chunk.spans));
     if (chunk.finish) {

@@ -55,6 +55,13 @@ bool has_function(const Json& tools, const std::string& name) {
     });
 }
 
+bool has_strict_tool(const Json& tools) {
+    return std::ranges::any_of(tools, [](const Json& tool) {
+        const Json function = tool.is_object() ? tool.value("function", Json()) : Json();
+        return function.is_object() && function.value("strict", Json()) == true;
+    });
+}
+
 // Reads which tools the model may call, or must call.
 std::optional<ForcedCall> read_tools(FieldReader& fields) {
     const Json* tools = fields.find("tools");
@@ -159,6 +166,10 @@ Result<OpenAiChat> parse_openai_chat(std::string_view body) {
     call.forced_call = read_tools(fields);
     if (call.forced_call && !call.forced_call->function.empty()) call.takes_one_call = true;
     if (fields.error()) return *fields.error();
+    if (call.has_tools && (call.forced_call || has_strict_tool(json.at("tools")))) {
+        // The order of properties is the body's, not that of `json`.
+        call.tools = tool_specs(OrderedJson::parse(body)["tools"]);
+    }
     if (!call.input_ids) {
         ASSIGN_OR_RETURN(call.chat, read_chat(fields, body));
     }

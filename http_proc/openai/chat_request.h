@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/result.h"
+#include "http_proc/format/call_grammar.h"
 #include "http_proc/format/chat_prompt.h"
 #include "http_proc/format/forced_call.h"
 #include "http_proc/format/thinking_fields.h"
@@ -30,7 +31,8 @@ struct OpenAiChat {
     std::optional<ForcedCall> forced_call{};
     ThinkingFields thinking{};
     std::shared_ptr<const ToolSchemas> schemas{};  // of the tools; null: there are none
-    bool wants_prompt_text = false;                // vLLM's: the text that the template made
+    std::vector<ToolSpec> tools{};   // some are strict, or a call is forced; else empty
+    bool wants_prompt_text = false;  // vLLM's: the text that the template made
 };
 
 // Errors: kInvalidArgument, kMalformed: 400 with the text.

@@ -134,6 +134,11 @@ void write_logprob_entries(
     }
 }
 
+void write_logprobs_mode(JsonWriter& json, const OpenAiOptions& options, bool has_grammar) {
+    if (options.names_logprobs_mode || has_grammar)
+        json.key("logprobs_mode").string(messages::name_of(options.logprobs_mode));
+}
+
 void write_prompt_logprobs(
     JsonWriter& json,
     const messages::PromptLogprobs& prompt,

@@ -85,6 +85,10 @@ void write_logprob_entries(
     const TokenNames& names
 );
 
+// Writes which distribution the logprobs come from, if the caller has named one or a grammar makes
+// them differ.
+void write_logprobs_mode(JsonWriter& json, const OpenAiOptions& options, bool has_grammar);
+
 // Writes vLLM's prompt_logprobs: null, then {"7": {"logprob", "rank", "decoded_token"}} per token.
 void write_prompt_logprobs(
     JsonWriter& json,

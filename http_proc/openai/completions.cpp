@@ -157,6 +157,7 @@ void Completion::write_choice(JsonWriter& json, std::size_t index, messages::Out
     json.key("logprobs");
     if (has_logprobs) {
         write_logprobs(json, choice, echoed, chunk);
+        write_logprobs_mode(json, options, is_held);
     } else {
         json.null();
     }

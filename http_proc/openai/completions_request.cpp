@@ -63,7 +63,7 @@ Result<OpenAiCompletions> parse_openai_completions(std::string_view body) {
     read_openai_options(fields, options);
     read_response_format(fields, body, options.sampling);
     read_structured_outputs(fields, body, "", options.sampling);
-    refuse_hidden_thinking(fields);
+    refuse_thinking_fields(fields);
     fields.read("logprobs", call.logprobs);
     fields.read("echo", call.is_echoed);
     bool adds_special = true;

@@ -111,6 +111,7 @@ void read_openai_options(FieldReader& fields, OpenAiOptions& options) {
     if (options.wants_token_ids) options.wants_prompt_ids = true;
     fields.read("return_tokens_as_token_ids", options.shows_tokens_as_ids);
     read_logprobs_mode(fields, options.logprobs_mode);
+    options.names_logprobs_mode = fields.has("logprobs_mode");
     messages::Generate placed;
     read_placement(fields, placed);
     options.priority = placed.priority;

@@ -28,6 +28,7 @@ struct OpenAiOptions {
     std::optional<std::int64_t> prompt_logprobs{};  // vLLM's: this many per prompt token
     std::vector<TokenId> logprob_ids{};             // vLLM's logprob_token_ids
     messages::LogprobsMode logprobs_mode = messages::LogprobsMode::kRaw;
+    bool names_logprobs_mode = false;
     RoutesAsked routes{};
     std::int64_t priority = 0;  // larger first
     std::optional<std::int64_t> replica{};

@@ -60,7 +60,10 @@ struct ResponseAnswer : ChatAnswer {
 
     static Result<ResponseAnswer> parse(Exchange& exchange) {
         RETURN_IF_ERROR(check_is_json(exchange.request()));
-        ASSIGN_OR_RETURN(OpenAiResponses given, parse_openai_responses(exchange.request().body));
+        const bool reads_calls = exchange.server().formats().calls.has_value();
+        ASSIGN_OR_RETURN(
+            OpenAiResponses given, parse_openai_responses(exchange.request().body, reads_calls)
+        );
         RETURN_IF_ERROR(read_adapter_of(exchange, given.call.model, given.call.request.adapter));
         const std::optional<ThinkingFormat>& thinking = exchange.server().formats().thinking;
         RETURN_IF_ERROR(check_thinking(given.call.thinking, thinking));
@@ -71,7 +74,9 @@ struct ResponseAnswer : ChatAnswer {
                 "thinking; /v1/chat/completions returns the logprobs of every token"
             );
         }
-        return ResponseAnswer(exchange, std::move(given));
+        ResponseAnswer answer(exchange, std::move(given));
+        RETURN_IF_ERROR(answer.hold_calls(exchange));
+        return answer;
     }
     static Response refusal(const Error& error) {
         return error_response(kDialect, status_of_chat(error.code), error);

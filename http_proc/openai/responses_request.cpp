@@ -179,7 +179,9 @@ Result<> read_tools(const OrderedJson& body, ChatCall& call, OrderedJson& variab
         ASSIGN_OR_RETURN(OrderedJson tool, tool_of(one, tools.size()));
         tools.push_back(std::move(tool));
     }
-    if (call.has_tools) variables["tools"] = std::move(tools);
+    if (!call.has_tools) return Ok{};
+    call.tools = tool_specs(*given);
+    variables["tools"] = std::move(tools);
     return Ok{};
 }
 
@@ -201,8 +203,8 @@ Result<> read_input(const OrderedJson& body, OrderedJson& variables) {
 }
 
 // Collects the members of the request that the answer returns, with the values that were used:
-// nothing is kept, and no schema is enforced.
-void show_request(const OrderedJson& body, OpenAiResponses& call) {
+// nothing is kept.
+void show_request(const OrderedJson& body, bool reads_calls, OpenAiResponses& call) {
     const auto given = [&](const char* name, const OrderedJson& otherwise) {
         const OrderedJson* value = member(body, name);
         call.shown.emplace_back(name, dumped(value == nullptr ? otherwise : *value));
@@ -234,9 +236,14 @@ void show_request(const OrderedJson& body, OpenAiResponses& call) {
     given("tool_choice", "auto");
     OrderedJson tools = OrderedJson::array();
     if (const OrderedJson* all = member(body, "tools")) tools = *all;
-    for (OrderedJson& tool : tools) tool["strict"] = false;
+    for (OrderedJson& tool : tools) {
+        const OrderedJson* strict = member(tool, "strict");
+        tool["strict"] = reads_calls && strict != nullptr && *strict == true;
+    }
     show("tools", tools);
     show("top_logprobs", call.top_logprobs.value_or(0));
+    if (call.top_logprobs && (member(body, "logprobs_mode") != nullptr || has_grammar(params)))
+        show("logprobs_mode", messages::name_of(call.call.request.logprobs.mode));
     show("top_p", params.top_p);
     show("truncation", "disabled");
     given("user", nullptr);
@@ -244,7 +251,7 @@ void show_request(const OrderedJson& body, OpenAiResponses& call) {
 
 }  // namespace
 
-Result<OpenAiResponses> parse_openai_responses(std::string_view text) {
+Result<OpenAiResponses> parse_openai_responses(std::string_view text, bool reads_calls) {
     ASSIGN_OR_RETURN(const Json json, parse_json_object(text));
     FieldReader fields(json);
     OpenAiResponses responses;
@@ -273,7 +280,7 @@ Result<OpenAiResponses> parse_openai_responses(std::string_view text) {
     RETURN_IF_ERROR(read_input(body, variables));
     RETURN_IF_ERROR(read_tools(body, call, variables));
     RETURN_IF_ERROR(finish_chat_call(body, std::move(variables), call));
-    show_request(body, responses);
+    show_request(body, reads_calls, responses);
     return responses;
 }
 

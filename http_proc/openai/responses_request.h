@@ -26,6 +26,9 @@ struct OpenAiResponses {
 };
 
 // Errors: kInvalidArgument, kMalformed: 400 with the text.
-[[nodiscard]] Result<OpenAiResponses> parse_openai_responses(std::string_view body);
+// `reads_calls`: the server knows a format of calls, so `strict` has an effect.
+[[nodiscard]] Result<OpenAiResponses> parse_openai_responses(
+    std::string_view body, bool reads_calls = false
+);
 
 }  // namespace pitstop::http

@@ -1,4 +1,5 @@
 // Serves SGLang's /generate: its requests become prompts, and chunks become its answers (output.h).
+#include "http_proc/format/grammar_fields.h"
 #include "http_proc/generation/pipeline.h"
 #include "http_proc/generation/prompts.h"
 #include "http_proc/generation/request_checks.h"
@@ -131,6 +132,7 @@ void SglangAnswer::add_sample(std::size_t prompt, const messages::Generate& requ
     outputs.emplace_back(SglangOutput::Args{
         .rid = request.rid,
         .logprobs = request.logprobs,
+        .shows_logprobs_mode = call.names_logprobs_mode || has_grammar(request.sampling),
         .prompt_ids = is_shown ? *request.input_ids : std::vector<TokenId>{},
         .max_new_tokens = request.sampling.max_new_tokens,
         .routes =

@@ -243,6 +243,7 @@ Result<> read_logprob_options(FieldReader& fields, SglangGenerate& call) {
     }
     messages::LogprobsMode mode = messages::LogprobsMode::kScaled;
     read_logprobs_mode(fields, mode);
+    call.names_logprobs_mode = fields.has("logprobs_mode");
     for (messages::Generate& prompt : call.prompts) {
         messages::LogprobOptions& options = prompt.logprobs;
         options.mode = mode;
@@ -382,7 +383,7 @@ Result<SglangGenerate> parse_sglang_generate(std::string_view body) {
     ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
     FieldReader fields(json);
     refuse_unsupported(fields);
-    refuse_hidden_thinking(fields);
+    refuse_thinking_fields(fields);
     refuse_sampling(fields);
     refuse_formats(
         fields, "sampling_params has the grammar: json_schema, regex, ebnf or structural_tag"

@@ -31,6 +31,7 @@ struct SglangGenerate {
     bool is_streamed = false;
     bool is_incremental = false;  // events are deltas
     bool wants_text_in_logprobs = false;
+    bool names_logprobs_mode = false;
     bool wants_prompt_token_ids = false;
     std::int64_t stream_interval = 1;
     bool streams_routes = false;

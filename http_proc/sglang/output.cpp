@@ -174,6 +174,8 @@ void SglangOutput::write_meta(JsonWriter& json) {
     json.key("num_retractions").integer(counts_.retractions);
     json.key("total_retractions").integer(counts_.retractions);
     if (args_.logprobs.enabled) {
+        if (args_.shows_logprobs_mode)
+            json.key("logprobs_mode").string(messages::name_of(args_.logprobs.mode));
         json.key("input_token_logprobs").raw_list(input_logprobs_.json);
         json.key("output_token_logprobs").raw_list(logprobs_.json);
         json.key("output_token_logprobs_length").integer(num_tokens_);

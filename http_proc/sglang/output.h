@@ -23,6 +23,7 @@ class SglangOutput {
     struct Args {
         std::string rid{};
         messages::LogprobOptions logprobs{};
+        bool shows_logprobs_mode = false;
         std::vector<TokenId> prompt_ids{};  // only if they or their logprobs are shown
         std::optional<std::int64_t> max_new_tokens{};
         RoutesAsked routes{};

@@ -74,7 +74,7 @@ Result<SglangSampling> parse_sglang_sampling(const Json& object) {
     }
     FieldReader fields(object, "sampling_params");
     refuse_unsupported(fields);
-    refuse_hidden_thinking(fields);
+    refuse_thinking_fields(fields);
     refuse_routed_experts(fields, "its place is outside sampling_params");
     refuse_adapter(fields);
     SglangSampling sampling;

@@ -136,6 +136,7 @@ void VllmAnswer::write_choice(JsonWriter& json, std::size_t index, messages::Out
     json.key("logprobs");
     if (has_logprobs) {
         write_logprobs(json, chunk);
+        write_logprobs_mode(json, options, is_held);
     } else {
         json.null();
     }

@@ -51,7 +51,7 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     if (fields.has("routed_experts_prompt_start"))
         fields.refuse("routed_experts_prompt_start", "its place is in sampling_params");
     read_openai_options(fields, options);
-    refuse_hidden_thinking(fields);
+    refuse_thinking_fields(fields);
     // With SGLang's return_routed_experts, routes have vLLM's form here.
     options.routes.form = RoutesForm::kNumpy;
     options.priority = -options.priority;  // in vLLM lower is first
@@ -64,9 +64,10 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     read_openai_sampling(sampling, options);
     refuse_response_format(sampling, kPlace);
     read_structured_outputs(sampling, body, "sampling_params", options.sampling);
-    refuse_hidden_thinking(sampling);
+    refuse_thinking_fields(sampling);
     sampling.read("logprobs", call.logprobs);
     read_logprobs_mode(sampling, options.logprobs_mode);
+    if (sampling.has("logprobs_mode")) options.names_logprobs_mode = true;
     bool detokenizes = true;
     sampling.read("detokenize", detokenizes);
     check_lengths(sampling, "max_tokens", options.sampling);

@@ -116,6 +116,29 @@ TEST_F(GrammarTest, ACopyContinuesForItself) {
     EXPECT_FALSE(is_allowed(one, id_of('d')));
 }
 
+// A request that runs again leads a matcher through its output at once.
+TEST_F(GrammarTest, P6_ABudgetHoldsWhetherMasksWereMadeBetweenOrNot) {
+    constexpr std::string_view kTag =
+        R"({"type": "structural_tag", "format": {"type": "sequence", "elements": [
+            {"type": "tag", "begin": "", "content": {"type": "any_text", "max_tokens": 4},
+             "end": "</t>"}, {"type": "regex", "pattern": "[a-z<]{3,9}"}]}})";
+    std::vector<TokenId> output;
+    for (const char c : std::string_view("ab<c</t><xy")) output.push_back(id_of(c));
+    Matcher stepwise = matcher(GrammarKind::kStructuralTag, kTag);
+    std::vector<std::uint32_t> words(num_mask_words(small_vocabulary().tokens.size()));
+    for (std::size_t num = 0; num <= output.size(); ++num) {
+        Matcher at_once = matcher(GrammarKind::kStructuralTag, kTag);
+        EXPECT_TRUE(at_once.accept(std::span(output).first(num)));
+        std::vector<std::uint32_t> again(words.size());
+        EXPECT_TRUE(stepwise.fill_mask(words));
+        EXPECT_TRUE(at_once.fill_mask(again));
+        EXPECT_EQ(words, again) << num;
+        if (num == output.size()) break;
+        EXPECT_EQ(is_allowed(stepwise, id_of('x')), num < 4 || num >= 8) << num;
+        EXPECT_TRUE(stepwise.accept(output[num]));
+    }
+}
+
 TEST_F(GrammarTest, AWrongTokenAllowsNothingAfterIt) {
     for (const TokenId wrong : {id_of('x'), kSpecial, kEnd, TokenId{-1}, TokenId{100000}}) {
         Matcher one = matcher(GrammarKind::kRegex, "aa");

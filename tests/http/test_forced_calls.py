@@ -6,18 +6,18 @@ import json
 
 import pytest
 
-from scripted_model import serve_scripts
+from scripted_model import EOS, serve_scripts
 
 # The beginning of a call in each format, of a function by its name and of any; and the model's
 # continuation.
 SCRIPTS = {
     "hermes": ['<tool_call>\n{"name": "weather", "arguments":', ' {"city": "Par', 'is"}}\n</tool_call>', " And so."],
-    "hermes_any": ['<tool_call>\n{"name":', ' "weather", "arguments": {"city": "Paris"}}</tool_call>',
-                   '\n<tool_call>{"name": "time"}</tool_call>'],
+    "hermes_any": ['<tool_call>\n{"name":', ' "weather", "arguments": {"city": "Paris"}}\n</tool_call>',
+                   '\n<tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>'],
     "llama3": ['{"name": "weather", "parameters":', ' {"city": "Paris"', "}}", '; {"name": "time", "parameters": {}}'],
-    "llama3_any": ['{"name":', ' "weather", "parameters": {"city": "Paris"}}', '; {"name": "time"}'],
+    "llama3_any": ['{"name":', ' "weather", "parameters": {"city": "Paris"}}', '; {"name": "time", "parameters": { }}'],
     "mistral": ['[TOOL_CALLS][{"name": "weather", "arguments":', ' {"city":', ' "Paris"}}]', " Or so."],
-    "mistral_any": [("[TOOL_CALLS]",), '[{"name": "weather", "arguments": {"city": "Paris"}}, ', '{"name": "time"}]'],
+    "mistral_any": [("[TOOL_CALLS]",), '[{"name": "weather", "arguments": {"city": "Paris"}}, ', '{"name": "time", "arguments": {}}]'],
 }  # fmt: skip
 WEATHER, TIME = ("weather", {"city": "Paris"}), ("time", {})
 TEMPLATE = "Which? "
@@ -136,7 +136,7 @@ def test_the_beginning_is_of_the_prompt_and_the_rest_the_models(http, tree):
     opening = tree.prompts["hermes"][0] + 1
     assert whole["prompt_token_ids"] == [*free["prompt_token_ids"], opening]
     (choice,) = whole["choices"]
-    assert choice["token_ids"][:3] == [opening + 1, opening + 2, opening + 3]
+    assert choice["token_ids"] == [opening + 1, opening + 2, EOS]  # nothing may follow the call
     assert len(choice["logprobs"]["content"]) == len(choice["token_ids"])
     assert whole["usage"]["prompt_tokens"] == len(whole["prompt_token_ids"])
     assert whole["usage"]["completion_tokens"] == len(choice["token_ids"])

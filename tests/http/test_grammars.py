@@ -126,6 +126,28 @@ def test_logprobs_are_of_the_model_alone(http):
     assert raw[0] < -1 and scaled[0] == 0 and raw[1] == scaled[1]
 
 
+def test_an_answer_says_which_distribution_its_logprobs_have(http):
+    """Where it may not be the model's own: with a grammar, and if the request names one."""
+    held = {"max_new_tokens": 2, "regex": "ab"}
+    body = {"text": PROMPT, "return_logprob": True}
+    assert http.post("/generate", {**body, "sampling_params": held}).json["meta_info"]["logprobs_mode"] == "scaled"
+    named = {**body, "sampling_params": {"max_new_tokens": 2}, "logprobs_mode": "truncated"}
+    assert http.post("/generate", named).json["meta_info"]["logprobs_mode"] == "truncated"
+    assert "logprobs_mode" not in http.post("/generate", {**body, "sampling_params": {"max_new_tokens": 2}}).json["meta_info"]
+    for path, given in (
+        ("/v1/completions", {"prompt": PROMPT, "logprobs": 1, "max_tokens": 2}),
+        ("/v1/chat/completions", {"messages": CHAT["messages"], "logprobs": True, "max_tokens": 2}),
+    ):
+        assert "logprobs_mode" not in http.post(path, given).json["choices"][0]
+        assert http.post(path, {**given, "regex": "ab"}).json["choices"][0]["logprobs_mode"] == "raw"
+        assert http.post(path, {**given, "logprobs_mode": "scaled"}).json["choices"][0]["logprobs_mode"] == "scaled"
+    sampling = {"max_tokens": 2, "logprobs": 0, "structured_outputs": {"regex": "ab"}}
+    answer = http.post("/inference/v1/generate", {"token_ids": [1, 5], "sampling_params": sampling})
+    assert answer.json["choices"][0]["logprobs_mode"] == "raw", answer
+    body = {"input": "A person?", "max_output_tokens": 2, "regex": "ab", "include": ["message.output_text.logprobs"]}
+    assert http.post("/v1/responses", body).json["logprobs_mode"] == "raw"
+
+
 CHAT = {"messages": [{"role": "user", "content": "A person?"}], "temperature": 1, "seed": 3}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
 INNER = {"type": "json_schema", "name": "person", "schema": PERSON, "strict": True}

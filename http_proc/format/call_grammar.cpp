@@ -1,0 +1,261 @@
+#include "http_proc/format/call_grammar.h"
+
+#include "http_proc/format/tagged_call_grammar.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+
+namespace pitstop::http {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+using Tool = ToolSpec;
+
+constexpr auto kReplaceBytes = OrderedJson::error_handler_t::replace;
+
+// How a format writes calls, from the first on: `list_open`, calls with `separator` between them,
+// `list_close`. A call is `open`, the name, and the arguments.
+struct CallForm {
+    ToolFormat format{};
+    std::string_view list_open{};
+    std::string_view open{};
+    std::string_view arguments{};  // the member of the object; empty: arguments are tagged
+    std::string_view close{};
+    std::string_view separator{};
+    std::string_view list_close{};
+    std::string_view trigger{};  // in any text, this begins a call; empty: nothing can
+    std::string_view never{};    // in such a text: another way to begin one
+};
+constexpr std::array kCallForms{
+    CallForm{
+        .format = ToolFormat::kHermes,
+        .open = "<tool_call>\n{\"name\": ",
+        .arguments = ", \"arguments\": ",
+        .close = "}\n</tool_call>",
+        .separator = "\n",
+        .trigger = "<tool_call>"},
+    CallForm{
+        .format = ToolFormat::kLlama3,
+        .open = "{\"name\": ",
+        .arguments = ", \"parameters\": ",
+        .close = "}",
+        .separator = "; ",
+        .never = "<|python_tag|>"},
+    CallForm{
+        .format = ToolFormat::kMistral,
+        .list_open = "[TOOL_CALLS][",
+        .open = "{\"name\": ",
+        .arguments = ", \"arguments\": ",
+        .close = "}",
+        .separator = ", ",
+        .list_close = "]"},
+    CallForm{
+        .format = ToolFormat::kQwen3Coder,
+        .open = "<tool_call>\n<function=",
+        .close = "\n</function>\n</tool_call>",
+        .separator = "\n",
+        .trigger = "<tool_call>",
+        .never = "<function="},
+};
+
+const CallForm* form_of(ToolFormat format) {
+    const auto* const form = std::ranges::find(kCallForms, format, &CallForm::format);
+    return form == kCallForms.end() ? nullptr : form;
+}
+
+Error not_held(const Tool& tool, std::string_view why) {
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "the arguments of tool '{}' cannot be held to its schema: {}",
+        tool.name,
+        why
+    );
+}
+
+OrderedJson const_text(std::string_view text) {
+    return {{"type", "const_string"}, {"value", std::string(text)}};
+}
+
+OrderedJson elements_of(std::string_view type, OrderedJson elements) {
+    return {{"type", std::string(type)}, {"elements", std::move(elements)}};
+}
+
+// Returns the schema of a tool's arguments, which are an object.
+Result<OrderedJson> schema_of(const Tool& tool) {
+    const OrderedJson any{{"type", "object"}};
+    if (tool.parameters.empty()) return any;
+    OrderedJson schema = OrderedJson::parse(tool.parameters, nullptr, /*allow_exceptions=*/false);
+    if (!schema.is_object()) return not_held(tool, "it is no object");
+    if (schema.empty()) return any;
+    constexpr auto kForms =
+        std::to_array<std::string_view>({"$ref", "anyOf", "oneOf", "allOf", "enum", "const"});
+    const bool has_form = std::ranges::any_of(kForms, [&](std::string_view name) {
+        return schema.contains(std::string(name));
+    });
+    if (!schema.contains("type") && !has_form) schema["type"] = "object";
+    if (schema.contains("type") && schema["type"] != "object")
+        return not_held(tool, "its type is not object");
+    return schema;
+}
+
+// Returns a call of the tool without its first `num_written` bytes, which the prompt has.
+Result<OrderedJson> call_of(const CallForm& form, const Tool& tool, std::size_t num_written) {
+    std::string begin(form.open);
+    OrderedJson content;
+    if (form.arguments.empty()) {
+        begin += tool.name + ">";
+        ASSIGN_OR_RETURN(const OrderedJson schema, schema_of(tool));
+        Result<OrderedJson> tagged = tagged_arguments(schema);
+        if (!tagged) return not_held(tool, tagged.error().message);
+        content = *std::move(tagged);
+    } else {
+        begin += OrderedJson(tool.name).dump(-1, ' ', /*ensure_ascii=*/false, kReplaceBytes);
+        begin += form.arguments;
+        ASSIGN_OR_RETURN(OrderedJson schema, schema_of(tool));
+        content = {{"type", "json_schema"}, {"json_schema", std::move(schema)}};
+    }
+    return OrderedJson{
+        {"type", "tag"},
+        {"begin", begin.substr(std::min(num_written, begin.size()))},
+        {"content", std::move(content)},
+        {"end", std::string(form.close)}};
+}
+
+Result<OrderedJson> calls_of(
+    const CallForm& form, const std::vector<Tool>& tools, std::size_t num_written
+) {
+    OrderedJson calls = OrderedJson::array();
+    for (const Tool& tool : tools) {
+        ASSIGN_OR_RETURN(OrderedJson call, call_of(form, tool, num_written));
+        calls.push_back(std::move(call));
+    }
+    return calls;
+}
+
+// Returns the calls of an output that consists of them, after what the prompt has of the first.
+Result<OrderedJson> list_of_calls(
+    const CallForm& form, const std::vector<Tool>& tools, bool takes_one, std::size_t num_written
+) {
+    const std::size_t num_open = std::min(form.list_open.size(), num_written);
+    OrderedJson list = OrderedJson::array();
+    if (num_open < form.list_open.size())
+        list.push_back(const_text(form.list_open.substr(num_open)));
+    ASSIGN_OR_RETURN(OrderedJson first, calls_of(form, tools, num_written - num_open));
+    list.push_back(elements_of("or", std::move(first)));
+    if (!takes_one) {
+        ASSIGN_OR_RETURN(OrderedJson others, calls_of(form, tools, 0));
+        OrderedJson next =
+            OrderedJson::array({const_text(form.separator), elements_of("or", std::move(others))});
+        list.push_back({{"type", "star"}, {"content", elements_of("sequence", std::move(next))}});
+    }
+    if (!form.list_close.empty()) list.push_back(const_text(form.list_close));
+    return elements_of("sequence", std::move(list));
+}
+
+// Returns any text with calls in it.
+Result<OrderedJson> text_with_calls(
+    const CallForm& form, const std::vector<Tool>& tools, bool takes_one
+) {
+    OrderedJson never = OrderedJson::array();
+    if (!form.never.empty()) never.push_back(std::string(form.never));
+    if (!form.trigger.empty()) {
+        ASSIGN_OR_RETURN(OrderedJson tags, calls_of(form, tools, 0));
+        return OrderedJson{
+            {"type", "triggered_tags"},
+            {"triggers", OrderedJson::array({std::string(form.trigger)})},
+            {"tags", std::move(tags)},
+            {"excludes", std::move(never)},
+            {"at_least_one", false},
+            {"stop_after_first", takes_one}};
+    }
+    // A call is the whole output. Other texts begin neither like one nor like its marker.
+    ASSIGN_OR_RETURN(OrderedJson calls, list_of_calls(form, tools, takes_one, 0));
+    OrderedJson text = OrderedJson::array(
+        {{{"type", "regex"}, {"pattern", "[ \\t\\r\\n]{0,16}[^{< \\t\\r\\n]"}},
+         {{"type", "any_text"}, {"excludes", std::move(never)}}}
+    );
+    return elements_of(
+        "or", OrderedJson::array({std::move(calls), elements_of("sequence", std::move(text))})
+    );
+}
+
+// The forced function alone, or all.
+std::vector<Tool> tools_that_may_be(
+    const std::vector<Tool>& tools, const std::optional<ForcedCall>& forced
+) {
+    std::vector<Tool> all = tools;
+    if (forced && !forced->function.empty())
+        std::erase_if(all, [&](const Tool& tool) { return tool.name != forced->function; });
+    return all;
+}
+
+}  // namespace
+
+std::vector<ToolSpec> tool_specs(const OrderedJson& tools) {
+    std::vector<ToolSpec> specs;
+    if (!tools.is_array()) return specs;
+    const auto member = [](const OrderedJson& object, const char* name) -> const OrderedJson* {
+        if (!object.is_object()) return nullptr;
+        const auto found = object.find(name);
+        return found == object.end() || found->is_null() ? nullptr : &*found;
+    };
+    for (const OrderedJson& tool : tools) {
+        const OrderedJson* inner = member(tool, "function");
+        const OrderedJson& function = inner != nullptr ? *inner : tool;
+        const OrderedJson* name = member(function, "name");
+        if (name == nullptr || !name->is_string()) continue;
+        const OrderedJson* schema = member(function, "parameters");
+        if (schema == nullptr) schema = member(function, "input_schema");
+        const OrderedJson* strict = member(function, "strict");
+        specs.push_back(
+            {.name = name->get<std::string>(),
+             .parameters = schema == nullptr
+                               ? std::string()
+                               : schema->dump(-1, ' ', /*ensure_ascii=*/false, kReplaceBytes),
+             .is_strict = strict != nullptr && *strict == true}
+        );
+    }
+    return specs;
+}
+
+bool has_call_grammar(ToolFormat format) { return form_of(format) != nullptr; }
+
+Result<std::string> call_grammar(
+    const std::optional<ToolFormat>& format,
+    const std::vector<ToolSpec>& tools,
+    const std::optional<ForcedCall>& forced,
+    bool takes_one_call
+) {
+    std::vector<Tool> held = tools_that_may_be(tools, forced);
+    const auto strict = std::ranges::find(held, true, &Tool::is_strict);
+    const bool has_strict = strict != held.end();
+    if (held.empty() || (!forced && !has_strict)) return std::string();
+    if (!format) return std::string();  // calls are text
+    const CallForm* form = form_of(*format);
+    if (form == nullptr && !has_strict) return std::string();  // the opening alone is forced
+    if (form == nullptr || (!forced && *format == ToolFormat::kMistral)) {
+        return not_held(
+            *strict,
+            "strict is not supported in this model's format of calls; it is in hermes, llama3 and "
+            "qwen3_coder, and for a forced call in mistral"
+        );
+    }
+    OrderedJson grammar;
+    if (forced) {
+        const std::size_t num_written = forced->opening(*format).size();
+        ASSIGN_OR_RETURN(grammar, list_of_calls(*form, held, takes_one_call, num_written));
+    } else {
+        // Tools without `strict` may have any arguments.
+        for (Tool& tool : held)
+            if (!tool.is_strict) tool.parameters.clear();
+        ASSIGN_OR_RETURN(grammar, text_with_calls(*form, held, takes_one_call));
+    }
+    return grammar.dump(-1, ' ', /*ensure_ascii=*/false, kReplaceBytes);
+}
+
+}  // namespace pitstop::http

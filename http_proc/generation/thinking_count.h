@@ -1,0 +1,48 @@
+// Counts the tokens of a turn's thinking: with its markers, and those between them, which a budget
+// limits.
+//
+// Bounded: holds a number for each token that may belong to a marker.
+#pragma once
+
+#include "base/ids.h"
+#include "http_proc/format/thinking.h"
+#include "http_proc/server/token_texts.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+
+namespace pitstop::http {
+
+class ThinkingCount {
+  public:
+    // REQUIRES: the texts outlive this.
+    ThinkingCount(
+        const ThinkingFormat& format, ThinkingParser::Start start, const TokenTexts* texts
+    )
+        : parser_(format, start), interrupted_by_(format.interrupted_by), texts_(texts) {}
+
+    void add(std::span<const TokenId> ids);
+    // The tokens of thinking with its markers. A token that ends thinking and begins the answer
+    // counts.
+    [[nodiscard]] std::int64_t num_tokens() const { return num_tokens_; }
+    // The tokens with a part of the text between the markers.
+    [[nodiscard]] std::int64_t num_between() const { return num_between_; }
+
+  private:
+    void add_one(TokenId id);
+    void leave_out(std::size_t num_bytes);
+
+    ThinkingParser parser_;
+    std::string interrupted_by_;
+    const TokenTexts* texts_;
+    std::int64_t num_tokens_ = 0;
+    std::int64_t num_undecided_ = 0;  // before it is known whether there is thinking
+    std::int64_t num_between_ = 0;
+    std::size_t num_bytes_ = 0;         // between the markers, known to be no part of the last one
+    std::deque<std::size_t> begins_{};  // where tokens begin there, of which that is not known
+};
+
+}  // namespace pitstop::http
