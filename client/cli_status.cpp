@@ -46,14 +46,17 @@ void print_listener(const messages::ListenerStatus& listener) {
 void print_adapters(const std::vector<messages::AdapterStatus>& adapters) {
     for (const messages::AdapterStatus& each : adapters) {
         fmt::print(
-            "  {}, digest {}, {} bytes, {} requests{}; {} in all, {} output tokens\n",
+            "  {}, digest {}, {} bytes{}{}, {} requests{}; {} in all, {} output tokens{}\n",
             adapter_text(each.adapter),
             each.adapter.digest.substr(0, 8),
             each.bytes,
+            each.pinned ? ", pinned" : "",
+            each.evicted ? ", evicted" : "",
             each.num_requests,
             each.num_older == 0 ? "" : fmt::format(", {} with older versions", each.num_older),
             each.requests_total,
-            each.output_tokens_total
+            each.output_tokens_total,
+            each.evictions_total == 0 ? "" : fmt::format(", {} evictions", each.evictions_total)
         );
     }
 }
@@ -61,7 +64,7 @@ void print_adapters(const std::vector<messages::AdapterStatus>& adapters) {
 void print_lost_adapters(const std::vector<messages::LostAdapter>& adapters) {
     for (const messages::LostAdapter& each : adapters) {
         fmt::print(
-            "  {}, digest {}, was lost in a restart: load it again{}\n",
+            "  {}, digest {}, was lost: load it again{}\n",
             adapter_text(each.adapter),
             each.adapter.digest.substr(0, 8),
             each.path.empty() ? "" : fmt::format(" from {}", each.path)

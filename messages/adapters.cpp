@@ -12,6 +12,8 @@ namespace pitstop::messages {
 namespace {
 
 constexpr char kTab = '\t';  // no name, digest or path has one: they are single lines
+constexpr std::string_view kPinned = "pinned";
+constexpr std::string_view kNotPinned = "-";
 
 }  // namespace
 
@@ -37,7 +39,7 @@ Result<std::vector<LostAdapter>> lost_adapters_of(std::string_view lines) {
         const std::size_t end = std::min(lines.find('\n'), lines.size());
         const std::string_view line = lines.substr(0, end);
         lines.remove_prefix(std::min(end + 1, lines.size()));
-        std::array<std::string_view, 6> parts{};  // the label, which is last, may have tabs
+        std::array<std::string_view, 7> parts{};  // the label, which is last, may have tabs
         std::string_view rest = line;
         std::size_t num = 0;
         for (; num + 1 < parts.size() && rest.find(kTab) != std::string_view::npos; ++num) {
@@ -48,16 +50,18 @@ Result<std::vector<LostAdapter>> lost_adapters_of(std::string_view lines) {
         std::int64_t version = 0;
         const std::string_view number = parts[1];
         const auto read = std::from_chars(number.data(), number.data() + number.size(), version);
-        if (num + 1 < parts.size() || read.ec != std::errc{} || version <= 0)
+        const bool is_known = parts[4] == kPinned || parts[4] == kNotPinned;
+        if (num + 1 < parts.size() || read.ec != std::errc{} || version <= 0 || !is_known)
             return make_error(ErrorCode::kInvalidArgument, "no lost adapter is '{}'", line);
         all.push_back(
             {.adapter =
                  {.name = std::string(parts[0]),
                   .version = Epoch{version},
-                  .label = std::string(parts[5]),
+                  .label = std::string(parts[6]),
                   .digest = std::string(parts[2])},
-             .path = std::string(parts[4]),
-             .config_digest = std::string(parts[3])}
+             .path = std::string(parts[5]),
+             .config_digest = std::string(parts[3]),
+             .pinned = parts[4] == kPinned}
         );
     }
     return all;
@@ -66,11 +70,12 @@ Result<std::vector<LostAdapter>> lost_adapters_of(std::string_view lines) {
 std::string line_of(const LostAdapter& lost) {
     const AdapterVersion& version = lost.adapter;
     return fmt::format(
-        "{}\t{}\t{}\t{}\t{}\t{}",
+        "{}\t{}\t{}\t{}\t{}\t{}\t{}",
         version.name,
         raw(version.version),
         version.digest,
         lost.config_digest,
+        lost.pinned ? kPinned : kNotPinned,
         lost.path,
         version.label
     );

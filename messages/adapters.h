@@ -69,6 +69,9 @@ struct AdapterStatus {
     std::int64_t loads_total = 0;
     std::int64_t requests_total = 0;
     std::int64_t output_tokens_total = 0;
+    bool pinned = false;
+    bool evicted = false;
+    std::int64_t evictions_total = 0;
 
     template <class F>
     void fields(F&& f) {
@@ -83,21 +86,29 @@ struct AdapterStatus {
         f("loads_total", loads_total, "versions under this name since it was last unloaded");
         f("requests_total", requests_total, "requests that named it, since then");
         f("output_tokens_total", output_tokens_total, "their output tokens so far");
+        f("pinned", pinned, "it is never evicted");
+        f("evicted",
+          evicted,
+          "with --adapter-memory: this version is in files of the workers until a request starts");
+        f("evictions_total", evictions_total, "evictions of versions under this name, since then");
     }
     friend bool operator==(const AdapterStatus&, const AdapterStatus&) = default;
 };
 
-// An adapter that was loaded when the tree was started again, and is not any more.
+// An adapter that was loaded, and is not any more: since the tree was started again, or as its
+// bytes could not be restored after an eviction.
 struct LostAdapter {
     AdapterVersion adapter{};
     std::string path{};
     std::string config_digest{};
+    bool pinned = false;
 
     template <class F>
     void fields(F&& f) {
         f("adapter", adapter, "the version that new requests got");
         f("path", path, "the directory that it came from; empty: its tensors were sent");
         f("config_digest", config_digest, "the digest of its configuration's text");
+        f("pinned", pinned, "it was never evicted");
     }
     friend bool operator==(const LostAdapter&, const LostAdapter&) = default;
 };
@@ -154,6 +165,41 @@ struct WorkerForget {
     void fields(F&& f) {
         f("adapters", adapters, "the updates that loaded them");
         f("grammars", grammars, "their numbers");
+    }
+};
+
+struct WorkerAdapters {
+    static constexpr std::string_view kType = "worker_adapters";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tp_worker, between two plans: evict versions of adapters, then restore "
+        "others. Until an evicted one is restored, no later plan names it. Each rank answers with "
+        "`worker_restored` for each that it restores.";
+    std::vector<AdapterId> evict{};
+    std::vector<AdapterId> restore{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("evict", evict, "the updates that loaded them: their bytes go to files");
+        f("restore", restore, "the updates that loaded them: their bytes come from files");
+    }
+};
+
+struct WorkerRestored {
+    static constexpr std::string_view kType = "worker_restored";
+    static constexpr std::string_view kAbout =
+        "tp_worker -> scheduler_proc: plans may name the version again, with the very bytes that "
+        "were evicted, or why none may.";
+    Rank rank{};
+    AdapterId id{};
+    Verdict verdict{};
+    std::int64_t elapsed_us = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("rank", rank, "the sender");
+        f("id", id, "the update that loaded it");
+        verdict.fields_in(f, "why it is not restored; data_loss: never");
+        f("elapsed_us", elapsed_us, "microseconds from the order to this answer");
     }
 };
 

@@ -58,6 +58,8 @@ using TreeMessages = decltype(
         WorkerDrop,
         WorkerDropped,
         WorkerForget,
+        WorkerAdapters,
+        WorkerRestored,
         WorkerCompile,
         WorkerCompiled,
         WorkerReadTensor,

@@ -264,6 +264,7 @@ struct WorkerStaged {
     RankOutcome outcome{};
     std::vector<PartDigest> digests{};
     std::string adapter_config_digest{};
+    std::int64_t adapter_bytes = 0;
 
     template <class F>
     void fields(F&& f) {
@@ -273,6 +274,7 @@ struct WorkerStaged {
         f("adapter_config_digest",
           adapter_config_digest,
           "of an adapter: of its configuration's text, 32 hex digits");
+        f("adapter_bytes", adapter_bytes, "of an adapter: of this rank's memory for it");
     }
 };
 

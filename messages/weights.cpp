@@ -29,6 +29,7 @@ Problem invalid_adapter(const UpdateSpec& spec) {
             return "adapter_config is given without an adapter; name the adapter, or leave it out";
         if (!spec.adapter_config_digest.empty())
             return "adapter_config_digest is given without an adapter; name the adapter";
+        if (spec.adapter_pinned) return "adapter_pinned is given without an adapter; name one";
         if (spec.adapter_policy != AdapterPolicy::kFinish)
             return "adapter_policy is given without an adapter; the model's weights have kv_policy";
         return std::nullopt;

@@ -89,6 +89,7 @@ struct UpdateSpec {
     std::string adapter_config{};
     AdapterPolicy adapter_policy = AdapterPolicy::kFinish;
     std::string adapter_config_digest{};
+    bool adapter_pinned = false;
 
     template <class F>
     void fields(F&& f) {
@@ -136,6 +137,9 @@ struct UpdateSpec {
           adapter_config_digest,
           "for an adapter: the digest that its configuration's text must have, 32 hex digits; "
           "empty: any");
+        f("adapter_pinned",
+          adapter_pinned,
+          "for an adapter: with --adapter-memory, it is never evicted");
     }
     friend bool operator==(const UpdateSpec&, const UpdateSpec&) = default;
 };

@@ -20,6 +20,7 @@ using WorkerOrders = MessageList<
     WorkerCommit,
     WorkerDrop,
     WorkerForget,
+    WorkerAdapters,
     WorkerCompile,
     WorkerReadTensor,
     WorkerDigest,

@@ -5,9 +5,19 @@
 #include <fmt/ranges.h>
 
 namespace pitstop::scheduler {
-Adapters::Adapters(std::int64_t loaded_max, const std::vector<messages::LostAdapter>& lost)
-    : loaded_max_(loaded_max) {
-    for (const messages::LostAdapter& each : lost) lost_.emplace(each.adapter.name, each);
+
+Adapters::Adapters(const SchedulerConfig& config)
+    : loaded_max_(config.adapters_max), places_(config.adapter_memory, config.tp) {
+    for (const messages::LostAdapter& each : config.lost_adapters)
+        lost_.emplace(each.adapter.name, each);
+}
+
+messages::LostAdapter Adapters::lost_of(const AdapterUse& use) {
+    return {
+        .adapter = use.version,
+        .path = use.path,
+        .config_digest = use.config_digest,
+        .pinned = use.is_pinned};
 }
 
 std::string Adapters::names() const {
@@ -46,9 +56,7 @@ Error Adapters::not_loaded(const std::string& name) const {
     const messages::LostAdapter& lost = place->second;
     return make_error(
         ErrorCode::kNotFound,
-        "no adapter '{}' is loaded since the tree was started again: version {}{} with digest {} "
-        "is "
-        "lost; load it again{}",
+        "no adapter '{}' is loaded: version {}{} with digest {} is lost; load it again{}",
         name,
         raw(lost.adapter.version),
         lost.adapter.label.empty() ? "" : fmt::format(" ('{}')", lost.adapter.label),
@@ -62,7 +70,32 @@ void Adapters::retire(Resident& resident, TurnOutput& out) {
     if (resident.num_requests > 0) return;
     const messages::AdapterId id = resident.use.id;
     out.workers.emplace_back(messages::WorkerForget{.adapters = {id}});
+    places_.remove(id);
     residents_.erase(id);
+}
+
+std::vector<AdapterPlaces::Failure> Adapters::settle(
+    TimePoint now, std::set<messages::AdapterId> running, TurnOutput& out
+) {
+    for (const messages::AdapterId id : places_.settle(now, std::move(running), out)) {
+        const auto place = serving_.find(residents_.at(id).use.version.name);
+        if (place != serving_.end()) ++place->second.num_evictions;
+    }
+    std::vector<AdapterPlaces::Failure> failed = places_.take_failed();
+    for (const AdapterPlaces::Failure& each : failed) {
+        if (each.why.code == ErrorCode::kDataLoss) lose(each.id, out);
+    }
+    return failed;
+}
+
+// The launcher still has it for a restart, which may find it where it came from.
+void Adapters::lose(messages::AdapterId id, TurnOutput& out) {
+    const auto found = residents_.find(id);
+    if (found == residents_.end() || !found->second.is_serving) return;
+    const AdapterUse& use = found->second.use;
+    lost_.insert_or_assign(use.version.name, lost_of(use));
+    serving_.erase(use.version.name);
+    retire(found->second, out);
 }
 
 void Adapters::commit(AdapterUse loaded, TurnOutput& out) {
@@ -75,11 +108,11 @@ void Adapters::commit(AdapterUse loaded, TurnOutput& out) {
     serving.id = id;
     ++serving.num_loads;
     lost_.erase(name);
-    out.adapters.push_back(
-        {.name = name,
-         .line = messages::line_of(
-             {.adapter = loaded.version, .path = loaded.path, .config_digest = loaded.config_digest}
-         )}
+    out.adapters.push_back({.name = name, .line = messages::line_of(lost_of(loaded))});
+    places_.add(
+        id,
+        loaded.rank_bytes,
+        loaded.is_pinned ? AdapterPlaces::Pinned::kYes : AdapterPlaces::Pinned::kNo
     );
     residents_.emplace(id, Resident{.use = std::move(loaded), .is_serving = true});
 }
@@ -148,11 +181,14 @@ std::vector<messages::AdapterStatus> Adapters::status() const {
              .num_requests = resident.num_requests,
              .loads_total = serving.num_loads,
              .requests_total = serving.num_requests,
-             .output_tokens_total = serving.num_output_tokens}
+             .output_tokens_total = serving.num_output_tokens,
+             .pinned = resident.use.is_pinned,
+             .evicted = !places_.is_resident(serving.id),
+             .evictions_total = serving.num_evictions}
         );
         for (const auto& [id, each] : residents_) {
             if (each.use.version.name != name) continue;
-            all.back().bytes += each.use.bytes;
+            if (places_.is_resident(id)) all.back().bytes += each.use.bytes;
             if (id != serving.id) all.back().num_older += each.num_requests;
         }
     }

@@ -5,8 +5,8 @@
 // is replaced or unloaded and no request uses it, the workers free it between two plans: no later
 // plan names it.
 //
-// A request for an adapter that a restart has lost gets an error that names it: nothing else is
-// computed in its place.
+// A request for an adapter that was lost, in a restart or as it could not be restored, gets an
+// error that names it: nothing else is computed in its place.
 //
 // Thread:  the loop thread only.
 // Bounded: loaded_max names; versions by the open requests.
@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "messages/adapters.h"
+#include "scheduler_proc/adapter_places.h"
 #include "scheduler_proc/scheduler_config.h"
 #include "scheduler_proc/turn.h"
 
@@ -33,12 +34,14 @@ struct AdapterUse {
     messages::AdapterVersion version{};
     std::string path{};  // the directory that it was loaded from; empty: its tensors were sent
     std::string config_digest{};
-    std::int64_t bytes = 0;  // of its resident tensors, all ranks
+    std::int64_t bytes = 0;       // of its resident tensors, all ranks
+    std::int64_t rank_bytes = 0;  // of memory, on the rank that needs most
+    bool is_pinned = false;
 };
 
 class Adapters {
   public:
-    Adapters(std::int64_t loaded_max, const std::vector<messages::LostAdapter>& lost);
+    explicit Adapters(const SchedulerConfig& config);
 
     // The workers compute adapters up to this rank; 0: none.
     void open(std::int64_t rank_max) { rank_max_ = rank_max; }
@@ -60,6 +63,14 @@ class Adapters {
     // An open request of version `from` continues with the version that serves the name. Returns
     // that version. REQUIRES: one serves.
     AdapterUse move(messages::AdapterId from, TurnOutput& out);
+    // Which versions are in the workers' memory.
+    [[nodiscard]] AdapterPlaces& places() { return places_; }
+    [[nodiscard]] const AdapterPlaces& places() const { return places_; }
+    // Evicts and restores versions. `running`: those that running requests have. Returns those
+    // whose waiting requests end with an error; a version that is lost serves no more.
+    std::vector<AdapterPlaces::Failure> settle(
+        TimePoint now, std::set<messages::AdapterId> running, TurnOutput& out
+    );
     // Called when a request of the version has ended.
     void give_back(messages::AdapterId id, TurnOutput& out);
 
@@ -83,7 +94,11 @@ class Adapters {
         std::int64_t num_loads = 0;
         std::int64_t num_requests = 0;
         std::int64_t num_output_tokens = 0;
+        std::int64_t num_evictions = 0;
     };
+    void lose(messages::AdapterId id, TurnOutput& out);
+    // As the launcher keeps it, and a later answer names it.
+    [[nodiscard]] static messages::LostAdapter lost_of(const AdapterUse& use);
     void retire(Resident& resident, TurnOutput& out);
     [[nodiscard]] std::string names() const;
     [[nodiscard]] Error not_loaded(const std::string& name) const;
@@ -91,9 +106,10 @@ class Adapters {
     std::int64_t loaded_max_;
     std::int64_t rank_max_ = 0;
     std::map<std::string, Serving> serving_{};
-    // not loaded or unloaded since
+    // lost, and neither loaded nor unloaded since
     std::map<std::string, messages::LostAdapter> lost_{};
     std::map<messages::AdapterId, Resident> residents_{};
+    AdapterPlaces places_;
 };
 
 }  // namespace pitstop::scheduler

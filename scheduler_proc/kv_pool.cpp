@@ -161,6 +161,23 @@ std::int64_t KvPool::num_coming() const {
     return num;
 }
 
+void KvPool::report_to(messages::ReplicaStatus& status) const {
+    status.pages_total = num_pages();
+    status.pages_free = num_free();
+    status.pages_cached = cache_.num_unreferenced();
+    status.page_size = page_size();
+    status.running_max = num_slots();
+    const StatePlaces* const places = cache_.places();
+    if (places == nullptr) return;
+    status.checkpoints = messages::CheckpointStatus{
+        .places_total = places->size(),
+        .places_free = places->num_free(),
+        .saved_total = places->counts().num_saved,
+        .restored_total = places->counts().num_restored,
+        .evicted_total = places->counts().num_evicted,
+    };
+}
+
 std::optional<std::string> KvPool::audit(std::span<const Lease* const> held) const {
     if (auto problem = cache_.audit()) return "prefix cache: " + *problem;
     if (auto problem = audit_places(held)) return "checkpoints: " + *problem;

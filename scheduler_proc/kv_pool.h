@@ -11,6 +11,7 @@
 #pragma once
 
 #include "base/ids.h"
+#include "messages/status.h"
 #include "scheduler_proc/epoch_range.h"
 #include "scheduler_proc/page_allocator.h"
 #include "scheduler_proc/prefix_cache.h"
@@ -154,6 +155,9 @@ class KvPool {
     }
     [[nodiscard]] std::int64_t page_size() const { return size_.page_size; }
     [[nodiscard]] const PrefixCache& cache() const { return cache_; }
+
+    // Fills in the numbers of pages, slots and checkpoints.
+    void report_to(messages::ReplicaStatus& status) const;
 
     // Returns what is wrong if `held` are all leases in use, or nothing. For tests and the
     // simulator: visits every page.

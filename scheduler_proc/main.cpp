@@ -213,6 +213,11 @@ void add_flags(FlagSet& flags, Flags& values) {
     );
     flags.add("max-adapters", &values.config.adapters_max, "adapters that are loaded at once");
     flags.add(
+        "adapter-memory",
+        &values.config.adapter_memory,
+        "bytes of a worker's memory for adapters; others are evicted to files; 0: no limit"
+    );
+    flags.add(
         "lost-adapters",
         &values.lost_adapters,
         "a file with those that were loaded when the tree was started again; written by the "

@@ -103,6 +103,14 @@ std::map<messages::AdapterId, std::int64_t> OpenRequests::num_by_adapter() const
     return num;
 }
 
+std::set<messages::AdapterId> OpenRequests::running_adapters() const {
+    std::set<messages::AdapterId> all;
+    for (const Request* request : running_) {
+        if (request->adapter) all.insert(request->adapter->id);
+    }
+    return all;
+}
+
 std::optional<std::string> OpenRequests::audit(const std::map<RequestKey, std::int64_t>& num_sampled
 ) const {
     if (num_open() != num_running() + num_waiting()) return "a request neither runs nor waits";

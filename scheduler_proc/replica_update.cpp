@@ -269,6 +269,7 @@ bool ReplicaUpdate::handle_vote(messages::WorkerStaged vote, TurnOutput& out) {
     UpdateJob& job = *job_;
     job.digests[static_cast<std::size_t>(raw(vote.outcome.rank))] = std::move(vote.digests);
     job.adapter_config_digest = std::move(vote.adapter_config_digest);
+    job.adapter_bytes = std::max(job.adapter_bytes, vote.adapter_bytes);
     switch (record_outcome(std::move(vote.outcome))) {
         case messages::UpdateRound::Progress::kGoesOn:
             return true;

@@ -20,7 +20,7 @@ constexpr double kLikelyMinOfBudget = 0.05;
 Runner::Runner(const SchedulerConfig& config)
     : config_(config),
       requests_(config.fairness),
-      adapters_(config.adapters_max, config.lost_adapters),
+      adapters_(config),
       steps_(config.tp, config.step_timeout, config.nodes) {}
 
 void Runner::open(const Workers& workers) {
@@ -248,12 +248,32 @@ void Runner::refuse_older_kv(Epoch floor) {
     for (Request* request : requests_.all(OpenRequests::Which::kStarted)) request->kv_floor = floor;
 }
 
-std::optional<messages::StepPlan> Runner::plan_step(Scope scope, const Version& version) {
+std::optional<messages::StepPlan> Runner::plan_step(
+    Scope scope, const Version& version, TurnOutput& out
+) {
+    std::optional<messages::StepPlan> plan = next_plan(scope, version);
+    if (adapters_.places().is_limited()) settle_adapters(out);
+    return plan;
+}
+
+// The planned step's requests run. No order here is about their versions, so it may precede the
+// plan.
+void Runner::settle_adapters(TurnOutput& out) {
+    for (const auto& [id, why] : adapters_.settle(now_, requests_.running_adapters(), out)) {
+        for (Request* request : requests_.all(OpenRequests::Which::kAll)) {
+            if (request->adapter_id() == id && !request->is_running())
+                finish(*request, {.reason = messages::FinishReason::kError, .verdict = why}, out);
+        }
+    }
+}
+
+std::optional<messages::StepPlan> Runner::next_plan(Scope scope, const Version& version) {
     if (steps_.is_full() || awaits_drafts()) return std::nullopt;
     StepPlanner planner({
         .requests = requests_,
         .pool = pool_,
         .tallies = tallies_,
+        .adapters = adapters_.places(),
         .step = steps_.next_step(),
         .version = version,
         .now = now_,
@@ -294,44 +314,17 @@ bool Runner::is_worth_waiting() {
 }
 
 void Runner::report_to(messages::ReplicaStatus& status, TimePoint now) const {
+    pool_.report_to(status);
+    tallies_.report_to(status, now);
     status.num_waiting = requests_.num_waiting();
     status.num_running = requests_.num_running();
-    status.num_steps = tallies_.num_steps;
     status.steps_in_flight = std::ssize(steps_.all());
     if (const auto began_at = steps_.began_at()) status.step_age_s = seconds(now - *began_at);
-    status.pages_total = pool_.num_pages();
-    status.pages_free = pool_.num_free();
-    status.pages_cached = pool_.cache().num_unreferenced();
-    status.page_size = config_.page_size;
-    status.prompt_tokens_total = tallies_.num_prompt_tokens;
-    status.cached_tokens_total = tallies_.num_cached_tokens;
-    status.output_tokens_total = tallies_.num_output_tokens;
-    status.requests_total = tallies_.num_requests;
-    status.retractions_total = tallies_.num_retractions;
-    status.refused_total = tallies_.num_refused;
     status.num_retracted = requests_.num_retracted();
-    status.running_max = pool_.num_slots();
     status.queue_len_max = config_.queue_len_max;
-    status.output_tokens_per_s = tallies_.output_rate.at(now);
-    status.recomputed_tokens_total = tallies_.num_recomputed_tokens;
-    status.spanning_requests_total = tallies_.num_spanning_requests;
-    status.cache_hits = tallies_.cache_hits_by_lag();
-    status.finished = tallies_.finish_counts();
-    status.not_finite = tallies_.not_finite_counts();
     status.adapters = adapters_.status();
     status.lost_adapters = adapters_.lost();
-    status.expert_load = tallies_.expert_load;
     if (drafter_) status.drafts = tallies_.drafts;
-    const StatePlaces* const places = pool_.cache().places();
-    if (places == nullptr) return;
-    status.checkpoints = messages::CheckpointStatus{
-        .places_total = places->size(),
-        .places_free = places->num_free(),
-        .saved_total = places->counts().num_saved,
-        .restored_total = places->counts().num_restored,
-        .evicted_total = places->counts().num_evicted,
-        .replayed_tokens_total = tallies_.num_replayed_tokens,
-    };
 }
 
 std::optional<std::string> Runner::audit(Epoch serving) const {

@@ -73,6 +73,9 @@ class Runner {
 
     // ---- adapters ----
     [[nodiscard]] Adapters& adapters() { return adapters_; }
+    bool handle_restored(const messages::WorkerRestored& answer, TurnOutput& out) {
+        return adapters_.places().record(answer, out);
+    }
     [[nodiscard]] const Adapters& adapters() const { return adapters_; }
     // The version serves its name from now on. Open requests that have the one that it replaces
     // continue by `policy`. Returns how many were retracted.
@@ -86,8 +89,10 @@ class Runner {
     // ---- steps ----
     using Scope = StepPlanner::Scope;
     // Returns the next step, which runs under `version`; nothing if no request can advance, or
-    // enough steps are in flight.
-    [[nodiscard]] std::optional<messages::StepPlan> plan_step(Scope scope, const Version& version);
+    // enough steps are in flight. Also orders what waiting requests need of adapters.
+    [[nodiscard]] std::optional<messages::StepPlan> plan_step(
+        Scope scope, const Version& version, TurnOutput& out
+    );
     // Returns false if the rank's result belongs to no step in flight, or arrived before.
     bool collect_result(messages::StepResult result, TurnOutput& out);
 
@@ -96,6 +101,9 @@ class Runner {
     std::int64_t clear_cache() { return pool_.clear_cache(); }
 
     [[nodiscard]] const StepsInFlight& steps() const { return steps_; }
+    [[nodiscard]] std::optional<TimePoint> next_deadline() const {
+        return earlier(steps_.next_deadline(), adapters_.places().next_deadline());
+    }
     [[nodiscard]] const OpenRequests& requests() const { return requests_; }
     [[nodiscard]] const ModelLimits& limits() const { return limits_; }
 
@@ -128,6 +136,9 @@ class Runner {
     void finish(Request& request, messages::Finish how, TurnOutput& out);  // with its last chunk
     // with its last chunk
     void abort(Request& request, const std::string& message, TurnOutput& out);
+
+    [[nodiscard]] std::optional<messages::StepPlan> next_plan(Scope scope, const Version& version);
+    void settle_adapters(TurnOutput& out);
 
     // ---- collect.cpp ----
     void finish_step(const InFlightStep& step, TurnOutput& out);

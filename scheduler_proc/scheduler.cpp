@@ -75,7 +75,7 @@ TurnOutput Scheduler::turn(TurnInput in) {
     settle(out);
 
     while (!out.fatal) {
-        std::optional<messages::StepPlan> plan = runner_.plan_step(scope(), version());
+        std::optional<messages::StepPlan> plan = runner_.plan_step(scope(), version(), out);
         if (!plan) break;
         out.workers.emplace_back(*std::move(plan));
     }
@@ -144,6 +144,7 @@ void Scheduler::handle_worker(FromWorker& message, TurnOutput& out) {
             return runner_.collect_result(std::move(result), out);
         },
         [&](messages::WorkerCompiled& answer) { return runner_.handle_compiled(answer, out); },
+        [&](messages::WorkerRestored& answer) { return runner_.handle_restored(answer, out); },
         [&](messages::WorkerFilled& answer) {
             update_.record_steps(runner_.watched_steps());
             return update_.handle_filled(std::move(answer), out);
@@ -156,13 +157,12 @@ void Scheduler::handle_worker(FromWorker& message, TurnOutput& out) {
             return update_.handle_committed(answer, now_, out);
         },
         [&](messages::WorkerDropped& answer) { return update_.handle_dropped(answer, out); },
-        [&](messages::WorkerTensor& tensor) { return pass_on(tensor); },
         [&](messages::WorkerDigests& digests) {
             if (digests.epoch == version().epoch) digests.label = version().label;
             return pass_on(digests);
         },
         [&](messages::WorkerMemoryDone& answer) { return memory_.handle_done(answer); },
-        [&](messages::WorkerGrouped& answer) { return pass_on(answer); },
+        [&](auto& answer) { return pass_on(answer); },
         [&](messages::WorkerKept& answer) {
             out.tokenizer.emplace_back(std::move(answer));
             return true;
@@ -268,7 +268,7 @@ void Scheduler::end_late_calls(TurnOutput& out) {
 std::optional<TimePoint> Scheduler::next_deadline() const {
     std::optional<TimePoint> first = pause_.next_deadline(now_, !why_not_on());
     first = earlier(first, flushes_.next_deadline());
-    first = earlier(first, runner_.steps().next_deadline());
+    first = earlier(first, runner_.next_deadline());
     first = earlier(first, update_.next_deadline());
     return earlier(first, memory_.next_deadline());
 }

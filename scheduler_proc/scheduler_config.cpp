@@ -18,6 +18,7 @@ namespace {
 constexpr int kTpMax = 1024;
 constexpr std::int64_t kPageSizeMax = 4096;
 constexpr std::int64_t kAdaptersMax = 4096;
+constexpr std::int64_t kAdapterMemoryMax = std::int64_t{1} << 50;
 constexpr std::int64_t kSpareTokensMax = std::int64_t{1} << 24;
 constexpr std::int64_t kAutoDrafts = 16;  // of a row, at most
 constexpr std::int64_t kDraftMemoryMax = std::int64_t{1} << 40;
@@ -75,6 +76,8 @@ std::optional<Error> problem_of(const SchedulerConfig& config) {
         ))
         return e;
     if (auto e = out_of_range("--max-adapters", config.adapters_max, 1, kAdaptersMax)) return e;
+    if (auto e = out_of_range("--adapter-memory", config.adapter_memory, 0, kAdapterMemoryMax))
+        return e;
     if (auto e = out_of_range("--state-checkpoint-tokens", config.spare_tokens, 1, kSpareTokensMax))
         return e;
     if (auto e = out_of_range("--speculate", config.drafts_max, 0, messages::kDraftedMax)) return e;

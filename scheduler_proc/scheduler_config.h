@@ -32,6 +32,7 @@ struct SchedulerConfig {
     bool has_draft_budget = false;                       // --speculate auto
     std::int64_t draft_memory = std::int64_t{64} << 20;  // bytes (--draft-memory)
     std::int64_t adapters_max = 16;                      // loaded at once (--max-adapters)
+    std::int64_t adapter_memory = 0;  // bytes of resident ones per rank (--adapter-memory); 0: any
     // that were loaded when the tree was started again (--lost-adapters)
     std::vector<messages::LostAdapter> lost_adapters{};
     // a pass that takes longer is assumed never to end

@@ -15,9 +15,9 @@ namespace {
 // logprobs than the step has room for. At most this many of them are passed over per step, so that
 // a turn stays short.
 constexpr std::size_t kPassedOverMax = 32;
-// The same for requests whose grammars are being compiled. They are cheap to pass over, and nobody
-// else may wait for a slow compilation.
-constexpr std::size_t kAwaitingGrammarMax = 4096;
+// The same for requests whose grammars are being compiled or whose adapters are evicted. They are
+// cheap to pass over, and nobody else may wait for a slow compilation.
+constexpr std::size_t kAwaitingWorkersMax = 4096;
 
 // Many decodes must not starve prefills: decodes leave them this share of the step's tokens.
 constexpr std::int64_t kPrefillShare = 4;  // a fourth
@@ -33,6 +33,7 @@ StepPlanner::StepPlanner(const Args& args)
     : requests_(args.requests),
       pool_(args.pool),
       tallies_(args.tallies),
+      adapters_(args.adapters),
       drafter_(args.drafter),
       budget_(args.budget),
       tokens_max_(args.tokens_max),
@@ -113,14 +114,14 @@ void StepPlanner::share_row(ChosenRow& chosen) {
 // Starts waiting requests, in the queue's order, while tokens, pages and slots last.
 void StepPlanner::admit(Scope scope) {
     std::vector<const Request*> passed_over;
-    std::size_t num_awaiting = 0;  // of these, for their grammars
+    std::size_t num_awaiting = 0;  // of these, for their grammars or adapters
     while (tokens_left_ > 0 && pool_.has_slot()) {
         Request* const first = requests_.first_waiting();
         if (first == nullptr || (scope == Scope::kStarted && !first->was_admitted)) break;
-        const Admission admission =
-            first->awaits_grammar ? Admission::kPassedOver : admit_first(*first);
+        const bool is_awaiting = awaits_workers(*first);
+        const Admission admission = is_awaiting ? Admission::kPassedOver : admit_first(*first);
         if (admission == Admission::kStarted) continue;
-        if (first->awaits_grammar && ++num_awaiting > kAwaitingGrammarMax) break;
+        if (is_awaiting && ++num_awaiting > kAwaitingWorkersMax) break;
         if (admission == Admission::kWaits || passed_over.size() - num_awaiting == kPassedOverMax)
             break;
         passed_over.push_back(first);
@@ -128,6 +129,12 @@ void StepPlanner::admit(Scope scope) {
     }
     // Puts each back to the front, so that they keep their order.
     for (; !passed_over.empty(); passed_over.pop_back()) requests_.put_back(*passed_over.back());
+}
+
+// Returns whether the workers must compile its grammar or restore its adapter first.
+bool StepPlanner::awaits_workers(const Request& first) {
+    if (first.awaits_grammar) return true;
+    return first.adapter && !adapters_.may_start(first.adapter->id);
 }
 
 StepPlanner::Admission StepPlanner::admit_first(Request& first) {
@@ -171,7 +178,10 @@ std::int64_t StepPlanner::num_pages_claimed() const {
 // `num_found`: of its tokens, the prefix cache has this many, perhaps without a state after them.
 void StepPlanner::start(Request& request, Lease lease, std::int64_t num_found) {
     pool_.restore(lease, plan_.step);
-    if (request.adapter) lease.kv_min_adapter = request.adapter->version.version;
+    if (request.adapter) {
+        lease.kv_min_adapter = request.adapter->version.version;
+        adapters_.note_start(request.adapter->id);
+    }
     const auto num_cached = static_cast<std::int64_t>(lease.pages.size()) * pool_.page_size();
     if (!request.was_admitted) {
         request.was_admitted = true;

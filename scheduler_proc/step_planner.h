@@ -12,6 +12,7 @@
 #include "base/ids.h"
 #include "base/time.h"
 #include "messages/steps.h"
+#include "scheduler_proc/adapter_places.h"
 #include "scheduler_proc/draft_budget.h"
 #include "scheduler_proc/drafter.h"
 #include "scheduler_proc/in_flight_step.h"
@@ -31,6 +32,7 @@ class StepPlanner {
         OpenRequests& requests;
         KvPool& pool;
         Tallies& tallies;
+        AdapterPlaces& adapters;
         StepId step{};           // the step to plan
         const Version& version;  // the version it runs under
         TimePoint now{};
@@ -67,6 +69,7 @@ class StepPlanner {
     [[nodiscard]] static std::int64_t drafts_max(const ChosenRow& chosen);
     [[nodiscard]] std::vector<std::int64_t> num_worthwhile();
     void add_drafts(ChosenRow& chosen, std::int64_t num_max);
+    [[nodiscard]] bool awaits_workers(const Request& first);
     [[nodiscard]] Admission admit_first(Request& first);
     void start(Request& request, Lease lease, std::int64_t num_found);
     [[nodiscard]] std::int64_t num_pages_claimed() const;
@@ -93,6 +96,7 @@ class StepPlanner {
     OpenRequests& requests_;
     KvPool& pool_;
     Tallies& tallies_;
+    AdapterPlaces& adapters_;
     Drafter* const drafter_;
     DraftBudget* const budget_;
     const std::int64_t tokens_max_;

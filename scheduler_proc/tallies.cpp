@@ -55,6 +55,24 @@ void Tallies::count_cache_hit(std::int64_t lag, std::int64_t num_tokens) {
     )] += num_tokens;
 }
 
+void Tallies::report_to(messages::ReplicaStatus& status, TimePoint now) const {
+    status.num_steps = num_steps;
+    status.prompt_tokens_total = num_prompt_tokens;
+    status.cached_tokens_total = num_cached_tokens;
+    status.output_tokens_total = num_output_tokens;
+    status.requests_total = num_requests;
+    status.retractions_total = num_retractions;
+    status.refused_total = num_refused;
+    status.output_tokens_per_s = output_rate.at(now);
+    status.recomputed_tokens_total = num_recomputed_tokens;
+    status.spanning_requests_total = num_spanning_requests;
+    status.cache_hits = cache_hits_by_lag();
+    status.finished = finish_counts();
+    status.not_finite = not_finite_counts();
+    status.expert_load = expert_load;
+    if (status.checkpoints) status.checkpoints->replayed_tokens_total = num_replayed_tokens;
+}
+
 std::vector<messages::CacheHits> Tallies::cache_hits_by_lag() const {
     std::vector<messages::CacheHits> hits;
     for (std::size_t lag = 0; lag < cache_hits.size(); ++lag) {

@@ -87,6 +87,8 @@ struct Tallies {
     void count_not_finite(messages::NotFiniteKind kind) {
         ++not_finite[static_cast<std::size_t>(kind)];
     }
+    // Fills in what is counted here; of checkpoints, if there are any.
+    void report_to(messages::ReplicaStatus& status, TimePoint now) const;
     [[nodiscard]] std::vector<messages::CacheHits> cache_hits_by_lag() const;
     [[nodiscard]] std::vector<messages::FinishCount> finish_counts() const;
     [[nodiscard]] std::vector<messages::NotFiniteCount> not_finite_counts() const;

@@ -45,6 +45,7 @@ using FromWorker = std::variant<
     messages::WorkerHello,
     messages::StepResult,
     messages::WorkerCompiled,
+    messages::WorkerRestored,
     messages::WorkerFilled,
     messages::WorkerStaged,
     messages::WorkerCommitted,

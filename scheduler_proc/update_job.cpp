@@ -150,7 +150,9 @@ std::optional<AdapterUse> UpdateJob::new_adapter() const {
         .version = {.name = spec.adapter, .version = new_epoch, .label = label, .digest = digest},
         .path = spec.source.path,
         .config_digest = adapter_config_digest,
-        .bytes = bytes};
+        .bytes = bytes,
+        .rank_bytes = adapter_bytes,
+        .is_pinned = spec.adapter_pinned};
 }
 
 }  // namespace pitstop::scheduler

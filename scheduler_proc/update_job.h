@@ -43,6 +43,7 @@ struct UpdateJob {
     std::string label{};                  // of the new version
     std::string digest{};                 // of the new version, once prepared
     std::string adapter_config_digest{};  // the same of an adapter's configuration
+    std::int64_t adapter_bytes = 0;       // of memory, on the rank that needs most for an adapter
 
     std::vector<messages::RankOutcome> ranks{};                // by rank
     std::vector<std::vector<messages::PartDigest>> digests{};  // by rank

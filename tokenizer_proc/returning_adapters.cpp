@@ -36,6 +36,7 @@ messages::UpdateWeights ReturningAdapters::next() const {
     load.update.label = lost.adapter.label;
     load.update.digest = lost.adapter.digest;
     load.update.adapter_config_digest = lost.config_digest;
+    load.update.adapter_pinned = lost.pinned;
     return load;
 }
 

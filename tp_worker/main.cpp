@@ -192,7 +192,7 @@ Result<> keep_committed(const Options& options, Engine& engine, Pace& pace, Upda
         ASSIGN_OR_RETURN(keeper.files, read_small_files(options.engine.model_dir));
     }
     updater.keep_in(std::move(keeper));
-    updater.keep_adapters_in({
+    updater.adapters().keep_in({
         .directory = options.keep_committed,
         .rank = engine.rank(),
         .tp = engine.tp(),
@@ -245,6 +245,7 @@ Result<> load_and_serve(
         static_cast<ReplicaId>(options.replica),
         options.engine.model_dir
     );
+    updater.adapters().limit({.bytes_max = options.adapter_memory, .directory = options.run_dir});
     if (!options.keep_committed.empty())
         RETURN_IF_ERROR(keep_committed(options, *engine, pace, updater));
     WorkerLoop loop({

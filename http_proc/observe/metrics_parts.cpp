@@ -75,6 +75,11 @@ constexpr std::array kAdapterRows{
         "Versions that were loaded under the name, since it was last unloaded.",
         &Adapter::loads_total},
     AdapterRow{
+        "pitstop_adapter_evictions_total",
+        "counter",
+        "Evictions of versions under the name, since it was last unloaded.",
+        &Adapter::evictions_total},
+    AdapterRow{
         "pitstop_adapter_open_requests",
         "gauge",
         "Open requests that have the version that serves.",

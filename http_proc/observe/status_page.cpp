@@ -132,6 +132,7 @@ Json adapters_json(const messages::StatusReply& status) {
             add("requests", each.requests_total);
             add("tokens", each.output_tokens_total);
             add("bytes", each.bytes);
+            add("evictions", each.evictions_total);
         }
     }
     if (by_name.empty()) return nullptr;

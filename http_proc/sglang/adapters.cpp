@@ -38,10 +38,10 @@ Task<Response> loaded(Exchange& exchange, const messages::UpdateReply* reply) {
     co_return Response::json(200, answer);
 }
 
-// Refuses the options that are not served.
-void refuse_options(FieldReader& fields) {
-    bool is_pinned = false;  // every adapter stays until it is unloaded
-    fields.read("pinned", is_pinned);
+// Reads the options of a load, and refuses those that are not served.
+void read_options(FieldReader& fields, messages::UpdateSpec& spec) {
+    fields.read("pinned", spec.adapter_pinned);
+    spec.adapter_policy = control::read_adapter_policy(fields);
     const auto refuse = [&](std::string_view name, std::string_view why) {
         const nlohmann::json* const value = fields.find(name);
         if (value != nullptr && !value->empty()) fields.refuse(name, why);
@@ -56,8 +56,7 @@ Task<Response> load(Exchange& exchange) {
     FieldReader fields(parse_json_object(exchange.request().body));
     messages::UpdateSpec spec;
     fields.read("lora_path", spec.source.path);
-    spec.adapter_policy = control::read_adapter_policy(fields);
-    refuse_options(fields);
+    read_options(fields, spec);
     if (spec.source.path.empty() && !fields.error()) fields.fail("lora_path", "a directory");
     Result<std::string> name = control::read_adapter_name(exchange, fields);
     if (!name) co_return sglang_failure(name.error());
@@ -76,8 +75,7 @@ Task<Response> load_from_tensors(Exchange& exchange) {
     bool replaces = true;
     fields.read("upsert", replaces);
     messages::UpdateSpec spec;
-    spec.adapter_policy = control::read_adapter_policy(fields);
-    refuse_options(fields);
+    read_options(fields, spec);
     const nlohmann::json* const config = fields.find("config_dict");
     if (!fields.error() && (config == nullptr || !config->is_object()))
         fields.fail("config_dict", "an object as adapter_config.json has it");

@@ -208,7 +208,7 @@ class Served:
         those that are lost by name."""
         if self._kept is not None and self._restart.why:
             self._adapters = {name: self._with_kept_path(line) for name, line in self._adapters.items()}
-            self._kept.remove_adapters({line.split("\t")[4] for line in self._adapters.values()})
+            self._kept.remove_adapters({line.split("\t")[5] for line in self._adapters.values()})
         if not self._adapters:
             return self._restart
         path = self.run_dir.path / LOST_ADAPTERS
@@ -220,8 +220,8 @@ class Served:
 
     def _with_kept_path(self, line):
         """Returns the line of an adapter's version, from now on loaded from where it was kept, if it was."""
-        name, version, digest, config_digest, path, label = line.split("\t", 5)
-        return "\t".join((name, version, digest, config_digest, self._kept.find_adapter(version) or path, label))
+        name, version, digest, config_digest, pinned, path, label = line.split("\t", 6)
+        return "\t".join((name, version, digest, config_digest, pinned, self._kept.find_adapter(version) or path, label))
 
     def _of_program(self):
         """Returns the pid of the program that started the tree for itself; 0: it was started by hand."""

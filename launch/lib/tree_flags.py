@@ -18,6 +18,7 @@ MOST = {
     "--max-queued-requests": 1 << 24,
     "--max-adapters": 4096,
     "--max-adapter-rank": 512,
+    "--adapter-memory": 1 << 50,
     "--state-checkpoints": 65536,
     "--state-checkpoint-tokens": 1 << 24,
     "--threads": 1024,
@@ -109,6 +110,11 @@ def add_limit_flags(parser):
     add_count(parser, "--max-queued-requests", "maximum number of requests that wait")
     add_count(parser, "--max-adapters", "maximum number of adapters (LoRA) that are loaded")
     add_count(parser, "--max-adapter-rank", "the highest rank of an adapter")
+    add_count(
+        parser,
+        "--adapter-memory",
+        "bytes of each worker's memory for adapters; the least recently used of the others go to files (default: no limit)",
+    )
     add_count(
         parser,
         "--state-checkpoints",

@@ -57,6 +57,7 @@ VALUES = {
             "adapter_config": "{}",
             "adapter_policy": "recompute",
             "adapter_config_digest": DIGEST[::-1],
+            "adapter_pinned": True,
         }
     },
     "UpdateSpec": {
@@ -66,6 +67,7 @@ VALUES = {
         "adapter_config": ABSENT,
         "adapter_policy": "finish",
         "adapter_config_digest": ABSENT,
+        "adapter_pinned": False,
     },
     "TensorInfo": {"digest": DIGEST},
     "push_layout": {"shard_bytes": 1 << 33},

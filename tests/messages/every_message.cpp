@@ -188,6 +188,7 @@ class Filler {
         // an update of a model has none of these
         spec.adapter = spec.adapter_config = spec.adapter_config_digest = "";
         spec.adapter_policy = AdapterPolicy::kFinish;
+        spec.adapter_pinned = false;
         int i = 0;
         for (TensorInfo& tensor : spec.manifest) {
             tensor.name = "tensor." + std::to_string(i++);

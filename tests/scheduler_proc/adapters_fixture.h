@@ -20,22 +20,25 @@ class AdaptersTest : public UpdateTest {
     messages::UpdatePart stage(
         const std::string& name,
         std::uint64_t id,
-        messages::AdapterPolicy policy = messages::AdapterPolicy::kFinish
+        messages::AdapterPolicy policy = messages::AdapterPolicy::kFinish,
+        AdapterPlaces::Pinned pinned = AdapterPlaces::Pinned::kNo
     ) {
         messages::UpdateSpec spec =
             spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep);
         spec.adapter = name;
         spec.adapter_policy = policy;
+        spec.adapter_pinned = pinned == AdapterPlaces::Pinned::kYes;
         order_stage(std::move(spec), Epoch{static_cast<std::int64_t>(id)}, messages::UpdateId{id});
         return answer();
     }
     messages::UpdatePart load(
         const std::string& name,
         std::uint64_t id,
-        messages::AdapterPolicy policy = messages::AdapterPolicy::kFinish
+        messages::AdapterPolicy policy = messages::AdapterPolicy::kFinish,
+        AdapterPlaces::Pinned pinned = AdapterPlaces::Pinned::kNo
     ) {
         const messages::UpdateId update{id};
-        const messages::UpdatePart staged = stage(name, id, policy);
+        const messages::UpdatePart staged = stage(name, id, policy, pinned);
         EXPECT_TRUE(staged.ok) << staged.verdict.message;
         order(messages::UpdateReady{.update = update, .kv_policy = messages::KvPolicy::kKeep});
         EXPECT_TRUE(answer().ok);

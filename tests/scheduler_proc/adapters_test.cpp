@@ -234,12 +234,18 @@ TEST_F(AdaptersTest, P2_ALostAdapterIsNamedUntilItIsLoadedAgain) {
     messages::LostAdapter b = a;
     b.adapter.name = "b";
     b.adapter.label = b.path = "";
+    b.pinned = true;
     const std::string lines = line_of(a) + "\n" + line_of(b) + "\n";
     const auto read = messages::lost_adapters_of(lines);
     ASSERT_TRUE(read.has_value()) << read.error().message;
     EXPECT_EQ(*read, (std::vector{a, b}));
     for (const char* const wrong :
-         {"a", "a\t1\td\tc\tp", "a\tx\td\tc\tp\tl", "a\t0\td\tc\tp\tl", "\n"})
+         {"a",
+          "a\t1\td\tc\t-\tp",
+          "a\tx\td\tc\t-\tp\tl",
+          "a\t0\td\tc\t-\tp\tl",
+          "a\t1\td\tc\tno\tp\tl",
+          "\n"})
         EXPECT_FALSE(messages::lost_adapters_of(wrong).has_value()) << wrong;
 
     Rig again({}, {.lost_adapters = *read});
@@ -254,13 +260,12 @@ TEST_F(AdaptersTest, P2_ALostAdapterIsNamedUntilItIsLoadedAgain) {
     };
     EXPECT_EQ(
         refusal("a"),
-        "no adapter 'a' is loaded since the tree was started again: version 70 ('step\t7') with "
-        "digest d1 is lost; load it again from /adapters/7"
+        "no adapter 'a' is loaded: version 70 ('step\t7') with digest d1 is lost; load it again "
+        "from "
+        "/adapters/7"
     );
     EXPECT_EQ(
-        refusal("b"),
-        "no adapter 'b' is loaded since the tree was started again: version 70 with digest d1 is "
-        "lost; load it again"
+        refusal("b"), "no adapter 'b' is loaded: version 70 with digest d1 is lost; load it again"
     );
     load("a", 103);
     const Ask ask = ask_of("a");

@@ -90,6 +90,7 @@ class FakeWorkers {
     [[nodiscard]] const std::vector<messages::StepPlan>& plans() const { return plans_; }
     [[nodiscard]] Epoch epoch() const { return epoch_; }
     [[nodiscard]] const std::set<messages::AdapterId>& adapters() const { return adapters_; }
+    [[nodiscard]] const std::set<messages::AdapterId>& evicted() const { return evicted_; }
     [[nodiscard]] const FakeModel& model() const { return model_; }
 
     // The weights that the next stage brings; without this they stay unchanged.
@@ -102,7 +103,9 @@ class FakeWorkers {
     [[nodiscard]] const std::vector<messages::WorkerMemory>& memory_orders() const {
         return memory_orders_;
     }
-    // Ranks that do not answer stages and orders about memory.
+    // Ranks that cannot restore this version, and why.
+    std::map<messages::AdapterId, std::vector<std::optional<Error>>> restore_failures{};
+    // Ranks that do not answer stages and orders about memory or adapters.
     std::vector<bool> is_silent{};
     // By rank: does not answer commits and drops.
     std::vector<bool> never_ends{};
@@ -167,6 +170,7 @@ class FakeWorkers {
     [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerCommit& commit);
     [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerDrop& drop);
     [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerForget& order);
+    [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerAdapters& order);
     [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerMemory& order);
     [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerReadTensor& read);
     [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerDigest& order);
@@ -191,6 +195,7 @@ class FakeWorkers {
     std::vector<std::set<messages::MemoryTag>> released_{};  // by rank
     std::map<std::pair<RequestKey, std::int64_t>, EpochRange> kv_read_{};
     std::set<messages::AdapterId> adapters_{};
+    std::set<messages::AdapterId> evicted_{};
     std::optional<messages::UpdateId> staged_adapter_{};
     Epoch epoch_{1};
     std::uint64_t retained_weights_ = 0;

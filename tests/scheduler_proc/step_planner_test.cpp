@@ -32,6 +32,7 @@ class StepPlannerTest : public testing::Test {
             .requests = requests,
             .pool = pool,
             .tallies = tallies,
+            .adapters = adapters,
             .step = step,
             .version = version,
             .tokens_max = tokens_max,
@@ -71,6 +72,7 @@ class StepPlannerTest : public testing::Test {
     OpenRequests requests{Fairness::kFcfs};
     KvPool pool{{.num_pages = 10, .page_size = 2, .num_slots = 4}};
     Tallies tallies{};
+    AdapterPlaces adapters{/*bytes_max=*/0, /*tp=*/1};
     Version version{};
     std::int64_t tokens_max = 8;
     StepId step{1};

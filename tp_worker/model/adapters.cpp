@@ -26,15 +26,18 @@ Adapter::Adapter(AdapterSlots slots, WeightLayout layout, Arena memory)
       bound_(slots_, layout_, memory_.data()) {}
 
 const Adapter* Adapters::find(messages::AdapterId id) const {
+    const MutexLock lock(mutex_);
     const auto place = all_.find(id);
     return place == all_.end() ? nullptr : place->second.get();
 }
 
 void Adapters::add(messages::AdapterId id, std::shared_ptr<Adapter> adapter) {
+    const MutexLock lock(mutex_);
     CHECK(all_.emplace(id, std::move(adapter)).second);
 }
 
 std::shared_ptr<Adapter> Adapters::take_out(messages::AdapterId id) {
+    const MutexLock lock(mutex_);
     const auto place = all_.find(id);
     if (place == all_.end()) return nullptr;
     std::shared_ptr<Adapter> adapter = std::move(place->second);

@@ -2,6 +2,7 @@
 // never written after its commit. A plan's row names the version to use.
 #pragma once
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "messages/adapters.h"
 #include "tp_worker/device/arena.h"
@@ -43,18 +44,20 @@ class Adapter {
     BoundAdapter bound_;
 };
 
-// The committed versions by id. Thread: the loop's.
+// The committed versions in memory, by id. Thread: any. A version that a plan names is removed by
+// nobody before the plan is run.
 class Adapters {
   public:
     [[nodiscard]] const Adapter* find(messages::AdapterId id) const;  // null: none
     // Shared with whoever still writes it to the disk.
     void add(messages::AdapterId id, std::shared_ptr<Adapter> adapter);
-    // Removes a version; does nothing if the id is unknown. Returns its memory, to be freed on
-    // another thread.
+    // Removes a version; does nothing if the id is unknown. Returns its memory, to be freed on a
+    // thread that may take time.
     [[nodiscard]] std::shared_ptr<Adapter> take_out(messages::AdapterId id);
 
   private:
-    std::map<messages::AdapterId, std::shared_ptr<Adapter>> all_{};
+    mutable Mutex mutex_{};
+    std::map<messages::AdapterId, std::shared_ptr<Adapter>> all_ GUARDED_BY(mutex_){};
 };
 
 }  // namespace pitstop::tp_worker

@@ -1,20 +1,42 @@
 #include "tp_worker/update/adapter_store.h"
 
+#include "base/check.h"
 #include "base/digest.h"
+#include "base/fault_point.h"
+#include "base/log.h"
 #include "base/mapped_file.h"
+#include "base/time.h"
+#include "messages/codec.h"
 #include "tp_worker/config/adapter_config.h"
 
+#include <chrono>
 #include <utility>
 #include <vector>
 
 namespace pitstop::tp_worker {
+namespace {
+
+using Answers = std::vector<messages::Frames>;
+
+std::span<std::byte> bytes_of(Adapter& adapter) {
+    return {adapter.memory().data(), static_cast<std::size_t>(adapter.bytes())};
+}
+
+}  // namespace
+
+void StagedAdapter::describe_in(messages::WorkerStaged& vote) const {
+    if (!adapter) return;
+    vote.adapter_config_digest = config_digest;
+    vote.adapter_bytes = adapter->bytes();
+}
 
 void AdapterStore::keep_in(AdapterKeeper::Args args) {
     keeper_ = std::make_unique<AdapterKeeper>(std::move(args));
 }
 
 Result<StagedAdapter> AdapterStore::open(const messages::UpdateSpec& spec) const {
-    StagedAdapter staged{.config = spec.adapter_config};
+    StagedAdapter staged{
+        .config = spec.adapter_config, .name = spec.adapter, .is_pinned = spec.adapter_pinned};
     std::string where = "adapter_config";
     if (staged.config.empty()) {
         where = spec.source.path + "/adapter_config.json";
@@ -33,20 +55,116 @@ Result<StagedAdapter> AdapterStore::open(const messages::UpdateSpec& spec) const
     }
     ASSIGN_OR_RETURN(const AdapterConfig config, AdapterConfig::parse(staged.config, where));
     ASSIGN_OR_RETURN(staged.adapter, engine_.make_adapter(config));
+    RETURN_IF_ERROR(check_room(staged));
     return staged;
+}
+
+// It must fit beside the pinned ones, those of its own name excepted: it replaces them.
+Result<> AdapterStore::check_room(const StagedAdapter& staged) const {
+    if (limits_.bytes_max == 0) return Ok{};
+    std::int64_t pinned_bytes = 0;
+    {
+        const MutexLock lock(mutex_);
+        for (const auto& [id, version] : versions_) {
+            if (version->is_pinned && version->name != staged.name) pinned_bytes += version->bytes;
+        }
+    }
+    if (pinned_bytes + staged.adapter->bytes() <= limits_.bytes_max) return Ok{};
+    return make_error(
+        ErrorCode::kResourceExhausted,
+        "adapter '{}' needs {} bytes beside {} bytes of pinned adapters; a worker has {} bytes for "
+        "adapters (--adapter-memory)",
+        staged.name,
+        staged.adapter->bytes(),
+        pinned_bytes,
+        limits_.bytes_max
+    );
 }
 
 void AdapterStore::commit(messages::AdapterId id, StagedAdapter staged) {
     const std::shared_ptr<Adapter> adapter = std::move(staged.adapter);
+    if (limits_.bytes_max > 0) {
+        auto version = std::make_shared<Version>();
+        version->name = std::move(staged.name);
+        version->is_pinned = staged.is_pinned;
+        version->bytes = adapter->bytes();
+        version->config = staged.config;
+        const MutexLock lock(mutex_);
+        CHECK(versions_.emplace(id, std::move(version)).second);
+    }
     if (keeper_) keeper_->keep(id, adapter, std::move(staged.config));
     engine_.adapters().add(id, adapter);
 }
 
+void AdapterStore::move(const messages::WorkerAdapters& order) {
+    for (const messages::AdapterId id : order.evict) evict(id);
+    for (const messages::AdapterId id : order.restore) restore(id);
+}
+
+void AdapterStore::evict(messages::AdapterId id) {
+    const MutexLock lock(mutex_);
+    const auto found = versions_.find(id);
+    if (found == versions_.end()) return;
+    moving_.give([this, id, version = found->second] {
+        const std::shared_ptr<Adapter> adapter = engine_.adapters().take_out(id);
+        if (!adapter || version->file.is_written()) return Answers{};
+        reach_fault_point("evict", "adapter");
+        const Result<> written = version->file.write(limits_.directory, bytes_of(*adapter));
+        if (written) return Answers{};
+        spdlog::warn("adapter '{}' stays in memory: {}", version->name, written.error().message);
+        engine_.adapters().add(id, adapter);
+        return Answers{};
+    });
+}
+
+void AdapterStore::restore(messages::AdapterId id) {
+    const TimePoint begin = Clock::now();
+    std::shared_ptr<Version> version;
+    {
+        const MutexLock lock(mutex_);
+        if (const auto found = versions_.find(id); found != versions_.end())
+            version = found->second;
+    }
+    moving_.give([this, id, begin, version = std::move(version)] {
+        reach_fault_point("restore", "adapter");
+        messages::WorkerRestored answer;
+        answer.rank = engine_.rank();
+        answer.id = id;
+        Result<> restored =
+            version ? restore_from(id, *version)
+                    : Result<>(Error{ErrorCode::kDataLoss, "this rank has no such adapter"});
+        if (!restored) answer.verdict = std::move(restored).error();
+        answer.elapsed_us =
+            std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count();
+        background_.answer(encode(answer));
+        return Answers{};
+    });
+}
+
+Result<> AdapterStore::restore_from(messages::AdapterId id, const Version& version) {
+    if (engine_.adapters().find(id) != nullptr) return Ok{};  // its file could not be written
+    ASSIGN_OR_RETURN(
+        const AdapterConfig config, AdapterConfig::parse(version.config, "adapter_config")
+    );
+    ASSIGN_OR_RETURN(std::shared_ptr<Adapter> adapter, engine_.make_adapter(config));
+    RETURN_IF_ERROR(version.file.read(bytes_of(*adapter)));
+    engine_.adapters().add(id, std::move(adapter));
+    return Ok{};
+}
+
 void AdapterStore::forget(messages::AdapterId id) {
     if (keeper_) keeper_->forget(id);
+    std::shared_ptr<Version> version;
+    {
+        const MutexLock lock(mutex_);
+        if (auto entry = versions_.extract(id); !entry.empty()) version = std::move(entry.mapped());
+    }
     std::shared_ptr<Adapter> adapter = engine_.adapters().take_out(id);
-    if (!adapter) return;
-    background_.give([adapter = std::move(adapter)] { return std::vector<messages::Frames>{}; });
+    moving_.give([this, id, version = std::move(version), adapter = std::move(adapter)] {
+        static_cast<void>(engine_.adapters().take_out(id)
+        );  // a restore may have added it meanwhile
+        return Answers{};
+    });
 }
 
 }  // namespace pitstop::tp_worker

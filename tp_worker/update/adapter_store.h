@@ -1,17 +1,25 @@
 // The adapters of a rank from their stage to their end: made as their configuration says, committed
-// for plans to name, with --keep-committed written to the disk, and forgotten.
+// for plans to name, with --keep-committed written to the disk, with --adapter-memory evicted and
+// restored, and forgotten.
+//
+// Evictions and restores are carried out on a thread of their own, in the order given: reads of
+// files wait for no stage.
 //
 // Thread:  the loop's, except for open().
-// Bounded: by the scheduler, which says what to forget.
+// Bounded: by the scheduler, which says what to evict and to forget.
 #pragma once
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "messages/adapters.h"
+#include "messages/update_orders.h"
 #include "messages/weights.h"
 #include "tp_worker/model/engine.h"
+#include "tp_worker/update/adapter_file.h"
 #include "tp_worker/update/adapter_keeper.h"
 #include "tp_worker/update/background.h"
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -22,30 +30,62 @@ struct StagedAdapter {
     std::unique_ptr<Adapter> adapter{};
     std::string config{};  // its configuration's text
     std::string config_digest{};
+    std::string name{};
+    bool is_pinned = false;
+
+    // Fills in what the vote says of an adapter. Does nothing if there is none.
+    void describe_in(messages::WorkerStaged& vote) const;
 };
 
 class AdapterStore {
   public:
-    // Both outlive the store.
+    struct Limits {
+        std::int64_t bytes_max = 0;  // of adapters in memory (--adapter-memory); 0: no limit
+        std::string directory{};     // where evicted ones go
+    };
+    // Both outlive the store. Answers are sent through `background`.
     AdapterStore(Engine& engine, Background& background)
         : engine_(engine), background_(background) {}
 
     // Prepares for --keep-committed: from now on, committed versions are written.
     void keep_in(AdapterKeeper::Args args);
+    // Prepares for --adapter-memory. Called before any adapter is loaded.
+    void limit(Limits limits) { limits_ = std::move(limits); }
 
     // Reads the adapter's configuration, and makes the adapter. Thread: the background's. Errors:
-    // it has no such configuration, or one that is not accepted; nothing is changed.
+    // it has no such configuration, one that is not accepted, or more bytes than there may be;
+    // nothing is changed.
     [[nodiscard]] Result<StagedAdapter> open(const messages::UpdateSpec& spec) const;
     // From now on, plans may name the version.
     void commit(messages::AdapterId id, StagedAdapter staged);
-    // No later plan names the version. The background frees its memory, because unmapping takes
+    // Evicts and restores versions, and answers for each that it restores. No later plan names one
+    // that is evicted. If its file cannot be written, it stays in memory, with a warning.
+    void move(const messages::WorkerAdapters& order);
+    // No later plan names the version. Another thread frees its memory, because unmapping takes
     // time in proportion to its size.
     void forget(messages::AdapterId id);
 
   private:
+    struct Version {
+        std::string name{};
+        bool is_pinned = false;
+        std::int64_t bytes = 0;
+        std::string config{};  // with a limit
+        AdapterFile file{};    // used by `moving_`
+    };
+    void evict(messages::AdapterId id);
+    void restore(messages::AdapterId id);
+    [[nodiscard]] Result<> check_room(const StagedAdapter& staged) const;
+    Result<> restore_from(messages::AdapterId id, const Version& version);
+
     Engine& engine_;
     Background& background_;
+    Limits limits_{};
     std::unique_ptr<AdapterKeeper> keeper_{};
+    mutable Mutex mutex_{};
+    // shared with the jobs that move them
+    std::map<messages::AdapterId, std::shared_ptr<Version>> versions_ GUARDED_BY(mutex_){};
+    Background moving_{};  // after the members that its jobs use
 };
 
 }  // namespace pitstop::tp_worker

@@ -282,7 +282,7 @@ void Updater::give(messages::UpdateOrder order, std::int64_t bucket, StageJob jo
             result ? messages::UpdateRound::Answer::kDone : messages::UpdateRound::Answer::kFailed;
         if (order == messages::UpdateOrder::kStage) {
             messages::WorkerStaged vote = stage->fill->vote(result);
-            vote.adapter_config_digest = stage->adapter.config_digest;
+            stage->adapter.describe_in(vote);
             return std::vector{encode(vote)};
         }
         return std::vector{filled(stage->update, bucket, stage->fill->outcome(result))};

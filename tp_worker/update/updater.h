@@ -56,7 +56,9 @@ class Updater {
     // Prepares for --keep-committed: from now on there may be orders to keep a committed version.
     // Sets `args.answer`.
     void keep_in(Keeper::Args args);
-    void keep_adapters_in(AdapterKeeper::Args args) { adapters_.keep_in(std::move(args)); }
+
+    // The adapters, for what is set up before any is loaded.
+    [[nodiscard]] AdapterStore& adapters() { return adapters_; }
 
     // Returns whether `type` is a message for handle_order().
     [[nodiscard]] static bool takes(std::string_view type);
@@ -108,6 +110,7 @@ class Updater {
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerCommit& order);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerDrop& order);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerForget& order);
+    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerAdapters& order);
     Result<std::vector<messages::Frames>> carry_out(messages::WorkerCompile order);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerReadTensor& order);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerDigest& order);

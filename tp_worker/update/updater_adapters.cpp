@@ -55,6 +55,11 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerF
     return std::vector<messages::Frames>{};
 }
 
+Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerAdapters& order) {
+    adapters_.move(order);
+    return std::vector<messages::Frames>{};
+}
+
 // Rank 0 draws every token that a grammar restricts (sampler.h), and answers.
 Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerCompile order) {
     if (raw(engine_.rank()) == 0) grammar_compiler_.compile(std::move(order));

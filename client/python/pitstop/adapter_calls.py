@@ -55,6 +55,7 @@ class AdapterCalls:
         *,
         label: str = "",
         policy: str = "finish",
+        pinned: bool = False,
         timeout: float = UPDATE_TIMEOUT_S,
         **update: Any,
     ) -> Update:
@@ -66,11 +67,13 @@ class AdapterCalls:
         config   with tensors: the adapter's LoraConfig, or a mapping with its keys
         policy   what happens to open requests that have the version that this one replaces: finish (end with it), keep
                  (continue with the new one from the next token, with their KV) or recompute (their KV is computed again)
+        pinned   with --adapter-memory: it is never evicted
         update   further fields of docs/protocol.md's UpdateSpec: digest, manifest, allow_nonfinite
 
         PitstopError: nothing changed; the message names the tensor or the key.
         """
         update["adapter_policy"] = policy
+        update["adapter_pinned"] = pinned
         if isinstance(adapter, (str, pathlib.Path)):
             if config is not None:
                 update["adapter_config"] = config_text(config)
@@ -107,8 +110,8 @@ class AdapterCalls:
     async def load_lora_adapter(
         self, lora_name: str, lora_path: str, pinned: bool = False, timeout: float = UPDATE_TIMEOUT_S
     ) -> Update:
-        """Calls load_adapter() with a directory. `pinned` has no effect: an adapter stays until it is unloaded."""
-        return await self.load_adapter(lora_name, lora_path, timeout=timeout)
+        """Calls load_adapter() with a directory."""
+        return await self.load_adapter(lora_name, lora_path, pinned=pinned, timeout=timeout)
 
     async def load_lora_adapter_from_tensors(
         self, lora_name: str, tensors: NamedTensors, config_dict: Mapping[str, Any], load_format: Optional[str] = None,
@@ -117,7 +120,7 @@ class AdapterCalls:
         """Calls load_adapter() with tensors."""
         if load_format is not None:
             raise PitstopError("unsupported", f"load_format: None, not '{load_format}'")
-        return await self.load_adapter(lora_name, tensors, config_dict, timeout=timeout)
+        return await self.load_adapter(lora_name, tensors, config_dict, pinned=pinned, timeout=timeout)
 
     async def unload_lora_adapter(self, lora_name: str, timeout: float = CALL_TIMEOUT_S) -> None:
         await self.unload_adapter(lora_name, timeout)

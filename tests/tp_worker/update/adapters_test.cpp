@@ -397,5 +397,51 @@ TEST_F(Adapted, VersionsLiveSideBySideUntilTheyAreForgotten) {
     EXPECT_NE(started.error().message.find("has no adapter of update 1"), std::string::npos);
 }
 
+// The bits of an adapter that was evicted and restored are those that it had.
+TEST_F(Adapted, P6_ARestoredVersionHasTheBitsThatWereEvicted) {
+    open("qwen3_tied", 2);
+    for (const auto& updater : updaters_)
+        updater->adapters().limit({.bytes_max = 1 << 20, .directory = testing::TempDir()});
+    const std::vector<TokenId> prompt{TokenId{3}, TokenId{9}, TokenId{27}};
+    const messages::AdapterId id = load(adapter_dir("qwen3_tied/all"));
+    const std::vector<float> before = logits_of(prompt, id);
+    const std::vector<float> alone = logits_of(prompt, std::nullopt);
+    ASSERT_NE(before, alone);
+    for (int i = 0; i < 2; ++i) {  // the second time it has its file already
+        messages::WorkerAdapters order{.evict = {id}};
+        for (const auto& updater : updaters_) ASSERT_TRUE(updater->handle_order(encode(order)));
+        EXPECT_EQ(logits_of(prompt, std::nullopt), alone);
+        order = {.restore = {id}};
+        for (const auto& updater : updaters_) {
+            const auto answer = tp_worker::ask<messages::WorkerRestored>(*updater, order);
+            ASSERT_TRUE(answer);
+            EXPECT_TRUE(answer->verdict.is_done()) << answer->verdict.message;
+            EXPECT_EQ(answer->id, id);
+        }
+        EXPECT_EQ(logits_of(prompt, id), before);
+    }
+    const messages::WorkerAdapters unknown{.restore = {messages::AdapterId{999}}};
+    const auto answer = tp_worker::ask<messages::WorkerRestored>(*updaters_[0], unknown);
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->verdict.code, ErrorCode::kDataLoss);
+}
+
+TEST_F(Adapted, ALoadThatHasNoRoomBesidePinnedOnesIsRefused) {
+    open("qwen3_tied", 1);
+    const messages::AdapterId first = load(adapter_dir("qwen3_tied/all"));
+    const std::int64_t bytes = replica_->root().adapters().find(first)->bytes();
+    updaters_[0]->adapters().limit({.bytes_max = bytes - 1, .directory = testing::TempDir()});
+    messages::UpdateSpec spec = from_disk(adapter_dir("qwen3_tied/all"));
+    expect_refused(spec, ErrorCode::kResourceExhausted, "beside 0 bytes of pinned adapters");
+    updaters_[0]->adapters().limit({.bytes_max = bytes, .directory = testing::TempDir()});
+    spec.adapter_pinned = true;
+    ASSERT_TRUE(stage(spec).at(0).outcome.ok);
+    commit();
+    ASSERT_TRUE(stage(spec).at(0).outcome.ok) << "it replaces the pinned one of its name";
+    commit();
+    spec.adapter = "other";
+    expect_refused(spec, ErrorCode::kResourceExhausted, "(--adapter-memory)");
+}
+
 }  // namespace
 }  // namespace pitstop::tp_worker

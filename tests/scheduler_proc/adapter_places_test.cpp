@@ -1,0 +1,264 @@
+// --adapter-memory: which versions are resident, who waits for whom, and that the tokens are those
+// of a replica with room for all.
+#include "tests/scheduler_proc/adapters_fixture.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <vector>
+
+namespace pitstop::scheduler {
+namespace {
+
+using messages::AdapterId;
+
+constexpr std::int64_t kBytes = 1000;  // of each, as FakeWorkers have it
+
+class AdapterPlacesTest : public AdaptersTest {
+  protected:
+    // A replica with room for this many.
+    void open(std::int64_t num_places, FakeModel model = {.tp = 2}) {
+        Rig limited(
+            std::move(model), {.adapters_max = 64, .adapter_memory = num_places * kBytes + 999}
+        );
+        std::swap(rig, limited);
+    }
+    messages::AdapterStatus status_of(const std::string& name) const {
+        for (const messages::AdapterStatus& each : rig.status().adapters) {
+            if (each.adapter.name == name) return each;
+        }
+        return {};
+    }
+    void expect_answer(RequestKey key, const Ask& ask, std::uint64_t id) {
+        EXPECT_EQ(rig.of(key).tokens, expected(ask, id).tokens) << ask.adapter;
+        ASSERT_TRUE(rig.of(key).finish) << ask.adapter;
+    }
+    std::int64_t run_one(const std::string& adapter, std::uint64_t id) {
+        const Ask ask = ask_of(adapter);
+        const RequestKey key = rig.send(ask);
+        rig.run();
+        expect_answer(key, ask, id);
+        return rig.of(key).counts->cached_tokens;
+    }
+};
+
+TEST_F(AdapterPlacesTest, TheLeastRecentlyUsedIsEvictedAndComesBackWhenWanted) {
+    open(2);
+    load("a", 3);
+    load("b", 4);
+    EXPECT_EQ(run_one("a", 3), 0);
+    load("c", 5);
+    rig.run();
+    EXPECT_EQ(resident(), (std::set{AdapterId{3}, AdapterId{5}})) << "b was used before a";
+    EXPECT_TRUE(status_of("b").evicted);
+    EXPECT_EQ(status_of("b").bytes, 0);
+    EXPECT_EQ(status_of("b").evictions_total, 1);
+    EXPECT_EQ(run_one("b", 4), 0);
+    EXPECT_EQ(resident(), (std::set{AdapterId{4}, AdapterId{5}})) << "a was used before c came";
+    EXPECT_FALSE(status_of("b").evicted);
+    EXPECT_EQ(run_one("a", 3), 12) << "the prefix is still of the same version";
+    EXPECT_EQ(raw(status_of("a").adapter.version), 3);
+}
+
+TEST_F(AdapterPlacesTest, OneInUseAndPinnedOnesStay) {
+    open(2);
+    load("a", 3, messages::AdapterPolicy::kFinish, AdapterPlaces::Pinned::kYes);
+    load("b", 4);
+    Ask slow = ask_of("b");
+    slow.max_new_tokens = 60;
+    const RequestKey first = rig.send(slow);
+    rig.turn();
+    rig.step();
+    load("c", 5);
+    for (int i = 0; i < 4; ++i) rig.step();
+    EXPECT_EQ(resident(), (std::set{AdapterId{3}, AdapterId{4}})) << "c has no place yet";
+    const Ask wants = ask_of("c");
+    const RequestKey waits = rig.send(wants);
+    const Ask other = ask_of("a");
+    const RequestKey passes = rig.send(other);
+    for (int i = 0; i < 500 && !rig.of(passes).finish; ++i) rig.step();
+    EXPECT_FALSE(rig.of(first).finish);
+    EXPECT_EQ(rig.of(waits).tokens.size(), 0u) << "it waits, and others do not";
+    expect_answer(passes, other, 3);
+    rig.run();
+    expect_answer(first, slow, 4);
+    expect_answer(waits, wants, 5);
+    EXPECT_EQ(resident(), (std::set{AdapterId{3}, AdapterId{5}}));
+}
+
+// Requests of the resident ones never cease; the evicted one gets its turn.
+TEST_F(AdapterPlacesTest, P5_NoneWaitsForeverBehindRequestsThatKeepComing) {
+    open(1);
+    load("a", 3);
+    load("b", 4);
+    rig.send(ask_of("a"));
+    rig.turn();
+    rig.step();
+    const Ask wants = ask_of("b", 300);
+    const RequestKey waits = rig.send(wants);
+    for (int i = 0; i < 400 && !rig.of(waits).finish; ++i) {
+        if (i % 5 == 0) rig.send(ask_of("a", 100 + i));
+        if (!rig.step()) rig.turn();
+    }
+    expect_answer(waits, wants, 4);
+    rig.run();
+    for (const auto& [key, got] : rig.all()) EXPECT_EQ(got.tokens.size(), 24u);
+}
+
+TEST_F(AdapterPlacesTest, P2_OneThatCannotBeRestoredIsLostAndNamed) {
+    open(1);
+    load("a", 3);
+    load("b", 4);
+    rig.run();
+    EXPECT_EQ(resident(), std::set{AdapterId{4}});
+    rig.workers.restore_failures[AdapterId{3}] = {
+        std::nullopt, Error{ErrorCode::kDataLoss, "other bytes"}};
+    const RequestKey waits = rig.send(ask_of("a"));
+    rig.run();
+    EXPECT_TRUE(rig.of(waits).tokens.empty());
+    EXPECT_EQ(rig.of(waits).finish->verdict.code, ErrorCode::kDataLoss);
+    const RequestKey later = rig.send(ask_of("a"));
+    rig.run();
+    EXPECT_EQ(rig.of(later).finish->verdict.code, ErrorCode::kNotFound);
+    const std::string& why = rig.of(later).finish->verdict.message;
+    EXPECT_TRUE(why.starts_with("no adapter 'a' is loaded: version 3 ('step-2') with digest "))
+        << why;
+    EXPECT_EQ(rig.status().lost_adapters.size(), 1u);
+    EXPECT_EQ(rig.workers.evicted(), std::set{AdapterId{4}}) << "the workers forget the other";
+    load("a", 5);
+    EXPECT_EQ(run_one("a", 5), 0);
+    EXPECT_TRUE(rig.status().lost_adapters.empty());
+}
+
+TEST_F(AdapterPlacesTest, AnErrorThatMayPassEndsTheRequestAndNotTheAdapter) {
+    open(1);
+    load("a", 3);
+    load("b", 4);
+    rig.run();
+    rig.workers.restore_failures[AdapterId{3}] = {
+        Error{ErrorCode::kResourceExhausted, "no memory"}, std::nullopt};
+    const RequestKey waits = rig.send(ask_of("a"));
+    rig.run();
+    EXPECT_EQ(rig.of(waits).finish->verdict.code, ErrorCode::kResourceExhausted);
+    rig.workers.restore_failures.clear();
+    EXPECT_EQ(run_one("a", 3), 0);
+    EXPECT_EQ(run_one("b", 4), 0);
+}
+
+TEST_F(AdapterPlacesTest, P5_ARankThatDoesNotRestoreEndsTheWait) {
+    open(1);
+    load("a", 3);
+    load("b", 4);
+    rig.run();
+    rig.workers.is_silent = {false, true};
+    const RequestKey waits = rig.send(ask_of("a"));
+    const Ask other = ask_of("b");
+    const RequestKey passes = rig.send(other);
+    rig.run();
+    expect_answer(passes, other, 4);
+    EXPECT_FALSE(rig.of(waits).finish);
+    rig.now += AdapterPlaces::kRestoreMax;
+    rig.turn();
+    ASSERT_TRUE(rig.of(waits).finish);
+    EXPECT_EQ(rig.of(waits).finish->verdict.code, ErrorCode::kDeadlineExceeded);
+    EXPECT_EQ(
+        rig.of(waits).finish->verdict.message,
+        "the adapter was evicted, and rank 1 has not restored it in 60 s"
+    );
+}
+
+TEST_F(AdapterPlacesTest, PinnedOnesMayLeaveNoRoomForAnother) {
+    open(2);
+    load("a", 3);
+    load("b", 4, messages::AdapterPolicy::kFinish, AdapterPlaces::Pinned::kYes);
+    load("c", 5, messages::AdapterPolicy::kFinish, AdapterPlaces::Pinned::kYes);
+    rig.run();
+    EXPECT_EQ(resident(), (std::set{AdapterId{4}, AdapterId{5}}));
+    const RequestKey key = rig.send(ask_of("a"));
+    rig.run();
+    EXPECT_EQ(rig.of(key).finish->verdict.code, ErrorCode::kResourceExhausted);
+    EXPECT_TRUE(unload("b").verdict.is_done());
+    EXPECT_EQ(run_one("a", 3), 0);
+}
+
+TEST_F(AdapterPlacesTest, P4_AnUnloadOfAnEvictedOneEndsNoRequest) {
+    open(1);
+    load("a", 3);
+    load("b", 4);
+    Ask slow = ask_of("b");
+    const RequestKey first = rig.send(slow);
+    rig.turn();
+    rig.step();
+    const Ask wants = ask_of("a");
+    const RequestKey waits = rig.send(wants);
+    rig.turn();
+    EXPECT_EQ(unload("a").num_requests, 1);
+    EXPECT_TRUE(unload("b").verdict.is_done());
+    rig.run();
+    expect_answer(first, slow, 4);
+    expect_answer(waits, wants, 3);
+    EXPECT_TRUE(resident().empty());
+    EXPECT_TRUE(rig.workers.evicted().empty());
+}
+
+TEST_F(AdapterPlacesTest, P3_ANewVersionThatOpenRequestsTakeIsInUse) {
+    open(1);
+    load("a", 3);
+    const Ask ask = ask_of("a");
+    const RequestKey key = rig.send(ask);
+    rig.turn();
+    for (int i = 0; i < 4; ++i) rig.step();
+    load("a", 4, messages::AdapterPolicy::kKeep);
+    load("b", 5);
+    rig.run();
+    EXPECT_EQ(versions_of(rig.of(key)), (std::vector<std::int64_t>{3, 4}));
+    EXPECT_EQ(rig.of(key).tokens, by_spans(ask, rig.of(key)));
+}
+
+// Any order of requests, loads and unloads: no version is used that is not resident (FakeWorkers
+// see to that), none is in memory beyond the limit while no request has it, and every request ends.
+TEST_F(AdapterPlacesTest, P6_WithFewPlacesEachRequestGetsItsOwn) {
+    for (std::uint32_t seed = 1; seed <= 20; ++seed) {
+        std::mt19937 random(seed);
+        const auto any = [&](int num) {
+            return static_cast<int>(random() % static_cast<unsigned>(num));
+        };
+        const int num_places = 1 + any(4);
+        open(num_places, {.tp = 1 + any(2), .num_pages = any(2) == 0 ? 64 : 16});
+        std::map<std::string, std::uint64_t> loaded;
+        struct Sent {
+            RequestKey key{};
+            Ask ask{};
+            std::uint64_t id = 0;
+        };
+        std::vector<Sent> sent;
+        std::uint64_t last_id = 2;
+        for (int i = 0; i < 300; ++i) {
+            const std::string name(1, static_cast<char>('a' + any(12)));
+            if (any(6) == 0) {
+                load(name, ++last_id);
+                loaded[name] = last_id;
+            } else if (any(30) == 0 && loaded.contains(name)) {
+                EXPECT_TRUE(unload(name).verdict.is_done());
+                loaded.erase(name);
+            } else if (loaded.contains(name)) {
+                Ask ask = ask_of(name, 100 + 20 * any(3));
+                ask.max_new_tokens = 1 + any(20);
+                const RequestKey key = rig.send(ask);
+                rig.turn();
+                sent.push_back({key, ask, loaded.at(name)});
+            }
+            for (int n = any(4); n > 0; --n) rig.step();
+        }
+        rig.run();
+        for (const Sent& each : sent) expect_answer(each.key, each.ask, each.id);
+        EXPECT_LE(std::ssize(resident()), num_places) << "seed " << seed;
+        EXPECT_EQ(resident().size() + rig.workers.evicted().size(), loaded.size());
+        if (HasFailure()) return;
+    }
+}
+
+}  // namespace
+}  // namespace pitstop::scheduler

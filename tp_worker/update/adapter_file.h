@@ -1,0 +1,36 @@
+// The bytes of an evicted adapter: in a file without a name, so that nothing else can change it and
+// nothing of it outlives the process.
+//
+// Thread:  one at a time.
+#pragma once
+
+#include "base/digest.h"
+#include "base/result.h"
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace pitstop::tp_worker {
+
+class AdapterFile {
+  public:
+    AdapterFile() = default;
+    ~AdapterFile();
+    AdapterFile(const AdapterFile&) = delete;
+    AdapterFile& operator=(const AdapterFile&) = delete;
+
+    [[nodiscard]] bool is_written() const { return fd_ >= 0; }
+    // Writes the bytes to a new file in the directory. Errors: kUnavailable, kResourceExhausted (a
+    // full disk); nothing is left. REQUIRES: !is_written().
+    Result<> write(const std::string& directory, std::span<const std::byte> bytes);
+    // Reads the same bytes. Errors: kUnavailable; kDataLoss: the file has others. REQUIRES:
+    // is_written(), `bytes` are as many as were written.
+    Result<> read(std::span<std::byte> bytes) const;
+
+  private:
+    int fd_ = -1;
+    Digest digest_{};
+};
+
+}  // namespace pitstop::tp_worker
