@@ -45,7 +45,40 @@ constexpr auto kIgnored = std::to_array<std::string_view>(
      "uniqueItems",
      "contains",
      "minContains",
-     "maxContains"}
+     "maxContains",
+     "$dynamicRef",
+     "unevaluatedItems",
+     "unevaluatedProperties"}
+);
+// Keywords that the compiler ignores in a schema without a type.
+constexpr auto kOfType = std::to_array<std::string_view>(
+    {"minLength",
+     "maxLength",
+     "pattern",
+     "minimum",
+     "maximum",
+     "exclusiveMinimum",
+     "exclusiveMaximum",
+     "multipleOf"}
+);
+// Keywords for which the compiler ignores others beside them, except those of kBeside.
+constexpr auto kAlone = std::to_array<std::string_view>({"anyOf", "oneOf", "allOf", "$ref"});
+constexpr auto kBeside = std::to_array<std::string_view>(
+    {"type",
+     "title",
+     "description",
+     "default",
+     "examples",
+     "deprecated",
+     "readOnly",
+     "writeOnly",
+     "discriminator",
+     "$schema",
+     "$id",
+     "$anchor",
+     "$comment",
+     "$defs",
+     "definitions"}
 );
 // Keywords whose members are schemas by names of their own, and keywords that have values.
 constexpr auto kNamed =
@@ -57,18 +90,37 @@ bool is_among(const auto& names, std::string_view name) {
     return std::ranges::find(names, name) != names.end();
 }
 
+// Returns a keyword that would be ignored in this schema because of what stands beside it; empty:
+// none.
+std::string ignored_beside(const Json& schema) {
+    const bool has_type =
+        schema.contains("type") || schema.contains("enum") || schema.contains("const");
+    const bool has_alone = std::ranges::any_of(kAlone, [&](std::string_view name) {
+        return schema.contains(std::string(name));
+    });
+    std::size_t num_alone = 0;
+    for (const auto& [key, value] : schema.items()) {
+        if (!has_type && is_among(kOfType, key)) return key;
+        if (is_among(kAlone, key) && ++num_alone > 1) return key;
+        if (has_alone && !is_among(kAlone, key) && !is_among(kBeside, key)) return key;
+    }
+    return {};
+}
+
 // Returns the first keyword of a schema that would be ignored; empty: none. Bounded: by the depth
 // of the text (messages/sampling.h).
-std::string_view ignored_in(const Json& schema) {
+std::string ignored_in(const Json& schema) {
     if (schema.is_array()) {
         for (const Json& each : schema) {
             if (const auto found = ignored_in(each); !found.empty()) return found;
         }
     }
     if (!schema.is_object()) return {};
+    if (const auto found = ignored_beside(schema); !found.empty()) return found;
     for (const auto& [key, value] : schema.items()) {
         const auto* const place = std::ranges::find(kIgnored, key);
-        if (place != kIgnored.end() && value != false) return *place;
+        const bool is_vacuous = key == "uniqueItems" && value == false;
+        if (place != kIgnored.end() && !is_vacuous) return std::string(*place);
         if (is_among(kValues, key)) continue;
         if (!is_among(kNamed, key) || !value.is_object()) {
             if (const auto found = ignored_in(value); !found.empty()) return found;
@@ -82,7 +134,7 @@ std::string_view ignored_in(const Json& schema) {
 }
 
 // Likewise of the schemas in a structural tag.
-std::string_view ignored_in_tag(const Json& tag) {
+std::string ignored_in_tag(const Json& tag) {
     if (!tag.is_object() && !tag.is_array()) return {};
     for (const auto& [key, value] : tag.items()) {
         const auto found = key == "json_schema" ? ignored_in(value) : ignored_in_tag(value);
@@ -91,7 +143,7 @@ std::string_view ignored_in_tag(const Json& tag) {
     return {};
 }
 
-std::string_view ignored_of(const messages::Grammar& grammar) {
+std::string ignored_of(const messages::Grammar& grammar) {
     const bool is_schema = grammar.kind == GrammarKind::kJsonSchema;
     if (!is_schema && grammar.kind != GrammarKind::kStructuralTag) return {};
     const Json given = Json::parse(grammar.text, nullptr, /*allow_exceptions=*/false);
@@ -213,10 +265,11 @@ Result<std::shared_ptr<const SortedVocabulary>> SortedVocabulary::make(const Voc
 Result<std::shared_ptr<const CompiledGrammar>> CompiledGrammar::compile(
     const messages::Grammar& grammar, const SortedVocabulary& vocabulary
 ) {
-    if (const std::string_view keyword = ignored_of(grammar); !keyword.empty()) {
+    if (const std::string keyword = ignored_of(grammar); !keyword.empty()) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "{} cannot be compiled: the keyword {} is not served",
+            "{} cannot be compiled: the keyword {} is not served, or not without a type or beside "
+            "anyOf, oneOf, allOf or $ref",
             messages::name_of(grammar.kind),
             keyword
         );

@@ -184,6 +184,30 @@ TEST_F(GrammarTest, WhatCannotBeCompiledIsNamed) {
     }
 }
 
+// What the compiler would ignore, so that outputs would not be valid.
+TEST_F(GrammarTest, KeywordsThatWouldBeIgnoredAreNamed) {
+    for (const auto& [schema, keyword] : std::vector<std::pair<std::string, std::string>>{
+             {R"({"maxLength": 2})", "maxLength"},
+             {R"({"items": {"minimum": 5}})", "minimum"},
+             {R"({"type": "string", "anyOf": [{"pattern": "a"}]})", "pattern"},
+             {R"({"allOf": [{"properties": {"a": {}}}], "additionalProperties": false})",
+              "additionalProperties"},
+             {R"({"$ref": "#/$defs/a", "maxItems": 2, "$defs": {"a": {}}})", "maxItems"},
+             {R"({"type": "array", "contains": false})", "contains"},
+             {R"({"type": "array", "unevaluatedItems": false})", "unevaluatedItems"}}) {
+        const auto compiled = compile(GrammarKind::kJsonSchema, schema);
+        ASSERT_FALSE(compiled) << schema;
+        EXPECT_NE(compiled.error().message.find("keyword " + keyword), std::string::npos)
+            << compiled.error().message;
+    }
+    EXPECT_TRUE(compile(
+        GrammarKind::kJsonSchema,
+        R"({"type": "object", "properties": {"a": {"anyOf": [{"type": "string", "maxLength": 2},
+            {"type": "null"}], "title": "A"}, "b": {"$ref": "#/$defs/b", "description": "B"},
+            "maxLength": {"type": "integer", "minimum": 1}}, "$defs": {"b": {"type": "null"}}})"
+    ));
+}
+
 TEST_F(GrammarTest, AVocabularyWithoutAnEndIsRefused) {
     Vocabulary vocabulary = small_vocabulary();
     vocabulary.end_ids.clear();

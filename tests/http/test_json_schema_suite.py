@@ -62,4 +62,4 @@ def test_what_a_grammar_makes_of_the_suites_schemas_is_valid(http):
             wrong.append(f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:300]}")
     print(f"{len(chosen)} schemas, {served} served")
     assert not wrong, "\n".join(wrong)
-    assert served > len(chosen) // 2
+    assert served > len(chosen) // 5  # the suite is of corners: most of its schemas have no type
