@@ -20,7 +20,8 @@ struct AdaptedTokens {
 };
 
 // The places of the states of a step's rows in the pool (state_pool.h, kernels/gated_delta.h).
-// Empty for a model whose blocks keep none.
+// Empty for a model whose blocks keep none. Rows of padding, which are in these arrays too, have
+// -1.
 struct StatePlaces {
     std::span<const std::int32_t> places{};        // [R]
     std::span<const std::int32_t> from_places{};   // [R]

@@ -75,14 +75,6 @@ Result<std::unique_ptr<Engine>> Engine::load(
             spdlog::warn("'{}/config.json': {}", options.model_dir, note);
     }
     ASSIGN_OR_RETURN(Device device, open_device(options, threads, communicator));
-    if (device.is_cuda() && config.is_hybrid()) {
-        return make_error(
-            ErrorCode::kUnsupported,
-            "model_type '{}' with --device cuda: no GPU computes linear_attention and gated "
-            "attention yet; use --device cpu",
-            config.model_type
-        );
-    }
     // The whole model, without the copies of heads that several ranks may have.
     ASSIGN_OR_RETURN(const Stack whole, Stack::make(config, RankOf{}));
     ASSIGN_OR_RETURN(
@@ -225,7 +217,7 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     const std::int64_t pages_wanted =
         is_kv_open ? (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size
                    : sizes_.num_pages;
-    const RoomFacts own{
+    RoomFacts own{
         .device = device_.name(),
         .free = gpu_free_bytes_,
         .budget = budget,
@@ -236,6 +228,9 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
         .host_free = free_host_bytes(),
         .host_copy = HostCopy::host_bytes_of(weights_->bytes()),
     };
+    const StatesAsked states{
+        stack_.states().state_bytes(), options_.num_slots, sizes_.num_checkpoints};
+    ASSIGN_OR_RETURN(sizes_.num_checkpoints, add_states(states, &own, communicator_));
     ASSIGN_OR_RETURN(const RoomFacts facts, facts_of_all(own, communicator_));
     ASSIGN_OR_RETURN(room_, choose_room(options_.update_room, facts));
     spdlog::info("updates: {}, {}", name_of(room_.room), room_.why);
@@ -252,7 +247,7 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
             gpu_free_bytes_,
             options_.mem_fraction,
             budget,
-            others,
+            own.others,
             page
         );
     }
@@ -300,7 +295,8 @@ std::int64_t Engine::transfer_bytes_max() const {
     constexpr std::int64_t kRowBytes = 4 + 4 + 4 + 4 + 4 * kernels::StepUpdate::kRunWords;
     constexpr std::int64_t kArraysMax = 25;
     constexpr std::int64_t kStatePlacesBytes = 4 + 4 + 4 + 4;  // of a row's states
-    const std::int64_t state_bytes = states_ ? kStatePlacesBytes * rows : 0;
+    const std::int64_t state_bytes =
+        stack_.states().is_empty() ? 0 : kStatePlacesBytes * (rows + kPaddedTokensMax + 2);
     return load_bytes + state_bytes + sizes_.tokens_max * token_bytes +
            (rows + kPaddedTokensMax + 2) * kRowBytes + pages * 4 +
            kArraysMax * Transfers::kAlignment +

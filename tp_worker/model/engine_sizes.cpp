@@ -95,19 +95,25 @@ std::int64_t default_tokens(
 // Returns how many checkpoints of states are kept. KV's share of host memory first holds one state
 // per slot; checkpoints get a part of the rest.
 std::int64_t choose_num_checkpoints(const EngineOptions& options, std::int64_t state_bytes) {
-    constexpr std::int64_t kLeast = 8;
-    constexpr std::int64_t kPart = 4;
-    constexpr std::int64_t kPerSlotMax = 2;
     if (state_bytes == 0) return 0;
     if (options.num_checkpoints > 0) return options.num_checkpoints;
     const std::int64_t total = total_host_bytes();
     const std::int64_t host = total == std::numeric_limits<std::int64_t>::max() ? 0 : total;
     const auto share = static_cast<std::int64_t>(options.kv_share * static_cast<double>(host));
     const std::int64_t left = share - options.num_slots * state_bytes;
-    return std::clamp(left / kPart / state_bytes, kLeast, kLeast + kPerSlotMax * options.num_slots);
+    return default_num_checkpoints(left, state_bytes, options.num_slots);
 }
 
 }  // namespace
+
+std::int64_t default_num_checkpoints(
+    std::int64_t left, std::int64_t state_bytes, std::int64_t num_slots
+) {
+    constexpr std::int64_t kLeast = 8;
+    constexpr std::int64_t kPart = 4;
+    constexpr std::int64_t kPerSlotMax = 2;
+    return std::clamp(left / kPart / state_bytes, kLeast, kLeast + kPerSlotMax * num_slots);
+}
 
 std::int64_t default_kv_tokens(const KvFacts& facts) {
     const auto share = std::max<std::int64_t>(
@@ -128,7 +134,7 @@ Result<ModelSizes> choose_sizes(
 ) {
     RETURN_IF_ERROR(check_sizes(options, config));
     const std::int64_t num_states = options.num_slots + options.num_checkpoints;
-    if (const std::int64_t host = total_host_bytes(); num_states * bytes.state > host) {
+    if (const std::int64_t host = total_host_bytes(); !is_cuda && num_states * bytes.state > host) {
         return make_error(
             ErrorCode::kResourceExhausted,
             "the recurrent states of {} requests and {} checkpoints take {} bytes each, and the "
@@ -141,6 +147,7 @@ Result<ModelSizes> choose_sizes(
     }
     ModelSizes sizes;
     sizes.num_checkpoints = choose_num_checkpoints(options, bytes.state);
+    if (is_cuda) sizes.num_checkpoints = bytes.state > 0 ? options.num_checkpoints : 0;
     const std::int64_t context = options.context_len > 0 ? options.context_len : config.context_len;
     const bool is_open =
         is_cuda && options.max_total_tokens == 0 && options.load_format == LoadFormat::kAuto;

@@ -34,8 +34,14 @@ struct RequestBytes {
     std::int64_t state = 0;  // of its recurrent state
 };
 
-// On a GPU the number of pages may stay open (0) until everything else is allocated:
-// Engine::divide_gpu_memory. All ranks of a machine get the same.
+// Returns how many checkpoints of states are kept, if the option leaves it open, where `left` bytes
+// are for them and KV.
+[[nodiscard]] std::int64_t default_num_checkpoints(
+    std::int64_t left, std::int64_t state_bytes, std::int64_t num_slots
+);
+
+// On a GPU the numbers of pages and of checkpoints may stay open (0) until everything else is
+// allocated: Engine::divide_gpu_memory. All ranks of a machine get the same.
 // Errors: kInvalidArgument for the options' sizes, whatever the device has; kResourceExhausted if
 // the states of the requests that run at once need more than the machine has.
 [[nodiscard]] Result<ModelSizes> choose_sizes(

@@ -173,7 +173,10 @@ Result<StepBatch> Engine::place(const messages::StepPlan& plan, RunningStep* ste
     if (runs_ahead()) batch.sampled = sampler_->sampled();
     step->marks.assign(batch.num_padded > 0 ? 0 : batch.tokens.size(), 0);
     batch.marks = step->marks;
-    if (states_) batch.states = states_->places();
+    if (states_) {
+        states_->pad(step->planned.num_rows());
+        batch.states = states_->places();
+    }
     batch.adapted = step->adapted;
     ASSIGN_OR_RETURN(StepBatch placed, model_->place(batch));
     const std::span<const LogitRow> wanted = step->planned.logit_rows();

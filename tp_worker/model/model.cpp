@@ -11,13 +11,14 @@ std::int64_t transfer_bytes(const StepBatch& batch) {
     const auto bytes = [](auto array) {
         return Transfers::bytes_of(static_cast<std::int64_t>(array.size_bytes()));
     };
-    if (batch.num_padded > 0) return bytes(batch.update);  // the update contains the rows
-    return bytes(batch.update) + bytes(batch.tokens) + bytes(batch.positions) +
+    const std::int64_t states = bytes(batch.states.places) + bytes(batch.states.from_places) +
+                                bytes(batch.states.saved_places) + bytes(batch.states.saved_ends);
+    // The update contains the rows.
+    if (batch.num_padded > 0) return bytes(batch.update) + states;
+    return states + bytes(batch.update) + bytes(batch.tokens) + bytes(batch.positions) +
            bytes(batch.kv_slots) + bytes(batch.q_starts) + bytes(batch.kv_lens) +
            bytes(batch.page_starts) + bytes(batch.pages) + bytes(batch.token_rows) +
-           bytes(batch.states.places) + bytes(batch.states.from_places) +
-           bytes(batch.states.saved_places) + bytes(batch.states.saved_ends) + bytes(batch.marks) +
-           bytes(batch.brought_rows) + bytes(batch.brought);
+           bytes(batch.marks) + bytes(batch.brought_rows) + bytes(batch.brought);
 }
 
 Result<StepBatch> Model::place(const StepBatch& batch) {
@@ -38,8 +39,15 @@ Result<StepBatch> Model::place(const StepBatch& batch) {
     const auto move = [&](auto& array) { array = {transfers_->in(array), array.size()}; };
     // A graph keeps the arrays' places. Each array before the last has the size of the step's
     // shape; the update, whose size differs between steps, is placed last.
+    const auto move_states = [&] {
+        move(placed.states.places);
+        move(placed.states.from_places);
+        move(placed.states.saved_places);
+        move(placed.states.saved_ends);
+    };
     if (placed.num_padded > 0) {
         take_rows(placed);
+        move_states();
     } else {
         // These are placed first, before everything that is uploaded.
         placed.marks = {transfers_->out(placed.marks), placed.marks.size()};
@@ -50,10 +58,7 @@ Result<StepBatch> Model::place(const StepBatch& batch) {
         move(placed.kv_lens);
         move(placed.page_starts);
         move(placed.pages);
-        move(placed.states.places);
-        move(placed.states.from_places);
-        move(placed.states.saved_places);
-        move(placed.states.saved_ends);
+        move_states();
         move(placed.token_rows);
         move(placed.brought_rows);
         move(placed.brought);

@@ -1,5 +1,7 @@
 #include "tp_worker/model/rank_facts.h"
 
+#include "tp_worker/model/engine_sizes.h"
+
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -10,6 +12,46 @@ namespace pitstop::tp_worker {
 Result<bool> holds_on_all(bool holds, Communicator& communicator) {
     ASSIGN_OR_RETURN(const std::optional<Rank> without, find_rank_without(holds, communicator));
     return !without;
+}
+
+namespace {
+
+Result<std::int64_t> smallest_of_all(std::int64_t number, Communicator& communicator) {
+    std::vector<std::int64_t> all(static_cast<std::size_t>(communicator.size()));
+    RETURN_IF_ERROR(communicator.all_gather(
+        std::as_bytes(std::span(&number, 1)), std::as_writable_bytes(std::span(all))
+    ));
+    return std::ranges::min(all);
+}
+
+}  // namespace
+
+Result<std::int64_t> add_states(
+    const StatesAsked& states, RoomFacts* own, Communicator& communicator
+) {
+    if (states.state_bytes == 0) return 0;
+    std::int64_t num = states.num_checkpoints;
+    if (num == 0) {
+        const std::int64_t taken = own->others + own->copy + states.num_slots * states.state_bytes;
+        const std::int64_t wanted =
+            default_num_checkpoints(own->budget - taken, states.state_bytes, states.num_slots);
+        ASSIGN_OR_RETURN(num, smallest_of_all(wanted, communicator));
+    }
+    const std::int64_t bytes = (states.num_slots + num) * states.state_bytes;
+    own->others += bytes;
+    if (own->others < own->budget) return num;
+    return make_error(
+        ErrorCode::kResourceExhausted,
+        "no room for KV on {}: the recurrent states of {} requests and {} checkpoints take {} "
+        "bytes "
+        "of {}, and {} may be used; lower --max-running-requests or --state-checkpoints",
+        own->device,
+        states.num_slots,
+        num,
+        bytes,
+        own->others,
+        own->budget
+    );
 }
 
 Result<RoomFacts> facts_of_all(const RoomFacts& own, Communicator& communicator) {

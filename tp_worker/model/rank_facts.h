@@ -13,6 +13,18 @@ namespace pitstop::tp_worker {
 // Returns whether the condition is true on every rank.
 Result<bool> holds_on_all(bool holds, Communicator& communicator);
 
+// What is known of the states of a model's requests (blocks/state_pool.h), on this rank.
+struct StatesAsked {
+    std::int64_t state_bytes = 0;  // 0: the model has none
+    std::int64_t num_slots = 0;
+    std::int64_t num_checkpoints = 0;  // 0: by what is left
+};
+// Adds the states to the facts, before KV: a request needs one to run. Returns how many checkpoints
+// all ranks have. Errors: kResourceExhausted, with the numbers, if nothing is left for KV.
+Result<std::int64_t> add_states(
+    const StatesAsked& states, RoomFacts* own, Communicator& communicator
+);
+
 // Returns the worst of each number over the ranks, so that whatever fits by these facts fits on
 // every rank. Host memory belongs to a machine, and its ranks share it.
 Result<RoomFacts> facts_of_all(const RoomFacts& own, Communicator& communicator);

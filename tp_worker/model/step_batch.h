@@ -92,6 +92,10 @@ class PlannedStep {
     // Returns whether the batch is padded: then its logits are computed with it, and all except the
     // padding's are wanted: row i of them is logit_rows()[i].
     [[nodiscard]] bool is_padded() const { return num_padded_ > 0 || !token_rows_.empty(); }
+    // Returns the batch's rows, with those of padding.
+    [[nodiscard]] std::int64_t num_rows() const {
+        return num_padded_ > 0 ? num_padded_ : std::ssize(kv_lens_);
+    }
     [[nodiscard]] std::span<const LogitRow> logit_rows() const { return logit_rows_; }
     // The tokens whose routes are reported, by their index in the step, in the plan's order.
     [[nodiscard]] std::span<const std::int32_t> routed_rows() const { return routed_rows_; }

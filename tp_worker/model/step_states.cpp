@@ -1,5 +1,6 @@
 #include "tp_worker/model/step_states.h"
 
+#include "base/check.h"
 #include "tp_worker/blocks/narrow.h"
 
 #include <algorithm>
@@ -55,6 +56,13 @@ Result<> StepStates::prepare(const messages::StepPlan& plan) {
         lens_[static_cast<std::size_t>(places_[i])] = row.begin + row.num_new;
     }
     return Ok{};
+}
+
+void StepStates::pad(std::int64_t num_rows) {
+    const auto num = static_cast<std::size_t>(num_rows);
+    CHECK(places_.size() <= num);
+    for (auto* const places : {&places_, &from_places_, &saved_places_}) places->resize(num, -1);
+    saved_ends_.resize(num, 0);
 }
 
 std::int32_t StepStates::place_of(messages::CheckpointId id) const {

@@ -25,6 +25,9 @@ class StepStates {
     // order. Errors: kInvalidArgument, naming the row: another row has its slot, or the state to
     // continue from is not the one before its first token.
     Result<> prepare(const messages::StepPlan& plan);
+    // Adds rows of padding, up to `num_rows` in all: they have no place, and no state is saved
+    // (kernels/gated_delta.h).
+    void pad(std::int64_t num_rows);
     // The places for the last plan; borrowed until the next one.
     [[nodiscard]] StatePlaces places() const {
         return {

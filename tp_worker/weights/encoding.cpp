@@ -3,7 +3,6 @@
 #include "base/bf16.h"
 #include "base/check.h"
 
-#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -73,9 +72,37 @@ void encode(
     }
 }
 
-kernels::ShardCopy conversion_of(Encoding encoding, const StoredRectangle& rectangle) {
-    CHECK(encoding == Encoding::kBf16 && is_accepted(encoding, rectangle.dtype));
-    return {
+bool is_converted_by_ops(Encoding encoding, checkpoint::StoredDtype dtype) {
+    return is_accepted(encoding, dtype) &&
+           (encoding == Encoding::kBf16 || dtype != checkpoint::StoredDtype::kF16);
+}
+
+Result<> check_converted_by_ops(
+    std::string_view name, Encoding encoding, checkpoint::StoredDtype dtype
+) {
+    if (is_converted_by_ops(encoding, dtype)) return Ok{};
+    return make_error(
+        ErrorCode::kUnsupported,
+        "'{}' is {} in a GPU's memory; accepted there are {} and BF16, or any in host memory",
+        name,
+        checkpoint::name_of(dtype),
+        name_of(encoding)
+    );
+}
+
+std::vector<std::int64_t> halves_at(Encoding encoding, std::span<const std::int64_t> at) {
+    const std::int64_t num = num_halves(encoding);
+    std::vector<std::int64_t> halves;
+    for (const std::int64_t each : at)
+        for (std::int64_t half = 0; half < num; ++half) halves.push_back(each * num + half);
+    return halves;
+}
+
+void add_conversions(
+    Encoding encoding, const StoredRectangle& rectangle, std::vector<kernels::ShardCopy>& copies
+) {
+    CHECK(is_converted_by_ops(encoding, rectangle.dtype));
+    kernels::ShardCopy copy{
         .src = rectangle.from,
         .src_dtype = op_dtype(rectangle.dtype),
         .src_stride = rectangle.from_stride,
@@ -85,6 +112,29 @@ kernels::ShardCopy conversion_of(Encoding encoding, const StoredRectangle& recta
              .cols = rectangle.cols,
              .stride = rectangle.to_stride},
     };
+    const std::int64_t halves = num_halves(encoding);
+    if (halves == 1) return copies.push_back(copy);
+    copy.src_dtype = kernels::DType::kBF16;
+    copy.dst.stride *= halves;
+    if (is_stored_as(encoding, rectangle.dtype)) {
+        copy.src_stride *= halves;
+        copy.dst.cols *= halves;
+        return copies.push_back(copy);
+    }
+    for (std::int64_t row = 0; row < rectangle.rows; ++row) {
+        const std::byte* const from =
+            rectangle.from + row * rectangle.from_stride * bytes_of(rectangle.dtype);
+        copies.push_back({
+            .src = from,
+            .src_dtype = kernels::DType::kBF16,
+            .src_stride = 1,
+            .dst =
+                {.data = copy.dst.data + row * copy.dst.stride + 1,
+                 .rows = rectangle.cols,
+                 .cols = 1,
+                 .stride = halves},
+        });
+    }
 }
 
 void convert(
@@ -94,7 +144,8 @@ void convert(
     kernels::Stream stream
 ) {
     if (encoding == Encoding::kBf16) {
-        const std::array<kernels::ShardCopy, 1> copies{conversion_of(encoding, rectangle)};
+        std::vector<kernels::ShardCopy> copies;
+        add_conversions(encoding, rectangle, copies);
         return ops.shard_copy({.copies = copies, .stream = stream});
     }
     const std::int64_t stored_bytes = bytes_of(rectangle.dtype);
@@ -109,8 +160,7 @@ void convert(
     }
 }
 
-kernels::ScatterArgs scatter_of(Encoding encoding, const std::byte* values, std::byte* shard) {
-    CHECK(encoding == Encoding::kBf16);
+kernels::ScatterArgs scatter_of(const std::byte* values, std::byte* shard) {
     return {
         .values = reinterpret_cast<const bf16*>(values), .data = reinterpret_cast<bf16*>(shard)};
 }

@@ -5,6 +5,7 @@
 // Thread: any; nothing here has state.
 #pragma once
 
+#include "base/result.h"
 #include "checkpoint/safetensors_header.h"
 #include "kernels/ops.h"
 #include "kernels/scatter.h"
@@ -15,10 +16,12 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace pitstop::tp_worker {
 
-// kF32 is for adapters: bf16 ones stay exact, and fp32 ones are not rounded.
+// kF32 is for adapters and decay rates: bf16 ones stay exact, and fp32 ones are not rounded. A
+// GPU's ops know bf16 alone; there the halves of an fp32 element are two elements.
 enum class Encoding : std::uint8_t { kBf16, kF32 };
 
 inline constexpr std::int64_t kDigestWordBytes = 8;
@@ -73,8 +76,17 @@ struct StoredRectangle {
     std::int64_t rows = 0;
     std::int64_t cols = 0;
 };
-// REQUIRES: kBf16, the only encoding that the ops convert to.
-[[nodiscard]] kernels::ShardCopy conversion_of(Encoding encoding, const StoredRectangle& rectangle);
+// Returns whether the ops convert from the dtype: not from F16 to kF32.
+[[nodiscard]] bool is_converted_by_ops(Encoding encoding, checkpoint::StoredDtype dtype);
+// Errors: kUnsupported, naming the tensor, what it is and what is accepted.
+[[nodiscard]] Result<> check_converted_by_ops(
+    std::string_view name, Encoding encoding, checkpoint::StoredDtype dtype
+);
+// Adds what the op copies to convert the rectangle. For BF16 to kF32 these are the upper halves:
+// the lower ones are zeros beforehand. REQUIRES: is_converted_by_ops().
+void add_conversions(
+    Encoding encoding, const StoredRectangle& rectangle, std::vector<kernels::ShardCopy>& copies
+);
 // Converts at once: with the op, or with plain loops if the op lacks the conversion.
 void convert(
     Encoding encoding,
@@ -83,11 +95,17 @@ void convert(
     kernels::Stream stream
 );
 
-// Makes the op's arguments for changing single elements, except for the elements' places. `values`
-// are contiguous; `shard` is the tensor's first byte in the arena. REQUIRES: kBf16.
-[[nodiscard]] kernels::ScatterArgs scatter_of(
-    Encoding encoding, const std::byte* values, std::byte* shard
+// Elements of the ops in one of this encoding.
+[[nodiscard]] constexpr std::int64_t num_halves(Encoding encoding) {
+    return bytes_of(encoding, 1) / bytes_of(Encoding::kBf16, 1);
+}
+// Returns the places of the halves of the elements at these places.
+[[nodiscard]] std::vector<std::int64_t> halves_at(
+    Encoding encoding, std::span<const std::int64_t> at
 );
+// Makes the op's arguments for changing single elements, except for the places of their halves.
+// `values` are contiguous; `shard` is the tensor's first byte in the arena.
+[[nodiscard]] kernels::ScatterArgs scatter_of(const std::byte* values, std::byte* shard);
 
 // An element that is an infinity or a NaN; find_nonfinite() returns the first one in
 // `bytes`, if any.

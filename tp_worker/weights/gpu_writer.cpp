@@ -47,6 +47,7 @@ Result<GpuStaging> GpuStaging::make(
             PinnedPieces::kPieceBytes
         );
     }
+    ++made.num_sums_;  // the last one is nobody's
     const std::int64_t bytes = made.num_sums_ * kDigestBytes + made.num_jobs_ * kCountBytes;
     ASSIGN_OR_RETURN(made.sums_, kernels::DeviceBuffer::create(bytes));
     ASSIGN_OR_RETURN(made.host_sums_, kernels::PinnedBuffer::create(bytes));
@@ -223,9 +224,10 @@ Result<> GpuWriter::send_piece(
 
 // Copies within the GPU: `rows` of the whole tensor `bytes`, to the place of their shard.
 Result<> GpuWriter::convert(const WeightTensor& rows, const TensorBytes& bytes, std::byte* to) {
+    RETURN_IF_ERROR(check_converted_by_ops(rows.name, rows.encoding, bytes.dtype));
     std::vector<kernels::ShardCopy> copies;
     for (const ShardPart& part : rows.parts) {
-        copies.push_back(conversion_of(
+        add_conversions(
             rows.encoding,
             {.dtype = bytes.dtype,
              .from = bytes.data + part.whole_begin() * bytes_of(bytes.dtype),
@@ -233,11 +235,15 @@ Result<> GpuWriter::convert(const WeightTensor& rows, const TensorBytes& bytes, 
              .to = to + bytes_of(rows.encoding, part.shard_begin()),
              .to_stride = part.shard_stride,
              .rows = part.rows,
-             .cols = part.cols}
-        ));
+             .cols = part.cols},
+            copies
+        );
     }
     const std::int64_t num_elements = rows.rows * rows.cols;
+    const bool is_widened =
+        rows.encoding == Encoding::kF32 && !is_stored_as(rows.encoding, bytes.dtype);
     return enqueue(rows.bytes() + num_elements * bytes_of(bytes.dtype), [&] {
+        if (is_widened) kernels::fill_device(to, 0, rows.bytes(), stream());
         gpu_.ops_->shard_copy({.copies = copies, .blocks_max = blocks_max(), .stream = stream()});
     });
 }
@@ -318,10 +324,11 @@ Result<> GpuWriter::digest_rows(const ResidentRows& rows, const Sums& sums) {
             part.shard_row -= rows.row_begin;
             kernels::DigestArgs args = digest_args(rows.tensor.encoding, part, rows.first_row);
             args.sum = digests + sums.first + i;
-            args.num_nonfinite = sums.count ? counts + *sums.count : nullptr;
             args.blocks_max = blocks_max();
             args.stream = stream();
-            gpu_.ops_->digest(args);
+            std::uint64_t* const count = sums.count ? counts + *sums.count : nullptr;
+            Digest* const unused = digests + gpu_.num_sums_ - 1;
+            digest_and_count(rows.tensor.encoding, args, count, unused, *gpu_.ops_);
         }
     });
 }
@@ -410,21 +417,22 @@ void GpuWriter::for_each_piece(const WeightTensor& tensor, const ShardElements& 
     kernels::enter_cuda_device();
     constexpr auto kAtBytes = static_cast<std::int64_t>(sizeof(std::int64_t));
     const auto value_bytes = static_cast<std::size_t>(bytes_of(tensor.encoding, 1));
-    const std::int64_t update_bytes = kAtBytes + bytes_of(tensor.encoding, 1);
+    const std::int64_t halves = num_halves(tensor.encoding);
+    const std::int64_t update_bytes = halves * kAtBytes + bytes_of(tensor.encoding, 1);
     const auto elements_max = static_cast<std::size_t>(PinnedPieces::kPieceBytes / update_bytes);
     auto* const scratch = static_cast<std::byte*>(gpu_.scratch_.data());
     for (std::size_t begin = 0; begin < elements.at.size(); begin += elements_max) {
         const std::size_t num = std::min(elements_max, elements.at.size() - begin);
         PinnedPieces::Lease piece = gpu_.pieces_->take();
-        const std::size_t values_at = num * sizeof(std::int64_t);
-        std::memcpy(piece.data(), elements.at.data() + begin, values_at);
+        const std::size_t values_at = num * static_cast<std::size_t>(halves) * sizeof(std::int64_t);
+        const auto at = halves_at(tensor.encoding, std::span(elements.at).subspan(begin, num));
+        std::memcpy(piece.data(), at.data(), values_at);
         const std::byte* const values = elements.values.data() + begin * value_bytes;
         std::memcpy(piece.data() + values_at, values, num * value_bytes);
         std::move(piece).send(scratch, static_cast<std::int64_t>(num) * update_bytes);
-        kernels::ScatterArgs args =
-            scatter_of(tensor.encoding, scratch + values_at, args_.target + tensor.offset);
+        kernels::ScatterArgs args = scatter_of(scratch + values_at, args_.target + tensor.offset);
         args.at = reinterpret_cast<const std::int64_t*>(scratch);
-        args.num = static_cast<std::int64_t>(num);
+        args.num = static_cast<std::int64_t>(num) * halves;
         args.stream = stream();
         use(args);
     }

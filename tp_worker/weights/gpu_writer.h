@@ -54,7 +54,7 @@ class GpuStaging {
 
     PinnedPieces* pieces_ = nullptr;
     const kernels::Ops* ops_ = nullptr;
-    std::int64_t num_sums_ = 0;          // parts of the whole layout, and of a separate head
+    std::int64_t num_sums_ = 0;          // parts of the whole layout, of a separate head, and one
     std::int64_t num_jobs_ = 0;          // tensors of the layout, and a separate head
     kernels::DeviceBuffer sums_{};       // [num_sums] Digest, [num_jobs] uint64: non-finite values
     kernels::PinnedBuffer host_sums_{};  // the same, on the host

@@ -81,6 +81,34 @@ kernels::DigestArgs digest_args(Encoding encoding, const ShardPart& part, const 
     };
 }
 
+void digest_and_count(
+    Encoding encoding,
+    kernels::DigestArgs args,
+    std::uint64_t* count,
+    Digest* unused,
+    const kernels::Ops& ops
+) {
+    const bool is_f32 = encoding == Encoding::kF32;
+    if (!is_f32) args.num_nonfinite = count;
+    ops.digest(args);
+    if (!is_f32 || count == nullptr) return;
+    constexpr std::int64_t kHalfBytes = bytes_of(Encoding::kBf16, 1);
+    constexpr std::int64_t kBytes = bytes_of(Encoding::kF32, 1);
+    for (std::int64_t row = 0; row < args.rows; ++row) {
+        kernels::DigestArgs uppers = args;
+        uppers.data =
+            static_cast<const std::byte*>(args.data) + row * args.row_stride_bytes + kHalfBytes;
+        uppers.rows = args.row_bytes / kBytes;
+        uppers.row_bytes = kHalfBytes;
+        uppers.row_stride_bytes = kBytes;
+        uppers.first_word = 0;
+        uppers.words_per_row = 1;
+        uppers.sum = unused;
+        uppers.num_nonfinite = count;
+        ops.digest(uppers);
+    }
+}
+
 std::uint64_t add_rows_digest(const RowsDigestArgs& args, std::span<messages::PartDigest> parts) {
     CHECK(parts.size() == args.tensor.parts.size() && !args.tensor.cuts_words);
     std::uint64_t num_nonfinite = 0;

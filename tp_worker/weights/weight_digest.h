@@ -25,6 +25,15 @@ void append_parts(const WeightTensor& tensor, std::vector<messages::PartDigest>&
 [[nodiscard]] kernels::DigestArgs digest_args(
     Encoding encoding, const ShardPart& part, const std::byte* shard
 );
+// Digests rows on a GPU, and counts their infinities and NaNs in `count`, unless it is null. kF32
+// elements are counted by their upper halves, which say it; those are digested into `unused`.
+void digest_and_count(
+    Encoding encoding,
+    kernels::DigestArgs args,
+    std::uint64_t* count,
+    Digest* unused,
+    const kernels::Ops& ops
+);
 
 // Adds rows [row_begin, row_begin + num_rows) of the shard to the digests of its parts. Returns the
 // number of infinities and NaNs in them. Rows of padding belong to no part. REQUIRES:

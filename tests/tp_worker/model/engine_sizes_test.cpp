@@ -58,5 +58,13 @@ TEST(KvTokens, AreWhatPagesCanNumber) {
     EXPECT_EQ(default_kv_tokens(tiny), kKvTokensMax / 16 * 16);
 }
 
+// What the states of running requests leave is for checkpoints and KV.
+TEST(Checkpoints, AreAQuarterOfWhatIsLeftWithinBounds) {
+    EXPECT_EQ(default_num_checkpoints(400, 10, 256), 10);
+    EXPECT_EQ(default_num_checkpoints(0, 10, 256), 8);
+    EXPECT_EQ(default_num_checkpoints(-5, 10, 256), 8);
+    EXPECT_EQ(default_num_checkpoints(4'000'000, 10, 3), 8 + 2 * 3);
+}
+
 }  // namespace
 }  // namespace pitstop::tp_worker

@@ -56,6 +56,19 @@ TEST(StepStates, RowsContinueTheirSlotsOrCheckpoints) {
     EXPECT_TRUE(prepare(states, {row(3, 0, 1)})) << "any slot may start again";
 }
 
+TEST(StepStates, RowsOfPaddingHaveNoPlace) {
+    StepStates states(4, 3);
+    ASSERT_TRUE(prepare(states, {row(2, 0, 5)}));
+    states.pad(3);
+    const StatePlaces places = states.places();
+    EXPECT_EQ(list(places.places), (std::vector{2, -1, -1}));
+    EXPECT_EQ(list(places.from_places), (std::vector{2, -1, -1}));
+    EXPECT_EQ(list(places.saved_places), (std::vector{2, -1, -1}));
+    EXPECT_EQ(list(places.saved_ends), (std::vector{0, 0, 0}));
+    EXPECT_TRUE(prepare(states, {row(2, 5, 1)})) << "padding changes no state";
+    EXPECT_EQ(list(states.places().places), (std::vector{2}));
+}
+
 TEST(StepStates, ARowThatWouldContinueAnotherStateIsRefused) {
     StepStates states(2, 1);
     ASSERT_TRUE(prepare(states, {row(0, 0, 5)}));

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -50,7 +50,8 @@ TEST(Encoding, ConvertsWhatArrivesToTheNearestBf16) {
         EXPECT_EQ(encoded, each.expected);
         // The ops that fill a shard give the same, for a rectangle with strides.
         std::vector<std::uint16_t> shard(each.expected.size() + 1, 0xaaaa);
-        const std::array<kernels::ShardCopy, 1> copies{conversion_of(
+        std::vector<kernels::ShardCopy> copies;
+        add_conversions(
             kBf16,
             {.dtype = each.dtype,
              .from = each.stored.data(),
@@ -58,8 +59,9 @@ TEST(Encoding, ConvertsWhatArrivesToTheNearestBf16) {
              .to = reinterpret_cast<std::byte*>(shard.data()),
              .to_stride = num + 1,
              .rows = 1,
-             .cols = num}
-        )};
+             .cols = num},
+            copies
+        );
         kernels::reference_ops()->shard_copy({.copies = copies});
         EXPECT_EQ(shard.back(), 0xaaaa);
         shard.pop_back();
@@ -150,12 +152,50 @@ TEST(Encoding, FindsTheFirstValueThatIsNotFinite) {
     EXPECT_FALSE(find_nonfinite(kBf16, {}));
 }
 
+// A GPU's ops know bf16 alone: they convert to F32 by halves, and leave the rest as it was.
+TEST(Encoding, OpsConvertToF32ByHalves) {
+    using checkpoint::StoredDtype;
+    const std::vector<float> values{1.5f, -3.1415927f, 0x1p-130f, 7.f, 8.f, 9.f};
+    std::vector<std::uint16_t> uppers;
+    for (const float value : values)
+        uppers.push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16));
+    const auto converted = [&](StoredDtype dtype, const void* from) {
+        std::vector<float> shard(9, 0.f);
+        shard[3] = shard[4] = -1.f;  // beside the rectangle
+        std::vector<kernels::ShardCopy> copies;
+        add_conversions(
+            Encoding::kF32,
+            {.dtype = dtype,
+             .from = static_cast<const std::byte*>(from),
+             .from_stride = 3,
+             .to = reinterpret_cast<std::byte*>(shard.data()),
+             .to_stride = 5,
+             .rows = 2,
+             .cols = 3},
+            copies
+        );
+        kernels::reference_ops()->shard_copy({.copies = copies});
+        return shard;
+    };
+    const auto placed = [](const std::vector<float>& v) {
+        return std::vector<float>{v[0], v[1], v[2], -1.f, -1.f, v[3], v[4], v[5], 0.f};
+    };
+    EXPECT_EQ(converted(StoredDtype::kF32, values.data()), placed(values));
+    std::vector<float> rounded;
+    for (const std::uint16_t upper : uppers)
+        rounded.push_back(std::bit_cast<float>(std::uint32_t{upper} << 16));
+    EXPECT_EQ(converted(StoredDtype::kBf16, uppers.data()), placed(rounded));
+    EXPECT_FALSE(is_converted_by_ops(Encoding::kF32, StoredDtype::kF16));
+    EXPECT_TRUE(is_converted_by_ops(kBf16, StoredDtype::kF16));
+    EXPECT_EQ(num_halves(Encoding::kF32), 2);
+    EXPECT_EQ(num_halves(kBf16), 1);
+}
+
 TEST(Encoding, ScattersElementsAsTheyAreResident) {
     std::vector<std::uint16_t> shard(5, 0x1111);
     const std::vector<std::uint16_t> values{0x2222, 0x3333};
     const std::vector<std::int64_t> at{4, 1};
     kernels::ScatterArgs args = scatter_of(
-        kBf16,
         reinterpret_cast<const std::byte*>(values.data()),
         reinterpret_cast<std::byte*>(shard.data())
     );
