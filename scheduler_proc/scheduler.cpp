@@ -25,7 +25,7 @@ std::optional<Error> problem_of_drafts(
             ? fmt::format(
                   "{} has a recurrent state, from which no draft can be removed", hello.model_type
               )
-            : fmt::format("drafts cannot be verified on {} yet", hello.device);
+            : fmt::format("it verifies none on {}", hello.device);
     return make_error(
         ErrorCode::kUnsupported,
         "--speculate {}: rank {} verifies at most {} drafts per row: {}; leave the flag out",

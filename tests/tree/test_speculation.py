@@ -13,7 +13,6 @@ import time
 import pytest
 
 from amid import paused_amid, turns
-from gpu_tree import CUDA, gpu, needs_gpu  # noqa: F401
 from process_tree import ROOT, run
 from wire import Refused
 
@@ -263,12 +262,3 @@ def test_bad_drafts_are_refused_by_name(start_tree):
 def test_another_value_of_the_flag_is_refused(value):
     ended = run("serve", "--no-http", f"--speculate={value}")
     assert ended.returncode == 2 and "--speculate" in ended.stderr, ended.stderr
-
-
-@needs_gpu
-def test_a_gpu_refuses_the_flag_by_name(gpu, place):  # noqa: F811
-    gpu()
-    ended = run("serve", "--no-http", "--run-dir", place / "tree", *CUDA, "--speculate", 4)
-    assert ended.returncode == 3, ended.stderr
-    assert "--speculate 4: rank 0 verifies at most 0 drafts per row: drafts cannot be verified on emulated GPU yet" in ended.stderr, ended.stderr
-    assert "leave the flag out" in ended.stderr

@@ -113,7 +113,7 @@ Result<std::unique_ptr<Engine>> Engine::load(
         .routes = engine->routes(),
         .dense_layers = engine->dense_layers(),
         .num_checkpoints = engine->states_ ? engine->sizes_.num_checkpoints : 0,
-        .drafted_max = engine->device_.is_cuda() || engine->states_ ? 0 : messages::kDraftedMax,
+        .drafted_max = engine->states_ ? 0 : messages::kDraftedMax,
     };
     return engine;
 }

@@ -61,6 +61,9 @@ class RequestState {
     // Records that a step which draws for the request was enqueued: the device has its last token,
     // or will have it (Sampler::sampled()).
     void note_draw() { has_drawn_ = true; }
+    // Records that a step which verifies drafts of the request was enqueued: the host learns the
+    // last token from its result.
+    void note_drafts() { has_drawn_ = false; }
     [[nodiscard]] bool has_drawn() const { return has_drawn_; }
 
     // Returns the token sampled last, which is the input of a row with takes_sampled; -1 if there

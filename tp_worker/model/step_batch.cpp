@@ -195,20 +195,24 @@ bool PlannedStep::is_of_decodes() const {
            logit_rows_.size() == tokens_.size() && only_samples();
 }
 
-// A step with few tokens, and at most one row of logits per row: as many rows of logits as rows
-// suffice.
+// A step with few tokens.
 bool PlannedStep::is_small(const StepLimits& limits) const {
     return padded_tokens(static_cast<std::int64_t>(tokens_.size())) <= limits.padded_tokens_max &&
-           padded_prompt_rows(static_cast<std::int64_t>(kv_lens_.size())) <=
-               limits.padded_rows_max &&
-           only_samples();
+           padded_small_rows() <= limits.padded_rows_max && only_samples();
+}
+
+// There are as many rows of logits as rows: fewer of the first without drafts, more with them.
+std::int64_t PlannedStep::padded_small_rows() const {
+    return padded_prompt_rows(
+        static_cast<std::int64_t>(std::max(kv_lens_.size(), logit_rows_.size()))
+    );
 }
 
 // Adds a row with the tokens of padding, in scratch pages, and rows without tokens after it.
 void PlannedStep::pad_prompts(const StepLimits& limits) {
     const auto T = static_cast<std::int64_t>(tokens_.size());
     const std::int64_t num_tokens = padded_tokens(T);
-    const std::int64_t num_rows = padded_prompt_rows(static_cast<std::int64_t>(kv_lens_.size()));
+    const std::int64_t num_rows = padded_small_rows();
     for (const LogitRow& row : logit_rows_) token_rows_.push_back(row.token_row);
     token_rows_.resize(static_cast<std::size_t>(num_rows), 0);
     for (std::int64_t i = 0; i < num_tokens - T; ++i) {
@@ -339,6 +343,7 @@ LogitRow PlannedStep::sample_of(
         static_cast<std::int32_t>(token_at_) - static_cast<std::int32_t>(num_after) - 1;
     sample.output_index = row.output_index + index;
     const auto token_at = static_cast<std::size_t>(sample.token_row);
+    sample.has_drafts = row.num_drafted.has_value();
     if (num_after > 0) sample.draft = plan.tokens.values[token_at + 1];
     if (index == 0 || !request.follows_tokens()) return sample;
     ahead_.push_back(index == 1 ? request : ahead_.back());

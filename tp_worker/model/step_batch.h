@@ -10,6 +10,7 @@
 #include "tp_worker/model/model.h"
 #include "tp_worker/model/request_state.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -28,6 +29,9 @@ struct LogitRow {
     // kSample: the draft after the token, if there is one. The next row samples after that, and
     // counts only if this one draws it.
     std::optional<TokenId> draft{};
+    // kSample: the plan's row has drafts, so only the host learns which of its draws is the
+    // request's last.
+    bool has_drafts = false;
     // kSample: the request as it is if the drafts before are right; null: its own state will do.
     const RequestState* ahead = nullptr;
     // The first entry in the arrays of StepResult (kSample) or StepScores (kScore).
@@ -97,6 +101,9 @@ class PlannedStep {
         return num_padded_ > 0 ? num_padded_ : std::ssize(kv_lens_);
     }
     [[nodiscard]] std::span<const LogitRow> logit_rows() const { return logit_rows_; }
+    [[nodiscard]] bool has_drafts() const {
+        return std::ranges::any_of(logit_rows_, &LogitRow::has_drafts);
+    }
     // The tokens whose routes are reported, by their index in the step, in the plan's order.
     [[nodiscard]] std::span<const std::int32_t> routed_rows() const { return routed_rows_; }
     // Returns by row of logits whether it counts: not if it samples after a draft that was not
@@ -125,6 +132,7 @@ class PlannedStep {
     [[nodiscard]] bool only_samples() const;
     [[nodiscard]] bool is_of_decodes() const;
     [[nodiscard]] bool is_small(const StepLimits& limits) const;
+    [[nodiscard]] std::int64_t padded_small_rows() const;
     void pad_prompts(const StepLimits& limits);
     void add_routes(const messages::PlanRow& row);
     void add_logits(

@@ -1,6 +1,6 @@
-// The graphs of a rank's steps of decodes and of its small steps with prompts. The work of a step
-// whose shape may recur is captured, and then launched as a whole, so that the host pays for one
-// launch instead of hundreds.
+// The graphs of a rank's steps of decodes and of its small steps with prompts or drafts. The work
+// of a step whose shape may recur is captured, and then launched as a whole, so that the host pays
+// for one launch instead of hundreds.
 //
 // The first step of a shape runs without a graph, so that the driver loads all kernels. Later steps
 // do too, until the rank has time to make the graph. No step makes a graph; a plan that arrives
@@ -31,8 +31,8 @@ class StepGraphs {
     // node's parameters are at most 4 KiB, and its launch's description is smaller.
     static constexpr std::int64_t kNodeBytesMax = 64 << 10;
 
-    // Divides the memory for the graphs of steps with prompts: they have many shapes and come
-    // first, and decodes, which recur most, need room for theirs.
+    // Divides the memory for the graphs of steps with prompts or drafts: they have many shapes and
+    // come first, and decodes, which recur most, need room for theirs.
     static constexpr std::int64_t kPromptShare = 4;
 
     // No graph is made once they use this much of the device's memory; one graph may exceed it.
@@ -46,7 +46,7 @@ class StepGraphs {
         std::int64_t num_tokens = 0;    // with padding, like the next two
         std::int64_t num_rows = 0;
         std::int64_t num_logit_rows = 0;
-        [[nodiscard]] bool has_prompts() const { return num_tokens > num_rows; }
+        [[nodiscard]] bool has_prompts() const { return num_tokens != num_rows; }
         auto operator<=>(const Shape&) const = default;
     };
 

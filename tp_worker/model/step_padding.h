@@ -6,9 +6,9 @@
 // token alone, in a scratch page after the scheduler's: padding writes where no request reads. The
 // device makes the rows (kernels/step_rows.h).
 //
-// Small steps with prompts have one more row for the tokens of padding, after the requests'
-// rows; rows after it have no tokens. The host makes them, with the other inputs of such a
-// step (step_batch.h).
+// Small steps with prompts or drafts have one more row for the tokens of padding, after the
+// requests' rows; rows after it have no tokens. The host makes them, with the other inputs of such
+// a step (step_batch.h). Steps with drafts are NOT MEASURED on a device.
 #pragma once
 
 #include <bit>
@@ -37,7 +37,7 @@ inline constexpr std::int64_t kPaddingTokenStep = 32;
     return (num_tokens + kPaddingTokenStep - 1) / kPaddingTokenStep * kPaddingTokenStep;
 }
 // Returns its number of rows (without the row of padding) and of rows of logits, which are equal:
-// powers of two, so that few numbers occur with each number of tokens.
+// powers of two, so that few numbers occur with each number of tokens. `num_rows` is the larger.
 [[nodiscard]] constexpr std::int64_t padded_prompt_rows(std::int64_t num_rows) {
     constexpr std::int64_t kLeast = 8;
     if (num_rows <= kLeast) return kLeast;
