@@ -88,6 +88,11 @@ void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
         "completions, chats and vLLM's generate return routed experts without a field: npy (vLLM's "
         "form) or envelope (prime-rl's)"
     );
+    flags.add(
+        "return-sampling-mask",
+        &options.returns_masks,
+        "vLLM's generate returns the sampling mask of each request that truncates, without a field"
+    );
     flags.add("cors-origin", &options.site.cors_origin, "browser pages of this origin may call");
     flags.add(
         "allowed-host",

@@ -29,6 +29,7 @@ Router all_routes() {
     add_sglang_weights(router);
     add_sglang_memory(router);
     add_sglang_drain(router);
+    add_sglang_sessions(router);
     add_weights_checker(router);
     add_weight_label(router);
     add_sglang_weight_transfer(router);

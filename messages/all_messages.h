@@ -5,6 +5,7 @@
 
 #include "messages/adapters.h"
 #include "messages/calls.h"
+#include "messages/conversations.h"
 #include "messages/generation.h"
 #include "messages/grammars.h"
 #include "messages/greeting.h"
@@ -26,7 +27,13 @@ using DoorMessages = decltype(
     MessageList<Hello, HelloReply, ErrorReply, Generate, Cancel, Outputs>{} + Calls::Messages{}
 );
 using TreeMessages = decltype(
-    MessageList<TokenizedRequest, EndRequests, TokenBatch, TextBatch, SchedulerHello>{} +
+    MessageList<
+        TokenizedRequest,
+        EndRequests,
+        EndConversations,
+        TokenBatch,
+        TextBatch,
+        SchedulerHello>{} +
     ReplicaParts{} +
     MessageList<
         UpdateStage,

@@ -72,6 +72,8 @@ void append_chunk(OutputChunk& whole, OutputChunk next) {
         append(whole.prompt->ids_logprobs, std::move(next.prompt->ids_logprobs));
     }
     append_routes(whole.routes, std::move(next.routes));
+    append_supports(whole.supports, std::move(next.supports));
+    append(whole.prompt_ids, std::move(next.prompt_ids));
     if (next.counts) whole.counts = next.counts;
     if (next.adapter) whole.adapter = std::move(next.adapter);
     if (next.finish) whole.finish = std::move(next.finish);
@@ -90,6 +92,7 @@ void keep_tokens(OutputChunk& chunk, std::size_t num_tokens) {
         const auto num_cut = static_cast<std::int64_t>(num_before - num_tokens);
         chunk.routes->keep(std::max<std::int64_t>(chunk.routes->num_rows() - num_cut, 0));
     }
+    if (chunk.supports) chunk.supports->keep(num_tokens);
     auto left = static_cast<std::int64_t>(num_tokens);
     std::size_t num_spans = 0;
     for (Span& span : chunk.spans) {
@@ -110,6 +113,8 @@ std::size_t bytes_bound(const OutputChunk& chunk) {
                        chunk.prompt->top_ids.size() + chunk.prompt->top_logprobs.size() +
                        chunk.prompt->ids_logprobs.size();
     }
+    if (chunk.supports) num_numbers += chunk.supports->ids.size() + 2 * chunk.tokens.size();
+    num_numbers += chunk.prompt_ids.size();
     std::size_t num_bytes =
         kChunkBytes + chunk.rid.size() + chunk.text.size() + num_numbers * kNumberBytes;
     if (chunk.routes) {

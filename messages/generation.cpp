@@ -53,6 +53,9 @@ Problem invalid(const Generate& message) {
             );
         }
     }
+    if (message.turn) {
+        if (auto problem = invalid(*message.turn)) return problem;
+    }
     if (message.kv_max_lag < 0)
         return fmt::format("kv_max_lag is {}; accepted is 0 or more", message.kv_max_lag);
     if (message.kv_max_lag > 0 && message.kv_tolerance != KvTolerance::kMaxLag)

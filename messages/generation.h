@@ -6,10 +6,12 @@
 
 #include "base/ids.h"
 #include "messages/adapters.h"
+#include "messages/conversations.h"
 #include "messages/drafts.h"
 #include "messages/fields.h"
 #include "messages/routes.h"
 #include "messages/sampling.h"
+#include "messages/supports.h"
 #include "messages/verdict.h"
 
 #include <cstdint>
@@ -55,6 +57,7 @@ struct Generate {
     std::string adapter{};
     std::optional<std::vector<TokenId>> draft_ids{};
     std::optional<std::string> draft_key{};
+    std::optional<Turn> turn{};
 
     template <class F>
     void fields(F&& f) {
@@ -96,6 +99,7 @@ struct Generate {
           draft_key,
           "requests with equal keys draft from each other's outputs; absent: requests of the same "
           "connection with the same prompt");
+        f("turn", turn, "how the prompt continues from a conversation; absent: it is the whole");
     }
 };
 
@@ -206,6 +210,8 @@ struct RequestCounts {
     std::int64_t decode_us = 0;
     std::int64_t replayed_tokens = 0;
     std::optional<DraftCounts> drafts{};
+    std::int64_t history_tokens = 0;
+    std::int64_t stale_tokens = 0;
 
     template <class F>
     void fields(F&& f) {
@@ -224,6 +230,13 @@ struct RequestCounts {
           "prompt tokens after the cached ones that were computed again: the prefix cache had "
           "them, but no checkpoint of the recurrent state after them");
         f("drafts", drafts, "with speculation: its drafts");
+        f("history_tokens",
+          history_tokens,
+          "of a turn: prompt tokens that the turn before had, as input or output");
+        f("stale_tokens",
+          stale_tokens,
+          "of a turn: prompt tokens after the cached ones that the prefix cache had, computed by "
+          "weights that kv_tolerance excludes");
     }
     friend bool operator==(const RequestCounts&, const RequestCounts&) = default;
 };
@@ -243,6 +256,8 @@ struct OutputChunk {
     std::vector<Span> spans{};
     std::optional<PromptLogprobs> prompt{};
     std::optional<Routes> routes{};
+    std::optional<Supports> supports{};
+    std::vector<TokenId> prompt_ids{};
     std::optional<RequestCounts> counts{};
     std::optional<Finish> finish{};
     std::optional<AdapterVersion> adapter{};
@@ -267,6 +282,8 @@ struct OutputChunk {
           routes,
           "if requested: a row for each of these tokens, from the token before it; the first "
           "chunk has the prompt's rows, too");
+        f("supports", supports, "[n], if asked for: the tokens that each was drawn among");
+        f("prompt_ids", prompt_ids, "the whole prompt of a turn, if asked for: in the first chunk");
         f("counts", counts, "in the first and the last chunk");
         f("finish", finish, "in the last chunk");
         f("adapter",
@@ -338,6 +355,7 @@ struct TokenizedRequest {
     std::string adapter{};
     std::optional<std::vector<TokenId>> draft_ids{};
     std::optional<std::string> draft_key{};
+    std::optional<ConversationId> conversation{};
 
     template <class F>
     void fields(F&& f) {
@@ -362,6 +380,9 @@ struct TokenizedRequest {
         f("adapter", adapter, "the adapter to generate with; empty: the model alone");
         f("draft_ids", draft_ids, "texts to draft from; absent: none");
         f("draft_key", draft_key, "drafts from the requests with this key; absent: by its prompt");
+        f("conversation",
+          conversation,
+          "the conversation that it is a turn of, which may keep its pages; absent: none");
     }
 };
 

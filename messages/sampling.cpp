@@ -134,6 +134,13 @@ Problem problem_of_grammar(const SamplingParams& p) {
 
 }  // namespace
 
+bool may_truncate(const SamplingParams& p) {
+    const bool has_grammar =
+        !p.json_schema.empty() || !p.regex.empty() || !p.ebnf.empty() || !p.structural_tag.empty();
+    return p.temperature == 0 || p.top_k > 0 || p.top_p < 1 || p.min_p > 0 ||
+           !p.allowed_token_ids.empty() || has_grammar;
+}
+
 Problem invalid(const SamplingParams& p) {
     if (auto problem = problem_of_grammar(p)) return problem;
     if (p.max_new_tokens && *p.max_new_tokens < 0) {

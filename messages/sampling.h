@@ -150,6 +150,7 @@ struct LogprobOptions {
     std::int64_t prompt_start = -1;
     std::int64_t top = 0;
     std::vector<TokenId> ids{};
+    bool support = false;
 
     template <class F>
     void fields(F&& f) {
@@ -163,9 +164,17 @@ struct LogprobOptions {
           "report prompt tokens' logprobs from this index on; -1: none. Token 0 has none");
         f("top", top, "also this many of the most probable tokens at each position");
         f("ids", ids, "also these tokens at each position");
+        f("support",
+          support,
+          "report which tokens each output token was drawn among, at most 4096; whether enabled or "
+          "not");
     }
     friend bool operator==(const LogprobOptions&, const LogprobOptions&) = default;
 };
+
+// Returns whether tokens may be drawn among fewer than all: by greed, top-k, top-p, min-p, a list
+// of allowed tokens or a grammar.
+[[nodiscard]] bool may_truncate(const SamplingParams& params);
 
 // Returns what is wrong with it, or nothing.
 std::optional<std::string> invalid(const SamplingParams& params);

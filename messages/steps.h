@@ -14,6 +14,7 @@
 #include "messages/grammars.h"
 #include "messages/not_finite.h"
 #include "messages/routes.h"
+#include "messages/supports.h"
 #include "messages/version_digest.h"
 
 #include <cstdint>
@@ -62,6 +63,7 @@ struct WorkerHello {
     std::int64_t drafted_max = 0;
     int ep = 1;
     std::string no_grammars{};
+    std::string no_supports{};
 
     template <class F>
     void fields(F&& f) {
@@ -107,6 +109,7 @@ struct WorkerHello {
         f("drafted_max", drafted_max, "the most drafts of a row; 0: the worker verifies none");
         f("ep", ep, "groups of ranks over which experts are divided");
         f("no_grammars", no_grammars, "why it compiles no grammars; empty: it does");
+        f("no_supports", no_supports, "why it reports no supports of draws; empty: it does");
     }
 };
 
@@ -285,6 +288,7 @@ struct StepResult {
     RawArray<std::uint8_t> routes{};
     RawArray<std::int64_t> expert_load{};
     std::vector<NotFiniteRow> not_finite{};
+    std::vector<DrawSupport> supports{};
     std::int64_t elapsed_us = 0;
 
     template <class F>
@@ -313,6 +317,9 @@ struct StepResult {
           "the plan's rows with a token that is not finite, ascending; a draft after a wrong one "
           "does "
           "not count");
+        f("supports",
+          supports,
+          "[outputs that rows sample of requests that want supports], in the plan's order");
         f("elapsed_us",
           elapsed_us,
           "microseconds from taking the plan to this result; or from the end of the step before "

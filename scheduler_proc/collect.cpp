@@ -107,11 +107,53 @@ std::size_t routes_of_drafts(const InFlightStep& step, const StepRow& row) {
     return row.drafts.size() * static_cast<std::size_t>(step.routes.row_bytes());
 }
 
+void append_token(
+    messages::OutputChunk& chunk,
+    const SampledToken& sampled,
+    const messages::LogprobOptions& options
+) {
+    chunk.tokens.push_back(sampled.token);
+    if (sampled.support != nullptr) {
+        if (!chunk.supports) chunk.supports.emplace();
+        chunk.supports->append(*sampled.support);
+    }
+    if (!options.enabled) return;
+    chunk.logprobs.push_back(sampled.logprob);
+    chunk.ranks.push_back(sampled.rank);
+    append(chunk.top_ids, sampled.top_ids);
+    append(chunk.top_logprobs, sampled.top_logprobs);
+    append(chunk.ids_logprobs, sampled.ids_logprobs);
+}
+
+// Returns the end of a request whose token was drawn among more than are reported, or nothing. A
+// part of a support would be a wrong one.
+std::optional<messages::Finish> problem_of_support(
+    const messages::DrawSupport* support, std::int64_t output_index
+) {
+    if (support == nullptr || support->num_ids <= messages::kSupportMax) return std::nullopt;
+    return messages::Finish{
+        .reason = messages::FinishReason::kError,
+        .verdict = make_error(
+            ErrorCode::kInvalidArgument,
+            "output {} was drawn among {} tokens; a sampling mask has at most {}: set top_k, or "
+            "request none",
+            output_index,
+            support->num_ids,
+            messages::kSupportMax
+        ),
+    };
+}
+
 // Returns the end of a request that cannot continue with this token, or nothing.
 std::optional<messages::Finish> problem_of_token(
-    const InFlightStep& step, std::int64_t output_index, TokenId token, std::int64_t vocab_size
+    const InFlightStep& step,
+    std::int64_t output_index,
+    const SampledToken& sampled,
+    std::int64_t vocab_size
 ) {
-    if (raw(token) >= 0 && raw(token) < vocab_size) return std::nullopt;
+    const TokenId token = sampled.token;
+    if (raw(token) >= 0 && raw(token) < vocab_size)
+        return problem_of_support(sampled.support, output_index);
     if (token == messages::kNothingLeft) {
         return messages::Finish{
             .reason = messages::FinishReason::kError,
@@ -297,10 +339,10 @@ void Runner::collect_token(
     const RowPart& part,
     TurnOutput& out
 ) {
-    const auto& [token, logprob, rank, top_ids, top_logprobs, ids_logprobs] = *part.sampled;
+    const TokenId token = part.sampled->token;
     const std::int64_t output_index = part.output_index;
     CHECK(request.progress.pending() > 0 && request.progress.outputs() == output_index);
-    if (auto how = problem_of_token(step, output_index, token, limits_.vocab_size))
+    if (auto how = problem_of_token(step, output_index, *part.sampled, limits_.vocab_size))
         return finish(request, *std::move(how), out);
     request.progress.learn_token();
     request.tokens.push_back(token);
@@ -312,14 +354,7 @@ void Runner::collect_token(
     note_version(request, step, row);
 
     messages::OutputChunk& chunk = chunk_of(request, out);
-    chunk.tokens.push_back(token);
-    if (request.logprobs.enabled) {
-        chunk.logprobs.push_back(logprob);
-        chunk.ranks.push_back(rank);
-        append(chunk.top_ids, top_ids);
-        append(chunk.top_logprobs, top_logprobs);
-        append(chunk.ids_logprobs, ids_logprobs);
-    }
+    append_token(chunk, *part.sampled, request.logprobs);
     append_span(chunk.spans, span_of(step, row, /*tokens=*/1));
     tell_routes(request, chunk);
     // Two steps may have ended since the last turn: counts cover the whole chunk. A retraction is

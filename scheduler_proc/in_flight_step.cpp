@@ -68,6 +68,22 @@ std::optional<std::string> InFlightStep::mismatch_of_load(std::span<const std::i
     return fmt::format("expert_load has {} counts, not {}", given.size(), num);
 }
 
+std::optional<std::string> InFlightStep::mismatch_of_supports(
+    std::span<const messages::DrawSupport> given
+) const {
+    std::size_t num = 0;
+    for (const StepRow& row : rows) num += row.has_supports ? row.num_sampled() : 0;
+    if (given.size() != num)
+        return fmt::format("supports has {} entries, not {}", given.size(), num);
+    for (const messages::DrawSupport& one : given) {
+        const bool is_whole = std::ssize(one.ids) == one.num_ids;
+        if (is_whole && one.num_ids <= messages::kSupportMax) continue;
+        if (one.ids.empty() && one.num_ids > messages::kSupportMax) continue;
+        return fmt::format("supports has {} ids of {}", one.ids.size(), one.num_ids);
+    }
+    return std::nullopt;
+}
+
 std::optional<std::string> InFlightStep::mismatch(const messages::StepResult& result) const {
     std::size_t num_sampled = 0, num_top = 0, num_ids = 0;
     std::size_t num_scored = 0, num_scored_top = 0, num_scored_ids = 0;
@@ -100,6 +116,7 @@ std::optional<std::string> InFlightStep::mismatch(const messages::StepResult& re
         return p;
     if (auto p = mismatch_of_routes(result.routes.values)) return p;
     if (auto p = mismatch_of_load(result.expert_load.values)) return p;
+    if (auto p = mismatch_of_supports(result.supports)) return p;
     std::int64_t next = 0;
     for (const messages::NotFiniteRow& bad : result.not_finite) {
         if (bad.row < next || bad.row >= std::ssize(rows))
@@ -137,6 +154,7 @@ SampledToken ResultReader::take_sampled(const StepRow& row) {
     part.top_ids = take(result_.top_ids, top, row.num_top);
     part.top_logprobs = take(result_.top_logprobs, top_, row.num_top);
     part.ids_logprobs = take(result_.ids_logprobs, ids_, row.num_ids);
+    if (row.has_supports) part.support = &result_.supports[supports_++];
     return part;
 }
 

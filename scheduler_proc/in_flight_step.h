@@ -36,6 +36,7 @@ struct StepRow {
     std::int64_t output_index = 0;  // for rows that sample
     std::size_t num_top = 0;        // top_ids and top_logprobs per position
     std::size_t num_ids = 0;        // ids_logprobs per position
+    bool has_supports = false;      // of what it samples
     EpochRange kv{};                // epochs of all KV that its last position attends to
     std::optional<messages::AdapterId> adapter{};
     Epoch kv_min_adapter{};         // with an adapter: the oldest version that computed that KV
@@ -73,6 +74,9 @@ struct InFlightStep {
     [[nodiscard]] std::optional<std::string> mismatch(const messages::StepResult& result) const;
     [[nodiscard]] std::optional<std::string> mismatch_of_routes(std::span<const std::uint8_t> given
     ) const;
+    [[nodiscard]] std::optional<std::string> mismatch_of_supports(
+        std::span<const messages::DrawSupport> given
+    ) const;
     [[nodiscard]] std::optional<std::string> mismatch_of_load(std::span<const std::int64_t> given
     ) const;
 };
@@ -85,6 +89,7 @@ struct SampledToken {
     std::span<const TokenId> top_ids{};
     std::span<const float> top_logprobs{};
     std::span<const float> ids_logprobs{};
+    const messages::DrawSupport* support = nullptr;  // null: not requested
 };
 struct RowScores {
     std::span<const float> logprobs{};      // [num_scored]
@@ -118,6 +123,7 @@ class ResultReader {
     std::size_t sampled_ = 0;
     std::size_t top_ = 0;
     std::size_t ids_ = 0;
+    std::size_t supports_ = 0;
     std::size_t scored_ = 0;
     std::size_t scored_top_ = 0;
     std::size_t scored_ids_ = 0;

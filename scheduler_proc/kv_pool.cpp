@@ -9,7 +9,10 @@
 namespace pitstop::scheduler {
 
 KvPool::KvPool(const Size& size)
-    : size_(size), pages_(size.num_pages), cache_(size.num_pages, size.page_size, size.num_places) {
+    : size_(size),
+      pages_(size.num_pages),
+      cache_(size.num_pages, size.page_size, size.num_places),
+      held_(size.held_pages_max) {
     for (std::int64_t slot = size.num_slots; slot-- > 0;) {
         free_slots_.push_back(static_cast<SlotId>(slot));
     }
@@ -120,7 +123,8 @@ bool KvPool::has_forgotten(std::span<const PageId> pages) const {
     });
 }
 
-void KvPool::give_back(Lease lease) {
+void KvPool::give_back(Lease lease, std::optional<messages::ConversationId> holder) {
+    if (holder) held_.hold(*holder, std::span(lease.pages).first(lease.num_shared), cache_);
     end_state(lease);
     if (lease.last_step <= last_done_) return release(lease);
     waiting_.push_back(std::move(lease));

@@ -13,6 +13,7 @@
 #include "base/ids.h"
 #include "messages/status.h"
 #include "scheduler_proc/epoch_range.h"
+#include "scheduler_proc/held_prefixes.h"
 #include "scheduler_proc/page_allocator.h"
 #include "scheduler_proc/prefix_cache.h"
 
@@ -71,6 +72,7 @@ class KvPool {
         std::int64_t trail_tokens = 16;
         // A long prompt saves it after this many, while places are free.
         std::int64_t spare_tokens = 1024;
+        std::int64_t held_pages_max = 0;  // that conversations hold between their turns
     };
 
     KvPool() = default;  // an empty pool
@@ -108,8 +110,14 @@ class KvPool {
     // The content of these pages is worthless: removes them from the prefix cache.
     void forget(std::span<const PageId> pages);
     [[nodiscard]] bool has_forgotten(std::span<const PageId> pages) const;
-    // Takes the lease back, at once or when the last step that may use it is done.
-    void give_back(Lease lease);
+    // Takes the lease back, at once or when the last step that may use it is done. `holder`: it was
+    // a turn's, whose conversation holds the shared pages until its next turn ends.
+    void give_back(Lease lease, std::optional<messages::ConversationId> holder = std::nullopt);
+
+    // ---- conversations ----
+    void end_conversation(messages::ConversationId conversation) {
+        held_.end(conversation, cache_);
+    }
 
     // ---- recurrent state (kv_pool_state.cpp) ----
     [[nodiscard]] bool has_state() const { return size_.num_places.has_value(); }
@@ -176,6 +184,7 @@ class KvPool {
     Size size_{};
     PageAllocator pages_{};
     PrefixCache cache_{};
+    HeldPrefixes held_{};
     std::vector<SlotId> free_slots_{};  // a stack
     StepId last_done_{};                // steps up to this one are done
     std::vector<Lease> waiting_{};  // leases waiting for steps in flight, in the order given back

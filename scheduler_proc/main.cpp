@@ -211,6 +211,11 @@ void add_flags(FlagSet& flags, Flags& values) {
         &values.config.draft_memory,
         "with --speculate: bytes of ended outputs to draft from"
     );
+    flags.add(
+        "session-memory",
+        &values.config.session_memory,
+        "the share of the KV pool that conversations hold between their turns"
+    );
     flags.add("max-adapters", &values.config.adapters_max, "adapters that are loaded at once");
     flags.add(
         "adapter-memory",

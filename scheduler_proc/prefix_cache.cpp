@@ -150,7 +150,7 @@ void PrefixCache::lock(std::span<const PageId> path) {
         CHECK(node.is_used);
         if (node.num_refs == 0) {
             --num_unreferenced_;
-            if (node.num_children == 0) evictable_.erase({node.last_used, page});
+            if (node.num_children == 0) evictable_.erase(rank_of(page));
         }
         ++node.num_refs;
     }
@@ -165,7 +165,7 @@ void PrefixCache::unlock(std::span<const PageId> path) {
         node.last_used = tick_;
         if (node.num_refs > 0) continue;
         ++num_unreferenced_;
-        if (node.num_children == 0) evictable_.insert({node.last_used, page});
+        if (node.num_children == 0) evictable_.insert(rank_of(page));
     }
 }
 
@@ -189,6 +189,7 @@ void PrefixCache::insert(const NewNode& node) {
     made.num_refs = 1;
     made.epochs = node.epochs;
     made.step = node.step;
+    made.serial = ++last_serial_;
     made.adapter = node.adapter;
     if (node.parent) {
         CHECK(at(*node.parent).is_used && at(*node.parent).num_refs > 0);
@@ -221,10 +222,34 @@ void PrefixCache::forget(PageId page) {
     if (places_) places_->drop(page);
 }
 
+void PrefixCache::change_holds(PageId page, std::int32_t by) {
+    Node& node = at(page);
+    const bool is_listed = is_evictable(node);
+    if (is_listed) evictable_.erase(rank_of(page));
+    node.num_holds += by;
+    if (is_listed) evictable_.insert(rank_of(page));
+}
+
+std::vector<PrefixCache::Held> PrefixCache::hold(std::span<const PageId> path) {
+    std::vector<Held> held;
+    for (const PageId page : path) {
+        CHECK(holds(page));
+        change_holds(page, 1);
+        held.push_back({page, at(page).serial});
+    }
+    return held;
+}
+
+void PrefixCache::unhold(std::span<const Held> path) {
+    for (const Held& one : path) {
+        if (holds(one.page) && at(one.page).serial == one.serial) change_holds(one.page, -1);
+    }
+}
+
 std::int64_t PrefixCache::evict(std::int64_t num, PageAllocator& pages) {
     std::int64_t num_evicted = 0;
     while (num_evicted < num && !evictable_.empty()) {
-        const PageId page = evictable_.begin()->second;
+        const PageId page = std::get<PageId>(*evictable_.begin());
         evictable_.erase(evictable_.begin());
         Node& node = at(page);
         CHECK(is_evictable(node));
@@ -233,7 +258,7 @@ std::int64_t PrefixCache::evict(std::int64_t num, PageAllocator& pages) {
             const auto parent_page = static_cast<PageId>(node.parent);
             Node& parent = at(parent_page);
             --parent.num_children;
-            if (is_evictable(parent)) evictable_.insert({parent.last_used, parent_page});
+            if (is_evictable(parent)) evictable_.insert(rank_of(parent_page));
         }
         if (places_) places_->drop(page);
         node = Node{};
@@ -258,7 +283,7 @@ std::optional<std::string> PrefixCache::audit() const {
         if (node.num_refs < 0) return fmt::format("page {} has {} references", i, node.num_refs);
         if (is_evictable(node)) {
             ++num_evictable;
-            if (!evictable_.contains({node.last_used, static_cast<PageId>(i)}))
+            if (!evictable_.contains(rank_of(static_cast<PageId>(i))))
                 return fmt::format("page {} can be evicted and is not listed", i);
         }
         if (node.parent == kNone) continue;

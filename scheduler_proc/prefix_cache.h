@@ -10,7 +10,8 @@
 // block computed on top of an older prefix can be found only below that prefix.
 //
 // A running request holds a reference on every node of its prefix. Unreferenced nodes stay until
-// their page is needed: the least recently used leaf is evicted first.
+// their page is needed: the least recently used leaf is evicted first, and held ones
+// (held_prefixes.h) after all others.
 //
 // If requests have recurrent state, pages alone are not enough to continue from: a node may have a
 // checkpoint, the state after its last token (state_places.h), and a prefix is usable up to one.
@@ -36,6 +37,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -94,6 +96,15 @@ class PrefixCache {
     void forget(PageId page);
     [[nodiscard]] bool is_forgotten(PageId page) const { return !at(page).is_listed; }
 
+    // Holds keep unreferenced nodes until no others are left to evict. An evicted node has none,
+    // and its page may be another node's by then: a hold names the node, not the page.
+    struct Held {
+        PageId page{};
+        std::uint64_t serial = 0;
+    };
+    [[nodiscard]] std::vector<Held> hold(std::span<const PageId> path);
+    void unhold(std::span<const Held> path);
+
     // Gives up to `num` unreferenced pages to the allocator. Returns how many.
     std::int64_t evict(std::int64_t num, PageAllocator& pages);
 
@@ -119,10 +130,12 @@ class PrefixCache {
         std::int32_t next = kNone;  // the next node of its bucket
         std::int32_t num_refs = 0;
         std::int32_t num_children = 0;
+        std::int32_t num_holds = 0;
         EpochRange epochs{};
         StepId step{};
         std::uint64_t hash = 0;
         std::uint64_t last_used = 0;
+        std::uint64_t serial = 0;  // new for every node
         std::optional<messages::AdapterId> adapter{};
         bool is_used = false;
         bool is_listed = false;  // is in its bucket, so not forgotten
@@ -139,6 +152,12 @@ class PrefixCache {
         std::optional<messages::AdapterId> adapter{};
     };
     [[nodiscard]] std::uint64_t hash_of(const Parent& parent, std::span<const TokenId> block) const;
+    // The order of eviction.
+    using Rank = std::tuple<bool, std::uint64_t, PageId>;  // is held, last_used, page
+    [[nodiscard]] Rank rank_of(PageId page) const {
+        return {at(page).num_holds > 0, at(page).last_used, page};
+    }
+    void change_holds(PageId page, std::int32_t by);
     [[nodiscard]] bool is_evictable(const Node& node) const {
         return node.is_used && node.num_refs == 0 && node.num_children == 0;
     }
@@ -164,12 +183,13 @@ class PrefixCache {
     ) const;
 
     std::int64_t page_size_ = 1;
-    std::vector<Node> nodes_{};                               // [num_pages]
-    std::vector<TokenId> tokens_{};                           // [num_pages * page_size]
-    std::vector<std::int32_t> buckets_{};                     // by hash; looked up, never iterated
-    std::set<std::pair<std::uint64_t, PageId>> evictable_{};  // (last_used, page)
-    std::optional<StatePlaces> places_{};                     // absent: requests have no state
+    std::vector<Node> nodes_{};            // [num_pages]
+    std::vector<TokenId> tokens_{};        // [num_pages * page_size]
+    std::vector<std::int32_t> buckets_{};  // by hash; looked up, never iterated
+    std::set<Rank> evictable_{};
+    std::optional<StatePlaces> places_{};  // absent: requests have no state
     std::uint64_t tick_ = 0;
+    std::uint64_t last_serial_ = 0;
     std::int64_t num_nodes_ = 0;
     std::int64_t num_unreferenced_ = 0;
 };

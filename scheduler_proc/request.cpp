@@ -122,6 +122,13 @@ std::optional<Error> problem_of(
             request.kv_max_lag
         );
     }
+    if (request.logprobs.support && !limits.no_supports.empty()) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "sampling masks are not reported: {}; request none",
+            limits.no_supports
+        );
+    }
     if (auto error = problem_of_routes(request, limits)) return error;
     if (auto error = problem_of_brought(request, limits)) return error;
     for (const auto& [id, bias] : request.sampling.logit_bias) {
@@ -165,6 +172,7 @@ Request::Request(messages::TokenizedRequest request, const ModelLimits& limits)
       kv_max_lag(request.kv_max_lag),
       draft_ids(std::move(request.draft_ids).value_or(std::vector<TokenId>{})),
       draft_key(std::move(request.draft_key)),
+      conversation(request.conversation),
       tokens(std::move(request.prompt.values)) {
     const auto prompt_len = static_cast<std::int64_t>(tokens.size());
     const std::int64_t room = std::min(limits.context_len, limits.pool_tokens) - prompt_len;
@@ -279,6 +287,7 @@ messages::RequestCounts Request::counts(ReplicaId replica) const {
         .decode_us = has_output ? microseconds(first_token_at, last_token_at) : 0,
         .replayed_tokens = replayed_tokens,
         .drafts = drafts,
+        .stale_tokens = stale_tokens,
     };
 }
 

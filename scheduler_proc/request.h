@@ -27,6 +27,7 @@ struct ModelLimits {
     std::vector<TokenId> eos_ids{};
     std::optional<messages::RouteShape> routes{};  // absent: the workers report no routes
     std::vector<std::int64_t> dense_layers{};      // with routes: the layers without experts
+    std::string no_supports{};  // why no supports of draws are reported; empty: they are
 };
 
 // Returns why this request cannot be served, or nothing. The tokenizer checks most of this too.
@@ -57,6 +58,7 @@ struct Request {
     std::optional<messages::GrammarId> grammar{};  // from its arrival to its end
     std::vector<TokenId> draft_ids{};              // texts to draft from
     std::optional<std::string> draft_key{};
+    std::optional<messages::ConversationId> conversation{};
 
     // ---- its progress and results ----
     Progress progress{};                // its position in its sequence
@@ -66,6 +68,7 @@ struct Request {
     std::int64_t routed = 0;  // rows [routes_start, routed) arrived, in chunks or in `routes`
     std::int64_t cached_tokens = 0;    // prompt tokens found in the cache when first admitted
     std::int64_t replayed_tokens = 0;  // prompt tokens after these that the cache had without state
+    std::int64_t stale_tokens = 0;     // of a turn: after these, that older weights computed
     std::int64_t num_retractions = 0;
     std::int64_t told_retractions = 0;              // as in the counts that were sent last
     std::optional<messages::DraftCounts> drafts{};  // where speculation is on

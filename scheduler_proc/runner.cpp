@@ -43,6 +43,9 @@ void Runner::open(const Workers& workers) {
         .num_slots = std::min(config_.running_max, workers.num_slots()),
         .trail_tokens = config_.trail_tokens,
         .spare_tokens = config_.spare_tokens,
+        .held_pages_max = static_cast<std::int64_t>(
+            config_.session_memory * static_cast<double>(workers.num_pages())
+        ),
     };
     // Each checkpoint belongs to a page.
     if (workers.have_state()) size.num_places = std::min(workers.num_checkpoints(), size.num_pages);
@@ -174,7 +177,8 @@ void Runner::remove(Request& request, TurnOutput& out) {
     if (request.adapter) adapters_.give_back(request.adapter->id, out);
     if (request.grammar) grammars_.give_back(*request.grammar, out);
     if (drafter_) drafter_->remove(request);
-    pool_.give_back(requests_.remove(request));
+    const std::optional<messages::ConversationId> holder = request.conversation;
+    pool_.give_back(requests_.remove(request), holder);
 }
 
 void Runner::finish(Request& request, messages::Finish how, TurnOutput& out) {

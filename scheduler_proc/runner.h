@@ -61,6 +61,9 @@ class Runner {
         messages::TokenizedRequest arrived, const std::optional<Error>& refusal, TurnOutput& out
     );
     void end_requests(const messages::EndRequests& ends, TurnOutput& out);
+    void end_conversations(const messages::EndConversations& ends) {
+        for (const auto id : ends.ids) pool_.end_conversation(id);
+    }
     // Puts all running requests back to the head of the queue: their tokens stay, their pages are
     // freed. Returns how many.
     std::int64_t retract_all();

@@ -107,20 +107,20 @@ void Scheduler::report_standing(TurnOutput& out) {
 void Scheduler::handle_control(
     Control& message, std::vector<CallId>& status_calls, TurnOutput& out
 ) {
+    const auto pass_on = [&](auto& order) {
+        if (is_ready()) out.workers.emplace_back(std::move(order));
+    };
     const auto visitor = Overloaded{
         [&](messages::Status& call) { status_calls.push_back(call.call); },
         [&](messages::EndRequests& ends) { runner_.end_requests(ends, out); },
+        [&](messages::EndConversations& ends) { runner_.end_conversations(ends); },
         [&](messages::UpdateStage& order) { stage(std::move(order), out); },
         [&](messages::UpdateFill& order) { update_.fill(std::move(order), now_, out); },
         [&](messages::UpdateFinish& order) { update_.finish_session(order, now_, out); },
         [&](messages::UpdateDrop& order) { update_.drop(order, out); },
         [&](messages::UpdateRollback& order) { update_.roll_back(order, why_no_update(), out); },
-        [&](messages::WorkerGroup& call) {
-            if (is_ready()) out.workers.emplace_back(std::move(call));
-        },
-        [&](messages::WorkerKeep& step) {
-            if (is_ready()) out.workers.emplace_back(std::move(step));
-        },
+        [&](messages::WorkerGroup& call) { pass_on(call); },
+        [&](messages::WorkerKeep& step) { pass_on(step); },
         [&](auto& call) { handle(call, out); },
     };
     std::visit(visitor, message);

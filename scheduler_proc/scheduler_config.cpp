@@ -82,6 +82,13 @@ std::optional<Error> problem_of(const SchedulerConfig& config) {
         return e;
     if (auto e = out_of_range("--speculate", config.drafts_max, 0, messages::kDraftedMax)) return e;
     if (auto e = out_of_range("--draft-memory", config.draft_memory, 0, kDraftMemoryMax)) return e;
+    if (!(config.session_memory >= 0 && config.session_memory <= 1)) {  // also a NaN
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "--session-memory is {}; accepted is [0, 1]",
+            config.session_memory
+        );
+    }
     if (auto e = out_of_range("--epoch", raw(config.epoch), 1, raw(messages::kEpochMax))) return e;
     if (const auto problem = messages::invalid_label(config.label))
         return Error{ErrorCode::kInvalidArgument, "--" + *problem};

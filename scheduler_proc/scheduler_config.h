@@ -31,7 +31,9 @@ struct SchedulerConfig {
     std::int64_t drafts_max = 0;                         // of a row (--speculate); 0: off
     bool has_draft_budget = false;                       // --speculate auto
     std::int64_t draft_memory = std::int64_t{64} << 20;  // bytes (--draft-memory)
-    std::int64_t adapters_max = 16;                      // loaded at once (--max-adapters)
+    // The share of the KV pool that conversations hold between their turns (--session-memory).
+    double session_memory = 0.5;
+    std::int64_t adapters_max = 16;   // loaded at once (--max-adapters)
     std::int64_t adapter_memory = 0;  // bytes of resident ones per rank (--adapter-memory); 0: any
     // that were loaded when the tree was started again (--lost-adapters)
     std::vector<messages::LostAdapter> lost_adapters{};

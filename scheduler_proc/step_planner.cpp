@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -175,6 +176,18 @@ std::int64_t StepPlanner::num_pages_claimed() const {
     return num;
 }
 
+// Returns how many tokens after the cached ones the prefix cache has of other weights.
+std::int64_t StepPlanner::num_stale(const Request& request, std::int64_t num_cached) const {
+    const EpochRange all{Epoch{1}, Epoch{std::numeric_limits<std::int64_t>::max()}};
+    const auto tokens =
+        std::span(request.tokens).first(static_cast<std::size_t>(request.cacheable_len()));
+    const PrefixCache::Match match =
+        pool_.cache().match(tokens, all, plan_.step, request.adapter_id());
+    const std::size_t num_pages = std::max(match.pages.size(), match.found.size());
+    const std::int64_t num = static_cast<std::int64_t>(num_pages) * pool_.page_size();
+    return std::max<std::int64_t>(num - num_cached - request.replayed_tokens, 0);
+}
+
 // `num_found`: of its tokens, the prefix cache has this many, perhaps without a state after them.
 void StepPlanner::start(Request& request, Lease lease, std::int64_t num_found) {
     pool_.restore(lease, plan_.step);
@@ -191,6 +204,7 @@ void StepPlanner::start(Request& request, Lease lease, std::int64_t num_found) {
         tallies_.num_cached_tokens += num_cached;
         request.replayed_tokens = std::max(num_found - num_cached, std::int64_t{0});
         tallies_.num_replayed_tokens += request.replayed_tokens;
+        if (request.conversation) request.stale_tokens = num_stale(request, num_cached);
     } else {
         tallies_.num_recomputed_tokens +=
             std::max<std::int64_t>(request.progress.lost() - num_cached, 0);
@@ -312,7 +326,6 @@ void StepPlanner::add_row(const ChosenRow& chosen) {
 
     const std::size_t num_pages = add_pages(chosen, end);
     add_tokens(chosen);
-
     const std::int64_t num_brought = add_brought(request, begin, end);
     const std::int64_t num_scored = add_targets(request, begin, end);
     const std::int64_t output_index = request.progress.outputs() + request.progress.pending();
@@ -350,6 +363,7 @@ void StepPlanner::add_row(const ChosenRow& chosen) {
         .output_index = output_index,
         .num_top = static_cast<std::size_t>(request.logprobs.top),
         .num_ids = request.logprobs.ids.size(),
+        .has_supports = samples && request.logprobs.support,
         .kv = request.lease.kv,
         .adapter = note_adapter(request),
         .kv_min_adapter = request.lease.kv_min_adapter,

@@ -72,6 +72,7 @@ class StepPlanner {
     [[nodiscard]] bool awaits_workers(const Request& first);
     [[nodiscard]] Admission admit_first(Request& first);
     void start(Request& request, Lease lease, std::int64_t num_found);
+    [[nodiscard]] std::int64_t num_stale(const Request& request, std::int64_t num_cached) const;
     [[nodiscard]] std::int64_t num_pages_claimed() const;
 
     [[nodiscard]] std::int64_t prefill_len(const Request& request) const;

@@ -27,6 +27,7 @@ namespace pitstop::scheduler {
 using Control = messages::VariantOf<decltype(
     messages::ReplicaCalls{} + messages::MessageList<
                                    messages::EndRequests,
+                                   messages::EndConversations,
                                    messages::UpdateStage,
                                    messages::UpdateFill,
                                    messages::UpdateFinish,

@@ -87,6 +87,7 @@ ModelLimits Workers::limits() const {
         .eos_ids = first().eos_ids,
         .routes = first().routes,
         .dense_layers = first().dense_layers,
+        .no_supports = first().no_supports,
     };
 }
 

@@ -29,12 +29,20 @@ std::string shown(std::string_view type) {
     return text;
 }
 
+messages::ConversationReply reply_to(const auto& call) {
+    messages::ConversationReply reply;
+    reply.call = call.call;
+    reply.id = call.id;
+    return reply;
+}
+
 }  // namespace
 
 Doors::Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer)
     : config_(std::move(config)),
       tokenizer_(std::move(tokenizer)),
       admin_(config_.num_replicas, config_.identity),
+      conversations_(tokenizer_.get()),
       hellos_(config_.num_replicas) {}
 
 // One turn: facts in, decisions out.
@@ -54,6 +62,7 @@ DoorsOutput Doors::turn(DoorsInput in) {
     }
     admin_.tick(now_);
     carry_out(admin_.take_output());
+    end_conversations();
     flush_outbox();
     send_to_replicas();
     out_.wake_at = next_deadline();
@@ -244,24 +253,38 @@ Result<> Doors::handle(const std::string& peer, messages::Generate message) {
             ErrorCode::kAlreadyExists, "rid '{}' is an open request of this client", message.rid
         );
     }
-    Result<> started = Ok{};
+    Result<> started = message.turn ? conversations_.check(peer, message.rid, *message.turn) : Ok{};
     message.client = client_path(peer, std::move(message.client));
-    if (message.text || !message.sampling.bad_words.empty()) {
+    if (started && (message.text || !message.sampling.bad_words.empty())) {
         TextJob job{
             .id = std::exchange(next_job_, next(next_job_)),
             .client = message.client,
             .text = std::move(message.text),
             .bad_words = std::exchange(message.sampling.bad_words, {})};
+        if (message.turn && message.turn->after) job.add_special = text::AddSpecial::kNo;
         if (message.input_ids) job.ids = *std::exchange(message.input_ids, std::nullopt);
         request->generate = std::move(message);
         requests_.set_job(*request, job.id);
         start_job(std::move(job));
-    } else {
+    } else if (started) {
         std::vector<TokenId> prompt = *std::exchange(message.input_ids, std::nullopt);
         started = dispatch(*request, std::move(message), std::move(prompt));
     }
     if (!started) close(*request);
     return started;
+}
+
+Result<> Doors::handle(const std::string& peer, messages::OpenConversation message) {
+    if (message.id.empty()) message.id = random_rid();
+    RETURN_IF_ERROR(conversations_.open(peer, message, now_));
+    outbox_.reply(messages::Door::kData, peer, encode(reply_to(message)));
+    return Ok{};
+}
+
+Result<> Doors::handle(const std::string& peer, const messages::CloseConversation& message) {
+    RETURN_IF_ERROR(conversations_.close(peer, message.id));
+    outbox_.reply(messages::Door::kData, peer, encode(reply_to(message)));
+    return Ok{};
 }
 
 Result<> Doors::handle(const std::string& peer, const messages::Cancel& message) {
@@ -341,6 +364,7 @@ void Doors::deliver(messages::TextBatch batch) {
         OpenRequest* request = requests_.find(chunk.key);
         if (request == nullptr) continue;  // its client has left
         const bool is_last = chunk.finish.has_value();
+        if (request->turn) conversations_.take(*request, chunk, now_);
         chunk.key = RequestKey{};
         chunk.rid = request->rid;
         outbox_.add(request->peer, std::move(chunk));
@@ -368,7 +392,8 @@ void Doors::flush_outbox() {
 }
 
 TimePoint Doors::next_deadline() const {
-    TimePoint first = std::min(admin_.next_deadline(), next_probe_);
+    TimePoint first =
+        std::min({admin_.next_deadline(), next_probe_, conversations_.next_deadline()});
     if (drain_until_ && !is_end_due(now_)) first = std::min(first, *drain_until_);
     return outbox_.has_more() ? now_ : first;
 }

@@ -21,6 +21,7 @@
 #include "messages/status.h"
 #include "text/tokenizer.h"
 #include "tokenizer_proc/admin.h"
+#include "tokenizer_proc/conversations.h"
 #include "tokenizer_proc/outbox.h"
 #include "tokenizer_proc/replica_choice.h"
 #include "tokenizer_proc/replica_hellos.h"
@@ -155,6 +156,8 @@ class Doors {
     Result<> receive(const std::string& peer, const messages::Frames& frames);
     Result<> handle(const std::string& peer, messages::Generate message);
     Result<> handle(const std::string& peer, const messages::Cancel& message);
+    Result<> handle(const std::string& peer, messages::OpenConversation message);
+    Result<> handle(const std::string& peer, const messages::CloseConversation& message);
     [[nodiscard]] std::vector<std::string> peers() const;
 
     // ---- texts (text_calls.cpp) ----
@@ -177,6 +180,7 @@ class Doors {
     void close(OpenRequest& request);
     void abort(const std::vector<OpenRequest*>& requests, const std::string& message);
     Admin::Aborted abort_ids(const messages::Abort& call);
+    void end_conversations();
     void end_in_tree(
         std::vector<RequestKey> keys,
         ReplicaId replica,
@@ -208,6 +212,7 @@ class Doors {
     Admin admin_;
     RequestTable requests_{};
     TextCallTable text_calls_{};
+    Conversations conversations_;
     JobId next_job_{1};
     RequestKey next_key_{1};
     ReplicaHellos hellos_;

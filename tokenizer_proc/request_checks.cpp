@@ -27,11 +27,12 @@ std::optional<Error> first_outside(
     return std::nullopt;
 }
 
+constexpr std::int64_t kBytesPerNumber = 5;
+
 // Refuses a reply about this many positions if it would be too large.
 Result<> check_logprob_bytes(
     std::string_view what, std::int64_t num_positions, const messages::LogprobOptions& options
 ) {
-    constexpr std::int64_t kBytesPerNumber = 5;
     const auto num_ids = static_cast<std::int64_t>(options.ids.size());
     const std::int64_t num_bytes =
         num_positions * (2 + 2 * options.top + num_ids) * kBytesPerNumber;
@@ -43,6 +44,48 @@ Result<> check_logprob_bytes(
         what,
         options.top,
         num_ids,
+        num_bytes,
+        RequestChecks::kLogprobBytesMax
+    );
+}
+
+// Returns how many tokens each output token may be drawn among, as far as the request says.
+std::int64_t support_max(const messages::SamplingParams& sampling, std::int64_t vocab_size) {
+    std::int64_t num = vocab_size;
+    if (sampling.temperature == 0) return 1;
+    if (sampling.top_k > 0) num = std::min(num, sampling.top_k);
+    if (!sampling.allowed_token_ids.empty())
+        num = std::min(num, std::ssize(sampling.allowed_token_ids));
+    return num;
+}
+
+// Returns why the support of each draw cannot be reported, or nothing.
+std::optional<Error> problem_of_support(
+    const messages::Generate& message,
+    std::int64_t prompt_len,
+    const messages::SchedulerHello& replica
+) {
+    if (!message.logprobs.support) return std::nullopt;
+    if (!messages::may_truncate(message.sampling)) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "a sampling mask is requested, but every token is drawn among all {}: set top_k, "
+            "top_p, min_p or a grammar, or request none",
+            replica.vocab_size
+        );
+    }
+    const std::int64_t num_output =
+        message.sampling.max_new_tokens.value_or(replica.context_len - prompt_len);
+    const std::int64_t num_each =
+        std::min(support_max(message.sampling, replica.vocab_size), messages::kSupportMax);
+    const std::int64_t num_bytes = num_output * (num_each + 2) * kBytesPerNumber;
+    if (num_bytes <= RequestChecks::kLogprobBytesMax) return std::nullopt;
+    return make_error(
+        ErrorCode::kTooLarge,
+        "sampling masks of {} output tokens with up to {} tokens each take {} bytes; a reply "
+        "holds {}: set a smaller top_k or max_new_tokens",
+        num_output,
+        num_each,
         num_bytes,
         RequestChecks::kLogprobBytesMax
     );
@@ -203,7 +246,8 @@ std::optional<Error> RequestChecks::problem_of(const messages::Generate& message
     if (message.draft_ids) {
         if (auto error = problem_of_ids("draft_ids", *message.draft_ids)) return error;
     }
-    if (message.input_ids) return problem_of_prompt(message, *message.input_ids);
+    // The prompt of a turn is complete only with what it continues from.
+    if (message.input_ids && !message.turn) return problem_of_prompt(message, *message.input_ids);
     return std::nullopt;
 }
 
@@ -238,6 +282,7 @@ std::optional<Error> RequestChecks::problem_of_prompt(
     if (!limit.fits()) return messages::beyond_context(limit);
     if (auto error = problem_of_routes(message, prompt_len, replica_)) return error;
     if (auto error = problem_of_brought(message, prompt_len, replica_)) return error;
+    if (auto error = problem_of_support(message, prompt_len, replica_)) return error;
     return problem_of_logprobs(message, prompt_len, replica_);
 }
 

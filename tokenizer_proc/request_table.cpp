@@ -46,6 +46,13 @@ OpenRequest* RequestTable::find(JobId job) {
     return place == by_job_.end() ? nullptr : place->second;
 }
 
+std::vector<OpenRequest*> RequestTable::with_keys(std::span<const RequestKey> keys) {
+    std::vector<OpenRequest*> found;
+    for (const RequestKey key : keys)
+        if (OpenRequest* const request = find(key)) found.push_back(request);
+    return found;
+}
+
 std::vector<OpenRequest*> RequestTable::of_peer(const std::string& peer) {
     std::vector<OpenRequest*> found;
     const auto owner = peers_.find(peer);

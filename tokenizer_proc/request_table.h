@@ -12,6 +12,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -25,6 +26,13 @@ enum class JobId : std::uint64_t {};
 // Identifies a request even if clients use the same ids; never reused.
 enum class OpenId : std::uint64_t {};
 
+// A request's part of a conversation (conversations.h).
+struct OpenTurn {
+    messages::ConversationId conversation{};
+    std::int64_t history_len = 0;   // tokens of the prompt that the turn before had
+    std::vector<TokenId> prompt{};  // for the first chunk, if requested
+};
+
 struct OpenRequest {
     OpenId id{};
     std::string peer{};  // the client's identity at the data door
@@ -36,6 +44,7 @@ struct OpenRequest {
     RequestKey key{};
     ReplicaId replica{};
     std::int64_t load = 0;  // tokens, an estimate of its work
+    std::optional<OpenTurn> turn{};
 
     [[nodiscard]] bool is_sent() const { return key != RequestKey{}; }
 };
@@ -54,6 +63,7 @@ class RequestTable {
     [[nodiscard]] OpenRequest* find(const std::string& peer, const std::string& rid);
     [[nodiscard]] OpenRequest* find(RequestKey key);
     [[nodiscard]] OpenRequest* find(JobId job);
+    [[nodiscard]] std::vector<OpenRequest*> with_keys(std::span<const RequestKey> keys);
     // Returns them ordered by peer, then id, so that nothing depends on a hash.
     [[nodiscard]] std::vector<OpenRequest*> of_peer(const std::string& peer);
     [[nodiscard]] std::vector<OpenRequest*> with_rid(const std::string& rid);

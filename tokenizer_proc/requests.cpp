@@ -1,71 +1,72 @@
 // The doors' requests: sending them to a replica, ending them.
 #include "base/log.h"
 #include "messages/codec.h"
-#include "text/incremental_decoder.h"
 #include "tokenizer_proc/doors.h"
+#include "tokenizer_proc/tokenized_request.h"
 
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
 namespace pitstop::tokenizer {
+namespace {
+
+std::int64_t expected_tokens(const messages::TokenizedRequest& request) {
+    constexpr std::int64_t kOutputMax = ReplicaChoice::kExpectedOutputMax;
+    const std::int64_t output_len = request.sampling.max_new_tokens.value_or(kOutputMax);
+    return std::ssize(request.prompt.values) + std::min(output_len, kOutputMax);
+}
+
+// The end of a request whose text is still being tokenized.
+messages::OutputChunk aborted_chunk(const std::string& rid, const std::string& message) {
+    messages::OutputChunk chunk;
+    chunk.rid = rid;
+    chunk.counts = messages::RequestCounts{};
+    chunk.finish = messages::Finish{
+        .reason = messages::FinishReason::kAbort,
+        .verdict = messages::Verdict::done(message),
+        .was_waiting = true};
+    return chunk;
+}
+
+}  // namespace
+
 // Sends the request to a replica; a full queue is reported in the next turn. On an error nothing
 // was sent, and the request is still open.
 Result<> Doors::dispatch(
     OpenRequest& request, messages::Generate message, std::vector<TokenId> prompt
 ) {
+    const std::optional<messages::Turn> turn = message.turn;
+    Conversations::Begin begun;
+    if (turn) {
+        ASSIGN_OR_RETURN(begun, conversations_.begin(request, *turn, prompt, now_));
+        abort(requests_.with_keys(begun.replaced), "a later turn replaced it");
+    }
     if (auto problem = checks_->problem_of_prompt(message, prompt)) return *std::move(problem);
-    const auto prompt_len = static_cast<std::int64_t>(prompt.size());
-    const ReplicaId replica =
-        message.replica ? static_cast<ReplicaId>(*message.replica) : choice_->choose(prompt);
-    const std::size_t tail_len = std::min(prompt.size(), text::IncrementalDecoder::kPromptTailLen);
-
-    messages::TokenizedRequest tokenized;
+    if (message.replica) begun.replica = static_cast<ReplicaId>(*message.replica);
+    messages::TokenizedRequest tokenized = tokenized_request(std::move(message), std::move(prompt));
+    const std::vector<TokenId>& whole = tokenized.prompt.values;
     tokenized.key = next_key_;
-    tokenized.text = {
-        .prompt_tail = {prompt.end() - static_cast<std::ptrdiff_t>(tail_len), prompt.end()},
-        .stop = std::exchange(message.sampling.stop, {}),
-        .min_new_tokens = message.sampling.min_new_tokens,
-        .no_stop_trim = message.sampling.no_stop_trim,
-        .skip_special_tokens = message.sampling.skip_special_tokens,
-        .spaces_between_special_tokens = message.sampling.spaces_between_special_tokens,
-        .stream = message.stream,
-        .text_output = message.text_output,
-    };
-    tokenized.sampling = std::move(message.sampling);
     if (const std::optional<TokenId> id = checks_->further_stop(tokenized.sampling))
         tokenized.sampling.stop_token_ids.push_back(*id);
     if (!tokenized.sampling.seed) tokenized.sampling.seed = random();
-    tokenized.logprobs = std::move(message.logprobs);
-    tokenized.routed_experts_start = message.routed_experts_start;
-    if (message.routed_experts)
-        tokenized.routed_experts = std::move(message.routed_experts->experts);
-    tokenized.priority = message.priority;
-    tokenized.kv_tolerance = message.kv_tolerance;
-    tokenized.kv_max_lag = message.kv_max_lag;
-    tokenized.client = std::move(message.client);
-    tokenized.adapter = std::move(message.adapter);
-    tokenized.draft_ids = std::move(message.draft_ids);
-    tokenized.draft_key = std::move(message.draft_key);
-    tokenized.prompt.values = std::move(prompt);
-    out_.to_replicas.push_back({replica, ReplicaSocket::kRequests, encode(tokenized), tokenized.key}
+    if (turn) tokenized.conversation = begun.id;
+    request.replica = begun.replica ? *begun.replica : choice_->choose(whole);
+    out_.to_replicas.push_back(
+        {request.replica, ReplicaSocket::kRequests, encode(tokenized), tokenized.key}
     );
     next_key_ = next(next_key_);
     requests_.set_key(request, tokenized.key);
-    request.replica = replica;
-    request.load =
-        prompt_len +
-        std::min(
-            tokenized.sampling.max_new_tokens.value_or(ReplicaChoice::kExpectedOutputMax),
-            ReplicaChoice::kExpectedOutputMax
-        );
-    choice_->add(replica, tokenized.prompt.values, request.load);
+    request.load = expected_tokens(tokenized);
+    choice_->add(request.replica, whole, request.load);
+    if (turn) conversations_.add(request, *turn, begun, whole);
     return Ok{};
 }
 
 void Doors::close(OpenRequest& request) {
     if (request.job) out_.cancelled.push_back(*request.job);
     if (request.is_sent()) choice_->remove(request.replica, request.load);
+    conversations_.end_turn(request, now_);
     ended_.push_back(request.id);
     requests_.close(request);
 }
@@ -101,14 +102,7 @@ void Doors::abort(const std::vector<OpenRequest*>& requests, const std::string& 
             keys[request->replica].push_back(request->key);
             continue;
         }
-        messages::OutputChunk chunk;  // its text is still being tokenized
-        chunk.rid = request->rid;
-        chunk.counts = messages::RequestCounts{};
-        chunk.finish = messages::Finish{
-            .reason = messages::FinishReason::kAbort,
-            .verdict = messages::Verdict::done(message),
-            .was_waiting = true};
-        outbox_.add(request->peer, std::move(chunk));
+        outbox_.add(request->peer, aborted_chunk(request->rid, message));
         close(*request);
     }
     for (auto& [replica, of_replica] : keys) {
@@ -154,6 +148,14 @@ void Doors::end_in_tree(
     to_control(replica, encode(ends));
 }
 
+// Tells the replicas which conversations have ended: their pages are like any others.
+void Doors::end_conversations() {
+    conversations_.expire(now_);
+    messages::EndConversations ends{.ids = conversations_.take_ended()};
+    if (ends.ids.empty()) return;
+    for (int i = 0; i < config_.num_replicas; ++i) to_control(ReplicaId{i}, encode(ends));
+}
+
 // Ends the requests of clients that have left or do not read: no one receives their output.
 void Doors::lose_clients() {
     for (const Outbox::Lost& lost : outbox_.take_lost()) {
@@ -165,6 +167,7 @@ void Doors::lose_clients() {
             close(*request);
         }
         const bool is_slow = lost.how == Outbox::LostHow::kSlow;
+        if (!is_slow) conversations_.lose(lost.peer);
         if (!is_slow)
             std::ranges::copy(
                 text_calls_.remove_all(lost.peer), std::back_inserter(out_.cancelled)

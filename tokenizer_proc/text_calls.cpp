@@ -39,6 +39,7 @@ void Doors::answer(const TextCall& call, const Error& error) {
 std::vector<std::string> Doors::peers() const {
     std::vector<std::string> all = requests_.peers();
     std::ranges::move(text_calls_.peers(), std::back_inserter(all));
+    std::ranges::move(conversations_.peers(), std::back_inserter(all));
     std::ranges::sort(all);
     all.erase(std::unique(all.begin(), all.end()), all.end());
     return all;

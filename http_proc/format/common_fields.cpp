@@ -38,14 +38,15 @@ constexpr std::array kUnsupported{
     Unsupported{"custom_logit_processor", kNoCode},
     Unsupported{"logits_processors", kNoCode},
     Unsupported{"use_beam_search", kNoBeams},
-    Unsupported{"trace_decode_token_ids", "outputs are sampled"},
+    Unsupported{
+        "trace_decode_token_ids",
+        "outputs are sampled; prompt logprobs of the same tokens have the same bits"},
     Unsupported{"watermark", kNoWatermarks},
     Unsupported{"watermarking", kNoWatermarks},
     Unsupported{"repetition_detection", "outputs end by their length and stops"},
     Unsupported{"require_reasoning", kNoThinking},
     Unsupported{"lora_request", kAdapterIsModel},
     Unsupported{"lora_id", kAdapterIsModel},
-    Unsupported{"session_params", "there are no sessions"},
     Unsupported{"prompt_embeds", "prompts are text or tokens"},
     Unsupported{"input_embeds", "prompts are text or tokens"},
     Unsupported{"positional_embed_overrides", "prompts are text or tokens"},
@@ -70,14 +71,16 @@ constexpr std::array kUnsupported{
     Unsupported{"moderation", "nothing is moderated"},
     Unsupported{"background", "an answer is sent as it is generated, and not kept"},
     Unsupported{"return_hidden_states", kNotKept},
-    Unsupported{"return_sampling_mask", kNotKept},
     Unsupported{"return_indexer_topk", "there is no indexer"},
     Unsupported{"return_entropy", "entropies are not computed"},
     Unsupported{"return_flat_raw_top_logprobs", kLists},
     Unsupported{"return_flat_raw_top_logprobs_b64", kLists},
     Unsupported{"return_flat_raw_output_top_logprobs", kLists},
     Unsupported{"flat_logprobs", kLists},
-    Unsupported{"prompt_logprob_token_ids", "prompt_logprobs are of the most probable tokens"},
+    Unsupported{
+        "prompt_logprob_token_ids",
+        "prompt_logprobs are of the most probable tokens; token_ids_logprob of /generate is one "
+        "list for all positions"},
     Unsupported{"return_cached_tokens_details", "cached_tokens is one number"},
     Unsupported{"return_spec_tokens_details", "an answer counts its drafts as a whole"},
     Unsupported{"return_input_ids_in_sglext", "return_prompt_token_ids shows them"},
@@ -180,6 +183,20 @@ void refuse_routed_experts(FieldReader& fields, std::string_view why) {
 void refuse_adapter(FieldReader& fields) {
     const Json* given = fields.find("lora_path");
     if (given != nullptr && !asks_for_nothing(*given)) fields.refuse("lora_path", kAdapterIsModel);
+}
+
+void refuse_session(FieldReader& fields) {
+    const Json* given = fields.find("session_params");
+    if (given != nullptr && !asks_for_nothing(*given))
+        fields.refuse("session_params", "the turns of a session are requests of /generate");
+}
+
+void refuse_sampling_mask(FieldReader& fields) {
+    const Json* given = fields.find("return_sampling_mask");
+    if (given != nullptr && !asks_for_nothing(*given))
+        fields.refuse(
+            "return_sampling_mask", "/generate and /inference/v1/generate answer with it"
+        );
 }
 
 void refuse_unsupported(FieldReader& fields) {

@@ -36,6 +36,10 @@ void read_placement(FieldReader& fields, messages::Generate& request);
 void refuse_unsupported(FieldReader& fields);
 // Refuses the name of an adapter (`lora_path`) where no route reads it.
 void refuse_adapter(FieldReader& fields);
+// Refuses `session_params` on routes whose requests are no turns of a session.
+void refuse_session(FieldReader& fields);
+// Refuses `return_sampling_mask` on routes whose answers have none.
+void refuse_sampling_mask(FieldReader& fields);
 // Refuses `return_routed_experts`, and the fields that go with it, on routes without routes.
 void refuse_routed_experts(FieldReader& fields, std::string_view why);
 

@@ -1,5 +1,6 @@
 #include "http_proc/openai/chat_request.h"
 
+#include "http_proc/format/common_fields.h"
 #include "http_proc/format/grammar_fields.h"
 
 #include <nlohmann/json.hpp>
@@ -133,6 +134,7 @@ Result<OpenAiChat> parse_openai_chat(std::string_view body) {
     OpenAiChat call;
     OpenAiOptions& options = call.options;
     read_openai_options(fields, options);
+    refuse_sampling_mask(fields);
     read_response_format(fields, body, options.sampling);
     read_structured_outputs(fields, body, "", options.sampling);
     fields.read("max_completion_tokens", options.sampling.max_new_tokens);

@@ -1,5 +1,6 @@
 #include "http_proc/openai/completions_request.h"
 
+#include "http_proc/format/common_fields.h"
 #include "http_proc/format/grammar_fields.h"
 #include "http_proc/format/thinking_fields.h"
 
@@ -64,6 +65,7 @@ Result<OpenAiCompletions> parse_openai_completions(std::string_view body) {
     read_response_format(fields, body, options.sampling);
     read_structured_outputs(fields, body, "", options.sampling);
     refuse_thinking_fields(fields);
+    refuse_sampling_mask(fields);
     fields.read("logprobs", call.logprobs);
     fields.read("echo", call.is_echoed);
     bool adds_special = true;

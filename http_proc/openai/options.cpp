@@ -71,6 +71,7 @@ messages::Generate OpenAiOptions::request() const {
 
 void read_openai_sampling(FieldReader& fields, OpenAiOptions& options) {
     refuse_unsupported(fields);
+    refuse_session(fields);
     messages::SamplingParams& params = options.sampling;
     fields.read("max_tokens", params.max_new_tokens);
     fields.read("min_tokens", params.min_new_tokens);

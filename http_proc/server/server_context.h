@@ -55,6 +55,7 @@ struct ServerOptions {
     // Routes in answers of vLLM's shape: only on request, or in all, as .npy files or envelopes.
     enum class VllmRoutes : std::uint8_t { kOnRequest, kNumpy, kEnvelope };
     VllmRoutes vllm_routes = VllmRoutes::kOnRequest;
+    bool returns_masks = false;              // vLLM's generate: of each request that truncates
     std::vector<std::string> model_names{};  // besides the tree's own name for it
     std::string bundled_models{};  // the directory of models that can be given by name; empty: none
     SiteRules site{};  // which pages may call; with a cors_origin, answers have its header

@@ -98,12 +98,14 @@ Result<SglangAnswer> SglangAnswer::parse(Exchange& exchange) {
     call.given_routes.clear();
     for (messages::Generate& request : call.prompts) {
         const bool is_shown = call.wants_prompt_token_ids || request.logprobs.prompt_start >= 0;
+        const bool is_turn = request.turn.has_value();
+        if (is_turn) request.turn->wants_prompt = is_shown;
         std::string rid = std::exchange(request.rid, {});
         answer.prompts.push_back(
             {.request = std::move(request),
              .name = std::move(rid),
              .num_samples = call.samples,
-             .num_kept = is_shown ? call.samples : 0}
+             .num_kept = is_shown && !is_turn ? call.samples : 0}
         );
     }
     call.prompts.clear();
@@ -141,6 +143,7 @@ void SglangAnswer::add_sample(std::size_t prompt, const messages::Generate& requ
              .is_streamed = call.streams_routes},
         .route_shape = route_shape,
         .shows_prompt_ids = call.wants_prompt_token_ids,
+        .is_turn = request.turn.has_value(),
         .is_incremental = call.is_streamed && call.is_incremental,
         .index = is_indexed ? std::optional(outputs.size()) : std::nullopt,
         .texts = texts,

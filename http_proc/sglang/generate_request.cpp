@@ -8,6 +8,7 @@
 #include "http_proc/format/sampling_fields.h"
 #include "http_proc/format/thinking_fields.h"
 #include "http_proc/sglang/sampling_params.h"
+#include "http_proc/sglang/session_params.h"
 
 #include <nlohmann/json.hpp>
 
@@ -254,6 +255,20 @@ Result<> read_logprob_options(FieldReader& fields, SglangGenerate& call) {
     return Ok{};
 }
 
+Result<> read_sampling_mask(FieldReader& fields, SglangGenerate& call) {
+    return read_each(
+        fields,
+        "return_sampling_mask",
+        call,
+        "true or false, or a list of them",
+        [](messages::Generate& prompt, const Json& value) {
+            const auto flag = bool_of(value);
+            if (flag) prompt.logprobs.support = *flag;
+            return flag.has_value();
+        }
+    );
+}
+
 Result<> read_routed_experts(FieldReader& fields, SglangGenerate& call) {
     RETURN_IF_ERROR(read_each(
         fields,
@@ -331,6 +346,32 @@ Result<> read_given_routes(FieldReader& fields, SglangGenerate& call) {
     return Ok{};
 }
 
+Result<> read_turns(FieldReader& fields, SglangGenerate& call) {
+    Result<> read = Ok{};
+    RETURN_IF_ERROR(read_each(
+        fields,
+        "session_params",
+        call,
+        "an object, or a list of them",
+        [&](messages::Generate& prompt, const Json& value) {
+            if (value.is_object() && read) read = read_session_params(value, prompt);
+            return value.is_object();
+        }
+    ));
+    if (!read) return read;
+    std::string session_id;
+    fields.read("session_id", session_id);
+    for (const messages::Generate& prompt : call.prompts) {
+        if (!prompt.turn) continue;
+        if (!session_id.empty())
+            fields.refuse("session_id", "session_params names another session; set one of them");
+        if (prompt.turn->replace && call.samples > 1)
+            fields.refuse("session_params", "replace is for one sample, and n is more than 1");
+    }
+    if (fields.error()) return *fields.error();
+    return Ok{};
+}
+
 Result<> read_sampling_params(FieldReader& fields, SglangGenerate& call) {
     const Json* given = fields.find("sampling_params");
     const Json none = Json::object();
@@ -396,10 +437,12 @@ Result<SglangGenerate> parse_sglang_generate(std::string_view body) {
     RETURN_IF_ERROR(read_sampling_params(fields, call));
     RETURN_IF_ERROR(check_rids_of_samples(call));
     RETURN_IF_ERROR(read_logprob_options(fields, call));
+    RETURN_IF_ERROR(read_sampling_mask(fields, call));
     RETURN_IF_ERROR(read_routed_experts(fields, call));
     RETURN_IF_ERROR(read_adapters(fields, call));
     RETURN_IF_ERROR(read_drafts(fields, call));
     RETURN_IF_ERROR(read_given_routes(fields, call));
+    RETURN_IF_ERROR(read_turns(fields, call));
     fields.read("stream", call.is_streamed);
     read_streamed_routes(fields, call.is_streamed, call.streams_routes);
     if (call.streams_routes && std::ranges::none_of(call.prompts, [](const auto& prompt) {

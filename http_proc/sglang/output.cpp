@@ -1,10 +1,12 @@
 #include "http_proc/sglang/output.h"
 
 #include "base/time.h"
+#include "http_proc/format/sampling_masks.h"
 #include "http_proc/format/versions.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <iterator>
 #include <utility>
@@ -95,7 +97,14 @@ void SglangOutput::append(messages::OutputChunk chunk) {
         if (num_ids > 0)
             append_entries(of_ids_, chunk.ids_logprobs, args_.logprobs.ids, i * num_ids, num_ids);
     }
+    if (chunk.supports) {
+        append_masks(masks_.json, *chunk.supports);
+        for (const float logprob : chunk.supports->logprobs)
+            append_json_logprob(mask_logprobs_.next(), logprob);
+    }
     num_tokens_ += static_cast<std::int64_t>(chunk.tokens.size());
+    // The tree alone knows the whole prompt of a turn.
+    if (!chunk.prompt_ids.empty()) args_.prompt_ids = std::move(chunk.prompt_ids);
     if (chunk.prompt) append_prompt(*chunk.prompt);
     append_spans(spans_, std::move(chunk.spans));
     routes_.append(std::move(chunk.routes));
@@ -165,6 +174,15 @@ void SglangOutput::write_drafts(JsonWriter& json, const messages::DraftCounts& d
     json.key("spec_num_correct_drafts").integer(drafts.accepted);
 }
 
+// How much of the turn before was computed again. Part of a page and the last token always are.
+void SglangOutput::write_turn(JsonWriter& json) const {
+    const std::int64_t history = counts_.history_tokens;
+    json.key("session_tokens").integer(history);
+    json.key("recomputed_tokens")
+        .integer(std::max<std::int64_t>(history - counts_.cached_tokens, 0));
+    json.key("stale_tokens").integer(counts_.stale_tokens);
+}
+
 void SglangOutput::write_meta(JsonWriter& json) {
     json.begin_object().key("id").string(args_.rid);
     json.key("finish_reason");
@@ -188,8 +206,14 @@ void SglangOutput::write_meta(JsonWriter& json) {
             json.key("output_token_ids_logprobs").raw_list(of_ids_.json);
         }
     }
+    if (args_.logprobs.support) {
+        json.key("output_token_sampling_mask").raw_list(masks_.json);
+        json.key("output_token_sampling_logprobs").raw_list(mask_logprobs_.json);
+        json.key("output_token_sampling_mask_length").integer(num_tokens_);
+    }
     json.key("completion_tokens").integer(num_tokens_);
     json.key("cached_tokens").integer(counts_.cached_tokens).key("cached_tokens_details").null();
+    if (args_.is_turn) write_turn(json);
     if (counts_.replayed_tokens > 0) json.key("replayed_tokens").integer(counts_.replayed_tokens);
     if (counts_.drafts) write_drafts(json, *counts_.drafts);
     json.key("reasoning_tokens").integer(0);
@@ -220,7 +244,8 @@ void SglangOutput::write(JsonWriter& json) {
     json.end_object();
     if (!args_.is_incremental) return;
     text_.clear();
-    for (List* list : {&ids_, &logprobs_, &top_, &of_ids_}) list->json.clear();
+    for (List* list : {&ids_, &logprobs_, &top_, &of_ids_, &masks_, &mask_logprobs_})
+        list->json.clear();
 }
 
 }  // namespace pitstop::http

@@ -29,6 +29,7 @@ class SglangOutput {
         RoutesAsked routes{};
         std::optional<messages::RouteShape> route_shape{};  // the model's
         bool shows_prompt_ids = false;
+        bool is_turn = false;  // of a session
         bool is_incremental = false;
         std::optional<std::size_t> index{};  // place in a batch, for events
         const TokenTexts* texts = nullptr;   // null: no text in logprobs
@@ -68,6 +69,7 @@ class SglangOutput {
     void append_prompt(const messages::PromptLogprobs& prompt);
     void write_meta(JsonWriter& json);
     void write_drafts(JsonWriter& json, const messages::DraftCounts& drafts) const;
+    void write_turn(JsonWriter& json) const;
     void write_finish(JsonWriter& json) const;
     void write_versions(JsonWriter& json) const;
 
@@ -78,6 +80,8 @@ class SglangOutput {
     List logprobs_{};
     List top_{};
     List of_ids_{};
+    List masks_{};  // of ids, a list per token
+    List mask_logprobs_{};
     List input_logprobs_{};
     List input_top_{};
     List input_of_ids_{};

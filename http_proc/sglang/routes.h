@@ -15,6 +15,7 @@ void add_sglang_memory(Router& router);
 void add_sglang_weight_transfer(Router& router);
 void add_sglang_weights(Router& router);
 void add_server_info(Router& router);
+void add_sglang_sessions(Router& router);
 void add_trainers(Router& router);
 void add_weight_label(Router& router);
 void add_weights_checker(Router& router);

@@ -1,4 +1,5 @@
 // Serves vLLM's /inference/v1/generate: tokens in, tokens out.
+#include "http_proc/format/sampling_masks.h"
 #include "http_proc/format/versions.h"
 #include "http_proc/generation/request_checks.h"
 #include "http_proc/openai/answer.h"
@@ -20,6 +21,7 @@ struct VllmAnswer : OpenAiAnswer {
     std::vector<TokenId> prompt_ids{};
     bool has_logprobs = false;
     bool shows_text = false;
+    bool packs_support = false;
     std::vector<std::vector<messages::Span>> spans{};  // by choice
     Usage usage{};
 
@@ -60,6 +62,7 @@ struct VllmAnswer : OpenAiAnswer {
     void write_entry(JsonWriter& json, TokenId id, float logprob, std::optional<std::int64_t> rank)
         const;
     void write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) const;
+    void write_masks(JsonWriter& json, const messages::OutputChunk& chunk) const;
     void write_choice(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk);
 };
 
@@ -78,12 +81,16 @@ VllmAnswer::VllmAnswer(Exchange& exchange, VllmGenerate call)
     : OpenAiAnswer(exchange, std::move(call.options), "generate-tokens-"),
       prompt_ids(std::move(call.prompt)),
       has_logprobs(call.logprobs.has_value()),
-      shows_text(call.shows_text) {
+      shows_text(call.shows_text),
+      packs_support(call.wants_packed_support) {
     options.shows_tokens_as_ids = !shows_text;
     logprobs = shown_logprobs(
         options, has_logprobs, call.logprobs.value_or(0), exchange.tree().hello().vocab_size
     );
     if (has_logprobs) logprobs.asked.ids = options.logprob_ids;
+    const bool is_served =
+        exchange.server().options().returns_masks && messages::may_truncate(options.sampling);
+    logprobs.asked.support = call.wants_mask || packs_support || is_served;
     Prompt& only = prompts.emplace_back(prompt());
     only.num_kept = 1;
     if (options.n == 1) only.request.rid = answer_id;
@@ -128,6 +135,22 @@ void VllmAnswer::write_logprobs(JsonWriter& json, const messages::OutputChunk& c
     json.end_array().end_object();
 }
 
+void VllmAnswer::write_masks(JsonWriter& json, const messages::OutputChunk& chunk) const {
+    const messages::Supports none;
+    const messages::Supports& supports = chunk.supports ? *chunk.supports : none;
+    json.key("sampling_mask");
+    if (logprobs.asked.support && !packs_support) {
+        std::string lists;
+        append_masks(lists, supports);
+        json.raw_list(lists);
+    } else {
+        json.null();
+    }
+    if (!packs_support) return;
+    json.key("rollout_sample_support");
+    write_packed_support(json, supports, options.sampling.top_k);
+}
+
 void VllmAnswer::write_choice(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk) {
     json.begin_object().key("index").integer(static_cast<std::int64_t>(index));
     json.key("token_ids").ids(chunk.tokens);
@@ -146,7 +169,8 @@ void VllmAnswer::write_choice(JsonWriter& json, std::size_t index, messages::Out
     } else {
         json.key("routed_experts").null();
     }
-    json.key("sampling_mask").null().key("weight_versions");
+    write_masks(json, chunk);
+    json.key("weight_versions");
     append_spans(spans[index], std::move(chunk.spans));
     if (chunk.finish) {
         write_weight_versions(json, spans[index]);

@@ -73,6 +73,7 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     check_lengths(sampling, "max_tokens", options.sampling);
     if (!sampling.error()) check_top_logprobs(sampling, "logprobs", call.logprobs);
     if (sampling.error()) return *sampling.error();
+    fields.read("return_sampling_mask", call.wants_mask);
     read_output_mode(fields, call);
     if (call.shows_text && !detokenizes) fields.refuse("output_mode", "detokenize is false");
     if (options.is_streamed && options.prompt_logprobs.value_or(0) != 0)
@@ -86,13 +87,23 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
 Result<VllmGenerate> parse_skyrl_generate(std::string_view body) {
     ASSIGN_OR_RETURN(const nlohmann::json json, parse_json_object(body));
     FieldReader fields(json);
-    for (const std::string_view name : {"return_sample_support", "return_full_logprobs"}) {
-        const nlohmann::json* given = fields.find(name);
-        if (given != nullptr && !asks_for_nothing(*given))
-            fields.refuse(name, "the answer can have tokens, logprobs and routed experts");
-    }
+    const nlohmann::json* given = fields.find("return_full_logprobs");
+    if (given != nullptr && !asks_for_nothing(*given))
+        fields.refuse("return_full_logprobs", "logprobs of sampling_params is -1 for all");
+    bool wants_support = false;
+    fields.read("return_sample_support", wants_support);
     if (fields.error()) return *fields.error();
-    return parse_vllm_generate(body);
+    ASSIGN_OR_RETURN(VllmGenerate call, parse_vllm_generate(body));
+    const messages::SamplingParams& sampling = call.options.sampling;
+    if (wants_support && (sampling.top_k < 2 || sampling.temperature == 0)) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "return_sample_support needs top_k > 1 and a temperature over 0: its rows have top_k "
+            "tokens"
+        );
+    }
+    call.wants_packed_support = wants_support;
+    return call;
 }
 
 }  // namespace pitstop::http

@@ -16,11 +16,14 @@ struct VllmGenerate {
     std::vector<TokenId> prompt{};
     std::optional<std::int64_t> logprobs{};  // absent: none; 0: only of the sampled token
     bool shows_text = false;                 // output_mode text
+    bool wants_mask = false;
+    bool wants_packed_support = false;  // SkyRL's form of the mask
 };
 
 // Errors: kInvalidArgument, kMalformed: 400 with the text.
 [[nodiscard]] Result<VllmGenerate> parse_vllm_generate(std::string_view body);
-// Parses SkyRL's /skyrl/v1/generate: the same body. SkyRL's other side channels are refused.
+// Parses SkyRL's /skyrl/v1/generate: the same body, and return_sample_support. SkyRL's full
+// logprobs are refused.
 [[nodiscard]] Result<VllmGenerate> parse_skyrl_generate(std::string_view body);
 
 }  // namespace pitstop::http

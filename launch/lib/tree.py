@@ -97,7 +97,7 @@ def _keep_flags(options):
 
 def _http_flags(options):
     flags = _flags(options, "host", "port", "tool_call_parser", "reasoning_parser", "return_routed_experts", "cors_origin")
-    for name in ("insecure", "incremental_streaming_output"):
+    for name in ("insecure", "incremental_streaming_output", "return_sampling_mask"):
         if getattr(options, name):
             flags.append(f"--{name.replace('_', '-')}")
     flags += [f"--allowed-host={name}" for name in options.allowed_host]
@@ -163,6 +163,7 @@ def _scheduler_flags(options, weights, restart, replica):
         "state_checkpoint_tokens",
         "speculate",
         "draft_memory",
+        "session_memory",
         "scheduling",
     )
     if restart.lost_adapters:

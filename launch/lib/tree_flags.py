@@ -140,6 +140,12 @@ def add_limit_flags(parser):
         metavar="BYTES",
         help="with --speculate: ended outputs to draft from (default 64 MiB)",
     )
+    parser.add_argument(
+        "--session-memory",
+        type=share,
+        metavar="SHARE",
+        help="the share of the KV pool that sessions hold between their turns (default 0.5)",
+    )
     add(
         "--scheduling",
         choices=("fair", "fcfs"),
@@ -343,6 +349,12 @@ def add_http_flags(parser, first):
         choices=("npy", "envelope"),
         help="a model of experts: completions, chats and /inference/v1/generate return routed experts without a field, "
         "as with vLLM's --enable-return-routed-experts; npy: vLLM's form; envelope: prime-rl's",
+    )
+    add(
+        "--return-sampling-mask",
+        action="store_true",
+        help="/inference/v1/generate returns the sampling mask of each request that truncates, as with vLLM's flag of this "
+        "name",
     )
     add("--cors-origin", metavar="O", help="pages of this origin may call HTTP from a browser")
     add(

@@ -21,6 +21,10 @@ OutputChunk chunk_of(int first, int num_tokens, std::vector<Span> spans) {
             chunk.top_logprobs.push_back(static_cast<float>(-10 * i - k));
         }
         for (int k = 0; k < 3; ++k) chunk.ids_logprobs.push_back(static_cast<float>(100 * i + k));
+        DrawSupport support{.num_ids = i, .logprob = static_cast<float>(-i)};
+        for (int k = 0; k < i; ++k) support.ids.push_back(TokenId{k});
+        if (!chunk.supports) chunk.supports.emplace();
+        chunk.supports->append(support);
     }
     chunk.spans = std::move(spans);
     return chunk;
@@ -70,6 +74,7 @@ TEST(Chunks, P3_KeepingTokensKeepsAllThatBelongsToThemAndNoMore) {
         OutputChunk chunk = chunk_of(0, 5, {span(1, 2), span(2, 3)});
         keep_tokens(chunk, static_cast<std::size_t>(num_kept));
         OutputChunk expected = chunk_of(0, num_kept, {});
+        if (!expected.supports) expected.supports.emplace();
         if (num_kept > 0) expected.spans.push_back(span(1, std::min(num_kept, 2)));
         if (num_kept > 2) expected.spans.push_back(span(2, num_kept - 2));
         expected.text = chunk.text;  // as it was

@@ -74,7 +74,7 @@ MESSAGES = [
             "rid": "story/1",
             "input_ids": [0, 127, 128, 65536, -33],
             "sampling": SAMPLING,
-            "logprobs": {"enabled": True, "mode": "truncated", "prompt_start": 0, "top": 5},
+            "logprobs": {"enabled": True, "mode": "truncated", "prompt_start": 0, "top": 5, "support": False},
             "stream": False,
             "text_output": True,
             "priority": -7,
@@ -116,6 +116,8 @@ MESSAGES = [
                         "prefill_us": 200,
                         "decode_us": 0,
                         "replayed_tokens": 0,
+                        "history_tokens": 0,
+                        "stale_tokens": 0,
                     },
                     "finish": {"reason": "stop", "matched_token": 2, "was_waiting": False},
                 }

@@ -258,6 +258,12 @@ void FakeWorkers::sample(
     result.logprobs.values.push_back(fake_logprob(model, context.tokens, token));
     result.ranks.values.push_back(fake_rank(context.tokens, token));
     add_alternatives(model, setup, context.tokens, result);
+    if (!setup.logprobs.support) return;
+    // It has as many ids as the token says, and so it is too large after some contexts.
+    messages::DrawSupport support{.num_ids = raw(token) + 1};
+    if (support.num_ids <= messages::kSupportMax)
+        support.ids.resize(static_cast<std::size_t>(support.num_ids), token);
+    result.supports.push_back(std::move(support));
 }
 
 // KV of an adapter belongs to it alone: the hash has the adapter of each token.

@@ -51,6 +51,7 @@ messages::TokenizedRequest Rig::make(const Ask& ask) {
     request.sampling.max_new_tokens = ask.max_new_tokens;
     request.logprobs = ask.logprobs;
     request.routed_experts_start = ask.routes_start;
+    request.conversation = ask.conversation;
     request.routed_experts.values = ask.brought;
     request.priority = ask.priority;
     request.kv_tolerance = ask.kv_tolerance;
@@ -118,6 +119,7 @@ void Rig::take_batch(const messages::TokenBatch& batch) {
             EXPECT_EQ(chunk.routes->start, all.routes->start + all.routes->num_rows());
         }
         messages::append_routes(all.routes, chunk.routes);
+        messages::append_supports(all.supports, chunk.supports);
         if (chunk.counts) all.counts = chunk.counts;
         if (chunk.adapter) all.adapter = chunk.adapter;
         if (chunk.finish) {

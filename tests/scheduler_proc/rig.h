@@ -23,6 +23,7 @@ struct Received {
     std::vector<messages::Span> spans{};
     std::optional<messages::PromptLogprobs> prompt{};
     std::optional<messages::Routes> routes{};
+    std::optional<messages::Supports> supports{};
     std::optional<messages::RequestCounts> first_counts{};
     std::optional<messages::RequestCounts> counts{};
     std::optional<messages::AdapterVersion> adapter{};
@@ -46,6 +47,7 @@ struct Ask {
     std::string adapter{};
     std::vector<TokenId> draft_ids{};
     std::optional<std::string> draft_key{};
+    std::optional<messages::ConversationId> conversation{};
 };
 
 class Rig {

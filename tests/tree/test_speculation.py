@@ -58,6 +58,8 @@ def requests(number, seed=1):
             fields["logprobs"].update(prompt_start=0, ids=[5, 9])
         if not fields["max_new_tokens"]:
             fields["logprobs"] = {"enabled": True, "mode": mode, "prompt_start": 0}
+        if index % 2 and any(fields.get(name) for name in ("top_k", "min_p", "allowed_token_ids")):
+            fields["logprobs"]["support"] = True
         made.append((draw.choice(texts), fields))
     sampled = [each for each in made if "seed" in each[1]][::SAMPLES]
     more = [(prompt, {**fields, "seed": 5000 + sample}) for prompt, fields in sampled for sample in range(1, SAMPLES)]
@@ -72,6 +74,10 @@ def bits(output):
     return {
         "tokens": output.tokens,
         **{name: output._joined(name) for name in lists},
+        "supports": {
+            name: [entry for chunk in output.chunks for entry in chunk.get("supports", {}).get(name, [])]
+            for name in ("sizes", "ids", "logprobs")
+        },
         "text": output.text,
         "prompt": prompts,
         "finish": output.finish,

@@ -460,6 +460,7 @@ messages::WorkerHello Engine::describe() const {
     }
     hello.drafted_max = limits_.drafted_max;
     hello.no_grammars = model_ ? grammar::why_none() : "--load-format null computes no logits";
+    if (device_.is_cuda()) hello.no_supports = "GPUs report none";
     hello.ep = options_.ep;
     return hello;
 }

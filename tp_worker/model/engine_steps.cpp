@@ -316,8 +316,7 @@ Result<> Engine::compute_in_chunks(RunningStep* step) {
 }
 
 Result<> Engine::complete_older() {
-    if (num_under_way_ == 0) return Ok{};
-    return complete(&oldest());
+    return num_under_way_ == 0 ? Result<>(Ok{}) : complete(&oldest());
 }
 
 // Steps are completed in order.

@@ -23,6 +23,7 @@ struct SampledRow {
     bool is_ranked = false;     // its rank among all is wanted
     std::int64_t num_top = 0;   // wanted best ids, at most V
     std::size_t num_ids = 0;    // requested ids
+    bool has_support = false;   // the ids that it is drawn among are reported
     bool is_raw = false;        // its logprobs are of the logits as the model made them
     bool is_truncated = false;  // its logprobs are those of the tokens kept for the draw
     bool is_edited = false;     // drawn from logits after penalties and bias

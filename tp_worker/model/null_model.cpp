@@ -45,6 +45,7 @@ void run_null_model(
         if (is_score) continue;
         const TokenId token = token_at(request, row.output_index, vocab_len);
         result->sampled.values[row.entry] = token;
+        if (request.logprobs().support) result->supports.push_back({.num_ids = 1, .ids = {token}});
         if (request.logprobs().enabled) result->ranks.values[row.entry] = raw(token) + 1;
     }
 }

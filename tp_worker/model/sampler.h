@@ -20,6 +20,9 @@
 // the vocabulary is wanted (rank_call.h). Rows that need more have their logits gathered to rank 0,
 // which draws for all.
 //
+// A request may want the support of its draws, the ids that each was among (messages/supports.h).
+// On the CPU these are read from the rows after the draw; a GPU reports none.
+//
 // Rows with penalties, bias or a grammar are copied and edited. The copies are a second view of
 // logits: the same ops draw and report from both views, with a few calls for all their rows.
 //

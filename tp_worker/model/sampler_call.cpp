@@ -1,6 +1,7 @@
 #include "tp_worker/model/sampler_call.h"
 
 #include "kernels/word_runs.h"
+#include "tp_worker/model/draw_support.h"
 #include "tp_worker/model/sorted_top.h"
 
 #include <algorithm>
@@ -31,14 +32,25 @@ SampledRow row_of(
     row.is_ranked = options.enabled;
     row.num_top = std::min(options.top, vocab_len);
     row.num_ids = options.ids.size();
+    row.has_support = row.is_sample && options.support;
     row.is_raw = !row.is_sample || options.mode == messages::LogprobsMode::kRaw;
     row.is_truncated = row.is_sample && options.mode == messages::LogprobsMode::kTruncated;
     row.is_edited = row.is_sample && request.has_edits(place.output_index);
     if (row.is_sample) row.draw = request.draw(place.output_index);
     const bool truncates = kernels::is_truncating(row.draw, vocab_len);
-    row.is_whole = !is_split || row.is_edited || truncates || row.num_top > 0 || row.num_ids > 0;
+    row.is_whole = !is_split || row.is_edited || truncates || row.num_top > 0 || row.num_ids > 0 ||
+                   row.has_support;
     row.sums_parts = is_split && !row.reports_edited() && !(row.is_truncated && truncates);
     return row;
+}
+
+// Returns the bytes of the counts, biases and mask that a row is edited with.
+std::int64_t edit_bytes_of(const SampledRow& row) {
+    const RequestState& request = *row.request;
+    return static_cast<std::int64_t>(
+        request.counts().size_bytes() + request.biases(row.place->output_index).size_bytes() +
+        request.mask().size_bytes()
+    );
 }
 
 }  // namespace
@@ -217,6 +229,9 @@ Result<> Sampler::Call::enqueue() {
         });
     }
     if (ranks_) RETURN_IF_ERROR(ranks_->merge(ids_there_));
+    const StatsOp op{sampler_.ops_, sampler_.stats_workspace_, sampler_.stream_};
+    for (const LogitView* view : {&model_, &edited_})
+        find_supports(*view, {rows_, ids_, kept_mins_}, op, supports_);
     start_reports(model_);
     start_reports(edited_);
     return Ok{};
@@ -261,21 +276,13 @@ void Sampler::Call::start_draws(const LogitView& view) {
     }
 }
 
-std::int64_t Sampler::Call::edit_bytes_of(std::size_t i) const {
-    const RequestState& request = *rows_[i].request;
-    return static_cast<std::int64_t>(
-        request.counts().size_bytes() + request.biases(rows_[i].place->output_index).size_bytes() +
-        request.mask().size_bytes()
-    );
-}
-
 // Rows [begin, end) of the view are drawn from; of edited ones as many as have room for their
 // counts and biases, and at least one.
 std::size_t Sampler::Call::end_of_run(const LogitView& view, std::size_t begin) const {
     std::int64_t bytes = 0;
     std::size_t end = begin;
     while (end < view.rows.size() && is_drawn(view, end)) {
-        if (view.is_edited) bytes += edit_bytes_of(view.rows[end]);
+        if (view.is_edited) bytes += edit_bytes_of(rows_[view.rows[end]]);
         if (end > begin && bytes > Sampler::kShareBytes) break;
         ++end;
     }
@@ -286,7 +293,7 @@ std::size_t Sampler::Call::end_of_run(const LogitView& view, std::size_t begin) 
 void Sampler::Call::edit(std::span<const std::size_t> rows, View2<float> edited) {
     constexpr std::size_t kRowBytes = sizeof(kernels::PenaltyRow) + 4 * sizeof(std::int32_t);
     auto bytes = static_cast<std::int64_t>((rows.size() + 2) * kRowBytes);
-    for (const std::size_t i : rows) bytes += edit_bytes_of(i);
+    for (const std::size_t i : rows) bytes += edit_bytes_of(rows_[i]);
     sampler_.make_room(bytes);
     std::vector<std::int32_t> row_index;
     std::vector<kernels::PenaltyRow> penalties;
@@ -429,6 +436,7 @@ void Sampler::Call::finish(messages::StepResult* result) {
     for (std::size_t i = 0; i < rows_.size(); ++i) {
         if (rows_[i].is_sample) result->sampled.values[rows_[i].place->entry] = ids_[i];
         if (!rows_[i].is_whole && is_finite(i)) ranks_->finish(i, result);
+        if (rows_[i].has_support) result->supports.push_back(std::move(supports_[i]));
     }
     finish_reports(model_, result);
     finish_reports(edited_, result);

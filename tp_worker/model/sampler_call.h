@@ -49,7 +49,6 @@ class Sampler::Call {
     void finish_reports(LogitView& view, messages::StepResult* result);
 
     [[nodiscard]] std::size_t end_of_run(const LogitView& view, std::size_t begin) const;
-    [[nodiscard]] std::int64_t edit_bytes_of(std::size_t i) const;
     [[nodiscard]] bool is_finite(std::size_t i) const {
         return ids_[i] != kernels::kNotFiniteDraw && ids_[i] != kernels::kScoreNotFinite;
     }
@@ -73,9 +72,10 @@ class Sampler::Call {
     // to this in all.
     std::uint32_t first_position_;
     std::vector<SampledRow> rows_{};
-    std::vector<TokenId> ids_{};              // by row, as note_draws writes them
-    std::vector<float> kept_mins_{};          // by row, on rank 0
-    std::vector<kernels::DrawnRow> drawn_{};  // by row
+    std::vector<TokenId> ids_{};                     // by row, as note_draws writes them
+    std::vector<float> kept_mins_{};                 // by row, on rank 0
+    std::vector<messages::DrawSupport> supports_{};  // by row, on rank 0; empty: none is wanted
+    std::vector<kernels::DrawnRow> drawn_{};         // by row
     const kernels::DrawnRow* drawn_there_ = nullptr;
     TokenId* ids_there_ = nullptr;
     float* kept_mins_there_ = nullptr;

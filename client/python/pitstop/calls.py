@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from typing import Any, Generic, Optional, Sequence, TypeVar
+from typing import Any, Generic, Mapping, Optional, Sequence, TypeVar
 
 from .messages import Prompt, Routes, generate_body
 
@@ -42,6 +42,7 @@ class Calls(Generic[StreamType]):
         routed_experts: Optional[Routes] = None,
         draft_ids: Optional[Sequence[int]] = None,
         draft_key: Optional[str] = None,
+        turn: Optional[Mapping[str, Any]] = None,
         timeout: Optional[float] = None,
         **sampling: Any,
     ) -> StreamType:
@@ -56,6 +57,7 @@ class Calls(Generic[StreamType]):
         routed_experts        the routes that the prompt's tokens use, of all or of all but the last
         draft_ids             with --speculate: token ids to draft from, such as an earlier output; no token depends on them
         draft_key             with --speculate: requests with equal keys draft from each other's outputs
+        turn                  how the prompt continues from a conversation: docs/protocol.md's Turn
         timeout   seconds after which the request is cancelled and raises "deadline_exceeded"
         sampling  max_new_tokens, temperature, top_k, top_p, min_p, seed, stop, ...: SamplingParams
                   of docs/protocol.md
@@ -74,6 +76,7 @@ class Calls(Generic[StreamType]):
             "routed_experts": routed_experts.body() if routed_experts is not None else None,
             "draft_ids": list(draft_ids) if draft_ids is not None else None,
             "draft_key": draft_key,
+            "turn": dict(turn) if turn is not None else None,
         }
         return self._start_request(rid, generate_body(rid, prompt, sampling, options), timeout)
 
@@ -99,6 +102,15 @@ class Calls(Generic[StreamType]):
         return self.call(
             "data", "tokenize", timeout, ids=list(ids), skip_special_tokens=skip_special_tokens
         )
+
+    def open_conversation(self, id: str = "", idle_timeout_s: Optional[float] = None,
+                          timeout: float = CALL_TIMEOUT_S) -> Any:
+        """Returns {"id": ...}: `turn` of a generate names it (docs/protocol.md's Turn)."""
+        more = {} if idle_timeout_s is None else {"idle_timeout_s": idle_timeout_s}
+        return self.call("data", "open_conversation", timeout, id=id, **more)
+
+    def close_conversation(self, id: str, timeout: float = CALL_TIMEOUT_S) -> Any:
+        return self.call("data", "close_conversation", timeout, id=id)
 
     def render_chat(self, messages: Sequence[Any], continue_final_message: bool = False, chat_template: str = "",
                     timeout: float = CALL_TIMEOUT_S, **variables: Any) -> Any:

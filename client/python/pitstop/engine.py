@@ -108,6 +108,8 @@ class Engine(Blocking):
         self._check_awake("chat", kwargs.get("timeout"))
         return self._wait(self._inner.chat(*args, **kwargs))
 
+    open_session = blocking(AsyncEngine.open_session)
+    close_session = blocking(AsyncEngine.close_session)
     tokenize = blocking(AsyncEngine.tokenize)
     detokenize = blocking(AsyncEngine.detokenize)
     abort_request = blocking(AsyncEngine.abort_request)

@@ -52,6 +52,17 @@ def _adapters(adapter: Adapters, lora_path: Adapters, num_prompts: int) -> list[
     return [each or "" for each in _of_each(given, num_prompts, "adapters")]
 
 
+def _turn(given: Optional[Mapping[str, Any]]) -> Optional[dict[str, Any]]:
+    """docs/protocol.md's Turn, from SGLang's session_params."""
+    names = {"id": "conversation", "rid": "after", "offset": "offset", "replace": "replace",
+             "drop_previous_output": "drop_output"}  # fmt: skip
+    unknown = sorted(set(given or {}) - set(names))
+    if unknown:
+        raise TypeError(f"session_params: no member {', '.join(unknown)}; there are {', '.join(names)}")
+    turn = {names[name]: value for name, value in (given or {}).items() if value}
+    return {**turn, "wants_prompt": True} if turn else None
+
+
 def _logprobs(
     drawing: Drawing, is_wanted: bool, start: Optional[int], top: int, ids: Optional[Sequence[int]], mode: str
 ) -> Any:
@@ -78,6 +89,12 @@ class GenerateCalls:
     def _request(self, prompt: Any, drawing: Drawing, sample: int, logprobs: Any, options: Mapping[str, Any]) -> AsyncStream:
         return self._open().generate(prompt, logprobs=logprobs, **options, **drawing.of_sample(sample))
 
+    def _reports(self, logprobs: Optional[dict[str, Any]], wants_mask: bool) -> Optional[dict[str, Any]]:
+        """docs/protocol.md's LogprobOptions: with the model's numbers, and with the support of draws."""
+        if logprobs is not None and logprobs["top"] == -1:
+            logprobs["top"] = self._open().info.vocab_size
+        return {**(logprobs or {}), "support": True} if wants_mask else logprobs
+
     async def generate(
         self,
         prompt: Optional[Prompts] = None,
@@ -97,6 +114,8 @@ class GenerateCalls:
         data_parallel_rank: Optional[int] = None,
         adapter: Adapters = None,
         lora_path: Adapters = None,
+        return_sampling_mask: bool = False,
+        session_params: Optional[Mapping[str, Any]] = None,
         return_routed_experts: bool = False,
         routed_experts_start_len: int = 0,
         routed_experts: Optional[Union[Routes, Sequence[Optional[Routes]]]] = None,
@@ -126,18 +145,16 @@ class GenerateCalls:
             "stream": stream, "priority": priority, "kv_tolerance": kv_tolerance, "kv_max_lag": kv_max_lag,
             "timeout": timeout, "replica": routed_dp_rank if routed_dp_rank is not None else data_parallel_rank,
             "routed_experts_start": routed_experts_start_len if return_routed_experts else None,
+            "turn": _turn(session_params),
         }
         brought = _of_each(routed_experts, len(prompts), "routed_experts")
         wants = _of_each(return_logprob, len(prompts), "return_logprob")
         adapters = _adapters(adapter, lora_path, len(prompts))
         rids = _names(rid, [drawing.n for drawing in drawings])
         jobs = []
+        reported = (logprob_start_len, top_logprobs_num, token_ids_logprob, logprobs_mode)
         for index, (each, drawing) in enumerate(zip(prompts, drawings)):
-            logprobs = _logprobs(
-                drawing, bool(wants[index]), logprob_start_len, top_logprobs_num, token_ids_logprob, logprobs_mode
-            )
-            if logprobs is not None and logprobs["top"] == -1:
-                logprobs["top"] = self._open().info.vocab_size
+            logprobs = self._reports(_logprobs(drawing, bool(wants[index]), *reported), return_sampling_mask)
             for sample in range(drawing.n):
                 own = {**options, "adapter": adapters[index], "rid": rids[len(jobs)], "routed_experts": brought[index]}
                 jobs.append((each, drawing, sample, logprobs, own))
@@ -233,6 +250,16 @@ class GenerateCalls:
             input_ids=ids if is_list else ids[0], sampling_params=sampling_params, use_tqdm=use_tqdm, timeout=timeout,
             **options,
         )
+
+    async def open_session(
+        self, capacity_of_str_len: int = 0, session_id: Optional[str] = None, timeout: Optional[float] = None
+    ) -> str:
+        """Returns its id, for session_params of generate(). It ends `timeout` seconds after its last turn; None: an hour.
+        capacity_of_str_len is SGLang's, and has no use."""
+        return (await self._open().open_conversation(session_id or "", timeout))["id"]
+
+    async def close_session(self, session_id: str) -> None:
+        await self._open().close_conversation(session_id)
 
     async def tokenize(
         self, text: str, add_special_tokens: bool = True, timeout: float = CALL_TIMEOUT_S

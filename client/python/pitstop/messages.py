@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import struct
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Sequence, Union, cast
@@ -150,6 +151,24 @@ def _id_dtype(num_experts: int) -> str:
 
 
 @dataclass
+class Supports:
+    """The tokens that each of n output tokens was drawn among: those that the grammar, top-k, top-p and min-p left."""
+
+    sizes: list[int] = field(default_factory=list)  # [n]
+    ids: list[int] = field(default_factory=list)  # [sum of sizes], back to back
+    logprobs: list[float] = field(default_factory=list)  # [n], of the token among these alone
+
+    def append(self, other: Supports) -> None:
+        for name in ("sizes", "ids", "logprobs"):
+            getattr(self, name).extend(getattr(other, name))
+
+    def rows(self) -> list[list[int]]:
+        """[n][size]"""
+        ids = iter(self.ids)
+        return [list(itertools.islice(ids, size)) for size in self.sizes]
+
+
+@dataclass
 class Counts:
     """Token counts and timings of a request."""
 
@@ -163,6 +182,8 @@ class Counts:
     decode_us: int = 0  # from then until its latest
     replayed_tokens: int = 0  # of the prompt, that the prefix cache had without the recurrent state after them
     drafts: Optional[Dict[str, int]] = None  # with --speculate: passes, rows, drafted, accepted
+    history_tokens: int = 0  # of a turn: prompt tokens that the turn before had
+    stale_tokens: int = 0  # of a turn: tokens after the cached ones that only weights out of its tolerance had computed
 
 
 @dataclass
@@ -180,6 +201,8 @@ class Chunk:
     spans: list[Span] = field(default_factory=list)  # their tokens sum to n
     prompt: Optional[PromptLogprobs] = None  # in the first chunk, if asked for
     routes: Optional[Routes] = None  # if asked for: a row for each of these tokens, and first those of the prompt
+    supports: Optional[Supports] = None  # [n], if asked for
+    prompt_ids: list[int] = field(default_factory=list)  # in the first chunk of a turn, if asked for
     counts: Optional[Counts] = None  # in the first and the last chunk
     finish: Optional[Finish] = None  # in the last chunk
     # with counts: the version that the latest token has, or that the first will have; None: the request has no adapter
@@ -201,6 +224,10 @@ class Chunk:
             if self.routes is None:
                 self.routes = dataclasses.replace(other.routes, experts=b"", spans=[])
             self.routes.append(other.routes)
+        if other.supports is not None:
+            self.supports = self.supports or Supports()
+            self.supports.append(other.supports)
+        self.prompt_ids = self.prompt_ids or other.prompt_ids
         self.counts = other.counts or self.counts
         self.finish = other.finish or self.finish
         self.adapter = other.adapter or self.adapter
@@ -270,6 +297,8 @@ def read_chunk(body: Mapping[str, Any], raw: Sequence[bytes] = ()) -> Chunk:
     chunk.spans = [_read_span(span) for span in chunk.spans]
     if chunk.prompt is not None:
         chunk.prompt = read(PromptLogprobs, chunk.prompt)
+    if chunk.supports is not None:
+        chunk.supports = read(Supports, chunk.supports)
     if chunk.counts is not None:
         chunk.counts = read(Counts, chunk.counts)
     if chunk.finish is not None:

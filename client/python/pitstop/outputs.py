@@ -35,6 +35,9 @@ class Output:
     prompt_logprobs: list[float] = field(default_factory=list)
     prompt_ranks: list[int] = field(default_factory=list)
     routes: Optional[Routes] = None  # if asked for: `routes.array()` is [rows, layers, per_token]
+    supports: list[list[int]] = field(default_factory=list)  # [n], if asked for: the tokens that each was drawn among
+    support_logprobs: list[float] = field(default_factory=list)  # [n]: the logprob of each among these alone
+    prompt_ids: list[int] = field(default_factory=list)  # the whole prompt of a turn of a session
     counts: Counts = field(default_factory=Counts)
     finish: Optional[Finish] = None  # None: the stream continues
     adapter: Optional[AdapterVersion] = None  # the version that its latest token has; None: it has no adapter
@@ -77,6 +80,9 @@ class Output:
             said["output_token_logprobs"] = [
                 (max(logprob, MINUS_INFINITY), token, None) for logprob, token in zip(self.logprobs, self.output_ids)
             ]
+        if self.supports:
+            said["output_token_sampling_mask"] = self.supports
+            said["output_token_sampling_logprobs"] = self.support_logprobs
         if self.top_logprobs:
             said["output_top_logprobs"] = [
                 [(max(each.logprob, MINUS_INFINITY), each.token, None) for each in row] for row in self.top_logprobs
@@ -119,6 +125,9 @@ def output_of(chunk: Chunk, index: int) -> Output:
         prompt_logprobs=list(prompt.logprobs) if prompt else [],
         prompt_ranks=list(prompt.ranks) if prompt else [],
         routes=dataclasses.replace(chunk.routes) if chunk.routes is not None else None,
+        supports=chunk.supports.rows() if chunk.supports else [],
+        support_logprobs=list(chunk.supports.logprobs) if chunk.supports else [],
+        prompt_ids=list(chunk.prompt_ids),
         counts=chunk.counts or Counts(),
         finish=chunk.finish,
         adapter=chunk.adapter,

@@ -2,8 +2,7 @@
 // definitions in messages/generation.h.
 #include "tp_worker/model/sampler.h"
 
-#include "base/isa.h"
-#include "tp_worker/model/request_state.h"
+#include "tests/tp_worker/model/sampled_rows.h"
 
 #include <gtest/gtest.h>
 
@@ -31,84 +30,6 @@ std::vector<double> log_softmax(const std::vector<double>& logits) {
 std::vector<double> to_doubles(const std::vector<float>& values) {
     return {values.begin(), values.end()};
 }
-
-// Rows of logits through a sampler, each with a request of its own.
-class SampledRows {
-  public:
-    // Adds a request and a row that samples its output token `output_index`.
-    void add_sample(
-        messages::RequestSetup setup, std::vector<float> logits, std::int64_t output_index = 0
-    ) {
-        add(std::move(setup), std::move(logits));
-        LogitRow& row = rows_.back();
-        row.output_index = output_index;
-        row.entry = num_sampled_++;
-        row.top_begin = num_top_;
-        row.ids_begin = num_ids_;
-        num_top_ += static_cast<std::size_t>(options_of(row).top);
-        num_ids_ += options_of(row).ids.size();
-    }
-    void add_score(messages::RequestSetup setup, std::vector<float> logits, TokenId target) {
-        add(std::move(setup), std::move(logits));
-        LogitRow& row = rows_.back();
-        row.kind = LogitRow::Kind::kScore;
-        row.target = target;
-        row.entry = num_scored_++;
-        row.top_begin = num_scored_top_;
-        num_scored_top_ += static_cast<std::size_t>(options_of(row).top);
-    }
-
-    messages::StepResult run() {
-        const std::int64_t V = vocab_len_;
-        const auto n = static_cast<std::int64_t>(rows_.size());
-        const Device device = Device::on_cpu(best_isa(), nullptr);
-        Result<Transfers> transfers = Transfers::make(device, 0);
-        EXPECT_TRUE(transfers.has_value());
-        Result<Sampler> sampler = Sampler::make(
-            {.device = device, .transfers = &*transfers, .sizes = {.rows_max = n, .vocab_len = V}}
-        );
-        EXPECT_TRUE(sampler.has_value());
-        messages::StepResult result;
-        result.sampled.values.resize(num_sampled_);
-        result.logprobs.values.resize(num_sampled_);
-        result.ranks.values.resize(num_sampled_);
-        result.top_ids.values.resize(num_top_, TokenId{-1});
-        result.top_logprobs.values.resize(num_top_);
-        result.ids_logprobs.values.resize(num_ids_);
-        result.scores.logprobs.values.resize(num_scored_);
-        result.scores.ranks.values.resize(num_scored_);
-        result.scores.top_ids.values.resize(num_scored_top_, TokenId{-1});
-        result.scores.top_logprobs.values.resize(num_scored_top_);
-        const RowLogits logits{view2(logits_.data(), n, V), view2(logits_.data(), n, V)};
-        const Result<std::vector<TokenId>> ids = sampler->run(logits, rows_, slots_, &result);
-        EXPECT_TRUE(ids.has_value());
-        ids_ = *ids;
-        return result;
-    }
-
-    // The last run's draws, by row; for a row that scores: whether it may.
-    [[nodiscard]] const std::vector<TokenId>& ids() const { return ids_; }
-
-  private:
-    void add(messages::RequestSetup setup, std::vector<float> logits) {
-        vocab_len_ = static_cast<std::int64_t>(logits.size());
-        logits_.insert(logits_.end(), logits.begin(), logits.end());
-        LogitRow row;
-        row.slot = static_cast<SlotId>(slots_.size());
-        slots_.emplace_back(RequestState(setup, vocab_len_));
-        rows_.push_back(row);
-    }
-    const messages::LogprobOptions& options_of(const LogitRow& row) const {
-        return slots_[static_cast<std::size_t>(raw(row.slot))]->logprobs();
-    }
-
-    std::int64_t vocab_len_ = 0;
-    std::vector<float> logits_{};
-    std::vector<LogitRow> rows_{};
-    RequestSlots slots_{};
-    std::vector<TokenId> ids_{};
-    std::size_t num_sampled_ = 0, num_top_ = 0, num_ids_ = 0, num_scored_ = 0, num_scored_top_ = 0;
-};
 
 class SamplerTest : public testing::Test, protected SampledRows {};
 
@@ -292,6 +213,90 @@ TEST_F(SamplerTest, TruncatedLogprobsAreRenormalizedOverWhatIsLeft) {
     EXPECT_NEAR(result.ids_logprobs.values[0], expected[0], 1e-6);
     EXPECT_NEAR(result.ids_logprobs.values[1], expected[1], 1e-6);
     EXPECT_EQ(result.ids_logprobs.values[2], -kInfinity);
+}
+
+// Rows of every kind of truncation, with the ids that each leaves, from the definitions.
+TEST_F(SamplerTest, ASupportHasTheIdsThatTheDrawWasAmong) {
+    const std::vector<float> logits{1.f, 2.f, 0.f, 2.f, -1.f};
+    messages::RequestSetup setup;
+    setup.sampling.seed = 3;
+    setup.logprobs.support = true;
+    setup.sampling.top_k = 1;
+    add_sample(setup, logits);  // a tie with the first is kept
+    setup.sampling.top_k = 3;
+    add_sample(setup, logits);
+    setup.sampling.top_k = -1;
+    setup.sampling.top_p = 0.5;
+    add_sample(setup, logits);
+    setup.sampling.top_p = 1.0;
+    setup.sampling.min_p = 0.2;  // x >= 2 + log(0.2) = 0.39
+    add_sample(setup, logits);
+    setup.sampling.min_p = 0.0;
+    setup.sampling.allowed_token_ids = {TokenId{4}, TokenId{2}};
+    add_sample(setup, logits);
+    setup.sampling.allowed_token_ids = {};
+    setup.sampling.logit_bias = {{4, 50.0}};
+    setup.sampling.top_k = 2;
+    add_sample(setup, logits);  // of the edited logits: ids 4, and the tie of 1 and 3
+    setup.sampling.logit_bias = {};
+    setup.sampling.temperature = 0;
+    add_sample(setup, logits);
+    setup.logprobs.support = false;
+    add_sample(setup, logits);
+    const messages::StepResult result = run();
+    const std::vector<std::vector<int>> expected{
+        {1, 3}, {0, 1, 3}, {1, 3}, {0, 1, 3}, {2, 4}, {1, 3, 4}, {1}};
+    ASSERT_EQ(result.supports.size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+        SCOPED_TRACE(i);
+        const messages::DrawSupport& support = result.supports[i];
+        std::vector<int> ids;
+        for (const TokenId id : support.ids) ids.push_back(raw(id));
+        EXPECT_EQ(ids, expected[i]);
+        EXPECT_EQ(support.num_ids, std::ssize(ids));
+        EXPECT_EQ(std::ranges::count(support.ids, result.sampled.values[i]), 1);
+    }
+    EXPECT_EQ(result.supports[6].logprob, 0.f);  // greed has one choice
+    const std::vector<double> of_three = log_softmax({1.0, 2.0, 2.0});
+    const std::size_t drawn = result.sampled.values[1] == TokenId{0} ? 0 : 1;
+    EXPECT_NEAR(result.supports[1].logprob, of_three[drawn], 1e-6);
+}
+
+// The number is the truncated mode's, bit for bit.
+TEST_F(SamplerTest, ALogprobWithinTheSupportIsTheTruncatedOne) {
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal(0.f, 2.f);
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+        messages::RequestSetup setup;
+        setup.sampling = {.temperature = 0.7, .top_k = 40, .top_p = 0.9, .seed = seed};
+        setup.logprobs.mode = messages::LogprobsMode::kTruncated;
+        setup.logprobs.support = true;
+        if (seed % 2 == 1) setup.sampling.logit_bias = {{7, 3.0}};
+        std::vector<float> logits;
+        for (int i = 0; i < 1003; ++i) logits.push_back(normal(random));
+        add_sample(setup, logits);
+    }
+    const messages::StepResult result = run();
+    ASSERT_EQ(result.supports.size(), result.logprobs.values.size());
+    for (std::size_t i = 0; i < result.supports.size(); ++i)
+        EXPECT_EQ(result.supports[i].logprob, result.logprobs.values[i]) << i;
+}
+
+TEST_F(SamplerTest, ASupportOfMoreIdsThanAreReportedIsOnlyCounted) {
+    for (const std::int64_t num : {messages::kSupportMax, messages::kSupportMax + 1}) {
+        messages::RequestSetup setup;
+        setup.sampling = {.top_k = num, .seed = 1};
+        setup.logprobs.support = true;
+        std::vector<float> logits(5000, 0.f);
+        for (std::size_t i = 0; i < static_cast<std::size_t>(num); ++i) logits[4999 - i] = 1.f;
+        add_sample(setup, logits);
+    }
+    const messages::StepResult result = run();
+    ASSERT_EQ(result.supports.size(), 2u);
+    EXPECT_EQ(std::ssize(result.supports[0].ids), messages::kSupportMax);
+    EXPECT_EQ(result.supports[0].ids.back(), TokenId{4999});
+    EXPECT_EQ(result.supports[1].num_ids, messages::kSupportMax + 1);
+    EXPECT_TRUE(result.supports[1].ids.empty());
 }
 
 TEST_F(SamplerTest, IdsThatEndTheRequestAreBannedBeforeMinNewTokens) {

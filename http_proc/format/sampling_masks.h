@@ -1,0 +1,24 @@
+// Writes the supports of draws (messages/supports.h) into answers, in the forms that trainers read:
+//
+//   SGLang's  "output_token_sampling_mask": a list of ids per token,
+//   "output_token_sampling_logprobs" vLLM's    "sampling_mask": the same list of lists SkyRL's
+//   "rollout_sample_support": {"data", "shape", "dtype"}, base64 of int32 [n, top_k],
+//             padded with -1
+// Sources: SGLang's tokenizer_manager, vLLM's generate protocol, SkyRL's generate_wire.
+#pragma once
+
+#include "http_proc/format/json_writer.h"
+#include "messages/supports.h"
+
+#include <cstdint>
+#include <string>
+
+namespace pitstop::http {
+
+// Appends "[1,2],[3]": the inside of the list.
+void append_masks(std::string& to, const messages::Supports& supports);
+
+// Writes SkyRL's value. The rows are wider than `top_k` if ties at it were kept.
+void write_packed_support(JsonWriter& json, const messages::Supports& supports, std::int64_t top_k);
+
+}  // namespace pitstop::http

@@ -1,0 +1,117 @@
+// Defines conversations: turns that continue from each other's tokens, so that no token is sent or
+// made twice. The data door keeps the tokens of each turn; a later turn names an earlier one by its
+// rid. SGLang calls it a session.
+//
+// A conversation belongs to the client that opened it. It ends when this client closes it or is
+// gone, after its idle time, or as the least recently used one when the doors are full.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/fields.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop::messages {
+
+inline constexpr std::size_t kConversationBytesMax = 256;  // of an id
+inline constexpr double kConversationIdleMax = 86400 * 7;  // s
+
+// Names a conversation inside the tree; never reused.
+enum class ConversationId : std::uint64_t {};
+
+// How a request's prompt continues from its conversation. The tokens of `after` are its prompt and
+// its output; [0, offset) of them are kept, and the request's own prompt follows them.
+struct Turn {
+    std::string conversation{};
+    std::optional<std::string> after{};
+    std::int64_t offset = 0;
+    bool replace = false;
+    bool drop_output = false;
+    bool wants_prompt = false;
+
+    template <class F>
+    void fields(F&& f) {
+        f("conversation", conversation, "an open conversation of this client");
+        f("after",
+          after,
+          "the rid of the turn that it continues; absent: its own prompt is the whole");
+        f("offset",
+          offset,
+          "keep this many of that turn's tokens; 0: all; less than 0: all but this many");
+        f("replace",
+          replace,
+          "drop what followed that turn, or without `after` all turns; open ones are aborted");
+        f("drop_output", drop_output, "keep that turn's prompt without its output");
+        f("wants_prompt", wants_prompt, "the first chunk has the whole prompt's tokens");
+    }
+    friend bool operator==(const Turn&, const Turn&) = default;
+};
+
+struct OpenConversation {
+    static constexpr std::string_view kType = "open_conversation";
+    static constexpr std::string_view kAbout =
+        "client -> data door: begin a conversation, whose turns continue from each other's tokens.";
+    CallId call{};
+    std::string id{};
+    std::optional<double> idle_timeout_s{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the caller's number for this call, not 0");
+        f("id", id, "its name, unique among the open ones; empty: one is made");
+        f("idle_timeout_s",
+          idle_timeout_s,
+          "it ends this many seconds after its last turn; absent: 3600");
+    }
+};
+
+struct CloseConversation {
+    static constexpr std::string_view kType = "close_conversation";
+    static constexpr std::string_view kAbout =
+        "client -> data door: end a conversation of this client. Open turns run on.";
+    CallId call{};
+    std::string id{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the caller's number for this call, not 0");
+        f("id", id, "the conversation");
+    }
+};
+
+struct ConversationReply {
+    static constexpr std::string_view kType = "conversation_reply";
+    static constexpr std::string_view kAbout =
+        "data door -> client: the conversation is open, or closed.";
+    CallId call{};
+    std::string id{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the call answered");
+        f("id", id, "the conversation");
+    }
+};
+
+struct EndConversations {
+    static constexpr std::string_view kType = "end_conversations";
+    static constexpr std::string_view kAbout =
+        "tokenizer_proc -> scheduler_proc: these have ended; their pages are like any others.";
+    std::vector<ConversationId> ids{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("ids", ids, "conversations");
+    }
+};
+
+std::optional<std::string> invalid(const Turn& turn);
+std::optional<std::string> invalid(const OpenConversation& message);
+std::optional<std::string> invalid(const CloseConversation& message);
+
+}  // namespace pitstop::messages

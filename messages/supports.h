@@ -1,0 +1,57 @@
+// Defines the support of a draw: the tokens that it was among, which are those that the grammar,
+// top-k, top-p and min-p left. A trainer repeats the truncation with it.
+//
+// Bounded: kSupportMax ids per draw. A larger support is only counted, and ends its request.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/fields.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace pitstop::messages {
+
+inline constexpr std::int64_t kSupportMax = 4096;  // SGLang's --sampling-mask-max-tokens
+
+// The support of one output token, as a worker reports it.
+struct DrawSupport {
+    std::int64_t num_ids = 0;
+    std::vector<TokenId> ids{};
+    float logprob = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("num_ids", num_ids, "tokens of the support; 0: nothing was drawn");
+        f("ids", ids, "these tokens, ascending; left out if they are more than 4096");
+        f("logprob", logprob, "of the drawn token, among these alone");
+    }
+    friend bool operator==(const DrawSupport&, const DrawSupport&) = default;
+};
+
+// The supports of n output tokens.
+struct Supports {
+    std::vector<std::int32_t> sizes{};
+    std::vector<TokenId> ids{};
+    std::vector<float> logprobs{};
+
+    void append(const DrawSupport& next);
+    void append(Supports next);
+    // Keeps those of the first `num` tokens. REQUIRES: 0 <= num <= their number.
+    void keep(std::size_t num);
+
+    template <class F>
+    void fields(F&& f) {
+        f("sizes", sizes, "[n], the number of tokens that each was drawn among");
+        f("ids", ids, "[sum of sizes], back to back, each support ascending");
+        f("logprobs", logprobs, "[n], the logprob of each among its support alone");
+    }
+    friend bool operator==(const Supports&, const Supports&) = default;
+};
+
+// Appends the supports that follow those of `whole`. Either may be absent.
+void append_supports(std::optional<Supports>& whole, std::optional<Supports> next);
+
+}  // namespace pitstop::messages

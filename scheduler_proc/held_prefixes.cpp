@@ -1,0 +1,33 @@
+#include "scheduler_proc/held_prefixes.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace pitstop::scheduler {
+
+void HeldPrefixes::drop(Order::iterator one, PrefixCache& cache) {
+    cache.unhold(one->nodes);
+    num_pages_ -= std::ssize(one->nodes);
+    places_.erase(one->conversation);
+    order_.erase(one);
+}
+
+void HeldPrefixes::hold(
+    messages::ConversationId conversation, std::span<const PageId> path, PrefixCache& cache
+) {
+    end(conversation, cache);
+    const auto num = std::min<std::int64_t>(std::ssize(path), pages_max_);
+    if (num == 0) return;
+    const auto held = path.first(static_cast<std::size_t>(num));
+    order_.push_back({.conversation = conversation, .nodes = cache.hold(held)});
+    places_[conversation] = std::prev(order_.end());
+    num_pages_ += num;
+    while (num_pages_ > pages_max_) drop(order_.begin(), cache);
+}
+
+void HeldPrefixes::end(messages::ConversationId conversation, PrefixCache& cache) {
+    const auto place = places_.find(conversation);
+    if (place != places_.end()) drop(place->second, cache);
+}
+
+}  // namespace pitstop::scheduler

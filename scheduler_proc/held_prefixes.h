@@ -1,0 +1,48 @@
+// The pages of conversations between their turns: of each conversation the prefix of its last turn,
+// as far as the prefix cache has it. They are evicted after all other pages, the least recently
+// used first, so that a turn finds its history again (--session-memory).
+//
+// Bounded: pages_max pages in all. Beyond that, the oldest conversation's are like any others.
+// Thread:  the loop thread only.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/conversations.h"
+#include "scheduler_proc/prefix_cache.h"
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <span>
+#include <vector>
+
+namespace pitstop::scheduler {
+
+class HeldPrefixes {
+  public:
+    explicit HeldPrefixes(std::int64_t pages_max = 0) : pages_max_(pages_max) {}
+
+    // Holds the path for the conversation, in place of what it held before. If the path alone is
+    // over the bound, its first pages.
+    void hold(
+        messages::ConversationId conversation, std::span<const PageId> path, PrefixCache& cache
+    );
+    void end(messages::ConversationId conversation, PrefixCache& cache);
+
+    [[nodiscard]] std::int64_t num_pages() const { return num_pages_; }
+
+  private:
+    struct Prefix {
+        messages::ConversationId conversation{};
+        std::vector<PrefixCache::Held> nodes{};
+    };
+    using Order = std::list<Prefix>;  // the oldest first
+    void drop(Order::iterator one, PrefixCache& cache);
+
+    std::int64_t pages_max_;
+    std::int64_t num_pages_ = 0;
+    Order order_{};
+    std::map<messages::ConversationId, Order::iterator> places_{};
+};
+
+}  // namespace pitstop::scheduler

@@ -1,0 +1,138 @@
+// The pages of conversations between their turns (scheduler_proc/held_prefixes.h).
+#include "tests/scheduler_proc/update_fixture.h"
+
+#include <gtest/gtest.h>
+
+namespace pitstop::scheduler {
+namespace {
+
+constexpr messages::ConversationId kFirst{7};
+constexpr messages::ConversationId kSecond{8};
+
+Ask turn_of(std::vector<TokenId> prompt, std::optional<messages::ConversationId> conversation) {
+    return {.prompt = std::move(prompt), .max_new_tokens = 8, .conversation = conversation};
+}
+
+// The pool has 128 pages of 4 tokens.
+class HeldPrefixesTest : public UpdateTest {
+  protected:
+    Received& run(const Ask& ask) {
+        const RequestKey key = rig.send(ask);
+        rig.run();
+        return rig.of(key);
+    }
+    // The next turn: all that the one before had, and more.
+    std::int64_t cached_by_next_turn(const Ask& before) {
+        std::vector<TokenId> prompt = before.prompt;
+        const std::vector<TokenId> output = rig.expected(before).tokens;
+        prompt.insert(prompt.end(), output.begin(), output.end());
+        prompt.push_back(TokenId{5});
+        return run(turn_of(prompt, before.conversation)).counts->cached_tokens;
+    }
+    // Other requests, of no conversation, that need each page of the pool once. Each time others.
+    void fill_the_pool() {
+        ++num_filled_;
+        for (int i = 0; i < 7; ++i) {
+            const Received& got = run(turn_of(prompt_of(80, 300 + 90 * i + num_filled_), {}));
+            EXPECT_EQ(got.tokens.size(), 8u);
+        }
+    }
+
+  private:
+    int num_filled_ = 0;
+};
+
+TEST_F(HeldPrefixesTest, ATurnFindsItsHistoryAfterOthersHaveUsedThePool) {
+    const Ask turn = turn_of(prompt_of(60), kFirst);
+    run(turn);
+    fill_the_pool();
+    EXPECT_EQ(cached_by_next_turn(turn), 64);  // 67 known tokens of 68, in whole pages
+    const Ask other = turn_of(prompt_of(60, 900), {});
+    run(other);
+    fill_the_pool();
+    EXPECT_EQ(cached_by_next_turn(other), 0);
+}
+
+TEST_F(HeldPrefixesTest, AnEndedConversationHoldsNothing) {
+    const Ask turn = turn_of(prompt_of(60), kFirst);
+    run(turn);
+    rig.control(messages::EndConversations{.ids = {kSecond, kFirst}});
+    fill_the_pool();
+    EXPECT_EQ(cached_by_next_turn(turn), 0);
+}
+
+// The share is half of the pool, 64 pages, and each turn has 16 in the cache.
+TEST_F(HeldPrefixesTest, TheOldestIsGivenUpWhenTheShareIsFull) {
+    std::vector<Ask> turns;
+    for (int i = 0; i < 5; ++i) {
+        turns.push_back(
+            turn_of(prompt_of(60, 50 + 70 * i), messages::ConversationId{10U + unsigned(i)})
+        );
+        run(turns.back());
+    }
+    fill_the_pool();
+    EXPECT_EQ(cached_by_next_turn(turns[4]), 64);
+    EXPECT_EQ(cached_by_next_turn(turns[1]), 64);
+    EXPECT_EQ(cached_by_next_turn(turns[0]), 0);
+}
+
+TEST_F(HeldPrefixesTest, RunningRequestsGetHeldPagesWhenTheyNeedThem) {
+    const Ask turn = turn_of(prompt_of(60), kFirst);
+    run(turn);
+    const RequestKey large = rig.send(turn_of(prompt_of(240, 300), {}));
+    const RequestKey another = rig.send(turn_of(prompt_of(240, 600), {}));
+    rig.run();
+    for (const RequestKey key : {large, another}) {
+        EXPECT_EQ(rig.of(key).tokens.size(), 8u);
+        EXPECT_EQ(rig.of(key).counts->retractions, 0);
+    }
+    EXPECT_LT(cached_by_next_turn(turn), 64);
+    fill_the_pool();  // and what it held before is forgotten without harm
+}
+
+// P9: the tolerance of the turn decides, and the answer says which tokens were of older weights.
+TEST_F(HeldPrefixesTest, P9_AnUpdateLeavesHeldPagesToTurnsThatTolerateThem) {
+    Ask turn = turn_of(prompt_of(60), kFirst);
+    run(turn);
+    update(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep, Epoch{2});
+    fill_the_pool();
+    turn = turn_of(prompt_of(62), kFirst);
+    turn.kv_tolerance = messages::KvTolerance::kKeep;
+    const Received& tolerant = run(turn);
+    EXPECT_EQ(tolerant.counts->cached_tokens, 60);
+    EXPECT_EQ(tolerant.counts->stale_tokens, 0);
+    turn.kv_tolerance = messages::KvTolerance::kNever;
+    const Received& strict = run(turn);
+    EXPECT_EQ(strict.counts->cached_tokens, 0);
+    EXPECT_EQ(strict.counts->stale_tokens, 60);
+}
+
+TEST(HeldPrefixes, AHoldOfAnEvictedNodeIsNotOneOfTheNodeThatGotItsPage) {
+    PageAllocator allocator(2);
+    PrefixCache cache(2, 1);
+    HeldPrefixes held(1);
+    const auto add = [&](TokenId token) {
+        PageId page{};
+        EXPECT_TRUE(allocator.allocate({&page, 1}));
+        cache.insert(
+            {.page = page, .tokens = {&token, 1}, .epochs = {Epoch{1}, Epoch{1}}, .step = StepId{1}}
+        );
+        return page;
+    };
+    const PageId first = add(TokenId{1});
+    held.hold(kFirst, {&first, 1}, cache);
+    cache.unlock({&first, 1});
+    EXPECT_EQ(cache.evict(1, allocator), 1);
+    const PageId again = add(TokenId{2});
+    EXPECT_EQ(again, first);
+    held.hold(kSecond, {&again, 1}, cache);  // gives up the first's hold
+    cache.unlock({&again, 1});
+    const PageId other = add(TokenId{3});
+    cache.unlock({&other, 1});
+    EXPECT_EQ(cache.evict(1, allocator), 1);
+    EXPECT_TRUE(cache.holds(again));  // it was used earlier, and is held
+    EXPECT_EQ(cache.audit(), std::nullopt);
+}
+
+}  // namespace
+}  // namespace pitstop::scheduler

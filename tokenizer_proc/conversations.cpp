@@ -1,0 +1,304 @@
+#include "tokenizer_proc/conversations.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+#include <ranges>
+#include <utility>
+
+namespace pitstop::tokenizer {
+
+Conversations::Conversations(const text::Tokenizer* tokenizer) {
+    if (tokenizer == nullptr) return;
+    const Result<std::vector<TokenId>> none = tokenizer->encode("", text::AddSpecial::kYes);
+    if (none && !none->empty()) begin_token_ = none->front();
+}
+
+Result<const Conversations::Conversation*> Conversations::find(const Name& name) const {
+    const auto found = by_name_.find(name);
+    if (found != by_name_.end()) return &found->second;
+    const auto ended = std::ranges::find(
+        why_ended_ | std::views::reverse, name, &std::pair<Name, std::string>::first
+    );
+    if (ended != why_ended_.rend()) {
+        return make_error(
+            ErrorCode::kNotFound,
+            "conversation '{}' has ended: {}; open another one",
+            name.second,
+            ended->second
+        );
+    }
+    return make_error(
+        ErrorCode::kNotFound, "no conversation '{}' of this client is open; open it", name.second
+    );
+}
+
+Conversations::Conversation* Conversations::find(messages::ConversationId id) {
+    const auto name = names_.find(id);
+    return name == names_.end() ? nullptr : &by_name_.at(name->second);
+}
+
+Result<> Conversations::open(
+    const std::string& peer, const messages::OpenConversation& call, TimePoint now
+) {
+    const Name name{peer, call.id};
+    if (by_name_.contains(name)) {
+        return make_error(
+            ErrorCode::kAlreadyExists, "conversation '{}' of this client is open", call.id
+        );
+    }
+    make_room(now);
+    if (by_name_.size() >= kOpenMax) {
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "{} conversations have open turns, the most there may be; close some",
+            kOpenMax
+        );
+    }
+    Duration idle = kIdleDefault;
+    if (call.idle_timeout_s) {
+        idle =
+            std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*call.idle_timeout_s)
+            );
+    }
+    const messages::ConversationId id = next_id_;
+    next_id_ = static_cast<messages::ConversationId>(static_cast<std::uint64_t>(id) + 1);
+    by_name_.emplace(name, Conversation{.id = id, .name = name, .idle = idle, .last_used = now});
+    names_.emplace(id, name);
+    next_look_ = std::min(next_look_, now + idle);
+    std::erase_if(why_ended_, [&](const auto& ended) { return ended.first == name; });
+    return Ok{};
+}
+
+Result<> Conversations::close(const std::string& peer, const std::string& id) {
+    RETURN_IF_ERROR(find(Name{peer, id}));
+    end(by_name_.at(Name{peer, id}), "it was closed");
+    return Ok{};
+}
+
+Result<> Conversations::check(
+    const std::string& peer, const std::string& rid, const messages::Turn& turn
+) const {
+    ASSIGN_OR_RETURN(const Conversation* const of, find(Name{peer, turn.conversation}));
+    if (of->turns.contains(rid)) {
+        return make_error(
+            ErrorCode::kAlreadyExists,
+            "conversation '{}' has a turn '{}'; use another rid",
+            turn.conversation,
+            rid
+        );
+    }
+    if (!turn.after) return Ok{};
+    const auto before = of->turns.find(*turn.after);
+    if (before == of->turns.end()) {
+        return make_error(
+            ErrorCode::kNotFound,
+            "conversation '{}' has no turn '{}'; a turn is named by its rid",
+            turn.conversation,
+            *turn.after
+        );
+    }
+    if (before->second.is_open && !turn.replace) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "turn '{}' of conversation '{}' has not ended; wait for its answer, or replace it",
+            *turn.after,
+            turn.conversation
+        );
+    }
+    return Ok{};
+}
+
+// Collects the parts from the last to the first.
+std::vector<TokenId> Conversations::tokens_of(const Conversation& of, const TurnTokens& turn) {
+    std::vector<TokenId> tokens(len_of(turn));
+    const TurnTokens* at = &turn;
+    for (std::size_t end = tokens.size(); end > 0;) {
+        const std::size_t begin = std::min(at->num_kept, end);
+        std::copy_n(
+            at->own.begin(), end - begin, tokens.begin() + static_cast<std::ptrdiff_t>(begin)
+        );
+        end = begin;
+        if (end > 0) at = &of.turns.at(*at->parent);
+    }
+    return tokens;
+}
+
+Result<Conversations::Begin> Conversations::begin(
+    const OpenRequest& request,
+    const messages::Turn& turn,
+    std::vector<TokenId>& prompt,
+    TimePoint now
+) {
+    RETURN_IF_ERROR(check(request.peer, request.rid, turn));
+    Conversation& of = by_name_.at(Name{request.peer, turn.conversation});
+    of.last_used = now;
+    Begin begun{.id = of.id, .replica = of.replica};
+    if (!turn.after) {
+        while (turn.replace && !of.turns.empty())
+            drop_after(of, std::string(of.turns.begin()->first), &begun.replaced);
+        return begun;
+    }
+    TurnTokens& before = of.turns.at(*turn.after);
+    if (turn.replace) {
+        std::vector<std::string> children;
+        for (const auto& [rid, other] : of.turns)
+            if (other.parent == turn.after) children.push_back(rid);
+        for (const std::string& rid : children) drop_after(of, rid, &begun.replaced);
+        if (before.is_open) begun.replaced.push_back(before.key);
+    }
+    std::vector<TokenId> whole = tokens_of(of, before);
+    if (turn.drop_output) whole.resize(before.num_kept + before.own_prompt_len);
+    const auto len = std::ssize(whole);
+    if (turn.offset != 0) {
+        const std::int64_t end = turn.offset < 0 ? len + turn.offset : turn.offset;
+        whole.resize(static_cast<std::size_t>(std::clamp<std::int64_t>(end, 0, len)));
+    }
+    begun.history_len = std::ssize(whole);
+    const bool begins_anew = begin_token_ && !prompt.empty() && prompt.front() == *begin_token_;
+    whole.insert(whole.end(), prompt.begin() + (begins_anew ? 1 : 0), prompt.end());
+    prompt = std::move(whole);
+    return begun;
+}
+
+void Conversations::add(
+    OpenRequest& request,
+    const messages::Turn& turn,
+    const Begin& begun,
+    std::span<const TokenId> prompt
+) {
+    Conversation& of = by_name_.at(Name{request.peer, turn.conversation});
+    of.replica = request.replica;
+    const auto history_len = static_cast<std::size_t>(begun.history_len);
+    const std::span<const TokenId> own = prompt.subspan(history_len);
+    num_tokens_ += own.size();
+    ++of.num_open;
+    of.turns[request.rid] = {
+        .parent = turn.after,
+        .num_kept = history_len,
+        .own = {own.begin(), own.end()},
+        .own_prompt_len = own.size(),
+        .key = request.key,
+    };
+    request.turn = {.conversation = begun.id, .history_len = begun.history_len};
+    if (turn.wants_prompt) request.turn->prompt.assign(prompt.begin(), prompt.end());
+}
+
+// Returns null if the turn was replaced, or its conversation has ended.
+Conversations::TurnTokens* Conversations::find_turn(const OpenRequest& request) {
+    Conversation* const of = find(request.turn->conversation);
+    if (of == nullptr) return nullptr;
+    const auto turn = of->turns.find(request.rid);
+    return turn != of->turns.end() && turn->second.key == request.key ? &turn->second : nullptr;
+}
+
+void Conversations::close_turn(Conversation& of, TurnTokens& turn, TimePoint now) {
+    if (!std::exchange(turn.is_open, false)) return;
+    --of.num_open;
+    of.last_used = now;
+    next_look_ = std::min(next_look_, now + of.idle);
+}
+
+void Conversations::take(OpenRequest& request, messages::OutputChunk& chunk, TimePoint now) {
+    OpenTurn& turn = *request.turn;
+    chunk.prompt_ids = std::exchange(turn.prompt, {});
+    if (chunk.counts) chunk.counts->history_tokens = turn.history_len;
+    TurnTokens* const tokens = find_turn(request);
+    if (tokens != nullptr) {
+        tokens->own.insert(tokens->own.end(), chunk.tokens.begin(), chunk.tokens.end());
+        num_tokens_ += chunk.tokens.size();
+    }
+    if (!chunk.finish) return;
+    Conversation* const of = find(turn.conversation);
+    // Its replica holds the pages of the turn that just ended.
+    if (of == nullptr) return ended_.push_back(turn.conversation);
+    if (tokens == nullptr) return;
+    close_turn(*of, *tokens, now);
+    if (chunk.finish->reason == messages::FinishReason::kError)
+        drop_after(*of, request.rid, nullptr);
+    make_room(now);
+}
+
+void Conversations::end_turn(const OpenRequest& request, TimePoint now) {
+    TurnTokens* const tokens = request.turn ? find_turn(request) : nullptr;
+    if (tokens != nullptr) close_turn(*find(request.turn->conversation), *tokens, now);
+}
+
+void Conversations::drop_turn(Conversation& of, const std::string& rid) {
+    const auto turn = of.turns.find(rid);
+    num_tokens_ -= turn->second.own.size();
+    if (turn->second.is_open) --of.num_open;
+    of.turns.erase(turn);
+}
+
+// Drops the turn and all that continue from it. Appends the keys of open ones.
+void Conversations::drop_after(
+    Conversation& of, const std::string& rid, std::vector<RequestKey>* open
+) {
+    std::vector<std::string> dropped{rid};
+    for (std::size_t i = 0; i < dropped.size(); ++i) {
+        for (const auto& [other, turn] : of.turns)
+            if (turn.parent == dropped[i]) dropped.push_back(other);
+    }
+    for (const std::string& one : dropped) {
+        const TurnTokens& turn = of.turns.at(one);
+        if (turn.is_open && open != nullptr) open->push_back(turn.key);
+        drop_turn(of, one);
+    }
+}
+
+void Conversations::end(Conversation& one, std::string why) {
+    for (const auto& [rid, turn] : one.turns) num_tokens_ -= turn.own.size();
+    ended_.push_back(one.id);
+    why_ended_.emplace_back(one.name, std::move(why));
+    if (why_ended_.size() > kEndedMax) why_ended_.pop_front();
+    names_.erase(one.id);
+    by_name_.erase(Name(one.name));
+}
+
+// Ends the least recently used ones while there are too many, or too many tokens.
+void Conversations::make_room(TimePoint now) {
+    expire(now);
+    while (by_name_.size() >= kOpenMax || num_tokens_ > kTokensMax) {
+        Conversation* oldest = nullptr;
+        for (auto& [name, one] : by_name_) {
+            if (one.num_open > 0) continue;
+            if (oldest == nullptr || one.last_used < oldest->last_used) oldest = &one;
+        }
+        if (oldest == nullptr) return;
+        end(*oldest, "others needed its room, and it was the least recently used");
+    }
+}
+
+void Conversations::expire(TimePoint now) {
+    if (now < next_look_) return;
+    next_look_ = TimePoint::max();
+    std::vector<Conversation*> over;
+    for (auto& [name, one] : by_name_) {
+        if (one.num_open > 0) continue;
+        const TimePoint end_at = one.last_used + one.idle;
+        if (end_at <= now) {
+            over.push_back(&one);
+        } else {
+            next_look_ = std::min(next_look_, end_at);
+        }
+    }
+    for (Conversation* const one : over)
+        end(*one, fmt::format("it was idle for {} s", seconds(one->idle)));
+}
+
+void Conversations::lose(const std::string& peer) {
+    std::vector<Conversation*> lost;
+    for (auto& [name, one] : by_name_)
+        if (name.first == peer) lost.push_back(&one);
+    for (Conversation* const one : lost) end(*one, "its client is gone");
+}
+
+std::vector<std::string> Conversations::peers() const {
+    std::vector<std::string> all;
+    for (const auto& [name, one] : by_name_)
+        if (all.empty() || all.back() != name.first) all.push_back(name.first);
+    return all;
+}
+
+}  // namespace pitstop::tokenizer

@@ -1,0 +1,50 @@
+// Finds the support of a draw: the ids that it was among (messages/supports.h).
+#pragma once
+
+#include "base/ids.h"
+#include "base/view.h"
+#include "kernels/ops.h"
+#include "messages/supports.h"
+#include "tp_worker/model/logit_view.h"
+
+#include <span>
+#include <vector>
+
+namespace pitstop::tp_worker {
+
+struct Drawn {
+    kernels::SampleRow row{};
+    TokenId id{};
+    float kept_min = 0;  // as note_draws writes it (kernels/draws.h)
+};
+
+// How to sum a row (kernels/logprobs.h).
+struct StatsOp {
+    const kernels::Ops* ops = nullptr;
+    kernels::Workspace workspace{};
+    kernels::Stream stream{};
+};
+
+// `logits`: [1, V] on the CPU, as they were drawn from. The logprob has the bits of the truncated
+// mode's (messages/sampling.h). A greedy draw has no other id than its own.
+[[nodiscard]] messages::DrawSupport support_of(
+    View2<const float> logits, const Drawn& drawn, const StatsOp& op
+);
+
+// Draws that are done.
+struct DoneDraws {
+    std::span<const SampledRow> rows{};  // of the call, like the next ones
+    std::span<const TokenId> ids{};
+    std::span<const float> kept_mins{};
+};
+
+// Finds the supports of the view's draws, if any are wanted, and writes them by row of the call. On
+// the CPU, which alone reports any, the draws are done when they are enqueued.
+void find_supports(
+    const LogitView& view,
+    const DoneDraws& draws,
+    const StatsOp& op,
+    std::vector<messages::DrawSupport>& supports
+);
+
+}  // namespace pitstop::tp_worker
