@@ -37,7 +37,7 @@ std::optional<Error> Adapters::problem_of(const std::string& name) const {
     if (rank_max_ == 0) {
         return Error{
             ErrorCode::kUnsupported,
-            "this replica computes no adapters (--device cuda, --load-format null or "
+            "this replica computes no adapters (--load-format null or "
             "--max-adapter-rank 0)"};
     }
     if (serving_.contains(name) || std::ssize(serving_) < loaded_max_) return std::nullopt;

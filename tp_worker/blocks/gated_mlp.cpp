@@ -52,7 +52,7 @@ void GatedMlp::run(const Trunk& trunk, const Pass& pass) const {
     const kernels::ActView gated = rows(gated_, 0, T);
     const kernels::Ops& ops = *trunk.ops;
     const auto fused = [&] {
-        if (ops.linear_silu_mul == nullptr || !pass.batch.adapted.empty()) return false;
+        if (ops.linear_silu_mul == nullptr || pass.batch.has_adapters()) return false;
         const ProductArgs gate_up(gate_up_, trunk, pass.weights, T);
         return ops.linear_silu_mul(gate_up.args(), gated);
     };

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/ids.h"
-#include "kernels/low_rank.h"
+#include "kernels/low_rank_rows.h"
 #include "tp_worker/weights/bound_adapter.h"
 #include "tp_worker/weights/bound_weights.h"
 
@@ -57,8 +57,10 @@ struct StepBatch {
     // (kernels/KERNELS.md). A step of padded decodes has no marks: all its tokens have logits,
     // which show the same.
     std::span<std::uint8_t> marks{};
-    // Ascending; no two overlap. Empty: no token has an adapter, as on a GPU.
+    // On a CPU, ascending; no two overlap. Empty: no token has an adapter.
     std::span<const AdaptedTokens> adapted{};
+    // [T], padding included, on a GPU: each token's adapter, null: none. Empty: no token has one.
+    std::span<const kernels::LowRankPair* const> adapter_tables{};
 
     // The tokens (by index in the step) whose experts the step supplies, and the rows of expert
     // ids, `brought_row_bytes` each (kernels/router.h). A padded step has none.
@@ -66,6 +68,7 @@ struct StepBatch {
     std::span<const std::uint8_t> brought{};       // [N, layers, k]
     std::int64_t brought_row_bytes = 0;
 
+    [[nodiscard]] bool has_adapters() const { return !adapted.empty() || !adapter_tables.empty(); }
     [[nodiscard]] std::int64_t num_tokens() const {
         return static_cast<std::int64_t>(tokens.size());
     }

@@ -1,6 +1,9 @@
 #include "tp_worker/blocks/trunk.h"
 
 #include "base/check.h"
+#include "kernels/low_rank_rows.h"
+
+#include <array>
 
 namespace pitstop::tp_worker {
 
@@ -54,6 +57,26 @@ void Trunk::multiply(const Product& product, const Pass& pass) const {
     const ProductArgs args(product, *this, pass.weights, pass.batch.num_tokens());
     ops->linear(args.args());
     if (!pass.batch.adapted.empty()) adapt(product, pass);
+    if (!pass.batch.adapter_tables.empty()) adapt_rows(product, pass);
+}
+
+// On a GPU: which rows have which adapter is data, so that a graph may contain it.
+void Trunk::adapt_rows(const Product& product, const Pass& pass) const {
+    const std::int64_t T = pass.batch.num_tokens();
+    std::array<kernels::LowRankRowsArgs::Part, kernels::LowRankRowsArgs::kPartsMax> parts{};
+    const std::size_t num = product.parts.size();
+    for (std::size_t i = 0; i < num; ++i) {
+        const Product::Part& part = product.parts[i];
+        parts[i] = {.pair = raw(part.w), .y = rows(part.y, 0, T)};
+    }
+    kernels::low_rank_rows_cuda({
+        .x = rows(product.x, 0, T),
+        .parts = std::span(parts).first(num),
+        .tables = pass.batch.adapter_tables.data(),
+        .rank_max = adapter_rank_max(),
+        .h = rows(low_ranks, 0, T),
+        .stream = stream,
+    });
 }
 
 // Each pair of an adapter and a weight is a segment. The parts of a product are adjacent
@@ -62,7 +85,7 @@ void Trunk::adapt(const Product& product, const Pass& pass) const {
     std::vector<kernels::LowRankSegment>& segments = *pass.segments;
     segments.clear();
     const std::int64_t T = pass.batch.num_tokens();
-    const std::int64_t rank_max = low_ranks.cols / std::int64_t{kernels::LinearArgs::kPartsMax};
+    const std::int64_t rank_max = adapter_rank_max();
     for (const AdaptedTokens& tokens : pass.batch.adapted) {
         for (std::size_t i = 0; i < product.parts.size(); ++i) {
             const BoundAdapter::Pair* const pair = tokens.adapter->find(product.parts[i].w);

@@ -38,6 +38,10 @@ struct Trunk {
 
   private:
     void adapt(const Product& product, const Pass& pass) const;
+    void adapt_rows(const Product& product, const Pass& pass) const;
+    [[nodiscard]] std::int64_t adapter_rank_max() const {
+        return low_ranks.cols / std::int64_t{kernels::LinearArgs::kPartsMax};
+    }
 };
 
 }  // namespace pitstop::tp_worker

@@ -7,39 +7,57 @@
 #include "messages/adapters.h"
 #include "tp_worker/device/arena.h"
 #include "tp_worker/device/device.h"
+#include "tp_worker/device/pinned_pieces.h"
 #include "tp_worker/weights/adapter_slots.h"
 #include "tp_worker/weights/bound_adapter.h"
 #include "tp_worker/weights/copy_ledger.h"
 #include "tp_worker/weights/weight_layout.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 
 namespace pitstop::tp_worker {
 
 // One version of an adapter. Its address is constant: stages and steps point into it.
+//
+// On a GPU it is staged in host memory, which is freed when upload() has copied it: the GPU's
+// memory is taken at once, so that a load for which there is none fails before it begins.
 class Adapter {
   public:
-    // Allocates memory, which is zero at first. Errors: kResourceExhausted.
-    static Result<std::unique_ptr<Adapter>> make(AdapterSlots slots, const Device& device);
+    // Allocates memory, which is zero at first. `num_weights`: of the base model. Errors:
+    // kResourceExhausted.
+    static Result<std::unique_ptr<Adapter>> make(
+        AdapterSlots slots, std::size_t num_weights, const Device& device
+    );
     Adapter(const Adapter&) = delete;
     Adapter& operator=(const Adapter&) = delete;
 
     [[nodiscard]] const WeightLayout& layout() const { return layout_; }
     [[nodiscard]] const BoundAdapter& bound() const { return bound_; }
-    [[nodiscard]] std::int64_t bytes() const { return memory_.bytes(); }
-    // The memory, for the stage that fills it.
-    [[nodiscard]] Arena& memory() { return memory_; }
-    [[nodiscard]] const Arena& memory() const { return memory_; }
+    [[nodiscard]] bool is_on_gpu() const { return gpu_.has_value(); }
+    // The memory that it serves from. The tensors are at its start.
+    [[nodiscard]] const Arena& memory() const { return gpu_ ? *gpu_ : staged_; }
+    [[nodiscard]] std::int64_t bytes() const { return memory().bytes(); }
+    // The host's memory, for the stage that fills it.
+    [[nodiscard]] Arena& staged() { return staged_; }
     [[nodiscard]] CopyLedger& ledger() { return ledger_; }
 
+    // On a GPU, copies what was staged there, reads it back, and frees the host's memory; does
+    // nothing on a CPU. REQUIRES: the stage is done. Errors: kDataLoss if other bytes come back.
+    Result<> upload(PinnedPieces& pieces);
+
   private:
-    Adapter(AdapterSlots slots, WeightLayout layout, Arena memory);
+    Adapter(AdapterSlots slots, WeightLayout layout, Arena staged, std::optional<Arena> gpu);
 
     AdapterSlots slots_;
     WeightLayout layout_;
-    Arena memory_;
+    Arena staged_;
+    // The tensors, as in staged_, then the pairs of all the base model's weights.
+    std::optional<Arena> gpu_;
+    std::size_t num_weights_ = 0;
     CopyLedger ledger_;
     BoundAdapter bound_;
 };

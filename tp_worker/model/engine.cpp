@@ -284,7 +284,8 @@ std::int64_t Engine::transfer_bytes_max() const {
     const std::int64_t rows = options_.num_slots + kPaddingStep;
     const std::int64_t pages =
         (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size * rows;
-    std::int64_t token_bytes = 4 + 4 + 8 + 1;  // id, position, place in the KV, mark
+    std::int64_t token_bytes = 4 + 4 + 8 + 1;           // id, position, place in the KV, mark
+    if (sizes_.adapter_rank_max > 0) token_bytes += 8;  // and the adapter (StepBatch)
     std::int64_t load_bytes = 0;
     if (stack_.has_experts()) {  // and routes, brought and reported, with their tokens' indices
         constexpr std::int64_t kIdBytesMax = 2;
@@ -293,7 +294,7 @@ std::int64_t Engine::transfer_bytes_max() const {
     }
     // Starts and lengths, the rows of logits, and changes of a row's pages (kernels/step_rows.h).
     constexpr std::int64_t kRowBytes = 4 + 4 + 4 + 4 + 4 * kernels::StepUpdate::kRunWords;
-    constexpr std::int64_t kArraysMax = 25;
+    constexpr std::int64_t kArraysMax = 26;
     constexpr std::int64_t kStatePlacesBytes = 4 + 4 + 4 + 4;  // of a row's states
     const std::int64_t state_bytes =
         stack_.states().is_empty() ? 0 : kStatePlacesBytes * (rows + kPaddedTokensMax + 2);
@@ -404,14 +405,13 @@ Result<std::unique_ptr<Adapter>> Engine::make_adapter(const AdapterConfig& confi
     if (!model_ || sizes_.adapter_rank_max == 0) {
         return Error{
             ErrorCode::kUnsupported,
-            "this rank computes no adapters (--device cuda, --load-format null or "
-            "--max-adapter-rank 0)"};
+            "this rank computes no adapters (--load-format null or --max-adapter-rank 0)"};
     }
     ASSIGN_OR_RETURN(
         AdapterSlots slots,
         AdapterSlots::make(stack_.slots(), stack_.adaptable(), config, sizes_.adapter_rank_max)
     );
-    return Adapter::make(std::move(slots), device_);
+    return Adapter::make(std::move(slots), stack_.slots().list().size(), device_);
 }
 
 std::vector<std::int64_t> Engine::dense_layers() const {

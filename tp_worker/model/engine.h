@@ -32,6 +32,7 @@
 #include "tp_worker/model/kv_ahead.h"
 #include "tp_worker/model/model.h"
 #include "tp_worker/model/sampler.h"
+#include "tp_worker/model/step_adapters.h"
 #include "tp_worker/model/step_batch.h"
 #include "tp_worker/model/step_states.h"
 #include "tp_worker/model/update_room.h"
@@ -78,7 +79,7 @@ struct EngineOptions {
     std::int64_t max_total_tokens = 0;           // of KV; 0: by kv_share, on a GPU by mem_fraction
     double kv_share = 0.25;                      // part of host memory, for all ranks' KV together
     std::int64_t context_len = 0;                // 0: the model's
-    std::int64_t adapter_rank_max = 64;          // of adapters, on a CPU; 0: it computes none
+    std::int64_t adapter_rank_max = 64;          // of adapters; 0: it computes none
     std::string tuning_dir{};  // with cuda: where timed choices are kept (linear_tuning.h); empty:
                                // nothing is timed
     std::int64_t num_slots = 256;      // requests that may run at once
@@ -192,6 +193,11 @@ class Engine {
     // Makes an adapter as its configuration says, to be filled. Thread: any. Errors: those of
     // AdapterConfig and AdapterSlots; kUnsupported where this rank computes none.
     [[nodiscard]] Result<std::unique_ptr<Adapter>> make_adapter(const AdapterConfig& config) const;
+    // Takes an adapter whose tensors are staged to where it serves. Thread: any. Errors:
+    // upload()'s.
+    [[nodiscard]] Result<> place(Adapter& adapter) {
+        return adapter.is_on_gpu() ? adapter.upload(weights_->pieces()) : Ok{};
+    }
     // The versions of adapters that plans may name. One may be removed only while no step is in
     // progress.
     [[nodiscard]] Adapters& adapters() { return adapters_; }
@@ -223,7 +229,7 @@ class Engine {
         std::unique_ptr<Sampler::Call> call{};  // null: no logits are wanted, or it is finished
         std::vector<TokenId> ids{};             // by row of logits, on every rank: what was drawn
         std::vector<std::uint8_t> marks{};      // by token (StepBatch)
-        std::vector<AdaptedTokens> adapted{};
+        StepAdapters adapters{};
         // slots set up anew since then: its draws for them are void
         std::vector<SlotId> set_up_anew{};
         bool is_complete = false;  // its result is ready, or the rank has to end
@@ -257,7 +263,6 @@ class Engine {
     Result<> compute(const messages::StepPlan& plan, RunningStep* step);
     Result<StepBatch> place(const messages::StepPlan& plan, RunningStep* step);
     Result<> enqueue_layers(const StepBatch& placed, RunningStep* step);
-    Result<> find_adapters(const messages::StepPlan& plan, RunningStep* step) const;
     void place_routes(RunningStep* step);
     void enqueue_routes(const RunningStep& step);
     void place_load(RunningStep* step);

@@ -168,8 +168,7 @@ Result<ModelSizes> choose_sizes(
     sizes.num_pages = is_open ? 0 : tokens / options.page_size;
     sizes.num_positions =
         is_open ? context : std::min(context, sizes.num_pages * options.page_size);
-    // No GPU computes adapters.
-    if (!is_cuda) sizes.adapter_rank_max = options.adapter_rank_max;
+    sizes.adapter_rank_max = options.adapter_rank_max;
     const std::int64_t logit_bytes = is_cuda ? kGpuLogitBytesMax : kLogitBytesMax;
     sizes.logit_rows_max =
         std::clamp<std::int64_t>(logit_bytes / (4 * config.vocab_len), 1, kLogitRowsMax);

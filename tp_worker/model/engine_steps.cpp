@@ -62,7 +62,7 @@ Result<> Engine::start(const messages::StepPlan& plan) {
     step.ids.clear();
     RETURN_IF_ERROR(step.planned.prepare(plan, slots_, limits_));
     if (states_) RETURN_IF_ERROR(states_->prepare(plan));
-    RETURN_IF_ERROR(find_adapters(plan, &step));
+    RETURN_IF_ERROR(step.adapters.find(plan, adapters_, communicator_.rank()));
     step.result = step.planned.empty_result(plan, communicator_.rank());
     if (kv_ahead_) kv_ahead_->note_used(plan.pages.values);
     if (model_) {
@@ -137,36 +137,6 @@ Result<> Engine::compute(const messages::StepPlan& plan, RunningStep* step) {
     return Ok{};
 }
 
-// Rows that follow each other with one adapter are one run of tokens.
-Result<> Engine::find_adapters(const messages::StepPlan& plan, RunningStep* step) const {
-    step->adapted.clear();
-    std::int64_t begin = 0;
-    for (std::size_t r = 0; r < plan.rows.size(); begin += plan.rows[r].num_new, ++r) {
-        const messages::PlanRow& row = plan.rows[r];
-        if (!row.adapter) continue;
-        const Adapter* const adapter = adapters_.find(*row.adapter);
-        if (adapter == nullptr) {
-            return make_error(
-                ErrorCode::kFailedPrecondition,
-                "step {}, row {}: rank {} has no adapter of update {}",
-                raw(plan.step),
-                r,
-                raw(communicator_.rank()),
-                static_cast<std::uint64_t>(*row.adapter)
-            );
-        }
-        std::vector<AdaptedTokens>& all = step->adapted;
-        const bool goes_on = !all.empty() && all.back().adapter == &adapter->bound() &&
-                             all.back().begin + all.back().num == begin;
-        if (goes_on) {
-            all.back().num += row.num_new;
-        } else {
-            all.push_back({.begin = begin, .num = row.num_new, .adapter = &adapter->bound()});
-        }
-    }
-    return Ok{};
-}
-
 bool Engine::follows_tokens(const RunningStep& step) const {
     return std::ranges::any_of(step.planned.logit_rows(), [&](const LogitRow& row) {
         return row.kind == LogitRow::Kind::kSample &&
@@ -184,7 +154,7 @@ Result<StepBatch> Engine::place(const messages::StepPlan& plan, RunningStep* ste
         states_->pad(step->planned.num_rows());
         batch.states = states_->places();
     }
-    batch.adapted = step->adapted;
+    step->adapters.put_into(batch, device_.is_cuda());
     ASSIGN_OR_RETURN(StepBatch placed, model_->place(batch));
     const std::span<const LogitRow> wanted = step->planned.logit_rows();
     step->token_rows.clear();

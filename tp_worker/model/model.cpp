@@ -13,9 +13,10 @@ std::int64_t transfer_bytes(const StepBatch& batch) {
     };
     const std::int64_t states = bytes(batch.states.places) + bytes(batch.states.from_places) +
                                 bytes(batch.states.saved_places) + bytes(batch.states.saved_ends);
+    const std::int64_t adapters = bytes(batch.adapter_tables);
     // The update contains the rows.
-    if (batch.num_padded > 0) return bytes(batch.update) + states;
-    return states + bytes(batch.update) + bytes(batch.tokens) + bytes(batch.positions) +
+    if (batch.num_padded > 0) return bytes(batch.update) + states + adapters;
+    return states + adapters + bytes(batch.update) + bytes(batch.tokens) + bytes(batch.positions) +
            bytes(batch.kv_slots) + bytes(batch.q_starts) + bytes(batch.kv_lens) +
            bytes(batch.page_starts) + bytes(batch.pages) + bytes(batch.token_rows) +
            bytes(batch.marks) + bytes(batch.brought_rows) + bytes(batch.brought);
@@ -63,6 +64,7 @@ Result<StepBatch> Model::place(const StepBatch& batch) {
         move(placed.brought_rows);
         move(placed.brought);
     }
+    move(placed.adapter_tables);
     move(placed.update);
     placed.slots = {};
     if (updates_) placed.pages = rows_.tables;
@@ -110,7 +112,8 @@ Result<> Model::run_padded(const StepBatch& placed, const BoundWeights& weights)
                               : static_cast<const void*>(placed.update.data()),
         .num_tokens = T,
         .num_rows = static_cast<std::int64_t>(placed.kv_lens.size()),
-        .num_logit_rows = L};
+        .num_logit_rows = L,
+        .has_adapters = placed.has_adapters()};
     RETURN_IF_ERROR(has_graphs_ ? graphs_.run(shape, stream_, enqueue) : enqueue());
     is_summed_ = !has_prompts;
     return Ok{};

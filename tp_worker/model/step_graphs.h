@@ -46,6 +46,7 @@ class StepGraphs {
         std::int64_t num_tokens = 0;    // with padding, like the next two
         std::int64_t num_rows = 0;
         std::int64_t num_logit_rows = 0;
+        bool has_adapters = false;  // of some rows; which is data
         [[nodiscard]] bool has_prompts() const { return num_tokens != num_rows; }
         auto operator<=>(const Shape&) const = default;
     };

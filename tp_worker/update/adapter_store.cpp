@@ -18,8 +18,13 @@ namespace {
 
 using Answers = std::vector<messages::Frames>;
 
-std::span<std::byte> bytes_of(Adapter& adapter) {
-    return {adapter.memory().data(), static_cast<std::size_t>(adapter.bytes())};
+// Writes its tensors, which are read back first if a GPU has them.
+Result<> write_to(AdapterFile& file, const std::string& directory, const Adapter& adapter) {
+    const auto num = static_cast<std::size_t>(adapter.layout().bytes());
+    if (!adapter.is_on_gpu()) return file.write(directory, {adapter.memory().data(), num});
+    std::vector<std::byte> bytes(num);
+    adapter.memory().fetch(0, bytes);
+    return file.write(directory, bytes);
 }
 
 }  // namespace
@@ -109,7 +114,7 @@ void AdapterStore::evict(messages::AdapterId id) {
         const std::shared_ptr<Adapter> adapter = engine_.adapters().take_out(id);
         if (!adapter || version->file.is_written()) return Answers{};
         reach_fault_point("evict", "adapter");
-        const Result<> written = version->file.write(limits_.directory, bytes_of(*adapter));
+        const Result<> written = write_to(version->file, limits_.directory, *adapter);
         if (written) return Answers{};
         spdlog::warn("adapter '{}' stays in memory: {}", version->name, written.error().message);
         engine_.adapters().add(id, adapter);
@@ -147,7 +152,9 @@ Result<> AdapterStore::restore_from(messages::AdapterId id, const Version& versi
         const AdapterConfig config, AdapterConfig::parse(version.config, "adapter_config")
     );
     ASSIGN_OR_RETURN(std::shared_ptr<Adapter> adapter, engine_.make_adapter(config));
-    RETURN_IF_ERROR(version.file.read(bytes_of(*adapter)));
+    const auto num = static_cast<std::size_t>(adapter->layout().bytes());
+    RETURN_IF_ERROR(version.file.read({adapter->staged().data(), num}));
+    RETURN_IF_ERROR(engine_.place(*adapter));
     engine_.adapters().add(id, std::move(adapter));
     return Ok{};
 }

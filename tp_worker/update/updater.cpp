@@ -249,7 +249,7 @@ void Updater::give_stage(std::int64_t timeout_ms, StageJob prepare) {
             result = result ? deliver(source) : decline(source, result.error());
             stage.mappings.clear();
             stage.spec.source.payloads = {};  // may be large
-            return result ? stage.fill->finish() : result;
+            return result ? finish_stage(stage) : result;
         }
     );
 }
@@ -324,9 +324,9 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerF
             static_cast<std::uint64_t>(order.update)
         );
     }
-    give(messages::UpdateOrder::kStage, 0, [](Stage& stage) {
+    give(messages::UpdateOrder::kStage, 0, [this](Stage& stage) {
         stage.mappings.clear();  // the sender is done
-        return stage.fill->finish();
+        return finish_stage(stage);
     });
     return std::vector<messages::Frames>{};
 }

@@ -9,7 +9,7 @@ namespace pitstop::tp_worker {
 // stage can only tell its source that it cannot begin.
 StageArgs Updater::args_for(Stage& stage, Adapter* adapter) {
     CopyLedger& ledger = adapter != nullptr ? adapter->ledger() : no_ledger_;
-    std::byte* const memory = adapter != nullptr ? adapter->memory().data() : nullptr;
+    std::byte* const memory = adapter != nullptr ? adapter->staged().data() : nullptr;
     return {
         .update = stage.update,
         .spec = stage.spec,
@@ -22,7 +22,7 @@ StageArgs Updater::args_for(Stage& stage, Adapter* adapter) {
         .live = memory,
         .target_ledger = ledger,
         .live_ledger = ledger,
-        .target_bytes = adapter != nullptr ? adapter->bytes() : 0,
+        .target_bytes = adapter != nullptr ? adapter->staged().bytes() : 0,
         .pace = pace_,
         .num_threads = 1,
         .is_dropped = stage.is_dropped,
@@ -47,6 +47,12 @@ Result<> Updater::open_adapter(Stage& stage) {
     stage.fill.emplace(args_for(stage, stage.adapter.adapter.get()));
     stage.fill->begin_work();
     return Ok{};
+}
+
+// All bytes have arrived.
+Result<> Updater::finish_stage(Stage& stage) {
+    RETURN_IF_ERROR(stage.fill->finish());
+    return stage.adapter.adapter ? engine_.place(*stage.adapter.adapter) : Ok{};
 }
 
 Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerForget& order) {

@@ -22,4 +22,17 @@ BoundAdapter::BoundAdapter(
     }
 }
 
+std::vector<kernels::LowRankPair> BoundAdapter::pairs_of_rows(std::size_t num_slots) const {
+    CHECK(pairs_.size() <= num_slots);
+    std::vector<kernels::LowRankPair> table(num_slots);
+    for (std::size_t i = 0; i < pairs_.size(); ++i) {
+        if (!pairs_[i]) continue;
+        const auto& [a, b, scale] = *pairs_[i];
+        CHECK(a.stride == a.cols && b.stride == b.cols);
+        table[i] = {
+            .a = a.data, .b = b.data, .rank = static_cast<std::int32_t>(a.rows), .scale = scale};
+    }
+    return table;
+}
+
 }  // namespace pitstop::tp_worker

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/view.h"
+#include "kernels/low_rank_rows.h"
 #include "tp_worker/weights/adapter_slots.h"
 #include "tp_worker/weights/weight_layout.h"
 
@@ -31,8 +32,15 @@ class BoundAdapter {
         return index < pairs_.size() && pairs_[index] ? &*pairs_[index] : nullptr;
     }
 
+    // The pairs for a GPU, by the base's slot, of which there are `num_slots`.
+    [[nodiscard]] std::vector<kernels::LowRankPair> pairs_of_rows(std::size_t num_slots) const;
+    // Where these are in the GPU's memory; null on a CPU.
+    [[nodiscard]] const kernels::LowRankPair* table() const { return table_; }
+    void set_table(const kernels::LowRankPair* table) { table_ = table; }
+
   private:
     std::vector<std::optional<Pair>> pairs_{};  // by the base's slot
+    const kernels::LowRankPair* table_ = nullptr;
 };
 
 }  // namespace pitstop::tp_worker

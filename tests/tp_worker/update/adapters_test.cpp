@@ -1,9 +1,7 @@
 // Adapters from their files to logits, against PEFT (tests/golden/make_adapters.py made
 // tests/data/golden/MODEL/adapters and says how); and refused adapters.
 #include "base/bf16.h"
-#include "base/isa.h"
-#include "tests/source_dir.h"
-#include "tests/tp_worker/update/updater_fixture.h"
+#include "tests/tp_worker/update/adapted_fixture.h"
 
 #include <gtest/gtest.h>
 
@@ -17,117 +15,6 @@ namespace pitstop::tp_worker {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string golden_dir(const std::string& name) {
-    return source_dir() + "/tests/data/golden/" + name;
-}
-
-std::string adapter_dir(const std::string& name) {
-    const std::size_t slash = name.find('/');
-    return golden_dir(name.substr(0, slash)) + "/adapters/" + name.substr(slash + 1);
-}
-
-// All of them, as "MODEL/ADAPTER".
-std::vector<std::string> adapter_names() {
-    std::vector<std::string> names;
-    for (const auto& model : fs::directory_iterator(golden_dir(""))) {
-        if (!fs::is_directory(model.path() / "adapters")) continue;
-        for (const auto& adapter : fs::directory_iterator(model.path() / "adapters"))
-            names.push_back(
-                model.path().filename().string() + "/" + adapter.path().filename().string()
-            );
-    }
-    std::ranges::sort(names);
-    return names;
-}
-
-class Adapted : public testing::Test {
-  protected:
-    void open(const std::string& model, int tp, Compute compute = Compute::kFp32) {
-        ReplicaOptions options;
-        options.engine.model_dir = golden_dir(model);
-        options.engine.compute = compute;
-        options.engine.isa = best_isa();
-        options.engine.page_size = 5;
-        options.engine.max_total_tokens = 400;
-        options.tp = tp;
-        auto replica = TestReplica::make(options);
-        if (!replica && replica.error().code == ErrorCode::kUnsupported)
-            GTEST_SKIP() << replica.error().message;
-        ASSERT_TRUE(replica.has_value()) << replica.error().message;
-        replica_ = *std::move(replica);
-        for (int rank = 0; rank < tp; ++rank) {
-            updaters_.push_back(
-                std::make_unique<Updater>(replica_->engine(rank), pace_, fault_point_)
-            );
-        }
-    }
-    ~Adapted() override { updaters_.clear(); }
-
-    static messages::UpdateSpec from_disk(const std::string& dir) {
-        messages::UpdateSpec spec;
-        spec.adapter = "one";
-        spec.source.path = dir;
-        return spec;
-    }
-
-    std::vector<messages::WorkerStaged> stage(messages::UpdateSpec spec) {
-        const messages::WorkerStage order{
-            .update = messages::UpdateId{++last_update_}, .spec = std::move(spec)};
-        std::vector<messages::WorkerStaged> votes;
-        for (const auto& updater : updaters_) {
-            if (auto vote = tp_worker::ask<messages::WorkerStaged>(*updater, order))
-                votes.push_back(*std::move(vote));
-        }
-        return votes;
-    }
-    messages::AdapterId commit() {
-        for (const auto& updater : updaters_) {
-            const messages::WorkerCommit order{
-                .update = messages::UpdateId{last_update_}, .epoch = Epoch{7}};
-            EXPECT_TRUE(tp_worker::ask<messages::WorkerCommitted>(*updater, order));
-        }
-        return messages::AdapterId{last_update_};
-    }
-    messages::AdapterId load(const std::string& dir) {
-        for (const messages::WorkerStaged& vote : stage(from_disk(dir))) {
-            EXPECT_TRUE(vote.outcome.ok) << vote.outcome.problems.front();
-            if (!vote.outcome.ok) return {};
-        }
-        return commit();
-    }
-    void expect_refused(messages::UpdateSpec spec, ErrorCode code, const std::string& why) {
-        const std::vector<messages::WorkerStaged> votes = stage(std::move(spec));
-        ASSERT_EQ(votes.size(), updaters_.size());
-        for (const messages::WorkerStaged& vote : votes) {
-            EXPECT_FALSE(vote.outcome.ok) << why;
-            if (vote.outcome.ok) continue;
-            EXPECT_EQ(vote.outcome.code, code) << vote.outcome.problems.front();
-            EXPECT_NE(vote.outcome.problems.front().find(why), std::string::npos)
-                << vote.outcome.problems.front();
-        }
-        const messages::WorkerDrop drop{.update = messages::UpdateId{last_update_}};
-        for (const auto& updater : updaters_)
-            EXPECT_TRUE(tp_worker::ask<messages::WorkerDropped>(*updater, drop));
-    }
-
-    // The last logits of a prompt, in chunks of this many tokens.
-    std::vector<float> logits_of(
-        const std::vector<TokenId>& prompt, std::optional<messages::AdapterId> adapter
-    ) {
-        generate(replica_.get(), prompt, 1, adapter);
-        std::vector<std::int32_t> rows;
-        for (std::size_t i = 0; i < prompt.size(); ++i)
-            rows.push_back(static_cast<std::int32_t>(i));
-        return replica_->read_logits(rows);
-    }
-
-    Pace pace_{1.0};
-    FaultPoint fault_point_{"none"};
-    std::unique_ptr<TestReplica> replica_{};
-    std::vector<std::unique_ptr<Updater>> updaters_{};
-    std::uint64_t last_update_ = 0;
-};
 
 // The bound of model/golden_test.cpp.
 constexpr double kLogitError = 1e-4;
@@ -167,7 +54,7 @@ TEST_P(GoldenAdapters, Fp32GivesTheLogitsAndGreedyIdsOfPeft) {
 INSTANTIATE_TEST_SUITE_P(
     All,
     GoldenAdapters,
-    testing::Combine(testing::ValuesIn(adapter_names()), testing::Values(1, 2)),
+    testing::Combine(testing::ValuesIn(adapter_names()), testing::Range(1, kRanksMax + 1)),
     [](const auto& parameter) {
         std::string name = std::get<0>(parameter.param);
         std::ranges::replace(name, '/', '_');
@@ -269,7 +156,7 @@ class AdapterFiles {
 const std::string kQ0 = "base_model.model.model.layers.0.self_attn.q_proj.";
 
 TEST_F(Adapted, RefusesWhatIsNotTheAdapterOfItsConfigurationByName) {
-    open("qwen3_tied", 2);
+    open("qwen3_tied", kRanksMax);
     const AdapterFiles files("qwen3_tied/all");
     const Json config = files.config();
     const auto& [header, bytes] = files.tensors();
@@ -329,7 +216,7 @@ TEST_F(Adapted, RefusesWhatIsNotTheAdapterOfItsConfigurationByName) {
 
 // Trainers send a live state dict, in the call itself.
 TEST_F(Adapted, TensorsInTheCallUnderOtherNamesAreTheSameAdapter) {
-    open("qwen3_tied", 2);
+    open("qwen3_tied", kRanksMax);
     const AdapterFiles files("qwen3_tied/bf16");
     const std::vector<messages::WorkerStaged> from_file = stage(from_disk(files.dir()));
     ASSERT_TRUE(from_file.at(0).outcome.ok) << from_file[0].outcome.problems.front();
@@ -360,7 +247,7 @@ TEST_F(Adapted, TensorsInTheCallUnderOtherNamesAreTheSameAdapter) {
     }
     spec.source.payloads.push_back(std::move(payload));
     const std::vector<messages::WorkerStaged> from_call = stage(std::move(spec));
-    for (std::size_t rank = 0; rank < 2; ++rank) {
+    for (std::size_t rank = 0; rank < updaters_.size(); ++rank) {
         ASSERT_TRUE(from_call.at(rank).outcome.ok) << from_call[rank].outcome.problems.front();
         EXPECT_EQ(from_call[rank].digests, from_file[rank].digests);
     }

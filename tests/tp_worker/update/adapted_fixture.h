@@ -1,0 +1,153 @@
+// Replicas whose adapters are those of tests/data/golden (tests/golden/make_adapters.py): on a CPU,
+// or, in a program of its own, on a GPU.
+#pragma once
+
+#include "base/isa.h"
+#include "tests/gpu_or_skip.h"
+#include "tests/source_dir.h"
+#include "tests/tp_worker/update/updater_fixture.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop::tp_worker {
+
+#if defined(PITSTOP_ON_GPU)
+inline constexpr DeviceKind kDevice = DeviceKind::kCuda;
+inline constexpr int kRanksMax = 1;  // a process has one GPU
+#else
+inline constexpr DeviceKind kDevice = DeviceKind::kCpu;
+inline constexpr int kRanksMax = 2;
+#endif
+
+inline std::string golden_dir(const std::string& name) {
+    return source_dir() + "/tests/data/golden/" + name;
+}
+
+inline std::string adapter_dir(const std::string& name) {
+    const std::size_t slash = name.find('/');
+    return golden_dir(name.substr(0, slash)) + "/adapters/" + name.substr(slash + 1);
+}
+
+// All of them, as "MODEL/ADAPTER".
+inline std::vector<std::string> adapter_names() {
+    std::vector<std::string> names;
+    for (const auto& model : std::filesystem::directory_iterator(golden_dir(""))) {
+        if (!std::filesystem::is_directory(model.path() / "adapters")) continue;
+        for (const auto& adapter : std::filesystem::directory_iterator(model.path() / "adapters"))
+            names.push_back(
+                model.path().filename().string() + "/" + adapter.path().filename().string()
+            );
+    }
+    std::ranges::sort(names);
+    return names;
+}
+
+class Adapted : public testing::Test {
+  protected:
+    void SetUp() override {
+        if (kDevice == DeviceKind::kCuda) skip_without_gpu();
+    }
+
+    void open(
+        const std::string& model,
+        int tp,
+        Compute compute = Compute::kFp32,
+        Determinism determinism = Determinism::kBatchInvariant,
+        bool has_graphs = true
+    ) {
+        ReplicaOptions options;
+        options.engine.device = kDevice;
+        options.engine.determinism = determinism;
+        options.engine.has_graphs = has_graphs;
+        options.engine.model_dir = golden_dir(model);
+        options.engine.compute = compute;
+        options.engine.isa = best_isa();
+        options.engine.page_size = 5;
+        options.engine.max_total_tokens = 400;
+        options.tp = tp;
+        auto replica = TestReplica::make(options);
+        if (!replica && replica.error().code == ErrorCode::kUnsupported)
+            GTEST_SKIP() << replica.error().message;
+        ASSERT_TRUE(replica.has_value()) << replica.error().message;
+        replica_ = *std::move(replica);
+        for (int rank = 0; rank < tp; ++rank) {
+            updaters_.push_back(
+                std::make_unique<Updater>(replica_->engine(rank), pace_, fault_point_)
+            );
+        }
+    }
+    ~Adapted() override { updaters_.clear(); }
+
+    static messages::UpdateSpec from_disk(const std::string& dir) {
+        messages::UpdateSpec spec;
+        spec.adapter = "one";
+        spec.source.path = dir;
+        return spec;
+    }
+
+    std::vector<messages::WorkerStaged> stage(messages::UpdateSpec spec) {
+        const messages::WorkerStage order{
+            .update = messages::UpdateId{++last_update_}, .spec = std::move(spec)};
+        std::vector<messages::WorkerStaged> votes;
+        for (const auto& updater : updaters_) {
+            if (auto vote = tp_worker::ask<messages::WorkerStaged>(*updater, order))
+                votes.push_back(*std::move(vote));
+        }
+        return votes;
+    }
+    messages::AdapterId commit() {
+        for (const auto& updater : updaters_) {
+            const messages::WorkerCommit order{
+                .update = messages::UpdateId{last_update_}, .epoch = Epoch{7}};
+            EXPECT_TRUE(tp_worker::ask<messages::WorkerCommitted>(*updater, order));
+        }
+        return messages::AdapterId{last_update_};
+    }
+    messages::AdapterId load(const std::string& dir) {
+        for (const messages::WorkerStaged& vote : stage(from_disk(dir))) {
+            EXPECT_TRUE(vote.outcome.ok) << vote.outcome.problems.front();
+            if (!vote.outcome.ok) return {};
+        }
+        return commit();
+    }
+    void expect_refused(messages::UpdateSpec spec, ErrorCode code, const std::string& why) {
+        const std::vector<messages::WorkerStaged> votes = stage(std::move(spec));
+        ASSERT_EQ(votes.size(), updaters_.size());
+        for (const messages::WorkerStaged& vote : votes) {
+            EXPECT_FALSE(vote.outcome.ok) << why;
+            if (vote.outcome.ok) continue;
+            EXPECT_EQ(vote.outcome.code, code) << vote.outcome.problems.front();
+            EXPECT_NE(vote.outcome.problems.front().find(why), std::string::npos)
+                << vote.outcome.problems.front();
+        }
+        const messages::WorkerDrop drop{.update = messages::UpdateId{last_update_}};
+        for (const auto& updater : updaters_)
+            EXPECT_TRUE(tp_worker::ask<messages::WorkerDropped>(*updater, drop));
+    }
+
+    // The last logits of a prompt, in chunks of this many tokens.
+    std::vector<float> logits_of(
+        const std::vector<TokenId>& prompt, std::optional<messages::AdapterId> adapter
+    ) {
+        generate(replica_.get(), prompt, 1, adapter);
+        std::vector<std::int32_t> rows;
+        for (std::size_t i = 0; i < prompt.size(); ++i)
+            rows.push_back(static_cast<std::int32_t>(i));
+        return replica_->read_logits(rows);
+    }
+
+    Pace pace_{1.0};
+    FaultPoint fault_point_{"none"};
+    std::unique_ptr<TestReplica> replica_{};
+    std::vector<std::unique_ptr<Updater>> updaters_{};
+    std::uint64_t last_update_ = 0;
+};
+
+}  // namespace pitstop::tp_worker
