@@ -276,7 +276,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the last token after drafts taken from the device, which does not know it",
-        "tp_worker/model/engine_steps.cpp",
+        "tp_worker/model/step_batch.cpp",
         "        row.has_drafts ? request.note_drafts() : request.note_draw();\n",
         "        request.note_draw();\n",
         "tp_worker_gpu_test GpuDrafts.P11_ALastTokenIsTheLastThatCounts",
@@ -284,8 +284,8 @@ MUTATIONS = (
     Mutation(
         "a step begun before the host knows which drafts count",
         "tp_worker/model/engine_steps.cpp",
-        "    if (num_under_way_ > 0 && (has_drafts || oldest().planned.has_drafts()))\n",
-        "    if (num_under_way_ > 0 && has_drafts)\n",
+        "    if (num_under_way_ > 0 && (has_drafts(plan) || oldest().planned.has_drafts()))\n",
+        "    if (num_under_way_ > 0 && has_drafts(plan))\n",
         "tp_worker_gpu_test GpuDrafts.P11_ALastTokenIsTheLastThatCounts",
     ),
     Mutation(

@@ -44,10 +44,7 @@ Result<> Engine::start(const messages::StepPlan& plan) {
         );
     }
     // The host finds which draws of a row with drafts count, and what these depend on.
-    const bool has_drafts = std::ranges::any_of(plan.rows, [](const messages::PlanRow& row) {
-        return row.num_drafted.has_value();
-    });
-    if (num_under_way_ > 0 && (has_drafts || oldest().planned.has_drafts()))
+    if (num_under_way_ > 0 && (has_drafts(plan) || oldest().planned.has_drafts()))
         RETURN_IF_ERROR(complete_older());
     RETURN_IF_ERROR(
         set_up_requests(plan, config_.vocab_len, &slots_, is_root() ? &grammars_ : nullptr)
@@ -122,11 +119,7 @@ Result<> Engine::compute(const messages::StepPlan& plan, RunningStep* step) {
         prepare_sampler(step);
         transfers_->send();
     }
-    for (const LogitRow& row : wanted) {
-        if (row.kind != LogitRow::Kind::kSample) continue;
-        RequestState& request = *slots_[static_cast<std::size_t>(raw(row.slot))];
-        row.has_drafts ? request.note_drafts() : request.note_draw();
-    }
+    note_draws(wanted, &slots_);
     if (is_long) {  // its chunks are waited for one by one
         RETURN_IF_ERROR(tensor_communicator().finish_sums());
         return compute_in_chunks(step);

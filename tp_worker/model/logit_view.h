@@ -32,7 +32,7 @@ struct SampledRow {
     kernels::SampleRow draw{};  // for a sample; its position counts from the call's first
 
     // Returns whether it draws the last token of its request, whatever is drawn.
-    [[nodiscard]] bool has_last_draw() const { return is_sample && !place->has_drafts; }
+    [[nodiscard]] bool draws_last() const { return is_sample && !place->has_drafts; }
     // Returns whether its logprobs are those of the edited logits.
     [[nodiscard]] bool reports_edited() const { return is_edited && !is_raw; }
 };

@@ -46,7 +46,7 @@ void Sampler::RankCall::place_inputs(std::span<const kernels::DrawnRow> drawn) {
         one.kind = row.is_sample ? kernels::RankRowKind::kDrawn : kernels::RankRowKind::kGiven;
         if (row.is_sample && row.is_whole) one.choice = drawn[i].choice;
         if (row.is_sample && !row.is_whole && has_ids()) one.choice = sampler_.part_choices_ + i;
-        if (row.has_last_draw() && sampler_.sizes_.num_slots > 0)
+        if (row.draws_last() && sampler_.sizes_.num_slots > 0)
             one.token = sampler_.sampled_ + raw(row.place->slot);
         rank_rows_.push_back(one);
     }

@@ -193,8 +193,7 @@ std::vector<kernels::DrawnRow> Sampler::Call::drawn_rows() const {
     }
     const bool has_slots = sampler_.sizes_.num_slots > 0 && !ranks_;
     for (std::size_t i = 0; i < rows_.size() && has_slots; ++i) {
-        if (rows_[i].has_last_draw())
-            drawn[i].token = sampler_.sampled_ + raw(rows_[i].place->slot);
+        if (rows_[i].draws_last()) drawn[i].token = sampler_.sampled_ + raw(rows_[i].place->slot);
     }
     return drawn;
 }

@@ -121,6 +121,20 @@ Result<> set_up_requests(
     return Ok{};
 }
 
+bool has_drafts(const messages::StepPlan& plan) {
+    return std::ranges::any_of(plan.rows, [](const messages::PlanRow& row) {
+        return row.num_drafted.has_value();
+    });
+}
+
+void note_draws(std::span<const LogitRow> rows, RequestSlots* slots) {
+    for (const LogitRow& row : rows) {
+        if (row.kind != LogitRow::Kind::kSample) continue;
+        RequestState& request = *(*slots)[static_cast<std::size_t>(raw(row.slot))];
+        row.has_drafts ? request.note_drafts() : request.note_draw();
+    }
+}
+
 Result<> PlannedStep::prepare(
     const messages::StepPlan& plan, const RequestSlots& slots, const StepLimits& limits
 ) {

@@ -53,6 +53,11 @@ struct RowOutputs {
 // The requests by slot; empty if none was set up yet.
 using RequestSlots = std::vector<std::optional<RequestState>>;
 
+// Returns whether some row of the plan has drafts.
+[[nodiscard]] bool has_drafts(const messages::StepPlan& plan);
+// Records that a step with these rows was enqueued.
+void note_draws(std::span<const LogitRow> rows, RequestSlots* slots);
+
 struct StepLimits {
     std::int64_t tokens_max = 0;
     std::int64_t num_positions = 0;
