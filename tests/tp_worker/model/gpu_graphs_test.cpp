@@ -348,7 +348,8 @@ TEST_F(GpuGraphs, WhatOthersTakeIsChargedToAGraphAsFarAsItsNodesCanTakeIt) {
     StepGraphs graphs(StepGraphs::kNodeBytesMax * 3 / 2);
     for (std::int64_t num_rows = 1; num_rows <= 4; ++num_rows) {
         for (int i = 0; i < 3; ++i) {
-            const Result<> ran = graphs.run({.num_rows = num_rows}, stream->stream(), enqueue);
+            const StepGraphs::Shape decodes{.num_tokens = num_rows, .num_rows = num_rows};
+            const Result<> ran = graphs.run(decodes, stream->stream(), enqueue);
             ASSERT_TRUE(ran.has_value()) << ran.error().message;
             while (graphs.wants_one()) ASSERT_TRUE(graphs.make_one(stream->stream()).has_value());
         }
