@@ -217,7 +217,6 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"tools": 7}, "tools"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0]"),
         ({"tools": [TOOL, {"name": "f"}]}, "tools[1]: input_schema"),
-        ({"tools": [{**TOOL, "strict": True}]}, "strict"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tool_choice": {"type": "tool", "name": "weather"}}, "tool_choice"),
         ({"tool_choice": "auto"}, "tool_choice"),
