@@ -411,29 +411,6 @@ std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerForget& or
     return {};
 }
 
-std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerAdapters& order) {
-    std::vector<FromWorker> answers;
-    for (const messages::AdapterId adapter : order.evict) {
-        adapters_.erase(adapter);
-        if (!evicted_.insert(adapter).second && !restore_failures.contains(adapter))
-            problems_.push_back(fmt::format("adapter {} is evicted twice", number_of(adapter)));
-    }
-    for (const messages::AdapterId adapter : order.restore) {
-        if (!evicted_.contains(adapter))
-            problems_.push_back(fmt::format("adapter {} is not evicted", number_of(adapter)));
-        const auto failures = restore_failures.find(adapter);
-        const bool fails = failures != restore_failures.end();
-        if (!fails && evicted_.erase(adapter) > 0) adapters_.insert(adapter);
-        for (std::size_t i = 0; i < is_silent.size(); ++i) {
-            if (is_silent[i]) continue;
-            messages::WorkerRestored answer{.rank = static_cast<Rank>(i), .id = adapter};
-            if (fails && failures->second.at(i)) answer.verdict = *failures->second.at(i);
-            answers.emplace_back(std::move(answer));
-        }
-    }
-    return answers;
-}
-
 std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerMemory& order) {
     std::vector<FromWorker> answers;
     memory_orders_.push_back(order);

@@ -35,6 +35,11 @@ void StagedAdapter::describe_in(messages::WorkerStaged& vote) const {
     vote.adapter_bytes = adapter->bytes();
 }
 
+Result<> AdapterStore::finish(WeightStage& stage, const StagedAdapter& staged) const {
+    RETURN_IF_ERROR(stage.finish());
+    return staged.adapter ? engine_.place(*staged.adapter) : Ok{};
+}
+
 void AdapterStore::keep_in(AdapterKeeper::Args args) {
     keeper_ = std::make_unique<AdapterKeeper>(std::move(args));
 }

@@ -5,7 +5,7 @@
 // Evictions and restores are carried out on a thread of their own, in the order given: reads of
 // files wait for no stage.
 //
-// Thread:  the loop's, except for open().
+// Thread:  the loop's, except for open() and finish().
 // Bounded: by the scheduler, which says what to evict and to forget.
 #pragma once
 
@@ -18,6 +18,7 @@
 #include "tp_worker/update/adapter_file.h"
 #include "tp_worker/update/adapter_keeper.h"
 #include "tp_worker/update/background.h"
+#include "tp_worker/weights/weight_stage.h"
 
 #include <map>
 #include <memory>
@@ -56,6 +57,9 @@ class AdapterStore {
     // it has no such configuration, one that is not accepted, or more bytes than there may be;
     // nothing is changed.
     [[nodiscard]] Result<StagedAdapter> open(const messages::UpdateSpec& spec) const;
+    // Ends a stage whose bytes have all arrived, and copies an adapter to where it is computed.
+    // Thread: the background's. Errors: those of WeightStage::finish() and Engine::place().
+    [[nodiscard]] Result<> finish(WeightStage& stage, const StagedAdapter& staged) const;
     // From now on, plans may name the version.
     void commit(messages::AdapterId id, StagedAdapter staged);
     // Evicts and restores versions, and answers for each that it restores. No later plan names one

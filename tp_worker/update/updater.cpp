@@ -249,7 +249,7 @@ void Updater::give_stage(std::int64_t timeout_ms, StageJob prepare) {
             result = result ? deliver(source) : decline(source, result.error());
             stage.mappings.clear();
             stage.spec.source.payloads = {};  // may be large
-            return result ? finish_stage(stage) : result;
+            return result ? adapters_.finish(*stage.fill, stage.adapter) : result;
         }
     );
 }
@@ -326,7 +326,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerF
     }
     give(messages::UpdateOrder::kStage, 0, [this](Stage& stage) {
         stage.mappings.clear();  // the sender is done
-        return finish_stage(stage);
+        return adapters_.finish(*stage.fill, stage.adapter);
     });
     return std::vector<messages::Frames>{};
 }

@@ -96,7 +96,6 @@ class Updater {
     // ---- adapters (updater_adapters.cpp) ----
     [[nodiscard]] StageArgs args_for(Stage& stage, Adapter* adapter);
     Result<> open_adapter(Stage& stage);
-    Result<> finish_stage(Stage& stage);
     StageArgs args_for(Arena* target);
     Result<> reserve_memory(Stage& stage, Arena* target, CopyLedger& ledger);
     Result<> exchange(Epoch epoch);

@@ -49,12 +49,6 @@ Result<> Updater::open_adapter(Stage& stage) {
     return Ok{};
 }
 
-// All bytes have arrived.
-Result<> Updater::finish_stage(Stage& stage) {
-    RETURN_IF_ERROR(stage.fill->finish());
-    return stage.adapter.adapter ? engine_.place(*stage.adapter.adapter) : Ok{};
-}
-
 Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerForget& order) {
     for (const messages::AdapterId id : order.adapters) adapters_.forget(id);
     for (const messages::GrammarId id : order.grammars) engine_.grammars().forget(id);

@@ -1,0 +1,36 @@
+#include "tests/scheduler_proc/fake_workers.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace pitstop::scheduler {
+
+std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerAdapters& order) {
+    std::vector<FromWorker> answers;
+    for (const messages::AdapterId adapter : order.evict) {
+        adapters_.erase(adapter);
+        if (!evicted_.insert(adapter).second && !restore_failures.contains(adapter))
+            problems_.push_back(
+                fmt::format("adapter {} is evicted twice", static_cast<std::uint64_t>(adapter))
+            );
+    }
+    for (const messages::AdapterId adapter : order.restore) {
+        if (!evicted_.contains(adapter))
+            problems_.push_back(
+                fmt::format("adapter {} is not evicted", static_cast<std::uint64_t>(adapter))
+            );
+        const auto failures = restore_failures.find(adapter);
+        const bool fails = failures != restore_failures.end();
+        if (!fails && evicted_.erase(adapter) > 0) adapters_.insert(adapter);
+        for (std::size_t i = 0; i < is_silent.size(); ++i) {
+            if (is_silent[i]) continue;
+            messages::WorkerRestored answer{.rank = static_cast<Rank>(i), .id = adapter};
+            if (fails && failures->second.at(i)) answer.verdict = *failures->second.at(i);
+            answers.emplace_back(std::move(answer));
+        }
+    }
+    return answers;
+}
+
+}  // namespace pitstop::scheduler
