@@ -286,9 +286,9 @@ TEST_F(Adapted, VersionsLiveSideBySideUntilTheyAreForgotten) {
 
 // The bits of an adapter that was evicted and restored are those that it had.
 TEST_F(Adapted, P6_ARestoredVersionHasTheBitsThatWereEvicted) {
-    open("qwen3_tied", 2);
+    open("qwen3_tied", kRanksMax);
     for (const auto& updater : updaters_)
-        updater->adapters().limit({.bytes_max = 1 << 20, .directory = testing::TempDir()});
+        updater->adapters().limit({.bytes_max = 16 << 20, .directory = testing::TempDir()});
     const std::vector<TokenId> prompt{TokenId{3}, TokenId{9}, TokenId{27}};
     const messages::AdapterId id = load(adapter_dir("qwen3_tied/all"));
     const std::vector<float> before = logits_of(prompt, id);
