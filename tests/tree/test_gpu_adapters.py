@@ -87,7 +87,8 @@ def test_P1_P3_open_requests_continue_as_the_load_says(shared_tree, adapters, po
     assert (alone.tokens, alone.logprobs) == (other.tokens, other.logprobs)
     load(admin, adapters["a"][0])
     (of_first,) = door.finish([begin(door, "policy", LONG)])
-    assert (of_first.tokens == output.tokens) == (policy == "finish")
+    is_of_first = (of_first.tokens, of_first.logprobs) == (output.tokens, output.logprobs)
+    assert is_of_first == (policy == "finish")
     assert admin.call("unload_adapter", name="policy")["ok"]
 
 
