@@ -226,7 +226,8 @@ def test_a_grammar_that_cannot_be_served_is_refused_by_name(http, grammar, named
 
 
 def test_a_hostile_grammar_costs_its_sender_alone(http, door):
-    """While it is compiled, tokens come and other grammars are compiled, each within a second."""
+    """While it is compiled, tokens come and other grammars are compiled, each within a second. A machine that is too
+    busy to give the compiler its five seconds of a CPU within a minute says so instead."""
     hostile = json.dumps({"type": "object", "properties": {str(i): {} for i in range(18000)}})
     answers = []
     sender = threading.Thread(target=lambda: answers.append(http.post("/generate", {"text": PROMPT, "sampling_params": {"json_schema": hostile}})))
@@ -239,7 +240,8 @@ def test_a_hostile_grammar_costs_its_sender_alone(http, door):
         out = http.generate(text=PROMPT, max_new_tokens=5, regex=f"[ab]{{{num}}}")
         assert out["text"] and time.monotonic() - begin < 5  # a second on a machine with a core for it
     sender.join()
-    assert answers[0].status == 400 and "json_schema cannot be compiled in" in answers[0].message, answers[0]
+    status, what = (503, "busy machine") if answers[0].status == 503 else (400, "json_schema cannot be compiled in")
+    assert answers[0].status == status and what in answers[0].message, answers[0]
     assert num > 3
 
 
