@@ -3,7 +3,6 @@
 #include "base/check.h"
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 namespace pitstop::tokenizer {
@@ -17,9 +16,9 @@ Conversations::Conversations(const text::Tokenizer* tokenizer) {
 Result<const Conversations::Conversation*> Conversations::find(const Name& name) const {
     const auto found = by_name_.find(name);
     if (found != by_name_.end()) return &found->second;
-    const auto ended = std::ranges::find(
-        why_ended_ | std::views::reverse, name, &std::pair<Name, std::string>::first
-    );
+    const auto ended = std::find_if(why_ended_.rbegin(), why_ended_.rend(), [&](const auto& each) {
+        return each.first == name;
+    });
     if (ended != why_ended_.rend()) {
         return make_error(
             ErrorCode::kNotFound,
