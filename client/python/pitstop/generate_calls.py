@@ -258,8 +258,8 @@ class GenerateCalls:
         capacity_of_str_len is SGLang's, and has no use."""
         return (await self._open().open_conversation(session_id or "", timeout))["id"]
 
-    async def close_session(self, session_id: str) -> None:
-        await self._open().close_conversation(session_id)
+    async def close_session(self, session_id: str, timeout: float = CALL_TIMEOUT_S) -> None:
+        await self._open().close_conversation(session_id, timeout)
 
     async def tokenize(
         self, text: str, add_special_tokens: bool = True, timeout: float = CALL_TIMEOUT_S
