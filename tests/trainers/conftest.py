@@ -11,13 +11,11 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tree"))
 
-from environments import STAND_INS, python_of  # noqa: E402
+from environments import NUM_TOKENS, PROMPT, STAND_INS, python_of  # noqa: E402
 from places import place, short_directory  # noqa: E402, F401
 from process_tree import ROOT, live_tree  # noqa: E402
 
 MODELS = ROOT / "launch" / "models"
-PROMPT = "ROMEO:\n"
-NUM_TOKENS = 24
 STEP_S = 300
 
 

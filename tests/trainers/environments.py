@@ -15,6 +15,8 @@ import sys
 
 import pytest
 
+PROMPT = "ROMEO:\n"
+NUM_TOKENS = 24
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLACE = pathlib.Path(os.environ.get("PITSTOP_TRAINERS", ROOT / "build" / "trainers"))
 INSTALL_S = 900

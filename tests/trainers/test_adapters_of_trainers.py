@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from conftest import NUM_TOKENS, PROMPT
-from environments import LIGHT
+from environments import LIGHT, NUM_TOKENS, PROMPT
 from lora_files import exact_adapter, write_adapter
 
 
