@@ -1,6 +1,7 @@
 #include "http_proc/format/tagged_call_grammar.h"
 
 #include "http_proc/format/tool_schemas.h"
+#include "messages/sampling.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,20 +21,37 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::string_view kValueEnd = "</parameter>";
+constexpr int kAlternativesNestedMax = 4;  // levels of anyOf and $ref
+constexpr std::size_t kTypesMax = 7;       // JSON has no more
+constexpr std::size_t kDefinitionBytesMax = messages::kGrammarBytesMax;
 
 Error unserved(std::string_view what) {
     return make_error(ErrorCode::kInvalidArgument, "{}", what);
 }
 
+// What the parameters of one tool may take together.
+struct Budget {
+    int schemas = kSchemasMax;
+    std::size_t definition_bytes = kDefinitionBytesMax;  // of their copies
+};
+
 // Reads the schema of one parameter.
 class ParameterForm {
   public:
-    ParameterForm(const OrderedJson& root, std::string_view name) : root_(root), name_(name) {}
+    ParameterForm(const OrderedJson& root, std::string_view name, Budget& budget)
+        : root_(root), name_(name), budget_(budget) {}
 
     // Returns the form of its value. `among_others`: a text must not look like another value.
-    Result<OrderedJson> value_of(const OrderedJson& schema, bool among_others = false) const {
+    Result<OrderedJson> value_of(
+        const OrderedJson& schema, bool among_others = false, int num_nested = 0
+    ) const {
+        if (num_nested > kAlternativesNestedMax || --budget_.schemas <= 0) {
+            return unserved(fmt::format(
+                "parameter '{}' has alternatives that refer to each other too often", name_
+            ));
+        }
         if (schema.is_boolean() || schema.empty()) return text(among_others);
-        const std::vector<std::string> types = types_of_schema(root_, schema);
+        const std::vector<std::string> types = types_of_schema(root_, schema, budget_.schemas);
         if (types.empty()) {
             return unserved(
                 fmt::format("parameter '{}' has no type that its text could show", name_)
@@ -46,16 +65,16 @@ class ParameterForm {
         if (const OrderedJson* all = alternatives_of(schema)) {
             OrderedJson forms = OrderedJson::array();
             for (const OrderedJson& one : *all) {
-                ASSIGN_OR_RETURN(OrderedJson form, value_of(one, has_others));
+                ASSIGN_OR_RETURN(OrderedJson form, value_of(one, has_others, num_nested + 1));
                 forms.push_back(std::move(form));
             }
             return OrderedJson{{"type", "or"}, {"elements", std::move(forms)}};
         }
         if (schema.contains("type") && schema["type"].is_array())
-            return value_of_types(schema, has_others);
+            return value_of_types(schema, has_others, num_nested);
         if (const OrderedJson* definition = definition_of(root_, schema);
             definition != nullptr && schema.size() == 1 && !definition->contains("$ref"))
-            return value_of(*definition, among_others);
+            return value_of(*definition, among_others, num_nested + 1);
         if (types.size() > 1 && !schema.contains("enum"))
             return unserved(fmt::format("parameter '{}' has texts among other values", name_));
         return text_of(schema, among_others);
@@ -74,13 +93,16 @@ class ParameterForm {
         return nullptr;
     }
 
-    [[nodiscard]] Result<OrderedJson> value_of_types(const OrderedJson& schema, bool has_others)
-        const {
+    [[nodiscard]] Result<OrderedJson> value_of_types(
+        const OrderedJson& schema, bool has_others, int num_nested
+    ) const {
         OrderedJson forms = OrderedJson::array();
+        if (schema["type"].size() > kTypesMax)
+            return unserved(fmt::format("parameter '{}' has over {} types", name_, kTypesMax));
         for (const OrderedJson& type : schema["type"]) {
             OrderedJson one = schema;
             one["type"] = type;
-            ASSIGN_OR_RETURN(OrderedJson form, value_of(one, has_others));
+            ASSIGN_OR_RETURN(OrderedJson form, value_of(one, has_others, num_nested + 1));
             forms.push_back(std::move(form));
         }
         return OrderedJson{{"type", "or"}, {"elements", std::move(forms)}};
@@ -92,22 +114,44 @@ class ParameterForm {
     }
 
     // JSON, which finds its definitions in the schema of all arguments.
-    [[nodiscard]] OrderedJson json(OrderedJson schema) const {
-        for (const char* name : {"$defs", "definitions"})
-            if (root_.contains(name) && !schema.contains(name)) schema[name] = root_[name];
-        return {{"type", "json_schema"}, {"json_schema", std::move(schema)}};
+    [[nodiscard]] Result<OrderedJson> json(OrderedJson schema) const {
+        for (const char* name : {"$defs", "definitions"}) {
+            if (!root_.contains(name) || schema.contains(name)) continue;
+            const std::size_t num_bytes = size_of(root_[name]);
+            if (num_bytes > budget_.definition_bytes) {
+                return unserved(fmt::format(
+                    "{} is too large for parameters that are no texts: each has a copy, and {} "
+                    "bytes in all are accepted",
+                    name,
+                    kDefinitionBytesMax
+                ));
+            }
+            budget_.definition_bytes -= num_bytes;
+            schema[name] = root_[name];
+        }
+        return OrderedJson{{"type", "json_schema"}, {"json_schema", std::move(schema)}};
+    }
+
+    static std::size_t size_of(const OrderedJson& definitions) {
+        return definitions.dump(-1, ' ', false, OrderedJson::error_handler_t::replace).size();
+    }
+
+    // A value that is written out. `value`: const or one of enum.
+    [[nodiscard]] Result<OrderedJson> constant(const OrderedJson& value) const {
+        const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+        if (text.find(kValueEnd) != std::string::npos)
+            return unserved(fmt::format("a value of parameter '{}' has {}", name_, kValueEnd));
+        return OrderedJson{{"type", "const_string"}, {"value", text}};
     }
 
     [[nodiscard]] Result<OrderedJson> text_of(const OrderedJson& schema, bool among_others) const {
-        if (schema.contains("const"))
-            return OrderedJson{{"type", "const_string"}, {"value", schema["const"]}};
+        if (schema.contains("const")) return constant(schema["const"]);
         if (schema.contains("enum")) {
             OrderedJson values = OrderedJson::array();
-            for (const OrderedJson& value : schema["enum"])
-                values.push_back(
-                    {{"type", "const_string"},
-                     {"value", value.is_string() ? value : OrderedJson(value.dump())}}
-                );
+            for (const OrderedJson& value : schema["enum"]) {
+                ASSIGN_OR_RETURN(OrderedJson one, constant(value));
+                values.push_back(std::move(one));
+            }
             return OrderedJson{{"type", "or"}, {"elements", std::move(values)}};
         }
         for (const char* name : {"pattern", "format", "$ref", "allOf"}) {
@@ -132,6 +176,7 @@ class ParameterForm {
 
     const OrderedJson& root_;
     std::string_view name_;
+    Budget& budget_;
 };
 
 }  // namespace
@@ -155,22 +200,28 @@ Result<OrderedJson> tagged_arguments(const OrderedJson& schema) {
             return unserved(fmt::format("{} is not served in this format of calls", key));
     }
     OrderedJson parts = OrderedJson::array();
-    const OrderedJson required = schema.value("required", OrderedJson::array());
+    std::set<std::string> required;
+    for (const OrderedJson& name : schema.value("required", OrderedJson::array())) {
+        if (!name.is_string())
+            return unserved(fmt::format("required names {}, which is no property", name.dump()));
+        required.insert(name.get<std::string>());
+    }
     const OrderedJson properties = schema.value("properties", OrderedJson::object());
+    if (!properties.is_object()) return unserved("properties is no object");
+    Budget budget;
     for (const auto& [name, value] : properties.items()) {
-        ASSIGN_OR_RETURN(OrderedJson form, ParameterForm(schema, name).value_of(value));
+        ASSIGN_OR_RETURN(OrderedJson form, ParameterForm(schema, name, budget).value_of(value));
         OrderedJson part{
             {"type", "tag"},
             {"begin", fmt::format("\n<parameter={}>\n", name)},
             {"content", std::move(form)},
             {"end", fmt::format("\n{}", kValueEnd)}};
-        if (std::ranges::find(required, OrderedJson(name)) == required.end())
-            part = {{"type", "optional"}, {"content", std::move(part)}};
+        if (required.erase(name) == 0) part = {{"type", "optional"}, {"content", std::move(part)}};
         parts.push_back(std::move(part));
     }
-    for (const OrderedJson& name : required) {
-        if (!name.is_string() || !properties.contains(name.get<std::string>()))
-            return unserved(fmt::format("required names {}, which is no property", name.dump()));
+    if (!required.empty()) {
+        return unserved(fmt::format("required names '{}', which is no property", *required.begin())
+        );
     }
     if (parts.empty()) return OrderedJson{{"type", "const_string"}, {"value", ""}};
     return OrderedJson{{"type", "sequence"}, {"elements", std::move(parts)}};

@@ -2,6 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <iterator>
+
 namespace pitstop::http {
 namespace {
 
@@ -42,37 +45,58 @@ const AnyJson* referred(const AnyJson& root, const AnyJson& reference) {
     return at;
 }
 
+// Reads the types that values may have from schemas of one text, as many as `num_left` says.
 template <class AnyJson>
-void add_schema_types(
-    const AnyJson& root, const AnyJson& schema, int num_nested, std::vector<std::string>& types
-) {
-    if (const AnyJson* type = schema_member(schema, "type"); type != nullptr) {
-        if (type->is_string()) types.push_back(type->template get<std::string>());
-        if (!type->is_array()) return;
-        for (const AnyJson& one : *type) {
-            if (one.is_string()) types.push_back(one.template get<std::string>());
+class SchemaTypes {
+  public:
+    explicit SchemaTypes(int& num_left) : num_left_(num_left) {}
+
+    // `root` has the definitions that a schema may refer to.
+    std::vector<std::string> of(const AnyJson& root, const AnyJson& schema) {
+        std::vector<std::string> types;
+        add(root, schema, 0, types);
+        if (num_left_ <= 0) types.clear();
+        return types;
+    }
+
+  private:
+    void add(
+        const AnyJson& root, const AnyJson& schema, int num_nested, std::vector<std::string>& types
+    ) {
+        if (--num_left_ <= 0) return;
+        if (const AnyJson* type = schema_member(schema, "type"); type != nullptr) {
+            if (type->is_string()) types.push_back(type->template get<std::string>());
+            if (!type->is_array()) return;
+            for (const AnyJson& one : *type) {
+                if (one.is_string() && --num_left_ > 0)
+                    types.push_back(one.template get<std::string>());
+            }
+            return;
         }
-        return;
+        if (const AnyJson* values = schema_member(schema, "enum");
+            values != nullptr && values->is_array()) {
+            for (const AnyJson& value : *values) {
+                if (--num_left_ > 0) types.push_back(type_name_of(value));
+            }
+            return;
+        }
+        if (const AnyJson* value = schema_member(schema, "const"); value != nullptr)
+            return types.push_back(type_name_of(*value));
+        if (num_nested == kSchemasNestedMax) return;
+        if (const AnyJson* reference = schema_member(schema, "$ref"); reference != nullptr) {
+            const AnyJson* const definition = referred(root, *reference);
+            if (definition != nullptr) add(root, *definition, num_nested + 1, types);
+            return;
+        }
+        for (const char* name : {"anyOf", "oneOf", "allOf"}) {
+            const AnyJson* all = schema_member(schema, name);
+            if (all == nullptr || !all->is_array()) continue;
+            for (const AnyJson& one : *all) add(root, one, num_nested + 1, types);
+        }
     }
-    if (const AnyJson* values = schema_member(schema, "enum");
-        values != nullptr && values->is_array()) {
-        for (const AnyJson& value : *values) types.push_back(type_name_of(value));
-        return;
-    }
-    if (const AnyJson* value = schema_member(schema, "const"); value != nullptr)
-        return types.push_back(type_name_of(*value));
-    if (const AnyJson* reference = schema_member(schema, "$ref");
-        reference != nullptr && num_nested < kSchemasNestedMax) {
-        const AnyJson* const definition = referred(root, *reference);
-        if (definition != nullptr) add_schema_types(root, *definition, num_nested + 1, types);
-        return;
-    }
-    for (const char* name : {"anyOf", "oneOf", "allOf"}) {
-        const AnyJson* all = schema_member(schema, name);
-        if (all == nullptr || !all->is_array() || num_nested == kSchemasNestedMax) continue;
-        for (const AnyJson& one : *all) add_schema_types(root, one, num_nested + 1, types);
-    }
-}
+
+    int& num_left_;
+};
 
 }  // namespace
 
@@ -85,6 +109,8 @@ const nlohmann::ordered_json* definition_of(
 
 ToolSchemas::ToolSchemas(const Json& tools) {
     if (!tools.is_array()) return;
+    int num_left = kSchemasMax;
+    SchemaTypes<Json> reader(num_left);
     for (const Json& tool : tools) {
         const Json* inner = schema_member(tool, "function");
         const Json& function = inner != nullptr ? *inner : tool;
@@ -96,7 +122,7 @@ ToolSchemas::ToolSchemas(const Json& tools) {
         if (properties == nullptr || !properties->is_object()) continue;
         auto& types = types_[name->get<std::string>()];
         for (const auto& [key, value] : properties->items())
-            add_schema_types(*schema, value, 0, types[key]);
+            std::ranges::copy(reader.of(*schema, value), std::back_inserter(types[key]));
     }
 }
 
@@ -111,11 +137,9 @@ const std::vector<std::string>* ToolSchemas::types_of(
 }
 
 std::vector<std::string> types_of_schema(
-    const nlohmann::ordered_json& root, const nlohmann::ordered_json& schema
+    const nlohmann::ordered_json& root, const nlohmann::ordered_json& schema, int& num_left
 ) {
-    std::vector<std::string> types;
-    add_schema_types(root, schema, 0, types);
-    return types;
+    return SchemaTypes<nlohmann::ordered_json>(num_left).of(root, schema);
 }
 
 }  // namespace pitstop::http

@@ -11,6 +11,10 @@
 
 namespace pitstop::http {
 
+// Schemas and types that are read of one text. One without $ref has fewer; definitions may refer to
+// each other in more ways than anyone could follow.
+constexpr int kSchemasMax = 100'000;
+
 class ToolSchemas {
   public:
     ToolSchemas() = default;
@@ -32,9 +36,10 @@ class ToolSchemas {
 );
 
 // Returns the types that a value of this schema may have; `root` has the definitions that it may
-// refer to. Empty: the schema does not say.
+// refer to. Empty: the schema does not say. `num_left`: how many schemas and types may still be
+// read, which is reduced by those that were; at 0 the answer is empty.
 [[nodiscard]] std::vector<std::string> types_of_schema(
-    const nlohmann::ordered_json& root, const nlohmann::ordered_json& schema
+    const nlohmann::ordered_json& root, const nlohmann::ordered_json& schema, int& num_left
 );
 
 }  // namespace pitstop::http
