@@ -95,9 +95,9 @@ Result<> WorkerLoop::send(const messages::Frames& frames) {
 
 bool WorkerLoop::is_over() {
     for (const std::string& line : supervision_.read_lines()) {
-        if (line == "stop") return true;
+        if (line == "stop") is_asked_to_end_ = true;
     }
-    return supervision_.is_over();
+    return is_asked_to_end_ || supervision_.is_over();
 }
 
 Result<> WorkerLoop::look_at_head() {
