@@ -3,6 +3,7 @@
 #include "base/check.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 namespace pitstop::tokenizer {
@@ -133,19 +134,28 @@ Result<Conversations::Begin> Conversations::begin(
     Conversation& of = by_name_.at(Name{request.peer, turn.conversation});
     of.last_used = now;
     Begin begun{.id = of.id, .replica = of.replica};
-    if (!turn.after) {
-        while (turn.replace && !of.turns.empty())
-            drop_after(of, std::string(of.turns.begin()->first), &begun.replaced);
-        return begun;
+    if (turn.replace) begun.dropped = all_after(of, turn.after);
+    for (const std::string& rid : begun.dropped) {
+        const TurnTokens& dropped = of.turns.at(rid);
+        if (dropped.is_open) begun.replaced.push_back(dropped.key);
     }
-    TurnTokens& before = of.turns.at(*turn.after);
-    if (turn.replace) {
-        std::vector<std::string> children;
-        for (const auto& [rid, other] : of.turns)
-            if (other.parent == turn.after) children.push_back(rid);
-        for (const std::string& rid : children) drop_after(of, rid, &begun.replaced);
-        if (before.is_open) begun.replaced.push_back(before.key);
+    const std::size_t num_needed = prompt.size() + kTurnTokens;
+    make_room(now, num_needed, &of);
+    if (num_tokens_ + num_needed > kTokensMax ||
+        of.turns.size() - begun.dropped.size() >= kTurnsMax) {
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "conversation '{}' has {} turns, and there is no room for another one: replace or "
+            "close some ({} turns of one, and {} tokens of all that are open)",
+            turn.conversation,
+            of.turns.size(),
+            kTurnsMax,
+            kTokensMax
+        );
     }
+    if (!turn.after) return begun;
+    const TurnTokens& before = of.turns.at(*turn.after);
+    if (turn.replace && before.is_open) begun.replaced.push_back(before.key);
     std::vector<TokenId> whole = tokens_of(of, before);
     if (turn.drop_output) whole.resize(before.num_kept + before.own_prompt_len);
     const auto len = std::ssize(whole);
@@ -154,7 +164,8 @@ Result<Conversations::Begin> Conversations::begin(
         whole.resize(static_cast<std::size_t>(std::clamp<std::int64_t>(end, 0, len)));
     }
     begun.history_len = std::ssize(whole);
-    const bool begins_anew = begin_token_ && !prompt.empty() && prompt.front() == *begin_token_;
+    const bool begins_anew =
+        begin_token_ && begun.history_len > 0 && !prompt.empty() && prompt.front() == *begin_token_;
     whole.insert(whole.end(), prompt.begin() + (begins_anew ? 1 : 0), prompt.end());
     prompt = std::move(whole);
     return begun;
@@ -167,10 +178,11 @@ void Conversations::add(
     std::span<const TokenId> prompt
 ) {
     Conversation& of = by_name_.at(Name{request.peer, turn.conversation});
+    for (const std::string& rid : begun.dropped) drop_turn(of, rid);
     of.replica = request.replica;
     const auto history_len = static_cast<std::size_t>(begun.history_len);
     const std::span<const TokenId> own = prompt.subspan(history_len);
-    num_tokens_ += own.size();
+    num_tokens_ += own.size() + kTurnTokens;
     ++of.num_open;
     of.turns[request.rid] = {
         .parent = turn.after,
@@ -208,46 +220,62 @@ void Conversations::take(OpenRequest& request, messages::OutputChunk& chunk, Tim
         num_tokens_ += chunk.tokens.size();
     }
     if (!chunk.finish) return;
-    Conversation* const of = find(turn.conversation);
-    // Its replica holds the pages of the turn that just ended.
-    if (of == nullptr) return ended_.push_back(turn.conversation);
     if (tokens == nullptr) return;
+    Conversation* const of = find(turn.conversation);
     close_turn(*of, *tokens, now);
-    if (chunk.finish->reason == messages::FinishReason::kError)
-        drop_after(*of, request.rid, nullptr);
-    make_room(now);
+    if (chunk.finish->reason == messages::FinishReason::kError) drop_childless(*of, request.rid);
+    make_room(now, 0, of);
 }
 
 void Conversations::end_turn(const OpenRequest& request, TimePoint now) {
-    TurnTokens* const tokens = request.turn ? find_turn(request) : nullptr;
-    if (tokens != nullptr) close_turn(*find(request.turn->conversation), *tokens, now);
+    if (!request.turn) return;
+    Conversation* const of = find(request.turn->conversation);
+    // Its replica holds the pages of the turn that just ended.
+    if (of == nullptr) return ended_.push_back(request.turn->conversation);
+    if (TurnTokens* const turn = find_turn(request); turn != nullptr) close_turn(*of, *turn, now);
+}
+
+void Conversations::drop(const OpenRequest& request) {
+    if (request.turn && find_turn(request) != nullptr)
+        drop_childless(*find(request.turn->conversation), request.rid);
 }
 
 void Conversations::drop_turn(Conversation& of, const std::string& rid) {
     const auto turn = of.turns.find(rid);
-    num_tokens_ -= turn->second.own.size();
+    num_tokens_ -= turn->second.own.size() + kTurnTokens;
     if (turn->second.is_open) --of.num_open;
     of.turns.erase(turn);
 }
 
-// Drops the turn and all that continue from it. Appends the keys of open ones.
-void Conversations::drop_after(
-    Conversation& of, const std::string& rid, std::vector<RequestKey>* open
+void Conversations::drop_childless(Conversation& of, const std::string& rid) {
+    if (all_after(of, rid).empty()) drop_turn(of, rid);
+}
+
+// Returns all turns that continue from this one, directly or not; without one, all there are.
+std::vector<std::string> Conversations::all_after(
+    const Conversation& of, const std::optional<std::string>& rid
 ) {
-    std::vector<std::string> dropped{rid};
-    for (std::size_t i = 0; i < dropped.size(); ++i) {
-        for (const auto& [other, turn] : of.turns)
-            if (turn.parent == dropped[i]) dropped.push_back(other);
+    std::vector<std::string> after;
+    std::multimap<std::string_view, const std::string*> children;  // by the parent's rid
+    for (const auto& [other, turn] : of.turns) {
+        if (!rid) after.push_back(other);
+        if (rid && turn.parent) children.emplace(*turn.parent, &other);
     }
-    for (const std::string& one : dropped) {
-        const TurnTokens& turn = of.turns.at(one);
-        if (turn.is_open && open != nullptr) open->push_back(turn.key);
-        drop_turn(of, one);
+    if (!rid) return after;
+    std::vector<std::string_view> parents{*rid};
+    while (!parents.empty()) {
+        const auto [begin, end] = children.equal_range(parents.back());
+        parents.pop_back();
+        for (auto child = begin; child != end; ++child) {
+            after.push_back(*child->second);
+            parents.push_back(*child->second);
+        }
     }
+    return after;
 }
 
 void Conversations::end(Conversation& one, std::string why) {
-    for (const auto& [rid, turn] : one.turns) num_tokens_ -= turn.own.size();
+    for (const auto& [rid, turn] : one.turns) num_tokens_ -= turn.own.size() + kTurnTokens;
     ended_.push_back(one.id);
     why_ended_.emplace_back(one.name, std::move(why));
     if (why_ended_.size() > kEndedMax) why_ended_.pop_front();
@@ -255,13 +283,14 @@ void Conversations::end(Conversation& one, std::string why) {
     by_name_.erase(Name(one.name));
 }
 
-// Ends the least recently used ones while there are too many, or too many tokens.
-void Conversations::make_room(TimePoint now) {
+// Ends the least recently used ones but `kept` while there are too many, or too many tokens.
+void Conversations::make_room(TimePoint now, std::size_t num_needed, const Conversation* kept) {
     expire(now);
-    while (by_name_.size() >= kOpenMax || num_tokens_ > kTokensMax) {
+    while ((kept == nullptr && by_name_.size() >= kOpenMax) || num_tokens_ + num_needed > kTokensMax
+    ) {
         Conversation* oldest = nullptr;
         for (auto& [name, one] : by_name_) {
-            if (one.num_open > 0) continue;
+            if (one.num_open > 0 || &one == kept) continue;
             if (oldest == nullptr || one.last_used < oldest->last_used) oldest = &one;
         }
         if (oldest == nullptr) return;

@@ -5,9 +5,10 @@
 // a long conversation is stored once, however many turns it has, and turns may branch.
 //
 // Thread:  the loop thread only.
-// Bounded: kOpenMax conversations and kTokensMax tokens of all together. Beyond either, the least
-//          recently used one without an open turn ends. The ends of the last kEndedMax are
-//          remembered, for errors.
+// Bounded: kOpenMax conversations, kTurnsMax turns of each, and kTokensMax tokens of all together,
+//          where a turn counts as kTurnTokens besides its own. Beyond the first or the last, the
+//          least recently used conversation without an open turn ends; if all have one, the new
+//          turn is refused. The ends of the last kEndedMax are remembered, for errors.
 #pragma once
 
 #include "base/ids.h"
@@ -35,6 +36,8 @@ class Conversations {
   public:
     static constexpr std::size_t kOpenMax = 4096;
     static constexpr std::size_t kTokensMax = std::size_t{1} << 26;  // 256 MiB
+    static constexpr std::size_t kTurnTokens = 512;  // a turn's names and places, in tokens' bytes
+    static constexpr std::size_t kTurnsMax = 8192;
     static constexpr std::size_t kEndedMax = 4096;
     static constexpr Duration kIdleDefault = std::chrono::hours(1);
 
@@ -57,17 +60,20 @@ class Conversations {
         messages::ConversationId id{};
         std::int64_t history_len = 0;        // the prompt's tokens before its own
         std::optional<ReplicaId> replica{};  // that ran the turn before
-        std::vector<RequestKey> replaced{};  // open turns that it drops
+        std::vector<std::string> dropped{};  // the rids of turns that it replaces
+        std::vector<RequestKey> replaced{};  // the open ones of these, and the turn before if open
     };
-    // Drops what the turn replaces, and puts the tokens that it keeps before its own prompt. Where
-    // it keeps any, the token with which the tokenizer begins texts is removed from the own ones.
+    // Puts the tokens that the turn keeps before its own prompt. Where it keeps any, the token with
+    // which the tokenizer begins texts is removed from the own ones. Errors: those of check();
+    // kResourceExhausted if there is no room for it.
     Result<Begin> begin(
         const OpenRequest& request,
         const messages::Turn& turn,
         std::vector<TokenId>& prompt,
         TimePoint now
     );
-    // Adds the turn of a request that was sent. REQUIRES: begin() just succeeded.
+    // Drops what the turn replaces, and adds the turn of a request that was sent. REQUIRES: begin()
+    // just succeeded.
     void add(
         OpenRequest& request,
         const messages::Turn& turn,
@@ -75,10 +81,12 @@ class Conversations {
         std::span<const TokenId> prompt
     );
     // Records a chunk of a turn's output, and completes the chunk's counts and prompt. A turn that
-    // ends with an error is dropped.
+    // ends with an error is dropped, unless others continue from it.
     void take(OpenRequest& request, messages::OutputChunk& chunk, TimePoint now);
     // The request of the turn is closed.
     void end_turn(const OpenRequest& request, TimePoint now);
+    // So it is, with an error: its turn is dropped, unless others continue from it.
+    void drop(const OpenRequest& request);
 
     // Ends those whose idle time is over, and those of a client that is gone.
     void expire(TimePoint now);
@@ -121,10 +129,13 @@ class Conversations {
         return turn.num_kept + turn.own.size();
     }
     static std::vector<TokenId> tokens_of(const Conversation& of, const TurnTokens& turn);
+    static std::vector<std::string> all_after(
+        const Conversation& of, const std::optional<std::string>& rid
+    );
     void drop_turn(Conversation& of, const std::string& rid);
-    void drop_after(Conversation& of, const std::string& rid, std::vector<RequestKey>* open);
+    void drop_childless(Conversation& of, const std::string& rid);
     void end(Conversation& one, std::string why);
-    void make_room(TimePoint now);
+    void make_room(TimePoint now, std::size_t num_needed = 0, const Conversation* kept = nullptr);
 
     std::optional<TokenId> begin_token_{};  // with which the tokenizer begins texts, if with any
     std::map<Name, Conversation> by_name_{};

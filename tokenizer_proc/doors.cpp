@@ -261,7 +261,6 @@ Result<> Doors::handle(const std::string& peer, messages::Generate message) {
             .client = message.client,
             .text = std::move(message.text),
             .bad_words = std::exchange(message.sampling.bad_words, {})};
-        if (message.turn && message.turn->after) job.add_special = text::AddSpecial::kNo;
         if (message.input_ids) job.ids = *std::exchange(message.input_ids, std::nullopt);
         request->generate = std::move(message);
         requests_.set_job(*request, job.id);

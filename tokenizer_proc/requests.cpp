@@ -40,9 +40,9 @@ Result<> Doors::dispatch(
     Conversations::Begin begun;
     if (turn) {
         ASSIGN_OR_RETURN(begun, conversations_.begin(request, *turn, prompt, now_));
-        abort(requests_.with_keys(begun.replaced), "a later turn replaced it");
     }
     if (auto problem = checks_->problem_of_prompt(message, prompt)) return *std::move(problem);
+    abort(requests_.with_keys(begun.replaced), "a later turn replaced it");
     if (message.replica) begun.replica = static_cast<ReplicaId>(*message.replica);
     messages::TokenizedRequest tokenized = tokenized_request(std::move(message), std::move(prompt));
     const std::vector<TokenId>& whole = tokenized.prompt.values;
@@ -78,6 +78,7 @@ void Doors::refuse_request(OpenRequest& request, const Error& error) {
     reply.rid = request.rid;
     reply.error = error;
     outbox_.reply(messages::Door::kData, request.peer, encode(reply));
+    conversations_.drop(request);
     close(request);
 }
 
@@ -90,6 +91,7 @@ void Doors::fail(OpenRequest& request, const Error& error) {
         .verdict = error,
     };
     outbox_.add(request.peer, std::move(chunk));
+    conversations_.drop(request);
     close(request);
 }
 

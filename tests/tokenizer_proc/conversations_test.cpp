@@ -1,5 +1,10 @@
 // Conversations at the data door: what each turn's prompt is, and how a conversation ends.
+#include "tokenizer_proc/conversations.h"
+
 #include "tests/tokenizer_proc/doors_fixture.h"
+
+#include <cstddef>
+#include <string>
 
 namespace pitstop::tokenizer {
 namespace {
@@ -151,6 +156,72 @@ TEST_F(ConversationsTest, ReplacingATurnDropsWhatFollowedItAndAbortsWhatRuns) {
     send("a", message);  // of all turns
     EXPECT_EQ(next_request().prompt.values, ids({30}));
     send("a", turn_of("v", ids({1}), "t1"));
+    EXPECT_EQ(refusal("a").error.code, ErrorCode::kNotFound);
+}
+
+TEST_F(ConversationsTest, P4_ARefusedReplacementDropsAndAbortsNothing) {
+    start();
+    open_done("c");
+    run(turn_of("t1", ids({5})), ids({6}));
+    run(turn_of("t2", ids({7}), "t1"), ids({8}));
+    send("a", turn_of("t3", ids({9}), "t2"));
+    const messages::TokenizedRequest running = next_request();
+    for (const std::optional<std::string>& after :
+         {std::optional<std::string>("t1"), std::optional<std::string>()}) {
+        messages::Generate message = turn_of("u", Ids(5000, TokenId{3}), after);  // too long
+        message.turn->replace = true;
+        send("a", message);
+        EXPECT_NE(refusal("a").error.message.find("context"), std::string::npos);
+    }
+    EXPECT_FALSE(has_message_to_replica(0));
+    finish(running.key, ids({10}));
+    next_to<messages::Outputs>("a");
+    EXPECT_EQ(run(turn_of("v", ids({11}), "t3"), {}), ids({5, 6, 7, 8, 9, 10, 11}));
+}
+
+TEST_F(ConversationsTest, WhereNothingIsKeptATextBeginsAsAnyOther) {
+    start();
+    open_done("c");
+    run(turn_of("t1", ids({5, 6})), ids({7}));
+    messages::Generate message = prompt("t2", "Once");
+    message.turn = messages::Turn{.conversation = "c", .after = "t1", .offset = -1000};
+    EXPECT_EQ(run(message, {}), *tokenizer_->encode("Once", text::AddSpecial::kYes));
+}
+
+TEST_F(ConversationsTest, ATurnsErrorLeavesWhatContinuesFromIt) {
+    start();
+    open_done("c");
+    run(turn_of("t1", ids({5})), ids({6}));
+    send("a", turn_of("t2", ids({7}), "t1"));
+    const messages::TokenizedRequest failing = next_request();
+    messages::Generate message = turn_of("t3", ids({9}), "t2");
+    message.turn->replace = true;
+    send("a", message);  // it continues from t2's prompt
+    EXPECT_EQ(next_end().keys, std::vector{failing.key});
+    const RequestKey child = next_request().key;
+    finish(failing.key, {}, messages::FinishReason::kError);
+    next_to<messages::Outputs>("a");
+    finish(child, ids({10}));
+    next_to<messages::Outputs>("a");
+    EXPECT_EQ(run(turn_of("t4", ids({11}), "t3"), {}), ids({5, 6, 7, 9, 10, 11}));
+}
+
+TEST_F(ConversationsTest, TurnsAreBoundedInNumber) {
+    start();
+    open_done("c");
+    const auto name = [](std::size_t i) { return "t" + std::to_string(i); };
+    run(turn_of(name(0), ids({5})), {});
+    for (std::size_t i = 1; i < Conversations::kTurnsMax; ++i) {
+        messages::Generate message = turn_of(name(i), ids({5}), name(i - 1));
+        message.turn->offset = 1;
+        run(message, {});
+    }
+    send("a", turn_of("more", ids({5})));
+    EXPECT_EQ(refusal("a").error.code, ErrorCode::kResourceExhausted);
+    messages::Generate message = turn_of("anew", ids({9}));
+    message.turn->replace = true;
+    EXPECT_EQ(run(message, {}), ids({9}));
+    send("a", turn_of("v", ids({1}), name(0)));
     EXPECT_EQ(refusal("a").error.code, ErrorCode::kNotFound);
 }
 
