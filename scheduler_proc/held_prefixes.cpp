@@ -30,4 +30,8 @@ void HeldPrefixes::end(messages::ConversationId conversation, PrefixCache& cache
     if (place != places_.end()) drop(place->second, cache);
 }
 
+void HeldPrefixes::clear(PrefixCache& cache) {
+    while (!order_.empty()) drop(order_.begin(), cache);
+}
+
 }  // namespace pitstop::scheduler

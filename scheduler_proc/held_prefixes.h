@@ -28,6 +28,8 @@ class HeldPrefixes {
         messages::ConversationId conversation, std::span<const PageId> path, PrefixCache& cache
     );
     void end(messages::ConversationId conversation, PrefixCache& cache);
+    // The cache is about to be cleared: nothing is held any more.
+    void clear(PrefixCache& cache);
 
     [[nodiscard]] std::int64_t num_pages() const { return num_pages_; }
 

@@ -150,7 +150,10 @@ class KvPool {
     void release_ended();
 
     // Removes unused pages from the prefix cache. Returns how many became free.
-    std::int64_t clear_cache() { return cache_.evict(cache_.num_nodes(), pages_); }
+    std::int64_t clear_cache() {
+        held_.clear(cache_);
+        return cache_.evict(cache_.num_nodes(), pages_);
+    }
 
     [[nodiscard]] bool has_slot() const { return !free_slots_.empty(); }
     [[nodiscard]] std::int64_t num_slots() const { return size_.num_slots; }

@@ -76,6 +76,23 @@ TEST_F(HeldPrefixesTest, TheOldestIsGivenUpWhenTheShareIsFull) {
     EXPECT_EQ(cached_by_next_turn(turns[0]), 0);
 }
 
+TEST_F(HeldPrefixesTest, AfterAFlushWhatWasHeldTakesNoShare) {
+    run(turn_of(prompt_of(60), kFirst));
+    rig.control(messages::FlushCache{});
+    rig.run();
+    std::vector<Ask> turns;
+    for (int i = 0; i < 4; ++i) {  // the whole share
+        turns.push_back(
+            turn_of(prompt_of(60, 50 + 70 * i), messages::ConversationId{10U + unsigned(i)})
+        );
+        run(turns.back());
+    }
+    fill_the_pool();
+    run(turn_of(prompt_of(8, 990), kFirst));
+    fill_the_pool();
+    EXPECT_EQ(cached_by_next_turn(turns[1]), 64);
+}
+
 TEST_F(HeldPrefixesTest, RunningRequestsGetHeldPagesWhenTheyNeedThem) {
     const Ask turn = turn_of(prompt_of(60), kFirst);
     run(turn);
