@@ -62,20 +62,23 @@ void PinnedPieces::wait_for(const Piece& piece) {
     );
 }
 
+PinnedPieces::Piece* PinnedPieces::take_piece(bool waits) {
+    MutexLock lock(mutex_);
+    if (free_.empty() && !waits) return nullptr;
+    const TimePoint deadline = Clock::now() + wait_max_;
+    bool may_come = true;  // a lease is as long as a copy and the filling of a piece
+    while (free_.empty()) {
+        CHECK(may_come);
+        may_come = is_free_.wait_until(lock, deadline);
+    }
+    Piece* const piece = free_.front();
+    free_.pop_front();
+    return piece;
+}
+
 PinnedPieces::Lease PinnedPieces::take() {
     kernels::enter_cuda_device();
-    Piece* piece = nullptr;
-    {
-        MutexLock lock(mutex_);
-        const TimePoint deadline = Clock::now() + wait_max_;
-        bool may_come = true;  // a lease is as long as a copy and the filling of a piece
-        while (free_.empty()) {
-            CHECK(may_come);
-            may_come = is_free_.wait_until(lock, deadline);
-        }
-        piece = free_.front();
-        free_.pop_front();
-    }
+    Piece* const piece = take_piece(/*waits=*/true);
     wait_for(*piece);
     return {*this, *piece};
 }
@@ -126,9 +129,9 @@ void PinnedPieces::wait() {
 void PinnedPieces::fetch(
     std::byte* to_host, const std::byte* from, std::int64_t bytes, TaskPool* threads
 ) {
-    const auto start = [&](std::size_t number) {
+    kernels::enter_cuda_device();
+    const auto start = [&](std::size_t number, Lease piece) {
         const Range range = range_of(number, bytes);
-        Lease piece = take();
         piece.fetch(from + range.begin, range.size);
         return piece;
     };
@@ -139,13 +142,21 @@ void PinnedPieces::fetch(
     };
     const std::size_t num = num_pieces_of(bytes);
     if (threads != nullptr) {
-        for_each(threads, num, [&](std::size_t number) { take_out(number, start(number)); });
+        for_each(threads, num, [&](std::size_t number) {
+            take_out(number, start(number, take()));
+        });
         return;
     }
-    // One thread empties a piece while the next ones are on their way.
+    // One thread empties a piece while the next ones are on their way. Two such threads that waited
+    // for further pieces could each have those that the other waits for.
     std::deque<Lease> coming;
     for (std::size_t next = 0, out = 0; out < num; ++out) {
-        for (; next < num && coming.size() < kInTransit; ++next) coming.push_back(start(next));
+        for (; next < num && coming.size() < kInTransit; ++next) {
+            Piece* const piece = take_piece(/*waits=*/coming.empty());
+            if (piece == nullptr) break;
+            wait_for(*piece);
+            coming.push_back(start(next, {*this, *piece}));
+        }
         take_out(out, std::move(coming.front()));
         coming.pop_front();
     }

@@ -4,7 +4,8 @@
 // same with one piece at a time, and block the caller for each.
 //
 // Owns:    the pieces, and a stream that yields to steps.
-// Thread:  any for take(), and one for each Lease; the rest one at a time.
+// Thread:  any for take() and for send(), wait() and fetch() without threads, and one for each
+//          Lease; with threads one at a time. A fetch() waits for a piece only while it has none.
 // Bounded: for num_threads() leases and kInTransit pieces on their way, from construction on:
 //          page-locking takes 0.5 s per GiB (an H200's machine), too long for an update.
 // Not ordered with any other stream except by start_after(): the source was written before, and
@@ -96,6 +97,8 @@ class PinnedPieces {
 
   private:
     PinnedPieces() = default;
+    // Returns a piece that was free; null if none was and `waits` is false.
+    Piece* take_piece(bool waits);
     void put_back(Piece* piece);
     static void wait_for(const Piece& piece);
 

@@ -219,5 +219,30 @@ TEST(GpuPieces, ThreadsSendAndFetchEveryByte) {
     for (int i = 0; i < 20; ++i) (void)(*pieces)->take();  // pieces that are not sent are returned
 }
 
+// Five pieces: threads that waited for a fourth each would wait for each other.
+TEST(GpuPieces, ThreadsThatFetchAtOnceDoNotWaitForEachOther) {
+    if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
+    constexpr std::int64_t kBytes = 6 * PinnedPieces::kPieceBytes;
+    const auto pieces = PinnedPieces::make(1, std::chrono::seconds(20));
+    ASSERT_TRUE(pieces) << pieces.error().message;
+    const std::vector<std::byte> sent = random_bytes(kBytes, 3);
+    const auto there = kernels::DeviceBuffer::create(kBytes);
+    ASSERT_TRUE(there);
+    auto* const data = static_cast<std::byte*>(there->data());
+    (*pieces)->send(data, sent.data(), kBytes);
+    (*pieces)->wait();
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) {
+        threads.emplace_back([&] {
+            std::vector<std::byte> fetched(sent.size());
+            for (int round = 0; round < 5; ++round) {
+                (*pieces)->fetch(fetched.data(), data, kBytes);
+                EXPECT_TRUE(fetched == sent);
+            }
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+}
+
 }  // namespace
 }  // namespace pitstop::tp_worker
