@@ -94,7 +94,7 @@ struct Inputs {
 
 // What the recurrence reads of a chunk's tokens. Keys beyond dk are zeros.
 template <int kParts>  // threads of a column of S
-struct Chunk {
+struct alignas(16) Chunk {  // load_floats() reads four at once
     static constexpr int kKeysMax = kPer * kParts;
     static constexpr int kColumns = kThreads / kParts;
     float q[kChunk][kKeysMax];
