@@ -1,7 +1,10 @@
 #include "http_proc/format/call_grammar.h"
 
+#include "http_proc/format/ordered_json.h"
 #include "http_proc/format/tagged_call_grammar.h"
+#include "messages/sampling.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -89,7 +92,13 @@ OrderedJson elements_of(std::string_view type, OrderedJson elements) {
 Result<OrderedJson> schema_of(const Tool& tool) {
     const OrderedJson any{{"type", "object"}};
     if (tool.parameters.empty()) return any;
-    OrderedJson schema = OrderedJson::parse(tool.parameters, nullptr, /*allow_exceptions=*/false);
+    if (tool.parameters.size() > messages::kGrammarBytesMax) {
+        return not_held(
+            tool,
+            fmt::format("it has over {} bytes, the most there may be", messages::kGrammarBytesMax)
+        );
+    }
+    ASSIGN_OR_RETURN(OrderedJson schema, parse_ordered_json(tool.parameters));
     if (!schema.is_object()) return not_held(tool, "it is no object");
     if (schema.empty()) return any;
     constexpr auto kForms =
@@ -108,6 +117,10 @@ Result<OrderedJson> call_of(const CallForm& form, const Tool& tool, std::size_t 
     std::string begin(form.open);
     OrderedJson content;
     if (form.arguments.empty()) {
+        if (tool.name.find_first_of("<>\n") != std::string::npos)
+            return not_held(
+                tool, "its name has <, > or a line end, which end names in this format"
+            );
         begin += tool.name + ">";
         ASSIGN_OR_RETURN(const OrderedJson schema, schema_of(tool));
         Result<OrderedJson> tagged = tagged_arguments(schema);

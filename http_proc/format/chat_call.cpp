@@ -3,6 +3,7 @@
 #include "base/utf8.h"
 #include "http_proc/format/common_fields.h"
 #include "http_proc/format/grammar_fields.h"
+#include "http_proc/format/ordered_json.h"
 #include "http_proc/format/sampling_fields.h"
 
 #include <nlohmann/json.hpp>
@@ -78,6 +79,8 @@ void read_chat_call(FieldReader& fields, ChatCall& call) {
     fields.read("chat_template", call.chat.chat_template);
     const Json* kwargs = fields.find("chat_template_kwargs");
     if (kwargs != nullptr && !kwargs->is_object()) fields.fail("chat_template_kwargs", "an object");
+    if (kwargs != nullptr && kwargs->size() > kTemplateKwargsMax)
+        fields.fail("chat_template_kwargs", kFewKwargs);
 }
 
 void force_call(FieldReader& fields, ForcedCall forced, ChatCall& call) {
@@ -104,8 +107,7 @@ Result<> finish_chat_call(const OrderedJson& body, OrderedJson variables, ChatCa
 }
 
 Result<OrderedJson> parse_ordered(std::string_view body) {
-    OrderedJson ordered =
-        OrderedJson::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
+    ASSIGN_OR_RETURN(OrderedJson ordered, parse_ordered_json(body));
     if (ordered.is_object()) return ordered;
     return make_error(ErrorCode::kMalformed, "the body is not a JSON object");
 }

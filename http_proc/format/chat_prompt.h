@@ -3,9 +3,14 @@
 
 #include "messages/text_calls.h"
 
+#include <cstddef>
 #include <string>
+#include <string_view>
 
 namespace pitstop::http {
+
+inline constexpr std::size_t kTemplateKwargsMax = 1024;
+inline constexpr std::string_view kFewKwargs = "an object of at most 1024 members";
 
 struct ChatPrompt {
     // RenderChat's variables, a JSON object. Members of objects keep their order, which

@@ -1,6 +1,7 @@
 #include "http_proc/format/grammar_fields.h"
 
 #include "http_proc/format/common_fields.h"
+#include "http_proc/format/ordered_json.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -23,8 +24,9 @@ constexpr std::string_view kAnyObject = R"({"type": "object"})";
 std::string text_at(
     std::string_view body, std::initializer_list<std::string_view> path, const Json& sorted
 ) {
-    const OrderedJson whole = OrderedJson::parse(body, nullptr, /*allow_exceptions=*/false);
-    const OrderedJson* at = &whole;
+    const Result<OrderedJson> whole = parse_ordered_json(body);
+    if (!whole) return sorted.dump();
+    const OrderedJson* at = &*whole;
     for (const std::string_view name : path) {
         if (name.empty()) continue;
         const auto place = at->find(std::string(name));

@@ -22,6 +22,7 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::string_view kValueEnd = "</parameter>";
 constexpr int kAlternativesNestedMax = 4;  // levels of anyOf and $ref
+constexpr int kSchemasOfToolMax = 4096;    // parameters and alternatives
 constexpr std::size_t kTypesMax = 7;       // JSON has no more
 constexpr std::size_t kDefinitionBytesMax = messages::kGrammarBytesMax;
 
@@ -31,7 +32,7 @@ Error unserved(std::string_view what) {
 
 // What the parameters of one tool may take together.
 struct Budget {
-    int schemas = kSchemasMax;
+    int schemas = kSchemasOfToolMax;
     std::size_t definition_bytes = kDefinitionBytesMax;  // of their copies
 };
 
@@ -50,6 +51,8 @@ class ParameterForm {
                 "parameter '{}' has alternatives that refer to each other too often", name_
             ));
         }
+        if (schema == false)
+            return unserved(fmt::format("parameter '{}' may have no value", name_));
         if (schema.is_boolean() || schema.empty()) return text(among_others);
         const std::vector<std::string> types = types_of_schema(root_, schema, budget_.schemas);
         if (types.empty()) {
@@ -100,6 +103,8 @@ class ParameterForm {
         if (schema["type"].size() > kTypesMax)
             return unserved(fmt::format("parameter '{}' has over {} types", name_, kTypesMax));
         for (const OrderedJson& type : schema["type"]) {
+            if (!type.is_string())
+                return unserved(fmt::format("parameter '{}' has a type that is no text", name_));
             OrderedJson one = schema;
             one["type"] = type;
             ASSIGN_OR_RETURN(OrderedJson form, value_of(one, has_others, num_nested + 1));
@@ -117,7 +122,7 @@ class ParameterForm {
     [[nodiscard]] Result<OrderedJson> json(OrderedJson schema) const {
         for (const char* name : {"$defs", "definitions"}) {
             if (!root_.contains(name) || schema.contains(name)) continue;
-            const std::size_t num_bytes = size_of(root_[name]);
+            const std::size_t num_bytes = dumped(root_[name]).size();
             if (num_bytes > budget_.definition_bytes) {
                 return unserved(fmt::format(
                     "{} is too large for parameters that are no texts: each has a copy, and {} "
@@ -129,11 +134,13 @@ class ParameterForm {
             budget_.definition_bytes -= num_bytes;
             schema[name] = root_[name];
         }
+        if (dumped(schema).find(kValueEnd) != std::string::npos)
+            return unserved(fmt::format("the schema of parameter '{}' has {}", name_, kValueEnd));
         return OrderedJson{{"type", "json_schema"}, {"json_schema", std::move(schema)}};
     }
 
-    static std::size_t size_of(const OrderedJson& definitions) {
-        return definitions.dump(-1, ' ', false, OrderedJson::error_handler_t::replace).size();
+    static std::string dumped(const OrderedJson& json) {
+        return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
     }
 
     // A value that is written out. `value`: const or one of enum.
@@ -210,6 +217,8 @@ Result<OrderedJson> tagged_arguments(const OrderedJson& schema) {
     if (!properties.is_object()) return unserved("properties is no object");
     Budget budget;
     for (const auto& [name, value] : properties.items()) {
+        if (name.find_first_of("<>\n") != std::string::npos)
+            return unserved(fmt::format("the name of parameter '{}' has <, > or a line end", name));
         ASSIGN_OR_RETURN(OrderedJson form, ParameterForm(schema, name, budget).value_of(value));
         OrderedJson part{
             {"type", "tag"},

@@ -25,6 +25,8 @@ void read_thinking_fields(FieldReader& fields, ThinkingFields& thinking) {
     fields.read("include_reasoning", thinking.is_included);
     if (!thinking.is_separate && !thinking.is_included)
         fields.refuse("include_reasoning", "separate_reasoning is false");
+    if (fields.has(kBudgetNames[0]) && fields.has(kBudgetNames[1]))
+        fields.refuse(kBudgetNames[1], "thinking_token_budget is the same, and given, too");
     for (const std::string_view name : kBudgetNames) {
         fields.read(name, thinking.budget);
         if (thinking.budget && *thinking.budget < kNoBudget)

@@ -1,6 +1,7 @@
 #include "http_proc/format/turn_grammar.h"
 
 #include "http_proc/format/grammar_fields.h"
+#include "http_proc/format/ordered_json.h"
 
 #include <nlohmann/json.hpp>
 
@@ -20,12 +21,12 @@ OrderedJson own_format_of(const messages::SamplingParams& params) {
     if (!params.regex.empty()) return {{"type", "regex"}, {"pattern", params.regex}};
     if (!params.ebnf.empty()) return {{"type", "grammar"}, {"grammar", params.ebnf}};
     const bool is_schema = !params.json_schema.empty();
-    OrderedJson given = OrderedJson::parse(
-        is_schema ? params.json_schema : params.structural_tag, nullptr, /*allow_exceptions=*/false
-    );
-    if (given.is_discarded()) return nullptr;
-    if (is_schema) return {{"type", "json_schema"}, {"json_schema", std::move(given)}};
-    return given.is_object() && given.contains("format") ? given["format"] : OrderedJson();
+    Result<OrderedJson> given =
+        parse_ordered_json(is_schema ? params.json_schema : params.structural_tag);
+    if (!given) return nullptr;
+    if (is_schema) return {{"type", "json_schema"}, {"json_schema", *std::move(given)}};
+    if (!given->is_object() || !given->contains("format")) return nullptr;
+    return given->at("format").is_object() ? given->at("format") : OrderedJson();
 }
 
 OrderedJson sequence_of(OrderedJson first, OrderedJson second) {
@@ -72,7 +73,8 @@ OrderedJson with_budget(const TurnGrammar& turn) {
 OrderedJson with_answer(const TurnGrammar& turn, OrderedJson answer) {
     OrderedJson thinking = thinking_of(turn, /*may_be_interrupted=*/false);
     // JSON may begin with the line ends that models write after their thinking.
-    if (answer.value("type", "") == "json_schema")
+    const auto type = answer.find("type");
+    if (type != answer.end() && *type == "json_schema")
         thinking = sequence_of(std::move(thinking), {{"type", "regex"}, {"pattern", "\\n{0,2}"}});
     if (turn.start != ThinkingParser::Start::kInside)
         thinking = {{"type", "optional"}, {"content", std::move(thinking)}};
@@ -95,6 +97,13 @@ Result<> set_turn_grammar(const TurnGrammar& turn, messages::SamplingParams& par
         turn.calls.empty() ? own_format_of(params) : OrderedJson::parse(turn.calls);
     const bool has_budget = thinks && turn.budget;
     if (answer.is_null() && !has_budget) return Ok{};
+    if (answer.is_null() && has_grammar(params)) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "thinking_token_budget is not supported with this grammar: it is not JSON, or a "
+            "structural tag without a format"
+        );
+    }
     if (thinks && is_inside && turn.thinking->has_special_markers) {
         return make_error(
             ErrorCode::kInvalidArgument,

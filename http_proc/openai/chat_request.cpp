@@ -2,6 +2,7 @@
 
 #include "http_proc/format/common_fields.h"
 #include "http_proc/format/grammar_fields.h"
+#include "http_proc/format/ordered_json.h"
 
 #include <nlohmann/json.hpp>
 
@@ -101,6 +102,8 @@ Result<ChatPrompt> read_chat(FieldReader& fields, std::string_view body) {
         fields.fail("messages", "a list of at least one message");
     const Json* kwargs = fields.find("chat_template_kwargs");
     if (kwargs != nullptr && !kwargs->is_object()) fields.fail("chat_template_kwargs", "an object");
+    if (kwargs != nullptr && kwargs->size() > kTemplateKwargsMax)
+        fields.fail("chat_template_kwargs", kFewKwargs);
     const bool forces_call = read_tools(fields).has_value();
     fields.read("continue_final_message", chat.continue_final_message);
     if (forces_call && chat.continue_final_message)
@@ -112,10 +115,7 @@ Result<ChatPrompt> read_chat(FieldReader& fields, std::string_view body) {
         fields.refuse("continue_final_message", "add_generation_prompt is true");
     if (fields.error()) return *fields.error();
     // Parses the body once more, because the first time sorted the members of objects.
-    const OrderedJson ordered =
-        OrderedJson::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
-    if (!ordered.is_object())
-        return make_error(ErrorCode::kMalformed, "the body is not a JSON object");
+    ASSIGN_OR_RETURN(const OrderedJson ordered, parse_ordered_json(body));
     chat.variables = variables_of(ordered, begins_turn);
     return chat;
 }
@@ -170,7 +170,8 @@ Result<OpenAiChat> parse_openai_chat(std::string_view body) {
     if (fields.error()) return *fields.error();
     if (call.has_tools && (call.forced_call || has_strict_tool(json.at("tools")))) {
         // The order of properties is the body's, not that of `json`.
-        call.tools = tool_specs(OrderedJson::parse(body)["tools"]);
+        ASSIGN_OR_RETURN(const OrderedJson ordered, parse_ordered_json(body));
+        call.tools = tool_specs(ordered.at("tools"));
     }
     if (!call.input_ids) {
         ASSIGN_OR_RETURN(call.chat, read_chat(fields, body));

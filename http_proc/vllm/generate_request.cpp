@@ -4,6 +4,7 @@
 #include "http_proc/format/grammar_fields.h"
 #include "http_proc/format/sampling_fields.h"
 #include "http_proc/format/thinking_fields.h"
+#include "messages/supports.h"
 
 #include <nlohmann/json.hpp>
 
@@ -95,11 +96,21 @@ Result<VllmGenerate> parse_skyrl_generate(std::string_view body) {
     if (fields.error()) return *fields.error();
     ASSIGN_OR_RETURN(VllmGenerate call, parse_vllm_generate(body));
     const messages::SamplingParams& sampling = call.options.sampling;
-    if (wants_support && (sampling.top_k < 2 || sampling.temperature == 0)) {
+    const bool fits = sampling.top_k >= 2 && sampling.top_k <= messages::kSupportMax;
+    if (wants_support && (!fits || sampling.temperature == 0)) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "return_sample_support needs top_k > 1 and a temperature over 0: its rows have top_k "
-            "tokens"
+            "return_sample_support needs a top_k from 2 to {} and a temperature over 0: its rows "
+            "have top_k tokens",
+            messages::kSupportMax
+        );
+    }
+    constexpr std::int64_t kPackedMax = std::int64_t{1} << 24;  // ids of an answer
+    if (wants_support && sampling.max_new_tokens.value_or(0) > kPackedMax / sampling.top_k) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "return_sample_support: max_tokens rows of top_k tokens are more than {}",
+            kPackedMax
         );
     }
     call.wants_packed_support = wants_support;

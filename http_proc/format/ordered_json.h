@@ -1,0 +1,19 @@
+// Parses JSON whose objects keep the order of their members, as templates and schemas need it.
+//
+// It takes time in proportion to the text: nlohmann's own parser compares each member of an ordered
+// object with all before it. Looking a member up does so still.
+#pragma once
+
+#include "base/result.h"
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <string_view>
+
+namespace pitstop::http {
+
+// Of members with one name the last counts, at the first one's place. Errors: kMalformed (not JSON;
+// deeper than kJsonDepthMax).
+[[nodiscard]] Result<nlohmann::ordered_json> parse_ordered_json(std::string_view text);
+
+}  // namespace pitstop::http
