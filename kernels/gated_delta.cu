@@ -93,7 +93,7 @@ struct Inputs {
 };
 
 // What the recurrence reads of a chunk's tokens. Keys beyond dk are zeros.
-template <int kParts>  // threads of a column of S
+template <int kParts>       // threads of a column of S
 struct alignas(16) Chunk {  // load_floats() reads four at once
     static constexpr int kKeysMax = kPer * kParts;
     static constexpr int kColumns = kThreads / kParts;
