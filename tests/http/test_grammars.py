@@ -226,11 +226,19 @@ def test_a_grammar_that_cannot_be_served_is_refused_by_name(http, grammar, named
 
 
 def test_a_hostile_grammar_costs_its_sender_alone(http, door):
-    """While it is compiled, tokens come and other grammars are compiled, each within a second. A machine that is too
-    busy to give the compiler its five seconds of a CPU within a minute says so instead."""
+    """While it is compiled, tokens come and other grammars are compiled, each within a second."""
     hostile = json.dumps({"type": "object", "properties": {str(i): {} for i in range(18000)}})
     answers = []
-    sender = threading.Thread(target=lambda: answers.append(http.post("/generate", {"text": PROMPT, "sampling_params": {"json_schema": hostile}})))
+
+    def send():
+        answer = http.post("/generate", {"text": PROMPT, "sampling_params": {"json_schema": hostile}})
+        for _ in range(5):  # a machine that has no five seconds of a CPU for it within a minute says: try again
+            if answer.status != 503 or "busy machine" not in answer.message:
+                break
+            answer = http.post("/generate", {"text": PROMPT, "sampling_params": {"json_schema": hostile}})
+        answers.append(answer)
+
+    sender = threading.Thread(target=send)
     http.generate(text=PROMPT, max_new_tokens=3, regex="a+")  # the compiler is there
     sender.start()
     num = 0
@@ -240,8 +248,7 @@ def test_a_hostile_grammar_costs_its_sender_alone(http, door):
         out = http.generate(text=PROMPT, max_new_tokens=5, regex=f"[ab]{{{num}}}")
         assert out["text"] and time.monotonic() - begin < 5  # a second on a machine with a core for it
     sender.join()
-    status, what = (503, "busy machine") if answers[0].status == 503 else (400, "json_schema cannot be compiled in")
-    assert answers[0].status == status and what in answers[0].message, answers[0]
+    assert answers[0].status == 400 and "json_schema cannot be compiled in" in answers[0].message, answers[0]
     assert num > 3
 
 
