@@ -16,7 +16,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL_BYTES_MAX = 3e6  # compressed
-OTHERS_BYTES_MAX = 18e6
+OTHERS_BYTES_MAX = 20e6  # compressed; the worker is half of it, and most of that is kernels for GPUs
 PROGRAM = """
 import pitstop
 with pitstop.Engine("stories") as engine:

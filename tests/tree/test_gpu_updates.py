@@ -59,7 +59,7 @@ def test_P1_P2_P3_P10_versions_change_between_two_passes_and_back(gpu, start_tre
 
 
 def test_status_says_how_updates_are_staged_and_an_answer_what_it_cost(gpu, start_tree):
-    gpu(memory=160 << 20)
+    gpu(memory=168 << 20)
     tree = start_tree("--device", "cuda", "--tuning-dir", "none")
     door, admin = tree.door(), tree.door("admin")
     worker = admin.call("status")["replicas"][0]["workers"][0]
@@ -76,7 +76,7 @@ def test_status_says_how_updates_are_staged_and_an_answer_what_it_cost(gpu, star
 
 
 def test_P1_P2_P3_P10_a_version_staged_in_host_memory_is_uploaded_by_its_commit(gpu, start_tree, reference):
-    gpu(memory=140 << 20)
+    gpu(memory=148 << 20)
     tree = start_tree(*FULL, "host", "--mem-fraction", 0.97)  # no room for two copies: KV has it
     door, admin = tree.door(), tree.door("admin")
     worker = admin.call("status")["replicas"][0]["workers"][0]
@@ -162,7 +162,7 @@ FULL = ("--device", "cuda", "--tuning-dir", "none", "--update-mode")
 
 
 def test_P2_a_second_copy_that_does_not_fit_is_refused_with_the_numbers(gpu, start_tree, reference):
-    gpu(memory=136 << 20)
+    gpu(memory=143 << 20)
     tree = start_tree(*FULL, "direct", "--mem-fraction", 1)  # KV has all remaining memory
     door, admin = tree.door(), tree.door("admin")
     assert admin.call("status")["replicas"][0]["workers"][0]["update_mode"] == "direct"
@@ -174,12 +174,12 @@ def test_P2_a_second_copy_that_does_not_fit_is_refused_with_the_numbers(gpu, sta
 
 
 def test_room_for_a_second_copy_is_left_or_the_start_refused(gpu, start_tree, place):
-    gpu(memory=160 << 20)
+    gpu(memory=168 << 20)
     tree = start_tree(*FULL, "staged")
     admin = tree.door("admin")
     assert update(admin, BARD)["ok"]
     tree.stop()
-    gpu(memory=136 << 20)
+    gpu(memory=144 << 20)
     done = run("serve", "--no-http", "--run-dir", place / "small", *FULL, "staged", "--mem-fraction", 0.93)
     assert done.returncode != 0 and "--update-mode staged" in done.stderr, done.stderr
     assert re.search(r"a second copy \d+, \d+ pages of KV \d+; in host memory \d+ are free", done.stderr), done.stderr
@@ -206,7 +206,7 @@ def test_P8_released_weights_come_by_an_update(gpu, start_tree, reference):
 
 
 def test_P8_a_resume_that_finds_the_memory_taken_says_so_and_may_be_tried_again(gpu, start_tree, reference):
-    gpu(memory=160 << 20)
+    gpu(memory=168 << 20)
     tree = start_tree(*CUDA)
     door, admin = tree.door(), tree.door("admin")
     assert admin.call("release_memory", keep_weights=True)["ok"]

@@ -189,20 +189,6 @@ double golden_error(const std::string& directory, DeviceKind device, Compute com
     return worst;
 }
 
-// Returns whether the model is a hybrid, with layers of a recurrent state. GPUs do not compute
-// those, and the error says so.
-bool is_refused_as_hybrid(const std::string& directory) {
-    const Json config = load_json(directory + "/config.json");
-    const Json& text = config.contains("text_config") ? config["text_config"] : config;
-    if (!text.contains("linear_num_key_heads")) return false;
-    ReplicaOptions options;
-    options.engine.model_dir = directory;
-    options.engine.device = DeviceKind::kCuda;
-    const auto made = TestReplica::make(options);
-    EXPECT_TRUE(!made && made.error().message.find("no GPU computes") != std::string::npos);
-    return true;
-}
-
 TEST_F(GpuEngine, GivesTheLogitsOfTransformersForEveryFamily) {
     // The bound of the CPU (golden_test.cpp), and the GPU's exponentials, within 2^-21 of a score's
     // weight.
@@ -212,7 +198,6 @@ TEST_F(GpuEngine, GivesTheLogitsOfTransformersForEveryFamily) {
         if (!entry.is_directory()) continue;
         const std::string directory = entry.path().string();
         SCOPED_TRACE(directory);
-        if (is_refused_as_hybrid(directory)) continue;
         EXPECT_LE(golden_error(directory, DeviceKind::kCuda, Compute::kFp32), kFp32Error);
         const double cpu = golden_error(directory, DeviceKind::kCpu, Compute::kBf16);
         EXPECT_LE(
