@@ -7,6 +7,7 @@
 #include "base/flags.h"
 #include "base/mapped_file.h"
 #include "messages/all_messages.h"
+#include "messages/field_kinds.h"
 
 #include <fmt/format.h>
 
@@ -26,25 +27,6 @@ namespace {
 constexpr std::string_view kBegin = "<!-- begin: written by pitstop_protocol_doc -->\n";
 constexpr std::string_view kEnd = "<!-- end -->\n";
 constexpr std::size_t kPageBytesMax = std::size_t{1} << 20;
-
-template <class T>
-concept Fielded = requires(T& value) {
-    value.fields([](auto&&...) {});
-};
-template <class T>
-concept Message = Fielded<T> && requires {
-    T::kType;
-};
-
-// Extracts "PlanRow" from the compiler's spelling of this function: "... [with T =
-// pitstop::PlanRow; std::string_view = ...]" (GCC) or "... [T = pitstop::PlanRow]".
-template <class T>
-std::string_view cpp_name() {
-    std::string_view text = __PRETTY_FUNCTION__;
-    text.remove_prefix(text.find("T = ") + 4);
-    text = text.substr(0, text.find_first_of(";]"));
-    return text.substr(text.rfind(':') + 1);
-}
 
 // Describes a type to a reader who uses another language.
 template <class T>

@@ -1,4 +1,4 @@
-"""A tree's messages as Python objects. Names and meanings are those of docs/protocol.md."""
+"""A tree's messages as Python objects. pitstop_python_fields writes their fields from messages/*.h."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Sequence, Union, cast
 
+# begin: protocol (written by pitstop_python_fields)
 PROTOCOL_VERSION = 2
+# end
 
 SAMPLING_FIELDS = frozenset(
     {
+        # begin: sampling (written by pitstop_python_fields)
         "max_new_tokens",
         "min_new_tokens",
         "temperature",
@@ -28,16 +31,17 @@ SAMPLING_FIELDS = frozenset(
         "bad_words",
         "bad_tokens",
         "seed",
+        "stop",
+        "stop_token_ids",
         "json_schema",
         "regex",
         "ebnf",
         "structural_tag",
-        "stop",
-        "stop_token_ids",
         "ignore_eos",
         "no_stop_trim",
         "skip_special_tokens",
         "spaces_between_special_tokens",
+        # end
     }
 )
 
@@ -48,14 +52,17 @@ Prompt = Union[str, Sequence[int]]
 class Span:
     """A run of output tokens sampled under one version of the weights."""
 
-    epoch: int = 0
-    label: str = ""
-    digest: str = ""
-    tokens: int = 0
-    kv_min_epoch: int = 0
-    kv_max_epoch: int = 0
-    adapter: Optional[AdapterVersion] = None  # the version of the adapter; None: they have none
-    kv_min_adapter: Optional[int] = None  # the oldest version of the adapter among the KV that they attended to
+    # begin: Span (written by pitstop_python_fields)
+    epoch: int = 0  # the weight version that sampled the tokens
+    label: str = ""  # that version's label
+    digest: str = ""  # that version's digest, 32 hex digits
+    tokens: int = 0  # so many tokens
+    kv_min_epoch: int = 0  # the oldest version of the KV they attended to
+    kv_max_epoch: int = 0  # the newest version of the KV they attended to
+    adapter: Optional[AdapterVersion] = None  # the version of the adapter; absent: they have none
+    # the oldest version of the adapter that computed the KV they attended to; the newest is their own
+    kv_min_adapter: Optional[int] = None
+    # end
     replica: str = ""  # in a fleet: the replica that sampled them
 
 
@@ -63,42 +70,62 @@ class Span:
 class AdapterVersion:
     """A version of an adapter (LoRA), as an update brought it."""
 
-    name: str = ""
-    version: int = 0  # the number of the update
-    label: str = ""
-    digest: str = ""
+    # begin: AdapterVersion (written by pitstop_python_fields)
+    name: str = ""  # the adapter's name
+    version: int = 0  # the number of the update that loaded it; later updates have larger numbers
+    label: str = ""  # its label
+    digest: str = ""  # the digest of its resident tensors, 32 hex digits
+    # end
 
 
 @dataclass
 class Finish:
     """Why a request ended: reason is "stop", "length", "abort" or "error"."""
 
-    reason: str = ""
-    matched_token: Optional[int] = None
-    matched_text: str = ""
-    code: str = ""
-    message: str = ""
-    was_waiting: bool = False
+    # begin: Finish (written by pitstop_python_fields)
+    reason: str = "stop"  # stop (end of sequence, stop token, stop text), length, abort or error
+    matched_token: Optional[int] = None  # stop: the token that ended the output
+    matched_text: str = ""  # stop: the stop text that ended it
+    code: str = ""  # error: the error's code
+    message: str = ""  # abort, error: why
+    was_waiting: bool = False  # abort: it was not running, because it had not begun or was retracted
+    # end
 
 
 @dataclass
 class PromptLogprobs:
     """Logprobs of prompt tokens [start, prompt length): n of them."""
 
-    start: int = 0
-    logprobs: list[float] = field(default_factory=list)  # [n]
-    ranks: list[int] = field(default_factory=list)  # [n], from 1: the token's place in the vocabulary
-    top_ids: list[int] = field(default_factory=list)  # [n * top]
+    # begin: PromptLogprobs (written by pitstop_python_fields)
+    start: int = 0  # the prompt index of the first entry; at least 1, as token 0 has no logprob
+    logprobs: list[float] = field(default_factory=list)  # [n], a prompt token each
+    # [n], from 1: the number of tokens that are at least as probable; equal ones are ordered by id
+    ranks: list[int] = field(default_factory=list)
+    top_ids: list[int] = field(default_factory=list)  # [n * top], most probable first
     top_logprobs: list[float] = field(default_factory=list)  # [n * top]
-    ids_logprobs: list[float] = field(default_factory=list)  # [n * ids]
+    ids_logprobs: list[float] = field(default_factory=list)  # [n * ids], in the request's order
+    # end
 
 
 @dataclass
 class RouteSpan:
     """A run of rows of routes that one version of the weights chose."""
 
-    epoch: int = 0
-    rows: int = 0
+    # begin: RouteSpan (written by pitstop_python_fields)
+    epoch: int = 0  # the weight version that chose them
+    rows: int = 0  # number of rows
+    # end
+
+
+@dataclass
+class RouteShape:
+    """What a row of routes is."""
+
+    # begin: RouteShape (written by pitstop_python_fields)
+    layers: int = 0  # all of the model's layers, including those without experts
+    per_token: int = 0  # experts that each token has in a layer
+    num_experts: int = 0  # ids are less than this: one byte each, two bytes if it is over 256
+    # end
 
 
 @dataclass
@@ -106,12 +133,17 @@ class Routes:
     """The experts that each layer's router chose for tokens [start, start + n), or, of a request, those that its tokens
     use: n rows of layers * per_token ids, of one byte each, or of two, little-endian, over 256 experts."""
 
-    start: int = 0
-    layers: int = 0
-    per_token: int = 0
-    num_experts: int = 0
-    experts: bytes = b""
-    spans: list[RouteSpan] = field(default_factory=list)  # their rows sum to n
+    # begin: Routes, without shape (written by pitstop_python_fields)
+    start: int = 0  # the token of the first row
+    experts: bytes = b""  # [n, layers, per_token], the most probable first, little-endian if ids have two bytes
+    # the versions that chose them, run-length encoded: their rows sum to n
+    spans: list[RouteSpan] = field(default_factory=list)
+    # end
+    # begin: RouteShape (written by pitstop_python_fields)
+    layers: int = 0  # all of the model's layers, including those without experts
+    per_token: int = 0  # experts that each token has in a layer
+    num_experts: int = 0  # ids are less than this: one byte each, two bytes if it is over 256
+    # end
 
     @classmethod
     def of(cls, rows: Any, num_experts: int) -> Routes:
@@ -123,7 +155,12 @@ class Routes:
             raise ValueError(f"rows of shape {rows.shape}, {rows.dtype}; routes are integers, [n, layers, per_token]")
         if rows.size and not (0 <= rows.min() and rows.max() < num_experts):
             raise ValueError(f"experts {rows.min()} to {rows.max()}; the model has [0, {num_experts})")
-        return cls(0, rows.shape[1], rows.shape[2], num_experts, rows.astype(_id_dtype(num_experts)).tobytes())
+        return cls(
+            experts=rows.astype(_id_dtype(num_experts)).tobytes(),
+            layers=rows.shape[1],
+            per_token=rows.shape[2],
+            num_experts=num_experts,
+        )
 
     def array(self) -> Any:
         """A numpy array, [n, layers, per_token]."""
@@ -154,9 +191,11 @@ def _id_dtype(num_experts: int) -> str:
 class Supports:
     """The tokens that each of n output tokens was drawn among: those that the grammar, top-k, top-p and min-p left."""
 
-    sizes: list[int] = field(default_factory=list)  # [n]
-    ids: list[int] = field(default_factory=list)  # [sum of sizes], back to back
-    logprobs: list[float] = field(default_factory=list)  # [n], of the token among these alone
+    # begin: Supports (written by pitstop_python_fields)
+    sizes: list[int] = field(default_factory=list)  # [n], the number of tokens that each was drawn among
+    ids: list[int] = field(default_factory=list)  # [sum of sizes], back to back, each support ascending
+    logprobs: list[float] = field(default_factory=list)  # [n], the logprob of each among its support alone
+    # end
 
     def append(self, other: Supports) -> None:
         for name in ("sizes", "ids", "logprobs"):
@@ -172,41 +211,53 @@ class Supports:
 class Counts:
     """Token counts and timings of a request."""
 
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    retractions: int = 0
-    replica: int = 0
-    queue_us: int = 0  # from its arrival at the scheduler until it was first admitted
+    # begin: RequestCounts (written by pitstop_python_fields)
+    prompt_tokens: int = 0  # length of the prompt
+    cached_tokens: int = 0  # prompt tokens found in the prefix cache when it was first admitted
+    completion_tokens: int = 0  # output tokens so far
+    retractions: int = 0  # how often it was retracted
+    replica: int = 0  # the replica that ran it
+    queue_us: int = 0  # microseconds from its arrival there until it was first admitted
     prefill_us: int = 0  # from then until its first output token
     decode_us: int = 0  # from then until its latest
-    replayed_tokens: int = 0  # of the prompt, that the prefix cache had without the recurrent state after them
-    drafts: Optional[Dict[str, int]] = None  # with --speculate: passes, rows, drafted, accepted
-    history_tokens: int = 0  # of a turn: prompt tokens that the turn before had
-    stale_tokens: int = 0  # of a turn: tokens after the cached ones that only weights out of its tolerance had computed
+    # prompt tokens after the cached ones that were computed again: the prefix cache had them, but no checkpoint of the
+    # recurrent state after them
+    replayed_tokens: int = 0
+    drafts: Optional[Dict[str, int]] = None  # with speculation: its drafts
+    history_tokens: int = 0  # of a turn: prompt tokens that the turn before had, as input or output
+    # of a turn: prompt tokens after the cached ones that the prefix cache had, computed by weights that kv_tolerance
+    # excludes
+    stale_tokens: int = 0
+    # end
 
 
 @dataclass
 class Chunk:
     """The next part of a request's output: n tokens and their text."""
 
-    rid: str = ""
-    text: str = ""
-    tokens: list[int] = field(default_factory=list)  # [n]
+    # begin: OutputChunk, without key (written by pitstop_python_fields)
+    rid: str = ""  # the caller's id; empty inside the tree
+    text: str = ""  # the text these tokens added
+    tokens: list[int] = field(default_factory=list)  # [n], the new output tokens
     logprobs: list[float] = field(default_factory=list)  # [n], if asked for
-    ranks: list[int] = field(default_factory=list)  # [n], if asked for: the token's place, from 1
+    # [n], if asked for: the rank of each token, from 1, in the distribution of its logprob
+    ranks: list[int] = field(default_factory=list)
     top_ids: list[int] = field(default_factory=list)  # [n * top], most probable first
     top_logprobs: list[float] = field(default_factory=list)  # [n * top]
-    ids_logprobs: list[float] = field(default_factory=list)  # [n * ids]
-    spans: list[Span] = field(default_factory=list)  # their tokens sum to n
-    prompt: Optional[PromptLogprobs] = None  # in the first chunk, if asked for
-    routes: Optional[Routes] = None  # if asked for: a row for each of these tokens, and first those of the prompt
-    supports: Optional[Supports] = None  # [n], if asked for
-    prompt_ids: list[int] = field(default_factory=list)  # in the first chunk of a turn, if asked for
+    ids_logprobs: list[float] = field(default_factory=list)  # [n * ids], in the request's order
+    # the versions of these tokens, run-length encoded: their tokens sum to n
+    spans: list[Span] = field(default_factory=list)
+    prompt: Optional[PromptLogprobs] = None  # prompt logprobs, if asked for: in the first chunk
+    # if requested: a row for each of these tokens, from the token before it; the first chunk has the prompt's rows, too
+    routes: Optional[Routes] = None
+    supports: Optional[Supports] = None  # [n], if asked for: the tokens that each was drawn among
+    prompt_ids: list[int] = field(default_factory=list)  # the whole prompt of a turn, if asked for: in the first chunk
     counts: Optional[Counts] = None  # in the first and the last chunk
     finish: Optional[Finish] = None  # in the last chunk
-    # with counts: the version that the latest token has, or that the first will have; None: the request has no adapter
+    # with counts: the version of the adapter that its latest token has, or that the first will have; absent: it has
+    # none
     adapter: Optional[AdapterVersion] = None
+    # end
 
     def append(self, other: Chunk) -> None:
         """Appends the next chunk; its counts and finish replace these."""
@@ -237,17 +288,20 @@ class Chunk:
 class ServerInfo:
     """The tree at a door, and what it serves. `tree` changes with every start."""
 
-    protocol: int = 0
-    tree: str = ""
-    server: str = ""
-    model: str = ""
-    model_path: str = ""
-    model_type: str = ""
-    context_len: int = 0
-    vocab_size: int = 0
-    replicas: int = 0
-    tp: int = 0
-    eos_ids: list[int] = field(default_factory=list)
+    # begin: HelloReply (written by pitstop_python_fields)
+    protocol: int = 1  # protocol version of the tree
+    server: str = ""  # pitstop and its version
+    model: str = ""  # the served model's name
+    model_path: str = ""  # the directory that it was loaded from
+    model_type: str = ""  # its family
+    context_len: int = 0  # the most tokens of prompt and output together
+    vocab_size: int = 0  # token ids are less than this
+    replicas: int = 0  # data-parallel replicas
+    tp: int = 0  # ranks per replica
+    eos_ids: list[int] = field(default_factory=list)  # end-of-sequence tokens
+    routes: Optional[RouteShape] = None  # the shape of a row of routes; absent: the model has no experts
+    # end
+    tree: str = ""  # its identity, which changes with every start
 
 
 def read(kind: type, body: Mapping[str, Any]) -> Any:
@@ -260,6 +314,13 @@ def read(kind: type, body: Mapping[str, Any]) -> Any:
 def _names_of(kind: type) -> frozenset[str]:
     """The field names of a class, cached: chunks are read for each token of each stream."""
     return frozenset(each.name for each in dataclasses.fields(kind))
+
+
+def read_info(body: Mapping[str, Any]) -> ServerInfo:
+    info = read(ServerInfo, body)
+    if info.routes is not None:
+        info.routes = read(RouteShape, body["routes"])
+    return cast(ServerInfo, info)
 
 
 def place_expert_load(status: Mapping[str, Any], raw: Sequence[bytes]) -> None:

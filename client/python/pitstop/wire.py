@@ -17,7 +17,7 @@ import zmq
 
 from .errors import PitstopError
 from .keys import ClientKey, read_key
-from .messages import PROTOCOL_VERSION, Chunk, ServerInfo, error_chunk, place_expert_load, read, read_chunk
+from .messages import PROTOCOL_VERSION, Chunk, ServerInfo, error_chunk, place_expert_load, read_chunk, read_info
 
 GREET_AGAIN_S = 0.05  # while a tree starts
 KNOCK_AGAIN_S = 0.2  # a door that is full, or refuses the key, closes each connection at once
@@ -198,7 +198,7 @@ class Link:
 
     def _take_greeting(self, kind: str, body: dict[str, Any]) -> bool:
         if kind == "hello_reply":
-            info = read(ServerInfo, body)
+            info = read_info(body)
             if info.protocol == PROTOCOL_VERSION and info.tree:
                 self.info = info
                 self.refusal = None
