@@ -73,7 +73,7 @@ void run_rope(GpuMeter& gpu) {
         slots.push_back(to.order[static_cast<std::size_t>(t / P)] * P + t % P);
         positions.push_back(static_cast<std::int32_t>(t));
     }
-    const DeviceBuffer slots_there = gpu.array(slots), positions_there = gpu.array(positions);
+    const DeviceBuffer device_slots = gpu.array(slots), device_positions = gpu.array(positions);
     const DeviceBuffer qkv = gpu.buffer(T * (Q + 2 * K) * D * 2), q_out = gpu.buffer(T * Q * D * 2);
     const DeviceBuffer cos = gpu.floats(T * D / 2), sin = gpu.floats(T * D / 2),
                        norm = gpu.buffer(D * 2);
@@ -90,8 +90,8 @@ void run_rope(GpuMeter& gpu) {
                  .v = kernels::cols(all, (Q + K) * D, K * D),
                  .q_out = halves_of(q_out, T, Q * D),
                  .kv = to.kv,
-                 .slots = static_cast<const std::int64_t*>(slots_there.data()),
-                 .positions = static_cast<const std::int32_t*>(positions_there.data()),
+                 .slots = static_cast<const std::int64_t*>(device_slots.data()),
+                 .positions = static_cast<const std::int32_t*>(device_positions.data()),
                  .cos = floats_of(cos, T, D / 2),
                  .sin = floats_of(sin, T, D / 2),
                  .q_norm = static_cast<const bf16*>(norm.data()),
@@ -123,13 +123,13 @@ void run_embedding(GpuMeter& gpu) {
     std::vector<TokenId> ids;
     std::mt19937 random(3);
     for (std::int64_t t = 0; t < T; ++t) ids.push_back(static_cast<TokenId>(random() % V));
-    const DeviceBuffer ids_there = gpu.array(ids), table = gpu.buffer(V * H * 2),
+    const DeviceBuffer device_ids = gpu.array(ids), table = gpu.buffer(V * H * 2),
                        y = gpu.floats(T * H);
     gpu.measure(
         {.family = "embedding", .what = "8192 x 4096", .bytes = 6.0 * T * H, .target = 0.85},
         [&](int) {
             cuda_ops()->embedding(
-                {.ids = static_cast<const TokenId*>(ids_there.data()),
+                {.ids = static_cast<const TokenId*>(device_ids.data()),
                  .table = {static_cast<const bf16*>(table.data()), V, H, H},
                  .y = floats_of(y, T, H),
                  .stream = gpu.stream()}
@@ -189,7 +189,7 @@ void attend(
     const std::int64_t tokens = q_starts.back();
     const DeviceBuffer q = gpu.buffer(tokens * Q * D * 2), out = gpu.buffer(tokens * Q * D * 2);
     const DeviceBuffer starts = gpu.array(q_starts), lens = gpu.array(kv_lens);
-    const DeviceBuffer page_starts_there = gpu.array(page_starts);
+    const DeviceBuffer device_page_starts = gpu.array(page_starts);
     c.family = "attention";
     c.what = what;
     gpu.measure(c, [&](int) {
@@ -201,7 +201,7 @@ void attend(
             .q_starts = static_cast<const std::int32_t*>(starts.data()),
             .kv_lens = static_cast<const std::int32_t*>(lens.data()),
             .pages = static_cast<const PageId*>(kv.pages.data()),
-            .page_starts = static_cast<const std::int32_t*>(page_starts_there.data()),
+            .page_starts = static_cast<const std::int32_t*>(device_page_starts.data()),
             .kv_len_max = kv_lens.front(),
             .q_len_max = q_starts[1],
             .scale = 0.0883883476f,

@@ -34,7 +34,7 @@ void run_sampling(GpuMeter& gpu, const LogitsInTurn& logits) {
     const auto sample = [&](const char* what, const SampleRow& row, double target) {
         std::vector<SampleRow> rows(kRequests, row);
         for (std::size_t r = 0; r < rows.size(); ++r) rows[r].seed = r;
-        const DeviceBuffer rows_there = gpu.array(rows);
+        const DeviceBuffer device_rows = gpu.array(rows);
         const DeviceBuffer arrivals =
             gpu.array(std::vector<std::uint32_t>(SampleArgs::kArrivals, 0));
         gpu.measure(
@@ -42,7 +42,7 @@ void run_sampling(GpuMeter& gpu, const LogitsInTurn& logits) {
             [&](int i) {
                 cuda_ops()->sample(
                     {.logits = logits.view(i),
-                     .rows = static_cast<const SampleRow*>(rows_there.data()),
+                     .rows = static_cast<const SampleRow*>(device_rows.data()),
                      .may_truncate = is_truncating(row, V),
                      .choices = static_cast<Choice*>(choices.data()),
                      .workspace = gpu.workspace(),
@@ -103,7 +103,7 @@ void run_logits(GpuMeter& gpu) {
 
 void run_small(GpuMeter& gpu) {
     constexpr std::int64_t R = kRequests, kEntries = 500;
-    const DeviceBuffer hidden = gpu.floats(T * H), rows_there = gpu.floats(R * H);
+    const DeviceBuffer hidden = gpu.floats(T * H), device_rows = gpu.floats(R * H);
     std::vector<std::int32_t> index, starts;
     std::vector<TokenCount> counts;
     std::vector<LogitBias> biases;
@@ -117,20 +117,20 @@ void run_small(GpuMeter& gpu) {
         }
     }
     starts.push_back(static_cast<std::int32_t>(R * kEntries));
-    const DeviceBuffer index_there = gpu.array(index), starts_there = gpu.array(starts);
+    const DeviceBuffer device_index = gpu.array(index), device_starts = gpu.array(starts);
     gpu.measure(
         {.family = "gather_rows", .what = "64 rows of 4096 fp32", .bytes = 8.0 * R * H},
         [&](int) {
             cuda_ops()->gather_rows(
                 {.x = floats_of(hidden, T, H),
-                 .row_index = static_cast<const std::int32_t*>(index_there.data()),
-                 .y = floats_of(rows_there, R, H),
+                 .row_index = static_cast<const std::int32_t*>(device_index.data()),
+                 .y = floats_of(device_rows, R, H),
                  .stream = gpu.stream()}
             );
         }
     );
-    const DeviceBuffer logits = gpu.floats(R * V), counts_there = gpu.array(counts);
-    const DeviceBuffer biases_there = gpu.array(biases);
+    const DeviceBuffer logits = gpu.floats(R * V), device_counts = gpu.array(counts);
+    const DeviceBuffer device_biases = gpu.array(biases);
     const DeviceBuffer penalties = gpu.array(std::vector<PenaltyRow>(R, {.presence = 0.1f}));
     gpu.measure(
         {.family = "penalties",
@@ -140,10 +140,10 @@ void run_small(GpuMeter& gpu) {
             cuda_ops()->penalties(
                 {.logits = floats_of(logits, R, V),
                  .rows = static_cast<const PenaltyRow*>(penalties.data()),
-                 .count_starts = static_cast<const std::int32_t*>(starts_there.data()),
-                 .counts = static_cast<const TokenCount*>(counts_there.data()),
-                 .bias_starts = static_cast<const std::int32_t*>(starts_there.data()),
-                 .biases = static_cast<const LogitBias*>(biases_there.data()),
+                 .count_starts = static_cast<const std::int32_t*>(device_starts.data()),
+                 .counts = static_cast<const TokenCount*>(device_counts.data()),
+                 .bias_starts = static_cast<const std::int32_t*>(device_starts.data()),
+                 .biases = static_cast<const LogitBias*>(device_biases.data()),
                  .stream = gpu.stream()}
             );
         }

@@ -314,12 +314,12 @@ MUTATIONS = (
         "tp_worker/model/sampler_call.cpp",
         "        kernels::word_runs_cuda({\n"
         "            .update = changes_there_,\n"
-        "            .words = sampler_.standing_.words_there(),\n"
+        "            .words = sampler_.standing_.device_words(),\n"
         "            .stream = sampler_.stream_,\n",
         "        static const auto other = kernels::DeviceStream::create(kernels::StreamPriority::kStep);\n"
         "        kernels::word_runs_cuda({\n"
         "            .update = changes_there_,\n"
-        "            .words = sampler_.standing_.words_there(),\n"
+        "            .words = sampler_.standing_.device_words(),\n"
         "            .stream = other->stream(),\n",
         "tp_worker_gpu_test GpuSampler.*",
         num_seeds=20,

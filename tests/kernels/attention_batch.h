@@ -166,26 +166,26 @@ struct Batch {
     Matrix<Out> run_in(const Space& space, AttentionOp op, Place place, std::int32_t q_len_max = 0)
         const {
         Matrix<Out> out(queries->num_rows(), queries->num_cols(), 0x22);
-        const PlacedMatrix<T> queries_there(*queries, place);
-        const PlacedMatrix<Out> out_there(out, place);
-        const PlacedArray<T> memory_there(memory, place);
-        const PlacedArray<PageId> pages_there(pages, place);
-        const PlacedArray<std::int32_t> q_starts_there(q_starts, place);
-        const PlacedArray<std::int32_t> kv_lens_there(kv_lens, place);
-        const PlacedArray<std::int32_t> page_starts_there(page_starts, place);
-        AttentionArgs a = args(out_there.view());
-        a.q = queries_there.view();
-        a.kv.data = memory_there.data();
-        a.pages = pages_there.data();
-        a.q_starts = q_starts_there.data();
-        a.kv_lens = kv_lens_there.data();
-        a.page_starts = page_starts_there.data();
+        const PlacedMatrix<T> device_queries(*queries, place);
+        const PlacedMatrix<Out> device_out(out, place);
+        const PlacedArray<T> device_memory(memory, place);
+        const PlacedArray<PageId> device_pages(pages, place);
+        const PlacedArray<std::int32_t> device_q_starts(q_starts, place);
+        const PlacedArray<std::int32_t> device_kv_lens(kv_lens, place);
+        const PlacedArray<std::int32_t> device_page_starts(page_starts, place);
+        AttentionArgs a = args(device_out.view());
+        a.q = device_queries.view();
+        a.kv.data = device_memory.data();
+        a.pages = device_pages.data();
+        a.q_starts = device_q_starts.data();
+        a.kv_lens = device_kv_lens.data();
+        a.page_starts = device_page_starts.data();
         a.q_len_max = q_len_max;
         a.workspace = space.scratch.workspace();
         a.arrivals = space.arrivals.data();
         a.stream = place.stream;
         op.run(a);
-        out_there.fetch(out);
+        device_out.fetch(out);
         return out;
     }
 

@@ -140,8 +140,8 @@ TEST_F(CudaDependentLaunch, RopeWaits) {
     const PlacedMatrix<float> angles{random_matrix<float>(8, kHeadDim / 2, 2), place()};
     const std::vector<std::int64_t> slots{0, 1, 2, 3, 4, 5};
     const std::vector<std::int32_t> positions{5, 4, 3, 2, 1, 0};
-    const PlacedArray<std::int64_t> slots_there{slots, place()};
-    const PlacedArray<std::int32_t> positions_there{positions, place()};
+    const PlacedArray<std::int64_t> device_slots{slots, place()};
+    const PlacedArray<std::int32_t> device_positions{positions, place()};
     KvCache kv{.num_pages = 1, .page_size = 8, .num_kv_heads = 1, .head_dim = kHeadDim};
     const Room kv_room{kv_bytes(kv), place()};
     kv.data = kv_room.data();
@@ -152,8 +152,8 @@ TEST_F(CudaDependentLaunch, RopeWaits) {
              .v = kv_in.view(),
              .q_out = view2(static_cast<bf16*>(out), kRows, kQueryHeads * kHeadDim),
              .kv = kv,
-             .slots = slots_there.data(),
-             .positions = positions_there.data(),
+             .slots = device_slots.data(),
+             .positions = device_positions.data(),
              .cos = angles.view(),
              .sin = angles.view(),
              .stream = stream()}
@@ -179,11 +179,11 @@ TEST_F(CudaDependentLaunch, TheGatedProductWaits) {
 TEST_F(CudaDependentLaunch, GatheredRowsWait) {
     constexpr std::int64_t kWidth = 40;
     const std::vector<std::int32_t> rows{4, 2, 0};
-    const PlacedArray<std::int32_t> rows_there{rows, place()};
+    const PlacedArray<std::int32_t> device_rows{rows, place()};
     const auto op = [&](const View2<float>& x, void* out) {
         gather_rows_cuda(
             {.x = x,
-             .row_index = rows_there.data(),
+             .row_index = device_rows.data(),
              .y = view2(static_cast<float*>(out), std::ssize(rows), kWidth),
              .stream = stream()}
         );
@@ -208,8 +208,8 @@ TEST_F(CudaDependentLaunch, TheRouterWaits) {
 TEST_F(CudaDependentLaunch, FollowedRoutesWait) {
     const std::vector<std::uint8_t> ids{3, 1, 0, 19};
     const std::vector<std::int32_t> tokens{2, 0};
-    const PlacedArray<std::uint8_t> ids_there{ids, place()};
-    const PlacedArray<std::int32_t> tokens_there{tokens, place()};
+    const PlacedArray<std::uint8_t> device_ids{ids, place()};
+    const PlacedArray<std::int32_t> device_tokens{tokens, place()};
     const auto op = [&](const View2<float>& x, void* out) {
         auto* const experts = static_cast<std::int32_t*>(out);
         auto* const weights = static_cast<float*>(out) + kRows * 2;
@@ -219,9 +219,9 @@ TEST_F(CudaDependentLaunch, FollowedRoutesWait) {
                  .experts = view2(experts, kRows, 2),
                  .weights = view2(weights, kRows, 2),
                  .stream = stream()},
-            .given = ids_there.data(),
+            .given = device_ids.data(),
             .row_bytes = 2,
-            .token_rows = tokens_there.data(),
+            .token_rows = device_tokens.data(),
             .num_rows = std::ssize(tokens),
         });
     };
@@ -242,14 +242,14 @@ Matrix<float> choices() {
 
 TEST_F(CudaDependentLaunch, RouteRowsWait) {
     const std::vector<std::int32_t> rows{2, 0};
-    const PlacedArray<std::int32_t> rows_there{rows, place()};
+    const PlacedArray<std::int32_t> device_rows{rows, place()};
     const auto op = [&](const View2<float>& x, void* out) {
         route_rows_cuda(
             {.chosen = reinterpret_cast<const std::int32_t*>(x.data),
              .layer_stride = 2,
              .num_layers = 1,
              .per_token = 2,
-             .token_rows = rows_there.data(),
+             .token_rows = device_rows.data(),
              .num_rows = std::ssize(rows),
              .y = static_cast<std::uint8_t*>(out),
              .stream = stream()}
@@ -305,12 +305,12 @@ TEST_F(CudaDependentLaunch, ExpertRowsWait) {
 
     constexpr std::int64_t kWidth = 40;
     const std::vector<std::int32_t> row_of{5, 4, 3, 2, 1, 0};
-    const PlacedArray<std::int32_t> row_of_there{row_of, place()};
+    const PlacedArray<std::int32_t> device_row_of{row_of, place()};
     const PlacedMatrix<float> weights{random_matrix<float>(kRows, 1, 4), place()};
     const auto sum = [&](const View2<float>& x, void* out) {
         sum_expert_rows_cuda(
             {.rows = x,
-             .row_of = view2<const std::int32_t>(row_of_there.data(), kRows, 1),
+             .row_of = view2<const std::int32_t>(device_row_of.data(), kRows, 1),
              .weights = weights.view(),
              .y = view2(static_cast<float*>(out), kRows, kWidth),
              .stream = stream()}
@@ -326,7 +326,7 @@ TEST_F(CudaDependentLaunch, ProductsOfExpertsWait) {
     for (const std::int32_t num_rows : {6, 45}) {  // a block a row, and tiles
         SCOPED_TRACE(testing::Message() << num_rows << " rows");
         const std::vector<std::int32_t> begins{0, 1, 1, num_rows};
-        const PlacedArray<std::int32_t> begins_there{begins, place()};
+        const PlacedArray<std::int32_t> device_begins{begins, place()};
         const auto op = [&](const View2<bf16>& x, void* out) {
             const View2<bf16> all = weights.view();
             const ExpertLinearPart part{
@@ -336,7 +336,7 @@ TEST_F(CudaDependentLaunch, ProductsOfExpertsWait) {
             expert_linear_cuda(
                 {.x = x,
                  .parts = std::span(&part, 1),
-                 .begins = begins_there.data(),
+                 .begins = device_begins.data(),
                  .num_experts = 3,
                  .stream = stream()}
             );
@@ -362,10 +362,10 @@ TEST_F(CudaDependentLaunch, DecodeAttentionWaits) {
         const std::vector<std::int32_t> page_starts(kRows, 0);
         std::vector<PageId> pages;
         for (std::int32_t i = 0; i < kPages; ++i) pages.push_back(PageId{i});
-        const PlacedArray<std::int32_t> starts_there{starts, place()};
-        const PlacedArray<std::int32_t> lens_there{lens, place()};
-        const PlacedArray<std::int32_t> page_starts_there{page_starts, place()};
-        const PlacedArray<PageId> pages_there{pages, place()};
+        const PlacedArray<std::int32_t> device_starts{starts, place()};
+        const PlacedArray<std::int32_t> device_lens{lens, place()};
+        const PlacedArray<std::int32_t> device_page_starts{page_starts, place()};
+        const PlacedArray<PageId> device_pages{pages, place()};
         const PlacedArray<std::uint32_t> arrivals{
             std::vector<std::uint32_t>(AttentionArgs::kArrivals), place()};
         const Scratch scratch{
@@ -384,10 +384,10 @@ TEST_F(CudaDependentLaunch, DecodeAttentionWaits) {
                  .kv = kv,
                  .num_q_heads = kQueryHeads,
                  .num_rows = kRows,
-                 .q_starts = starts_there.data(),
-                 .kv_lens = lens_there.data(),
-                 .pages = pages_there.data(),
-                 .page_starts = page_starts_there.data(),
+                 .q_starts = device_starts.data(),
+                 .kv_lens = device_lens.data(),
+                 .pages = device_pages.data(),
+                 .page_starts = device_page_starts.data(),
                  .kv_len_max = 80,
                  .q_len_max = 1,
                  .scale = 0.125f,

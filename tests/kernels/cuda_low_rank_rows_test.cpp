@@ -64,11 +64,11 @@ class CudaLowRankRows : public OnCuda {
         std::vector<const LowRankPair*> tables;
         for (const Adapter* adapter : of)
             tables.push_back(adapter == nullptr ? nullptr : adapter->there->data());
-        const PlacedArray<const LowRankPair*> tables_there{
+        const PlacedArray<const LowRankPair*> device_tables{
             std::span<const LowRankPair* const>(tables), place()};
-        const PlacedMatrix<X> x_there(x, place());
-        std::vector<PlacedMatrix<Y>> ys_there;
-        for (const Matrix<Y>& y : ys) ys_there.emplace_back(y, place());
+        const PlacedMatrix<X> device_x(x, place());
+        std::vector<PlacedMatrix<Y>> device_ys;
+        for (const Matrix<Y>& y : ys) device_ys.emplace_back(y, place());
         const auto num_parts = std::ssize(ys);
         const PlacedMatrix<float> h(Matrix<float>(M, num_parts * rank_max, 0xff), place());
         const std::int64_t begin = only_row.value_or(0);
@@ -77,17 +77,17 @@ class CudaLowRankRows : public OnCuda {
         for (std::int64_t i = 0; i < num_parts; ++i)
             parts.push_back(
                 {.pair = i + 1,
-                 .y = rows(ActView(ys_there[static_cast<std::size_t>(i)].view()), begin, num)}
+                 .y = rows(ActView(device_ys[static_cast<std::size_t>(i)].view()), begin, num)}
             );
         low_rank_rows_cuda(
-            {.x = rows(ConstActView(x_there.view()), begin, num),
+            {.x = rows(ConstActView(device_x.view()), begin, num),
              .parts = parts,
-             .tables = tables_there.data() + begin,
+             .tables = device_tables.data() + begin,
              .rank_max = rank_max,
              .h = h.view(),
              .stream = stream()}
         );
-        for (std::size_t i = 0; i < ys.size(); ++i) ys_there[i].fetch(ys[i]);
+        for (std::size_t i = 0; i < ys.size(); ++i) device_ys[i].fetch(ys[i]);
     }
 
     template <class X, class Y>
@@ -198,9 +198,9 @@ TEST_F(CudaLowRankRows, ZerosInBAndWeightsThatAreNotAdaptedLeaveTheBitsOfY) {
     const std::vector<Matrix<float>> before = ys;
     Adapter adapter({20, 9}, 40, 8, 3, place());
     const std::vector<float> zeros(20 * 8);
-    const PlacedArray<float> zeros_there{std::span<const float>(zeros), place()};
+    const PlacedArray<float> device_zeros{std::span<const float>(zeros), place()};
     std::vector<LowRankPair> table = adapter.there->fetch();
-    table[1].b = zeros_there.data();
+    table[1].b = device_zeros.data();
     table[2] = {};
     adapter.there.emplace(std::span<const LowRankPair>(table), place());
     run(x, {&adapter, &adapter, &adapter}, 8, ys);

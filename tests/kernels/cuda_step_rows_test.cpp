@@ -96,9 +96,9 @@ TEST_F(CudaStepRows, KeepWhatTheReferenceKeeps) {
         SCOPED_TRACE(testing::Message() << words[0] << " of " << num_padded << " rows");
         StepRowsArgs on_host = args_of(host);
         StepRowsArgs on_device = args_of(there);
-        const test::PlacedArray<std::int32_t> words_there{words, place()};
+        const test::PlacedArray<std::int32_t> device_words{words, place()};
         on_host.update = words.data();
-        on_device.update = words_there.data();
+        on_device.update = device_words.data();
         on_host.num_rows = on_device.num_rows = num_padded;
         on_device.stream = stream();
         step_rows_ref(on_host);

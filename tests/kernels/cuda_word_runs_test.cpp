@@ -36,9 +36,9 @@ TEST_F(CudaWordRuns, WriteWhatTheReferenceWrites) {
         update.insert(update.end(), runs.begin(), runs.end());
         update.insert(update.end(), values.begin(), values.end());
         ASSERT_EQ(std::ssize(update), WordUpdate::read(update.data()).num_words());
-        const test::PlacedArray<std::int32_t> update_there{update, place()};
+        const test::PlacedArray<std::int32_t> device_update{update, place()};
         word_runs_ref({.update = update.data(), .words = expected.data()});
-        word_runs_cuda({.update = update_there.data(), .words = there.data(), .stream = stream()});
+        word_runs_cuda({.update = device_update.data(), .words = there.data(), .stream = stream()});
         EXPECT_EQ(there.fetch(), expected);
     }
 }

@@ -69,7 +69,7 @@ class DigestOp : public OnBackend {
         );
         std::mt19937 engine(static_cast<unsigned>(rows * 1000 + row_bytes));
         for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(engine());
-        const auto bytes_there = put(bytes);
+        const auto device_bytes = put(bytes);
         Digest expected{.lane0 = 5, .lane1 = 7};
         const auto sum = put(std::vector<Digest>{expected});
         std::uint64_t expected_nonfinite = 3;
@@ -84,7 +84,7 @@ class DigestOp : public OnBackend {
             .sum = &expected,
             .num_nonfinite = &expected_nonfinite};
         digest_ref(args);
-        args.data = bytes_there.data() + shift;
+        args.data = device_bytes.data() + shift;
         args.sum = sum.data();
         args.num_nonfinite = num_nonfinite.data();
         args.stream = stream();

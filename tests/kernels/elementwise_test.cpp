@@ -32,12 +32,12 @@ TEST_P(Embedding, GivesItsRowsAndZerosForOtherRanks) {
         embedding_ref(
             {.ids = ids.data(), .table = table.view(), .vocab_begin = 10, .y = expected.view()}
         );
-        const auto ids_there = put(ids);
-        const auto table_there = put(table);
+        const auto device_ids = put(ids);
+        const auto device_table = put(table);
         const auto y = put(actual);
         ops().embedding(
-            {.ids = ids_there.data(),
-             .table = table_there.view(),
+            {.ids = device_ids.data(),
+             .table = device_table.view(),
              .vocab_begin = 10,
              .y = y.view(),
              .stream = stream()}
@@ -60,14 +60,14 @@ TEST_P(Embedding, TakesWhatWasSampledInASlot) {
     Matrix<float> expected(6, 24, 0x11);
     Matrix<float> actual(6, 24, 0x22);
     embedding_ref({.ids = plain.data(), .table = table.view(), .y = expected.view()});
-    const auto ids_there = put(ids);
-    const auto sampled_there = put(sampled);
-    const auto table_there = put(table);
+    const auto device_ids = put(ids);
+    const auto device_sampled = put(sampled);
+    const auto device_table = put(table);
     const auto y = put(actual);
     ops().embedding(
-        {.ids = ids_there.data(),
-         .sampled = sampled_there.data(),
-         .table = table_there.view(),
+        {.ids = device_ids.data(),
+         .sampled = device_sampled.data(),
+         .table = device_table.view(),
          .y = y.view(),
          .stream = stream()}
     );
@@ -86,7 +86,7 @@ TEST_P(NoteDraws, GivesTheIdToWhoeverNeedsIt) {
         {.id = TokenId{9}, .score = -kInf, .kept_min = 2.f},
         {.id = TokenId{3}, .score = 2.f, .kept_min = -1.f}};
     constexpr std::size_t kRows = 300;  // of more than one block
-    const auto choices_there = put(choices);
+    const auto device_choices = put(choices);
     const auto tokens = put(std::vector<TokenId>(kRows, TokenId{-7}));
     const auto picks = put(std::vector<LogitPick>(kRows, {.row = 5, .id = TokenId{-8}}));
     const auto softmax =
@@ -95,19 +95,19 @@ TEST_P(NoteDraws, GivesTheIdToWhoeverNeedsIt) {
     std::vector<DrawnRow> rows(kRows);
     std::vector<std::int32_t> num_nonfinite(kRows, 0);
     for (std::size_t r = 0; r + 2 < kRows; ++r) {
-        rows[r].choice = choices_there.data() + r % 3;
+        rows[r].choice = device_choices.data() + r % 3;
         if (r % 5 != 4) rows[r].token = tokens.data() + r;
         if (r % 7 != 6) rows[r].pick = picks.data() + r;
         if (r % 2 == 1) rows[r].softmax = softmax.data() + r;
         num_nonfinite[r] = r % 11 == 10 ? 2 : 0;
     }
     num_nonfinite[kRows - 1] = 1;  // the last two are scored
-    const auto rows_there = put(rows);
-    const auto nonfinite_there = put(num_nonfinite);
+    const auto device_rows = put(rows);
+    const auto device_nonfinite = put(num_nonfinite);
     const auto kept_mins = put(std::vector<float>(kRows, 5.f));
     ops().note_draws(
-        {.rows = rows_there.data(),
-         .num_nonfinite = nonfinite_there.data(),
+        {.rows = device_rows.data(),
+         .num_nonfinite = device_nonfinite.data(),
          .num_rows = std::int64_t{kRows},
          .ids = ids.data(),
          .kept_mins = kept_mins.data(),
@@ -169,21 +169,21 @@ class RmsNorm : public OnBackend {
              .w_offset = w_offset,
              .eps = 1e-6f}
         );
-        const auto x_there = put(x_actual);
-        const auto delta_there = put(delta);
-        const auto w_there = put(w);
+        const auto device_x = put(x_actual);
+        const auto device_delta = put(delta);
+        const auto device_w = put(w);
         const auto y = put(actual);
         ops().rmsnorm(
-            {.x = x_there.view(),
-             .delta = has_delta ? View2<const float>(delta_there.view()) : View2<const float>{},
-             .w = w_there.view().data,
+            {.x = device_x.view(),
+             .delta = has_delta ? View2<const float>(device_delta.view()) : View2<const float>{},
+             .w = device_w.view().data,
              .y = y.view(),
              .w_offset = w_offset,
              .eps = 1e-6f,
              .stream = stream()}
         );
         y.fetch(actual);
-        x_there.fetch(x_actual);
+        device_x.fetch(x_actual);
         EXPECT_EQ(x_actual.bits(), x_expected.bits());
         const double relative = roundings(H) * kEps32 + 2.02 * rounding_of(kDTypeOf<Y>);
         expect_within(actual, expected, [&](std::int64_t r, std::int64_t c) {
@@ -207,16 +207,16 @@ TEST_P(RmsNorm, MeetsTheReferenceOnAwkwardShapes) {
 TEST_P(RmsNorm, ARowOfZerosStaysZero) {
     Matrix<float> x(1, 64, 0);
     const Matrix<bf16> w = random_matrix<bf16>(1, 64, 3);
-    const auto x_there = put(x);
-    const auto w_there = put(w);
+    const auto device_x = put(x);
+    const auto device_w = put(w);
     ops().rmsnorm(
-        {.x = x_there.view(),
-         .w = w_there.view().data,
-         .y = x_there.view(),
+        {.x = device_x.view(),
+         .w = device_w.view().data,
+         .y = device_x.view(),
          .eps = 1e-6f,
          .stream = one_thread()}
     );
-    x_there.fetch(x);
+    device_x.fetch(x);
     for (std::int64_t i = 0; i < 64; ++i) EXPECT_EQ(x.value(0, i), 0.0);
 }
 
@@ -230,27 +230,27 @@ TEST_P(RmsNorm, P6_RowDependsOnNeitherBatchNorAddress) {
         for (std::int64_t i = 0; i < H; ++i) x_shifted(1, i + 1) = x(7, i);
         Matrix<float> batch(num_rows, H, 0x11);
         Matrix<float> alone(1, H, 0x22);
-        const auto w_there = put(w);
-        const auto x_there = put(x);
-        const auto batch_there = put(batch);
+        const auto device_w = put(w);
+        const auto device_x = put(x);
+        const auto device_batch = put(batch);
         ops().rmsnorm(
-            {.x = x_there.view(),
-             .w = w_there.view().data,
-             .y = batch_there.view(),
+            {.x = device_x.view(),
+             .w = device_w.view().data,
+             .y = device_batch.view(),
              .eps = 1e-5f,
              .stream = stream()}
         );
-        const auto shifted_there = put(x_shifted);
-        const auto alone_there = put(alone);
+        const auto device_shifted = put(x_shifted);
+        const auto device_alone = put(alone);
         ops().rmsnorm(
-            {.x = columns(rows(shifted_there.view(), 1, 1), 1, H),
-             .w = w_there.view().data,
-             .y = alone_there.view(),
+            {.x = columns(rows(device_shifted.view(), 1, 1), 1, H),
+             .w = device_w.view().data,
+             .y = device_alone.view(),
              .eps = 1e-5f,
              .stream = one_thread()}
         );
-        batch_there.fetch(batch);
-        alone_there.fetch(alone);
+        device_batch.fetch(batch);
+        device_alone.fetch(alone);
         EXPECT_EQ(alone.bits(0), batch.bits(7)) << "H " << H;
     }
 }
@@ -266,11 +266,11 @@ class SiluMul : public OnBackend {
         Matrix<Y> expected(num_rows, F, 0x11);
         Matrix<Y> actual(num_rows, F, 0x22);
         silu_mul_ref({.gate = gate.view(), .up = up.view(), .y = expected.view()});
-        const auto gate_there = put(gate);
-        const auto up_there = put(up);
+        const auto device_gate = put(gate);
+        const auto device_up = put(up);
         const auto y = put(actual);
         ops().silu_mul(
-            {.gate = gate_there.view(), .up = up_there.view(), .y = y.view(), .stream = stream()}
+            {.gate = device_gate.view(), .up = device_up.view(), .y = y.view(), .stream = stream()}
         );
         y.fetch(actual);
         // exp errs by 2^-22 on the CPU, exp and the fast division by 2 ulp each on a GPU; sum,
@@ -305,12 +305,12 @@ class GatherRows : public OnBackend {
         const Matrix<T> x = random_matrix<T>(11, H, 1);
         const std::vector<std::int32_t> index = {10, 0, 0, 5};
         Matrix<T> actual(4, H, 0x22);
-        const auto x_there = put(x);
+        const auto device_x = put(x);
         const auto y = put(actual);
-        const auto index_there = put(index);
+        const auto device_index = put(index);
         ops().gather_rows(
-            {.x = x_there.view(),
-             .row_index = index_there.data(),
+            {.x = device_x.view(),
+             .row_index = device_index.data(),
              .y = y.view(),
              .stream = stream()}
         );

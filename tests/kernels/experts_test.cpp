@@ -41,12 +41,12 @@ class ExpertRows : public OnBackend {
     Sorted sort(const Matrix<std::int32_t>& chosen, std::int32_t first, std::int32_t num) {
         Sorted sorted{.row_of = Matrix<std::int32_t>(chosen.num_rows(), chosen.num_cols(), 0x22)};
         const auto pairs = static_cast<std::size_t>(chosen.num_rows() * chosen.num_cols());
-        const auto chosen_there = put(chosen);
+        const auto device_chosen = put(chosen);
         const auto begins = put(std::vector<std::int32_t>(static_cast<std::size_t>(num) + 1, -7));
         const auto token_of = put(std::vector<std::int32_t>(pairs, -7));
         const auto row_of = put(sorted.row_of);
         ops().sort_rows_by_expert(
-            {.chosen = chosen_there.view(),
+            {.chosen = device_chosen.view(),
              .first_expert = first,
              .num_experts = num,
              .begins = begins.data(),
@@ -120,19 +120,19 @@ TEST_P(ExpertRows, AreSummedByTheirWeights) {
                 .y = expected.view()};
             if (has_shared) args.shared = shared.view(), args.gate = gate.view();
             sum_expert_rows_ref(args);
-            const auto rows_there = put(rows);
-            const auto row_of_there = put(row_of);
-            const auto weights_there = put(weights);
-            const auto shared_there = put(shared);
-            const auto gate_there = put(gate);
+            const auto device_rows = put(rows);
+            const auto device_row_of = put(row_of);
+            const auto device_weights = put(weights);
+            const auto device_shared = put(shared);
+            const auto device_gate = put(gate);
             const auto y = put(actual);
             args = {
-                .rows = rows_there.view(),
-                .row_of = row_of_there.view(),
-                .weights = weights_there.view(),
+                .rows = device_rows.view(),
+                .row_of = device_row_of.view(),
+                .weights = device_weights.view(),
                 .y = y.view(),
                 .stream = stream()};
-            if (has_shared) args.shared = shared_there.view(), args.gate = gate_there.view();
+            if (has_shared) args.shared = device_shared.view(), args.gate = device_gate.view();
             ops().sum_expert_rows(args);
             y.fetch(actual);
             expect_within(actual, expected, [&](std::int64_t t, std::int64_t h) {
@@ -201,8 +201,8 @@ class ExpertLinear : public OnBackend {
     ) {
         std::vector<Matrix<Y>> actual(num_parts, Matrix<Y>(x.num_rows(), weights.N, 0x22));
         const auto w = put(weights.all);
-        const auto x_there = put(x);
-        const auto begins_there = put(begins);
+        const auto device_x = put(x);
+        const auto device_begins = put(begins);
         std::vector<PlacedMatrix<Y>> placed;
         std::vector<View2<Y>> views;
         placed.reserve(num_parts);
@@ -211,8 +211,8 @@ class ExpertLinear : public OnBackend {
             ops().expert_linear,
             weights,
             w.view(),
-            begins_there.data(),
-            x_there.view(),
+            device_begins.data(),
+            device_x.view(),
             views,
             stream()
         );

@@ -38,9 +38,9 @@ struct Layer {
           dt_bias(random_matrix<bf16>(1, of.nv, 4)),
           a_log(random_matrix<float>(1, of.nv, 5)) {}
 
-    // The arguments for tokens [begin, begin + y.rows) of `x_there`, without weights, rows and
+    // The arguments for tokens [begin, begin + y.rows) of `device_x`, without weights, rows and
     // states.
-    [[nodiscard]] GatedDeltaArgs args(ConstActView x_there, std::int64_t begin, ActView y) const {
+    [[nodiscard]] GatedDeltaArgs args(ConstActView device_x, std::int64_t begin, ActView y) const {
         const std::int64_t r = shape.nv / shape.nk;
         const std::int64_t group = 2 * shape.dk + 2 * r * shape.dv;
         const std::int64_t keys = shape.nk * shape.dk;
@@ -54,7 +54,7 @@ struct Layer {
                                             : is_small        ? 2 * r
                                                               : group;
                 return HeadColumns{
-                    .first = cols(rows(x_there, begin, y.rows), at, num),
+                    .first = cols(rows(device_x, begin, y.rows), at, num),
                     .group_stride = stride,
                     .group_len = in_group};
             };
@@ -140,20 +140,20 @@ class GatedDelta : public OnBackend {
             saved_ends.push_back(q_starts[to.size() - 1] + part.saved_len);
         }
         const Place where = op == gated_delta_ref ? Place{} : place();
-        const PlacedMatrix<X> x_there(layer.x, where);
+        const PlacedMatrix<X> device_x(layer.x, where);
         const PlacedMatrix<bf16> conv(layer.conv, where), norm_w(layer.norm_w, where);
         const PlacedMatrix<bf16> dt_bias(layer.dt_bias, where);
         const PlacedMatrix<float> a_log(layer.a_log, where);
-        const PlacedMatrix<Y> y_there(y, where);
+        const PlacedMatrix<Y> device_y(y, where);
         const PlacedArray<std::byte> states(places.bytes, where);
         const auto put = [&](const std::vector<std::int32_t>& host) {
             return PlacedArray<std::int32_t>(host, where);
         };
-        const auto starts_there = put(q_starts), positions_there = put(positions);
-        const auto to_there = put(to), from_there = put(from);
-        const auto saved_there = put(saved), ends_there = put(saved_ends);
+        const auto device_starts = put(q_starts), device_positions = put(positions);
+        const auto device_to = put(to), device_from = put(from);
+        const auto device_saved = put(saved), device_ends = put(saved_ends);
         GatedDeltaArgs args = layer.args(
-            x_there.view(), begin, rows(ActView(y_there.view()), begin, q_starts.back())
+            device_x.view(), begin, rows(ActView(device_y.view()), begin, q_starts.back())
         );
         const Shape& shape = layer.shape;
         args.conv = {conv.view().data, shape.channels(), shape.W, shape.W};
@@ -162,15 +162,15 @@ class GatedDelta : public OnBackend {
         args.norm_w = norm_w.view().data;
         places.give(states.data(), args);
         args.num_rows = std::ssize(parts);
-        args.q_starts = starts_there.data();
-        args.places = to_there.data();
-        args.from_places = from_there.data();
-        args.saved_places = saved_there.data();
-        args.saved_ends = ends_there.data();
-        args.positions = positions_there.data();
+        args.q_starts = device_starts.data();
+        args.places = device_to.data();
+        args.from_places = device_from.data();
+        args.saved_places = device_saved.data();
+        args.saved_ends = device_ends.data();
+        args.positions = device_positions.data();
         args.stream = where.stream;
         op(args);
-        y_there.fetch(y);
+        device_y.fetch(y);
         places.bytes = states.fetch();
     }
 
@@ -335,14 +335,14 @@ class GateHeads : public OnBackend {
         Matrix<Y> expected = random_matrix<Y>(6, Q * D, 2);
         Matrix<Y> actual = expected;
         const auto gate_with = [&](void (*op)(const GateHeadsArgs&), Matrix<Y>& y, Place where) {
-            const PlacedMatrix<G> gates_there(gates, where);
-            const PlacedMatrix<Y> y_there(y, where);
-            op({.y = y_there.view(),
+            const PlacedMatrix<G> device_gates(gates, where);
+            const PlacedMatrix<Y> device_y(y, where);
+            op({.y = device_y.view(),
                 .head_dim = D,
-                .gate = cols(ConstActView(gates_there.view()), D, (2 * Q - 1) * D),
+                .gate = cols(ConstActView(device_gates.view()), D, (2 * Q - 1) * D),
                 .gate_head_stride = 2 * D,
                 .stream = where.stream});
-            y_there.fetch(y);
+            device_y.fetch(y);
         };
         gate_with(gate_heads_ref, expected, Place{});
         gate_with(ops().gate_heads, actual, place());
@@ -368,16 +368,16 @@ TEST_P(GateHeads, AGateThatIsNotFiniteGivesNan) {
         Matrix<float> gates = random_matrix<float>(2, 24, 1);
         gates(1, 20) = value;
         Matrix<float> y = random_matrix<float>(2, 24, 2);
-        const auto gates_there = put(gates);
-        const auto y_there = put(y);
+        const auto device_gates = put(gates);
+        const auto device_y = put(y);
         ops().gate_heads(
-            {.y = y_there.view(),
+            {.y = device_y.view(),
              .head_dim = 24,
-             .gate = gates_there.view(),
+             .gate = device_gates.view(),
              .gate_head_stride = 24,
              .stream = stream()}
         );
-        y_there.fetch(y);
+        device_y.fetch(y);
         for (std::int64_t i = 0; i < 24; ++i) {
             EXPECT_TRUE(std::isfinite(y(0, i)));
             EXPECT_EQ(std::isnan(y(1, i)), i == 20);

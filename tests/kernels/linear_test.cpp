@@ -44,12 +44,12 @@ class Linear : public OnBackend {
         }
         const LinearPart expected_part{.w = w.view(), .bias = &bias(0, 0), .y = expected.view()};
         linear_ref({.x = x.view(), .parts = {&expected_part, 1}, .mode = mode});
-        const auto x_there = put(x);
-        const auto w_there = put(w);
-        const auto bias_there = put(bias);
+        const auto device_x = put(x);
+        const auto device_w = put(w);
+        const auto device_bias = put(bias);
         const auto y = put(actual);
-        const LinearPart part{.w = w_there.view(), .bias = bias_there.view().data, .y = y.view()};
-        run({&part, 1}, x_there.view(), mode, stream());
+        const LinearPart part{.w = device_w.view(), .bias = device_bias.view().data, .y = y.view()};
+        run({&part, 1}, device_x.view(), mode, stream());
         y.fetch(actual);
         const double relative = roundings(K, std::is_same_v<X, float> || K % 8 != 0) * kEps32;
         expect_within(actual, expected, [&](std::int64_t m, std::int64_t n) {
@@ -124,13 +124,13 @@ TEST_P(Linear, ARowHasTheSameBitsAmongFiveAndAmongSixteen) {
         const auto w = put(random_matrix<bf16>(N, K, 2));
         const auto product = [&](std::int64_t begin, std::int64_t M) {
             Matrix<float> y(M, N, 0x22);
-            const auto y_there = put(y);
-            const LinearPart part{.w = w.view(), .y = y_there.view()};
+            const auto device_y = put(y);
+            const LinearPart part{.w = w.view(), .y = device_y.view()};
             run({&part, 1},
                 rows(View2<const bf16>(x.view()), begin, M),
                 LinearMode::kWrite,
                 stream());
-            y_there.fetch(y);
+            device_y.fetch(y);
             return y;
         };
         const Matrix<float> all = product(0, kRows);
@@ -154,28 +154,28 @@ TEST_P(Linear, GatedInOnePassIsGatedInTwo) {
             SCOPED_TRACE(testing::Message() << "M " << M << " F " << F << " K " << K);
             const auto x = put(random_matrix<bf16>(M, K, 1));
             const Matrix<bf16> w = random_matrix<bf16>(2 * F, K, 2);
-            const auto w_there = put(w);
+            const auto device_w = put(w);
             const auto bias = put(random_matrix<bf16>(1, 2 * F, 3));
             Matrix<bf16> one(M, F, 0x33), two(M, F, 0x44);
-            const auto one_there = put(one);
-            const auto two_there = put(two);
+            const auto device_one = put(one);
+            const auto device_two = put(two);
             const auto gate_up = put(Matrix<bf16>(M, 2 * F, 0x55));
             const auto part_of = [&](std::int64_t first) {
                 return LinearPart{
-                    .w = rows(w_there.view(), first, F),
+                    .w = rows(device_w.view(), first, F),
                     .bias = first == 0 ? nullptr : bias.view().data + first,
                     .y = columns(gate_up.view(), first, F)};
             };
             const LinearPart parts[] = {part_of(0), part_of(F)};
             run(parts, x.view(), LinearMode::kWrite, stream());
             ops().silu_mul(
-                {.gate = parts[0].y, .up = parts[1].y, .y = two_there.view(), .stream = stream()}
+                {.gate = parts[0].y, .up = parts[1].y, .y = device_two.view(), .stream = stream()}
             );
             ASSERT_TRUE(ops().linear_silu_mul(
-                {.x = x.view(), .parts = parts, .stream = stream()}, one_there.view()
+                {.x = x.view(), .parts = parts, .stream = stream()}, device_one.view()
             ));
-            one_there.fetch(one);
-            two_there.fetch(two);
+            device_one.fetch(one);
+            device_two.fetch(two);
             EXPECT_EQ(one.bits(), two.bits());
         }
     }
@@ -202,28 +202,28 @@ class LinearParts : public Linear {
     void expect_separate(std::int64_t M, std::int64_t K, std::span<const std::int64_t> widths) {
         SCOPED_TRACE(testing::Message() << "M " << M << " K " << K);
         const std::int64_t N = std::accumulate(widths.begin(), widths.end(), std::int64_t{0});
-        const auto w_there = put(random_matrix<bf16>(N, K, 2));
-        const auto bias_there = put(random_matrix<bf16>(1, N, 3));
+        const auto device_w = put(random_matrix<bf16>(N, K, 2));
+        const auto device_bias = put(random_matrix<bf16>(1, N, 3));
         const auto x = put(random_matrix<bf16>(M, K, 1));
         Matrix<float> fused(M, N, 0x33), apart(M, N, 0x44);
-        const auto fused_there = put(fused);
-        const auto apart_there = put(apart);
+        const auto device_fused = put(fused);
+        const auto device_apart = put(apart);
         std::vector<LinearPart> parts;
         std::int64_t begin = 0;
         for (const std::int64_t width : widths) {
             parts.push_back(
-                {.w = rows(View2<const bf16>(w_there.view()), begin, width),
-                 .bias = bias_there.view().data + begin,
-                 .y = columns(fused_there.view(), begin, width)}
+                {.w = rows(View2<const bf16>(device_w.view()), begin, width),
+                 .bias = device_bias.view().data + begin,
+                 .y = columns(device_fused.view(), begin, width)}
             );
             LinearPart alone = parts.back();
-            alone.y = columns(apart_there.view(), begin, width);
+            alone.y = columns(device_apart.view(), begin, width);
             run({&alone, 1}, x.view(), LinearMode::kWrite, one_thread());
             begin += width;
         }
         run(parts, x.view(), LinearMode::kWrite, stream());
-        fused_there.fetch(fused);
-        apart_there.fetch(apart);
+        device_fused.fetch(fused);
+        device_apart.fetch(apart);
         // cuBLASLt may choose another algorithm for another N.
         const bool is_cublas = is_gpu() && &ops() == cuda_ops() && M > 16;
         for (std::int64_t m = 0; m < M; ++m) {
@@ -262,17 +262,17 @@ class LinearInFixedOrder : public Linear {
                 x(m, k) = from_double<X>(std::ldexp(x.value(m, k), exponent));
             }
         }
-        const auto x_there = put(x);
+        const auto device_x = put(x);
         const auto w = put(random_matrix<bf16>(N, K, 6));
         const auto product = [&](std::int64_t begin, std::int64_t M, Stream stream) {
             Matrix<float> y(M, N, 0x22);
-            const auto y_there = put(y);
-            const LinearPart part{.w = w.view(), .y = y_there.view()};
+            const auto device_y = put(y);
+            const LinearPart part{.w = w.view(), .y = device_y.view()};
             run({&part, 1},
-                rows(View2<const X>(x_there.view()), begin, M),
+                rows(View2<const X>(device_x.view()), begin, M),
                 LinearMode::kWrite,
                 stream);
-            y_there.fetch(y);
+            device_y.fetch(y);
             return y;
         };
         const Matrix<float> all = product(0, M_max, stream());

@@ -16,13 +16,13 @@ class Logprobs : public OnBackend {
     std::vector<SoftmaxStats> stats_of(
         View2<const float> logits, const std::vector<SoftmaxRow>& rows, Stream stream
     ) {
-        const auto rows_there = put(rows);
+        const auto device_rows = put(rows);
         const auto stats = put(std::vector<SoftmaxStats>(rows.size(), {.max = kNan, .sum = -1.0}));
         const Scratch space =
             scratch(ops().softmax_stats_workspace_bytes(logits.rows, logits.cols));
         ops().softmax_stats(
             {.logits = logits,
-             .rows = rows_there.data(),
+             .rows = device_rows.data(),
              .stats = stats.data(),
              .workspace = space.workspace(),
              .stream = stream}
@@ -93,8 +93,8 @@ TEST_P(Logprobs, P6_StatsDoNotDependOnBatchThreadsOrAddress) {
     Matrix<float> shifted(1, V + 1, 0x7f);
     for (std::int64_t r = 0; r < num_rows; r += 4) {
         for (std::int64_t i = 0; i < V; ++i) shifted(0, i + 1) = logits(r, i);
-        const auto shifted_there = put(shifted);
-        const View2<float> view = columns(shifted_there.view(), 1, V);
+        const auto device_shifted = put(shifted);
+        const View2<float> view = columns(device_shifted.view(), 1, V);
         const SoftmaxStats alone = stats_of(view, {rows[0]}, one_thread())[0];
         EXPECT_EQ(alone.max, batch[static_cast<std::size_t>(r)].max);
         EXPECT_EQ(alone.sum, batch[static_cast<std::size_t>(r)].sum);

@@ -42,15 +42,15 @@ class RmsNormNotFinite : public OnBackend {
             of(t, t == 1 ? 0 : t == 3 ? H / 2 : H - 1) = value;
         }
         const auto run = [&](const Matrix<float>& rows, bool adds, Matrix<Y>& y_of) {
-            const auto x_there = put(rows);
-            const auto delta_there = put(delta);
-            const auto w_there = put(w);
+            const auto device_x = put(rows);
+            const auto device_delta = put(delta);
+            const auto device_w = put(w);
             const auto y = put(y_of);
             const auto marks = put(std::vector<std::uint8_t>(7, 9));
             ops().rmsnorm(
-                {.x = x_there.view(),
-                 .delta = adds ? View2<const float>(delta_there.view()) : View2<const float>{},
-                 .w = w_there.view().data,
+                {.x = device_x.view(),
+                 .delta = adds ? View2<const float>(device_delta.view()) : View2<const float>{},
+                 .w = device_w.view().data,
                  .y = y.view(),
                  .eps = 1e-6f,
                  .marks = marks.data(),
@@ -135,36 +135,36 @@ class RopeNotFinite : public OnBackend {
             positions.push_back(static_cast<std::int32_t>(t));
         }
         const Matrix<bf16> norm = random_matrix<bf16>(2, D, 4);
-        const auto q_there = put(q);
-        const auto k_there = put(k);
-        const auto v_there = put(v);
+        const auto device_q = put(q);
+        const auto device_k = put(k);
+        const auto device_v = put(v);
         const auto q_out = put(out.q);
         // The page's elements lie back to back.
         std::vector<Kv> memory(static_cast<std::size_t>(T * 2 * D), number<Kv>(7));
-        const auto kv_there = put(memory);
-        const auto cos_there = put(cos);
-        const auto sin_there = put(sin);
-        const auto slots_there = put(slots);
-        const auto positions_there = put(positions);
-        const auto norm_there = put(norm);
+        const auto device_kv = put(memory);
+        const auto device_cos = put(cos);
+        const auto device_sin = put(sin);
+        const auto device_slots = put(slots);
+        const auto device_positions = put(positions);
+        const auto device_norm = put(norm);
         RopeArgs args{
-            .q = q_there.view(),
-            .k = k_there.view(),
-            .v = v_there.view(),
+            .q = device_q.view(),
+            .k = device_k.view(),
+            .v = device_v.view(),
             .q_out = q_out.view(),
             .kv = cache,
-            .slots = slots_there.data(),
-            .positions = positions_there.data(),
-            .cos = cos_there.view(),
-            .sin = sin_there.view(),
-            .q_norm = has_norm ? norm_there.view().data : nullptr,
-            .k_norm = has_norm ? norm_there.view().data + norm_there.view().stride : nullptr,
+            .slots = device_slots.data(),
+            .positions = device_positions.data(),
+            .cos = device_cos.view(),
+            .sin = device_sin.view(),
+            .q_norm = has_norm ? device_norm.view().data : nullptr,
+            .k_norm = has_norm ? device_norm.view().data + device_norm.view().stride : nullptr,
             .norm_eps = 1e-6f,
             .stream = stream()};
-        args.kv.data = kv_there.data();
+        args.kv.data = device_kv.data();
         ops().rope(args);
         q_out.fetch(out.q);
-        const std::vector<Kv> all = kv_there.fetch();
+        const std::vector<Kv> all = device_kv.fetch();
         for (std::int64_t t = 0; t < T; ++t) {
             for (std::int64_t i = 0; i < 2 * D; ++i) {
                 const double value = element(all.data(), kDTypeOf<Kv>, t * 2 * D + i);
@@ -340,13 +340,13 @@ class ProductNotFinite : public OnBackend {
         for (std::int64_t n = 0; n < N; n += 3) w(n, K / 2) = to_bf16(0.f);
         x(M / 2, K / 2) = number<X>(value);
         Matrix<Y> actual(M, N, 0x22);
-        const auto x_there = put(x);
-        const auto w_there = put(w);
+        const auto device_x = put(x);
+        const auto device_w = put(w);
         const auto y = put(actual);
         const Scratch space = scratch(ops().linear_workspace_bytes());
-        const LinearPart part{.w = w_there.view(), .y = y.view()};
+        const LinearPart part{.w = device_w.view(), .y = y.view()};
         ops().linear(
-            {.x = x_there.view(),
+            {.x = device_x.view(),
              .parts = {&part, 1},
              .workspace = space.workspace(),
              .stream = stream()}
@@ -378,13 +378,13 @@ TEST_P(ProductNotFinite, WhatOverflowsIsInfinite) {
         for (std::int64_t n = 0; n < 3; ++n) w(n, k) = to_bf16(1e20f);
     }
     Matrix<float> actual(2, 3, 0x22);
-    const auto x_there = put(x);
-    const auto w_there = put(w);
+    const auto device_x = put(x);
+    const auto device_w = put(w);
     const auto y = put(actual);
     const Scratch space = scratch(ops().linear_workspace_bytes());
-    const LinearPart part{.w = w_there.view(), .y = y.view()};
+    const LinearPart part{.w = device_w.view(), .y = y.view()};
     ops().linear(
-        {.x = x_there.view(),
+        {.x = device_x.view(),
          .parts = {&part, 1},
          .workspace = space.workspace(),
          .stream = stream()}
@@ -418,11 +418,11 @@ TEST_P(ProductNotFinite, TheGateKeepsWhatIsNotFinite) {
         gate(0, c + 1) = up(0, c + 1) = 1.f;
     }
     Matrix<float> actual(1, F, 0x22);
-    const auto gate_there = put(gate);
-    const auto up_there = put(up);
+    const auto device_gate = put(gate);
+    const auto device_up = put(up);
     const auto y = put(actual);
     ops().silu_mul(
-        {.gate = gate_there.view(), .up = up_there.view(), .y = y.view(), .stream = stream()}
+        {.gate = device_gate.view(), .up = device_up.view(), .y = y.view(), .stream = stream()}
     );
     y.fetch(actual);
     for (std::int64_t i = 0; i < F; ++i) EXPECT_EQ(is_finite(actual, 0, i), i % 2 == 1) << i;
@@ -448,14 +448,14 @@ TEST_P(DrawsNotFinite, AnInfiniteScoreIsNoDraw) {
     logits(3, 40) = kInf;
     draws[3].temperature = 0.f;
     for (std::int64_t i = 0; i < V; ++i) logits(4, i) = -kInf;
-    const auto logits_there = put(logits);
-    const auto draws_there = put(draws);
+    const auto device_logits = put(logits);
+    const auto device_draws = put(draws);
     const auto choices = put(std::vector<Choice>(R));
     const Scratch space = scratch(ops().sample_workspace_bytes(R, V));
     const auto arrivals = put(std::vector<std::uint32_t>(SampleArgs::kArrivals));
     ops().sample(
-        {.logits = logits_there.view(),
-         .rows = draws_there.data(),
+        {.logits = device_logits.view(),
+         .rows = device_draws.data(),
          .choices = choices.data(),
          .workspace = space.workspace(),
          .arrivals = arrivals.data(),
@@ -463,13 +463,13 @@ TEST_P(DrawsNotFinite, AnInfiniteScoreIsNoDraw) {
     );
     std::vector<DrawnRow> rows;
     for (std::int64_t r = 0; r < R; ++r) rows.push_back({.choice = choices.data() + r});
-    const auto rows_there = put(rows);
+    const auto device_rows = put(rows);
     std::vector<std::int32_t> counts(R, 0);
-    const auto counts_there = put(counts);
+    const auto device_counts = put(counts);
     const auto ids = put(std::vector<TokenId>(R, TokenId{-9}));
     ops().note_draws(
-        {.rows = rows_there.data(),
-         .num_nonfinite = counts_there.data(),
+        {.rows = device_rows.data(),
+         .num_nonfinite = device_counts.data(),
          .num_rows = R,
          .ids = ids.data(),
          .stream = stream()}

@@ -37,7 +37,7 @@ class RankRecords : public OnBackend {
         const auto num_ranks = cuts.size() - 1;
         const auto bytes = static_cast<std::size_t>(rank_records_bytes(num_rows));
         const auto there = put(logits);
-        const auto draws_there = put(draws);
+        const auto device_draws = put(draws);
         const auto softmax = put(softmax_rows(draws));
         const auto all = put(std::vector<std::byte>(bytes * num_ranks, std::byte{0x5a}));
         const auto tokens = put(std::vector<TokenId>(R, kGarbageId));
@@ -55,21 +55,21 @@ class RankRecords : public OnBackend {
                 rows[r].token = tokens.data() + r;
                 if (part.cols > 0) rows[r].choice = choices.data() + r;
             }
-            const auto rows_there = put(rows);
+            const auto device_rows = put(rows);
             if (part.cols > 0) {
-                reduce(part, begin, draws_there, softmax, choices, num_nonfinite, stats);
+                reduce(part, begin, device_draws, softmax, choices, num_nonfinite, stats);
             }
             ops().make_rank_records(
                 {.logits = part,
                  .vocab_begin = begin,
-                 .rows = rows_there.data(),
+                 .rows = device_rows.data(),
                  .num_nonfinite = num_nonfinite.data(),
                  .stats = stats.data(),
                  .records = reinterpret_cast<RankRecord*>(all.data() + rank * bytes),
                  .stream = stream()}
             );
         }
-        const auto rows_there = put(rows);
+        const auto device_rows = put(rows);
         const auto ids = put(std::vector<TokenId>(R, kGarbageId));
         const auto picks = put(std::vector<LogitPick>(R));
         const auto picked = put(std::vector<float>(R, 7.f));
@@ -77,7 +77,7 @@ class RankRecords : public OnBackend {
         ops().merge_rank_records(
             {.all = all.data(),
              .num_ranks = static_cast<int>(num_ranks),
-             .rows = rows_there.data(),
+             .rows = device_rows.data(),
              .num_rows = num_rows,
              .ids = ids.data(),
              .picks = picks.data(),
@@ -199,7 +199,7 @@ TEST_P(RankRecords, WhatOneRankSaysHoldsForTheRow) {
 TEST_P(RankRecords, ADrawOfOneRankIsTheRows) {
     const std::vector<Choice> choices = {
         {.id = TokenId{70}, .score = -3.f}, {.id = TokenId{5}, .score = -kInf}};
-    const auto choices_there = put(choices);
+    const auto device_choices = put(choices);
     const Matrix<float> logits = random_matrix<float>(2, 8, 5);
     const auto there = put(logits);
     const auto num_nonfinite = put(std::vector<std::int32_t>(2, 0));
@@ -209,19 +209,19 @@ TEST_P(RankRecords, ADrawOfOneRankIsTheRows) {
     std::vector<RankRow> rows(2);
     for (const std::size_t rank : {0u, 1u}) {
         for (std::size_t r = 0; r < 2; ++r)
-            rows[r].choice = rank == 0 ? choices_there.data() + r : nullptr;
-        const auto rows_there = put(rows);
+            rows[r].choice = rank == 0 ? device_choices.data() + r : nullptr;
+        const auto device_rows = put(rows);
         ops().make_rank_records(
             {.logits = there.view(),
              .vocab_begin = static_cast<std::int64_t>(8 * rank),
-             .rows = rows_there.data(),
+             .rows = device_rows.data(),
              .num_nonfinite = num_nonfinite.data(),
              .stats = stats.data(),
              .records = reinterpret_cast<RankRecord*>(all.data() + rank * bytes),
              .stream = stream()}
         );
     }
-    const auto rows_there = put(rows);
+    const auto device_rows = put(rows);
     const auto ids = put(std::vector<TokenId>(2, kGarbageId));
     const auto picks = put(std::vector<LogitPick>(2));
     const auto picked = put(std::vector<float>(2));
@@ -229,7 +229,7 @@ TEST_P(RankRecords, ADrawOfOneRankIsTheRows) {
     ops().merge_rank_records(
         {.all = all.data(),
          .num_ranks = 2,
-         .rows = rows_there.data(),
+         .rows = device_rows.data(),
          .num_rows = 2,
          .ids = ids.data(),
          .picks = picks.data(),

@@ -35,15 +35,15 @@ TEST_P(RouteRows, BringsTheChoicesOfAllLayersTogether) {
                     if (id_bytes == 2) expected.push_back(static_cast<std::uint8_t>(id / 256));
                 }
             }
-            const auto chosen_there = put(chosen);
-            const auto token_rows_there = put(token_rows);
+            const auto device_chosen = put(chosen);
+            const auto device_token_rows = put(token_rows);
             const auto y = put(std::vector<std::uint8_t>(expected.size(), 0x5a));
             ops().route_rows(
-                {.chosen = chosen_there.data(),
+                {.chosen = device_chosen.data(),
                  .layer_stride = kTokens * k + 1,
                  .num_layers = kLayers,
                  .per_token = k,
-                 .token_rows = token_rows_there.data(),
+                 .token_rows = device_token_rows.data(),
                  .num_rows = std::ssize(token_rows),
                  .id_bytes = id_bytes,
                  .y = y.data(),
@@ -74,11 +74,11 @@ TEST_P(RouteRows, ChoicesAreCountedByLayerAndExpert) {
                 ++expected[static_cast<std::size_t>(l * kExperts + expert)];
             }
         }
-        const auto chosen_there = put(chosen);
+        const auto device_chosen = put(chosen);
         const auto counts = put(before);
         const auto y = put(std::vector<std::int64_t>(before.size(), -1));
         CountChoicesArgs args{
-            .chosen = chosen_there.data(),
+            .chosen = device_chosen.data(),
             .layer_stride = stride,
             .num_layers = kLayers,
             .per_token = k,

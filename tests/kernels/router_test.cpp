@@ -39,11 +39,11 @@ class Router : public OnBackend {
         const Matrix<float>& logits, std::int64_t k, RouterNorm norm, bool rounds_weights = false
     ) {
         Routes routes{{logits.num_rows(), k, 0x22}, {logits.num_rows(), k, 0x33}};
-        const auto logits_there = put(logits);
+        const auto device_logits = put(logits);
         const auto experts = put(routes.experts);
         const auto weights = put(routes.weights);
         ops().route(
-            {.logits = logits_there.view(),
+            {.logits = device_logits.view(),
              .experts = experts.view(),
              .weights = weights.view(),
              .norm = norm,
@@ -127,14 +127,14 @@ class FollowedRouter : public Router {
         bool is_ref
     ) {
         Routes routes = route(logits, k, norm);
-        const auto logits_there = put(logits);
+        const auto device_logits = put(logits);
         const auto experts = put(routes.experts);
         const auto weights = put(routes.weights);
         const auto ids = put(given.ids);
         const auto tokens = put(given.tokens);
         FollowRoutesArgs args{
             .route =
-                {.logits = logits_there.view(),
+                {.logits = device_logits.view(),
                  .experts = experts.view(),
                  .weights = weights.view(),
                  .norm = norm,

@@ -50,14 +50,14 @@ class Sample : public OnBackend {
         const std::vector<SampleRow>& rows,
         std::int64_t vocab_begin = 0
     ) {
-        const auto rows_there = put(rows);
+        const auto device_rows = put(rows);
         const auto choices =
             put(std::vector<Choice>(rows.size(), {.id = TokenId{-7}, .score = kNan}));
         const Scratch space = scratch(ops().sample_workspace_bytes(logits.rows, logits.cols));
         ops().sample(
             {.logits = logits,
              .vocab_begin = vocab_begin,
-             .rows = rows_there.data(),
+             .rows = device_rows.data(),
              .choices = choices.data(),
              .workspace = space.workspace(),
              .stream = stream}
@@ -386,7 +386,7 @@ TEST_P(Sample, RowsThatDoNotTruncateAreThoseOfAnyCall) {
     for (std::uint32_t r = 0; r < num_rows; ++r)
         rows_of.push_back({.temperature = r % 3 == 0 ? 0.f : 0.7f, .seed = 9 + r, .position = r});
     const auto there = put(logits);
-    const auto rows_there = put(rows_of);
+    const auto device_rows = put(rows_of);
     const std::vector<Choice> expected = run(there.view(), rows_of);
     const auto arrivals = put(std::vector<std::uint32_t>(SampleArgs::kArrivals, 0));
     const Scratch space = scratch(ops().sample_workspace_bytes(num_rows, V));
@@ -394,7 +394,7 @@ TEST_P(Sample, RowsThatDoNotTruncateAreThoseOfAnyCall) {
         const auto choices = put(std::vector<Choice>(rows_of.size(), {.score = kNan}));
         ops().sample(
             {.logits = there.view(),
-             .rows = rows_there.data(),
+             .rows = device_rows.data(),
              .may_truncate = false,
              .choices = choices.data(),
              .workspace = space.workspace(),
@@ -423,11 +423,11 @@ TEST_P(Sample, PositionsCountFromTheFirst) {
     const auto there = put(logits);
     const Scratch space = scratch(ops().sample_workspace_bytes(4, V));
     const auto run_from = [&](std::uint32_t first_position) {
-        const auto rows_there = put(rows_of);
+        const auto device_rows = put(rows_of);
         const auto choices = put(std::vector<Choice>(rows_of.size(), {.score = kNan}));
         ops().sample(
             {.logits = there.view(),
-             .rows = rows_there.data(),
+             .rows = device_rows.data(),
              .first_position = first_position,
              .choices = choices.data(),
              .workspace = space.workspace(),
@@ -460,7 +460,7 @@ TEST_P(Sample, CountsWhatIsNotFinite) {
             {.temperature = 0.1f},
             {.temperature = 1.f, .top_k = 2}};
         const auto there = put(logits);
-        const auto rows_there = put(rows_of);
+        const auto device_rows = put(rows_of);
         const auto arrivals = put(std::vector<std::uint32_t>(SampleArgs::kArrivals, 0));
         const Scratch space = scratch(ops().sample_workspace_bytes(5, V));
         for (const std::int64_t num_rows : {2, 5}) {  // none of the first two truncates
@@ -468,7 +468,7 @@ TEST_P(Sample, CountsWhatIsNotFinite) {
             const auto counts = put(std::vector<std::int32_t>(5, -7));
             ops().sample(
                 {.logits = rows(there.view(), 0, num_rows),
-                 .rows = rows_there.data(),
+                 .rows = device_rows.data(),
                  .may_truncate = num_rows == 5,
                  .choices = choices.data(),
                  .num_nonfinite = counts.data(),

@@ -22,9 +22,9 @@ class ShardCopyOp : public OnBackend {
             .src_stride = n,
             .dst = expected.view()};
         shard_copy_ref({.copies = {&copy, 1}});
-        const auto src_there = put(shifted);
+        const auto device_src = put(shifted);
         const auto dst = put(actual);
-        copy.src = src_there.data() + shift;
+        copy.src = device_src.data() + shift;
         copy.dst = dst.view();
         ops().shard_copy({.copies = {&copy, 1}, .stream = stream()});
         dst.fetch(actual);
@@ -56,7 +56,7 @@ TEST_P(ShardCopyOp, ConvertsEveryValueAsTheReference) {
 // More tensors than one launch takes, of many shapes, cut out of wider ones.
 TEST_P(ShardCopyOp, CutsRangesOutOfHundredsOfTensors) {
     std::vector<Matrix<bf16>> sources, expected, actual;
-    std::vector<PlacedMatrix<bf16>> sources_there, actual_there;
+    std::vector<PlacedMatrix<bf16>> device_sources, device_actual;
     std::vector<ShardCopy> copies;
     const int num = 130;
     for (int i = 0; i < num; ++i) {
@@ -67,21 +67,21 @@ TEST_P(ShardCopyOp, CutsRangesOutOfHundredsOfTensors) {
         actual.emplace_back(rows_of, cols_of, 0x22);
     }
     for (std::size_t i = 0; i < num; ++i) {
-        sources_there.push_back(put(sources[i]));
-        actual_there.push_back(put(actual[i]));
+        device_sources.push_back(put(sources[i]));
+        device_actual.push_back(put(actual[i]));
         ShardCopy copy{
             .src = &sources[i](0, static_cast<std::int64_t>(i % 2 * 8)),
             .src_stride = sources[i].view().stride,
             .dst = expected[i].view()};
         shard_copy_ref({.copies = {&copy, 1}});
-        copy.src = sources_there[i].view().data + i % 2 * 8;
-        copy.dst = actual_there[i].view();
+        copy.src = device_sources[i].view().data + i % 2 * 8;
+        copy.dst = device_actual[i].view();
         copies.push_back(copy);
     }
     copies.push_back({});  // an empty one changes nothing
     ops().shard_copy({.copies = copies, .stream = stream()});
     for (std::size_t i = 0; i < num; ++i) {
-        actual_there[i].fetch(actual[i]);
+        device_actual[i].fetch(actual[i]);
         ASSERT_EQ(actual[i].bits(), expected[i].bits()) << "tensor " << i;
     }
 }
@@ -92,23 +92,23 @@ TEST_P(ShardCopyOp, CutsColumnRangesOutOfSeveralTensors) {
     const Matrix<bf16> b = random_matrix<bf16>(3, 40, 2);
     Matrix<bf16> a_dst(7, 19, 0x22);
     Matrix<bf16> b_dst(3, 40, 0x33);
-    const auto a_there = put(a);
-    const auto b_there = put(b);
-    const auto a_dst_there = put(a_dst);
-    const auto b_dst_there = put(b_dst);
+    const auto device_a = put(a);
+    const auto device_b = put(b);
+    const auto device_a_dst = put(a_dst);
+    const auto device_b_dst = put(b_dst);
     const ShardCopy copies[] = {
-        {.src = a_there.view().data + 20,
+        {.src = device_a.view().data + 20,
          .src_dtype = DType::kF32,
          .src_stride = a.view().stride,
-         .dst = a_dst_there.view()},
-        {.src = b_there.view().data,
+         .dst = device_a_dst.view()},
+        {.src = device_b.view().data,
          .src_dtype = DType::kBF16,
          .src_stride = b.view().stride,
-         .dst = b_dst_there.view()},
+         .dst = device_b_dst.view()},
     };
     ops().shard_copy({.copies = copies, .stream = stream()});
-    a_dst_there.fetch(a_dst);
-    b_dst_there.fetch(b_dst);
+    device_a_dst.fetch(a_dst);
+    device_b_dst.fetch(b_dst);
     for (std::int64_t r = 0; r < 7; ++r) {
         for (std::int64_t c = 0; c < 19; ++c) EXPECT_EQ(a_dst(r, c), to_bf16(a(r, 20 + c)));
     }
@@ -118,14 +118,14 @@ TEST_P(ShardCopyOp, CutsColumnRangesOutOfSeveralTensors) {
 TEST_P(ShardCopyOp, BlocksThatTakeTilesInTurnLeaveNoneOut) {
     constexpr std::int64_t kLen = 3 * (16 << 10) + 24;  // elements: more tiles than blocks
     const Matrix<bf16> src = random_matrix<bf16>(2, kLen, 1);
-    const auto src_there = put(src);
+    const auto device_src = put(src);
     for (const int blocks : {1, 2, 100}) {
         Matrix<bf16> actual(2, kLen, 0x22);
         const auto dst = put(actual);
         std::vector<ShardCopy> copies;
         for (std::int64_t r = 0; r < 2; ++r) {
             copies.push_back(
-                {.src = row(src_there.view(), r).data(),
+                {.src = row(device_src.view(), r).data(),
                  .src_stride = kLen,
                  .dst = rows(dst.view(), r, 1)}
             );
@@ -148,8 +148,8 @@ TEST_P(Scatter, ChangesItsElementsAloneAndCountsThoseThatWouldChange) {
         for (std::int64_t i = 0; i < num; ++i) at.push_back(i * 7 % kLen);  // each once
         Matrix<bf16> actual = random_matrix<bf16>(1, kLen, 1);
         const auto data = put(actual);
-        const auto values_there = put(values);
-        const auto at_there = put(at);
+        const auto device_values = put(values);
+        const auto device_at = put(at);
         const auto different = put(std::vector<std::uint64_t>{5});
         std::uint64_t num_different = 5;
         ScatterArgs args{
@@ -159,8 +159,8 @@ TEST_P(Scatter, ChangesItsElementsAloneAndCountsThoseThatWouldChange) {
             .data = expected.view().data,
             .num_different = &num_different};
         ScatterArgs there{
-            .at = at_there.data(),
-            .values = values_there.view().data,
+            .at = device_at.data(),
+            .values = device_values.view().data,
             .num = num,
             .data = data.view().data,
             .num_different = different.data(),

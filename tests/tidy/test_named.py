@@ -120,3 +120,14 @@ def test_exceptions_are_used(project):
     text = "\n".join(comment for _, comment in project.comments)
     unused = [each for each in OTHERS_FILES | OTHERS_MEMBERS | OTHERS_CALLS if each not in text]
     assert not unused
+
+
+def test_pointers_into_device_memory_are_device_something():
+    """docs/style.md, section 4, rule 12: `device_picks`, not `picks_there`."""
+    wrong = []
+    for path in files(".h", ".cpp", ".cu", ".cuh"):
+        for number, line in enumerate(read(path).splitlines(), 1):
+            for name in re.findall(r"\b\w+_there\b", line.partition("//")[0]):
+                if not re.search(r"(^|_)(is|was|are)(_always)?_there$", name):
+                    wrong.append(f"{path}:{number}: {name}")
+    assert not wrong, "\n".join(wrong)

@@ -221,7 +221,7 @@ class Engine {
         messages::StepResult result{};
         TimePoint begun{};
         std::vector<std::int32_t> token_rows{};  // rows of the wanted logits
-        const std::int32_t* token_rows_there = nullptr;
+        const std::int32_t* device_token_rows = nullptr;
         // Null if no routes are wanted, and on all ranks but the first.
         const std::int32_t* device_routed_rows = nullptr;
         std::uint8_t* device_routes = nullptr;

@@ -151,11 +151,11 @@ Result<StepBatch> Engine::place(const messages::StepPlan& plan, RunningStep* ste
     ASSIGN_OR_RETURN(StepBatch placed, model_->place(batch));
     const std::span<const LogitRow> wanted = step->planned.logit_rows();
     step->token_rows.clear();
-    step->token_rows_there = nullptr;
+    step->device_token_rows = nullptr;
     const bool is_long = static_cast<std::int64_t>(wanted.size()) > sizes_.logit_rows_max;
     if (step->planned.is_padded() || is_long) return placed;
     for (const LogitRow& row : wanted) step->token_rows.push_back(row.token_row);
-    step->token_rows_there = transfers_->in(step->token_rows);
+    step->device_token_rows = transfers_->in(step->token_rows);
     return placed;
 }
 
@@ -179,7 +179,9 @@ Result<> Engine::enqueue_layers(const StepBatch& placed, RunningStep* step) {
     RETURN_IF_ERROR(model_->forward(placed, weights_->live()));
     if (step->token_rows.empty()) return Ok{};
     model_->logits(
-        step->token_rows_there, static_cast<std::int64_t>(step->token_rows.size()), weights_->live()
+        step->device_token_rows,
+        static_cast<std::int64_t>(step->token_rows.size()),
+        weights_->live()
     );
     return Ok{};
 }

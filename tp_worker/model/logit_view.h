@@ -44,21 +44,21 @@ struct LogitView {
     bool is_edited = false;                   // a copy that is still to be made
     std::vector<std::size_t> rows{};          // [R]
     std::vector<kernels::SampleRow> draws{};  // [R], for rows drawn from here
-    const kernels::SampleRow* draws_there = nullptr;
+    const kernels::SampleRow* device_draws = nullptr;
     kernels::Choice* choices = nullptr;          // [R], of the sampler, in the ops' memory
     std::size_t num_reported = 0;                // only the rows before this one are reported from
     std::vector<kernels::SoftmaxRow> softmax{};  // [num_reported], like the next ones
     std::vector<kernels::SoftmaxStats> stats{};
-    kernels::SoftmaxRow* softmax_there = nullptr;
-    kernels::SoftmaxStats* stats_there = nullptr;
+    kernels::SoftmaxRow* device_softmax = nullptr;
+    kernels::SoftmaxStats* device_stats = nullptr;
     // In each array, row by row: the ranked choices and targets, then the others, then the
     // requested ids.
     std::vector<kernels::LogitPick> picks{};
     std::vector<float> picked{};             // logits of the picks
     std::vector<std::int32_t> num_before{};  // for the ranked ones
-    kernels::LogitPick* picks_there = nullptr;
-    float* picked_there = nullptr;
-    std::int32_t* num_before_there = nullptr;
+    kernels::LogitPick* device_picks = nullptr;
+    float* device_picked = nullptr;
+    std::int32_t* device_num_before = nullptr;
     std::size_t ids_begin = 0;              // the first pick of a requested id
     std::vector<std::size_t> top_starts{};  // [num_reported + 1], in the next two
     std::vector<TokenId> top_ids{};

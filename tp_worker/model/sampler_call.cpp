@@ -143,8 +143,8 @@ void Sampler::Call::place_picks(LogitView& view) {
     const std::int64_t num_max = sampler_.sizes_.rows_max * kStandingPicks;
     const std::span<kernels::LogitPick> picks(view.picks);
     const bool stands = std::ssize(picks) <= num_max;
-    view.picks_there = sampler_.standing_.place(stands ? picks : picks.first(0), num_max);
-    if (!stands) view.picks_there = transfers_.in_writable(picks);
+    view.device_picks = sampler_.standing_.place(stands ? picks : picks.first(0), num_max);
+    if (!stands) view.device_picks = transfers_.in_writable(picks);
 }
 
 // Places uploads first, then downloads: one copy each way.
@@ -153,8 +153,8 @@ void Sampler::Call::place() {
     const std::int64_t rows_max = sampler_.sizes_.rows_max;
     standing.begin_call();
     for (LogitView* view : {&model_, &edited_}) {
-        view->draws_there = standing.place(std::span(view->draws), rows_max);
-        view->softmax_there = standing.place(std::span(view->softmax), rows_max);
+        view->device_draws = standing.place(std::span(view->draws), rows_max);
+        view->device_softmax = standing.place(std::span(view->softmax), rows_max);
         place_picks(*view);
     }
     drawn_ = drawn_rows();
@@ -165,9 +165,9 @@ void Sampler::Call::place() {
     ids_there_ = transfers_.out(std::span(ids_));
     kept_mins_there_ = transfers_.out(std::span(kept_mins_));
     for (LogitView* view : {&model_, &edited_}) {
-        view->stats_there = transfers_.out(std::span(view->stats));
-        view->picked_there = transfers_.out(std::span(view->picked));
-        view->num_before_there = transfers_.out(std::span(view->num_before));
+        view->device_stats = transfers_.out(std::span(view->stats));
+        view->device_picked = transfers_.out(std::span(view->picked));
+        view->device_num_before = transfers_.out(std::span(view->num_before));
     }
     if (ranks_) ranks_->place_outputs();
     transfers_.keep();
@@ -187,8 +187,8 @@ std::vector<kernels::DrawnRow> Sampler::Call::drawn_rows() const {
             if (k >= view->num_reported || !is_reported(*view, k)) continue;
             const std::size_t pick = row.is_ranked ? ranked_at++ : unranked_at++;
             if (!row.is_sample) continue;
-            one.pick = view->picks_there + pick;
-            if (row.is_truncated) one.softmax = view->softmax_there + k;
+            one.pick = view->device_picks + pick;
+            if (row.is_truncated) one.softmax = view->device_softmax + k;
         }
     }
     const bool has_slots = sampler_.sizes_.num_slots > 0 && !ranks_;
@@ -202,7 +202,7 @@ Result<> Sampler::Call::enqueue() {
     if (changes_there_ != nullptr) {
         kernels::word_runs_cuda({
             .update = changes_there_,
-            .words = sampler_.standing_.words_there(),
+            .words = sampler_.standing_.device_words(),
             .stream = sampler_.stream_,
         });
     }
@@ -256,7 +256,7 @@ void Sampler::Call::start_draws(const LogitView& view) {
             const std::span draws = std::span(view.draws).subspan(begin, num);
             sampler_.ops_->sample({
                 .logits = logits,
-                .rows = view.draws_there + begin,
+                .rows = view.device_draws + begin,
                 .first_position = first_position_,
                 .may_truncate = std::ranges::any_of(
                     draws,
@@ -351,26 +351,26 @@ void Sampler::Call::start_reports(LogitView& view) {
     if (sums_view(view)) {
         sampler_.ops_->softmax_stats({
             .logits = pitstop::rows(view.logits, 0, static_cast<std::int64_t>(view.num_reported)),
-            .rows = view.softmax_there,
-            .stats = view.stats_there,
+            .rows = view.device_softmax,
+            .stats = view.device_stats,
             .workspace = sampler_.stats_workspace_,
             .stream = sampler_.stream_,
         });
     }
     sampler_.ops_->pick_logits({
         .logits = view.logits,
-        .picks = view.picks_there,
+        .picks = view.device_picks,
         .num_picks = static_cast<std::int64_t>(view.picks.size()),
-        .values = view.picked_there,
+        .values = view.device_picked,
         .stream = sampler_.stream_,
     });
     if (!view.num_before.empty()) {
         sampler_.ops_->count_before({
             .logits = view.logits,
-            .picks = view.picks_there,
-            .values = view.picked_there,
+            .picks = view.device_picks,
+            .values = view.device_picked,
             .num_picks = static_cast<std::int64_t>(view.num_before.size()),
-            .counts = view.num_before_there,
+            .counts = view.device_num_before,
             .stream = sampler_.stream_,
         });
     }

@@ -55,7 +55,7 @@ class StandingArrays {
     // (word_runs.h). Borrowed until the next call. REQUIRES: each nonempty update is applied, in
     // the order made.
     [[nodiscard]] std::span<const std::int32_t> update();
-    [[nodiscard]] std::int32_t* words_there() const {
+    [[nodiscard]] std::int32_t* device_words() const {
         return reinterpret_cast<std::int32_t*>(there_);
     }
 

@@ -28,15 +28,15 @@ class Standing : public testing::Test {
     // Places both arrays, applies the changes, and compares. Returns the number of words sent.
     std::size_t call(std::vector<Pair> pairs, std::vector<std::int32_t> ids) {
         standing_.begin_call();
-        const Pair* const pairs_there = standing_.place(std::span(pairs), kPairsMax);
-        const std::int32_t* const ids_there = standing_.place(std::span(ids), kIdsMax);
+        const Pair* const device_pairs = standing_.place(std::span(pairs), kPairsMax);
+        const std::int32_t* const device_ids = standing_.place(std::span(ids), kIdsMax);
         const std::span<const std::int32_t> update = standing_.update();
         if (!update.empty()) {
             EXPECT_EQ(std::ssize(update), kernels::WordUpdate::read(update.data()).num_words());
-            kernels::word_runs_ref({.update = update.data(), .words = standing_.words_there()});
+            kernels::word_runs_ref({.update = update.data(), .words = standing_.device_words()});
         }
-        EXPECT_EQ(std::memcmp(pairs_there, pairs.data(), pairs.size() * sizeof(Pair)), 0);
-        EXPECT_EQ(std::memcmp(ids_there, ids.data(), ids.size() * sizeof(std::int32_t)), 0);
+        EXPECT_EQ(std::memcmp(device_pairs, pairs.data(), pairs.size() * sizeof(Pair)), 0);
+        EXPECT_EQ(std::memcmp(device_ids, ids.data(), ids.size() * sizeof(std::int32_t)), 0);
         return update.size();
     }
     static constexpr std::size_t kHead = kernels::WordUpdate::kWords;
