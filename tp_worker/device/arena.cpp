@@ -159,7 +159,8 @@ void Arena::move_to(Arena& to) {
 void Arena::fetch(std::int64_t begin, std::span<std::byte> out) const {
     CHECK(begin >= 0 && std::ssize(out) <= bytes_ - begin);
     if (is_on_gpu()) return kernels::copy_and_wait(out.data(), data_ + begin, std::ssize(out));
-    std::memcpy(out.data(), data_ + begin, out.size());
+    // memcpy must not be given the null pointer of an empty span.
+    std::ranges::copy_n(data_ + begin, std::ssize(out), out.data());
 }
 
 Result<> Arena::adopt(int fd) {
