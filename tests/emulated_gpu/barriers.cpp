@@ -7,7 +7,7 @@
 namespace pitstop::emulator {
 namespace {
 
-// A barrier's word: arrivals that end a phase, arrivals so far, phases ended.
+// A barrier's word: arrivals that a phase needs, arrivals so far, phases that have ended.
 struct BarrierWord {
     std::uint16_t num;
     std::uint16_t here;

@@ -39,7 +39,7 @@ cudaError_t told(cudaError_t error) {
 
 cudaError_t enter_call_without_context(const char* function) {
     wait_for_payers();
-    // Source: CUDA Runtime API, cudaLaunchHostFunc: it must make no calls.
+    // Source: CUDA Runtime API, cudaLaunchHostFunc: a host function must make no CUDA calls.
     if (is_in_host_function()) return cudaErrorNotPermitted;
     if (const std::optional<Fault> fault = fault_at(function, current_gpu())) {
         const ErrorEntry* const entry = error_entry(fault->error);

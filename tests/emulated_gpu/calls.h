@@ -1,5 +1,5 @@
-// What every call of the runtime and the driver begins with: ordered faults, the context's sticky
-// error, captures that forbid it; and the objects behind CUDA's handles.
+// The checks with which every call of the runtime and the driver begins (ordered faults, the
+// context's sticky error, captures that forbid the call), and the objects behind CUDA's handles.
 //
 // Thread: any.
 #pragma once
@@ -20,18 +20,19 @@ namespace pitstop::emulator {
 [[nodiscard]] int current_gpu();
 void set_current_gpu(int gpu);
 
-// Success, or what the call returns at once.
+// Success, or the error that the call must return at once.
 [[nodiscard]] cudaError_t enter_call(const char* function);
-// The same for a call that needs no context, and makes none.
+// enter_call() for a call that needs no context and creates none.
 [[nodiscard]] cudaError_t enter_call_without_context(const char* function);
-// The same for a call that may not be made while a stream captures: the capture is invalid then.
+// enter_call() for a call that is forbidden while a stream captures: it fails and invalidates the
+// capture.
 // Source: CUDA C++ Programming Guide, "Prohibited and Unhandled Operations".
 [[nodiscard]] cudaError_t enter_unsafe_call(const char* function);
-// Keeps the error for cudaGetLastError().
+// Keeps the error for cudaGetLastError(), and returns it.
 cudaError_t told(cudaError_t error);
 [[nodiscard]] cudaError_t& last_error();
 
-// Counters in memory that processes share: what an interprocess event is.
+// An interprocess event: counters in memory that processes share.
 struct SharedEvent {
     std::atomic<std::uint64_t> num_recorded;
     std::atomic<std::uint64_t> num_done;
@@ -39,10 +40,10 @@ struct SharedEvent {
 
 struct Event {
     std::mutex mutex{};
-    Point last{};                                    // record
-    std::shared_ptr<std::atomic<double>> done_ms{};  // when that was done, by the GPU's clock
+    Point last{};                                    // the last record
+    std::shared_ptr<std::atomic<double>> done_ms{};  // when `last` was done, by the GPU's clock
     bool has_time = true;
-    // Recorded in a stream that captures, behind these nodes.
+    // Of an event that was recorded in a capture: the nodes before it.
     std::weak_ptr<Capture> capture{};
     std::vector<std::size_t> captured{};
     bool is_captured = false;
@@ -52,15 +53,16 @@ struct Event {
 };
 
 [[nodiscard]] std::shared_ptr<Event> find_event(cudaEvent_t handle);
-// Gives it counters that other processes can map.
+// Gives the event counters that other processes can map.
 void share_event(Event& event);
 cudaEvent_t add_event(std::shared_ptr<Event> event);
 bool remove_event(cudaEvent_t handle);
 
-// Empty: no such stream, or the legacy one while a blocking stream of its GPU captures, which ends
-// that capture. Source: CUDA C++ Programming Guide, "Prohibited and Unhandled Operations".
+// Null if there is no such stream. Null, too, for the legacy stream while a blocking stream of its
+// GPU captures: using it invalidates that capture. Source: CUDA C++ Programming Guide, "Prohibited
+// and Unhandled Operations".
 [[nodiscard]] std::shared_ptr<Stream> stream_of(cudaStream_t handle);
-// What a call returns for which stream_of() gave none.
+// The error of a call for which stream_of() returned null.
 [[nodiscard]] cudaError_t no_stream(cudaStream_t handle);
 
 }  // namespace pitstop::emulator

@@ -1,5 +1,5 @@
-// The code of kernels, which takes memory of a GPU from its first use on: of a launch, unless
-// cuFuncLoad() has brought it before. Nothing takes it away again before the process ends.
+// The code of kernels, which uses memory of a GPU from the kernel's first launch or cuFuncLoad()
+// on. The memory is not freed before the process ends.
 //
 // Source: CUDA C++ Programming Guide, "Lazy Loading"; CUDA Driver API, cuFuncLoad.
 // Thread: any.
@@ -11,7 +11,7 @@ namespace pitstop::emulator {
 
 enum class CodeOf : std::uint8_t { kProgram, kLibrary };
 
-// `what` names a kernel, or what a library has of them. False: the GPU has not got the memory.
+// `what` identifies a kernel of the program or of a library. False if the GPU lacks the memory.
 [[nodiscard]] bool load_code(int gpu, const void* what, CodeOf whose);
 
 }  // namespace pitstop::emulator

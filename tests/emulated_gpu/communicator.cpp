@@ -13,9 +13,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kLookEvery = 2ms;  // at the other processes
-constexpr auto kPause = 100us;    // of a call that blocks
-// A call that does not block may take so many polls. Any number is legal; few find what there is.
+constexpr auto kLookEvery = 2ms;  // interval of looks at the other processes
+constexpr auto kPause = 100us;    // between the polls of a call that blocks
+// The polls that a non-blocking call may need. Any number is legal; a few suffice to find bugs.
 constexpr std::size_t kPollsMax = 3;
 
 struct Said {
@@ -128,8 +128,9 @@ ncclResult_t Communicator::issue(std::vector<IssuedCollective> issued) {
     return peek();
 }
 
-// Source: "Mixing Multiple Streams within the same ncclGroupStart/End() group": all the streams are
-// done with what they had before the first begins, and go on after the last.
+// Source: "Mixing Multiple Streams within the same ncclGroupStart/End() group": the first
+// collective begins when all the streams have done their earlier work; they continue after the last
+// one.
 void Communicator::launch() {
     std::vector<std::shared_ptr<Stream>> streams;
     for (const IssuedCollective& issued : pending_) {
@@ -143,9 +144,9 @@ void Communicator::launch() {
     for (const IssuedCollective& issued : std::exchange(pending_, {})) {
         Work work = collective_work(shared_from_this(), issued);
         work.after = before;
-        // One communicator's run in the order of their calls, whatever their streams.
+        // A communicator's collectives run in the order of their calls, whatever their streams.
         if (last_.stream != nullptr) work.after.push_back(last_);
-        // In a graph, where there is no point, its edges order them.
+        // A captured collective has no point: the edges of the graph order it.
         if (const Point point = enqueue(issued.stream, std::move(work)); point.stream != nullptr)
             last_ = point;
     }

@@ -1,8 +1,7 @@
-// An NCCL communicator of one rank: what it has in its streams, and in what state it is. Source:
-// NCCL documentation, "Creating a Communicator", "Fault Tolerance", "CUDA Stream Semantics".
+// An NCCL communicator of one rank: its state, and its collectives in streams. Source: NCCL
+// documentation, "Creating a Communicator", "Fault Tolerance", "CUDA Stream Semantics".
 //
-// Thread: the calls of one communicator come from one thread at a time; its collectives run on the
-// GPU's.
+// Thread: one thread at a time calls a communicator; its collectives run on the GPU's thread.
 #pragma once
 
 #include "tests/emulated_gpu/clique.h"
@@ -36,18 +35,18 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   public:
     Communicator(int num_ranks, int rank, int gpu, bool is_blocking);
 
-    // Takes its place among the ranks. Not a success: it is not to be used.
+    // Registers this rank. After an error the communicator must not be used.
     [[nodiscard]] ncclResult_t check_in(const ncclUniqueId& id);
-    // What ncclCommGetAsyncError says; of a poll things also go on.
+    // The answer of ncclCommGetAsyncError, after progress on pending work.
     [[nodiscard]] ncclResult_t poll();
-    // The same, and nothing goes on.
+    // The answer of ncclCommGetAsyncError, without progress.
     [[nodiscard]] ncclResult_t peek();
-    // Until nothing is in progress.
+    // Polls until nothing is in progress.
     [[nodiscard]] ncclResult_t wait();
-    // Puts them into their streams, now or with a later poll.
+    // Puts the collectives into their streams, now or in a later poll.
     [[nodiscard]] ncclResult_t issue(std::vector<IssuedCollective> issued);
     void begin_finalize();
-    // What it has in streams ends with what it has; returns when it has ended.
+    // Ends the collectives in streams, unfinished; returns when they have ended.
     void abort();
 
     [[nodiscard]] int rank() const { return rank_; }
@@ -58,8 +57,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     [[nodiscard]] CommunicatorState state() const { return state_; }
     [[nodiscard]] Clique& clique() { return *clique_; }
 
-    std::uint64_t turn = 0;        // of the clique, this rank's; the GPU's thread alone uses it
-    std::set<void*> registered{};  // handles of buffers
+    std::uint64_t turn = 0;        // this rank's turn in the clique; only the GPU's thread uses it
+    std::set<void*> registered{};  // handles of registered buffers
 
   private:
     [[nodiscard]] ncclResult_t try_to_join();
@@ -72,21 +71,21 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     bool is_blocking_;
     CommunicatorState state_ = CommunicatorState::kJoining;
     std::shared_ptr<Clique> clique_{};
-    ncclResult_t error_ = ncclSuccess;  // stays
+    ncclResult_t error_ = ncclSuccess;  // sticky
     std::atomic<bool> is_aborted_ = false;
     std::vector<IssuedCollective> pending_{};
-    std::size_t polls_left_ = 0;          // until what is pending is in its streams
-    std::shared_ptr<Physical> memory_{};  // of the GPU, from the joining on
-    Point last_{};                        // of what is in streams: one runs after the other
+    std::size_t polls_left_ = 0;          // until `pending_` is put into its streams
+    std::shared_ptr<Physical> memory_{};  // what it uses of the GPU, from the joining on
+    Point last_{};                        // the last collective in a stream; the next runs after it
     Random random_;
-    std::chrono::steady_clock::time_point next_look_{};  // at the other processes
+    std::chrono::steady_clock::time_point next_look_{};  // when to look at the other processes
 };
 
 // Keeps the text for ncclGetLastError and returns `result`.
 ncclResult_t say(ncclResult_t result, const std::string& what);
 [[nodiscard]] const std::string& last_said();
 
-// What `issued` is in a stream (collectives.cpp).
+// The work of `issued` in its stream (collectives.cpp).
 [[nodiscard]] Work collective_work(
     std::shared_ptr<Communicator> communicator, const IssuedCollective& issued
 );

@@ -1,5 +1,5 @@
-// The driver's contexts, as far as a program needs them that asks for the handle of memory: a
-// thread has none until it pushes one, whatever the runtime's calls have made current.
+// The driver's contexts, as far as a program needs them to ask for a memory handle: a thread has
+// none until it pushes one, whatever the runtime's calls have made current.
 #include "tests/emulated_gpu/contexts.h"
 
 #include "tests/emulated_gpu/calls.h"

@@ -1,5 +1,5 @@
-// What a process's context takes of a GPU: from cudaSetDevice() on, or from the first call that
-// needs one, until the process ends.
+// The memory of a GPU that a process's context uses: from cudaSetDevice(), or the first call that
+// needs a context, until the process ends.
 //
 // Source: CUDA Runtime API, cudaSetDevice ("initializes the runtime state"), "Initialization";
 // CUDA Driver API, cuDevicePrimaryCtxRetain.
@@ -8,7 +8,7 @@
 
 namespace pitstop::emulator {
 
-// False: the GPU has not got the memory.
+// False if the GPU lacks the memory.
 [[nodiscard]] bool open_context(int gpu);
 
 }  // namespace pitstop::emulator

@@ -1,5 +1,5 @@
-// What a process takes of a GPU by using it at all. Each is a process of its own: a context stays
-// as long as its process.
+// The memory that a process uses of a GPU just by using the GPU. Each part runs in a process of its
+// own, since a context lasts as long as its process.
 #include "tests/emulated_gpu/cuda_calls.h"
 #include "tests/emulated_gpu/in_process.h"
 #include "tests/emulated_gpu/machine.h"
@@ -13,7 +13,7 @@ namespace pitstop::emulator {
 namespace {
 
 constexpr std::int64_t kMemory = 16 << 20;
-constexpr std::int64_t kContext = 9 << 20;  // there is no room for two
+constexpr std::int64_t kContext = 9 << 20;  // kMemory has no room for two
 
 std::int64_t used(int gpu) { return kMemory - free_memory(gpu); }
 
@@ -36,7 +36,7 @@ int use_a_full_gpu() {
     return cudaSetDevice(0) == cudaSuccess && used(0) == kContext ? 0 : 7;
 }
 
-// Its first call finds the GPU that a thread has from the start.
+// The first call of a thread that has not chosen a GPU opens GPU 0's context.
 int use_the_first_gpu() {
     void* data = nullptr;
     if (cudaMalloc(&data, 4096) != cudaSuccess) return 1;

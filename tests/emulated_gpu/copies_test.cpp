@@ -43,7 +43,7 @@ TEST(Copies, APinnedSourceIsReadWhenTheCopyRuns) {
     ASSERT_OK(
         cudaMemcpyAsync(words.data(), source.data(), words.bytes(), cudaMemcpyHostToDevice, stream)
     );
-    std::fill_n(source.data(), kNum, 2u);  // too early: the copy may not have run
+    std::fill_n(source.data(), kNum, 2u);  // too early: the copy has not run yet
     ASSERT_OK(cudaStreamSynchronize(stream));
     EXPECT_EQ(words.read(), std::vector<std::uint32_t>(kNum, 2u));
 }
@@ -94,7 +94,7 @@ TEST(Copies, AllocationsEndWhereTheGpuHasNoMore) {
     void* data = nullptr;
     EXPECT_CUDA(cudaErrorMemoryAllocation, cudaMalloc(&data, free_bytes + 4096));
     EXPECT_CUDA(cudaErrorMemoryAllocation, cudaGetLastError());
-    EXPECT_CUDA(cudaSuccess, cudaGetLastError());  // it is not sticky
+    EXPECT_CUDA(cudaSuccess, cudaGetLastError());  // the error is not sticky
     {
         const DeviceWords words(kNum);
         std::size_t less = 0;

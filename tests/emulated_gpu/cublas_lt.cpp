@@ -1,7 +1,7 @@
 // cuBLASLt as a library that is opened at run time: products in the emulated GPU's streams. Sums
 // are in double and rounded once. Source: cuBLAS documentation, "cublasLtMatmul": column-major
-// matrices, D = alpha op(A) op(B) + beta C, a bias for each row of D in the epilogue, and which
-// alignment an algorithm was asked for. products.h is what tests set.
+// matrices, D = alpha op(A) op(B) + beta C, a bias for each row of D in the epilogue, the alignment
+// that an algorithm requires. Tests choose the answers (products.h).
 #include "tests/emulated_gpu/bf16.h"
 #include "tests/emulated_gpu/blocks.h"
 #include "tests/emulated_gpu/calls.h"
@@ -38,14 +38,14 @@ struct Preference {
     std::uint32_t alignment_d = 256;
 };
 
-// What a heuristic's answer says of the product that it was asked for.
+// The opaque bytes of a heuristic's answer.
 struct Algorithm {
     std::uint64_t number = 0;
     std::uint64_t alignment_d = 0;
 };
 
 constexpr std::size_t kAlignmentAB = 16;
-// A name for each algorithm's kernel (code.h).
+// An address for each algorithm's kernel, which identifies its code (code.h).
 constexpr char kCode[16] = {};
 
 template <class T, class Handle>
@@ -71,7 +71,7 @@ struct Product {
     std::byte* workspace = nullptr;
     std::size_t workspace_bytes = 0;
 
-    // Column `col` of D; A is transposed, so both operands are read along their columns.
+    // Computes column `col` of D. A is transposed, so both operands are read along their columns.
     void run_column(std::uint64_t col) const {
         const std::uint64_t K = b_layout.rows;
         std::vector<double> x(K);
@@ -94,7 +94,7 @@ struct Product {
         std::uint16_t before_bits = 0;
         if (is_f32) std::memcpy(&before, to, sizeof before);
         if (!is_f32) std::memcpy(&before_bits, to, sizeof before_bits);
-        // With beta zero C need not hold numbers.
+        // If beta is 0, C may contain NaN: it is not read.
         if (beta != 0.f) sum += double{beta} * double{is_f32 ? before : widen(before_bits)};
         if (desc.epilogue == CUBLASLT_EPILOGUE_BIAS)
             sum += double{widen(static_cast<const std::uint16_t*>(desc.bias)[row])};
@@ -109,8 +109,8 @@ bool is_aligned(const void* pointer, std::uint64_t bytes) {
     return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }
 
-// Matrices of bf16 that fit together, the first of them transposed, at the alignment that the
-// algorithm was asked for.
+// Whether the matrices are bf16 of shapes that fit, with A transposed, and D has the alignment for
+// which the algorithm was chosen.
 bool is_valid(const Product& product, const Algorithm& algorithm) {
     const bool fits = product.desc.op_a == CUBLAS_OP_T && product.desc.op_b == CUBLAS_OP_N &&
                       product.a_layout.rows == product.b_layout.rows &&
@@ -237,10 +237,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
 ) {
     Products& all = products();
     ++all.num_heuristics;
-    // Source: "cublasLtMatmulAlgoGetHeuristic": not supported where there is none.
+    // Source: "cublasLtMatmulAlgoGetHeuristic": NOT_SUPPORTED if no algorithm exists.
     *num_found = 0;
     if (!all.has_guesses) return CUBLAS_STATUS_NOT_SUPPORTED;
-    // No page says what is answered for a bias without a place: here it is refused.
+    // No documentation covers a bias epilogue whose pointer is null: refused here.
     const Desc& asked = as<Desc>(desc);
     if (asked.epilogue == CUBLASLT_EPILOGUE_BIAS && asked.bias == nullptr)
         return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -303,7 +303,7 @@ cublasStatus_t cublasLtMatmul(
          .gpu = stream->gpu,
          .begin = [product, ms]() -> Step {
              auto col = std::make_shared<std::uint64_t>(0);
-             // Scratch: whoever reads it afterwards finds nothing of use.
+             // Overwrites the scratch, so that a later reader finds nothing of use.
              std::memset(product.workspace, 0xff, product.workspace_bytes);
              return [product, col, ms] {
                  if (*col < product.d_layout.cols) product.run_column((*col)++);

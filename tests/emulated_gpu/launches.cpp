@@ -29,7 +29,7 @@ Raised& raised() {
     return *instance;
 }
 
-// Dynamic, beside what it has of static.
+// The dynamic shared memory that a launch may use beside the static.
 std::size_t shared_bytes_max(const void* kernel) {
     const std::scoped_lock lock(raised().mutex);
     const auto found = raised().bytes.find(kernel);
@@ -37,12 +37,12 @@ std::size_t shared_bytes_max(const void* kernel) {
     return kSharedBytesPlain - std::min(kSharedBytesPlain, static_shared_bytes(kernel));
 }
 
-// How many blocks a GPU has room for at once, by their threads and their shared memory. Source:
-// CUDA C++ Programming Guide, "Technical specifications per compute capability" (9.0).
+// The blocks that a GPU can run at once, by their threads and their shared memory. Source: CUDA C++
+// Programming Guide, "Technical specifications per compute capability" (9.0).
 std::size_t resident_max(const KernelLaunch& launch) {
     constexpr std::size_t kThreadsPerMultiprocessor = 2048;
     constexpr std::size_t kSharedBytesPerMultiprocessor = std::size_t{228} << 10;
-    constexpr std::size_t kSharedBytesOfBlock = 1 << 10;  // that the system takes of each
+    constexpr std::size_t kSharedBytesOfBlock = 1 << 10;  // that the system reserves per block
     if (static_shared_bytes(launch.kernel) != 0)
         fail("a cooperative launch of a kernel with static shared memory (blocks.h, stand_by)");
     const std::size_t threads = std::size_t{launch.block.x} * launch.block.y * launch.block.z;
@@ -51,7 +51,7 @@ std::size_t resident_max(const KernelLaunch& launch) {
            std::min(kThreadsPerMultiprocessor / threads, kSharedBytesPerMultiprocessor / shared);
 }
 
-// The cooperative kernel that a GPU runs, where it runs one at a time.
+// The cooperative kernel that each GPU runs, if the environment allows one at a time.
 struct Turn {
     std::mutex mutex{};
     std::map<int, const void*> holder{};  // by GPU
@@ -72,7 +72,7 @@ Turn& turn() {
     return *instance;
 }
 
-// The grid's blocks, once no other cooperative kernel of the GPU runs.
+// Runs the grid's blocks, once no other cooperative kernel runs on the GPU.
 Step in_turn(int gpu, const std::shared_ptr<Grid>& blocks) {
     return [gpu, blocks] {
         if (!turn().take(gpu, blocks.get())) return false;
@@ -82,7 +82,7 @@ Step in_turn(int gpu, const std::shared_ptr<Grid>& blocks) {
     };
 }
 
-// A work that never ends, or that ends its context.
+// Work that never ends, or that ends its context with an error.
 Step faulty(const Fault& fault) {
     if (fault.kind == FaultKind::kHang) {
         return [] {

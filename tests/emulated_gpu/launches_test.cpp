@@ -26,11 +26,11 @@ __global__ void without(std::uint32_t* word) {
     if (threadIdx.x == 0) *word = 1;
 }
 
-// For one test alone: their code is nowhere before.
+// Used by one test only, so that no earlier launch has loaded their code.
 __global__ void launched_first(std::uint32_t* word) { *word = threadIdx.x; }
 __global__ void loaded_first(std::uint32_t* word) { *word = threadIdx.x + 1; }
 
-// Every block says that it is there, and leaves when all have.
+// Each block counts itself and returns when all have.
 __global__ void meet_all(std::uint32_t* num_here) {
     if (threadIdx.x != 0) return;
     atomicAdd(num_here, 1u);
@@ -97,7 +97,7 @@ TEST(Launches, ABlockHasSoManyThreads) {
 
 // Source: CUDA C++ Programming Guide, "Cooperative Groups", "Grid Synchronization".
 TEST(Launches, ACooperativeLaunchHasAllItsBlocksAtOnceOrIsRefused) {
-    constexpr unsigned kResident = 2 * kMultiprocessors;  // of 1024 threads
+    constexpr unsigned kResident = 2 * kMultiprocessors;  // blocks of 1024 threads
     const DeviceWords word(1);
     ASSERT_OK(cudaMemset(word.data(), 0, 4));
     EXPECT_CUDA(cudaSuccess, launch_meeting(kResident, true, word.data()));
@@ -136,7 +136,7 @@ TEST(Launches, AKernelsCodeTakesMemoryFromItsFirstLaunchOrItsLoading) {
     ASSERT_OK(cudaFree(rest));
 }
 
-// Counts itself, and notes whether the other kernel counted itself while this one looked.
+// Counts itself, and sets `has_met` if the other kernel counts itself while this one runs.
 __global__ void meet_other(std::uint32_t* num_here, std::uint32_t* has_met) {
     constexpr int kLooks = 20000;
     if (threadIdx.x != 0) return;
@@ -148,7 +148,7 @@ __global__ void meet_other(std::uint32_t* num_here, std::uint32_t* has_met) {
     }
 }
 
-// Returns how many of two cooperative kernels, in a stream each, met the other.
+// Returns how many of two cooperative kernels, each in a stream of its own, met the other.
 int num_that_met() {
     cudaLaunchAttribute cooperative{};
     cooperative.id = cudaLaunchAttributeCooperative;
@@ -172,7 +172,7 @@ int num_that_met() {
 }
 int met_in_turn() {
     return num_that_met() == 1 ? 0 : 1;
-}  // the second finds that the first was there
+}  // only the second sees that the other was counted
 int met_together() { return num_that_met() == 2 ? 0 : 1; }
 const bool are_parts_defined =
     define_part("met_in_turn", met_in_turn) && define_part("met_together", met_together);

@@ -22,7 +22,7 @@
 namespace pitstop::emulator {
 namespace {
 
-// What /proc says of the file behind an address: which of the driver's kinds of memory it is.
+// The names of memory files, which /proc shows: one for each kind of memory.
 constexpr const char* kPhysicalName = "pitstop_emulated_chunk";
 constexpr const char* kDeviceName = "pitstop_emulated_gpu";
 constexpr const char* kPinnedName = "pitstop_emulated_pinned";
@@ -46,7 +46,7 @@ constexpr std::size_t kPage = 4096;
 
 std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
-// Memory of a file without a path, so that other processes can map it.
+// Creates memory as a file without a path, so that other processes can map it.
 int make_pages(std::size_t bytes, const char* name) {
     const int fd = ::memfd_create(name, MFD_CLOEXEC);
     if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(bytes)) != 0) fail("memfd_create");
@@ -69,7 +69,7 @@ std::byte* reserve_addresses(std::size_t bytes, std::size_t alignment) {
     return static_cast<std::byte*>(found) + (alignment - address % alignment) % alignment;
 }
 
-// What lay there is gone, and the addresses are kept.
+// Unmaps the memory and keeps the addresses reserved.
 void close_addresses(std::byte* begin, std::size_t bytes) {
     constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     if (::mmap(begin, bytes, PROT_NONE, kFlags, -1, 0) == MAP_FAILED) fail("mmap of no memory");
@@ -79,7 +79,7 @@ struct Mapping {
     std::byte* begin = nullptr;
     std::size_t bytes = 0;
     std::shared_ptr<Physical> physical{};
-    std::set<int> gpus{};  // that have access
+    std::set<int> gpus{};  // that may access it
     bool is_open = false;
 };
 
@@ -87,16 +87,16 @@ struct Memory {
     std::mutex mutex{};
     std::map<const std::byte*, Allocation> allocations{};
     std::map<const std::byte*, Mapping> mappings{};  // within ranges
-    std::set<std::pair<int, int>> peers{};           // GPU, whose memory it accesses
+    std::set<std::pair<int, int>> peers{};           // (GPU, peer whose memory it may access)
     int num_accesses = 0;
-    int gpu = kEveryGpu;  // whose kernels run
+    int gpu = kEveryGpu;  // the GPU whose kernels run
 
     static Memory& of_process() {
         static Memory* const memory = new Memory;
         return *memory;
     }
 
-    // An import is opened with access for whoever uses it (cudaIpcMemLazyEnablePeerAccess).
+    // Every GPU may access imported memory (cudaIpcMemLazyEnablePeerAccess).
     [[nodiscard]] bool may_access(MemoryKind kind, int of_gpu) const {
         return gpu == kEveryGpu || gpu == of_gpu || kind == MemoryKind::kImported ||
                peers.contains({gpu, of_gpu});
@@ -130,7 +130,7 @@ struct Memory {
             protect(mapping.begin, mapping.bytes, is_open(mapping), mapping.is_open);
     }
 
-    // Maps the pages of `fd` at new addresses, with a page behind that stays closed.
+    // Maps the pages of `fd` at new addresses; the page after them stays inaccessible.
     Allocation* add(
         MemoryKind kind, int gpu_of, int fd, std::size_t page_bytes, std::size_t bytes
     ) {
@@ -189,7 +189,7 @@ bool lock_pages(std::byte* begin, std::size_t bytes) {
         const Allocation& before = std::prev(next)->second;
         if (before.begin + before.bytes > begin) return false;
     }
-    // The file says to tests what is locked; the pages stay the process's.
+    // The file only shows tests how much is locked; the pages remain the process's own.
     memory.allocations[begin] = Allocation{
         .kind = MemoryKind::kLocked,
         .begin = begin,
@@ -210,7 +210,7 @@ bool free_memory_at(void* begin, MemoryKind kind) {
         if (kind != MemoryKind::kLocked) close_addresses(freed.pages, freed.page_bytes);
     }
     if (freed.fd < 0) return true;
-    // Another process may still have it mapped, and must not go on to find its bytes.
+    // Another process may still have the pages mapped, and must not find the old bytes.
     if (kind == MemoryKind::kDevice) poison(freed.fd, freed.page_bytes);
     ::close(freed.fd);
     if (kind == MemoryKind::kDevice)
@@ -268,7 +268,7 @@ std::shared_ptr<Physical> create_own_memory(int gpu, std::size_t bytes, OwnMemor
 }
 
 std::shared_ptr<Physical> import_physical(int gpu, int fd) {
-    // What /proc says of a memory file: its name. Other descriptors are no memory of a GPU.
+    // /proc shows the name of a memory file. Other descriptors are not memory of a GPU.
     char name[64] = {};
     const std::string path = "/proc/self/fd/" + std::to_string(fd);
     const ssize_t length = ::readlink(path.c_str(), name, sizeof name - 1);
@@ -303,7 +303,7 @@ bool free_range(std::byte* begin, std::size_t bytes) {
     const auto mapped = memory.mappings.lower_bound(begin);
     if (mapped != memory.mappings.end() && mapped->first < begin + bytes) return false;
     memory.allocations.erase(found);
-    return true;  // the addresses stay reserved: nobody else gets them
+    return true;  // the addresses stay reserved: nothing else is mapped there
 }
 
 bool map_range(std::byte* begin, std::size_t bytes, std::shared_ptr<Physical> physical) {

@@ -1,12 +1,12 @@
-// Memory of this process that CUDA gave it: on the GPU, page-locked on the host, and address ranges
-// of the virtual-memory API.
+// The memory that CUDA has given this process: on the GPU, page-locked on the host, and address
+// ranges of the virtual-memory API.
 //
-// Device memory is host memory that the host may not touch. While nothing runs on the GPU an access
-// by the host faults; while something runs it is not noticed, as host and GPU are threads of one
-// process. An allocation ends at the end of a page, and the page after it cannot be accessed: a
-// kernel that runs over the end faults. Never written memory holds kPoison. Freed and unmapped
-// addresses are given to nobody else: an access faults. Each of these faults, on the GPU's side, is
-// the context's sticky cudaErrorIllegalAddress (streams.h).
+// Device memory is host memory that the host may not touch. While nothing runs on the GPU, an
+// access by the host faults. While something runs, such an access is not noticed: host and GPU are
+// threads of one process. An allocation ends at the end of a page, and the page after it is
+// inaccessible: a kernel that runs over the end faults. Memory that was never written contains
+// kPoison. Freed and unmapped addresses are not reused, so an access to them faults. A fault on the
+// GPU's side is the context's sticky cudaErrorIllegalAddress (streams.h).
 //
 // Thread: any.
 #pragma once
@@ -20,8 +20,8 @@
 namespace pitstop::emulator {
 
 inline constexpr unsigned char kPoison = 0xff;  // NaN as bf16 and fp32, -1 as an integer
-// Of physical memory. Source: CUDA Driver API, cuMemGetAllocationGranularity: 2 MiB on all GPUs so
-// far.
+// The granularity of physical memory. Source: CUDA Driver API, cuMemGetAllocationGranularity: 2 MiB
+// on all GPUs so far.
 inline constexpr std::size_t kGranularity = std::size_t{2} << 20;
 inline constexpr std::size_t kDeviceAlignment =
     256;  // CUDA C++ Programming Guide, "device memory accesses"
@@ -31,7 +31,7 @@ enum class MemoryKind : std::uint8_t {
     kPinned,    // cudaMallocHost
     kLocked,    // cudaHostRegister: the process's own pages
     kRange,     // an address range, mapped or not
-    kImported,  // of another process
+    kImported,  // memory of another process
 };
 
 struct Allocation {
@@ -40,57 +40,60 @@ struct Allocation {
     std::byte* begin = nullptr;
     std::size_t bytes = 0;
     int fd = -1;                 // kDevice: the pages, which another process can map
-    std::byte* pages = nullptr;  // what is mapped, with the page that cannot be accessed
+    std::byte* pages = nullptr;  // begin of the mapping, which ends with the closed page
     std::size_t page_bytes = 0;
-    bool is_open = false;  // on the GPU: accesses do not fault now
+    bool is_open = false;  // accesses to GPU memory do not fault now
 };
 
-// Null: the GPU has not got that much.
+// Null if the GPU lacks the memory.
 [[nodiscard]] std::byte* allocate_device(int gpu, std::size_t bytes);
 [[nodiscard]] std::byte* allocate_pinned(std::size_t bytes);
-// Whole pages of the process, none of which is locked already; false otherwise.
+// Locks whole pages of the process. False if the range is not whole pages, or one is locked
+// already.
 [[nodiscard]] bool lock_pages(std::byte* begin, std::size_t bytes);
 [[nodiscard]] inline bool is_page_locked(MemoryKind kind) {
     return kind == MemoryKind::kPinned || kind == MemoryKind::kLocked;
 }
-// False: nothing of that kind begins there.
+// False if no memory of that kind begins at `begin`.
 [[nodiscard]] bool free_memory_at(void* begin, MemoryKind kind);
-// The pages of another process's allocation; null where they cannot be mapped (it has ended).
+// Maps another process's allocation. Null if that fails, as after the process has ended.
 [[nodiscard]] std::byte* import_memory(
     int pid, int fd, std::size_t page_bytes, std::size_t offset, std::size_t bytes, int gpu
 );
-// What `address` lies in.
+// The allocation that contains `address`.
 [[nodiscard]] std::optional<Allocation> find_memory(const void* address);
 
-// Memory of the virtual-memory API: lives until its handle is released and it is mapped nowhere.
+// Memory of the virtual-memory API. Lives until its handle is released and all mappings are gone.
 struct Physical {
     int gpu = 0;
     std::size_t bytes = 0;
     int fd = -1;
-    bool is_imported = false;  // the exporter's, who counts it
+    bool is_imported = false;  // the exporting process accounts for the bytes
     Physical(int gpu_in, std::size_t bytes_in, int fd_in)
         : gpu(gpu_in), bytes(bytes_in), fd(fd_in) {}
     Physical(const Physical&) = delete;
     Physical& operator=(const Physical&) = delete;
     ~Physical();
 };
-// Null: the GPU has not got that much.
+// Null if the GPU lacks the memory.
 [[nodiscard]] std::shared_ptr<Physical> create_physical(int gpu, std::size_t bytes);
-// What the driver and libraries keep on a GPU for themselves; nobody's to use. Null likewise.
+// Memory that the driver and libraries use for themselves on a GPU.
 enum class OwnMemory : std::uint8_t {
     kContext,
-    kGraph,    // an executable one
-    kCode,     // of a kernel of the program
-    kLibrary,  // of a kernel of a library
-    kNccl,     // a communicator's
+    kGraph,    // an executable graph
+    kCode,     // code of a kernel of the program
+    kLibrary,  // code of a kernel of a library
+    kNccl,     // an NCCL communicator
 };
+// Null if the GPU lacks the memory.
 [[nodiscard]] std::shared_ptr<Physical> create_own_memory(
     int gpu, std::size_t bytes, OwnMemory what
 );
-// Another process's, by a descriptor of this one. Null: it is of no such memory.
+// Another process's memory, from a descriptor of this process. Null if the descriptor is of other
+// things.
 [[nodiscard]] std::shared_ptr<Physical> import_physical(int gpu, int fd);
 [[nodiscard]] std::byte* reserve_range(std::size_t bytes);
-// False where the arguments do not fit what is there; nothing is changed then.
+// These four change nothing and return false if the arguments do not fit the ranges and mappings.
 [[nodiscard]] bool free_range(std::byte* begin, std::size_t bytes);
 [[nodiscard]] bool map_range(
     std::byte* begin, std::size_t bytes, std::shared_ptr<Physical> physical
@@ -98,15 +101,15 @@ enum class OwnMemory : std::uint8_t {
 [[nodiscard]] bool set_range_access(std::byte* begin, std::size_t bytes, std::span<const int> gpus);
 [[nodiscard]] bool unmap_range(std::byte* begin, std::size_t bytes);
 
-// From now on the GPU's kernels run: memory of other GPUs is closed but for what they may access
-// directly. kEveryGpu (streams.h): all of it is open, as for copies. Source: CUDA C++ Programming
-// Guide, "Peer-to-Peer Memory Access"; CUDA Driver API, cuMemSetAccess, for ranges.
+// Called before the GPU's kernels run: opens its memory and the peer memory that it may access, and
+// closes the rest. kEveryGpu (streams.h) opens all memory, as for copies. Source: CUDA C++
+// Programming Guide, "Peer-to-Peer Memory Access"; CUDA Driver API, cuMemSetAccess, for ranges.
 void open_memory_for(int gpu);
-// `gpu` accesses memory of `peer`, or no longer. False: it was so before.
+// Let `gpu` access memory of `peer`, or stop that. False if nothing changes.
 [[nodiscard]] bool enable_peer(int gpu, int peer);
 [[nodiscard]] bool disable_peer(int gpu, int peer);
 
-// The device's turn: its memory may be used while there is one.
+// Opens the device's memory for as long as one of these exists.
 class DeviceAccess {
   public:
     DeviceAccess();

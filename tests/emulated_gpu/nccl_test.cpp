@@ -1,4 +1,4 @@
-// Collectives over processes and within one, in the order of their streams. Source: NCCL
+// Collectives between processes and within one, in the order of their streams. Source: NCCL
 // documentation, "Collective Operations", "CUDA Stream Semantics", "Group Calls", "Using NCCL with
 // CUDA Graphs".
 #include "tests/emulated_gpu/cuda_calls.h"
@@ -12,9 +12,9 @@
 namespace pitstop::emulator {
 namespace {
 
-constexpr std::size_t kNum = 40'000;  // three pieces of what goes between ranks
+constexpr std::size_t kNum = 40'000;  // three of the pieces in which data is exchanged
 
-// Words of one GPU, and a stream of it.
+// A GPU with two arrays and a stream.
 struct Side {
     explicit Side(int gpu_in) : gpu(gpu_in) {
         EXPECT_CUDA(cudaSuccess, cudaSetDevice(gpu));
@@ -37,8 +37,8 @@ struct Side {
     std::uint32_t* gathered = nullptr;
 };
 
-// Rank 0 has ones and gives them to all; each doubles them, adds its rank; the sum is gathered.
-// Nothing is waited for in between.
+// Rank 0 broadcasts ones. Each rank doubles them (2 x + 1) once or twice, all reduce the sums, each
+// doubles once or twice again, and all gather. Nothing waits in between.
 void enqueue_all(const Side& side, ncclComm_t comm, int rank) {
     EXPECT_CUDA(cudaSuccess, cudaSetDevice(side.gpu));
     EXPECT_CUDA(
@@ -64,7 +64,7 @@ void enqueue_all(const Side& side, ncclComm_t comm, int rank) {
     );
 }
 
-// 1 from everybody, 3 and 7 in the ranks, 10 in both, 21 and 43 gathered.
+// 1 after the broadcast, 3 and 7 in the ranks, 10 after the reduction, 21 and 43 gathered.
 bool is_gathered(const Side& side) {
     std::vector<std::uint32_t> words(2 * kNum);
     EXPECT_CUDA(cudaSuccess, cudaStreamSynchronize(side.stream));
@@ -101,7 +101,7 @@ std::size_t free_bytes_of(int gpu) {
     return free;
 }
 
-// No page says how much; a device's probe does (bench/gpu_probe.cpp).
+// NCCL's documentation gives no amount; bench/gpu_probe.cpp measures it on a device.
 TEST(Nccl, ACommunicatorTakesMemoryOfItsGpuUntilItEnds) {
     const auto own = static_cast<std::size_t>(settings().nccl_bytes);
     ASSERT_GT(own, 0u);
@@ -182,7 +182,7 @@ TEST(Nccl, StreamsOfAGroupWaitForEachOther) {
     EXPECT_CUDA(cudaSuccess, cudaSetDevice(0));
     const cudaStream_t other = make_stream();
     const DeviceWords flag(kNum);
-    // The other stream's fill is done before the first collective, which is in another stream.
+    // The fill in `other` is done before the first collective, which is in another stream.
     EXPECT_CUDA(cudaSuccess, cudaMemsetAsync(sides[0].words, 0, kNum * 4, other));
     EXPECT_CUDA(cudaSuccess, launch_double(sides[0].words, kNum, other));
     EXPECT_CUDA(cudaSuccess, cudaMemsetAsync(flag.data(), 0, flag.bytes(), other));
@@ -220,7 +220,7 @@ TEST(Nccl, StreamsOfAGroupWaitForEachOther) {
     abort_both(pair);
 }
 
-// ncclBfloat16: 1 + 2^-7 rounds at each addition; all ranks have the same bits.
+// ncclBfloat16: 1 + 2^-8 rounds to 1; all ranks have the same bits.
 TEST(Nccl, SumsOfBf16AreRoundedAndAlikeEverywhere) {
     const Pair pair;
     const Side sides[] = {Side(0), Side(1)};
@@ -251,7 +251,7 @@ TEST(Nccl, SumsOfBf16AreRoundedAndAlikeEverywhere) {
         std::uint32_t word = 0;
         EXPECT_CUDA(cudaSuccess, cudaStreamSynchronize(side.stream));
         EXPECT_CUDA(cudaSuccess, cudaMemcpy(&word, side.words, 4, cudaMemcpyDeviceToHost));
-        EXPECT_EQ(word, 0x3f803f80u);  // half a unit in the last place: to even
+        EXPECT_EQ(word, 0x3f803f80u);  // a tie, rounded to even
     }
     abort_both(pair);
 }

@@ -37,7 +37,7 @@ std::string name_of(const std::array<std::uint8_t, 16>& uuid) {
     return name;
 }
 
-// A handle is the GPU's number and one.
+// A handle is the GPU's number + 1.
 int gpu_of(const void* device) {
     return static_cast<int>(reinterpret_cast<std::intptr_t>(device)) - 1;
 }

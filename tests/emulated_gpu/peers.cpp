@@ -15,7 +15,7 @@ bool is_gpu(int gpu) { return gpu >= 0 && gpu < settings().num_gpus; }
 
 extern "C" {
 
-// A GPU is no peer of its own.
+// A GPU is not its own peer.
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
     PITSTOP_ENTER_WITHOUT_CONTEXT();
     if (!is_gpu(device) || !is_gpu(peer)) return told(cudaErrorInvalidDevice);
@@ -23,7 +23,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
     return cudaSuccess;
 }
 
-// Of the current GPU alone: the other way needs a call of its own.
+// One direction only, from the current GPU: the other one needs a call of its own.
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     PITSTOP_ENTER();
     if (flags != 0) return told(cudaErrorInvalidValue);

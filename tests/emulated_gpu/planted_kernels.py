@@ -1,4 +1,4 @@
-"""The bugs of kernels that mutations.py plants, each with the test that must find it."""
+"""The bugs that mutations.py plants in kernels, each with the test that must find it."""
 
 from mutation import Mutation
 

@@ -1,4 +1,4 @@
-// Random numbers for choices of order: the same for the same seed.
+// Random numbers that choose the order of work: the same for the same seed.
 // Source: Steele, Lea and Flood 2014, "Fast Splittable Pseudorandom Number Generators"
 // (SplitMix64).
 #pragma once

@@ -51,7 +51,7 @@ TEST_F(Ranges, MoreThanTheGpuHasIsAnError) {
     EXPECT_EQ(range->num_chunks(), 0u);
 }
 
-// On a machine of 16 MiB, of which neither the context nor kernels take any.
+// Runs on a GPU of 16 MiB; context and kernels use none of it.
 int miss_memory() {
     if (!kernels::open_cuda_device(0).has_value()) return 1;
     const std::int64_t before = kernels::device_memory_info().free_bytes;

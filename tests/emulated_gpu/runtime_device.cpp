@@ -17,7 +17,7 @@ using namespace pitstop::emulator;
 
 namespace {
 
-constexpr int kVersion = 13000;  // of the CUDA that is emulated
+constexpr int kVersion = 13000;  // CUDA 13.0
 constexpr int kL2Bytes = 50 << 20;
 
 }  // namespace
@@ -97,7 +97,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
     return cudaSuccess;
 }
 
-// Finding it takes nothing yet, as the driver may load it later.
+// Finding a function uses no memory yet: the driver may load its code later.
 cudaError_t cudaGetFuncBySymbol(cudaFunction_t* function, const void* symbol) {
     PITSTOP_ENTER();
     *function = reinterpret_cast<cudaFunction_t>(const_cast<void*>(symbol));

@@ -75,7 +75,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mo
     return cudaSuccess;
 }
 
-// The capture is over whatever this returns.
+// Ends the capture, whatever the result.
 cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
     const cudaError_t entered = enter_call(__func__);
     const std::shared_ptr<Stream> stream = stream_of(handle);
@@ -94,7 +94,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     return told(graphs().remove(graph) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
-// The count alone is served: a node has no handle here.
+// Only the count is served: a node has no handle here.
 cudaError_t cudaGraphGetNodes(cudaGraph_t handle, void** nodes, std::size_t* num) {
     PITSTOP_ENTER();
     const std::shared_ptr<Graph> graph = graphs().find(handle);

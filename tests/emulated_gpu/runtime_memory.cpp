@@ -1,5 +1,5 @@
-// CUDA's runtime: memory and copies. Source: CUDA Runtime API, "API synchronization behavior", for
-// what each copy may read when; "Memory Management" for the errors.
+// CUDA's runtime: memory and copies. Source: CUDA Runtime API, "API synchronization behavior" (when
+// each copy may read its source) and "Memory Management" (the errors).
 #include "tests/emulated_gpu/blocks.h"
 #include "tests/emulated_gpu/calls.h"
 #include "tests/emulated_gpu/faults.h"
@@ -16,7 +16,8 @@
 namespace pitstop::emulator {
 namespace {
 
-constexpr std::size_t kPieceBytes = std::size_t{256} << 10;  // copies take turns by pieces
+constexpr std::size_t kPieceBytes = std::size_t{256}
+                                    << 10;  // copies of several streams take turns after each piece
 
 enum class Place : std::uint8_t { kDevice, kPinned, kPageable };
 
@@ -37,7 +38,7 @@ End end_at(const void* address, std::size_t bytes) {
 
 bool is_memory_of(int gpu, const void* address) {
     const std::optional<Allocation> found = find_memory(address);
-    // Only a range's mappings tell which GPU has its memory: any GPU is accepted.
+    // A range's GPU is known to its mappings only: any GPU is accepted.
     return found && (found->kind == MemoryKind::kRange || found->gpu == gpu);
 }
 
@@ -59,8 +60,7 @@ bool fits(cudaMemcpyKind kind, const End& to, const End& from) {
     return false;
 }
 
-// Copies by pieces. `staged` are the bytes of a pageable source that was read when the call was
-// made.
+// Copies piece by piece. `staged` has the bytes of a pageable source, read at the time of the call.
 Work copy_work(
     void* to, const void* from, std::size_t bytes, std::shared_ptr<std::vector<std::byte>> staged
 ) {
@@ -92,7 +92,7 @@ cudaError_t copy(
         !fits(kind, to_end, from_end))
         return cudaErrorInvalidValue;
     if (to_end.place == Place::kPageable || from_end.place == Place::kPageable)
-        (void)fault_at("pageable copy", stream->gpu);  // counts it
+        (void)fault_at("pageable copy", stream->gpu);  // counts the copy; never fails it
     if (const std::optional<Fault> fault = fault_at("copy", stream->gpu)) {
         if (fault->kind == FaultKind::kError) {
             end_context(fault->error);
@@ -103,15 +103,16 @@ cudaError_t copy(
                          }});
     }
     std::shared_ptr<std::vector<std::byte>> staged;
-    // A node of a graph reads it at each launch.
+    // In a capture nothing is staged: the node reads the source at each launch.
     if (from_end.place == Place::kPageable && stream->capture == nullptr) {
         const auto* const bytes_of = static_cast<const std::byte*>(from);
         staged = std::make_shared<std::vector<std::byte>>(bytes_of, bytes_of + bytes);
     }
     const Point point = enqueue(stream, copy_work(to, from, bytes, std::move(staged)));
     const bool is_to_pageable = to_end.place == Place::kPageable;
-    // Source, "Memcpy": synchronous ones from pageable memory return once it is staged, those on
-    // the device do not wait for the host; of the others, only what ends in pageable memory waits.
+    // Source, "Memcpy". A synchronous copy from pageable memory returns once the source is staged;
+    // one within the device returns at once. Of asynchronous ones only those to pageable memory
+    // wait.
     const bool waits =
         is_to_pageable || (is_synchronous && from_end.place != Place::kPageable &&
                            !(to_end.place == Place::kDevice && from_end.place == Place::kDevice));
@@ -209,7 +210,7 @@ cudaError_t cudaMemcpyAsync(
     return told(copy(to, from, bytes, kind, stream, /*is_synchronous=*/false));
 }
 
-// Pitches and the width are bytes. Row after row, as any order is legal.
+// Pitches and width are in bytes. Copies row by row; any order is legal.
 cudaError_t cudaMemcpy2DAsync(
     void* to,
     std::size_t to_pitch,
@@ -238,7 +239,7 @@ cudaError_t cudaMemcpy2DAsync(
     return cudaSuccess;
 }
 
-// Direct access is not needed: without it the copy goes by way of the host.
+// Needs no direct access between the GPUs: CUDA then copies through the host.
 cudaError_t cudaMemcpyPeerAsync(
     void* to, int to_gpu, const void* from, int from_gpu, std::size_t bytes, cudaStream_t handle
 ) {
@@ -253,7 +254,7 @@ cudaError_t cudaMemcpyPeerAsync(
     return told(copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream, /*is_synchronous=*/false));
 }
 
-// As the other copies on devices it does not wait for them.
+// Does not wait for the copy, as no copy between devices does.
 cudaError_t cudaMemcpyPeer(
     void* to, int to_gpu, const void* from, int from_gpu, std::size_t bytes
 ) {

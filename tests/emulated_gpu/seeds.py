@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""seeds: a test program under many schedules: PITSTOP_EMULATED_SEED from 1 on. Stops at the first that fails.
+"""seeds: runs a test program with PITSTOP_EMULATED_SEED = 1, 2, ... NUM, and stops at the first that fails.
 
     tests/emulated_gpu/seeds.py NUM PROGRAM [ARGUMENT ...]
 """

@@ -11,8 +11,8 @@
 namespace pitstop::emulator {
 namespace {
 
-// An H200 of 150 GB gives some 0.5 GB to a context, and 0.6 to a communicator of one rank
-// (bench/results/gpu/first_1.md).
+// A context's share of a GPU, and a communicator's. On an H200 of 150 GB a context uses 0.5 GB and
+// a communicator of one rank 0.6 GB (bench/results/gpu/first_1.md).
 constexpr std::int64_t kOwnShare = 256;
 
 std::string text_of(const char* name, const std::string& otherwise) {
@@ -50,8 +50,8 @@ bool runs_grids_together(const std::string& text) {
     fail("PITSTOP_EMULATED_GRIDS takes many or one, not '" + text + "'");
 }
 
-// Source: CUDA C++ Programming Guide, "CUDA Environment Variables", CUDA_VISIBLE_DEVICES: those
-// before an index that is invalid are visible.
+// Source: CUDA C++ Programming Guide, "CUDA Environment Variables", CUDA_VISIBLE_DEVICES: the
+// GPUs listed before the first invalid index are visible.
 std::vector<int> visible_of(int num_gpus) {
     std::vector<int> visible;
     const char* const text = std::getenv("CUDA_VISIBLE_DEVICES");

@@ -1,21 +1,22 @@
-// What the environment asks of the emulated machine. Read once per process; a value that is not
-// accepted ends the process with a line that says what is.
+// The settings of the emulated machine, from the environment, with their defaults in parentheses.
+// Read once per process. A wrong value ends the process with a line that names the accepted ones.
 //
-//   PITSTOP_EMULATED_GPUS      how many GPUs the machine has (1)
-//   CUDA_VISIBLE_DEVICES       which of them the process sees, by their numbers, and in what order
-//                              (all). Up to the first that is none, as CUDA takes it
-//   PITSTOP_EMULATED_MEMORY    bytes of each (1 GiB)
-//   PITSTOP_EMULATED_CODE      bytes that the code of each kernel takes of them (4096)
-//   PITSTOP_EMULATED_CONTEXT   bytes that a process's context takes of each that it uses (a 256th)
-//   PITSTOP_EMULATED_NCCL      bytes that a communicator of NCCL's takes of its GPU (a 256th)
+//   PITSTOP_EMULATED_GPUS      number of GPUs (1)
+//   CUDA_VISIBLE_DEVICES       the numbers of the GPUs that the process sees, in its order (all).
+//                              Numbers after the first invalid one are ignored, as by CUDA
+//   PITSTOP_EMULATED_MEMORY    bytes per GPU (1 GiB)
+//   PITSTOP_EMULATED_CODE      bytes of GPU memory that each kernel's code uses (4096)
+//   PITSTOP_EMULATED_CONTEXT   bytes per GPU that a process's context uses (a 256th)
+//   PITSTOP_EMULATED_NCCL      bytes per GPU that an NCCL communicator uses (a 256th)
 //   PITSTOP_EMULATED_GRIDS     many: cooperative kernels of several streams run together (many);
-//                              one: they wait for each other's end, as CUDA promises no more
+//                              one: each waits for the end of the one before, as CUDA permits
 //   PITSTOP_EMULATED_PEERS     1: every GPU can access every other's memory (1); 0: none can
-//   PITSTOP_EMULATED_MACHINE   the file that the machine's processes share; two machines have two
-//   PITSTOP_EMULATED_POLICY    late: work runs when somebody waits for it; early: at once; random
-//   PITSTOP_EMULATED_SEED      of every choice that is left to chance (1)
-//   PITSTOP_EMULATED_TOLLS     1: what takes time on a GPU does so here, too (tolls.h); 0: not (0)
-//   PITSTOP_EMULATED_FAULTS    calls that fail (faults.h)
+//   PITSTOP_EMULATED_MACHINE   a file that the machine's processes share: one file per machine
+//   PITSTOP_EMULATED_POLICY    late: work runs when a call waits for it; early: at once; random
+//                              (random)
+//   PITSTOP_EMULATED_SEED      seed of all random choices (1)
+//   PITSTOP_EMULATED_TOLLS     1: calls take as long as on a GPU (tolls.h); 0: they do not (0)
+//   PITSTOP_EMULATED_FAULTS    calls that fail (faults.h; none)
 //   PITSTOP_EMULATOR_COPIES    late or random: when cp.async and wgmma take place (blocks.h)
 #pragma once
 
@@ -28,8 +29,8 @@ namespace pitstop::emulator {
 enum class Policy : std::uint8_t { kLate, kEarly, kRandom };
 
 struct Settings {
-    std::vector<int> visible{};  // the machine's number of each GPU that the process sees;
-    int num_gpus = 1;            // so many. A number that has another name is the process's own
+    std::vector<int> visible{};  // the machine's number of each GPU that the process sees
+    int num_gpus = 1;            // visible.size(). Other GPU numbers are the process's own
     std::int64_t memory_bytes = std::int64_t{1} << 30;
     std::int64_t code_bytes = std::int64_t{4} << 10;
     std::int64_t context_bytes = 0;

@@ -1,5 +1,5 @@
-// What takes time on a GPU takes it here, if the environment asks (tolls.h). Each is a process of
-// its own, since the environment is read once.
+// Calls that take time on a GPU take time here, if the environment asks for it (tolls.h). Each part
+// runs in a process of its own, since the environment is read once.
 #include "tests/emulated_gpu/tolls.h"
 
 #include "kernels/cuda_device.h"
@@ -56,7 +56,7 @@ int launch_beside_page_locking() {
     return longest >= 60ms ? 0 : 3;
 }
 
-// Launches go on between the pieces.
+// Launches are served between the pieces of a page-locking.
 int launch_beside_pieces() {
     constexpr std::int64_t kPiece = 8 << 20;
     constexpr int kPieces = 24;
@@ -79,7 +79,7 @@ int launch_beside_pieces() {
     return num_launches >= kPieces / 2 ? 0 : 4;
 }
 
-// Work of a stream is done when memory that it does not use has been freed.
+// Freeing memory waits for a stream's work, even if that does not use the memory.
 template <class Free>
 int free_beside_work(void* unused, const Free& free) {
     const DeviceWords words(kNum);

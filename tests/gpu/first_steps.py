@@ -1,4 +1,4 @@
-"""The steps of tests/gpu/first: a function each, which returns (status, why, figures of its line)."""
+"""The steps of tests/gpu/first: one function each, which returns (status, why, figures for the report)."""
 
 import dataclasses
 import glob
@@ -22,10 +22,10 @@ from sanitizers import Sanitizers
 from timed_call import call
 
 EXCHANGES = "CudaExchange*"
-# Marks what a program says on its standard error, which else stands among what it prints.
+# Marks the lines of a program's standard error, which are mixed into its standard output.
 MARKED = r"""{ "$@" 2>&1 1>&3 | sed -u 's/^/! /'; exit ${PIPESTATUS[0]}; } 3>&1"""
-SLOW_TO_REHEARSE = 12  # times as long: a GPU in software on few cores
-# The likeliest reason for a figure below its target, by a word of its row.
+SLOW_TO_REHEARSE = 12  # factor of time limits for a GPU in software on few cores
+# The likeliest reason for a figure below its target. A key is the begin or a part of the row's name.
 HINTS = {
     "decode, 1 request": "finding the work, one tile a block, the merge by one warp (kernels/attention_decode.cu)",
     "decode": "latency of a tile's copies (kernels/attention_decode.cu)",
@@ -38,7 +38,7 @@ HINTS = {
 
 
 class Run:
-    """What steps share: the report, the models, the time of the step under way."""
+    """The state that steps share: the report, the models, the time budget of the running step."""
 
     def __init__(self, report, models):
         self.report = report
@@ -57,13 +57,13 @@ class Run:
         return sizes.is_emulated(self.report.device)
 
     def environment(self, **more):
-        """Ours, with NVIDIA's libraries where Python's packages have them, and a queue of the GPU's for each stream."""
+        """Our environment, plus NVIDIA's libraries from Python's packages and one GPU queue per stream."""
         folders = [os.environ.get("LD_LIBRARY_PATH", ""), *nvidia_folders()]
         joined = {"LD_LIBRARY_PATH": ":".join(filter(None, folders)), "CUDA_DEVICE_MAX_CONNECTIONS": "32"}
         return parts.environment(**joined, **more)
 
     def call(self, command, timeout_s=None, silence_s=None, **more):
-        """A program to its end, in the log as it speaks, within the step's time."""
+        """Runs a program to its end within the step's time; its output goes to the log as it appears."""
         limit = self.budget.left() if timeout_s is None else min(timeout_s * self.scale, self.budget.left())
         return call(command, self.environment(**more), max(1.0, limit), silence_s, self.report.log)
 
@@ -72,7 +72,7 @@ class Run:
         return self.models.get(shape, arguments, num_bytes, self.budget)
 
     def limits(self):
-        """{copy_gb_s, matrix_tflop_s, h2d_gb_s, d2h_gb_s} of this run; measured now where no step has."""
+        """{copy_gb_s, matrix_tflop_s, h2d_gb_s, d2h_gb_s} of this run; measured now if no step has done so."""
         if self.report.kernels is None:
             with tempfile.TemporaryDirectory() as folder:
                 path = pathlib.Path(folder) / "limits.json"
@@ -88,19 +88,19 @@ class Run:
 
 
 def nvidia_folders():
-    """Where pip puts cuBLASLt and NCCL, for the Python that runs this and those that PyTorch is usually installed in."""
+    """The folders of pip's cuBLASLt and NCCL, for this Python and for the virtual environments under /opt."""
     places = [*sys.path, *glob.glob("/opt/*/.venv/lib/python3*/site-packages")]
     return sorted({each for place in places if place for each in glob.glob(f"{glob.escape(place)}/nvidia/*/lib")})
 
 
 def ended(done, figures=None):
-    """A step that is one program."""
+    """The result of a step that is one program."""
     status = "passed" if done.code == 0 else "failed"
     return status, "" if done.code == 0 else done.last_lines(), figures or {}
 
 
 def facts(run):
-    """The machine, the GPU and the libraries: the first explanation of later failures."""
+    """Records the machine, the GPU and the libraries: the first place to look if a later step fails."""
     for command in (
         "uname -a; nproc; free -g; df -h / /tmp /dev/shm; ulimit -a; id -u; command -v python3; python3 --version",
         "nvidia-smi; nvidia-smi -q -d CLOCK,POWER,MEMORY,COMPUTE; ls -d /usr/local/cuda* /opt/*/.venv; ip -brief addr",
@@ -127,7 +127,7 @@ def facts(run):
 
 
 def keep_context(run):
-    """A process that has the GPU open until the end: without one each start takes seconds longer."""
+    """Starts a process that keeps the GPU open until the end: without it each start takes seconds longer."""
     try:
         run.keeper = Sender(run.environment()).__enter__()
     except NoSender as error:
@@ -137,7 +137,7 @@ def keep_context(run):
 
 
 def probe(run):
-    """Questions to the driver, each in a process of its own."""
+    """Asks the driver the probe's questions, each in a process of its own."""
     program = programs.program("gpu_probe")
     questions = run.call([program, "--list"], 10).output.split()
     troubles = []
@@ -153,7 +153,7 @@ def probe(run):
 
 
 def generate(run):
-    """The bundled model through a whole tree: on the CPU, on the GPU with graphs and without."""
+    """Generates with the bundled model in a whole tree: on the CPU, and on the GPU with graphs and without."""
     texts = {}
     for way, flags in {
         "cpu": ["--device=cpu"],
@@ -172,13 +172,13 @@ def generate(run):
 
 
 def printed(done):
-    """What it says on its standard output; a line of the other may stand behind the half of one."""
+    """The program's standard output. A marked line of standard error may follow half a line of it."""
     text = re.sub(r"! [^\n]*(\n|$)", "", done.output)
     return "\n".join(line for line in text.splitlines() if not line.startswith(("#", "$"))).strip()
 
 
 def tests(program, which, silence_s=20.0):
-    """A test program's tests, in one process; its whole log is in the log."""
+    """A step that runs a test program's tests in one process; the log has all of its output."""
 
     def go(run):
         small = {"PITSTOP_SMALL_SHAPES": "1"} if run.is_emulated() else {}
@@ -199,7 +199,7 @@ def tests(program, which, silence_s=20.0):
 
 
 def limits_and_decode(run):
-    """What the GPU copies and multiplies at most; then families of kernels, decode's first."""
+    """Measures the GPU's peak copy and matrix rates, then families of kernels, decode first."""
     found = run.limits()
     families = ("decode", "prefill", "linear") if run.budget.left() > 20 else ("decode",)
     troubles = []
@@ -218,7 +218,7 @@ def limits_and_decode(run):
 
 
 def sanitizer(run):
-    """memcheck over attention's tests at small shapes: what is likeliest to be found first."""
+    """Runs memcheck on attention's tests at small shapes, the likeliest to show an error."""
     tool = "memcheck"
     check = [programs.program("gpu_bench"), "--device-only"]
     program = programs.bin_dir() / "kernels_gpu_test"
@@ -228,7 +228,7 @@ def sanitizer(run):
 
 
 def gaps(run):
-    """Where the time of a decode step goes, by kernel: in a graph, alone, and by its bytes."""
+    """The time of a decode step per kernel: in a graph, alone, and the minimum for its bytes."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "gaps.json"
         command = [programs.program("gpu_bench"), "--gaps", f"--json={path}", *parts.limit_flags(run.limits())]
@@ -253,7 +253,7 @@ def counters(run):
 
 
 def pytorch(run):
-    """What the client relies on in PyTorch, asked of the one that is here."""
+    """Checks the features that the client uses of PyTorch against the installed version."""
     script = pathlib.Path(__file__).resolve().parent / "first_torch.py"
     python = next((each for each in (sys.executable, "python3") if has_torch(run, each)), None)
     if python is None:
@@ -293,5 +293,5 @@ STEPS = (
     Step("ncu", 45, counters),
     Step("PyTorch", 35, pytorch),
 )
-# Quick, and what all others look at: gone through in every call.
+# Quick, and needed by the other steps: run in every call.
 FIRST_OF_ALL = tuple(step.name for step in STEPS[:2])

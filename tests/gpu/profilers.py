@@ -1,4 +1,4 @@
-"""Where a step's time goes: nsys and ncu, where they are installed and may be used."""
+"""Profiles of a step by nsys and ncu, where they are installed and permitted."""
 
 import csv
 import glob
@@ -15,20 +15,20 @@ NSYS_REPORTS = ("cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum")
 ROWS_MAX = 25
 NCU_KERNELS = 12
 NCU_SECTIONS = ("SpeedOfLight", "LaunchStats", "Occupancy", "MemoryWorkloadAnalysis", "WarpStateStats")
-# Of decode's blocks of one warp six fit an SM, with 33.2 KiB each and 1 KiB of the system's, if the driver gives its
-# memory to sharing and not to L1.
+# Six of decode's one-warp blocks fit an SM, at 33.2 KiB each and 1 KiB for the system, if the driver configures the
+# SM's memory as shared memory and not as L1.
 DECODE = re.compile(r"\bdecode_kernel<(\(int\))?128>")
 DECODE_KB = 6 * (34 << 10) / 1000
 
 
 def find(name):
-    """Its path; None: not installed. Toolkits have them beside nvcc."""
+    """The path of the profiler `name`, or None if it is not installed. Toolkits have them in nvcc's folder."""
     places = [shutil.which(name), *sorted(glob.glob(f"/usr/local/cuda*/bin/{name}"), reverse=True)]
     return next((place for place in places if place and os.access(place, os.X_OK)), None)
 
 
 def nsys(command, environment, out, timeout_s):
-    """A timeline of `command`, summed by kernel into out/nsys.md. (status, why, figures)."""
+    """Records a timeline of `command`, and writes its sums per kernel to out/nsys.md. Returns (status, why, figures)."""
     program = find("nsys")
     if program is None:
         return "skipped", "nsys is not installed", {}
@@ -53,7 +53,7 @@ def nsys(command, environment, out, timeout_s):
 
 
 def csv_rows(text):
-    """The table in what `nsys stats` prints: from its first line with commas on."""
+    """The table in the output of `nsys stats`: from the first line with commas to the end."""
     lines = text.splitlines()
     begin = next((i for i, line in enumerate(lines) if line.count(",") > 3), len(lines))
     return [row for row in csv.reader(io.StringIO("\n".join(lines[begin:]))) if len(row) > 3]
@@ -71,12 +71,12 @@ def as_table(rows):
 
 
 def ncu(gpu_bench, environment, out, timeout_s):
-    """Counters of some kernels of pitstop_gpu_bench, into out/ncu.txt. (status, why, figures)."""
+    """Writes counters of some kernels of pitstop_gpu_bench to out/ncu.txt. Returns (status, why, figures)."""
     program = find("ncu")
     if program is None:
         return "skipped", "ncu is not installed", {}
     sections = [word for section in NCU_SECTIONS for word in ("--section", section)]
-    # Clocks stay as they are: the base clock is no clock of a step, and a borrowed machine forbids it to be set.
+    # Leaves the clocks alone: steps do not run at the base clock, and a borrowed machine does not allow setting it.
     command = [program, "--clock-control", "none", *sections, "--launch-count", str(NCU_KERNELS), "--launch-skip", "40"]
     bench = [gpu_bench, "--family=decode", "--copy-gb-s=1", "--matrix-tflop-s=1"]
     ended = call([*command, *bench], environment, timeout_s)
@@ -90,8 +90,8 @@ def ncu(gpu_bench, environment, out, timeout_s):
 
 
 def decode_shares(text):
-    """A line of the report, of what ncu prints: how much memory an SM shares between blocks while decode attention runs.
-    None: it did not run, or ncu prints it otherwise."""
+    """A fact for the report, from ncu's output: the shared memory of an SM while decode attention runs. None if that did
+    not run, or if ncu's format differs."""
     found = []
     for kernel in re.split(r"\n(?=  \S)", text):
         size = re.search(r"Shared Memory Configuration Size\s+([KM]?)byte\s+([\d.,]+)", kernel)
