@@ -1,5 +1,5 @@
-// All ops of one device in one table. Each family's header is its contract; callers reach an
-// implementation through the table, which alone knows which ones exist.
+// All ops of one device in one table. Each family's header is its contract. Callers reach an
+// implementation only through the table.
 //
 //   const Ops* ops = cpu_ops(level);
 //   ops->rmsnorm({.x = x, .w = w, .y = y, .eps = eps, .stream = stream_of(pool)});
@@ -37,7 +37,7 @@
 #include <string_view>
 
 namespace pitstop {
-enum class IsaLevel : std::uint8_t;  // base/isa.h, whose fmt no instruction level needs
+enum class IsaLevel : std::uint8_t;  // base/isa.h; forward-declared, since that header includes fmt
 }  // namespace pitstop
 
 namespace pitstop::kernels {
@@ -48,11 +48,11 @@ struct Ops {
     void (*embedding)(const EmbeddingArgs&) = nullptr;
     void (*rmsnorm)(const RmsNormArgs&) = nullptr;
     void (*linear)(const LinearArgs&) = nullptr;
-    // Null if there is no fused version: then linear and silu_mul do the same; see linear.h.
+    // Null if no fused version exists: then call linear and silu_mul (linear.h).
     bool (*linear_silu_mul)(const LinearArgs&, const ActView& gated) = nullptr;
-    // Null if there is nothing to choose; see tune_linear_cuda (linear.h).
+    // Null if linear has no algorithms to choose from; see tune_linear_cuda (linear.h).
     int (*tune_linear)(std::span<const LinearArgs> rotation) = nullptr;
-    // Null on a GPU: there low_rank_rows_cuda() does the same.
+    // Null on a GPU: use low_rank_rows_cuda() there.
     void (*low_rank)(const LowRankArgs&) = nullptr;
     void (*route)(const RouteArgs&) = nullptr;
     void (*follow_routes)(const FollowRoutesArgs&) = nullptr;
@@ -88,17 +88,16 @@ struct Ops {
     )(std::int64_t num_rows, std::int64_t vocab_len) = nullptr;
 };
 
-// Returns the definitions: plain loops, sums in double, one thread. For tests.
+// The definitions of all ops, for tests: plain loops, sums in double, one thread.
 [[nodiscard]] const Ops* reference_ops();
 
 // REQUIRES: level <= best_isa().
 [[nodiscard]] const Ops* cpu_ops(IsaLevel level);
 
-// Returns null in a build without CUDA. REQUIRES, before an op is called:
-// open_cuda_device() (cuda_device.h).
+// Null in a build without CUDA. REQUIRES: open_cuda_device() (cuda_device.h) before any op is
+// called.
 [[nodiscard]] const Ops* cuda_ops();
-// Returns ops on the GPU with which a row's bits do not depend on the batch (P6). On the CPU they
-// never do.
+// GPU ops for which the bits of a row do not depend on the batch (P6). On the CPU they never do.
 [[nodiscard]] const Ops* cuda_deterministic_ops();
 
 }  // namespace pitstop::kernels
