@@ -15,7 +15,7 @@ from . import weights
 
 NAMES = ("policy", "critic", "draft")
 NUM_CONTENTS = 3
-SHARE = 0.45  # of requests, by those clients whose answers say what they had
+SHARE = 0.45  # of the requests of clients whose answers name their adapter: the share that asks for one
 THERE = 0.8  # of these, the share that names an adapter loaded a moment ago
 SIZE = 0.5  # size of an adapter's change of a weight, in standard deviations of that weight
 ONE_LIFE = 1 << 20  # versions of two lives of a tree differ by more than this, except by chance

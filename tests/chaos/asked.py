@@ -1,4 +1,4 @@
-"""What is asked: every open request with its deadline, and the prompts."""
+"""The requests that clients send: the open ones with their deadlines, and their prompts."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ WORDS = ["Once upon a time", "ROMEO: What", "The little dog", "Tell me", "a b c 
 
 
 class Requests:
-    """Every open request with its deadline, and how the others ended."""
+    """The open requests with their deadlines, and how the ended ones ended."""
 
     def __init__(self, report, submit, judge_not_finite):
         self._lock = threading.Lock()
@@ -81,12 +81,12 @@ class Prompts:
         ]
 
     def ids_and_draft(self, rng):
-        """Token ids, and what to draft from; None: nothing."""
+        """Returns (token ids, draft ids or None)."""
         again = self.drafts.choose(rng) if self.drafts else None
         return again or (self.ids(rng), None)
 
     def scored(self, rng):
-        """One of a few, most of several chunks, so that a version scores it more than once; or its beginning."""
+        """One of a few prompts, so that each version scores it more than once, or its beginning. Most have several chunks."""
         prompt = rng.choice(self._scored)
         return prompt if rng.random() < 0.8 else prompt[: rng.randint(1, len(prompt))]
 

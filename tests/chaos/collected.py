@@ -1,11 +1,12 @@
 """Which calls without a session may take effect together, judged by the answers that their trainers
 got.
 
-Trainers write a line before and after each call that brings weights without a session, and each that has
-them take effect; so a trainer that dies leaves what it knew. A version that takes effect between the two
-lines of such a call has, of each trainer, every call that was answered as collected before, or none
-(docs/weights.md, "Calls without a session"), and perhaps those that were under way. Where somebody else had
-a pause, a begin or a continue answered in between, what came before may have been lost: they were told.
+Trainers write a line before and after each call without a session, and before and after each call that
+publishes such calls. So the lines show what a trainer knew when it died. A version that takes effect between
+the two lines of a publishing call has, of each trainer, all calls that were answered as collected before, or
+none (docs/weights.md, "Calls without a session"). It may also have calls that were in progress. If another
+client's pause, begin or continue was answered in between, earlier calls may have been lost, and the answers
+said so.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ import threading
 import time
 
 PUBLISHES_MAX = 24  # the latest versions: those that may still be seen
-AGE_MAX_S = 100.0  # seconds, of a call before the continue that ends its pause: an abandoned pause ends soon
+AGE_MAX_S = 100.0  # the longest from a call to the continue that ends its pause: an abandoned pause ends soon
 REFUSED = ("aborted", "failed_precondition", "invalid_argument", "already_exists", "http_400", "http_409")
 
 
@@ -39,7 +40,7 @@ class Call:
     keys: dict
     sent_at: float = math.inf
     collected_at: float = math.inf
-    is_refused: bool = False  # sent again since, and the first was not collected
+    is_refused: bool = False  # it was not collected, and its trainer has sent it again
 
 
 @dataclasses.dataclass
@@ -49,7 +50,7 @@ class Publish:
     who: str
     begin: float
     end: float = math.inf
-    is_continue: bool = False  # and succeeded: what was collected before it is in effect, or lost
+    is_continue: bool = False  # a successful continue: calls collected before it are in effect, or lost
 
 
 class CallBook:
@@ -68,7 +69,7 @@ class CallBook:
         self._told = []  # digests that answers to calls named, in that order
 
     def register(self, who, calls):
-        """Before that trainer starts: the calls that it may make."""
+        """Registers the calls that a trainer may make, before it starts."""
         with self._lock:
             self._calls[who] = [Call(keys) for keys in calls]
 

@@ -83,7 +83,7 @@ class Overflows:
         world.diverged = (directory, digest, tensors)
 
     def is_diverged(self, digest):
-        """Holds whatever else a partial update has changed."""
+        """Whether this version has the huge embeddings, whichever other tensors a partial update has changed."""
         book = self._world.book
         return book.knows(digest) and book.keys_in(digest)[self._name] == self._key
 
@@ -105,7 +105,7 @@ class Overflows:
             report.problem(f"{record.rid}: epoch {place[-1]} is {digest}, which is healthy: {message}")
 
     def judge_late(self):
-        """At the end of the episode: some epochs were seen only later."""
+        """Called at the end of the episode, as some epochs were seen only after their requests."""
         for rid, message, epoch in self._late:
             digest = self._world.epochs.all().get(epoch)
             if digest is None:

@@ -270,7 +270,7 @@ class Episode:
 
     def _compare_scores(self, record):
         self.report.count("scorings", record.client or "quiet")
-        if record.retractions and record.client.startswith(("bus", "sglang")):  # those that tell
+        if record.retractions and record.client.startswith(("bus", "sglang")):  # the clients that report retractions
             self.report.count("scorings", f"{record.client}: begun anew on the way")
         wrong = self.world.scores.see(record)
         if wrong:

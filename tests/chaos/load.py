@@ -18,12 +18,12 @@ from .tree import is_alive
 
 warnings.simplefilter("ignore", pitstop.WaitingWarning)  # pauses and updates are what chaos is about
 ENDINGS_OK = {"stop", "length", "abort"}
-# What a request may end with while processes die, pauses expire and weights are away.
+# The codes with which a request may end while processes die, pauses expire and weights are released.
 CODES_OK = {"unavailable", "aborted", "failed_precondition", "resource_exhausted", "deadline_exceeded"}
 STATUS_OK = {409, 503}
 NOT_LOADED = "no adapter '"  # the beginning of a refusal because an adapter is missing
 LOST = ("no connection", "connection lost")
-LOST_S = 20.0  # seconds; the server must end within this, if its end is to be the reason
+LOST_S = 20.0  # the server must end within this many seconds for its end to explain an error
 
 
 class LoadThread(threading.Thread):

@@ -23,7 +23,7 @@ from .oracle import Sequence, log_softmax
 HYPOTHESES_MAX = 1500  # of one request
 SEARCH_CPU_S = 10.0  # seconds per request: a longer search leaves it undecided
 SHORT_MAX = 32  # positions: for at most this many, three versions are tried with both cuts anywhere
-PARTLY_MAX = 8  # limit of the histories of a part of a run that are followed
+PARTLY_MAX = 8  # how many histories that explain only a part of a run are followed
 
 
 @dataclasses.dataclass

@@ -60,7 +60,7 @@ class Report:
         print(told, file=sys.stderr, flush=True)
 
     def minute(self, episode):
-        """One line."""
+        """Prints the line of a minute."""
         print(
             f"{self.seconds() / 60:6.1f} min, tree {episode}: {self.total('oracle', 'verified')} tokens verified, "
             f"{self.total('requests')} requests, {self.total('updates')} updates ({self.total('refused')} refused), "

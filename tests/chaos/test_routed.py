@@ -204,7 +204,7 @@ def test_scores_along_brought_routes_are_verified_and_those_of_the_routers_choic
 
 
 def test_two_experts_that_a_router_likes_alike_leave_it_open_which_one_it_was(versions, checker):
-    """Without rows it is undecided; with them both are accepted."""
+    """Without rows the record is undecided; with rows both choices are accepted."""
     name = "model.layers.0.mlp.gate.weight"
     router = versions[1][name].copy()
     router[:] = router[0]

@@ -13,13 +13,13 @@ import pitstop
 from .collected import write
 
 LOOK_S = 0.4
-STARTS_S = 0.3  # seconds before ready in which a new life takes no call, at the least
+STARTS_S = 0.3  # for at least this long before its ready line a new life accepts no call
 STATUS_S = 20.0
 SILENT_MAX_S = 90.0  # no answer for this long is a finding, whatever fault is active
 LEFT_S = 5.0  # a pause, or released memory, that lasts this long is ended here
-WARM_S = 25.0  # after a start; the memory that is in use then is the base of the growth
+WARM_S = 25.0  # from a start until the memory in use becomes the base for measuring growth
 GROWTH_MAX_KIB = 64 << 10
-DESCRIPTORS_MAX = 64  # above the base; each client that connects and leaves takes some for a moment
+DESCRIPTORS_MAX = 64  # above the base; a client that connects and leaves uses some for a moment
 
 
 class Warden(threading.Thread):
