@@ -23,14 +23,14 @@ class CollectionBook {
 
     // A trainer sends these bytes without a session.
     void sent(const std::string& bytes) { in_flight_.insert(bytes); }
-    // That call is answered, and its collection is being dropped.
+    // The call with these bytes is answered while its collection is being dropped.
     void answered(const std::string& bytes, const messages::UpdateReply& reply);
-    // That call is answered. `serving` is live, if the collection is laid over it.
+    // The call with these bytes is answered. `serving` is the version under the collection, if any.
     void heard(
         const std::string& bytes, const messages::UpdateReply& reply, Over over, WeightsId serving
     );
-    // The coordinator orders something while `serving` is live. `is_published`: a publishing call
-    // waits. A later pause ends no commit in progress.
+    // The coordinator gives an order while `serving` is live. `is_published`: a publishing call is
+    // waiting. A later pause does not end a commit in progress.
     void ordered(
         const tokenizer::UpdateCoordinator::Order& order, bool is_published, Epoch serving
     );
@@ -43,7 +43,7 @@ class CollectionBook {
     // which served then, still serves.
     [[nodiscard]] bool is_lost(Epoch serving) const { return lost_at_ == serving; }
 
-    std::int64_t num_calls = 0;  // that were answered as collected
+    std::int64_t num_calls = 0;  // calls answered as collected
     std::int64_t num_committed = 0;
     std::int64_t num_lost = 0;  // collections
     std::int64_t num_dropped = 0;
@@ -57,10 +57,10 @@ class CollectionBook {
 
     Oracle& oracle_;
     std::set<std::string> in_flight_{};
-    std::optional<Collected> collected_{};  // of the collection that is open
-    std::optional<WeightsId> deciding_{};   // of the collection whose commit was ordered last
-    bool is_finishing_ = false;             // its last order was to verify
-    bool is_asked_for_ = false;             // the version that it was ordered to verify
+    std::optional<Collected> collected_{};  // the open collection
+    std::optional<WeightsId> deciding_{};   // the collection whose commit was ordered last
+    bool is_finishing_ = false;             // the last order was to verify
+    bool is_asked_for_ = false;             // a publishing call waited for what is being verified
     std::optional<Epoch> lost_at_{};        // the version that served when calls were lost
 };
 

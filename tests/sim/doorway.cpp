@@ -87,12 +87,12 @@ void World::watch_order(const messages::Frames& frames) {
         const auto* drop = std::get_if<messages::UpdateDrop>(&order);
         dropping_ = drop != nullptr ? drop->update : messages::UpdateId{};
         if (drop != nullptr) watch_drop(drop->update);
-        // A call that was not refused.
+        // An order: the current call was not refused.
         if (fate_ordered_) draw_fate(*std::exchange(fate_ordered_, std::nullopt));
     }
 }
 
-// A call that publishes a collection waits.
+// Returns whether a call that publishes a collection is waiting.
 bool World::is_publishing() const {
     return std::ranges::any_of(calls_, [this](const auto& entry) {
         const Call& call = entry.second;
@@ -103,8 +103,8 @@ bool World::is_publishing() const {
     });
 }
 
-// Generation goes on with a resume of these tags: no replica is paused, and nothing else is
-// released.
+// Returns whether generation continues after a resume of these tags: no replica is paused, and no
+// other memory is released.
 bool World::ends_standstill(const std::vector<messages::MemoryTag>& tags) const {
     return std::ranges::none_of(standings_, [&](const auto& entry) {
         const messages::ReplicaStanding& standing = entry.second;

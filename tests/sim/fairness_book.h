@@ -23,9 +23,9 @@ class FairnessBook {
   public:
     explicit FairnessBook(Oracle& oracle) : oracle_(oracle) {}
 
-    // A scheduler has taken the request in.
+    // A scheduler has queued the request.
     void arrived(const messages::TokenizedRequest& request);
-    // A planned step begins these; others of it have run before.
+    // A plan has rows of these requests. Those that have run before are ignored.
     void admitted(const messages::StepPlan& plan);
     // Forgets ended requests. To be called before a turn's plans are judged.
     void retain(const std::function<bool(RequestKey)>& is_open);
@@ -35,7 +35,7 @@ class FairnessBook {
         std::vector<std::string> path{};  // the client's names
         std::string client{};             // the first of them
         std::int64_t priority = 0;
-        std::int64_t num_before = 0;                      // of its own client and priority
+        std::int64_t num_before = 0;                      // requests of its own client and priority
         std::map<std::string, std::int64_t> overtaken{};  // by client
     };
     [[nodiscard]] bool may_share(RequestKey key) const;
@@ -44,7 +44,7 @@ class FairnessBook {
 
     Oracle& oracle_;
     std::map<RequestKey, Waiting> waiting_{};
-    std::map<RequestKey, TokenId> first_tokens_{};  // of every open one
+    std::map<RequestKey, TokenId> first_tokens_{};  // of every open request
 };
 
 }  // namespace pitstop::sim

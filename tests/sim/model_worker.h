@@ -28,7 +28,7 @@ struct ModelShape {
 [[nodiscard]] WeightsId weights_of(const std::string& label);
 // The content of a session after a bucket with these bytes is added to it.
 [[nodiscard]] WeightsId with_bytes(WeightsId weights, const std::string& bytes);
-// The digests of a rank's parts of them.
+// The digests of a rank's parts of these weights.
 [[nodiscard]] std::vector<messages::PartDigest> parts_of(WeightsId weights, Rank rank, int tp);
 
 class ModelWorker {
@@ -72,12 +72,12 @@ class ModelWorker {
     Task begin_stage(const messages::WorkerStage& order, StageFate fate);
     Task begin_fill(const messages::WorkerFill& order, StageFate fate);
     Task begin_finish(const messages::WorkerFinish& order);
-    // It has not been dropped meanwhile.
+    // Returns whether the task's stage still exists.
     [[nodiscard]] bool is_at(const Task& task) const { return stage_ && stage_->task == task; }
     scheduler::FromWorker finish(const Task& task);
     messages::WorkerCommitted commit(const messages::WorkerCommit& order);
     messages::WorkerDropped drop(const messages::WorkerDrop& order);
-    // With `fails` nothing is done.
+    // If `fails`, changes nothing and reports a failure.
     messages::WorkerMemoryDone change_memory(const messages::WorkerMemory& order, bool fails);
     [[nodiscard]] messages::WorkerDigests digests(CallId call) const;
     [[nodiscard]] messages::WorkerTensor tensor(const messages::WorkerReadTensor& order) const;
@@ -88,7 +88,7 @@ class ModelWorker {
         TokenId token{};
         std::uint64_t chain = 0;  // of the tokens up to this one
         Epoch epoch{};
-        StepId step{};  // that computed it
+        StepId step{};  // the step that computed it
         bool is_finite = true;
     };
     struct Slot {
@@ -104,7 +104,7 @@ class ModelWorker {
         std::optional<Task> task{};
         bool is_ok = false;  // prepared
         std::int64_t num_missing = 0;
-        std::set<std::string> bytes{};  // brought by buckets
+        std::set<std::string> bytes{};  // of the buckets so far
         bool is_whole = false;
         bool stands_alone = false;
     };

@@ -10,7 +10,7 @@
 namespace pitstop::sim {
 namespace {
 
-// A bucket brings one of them.
+// The number of tensors in the model. A bucket has one.
 constexpr std::int64_t kTensors = 2;
 
 }  // namespace
@@ -30,7 +30,8 @@ ModelWorker::Task ModelWorker::begin_stage(const messages::WorkerStage& order, S
     if (shape_.lends && needs_copy && !released_.contains(messages::MemoryTag::kKvCache))
         fail("a second copy of the weights beside KV, where only one of them has room");
     retained_.reset();  // its copy is being overwritten
-    const bool is_part = order.spec.source.kind == messages::SourceKind::kIpc;  // that stands alone
+    const bool is_part =
+        order.spec.source.kind == messages::SourceKind::kIpc;  // one call, without a session
     stage_ = Stage{order.update, order.spec.mode, fate, weights_of(order.spec.label), task};
     if (is_session || is_part) stage_->weights = order.spec.partial ? live_ : WeightsId{};
     if (is_session && !order.spec.partial) stage_->num_missing = kTensors;

@@ -24,7 +24,7 @@ bool has_diverged(WeightsId weights) {
 
 struct Said {
     std::string what{};
-    bool is_there = false;  // or before it
+    bool is_there = false;  // false: this token or an earlier one
     bool is_output = false;
     std::int64_t index = 0;  // of the prompt or of the output
     StepId step{};

@@ -52,18 +52,19 @@ class NotFiniteBook {
         const std::string& message,
         const WeightsAt& weights_at
     );
-    // It runs to its end.
+    // The request ran to its end.
     [[nodiscard]] std::optional<std::string> problem_of_end(
         const messages::TokenizedRequest& request, std::int64_t num_outputs
     ) const;
-    // Its prompt token `index` has a score of these weights, over their KV alone.
+    // The request's prompt token `index` has a score of these weights, over their KV alone.
     [[nodiscard]] static std::optional<std::string> problem_of_score(
         const messages::TokenizedRequest& request, std::int64_t index, WeightsId weights
     );
 
-    // Prompts of requests that ended so, which later requests may have repeated.
+    // Requests that ended because of a value that is not finite. Later requests may repeat their
+    // prompts.
     [[nodiscard]] const std::vector<RequestKey>& ended() const { return ended_; }
-    // How many ended so, by kind.
+    // The number of such requests, by kind.
     [[nodiscard]] const std::array<std::int64_t, 3>& num_ended() const { return num_ended_; }
 
   private:

@@ -56,10 +56,10 @@ class Oracle {
 
     // ---- requests ----
     void submitted(const messages::TokenizedRequest& request);
-    // The request's client has ended it without wanting an answer.
+    // The request's client has ended the request and wants no answer.
     void silenced(RequestKey key) { silenced_.insert(key); }
     void abort_asked(RequestKey key) { abort_asked_.insert(key); }
-    // From a scheduler to the detokenizer.
+    // A scheduler has announced the request to the detokenizer.
     void announced(RequestKey key);
     void emitted(const messages::OutputChunk& chunk);
     void dropped(RequestKey key);

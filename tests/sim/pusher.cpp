@@ -101,7 +101,7 @@ Pusher::Call Pusher::bucket() {
         bucket.source.tensors = {{.name = "layer.weight", .dtype = "BF16", .shape = {8, 8}}};
         bucket.source.num_updates = {1};
     }
-    // A wrong number is a session's, so no label says which trainer such a bucket belongs to.
+    // A bucket with a wrong number goes into another trainer's session, so it has no label.
     const bool is_labelled = !is_dependable_ && random_.once_in(2) &&
                              (bucket.session == 0 || bucket.session == session_);
     if (is_labelled) bucket.label = name_;
@@ -115,7 +115,7 @@ Pusher::Call Pusher::bucket() {
     return unnamed;
 }
 
-// Some trainers that must forget the session.
+// Some trainers must name their session, and forget to.
 bool Pusher::names_session() { return !is_unnamed_ || (must_name_ && !random_.once_in(4)); }
 
 Pusher::Call Pusher::end(const Seen& seen) {
@@ -132,7 +132,7 @@ Pusher::Call Pusher::end(const Seen& seen) {
     return commit;
 }
 
-// Its own session; sometimes whichever is open, sometimes an earlier one.
+// The trainer's own session; sometimes 0 (whichever is open), sometimes another number.
 std::uint64_t Pusher::session() {
     if (is_dependable_ || random_.between(1, 8) > 2) return session_;
     return random_.once_in(2) ? 0 : static_cast<std::uint64_t>(random_.between(1, 3));

@@ -25,7 +25,7 @@ class Pusher {
     // The facts that a trainer can know.
     struct Seen {
         std::string serving_digest{};
-        std::string open_digest{};  // of what the open session holds; empty: none is open
+        std::string open_digest{};  // of the open session's content; empty: none is open
     };
 
     // `name` is its own: versions and buckets are named after it. A dependable one does everything

@@ -229,7 +229,7 @@ void World::send_collected(const Collector& trainer, const std::string& bytes, H
     fate_ordered_.reset();
 }
 
-// Ends whatever waits for it, a stage or a session.
+// Commits whatever waits for a commit, a stage or a session.
 void World::commit_any() {
     const messages::CommitWeights commit;
     call(commit, 300, [this, commit, base = base()](const messages::UpdateReply& reply) {
@@ -239,7 +239,7 @@ void World::commit_any() {
 
 void World::drop_any(std::int64_t timeout_ms) { call(messages::DropStage{}, timeout_ms); }
 
-// Dropping makes room for the next.
+// A drop must end in time, as the next update needs its room.
 void World::watch_drop(messages::UpdateId update) {
     after(kDropTimeMax, [this, update] {
         if (stuck_any_ || dropping_ != update || !updates().is_busy()) return;

@@ -36,7 +36,7 @@ class SessionBook {
         const messages::UpdateReply& reply,
         const Base& base
     );
-    // The session that must have ended by now.
+    // Fails if the session should have ended by now.
     void check(TimePoint now);
 
     // The digest of the open session's content; empty: none is open.
@@ -56,7 +56,7 @@ class SessionBook {
     // The session that was lost last with calls that named none, until a caller was told of it; 0:
     // there is none. Such a call may not become an update of its own.
     [[nodiscard]] std::uint64_t untold_loss() const { return untold_loss_; }
-    // The last begun session replaced one of calls that named none.
+    // Returns whether the last session replaced one whose calls named no session.
     [[nodiscard]] bool must_be_named() const { return session_ && session_->must_be_named; }
     // A call that names no session, sent while `loss` was untold, was an update of its own.
     void stood_alone(std::uint64_t loss);

@@ -112,10 +112,10 @@ class World {
     };
     struct Replica {
         std::unique_ptr<scheduler::Scheduler> core{};
-        std::unique_ptr<FairnessBook> fairness{};  // null: not looked at
+        std::unique_ptr<FairnessBook> fairness{};  // null: not checked
         scheduler::TurnInput inbox{};
         bool is_turn_due = false;
-        bool is_down = false;  // the answer was its own
+        bool is_down = false;  // the core has asked for its end
         TimePoint wake_at = TimePoint::max();
         Link requests{};
         Link control{};
@@ -130,14 +130,14 @@ class World {
         std::string peer = "caller";
         TimePoint deadline{};
         int num_answers = 0;
-        bool is_of_workers = false;               // they answer it: a stuck one does not
+        bool is_of_workers = false;               // workers answer it; a stuck worker does not
         Heard heard{};                            // of an update
         bool is_of_trainer = false;               // names no session
         bool is_held = false;                     // it may wait for an update
         std::vector<messages::MemoryTag> tags{};  // the tags that it resumes; empty: all
-        std::optional<Epoch> newer_than{};  // if it is ok, a later version than this one serves
-        std::int64_t num_dropped = 0;       // collections, until then
-        bool is_after_loss = false;         // it must not be ok
+        std::optional<Epoch> newer_than{};        // an ok answer means that a later version serves
+        std::int64_t num_dropped = 0;             // collections dropped before the call
+        bool is_after_loss = false;               // the answer must not be ok
         std::optional<std::vector<TokenId>> ids{};  // of the text that it is to encode
     };
     // A client of the data door.
@@ -325,7 +325,7 @@ class World {
     std::uint64_t next_request_ = 1;
     std::uint64_t next_call_ = 1;
     std::uint64_t next_weights_ = 1;
-    std::string caller_ = "caller";  // whose calls are made now
+    std::string caller_ = "caller";  // the client that makes the next call
     std::int64_t num_collectors_ = 0;
     struct Placed {
         RequestKey key{};
