@@ -21,7 +21,7 @@ from pitstop.fleet.participant import Cancel, End, Participant  # noqa: E402
 INITIAL = orders.Version(1, "d-initial")
 FAULTS_END_S = 60.0
 HANG_S = 10.0  # a hang of this length is ended
-END_S = 5.0  # and has ended after this much more: until then it may go on
+END_S = 5.0  # a hung process that is ended may continue for up to this much longer
 EVENTS_MAX = 30_000
 TICK_S = 0.5
 

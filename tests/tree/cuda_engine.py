@@ -22,7 +22,7 @@ SEGMENT_BYTES = 2 << 20
 
 
 class Trainer:
-    """The parent's end. `uuids`: of the GPUs that the child sees, in their order."""
+    """The test's side of the trainer process. `uuids`: of the GPUs that the trainer sees, in order."""
 
     def __init__(self, build, run_dir, model, uuids):
         library = next(pathlib.Path(build).rglob("libpitstop_emulated_cuda.so"))
@@ -147,7 +147,7 @@ class Gpus:
         return data.raw
 
     def write(self, index, address, data):
-        """In GPU `index`'s stream, like PyTorch's copies between GPUs: a wait for that GPU waits for it."""
+        """Writes in a stream of GPU `index`, as PyTorch copies between GPUs: synchronizing that GPU waits for the write."""
         import ctypes
 
         self._cuda.call("cudaSetDevice", index)
@@ -160,7 +160,7 @@ class Gpus:
         return Tensor(self, index, pointer.value, [size], dtype)
 
     def tensors(self, data, shapes, dtype, index=0, memory="plain"):
-        """All in one allocation, of PyTorch's least size; or in an expandable segment."""
+        """Makes all tensors in one allocation of PyTorch's least size, or in an expandable segment."""
         self._cuda.call("cudaSetDevice", index)
         packed, places = bytearray(), {}
         for name, each in data.items():

@@ -31,7 +31,7 @@ FABRIC_HANDLE_BYTES = 64
 
 
 class Sender:
-    """The parent's end."""
+    """The test's side of the trainer process."""
 
     def __init__(self, build, model):
         library = next(pathlib.Path(build).rglob("libpitstop_emulated_cuda.so"))
@@ -224,7 +224,7 @@ class Shared:
         """
         if self.fds is None:
             self.pointer, self.fds = self.cuda.allocate_segment(self.packed)
-            self.event = self.cuda.event()  # behind the bytes
+            self.event = self.cuda.event()  # recorded after the bytes are written
         fds = self.fds[:only]
         header = struct.pack("<i4xQQ", os.getpid() if pid is None else pid, chunk_bytes, len(fds))
         if version > 2:
@@ -362,9 +362,9 @@ def main():
             answer = {"payload": base64.b64encode(shared.handles_by_device(**command)).decode()}
         elif do == "serve":
             answer = {"answers": shared.serve(**command)}
-        elif do == "take":  # the free memory of the GPU
+        elif do == "take":  # allocates the free memory of the GPU
             answer = {"bytes": shared.cuda.take_all(**command)}
-        elif do == "give":  # that again
+        elif do == "give":  # frees that memory
             shared.cuda.give_all()
             answer = {}
         elif do == "transpose":
@@ -372,7 +372,7 @@ def main():
         elif do == "expand":
             shared.expand(**command)
             answer = {"chunks": len(shared.fds)}
-        elif do == "close":  # the descriptors: memory that others map stays
+        elif do == "close":  # closes the descriptors; memory that others map remains
             for fd in shared.fds:
                 os.close(fd)
             answer = {}

@@ -27,7 +27,7 @@ def libraries(build, place):
 
 
 def push(build, place, **order):
-    """The parent's end: what the trainer says."""
+    """The test's side of the trainer process: its answers."""
     there = libraries(build, place) if build else {"CUDA_VISIBLE_DEVICES": ""}
     environment = {**os.environ, "PYTHONPATH": str(CLIENT), **there}
     done = subprocess.run(

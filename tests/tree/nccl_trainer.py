@@ -28,7 +28,7 @@ MAGIC = 0x3C85F7CE
 
 
 class Trainer(Sender):
-    """The parent's end."""
+    """The test's side of the trainer process."""
 
     def __init__(self, build, model, gpu=1):
         import subprocess

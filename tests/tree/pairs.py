@@ -36,7 +36,7 @@ def _bundled(old, new):
 
 
 def _hybrid(place):
-    """Of random weights, with a recurrent state in most layers."""
+    """A pair with random weights and a recurrent state in most layers."""
     directories, wholes, parts = [], [], []
     for number, name in enumerate(("old", "new"), start=1):
         made = tensors(number)
@@ -56,7 +56,7 @@ def pair(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shared_tree(request, pair):
-    """As conftest's, of the pair's old model."""
+    """conftest's fixture of this name, for the pair's old model."""
     flags = ("--model", pair.old, *getattr(request.module, "TREE_FLAGS", ()))
     with short_directory() as path, live_tree(path / "tree", *flags) as tree:
         yield tree

@@ -36,7 +36,7 @@ def _home(pid):
 
 
 def environment():
-    """For every program under test: the build under test, and no other trees in sight."""
+    """The environment of programs under test: the build under test, and a home in which no other trees are registered."""
     return {
         **os.environ,
         "PITSTOP_BUILD": os.environ.get("PITSTOP_BUILD", str(ROOT / "build/cpu")),
@@ -45,7 +45,7 @@ def environment():
 
 
 def end_with_parent():
-    """In a new process: an interrupted test run leaves no tree behind."""
+    """Runs in each new process, so that an interrupted test run leaves no tree behind."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -139,7 +139,7 @@ class ProcessTree:
 
     @contextlib.contextmanager
     def frozen(self, name):
-        """Nothing sent to that process is read within; then all of it is there at once."""
+        """Within the block the process reads nothing; after it, all messages are there at once."""
         self.kill(name, signal.SIGSTOP)
         try:
             self.wait_stopped(name)

@@ -178,7 +178,7 @@ def test_an_adapter_half_sent_is_never_loaded(shared_tree):
 
 
 def test_a_file_that_changes_after_the_load_changes_nothing(shared_tree, adapters, tmp_path):
-    """Resident adapters are the version: the path is not read again."""
+    """A version is the resident adapter: its path is not read again."""
     admin = shared_tree.door("admin")
     copy = write_adapter(tmp_path / "a", exact_adapter(1)[0])
     first = load(admin, copy)

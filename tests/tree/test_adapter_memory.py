@@ -170,7 +170,7 @@ def test_P2_a_worker_that_dies_in_a_move_leaves_nothing_half(narrow, point):
 
 
 def test_P2_bytes_that_changed_meanwhile_are_an_error_that_names_the_version(narrow):
-    """Something of the machine writes to the file of an evicted adapter."""
+    """Another program writes to the file of an evicted adapter."""
     tree, _ = narrow()
     (evicted,) = (each["adapter"] for each in status_of(tree.door("admin")) if each.get("evicted"))
     pid = next(process["pid"] for process in tree.processes if process["kind"] == "tp_worker")

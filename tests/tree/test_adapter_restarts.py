@@ -41,7 +41,7 @@ def loaded(admin):
 
 
 def test_P2_a_restart_brings_adapters_back(start_tree, adapters):
-    """The very same ones, before the first request, restart after restart."""
+    """The same adapters are back before the first request, after each restart."""
     tree = start_tree("--restart", "--dp", 2)
     admin = tree.door("admin")
     for name in ("a", "b", "gone"):
@@ -67,7 +67,7 @@ def test_P2_a_restart_brings_adapters_back(start_tree, adapters):
 
 
 def test_P2_an_adapter_that_is_another_one_by_now_is_lost_and_named(start_tree, adapters, tmp_path):
-    """Its tensors, its configuration or its directory are not what they were, or were never in one."""
+    """An adapter is lost if its tensors, configuration or directory have changed, or if it never had a directory."""
     tree = start_tree("--restart")
     admin = tree.door("admin")
     names = ("same", "tensors", "config", "removed")
@@ -97,7 +97,7 @@ def test_P2_an_adapter_that_is_another_one_by_now_is_lost_and_named(start_tree, 
         log = tree.log()
         assert f"adapter 'config' is lost: {places['config']}" in log and "(adapter_config_digest)" in log
         assert "adapter 'sent' is lost: its tensors were sent" in log
-    shutil.copytree(adapters[0], places["removed"])  # it was away only for a while
+    shutil.copytree(adapters[0], places["removed"])  # it was absent only for a while
     _, _, admin = crash(tree)
     assert sorted(loaded(admin)) == ["removed", "same"]
     assert tokens_with(tree, "removed") == tokens

@@ -74,7 +74,7 @@ def test_P2_a_pause_that_ends_by_itself_publishes_nothing_of_a_dead_trainer(clie
 
 @pytest.mark.parametrize("label", ["", "step 2"])
 def test_P2_a_slow_trainer_that_pauses_again_publishes_no_rest(client, label):
-    """Its pause ended by itself, and it ignores the answer to the next one."""
+    """The trainer's pause has ended by itself, and it ignores the answer to its next pause."""
     client.pause(mode="in_place", max_pause_s=600)
     send(client, parts(3)[0], label=label)
     client.pause(mode="in_place", max_pause_s=0.5)
@@ -90,7 +90,7 @@ def test_P2_a_slow_trainer_that_pauses_again_publishes_no_rest(client, label):
 
 
 def test_P2_a_pause_that_ends_by_itself_before_the_first_call_is_told(client):
-    """Each part became a version, while the tree generated."""
+    """Otherwise each part would become a version while the tree generates."""
     client.pause(mode="in_place", max_pause_s=0.2)
     wait_until(lambda: client.status()["replicas"][0]["state"] == "running", "the pause to end")
     for tensors in parts(3):

@@ -209,7 +209,7 @@ def test_a_named_directory_keeps_what_is_not_the_trees(start_tree, place):
 
 
 def test_from_serve_to_the_first_token(start_tree, tell):
-    """A number to read; bench/ holds it to a limit."""
+    """Only prints the number; bench/ checks it against a limit."""
     begin = time.monotonic()
     tree = start_tree()
     door = tree.door()

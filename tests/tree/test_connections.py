@@ -43,14 +43,14 @@ def listeners(tree, door):
 
 
 def check_served(tree):
-    """By new clients, at both doors."""
+    """New clients are served at both doors."""
     with tree.door() as data, tree.door("admin") as admin:
         assert len(data.generate("Once", max_new_tokens=4, **GREEDY).tokens) == 4
         assert admin.call("status")["is_ready"]
 
 
 class Honest:
-    """An earlier client: its requests and calls go on whatever others do."""
+    """A client that connected earlier: its requests and calls must succeed, whatever the others do."""
 
     def __init__(self, tree):
         self.data, self.admin = tree.door(), tree.door("admin")

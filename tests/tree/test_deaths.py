@@ -101,7 +101,7 @@ def test_a_killed_launcher_leaves_no_process_that_is_still_starting(place):
 
 
 def test_the_next_tree_removes_what_a_killed_launcher_left(place):
-    """In the user's common place, for trees without --run-dir."""
+    """Trees without --run-dir share the user's common place."""
     env = {**environment(), "XDG_RUNTIME_DIR": str(place)}
 
     def start():

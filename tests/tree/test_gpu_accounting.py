@@ -26,7 +26,7 @@ from test_weights_broadcasts import in_thread
 pytestmark = needs_gpu
 ROOMY = 160 << 20  # of the GPU: two copies fit beside the KV of a whole context
 FRACTION = 0.97
-PAGE = 4096  # of the host: page-locked memory is so many of them
+PAGE = 4096  # bytes of a page of host memory, in which page-locked memory is counted
 MODES = ("staged", "host", "lend", "direct", "auto")
 NUMBERS = re.compile(
     r"(\d+) bytes were free, of which (\d+) may be used; weights and activations take (\d+), "
@@ -228,7 +228,7 @@ def test_a_model_of_which_two_copies_do_not_fit_is_updated_in_each_mode_but_stag
 
 
 def test_a_gpu_that_others_fill_after_the_start_still_does_what_it_has_not_done_yet(gpu, start_tree, reference):
-    """A trainer takes the rest of the memory before the first request: no launch brings its kernel there then."""
+    """A trainer takes the rest of the memory before the first request: no launch may need memory for its kernel."""
     gpu(memory=ROOMY)
     tree = start_tree(*FULL, "direct", "--mem-fraction", 0.9)
     door, admin = tree.door(), tree.door("admin")
@@ -244,7 +244,7 @@ def test_a_gpu_that_others_fill_after_the_start_still_does_what_it_has_not_done_
 
 
 def test_a_trainers_group_joins_a_gpu_of_which_kv_has_all_that_it_may(gpu, start_tree, place):
-    """NCCL takes its memory then, on the worker's GPU too: more than what is not used yet of what steps may take."""
+    """NCCL allocates when the group joins, on the worker's GPU, too: more than the unused part of the steps' memory."""
     nccl = 7 << 20
     gpu(memory=1 << 30, nccl=nccl)
     tree = start_tree(*FULL, "direct", "--mem-fraction", 1.0, "--no-graphs")

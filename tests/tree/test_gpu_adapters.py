@@ -93,7 +93,7 @@ def test_P1_P3_open_requests_continue_as_the_load_says(shared_tree, adapters, po
 
 
 def test_a_gpu_without_room_refuses_the_load_and_serves_on(gpu, start_tree, tmp_path, adapters):
-    """KV has all memory, and an adapter of a high rank none."""
+    """KV has all the memory, so an adapter of a high rank is refused."""
     gpu(memory=384 << 20)
     rank = 256
     tree = start_tree(

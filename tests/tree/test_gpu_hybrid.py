@@ -134,7 +134,7 @@ def test_P3_updates_under_load(gpu, start_tree, old, place, kv):
             assert after.counts["cached_tokens"] == 0
         client.flush_cache()
         assert bits(door.generate(PROMPTS[1], **GREEDY)) == bits(after)
-        if kv == "recompute":  # the rest is what the new weights say after the tokens so far
+        if kv == "recompute":  # the rest is the new weights' continuation of the tokens so far
             whole = PROMPTS[1] + output.tokens[:num_old]
             rest = door.generate(whole, **{**GREEDY, "max_new_tokens": 40 - num_old})
             assert bits(rest) == (output.tokens[num_old:], output.logprobs[num_old:])

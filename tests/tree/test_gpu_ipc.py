@@ -64,7 +64,7 @@ def client(shared_tree):
 
 
 def send(client, payload):
-    """The digest of the resident weights then; stories serve again afterwards."""
+    """Sends an update and rolls it back; returns the digest that the weights had in between."""
     source = {"kind": "tensors", "format": "pickle", "payloads": [{"data": payload}]}
     digest = client.update_weights(source=source)["digest"]
     assert digest == client.weight_digests()["digest"]

@@ -158,7 +158,7 @@ def test_P2_a_trainer_that_dies_in_mid_broadcast_costs_the_group_and_the_stage(c
     trainer.ask("join", world_size=2)
     trainer.ask("broadcast", names=NAMES)
     assert update()["digest"] == DIGESTS["bard"]["digest"]
-    # A trainer that dies between two updates is in nobody's way either.
+    # A trainer that dies between two updates blocks no other either.
     trainer.kill()
     trainer = start_trainer()
     meet(client, trainer)
@@ -196,7 +196,7 @@ def test_P5_steps_wait_for_no_broadcast(client, start_trainer, shared_tree):
 
 
 def test_P5_one_group_at_a_time_uses_nccl(client, start_trainer):
-    """The other's join waits for its turn, and names the group that had the turn when its own time is over."""
+    """The other trainer's join waits for its turn; if its time runs out, it names the group that has the turn."""
     trainer, other = start_trainer(), start_trainer()
     meet(client, trainer)
     update = in_thread(client.update_weights, source=held_by("w", format="flattened"))

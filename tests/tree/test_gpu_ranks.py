@@ -165,7 +165,7 @@ def test_P2_ranks_stage_in_host_memory_and_upload_together(gpu, start_tree, refe
     greedy(door, reference, "bard")
 
 
-STEP_TIMEOUT_S = 20  # a rank's wait for another ends earlier: if it can still report, it names it
+STEP_TIMEOUT_S = 20  # a rank waits for another for less time, so it can still report which one is missing
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])

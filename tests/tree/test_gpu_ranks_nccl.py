@@ -41,7 +41,7 @@ def test_ranks_that_sum_by_nccl_follow_the_reference(gpu, start_tree, reference,
 
 
 def test_small_sums_go_by_own_kernels_and_no_nccl_is_opened(gpu, start_tree):
-    """Where nothing is timed, up to the size that others found."""
+    """Ranks on the GPU in software time no sums: own kernels are used up to a fixed size."""
     tree = start_tree(*CUDA, "--tp", 2)
     assert how_it_sums(tree.door("admin")) == {OWN}
 
@@ -70,7 +70,7 @@ def test_an_nccl_that_cannot_sum_is_found_at_the_start_and_named(gpu, place):
     refused = run("serve", "--no-http", "--run-dir", place / "tree", *BY_NCCL, "--tp", 2)
     assert refused.returncode != 0
     assert "--all-reduce nccl, and there is no NCCL between the ranks: NCCL 2.28.9: " in refused.stderr, refused.stderr
-    said = ("a sum failed on rank 1", "ncclAllReduce: unhandled system error")  # by the others, by the rank itself
+    said = ("a sum failed on rank 1", "ncclAllReduce: unhandled system error")  # the other ranks' words, and the rank's own
     assert any(text in refused.stderr for text in said), refused.stderr
 
 

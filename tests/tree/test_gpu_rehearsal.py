@@ -153,8 +153,8 @@ def test_a_bundle_elsewhere_rehearses_every_part(place):
 @nightly
 @pytest.mark.timeout(FIRST_S + 300)
 def test_the_first_quarter_of_an_hour_is_rehearsed_from_a_bundle_elsewhere(place):
-    """Under the Python that PITSTOP_OTHER_PYTHON names, which should be of another version than the one that the bundle
-    was made by, with NumPy, and need not have pyzmq; else under this machine's."""
+    """Runs under the Python that PITSTOP_OTHER_PYTHON names, by default this machine's. That Python should be of another
+    version than the one that made the bundle. It needs NumPy, but not pyzmq."""
     bundle, out = unpacked_bundle(place), place / "out"
     python = pathlib.Path(os.environ.get("PITSTOP_OTHER_PYTHON", "/usr/bin/python3"))
     inherited = {name: value for name, value in os.environ.items() if name not in ("PITSTOP_BUILD", "PYTHONPATH")}

@@ -120,7 +120,7 @@ def test_P10_push_and_adopt(gpu, start_tree, reference):
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 def test_P10_threads_that_share_large_tensors_put_every_byte_in_its_place(gpu, start_tree, place, dtype):
-    """Ranks cut them by rows and by columns. The expected digest is that of a start on the same files, on the CPU."""
+    """Ranks cut the tensors by rows and by columns. The expected digest is that of a CPU tree started on the same files."""
     for seed in (1, 2):
         shape = ("--vocab", 2048, "--hidden", 1024, "--ffn", 1536, "--layers", 1, "--heads", 4, "--kv-heads", 2, "--head-dim", 16)
         command = [BUILD / "bin/pitstop_make_model", "tiny", place / f"model-{seed}", "--seed", seed, "--dtype", dtype, *shape]
@@ -291,7 +291,7 @@ def num_tensors(model):
 @pytest.mark.parametrize(
     "call, error",
     [
-        ("cudaStreamWaitEvent", "cudaErrorUnknown"),  # the stage's first, and nobody else's
+        ("cudaStreamWaitEvent", "cudaErrorUnknown"),  # only a stage calls it; the fault is at the first call
         ("cudaMemcpyAsync", "cudaErrorUnknown"),  # one per tensor at the start, one per tensor of a stage
         ("cudaLaunchKernelEx", "cudaErrorLaunchFailure"),  # digests likewise
         ("kernel", "cudaErrorIllegalAddress"),

@@ -105,7 +105,7 @@ def test_what_is_kept_is_a_checkpoint_like_the_one_it_came_from(start_tree, plac
     other = start_tree("--model", directory)
     assert serving(other.door("admin"))["digest"] == BARD_DIGEST
     other.stop()
-    # And by its own tree, as a source of an update.
+    # The tree that wrote the directory accepts it as the source of an update, too.
     update(admin, STORIES)
     assert update(admin, str(directory))["digest"] == BARD_DIGEST
 

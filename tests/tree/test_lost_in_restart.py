@@ -40,7 +40,7 @@ def send(client, tensors, **fields):
 
 
 def send_unnamed(client, tensors):
-    """As http_proc does for a trainer that names no session."""
+    """Sends a call as http_proc does for a trainer that names no session."""
     return client.call(
         "admin", "update_weights", unnamed=True, update={"source": raw_source(tensors), "partial": True}
     )
@@ -58,7 +58,7 @@ def check_told(error, *words):
 
 @pytest.mark.parametrize("dead", ["tp_worker[0.1]", "scheduler_proc[0]", "tokenizer_proc"])
 def test_P2_the_rest_of_a_collection_is_refused_after_a_restart(tree, dead):
-    """It became a version: half an update, while the tree generated."""
+    """Otherwise the rest would become a version, half an update, while the tree generates."""
     with pitstop.Client(tree.run_dir) as client:
         client.pause(mode="in_place")
         assert send(client, FIRST)["state"] == "collecting"

@@ -98,7 +98,7 @@ def test_P6_draws_with_a_seed_do_not_depend_on_the_batch_the_chunks_or_the_cache
 
 
 def test_P6_ranks_and_replicas_do_not_mix(start_tree):
-    """--tp 2 --dp 2: two ranks sum otherwise than one, but their batches do not matter."""
+    """--tp 2 --dp 2: two ranks sum in another order than one, but batches still do not matter."""
     tree = start_tree("--tp", 2, "--dp", 2)
     door = tree.door()
     work = list(zip(prompts(32, seed=6), lengths(32, seed=7)))

@@ -90,7 +90,7 @@ def test_weights_count_twice_and_once_per_replica(place):
 
 
 def test_without_room_for_a_second_copy_a_tree_starts_and_says_what_that_rules_out(place):
-    """Only a staged update needs it."""
+    """Only a staged update needs a second copy of the weights."""
     said = check(place, 4)
     assert said.startswith("said: memory has no room for a second copy of the weights (2.8 MiB): updates must be --direct\n")
     assert "refused" not in said and "said:" not in check(place, 8)

@@ -264,7 +264,7 @@ def test_a_direct_update_and_a_partial_one_are_remembered_for_what_they_are(star
 
 
 def test_P2_a_version_whose_commit_was_ordered_is_the_one_that_comes_back(place, monkeypatch):
-    """Some of its tokens may have been sent already, though no client was told of its commit."""
+    """Clients may already have tokens of that version, though none was told of its commit."""
     monkeypatch.setenv("PITSTOP_FAULT_POINT", "tp_worker[1.0]/commit_begin")
     tree = ProcessTree(place / "tree", "--restart", "--dp", 2)
     try:
@@ -330,7 +330,7 @@ def test_health_says_which_version_is_lost_until_another_has_come(start_tree, ch
 
 
 def test_a_signal_while_a_dead_tree_is_taken_down_ends_its_launcher(start_tree):
-    """And is not forgotten by the time that the tree would be started again."""
+    """The launcher must still know of the signal when it would start the next tree."""
     tree = start_tree("--restart")
     tree.kill("detokenizer_proc", signal.SIGSTOP)  # so that taking it down takes a while
     tree.wait_stopped("detokenizer_proc")

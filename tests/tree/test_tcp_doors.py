@@ -41,9 +41,7 @@ def keys(place):
 @pytest.mark.parametrize("flag", ["--client", "--node", "--remove"])
 @pytest.mark.parametrize("name", ["", "-x", "--admin", ".x", "a b"])
 def test_what_is_no_name_makes_no_key(place, flag, name):
-    """With an empty one the tree used its own key instead, and a flag without its value took the
-    next flag as one.
-    """
+    """An empty name must not select the tree's own key, nor a flag without a value the next flag as its name."""
     path = place / "keys"
     refused = run("keygen", path, flag, name)
     assert refused.returncode != 0 and not path.exists(), refused

@@ -349,7 +349,7 @@ def test_a_tensor_is_read_back_whole(admin, pair):
 
 @pytest.mark.parametrize("mode", ("staged", "direct"))
 def test_P3_a_version_without_a_label_has_none(door, admin, pair, mode):
-    """It took over the label of other weights; a rollback rightly does."""
+    """An update without a label must not keep the label of earlier weights; a rollback restores it."""
     for label in ("p1", ""):
         reply = update(admin, pair.new, mode=mode, label=label)
         assert reply.get("label", "") == label

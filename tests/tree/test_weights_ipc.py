@@ -56,7 +56,7 @@ def finish_update(admin):
 
 
 def check_serves(admin, model):
-    """From memory, bit for bit."""
+    """The resident weights are the model's, bit for bit."""
     reply = admin.call("weight_digests")
     assert reply["ok"] and reply["digest"] == DIGESTS[model]["digest"], reply
 

@@ -36,7 +36,7 @@ def test_P10_push_and_adopt_and_back(start_tree, tp):
         assert report["digest"] == DIGESTS["bard"]["digest"] == digest_of(admin), report
         assert report["num_workers"] == tp and report["num_buckets"] > 1
         assert report["reply"]["label"] == "bard"
-        # The shard's memory belongs to the pusher, which has ended; then copies take turns again.
+        # Adopted shards outlive the pusher, whose memory they are; the last push is copied again.
         for model, flags in (("stories", ["--adopt"]), ("bard", ["--adopt"]), ("stories", [])):
             done = push(tree, model, *flags)
             assert done.returncode == 0, done.stderr
@@ -44,7 +44,7 @@ def test_P10_push_and_adopt_and_back(start_tree, tp):
             assert digest_of(admin) == DIGESTS[model]["digest"]
         reply = admin.call("rollback_weights")
         assert reply["digest"] == DIGESTS["bard"]["digest"] == digest_of(admin)
-        # Over adopted memory in place, and as the base of a partial update.
+        # A direct update overwrites an adopted shard; a partial one builds on it.
         assert push(tree, "stories", "--adopt").returncode == 0
         disk = {"source": {"kind": "disk", "path": str(BARD)}}
         reply = admin.call("update_weights", update={**disk, "mode": "direct"})

@@ -330,7 +330,7 @@ def test_P10_arrays_elsewhere_are_copied_whoever_is_named_as_holder(client, shar
     turned = {**shared_bard.tensors}
     for name, array in shared_bard.tensors.items():
         if array.ndim == 2 and array.shape[0] == array.shape[1]:
-            turned[name] = array.T  # there, too, but in another order
+            turned[name] = array.T  # in the same shared memory, but in another order
     wanted = {name: numpy.ascontiguousarray(array) for name, array in turned.items()}
     WeightPusher(client, holders=[os.getpid()]).push(turned)
     found = {t["name"]: t["digest"] for t in client.weight_digests()["tensors"]}
@@ -364,7 +364,7 @@ def test_P2_a_file_that_is_no_shared_memory_is_refused(client, tmp_path, monkeyp
 
 
 def test_P2_a_pusher_that_fails_tells_its_workers(client):
-    """They do not wait for the stopped one, and the next push succeeds at once."""
+    """The other workers do not wait for the stopped one, and the next push succeeds at once."""
 
     class Failed(Exception):
         pass

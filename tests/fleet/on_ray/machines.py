@@ -18,7 +18,7 @@ from pitstop.fleet.relay import NAMESPACE  # noqa: E402
 STORE_BYTES = 80 << 20
 
 
-START_S = 300.0  # of a fleet that must become ready; no test waits for it to pass
+START_S = 300.0  # the limit for a fleet to become ready; no test passes by reaching it
 
 
 def started(start, num_tries=6):
