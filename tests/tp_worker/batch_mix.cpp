@@ -14,7 +14,7 @@ std::int64_t shared_len(const BatchMix& mix) {
     return std::min(kSharedMax, mix.prompt_len_max * 2 / 3);
 }
 
-// Sixteen tokens, none of which follows itself or may come after the one below it.
+// Allows sixteen tokens. None may follow itself or the token whose id is one lower.
 void allow_few(messages::SamplingParams* sampling) {
     for (std::int32_t i = 0; i < 16; ++i) {
         sampling->allowed_token_ids.push_back(TokenId{300 + i});

@@ -10,7 +10,7 @@ namespace pitstop::tp_worker {
 
 struct BatchMix {
     std::size_t num_requests = 7;  // at most 7
-    std::int64_t num_output = 24;  // tokens of each
+    std::int64_t num_output = 24;  // output tokens per request
     std::int64_t prompt_len_max = 130;
     bool wants_routes = false;  // the model has experts
     bool shares_prefix = true;  // one request begins on the pages of another
@@ -18,14 +18,15 @@ struct BatchMix {
     const std::vector<TestRequest>* outputs = nullptr;
 };
 
-// A bit of everything: greedy and seeded draws, truncation, penalties, bans, every logprobs mode.
+// Requests of many kinds: greedy and seeded draws, truncation, penalties, bans, every logprobs
+// mode.
 [[nodiscard]] std::vector<TestRequest> make_requests(const BatchMix& mix);
 
-// Each alone, its prompt in one piece.
+// Runs each request alone, with its prompt in one piece.
 [[nodiscard]] std::vector<TestRequest> run_alone(TestReplica* replica, const BatchMix& mix);
 
-// All together: random subsets in random order, random chunks and pages, retractions, a shared
-// prefix.
+// Runs all requests together: random subsets in random order, random chunks and pages, retractions,
+// a shared prefix.
 [[nodiscard]] std::vector<TestRequest> run_mixed(
     TestReplica* replica, const BatchMix& mix, unsigned seed
 );

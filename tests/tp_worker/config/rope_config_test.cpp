@@ -45,7 +45,7 @@ TEST(RopeConfig, FrequenciesAreThoseOfTransformersBitForBit) {
     }
 }
 
-// vLLM's result for it, and at least what the model has without scaling.
+// The scaled context is vLLM's result, and at least as long as the unscaled context.
 TEST(RopeConfig, ScalingOfPositionsMakesTheContextLonger) {
     const auto context_of = [](std::int64_t max_positions, const Json& scaling) {
         const Parsed parsed =

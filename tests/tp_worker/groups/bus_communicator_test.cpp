@@ -209,7 +209,7 @@ TEST(BusCommunicator, P5_ARankThatDoesNotComeIsNamed) {
     EXPECT_FALSE(first->barrier()) << "they would be out of step";
 }
 
-// From then on the replica needs both.
+// Lets both ranks meet. After that the replica needs both.
 void meet_once(BusCommunicator& first, BusCommunicator& second) {
     std::thread other([&] { EXPECT_TRUE(second.barrier()); });
     EXPECT_TRUE(first.barrier());
@@ -218,7 +218,7 @@ void meet_once(BusCommunicator& first, BusCommunicator& second) {
 
 TEST(BusCommunicator, ARankThatLeavesBeforeAllHaveMetMayComeAgain) {
     Meeting meeting(2, 2);
-    ASSERT_NE(meeting.join(1), nullptr);  // and the rank is gone
+    ASSERT_NE(meeting.join(1), nullptr);  // joins, and leaves at once
     const auto first = meeting.join(0);
     std::unique_ptr<BusCommunicator> second;
     const TimePoint deadline = Clock::now() + seconds(20);

@@ -104,9 +104,9 @@ TEST_F(HostGroupTest, ATrainerThatIsGoneEndsTheGroup) {
 TEST_F(HostGroupTest, ATrainerThatDiedBetweenUpdatesIsInNobodysWay) {
     join_all();
     trainer_.reset();
-    SetUp();  // the next one, with a group of the same name
+    SetUp();  // the next trainer, with a group of the same name
     join_all();
-    // A live one is.
+    // A second group of that name is refused while its trainer lives.
     EXPECT_EQ(workers_[0].init(spec(), 1, patience()).error().code, ErrorCode::kAlreadyExists);
 }
 

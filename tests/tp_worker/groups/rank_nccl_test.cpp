@@ -43,7 +43,7 @@ int wrong(const std::string& what) {
     return 1;
 }
 
-// The beginning of every part.
+// The state with which every part begins.
 struct Side {
     std::unique_ptr<Communicator> host{};
     kernels::DeviceStream stream{};
@@ -89,7 +89,7 @@ struct Side {
         const bool is_right = ranks.check() && fetch() == std::vector<float>(kNum, 4.f);
         return is_right ? "" : "a wrong sum";
     }
-    // Whether all ranks have the same.
+    // Returns whether all ranks have the same bytes.
     [[nodiscard]] bool is_everybodys(std::span<const std::byte> mine) const {
         std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(host->size()));
         if (!host->all_gather(mine, all)) return false;
@@ -393,7 +393,7 @@ TEST_F(RankNcclTest, RanksThatInsistAreRefusedByName) {
     for (const std::size_t rank : {0u, 1u}) EXPECT_EQ(status_of(rank), 0);
 }
 
-// The other rank, which waits for it in NCCL, returns before the host gives up on it.
+// One rank waits in NCCL for the rank that cannot join, and returns before the host gives up.
 TEST_F(RankNcclTest, P5_RanksOfWhichOneCannotJoinDoWithoutAndSayWhy) {
     start(
         "without",

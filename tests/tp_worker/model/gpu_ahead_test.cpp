@@ -80,8 +80,8 @@ messages::RequestSetup setup_of(std::int32_t slot, std::int64_t prompt_len) {
     return setup;
 }
 
-// Draws of every kind in which a draw depends on the last one only through the model. No slot is a
-// place in the batch, or the neighbour of one.
+// Requests whose draws depend on earlier draws only through the model. No slot equals the request's
+// place in the batch, or is next to it.
 std::vector<messages::RequestSetup> free_requests() {
     std::vector<messages::RequestSetup> setups;
     setups.push_back(setup_of(5, 3));
@@ -103,7 +103,7 @@ std::vector<messages::RequestSetup> free_requests() {
     return setups;
 }
 
-// Draws that depend on the last one directly: counts of earlier tokens, and banned sequences.
+// Requests whose draws depend on earlier ones directly: counts of tokens, and banned sequences.
 std::vector<messages::RequestSetup> following_requests() {
     std::vector<messages::RequestSetup> setups = free_requests();
     setups[1].sampling.frequency_penalty = 1.5;

@@ -79,7 +79,7 @@ std::vector<TokenId> outputs_of(const TestRequest& request, std::size_t begin, s
     return {first + static_cast<std::ptrdiff_t>(begin), first + static_cast<std::ptrdiff_t>(end)};
 }
 
-// The most drafts of a row; all of them right, or the first wrong.
+// Rows with as many drafts as allowed: all right, or the first one wrong.
 TEST_F(GpuDrafts, P11_AreVerifiedUpToTheMost) {
     constexpr std::size_t kNum = 2 + messages::kDraftedMax;
     const auto replica = open(/*has_graphs=*/true, Determinism::kBatchInvariant);

@@ -32,7 +32,8 @@ const Json& reference() {
     return json["models"];
 }
 
-// In bf16 the GPU rounds the products' outputs, too: twice the CPU's roundings, with their chance.
+// In bf16 the GPU also rounds the outputs of products, so it rounds twice as often as the CPU. The
+// rest is a margin for chance.
 constexpr double kTimesTheCpus = 4.0;
 constexpr double kBf16Floor = 0.01;
 

@@ -146,7 +146,7 @@ TEST_F(GpuGraphs, P1_EachCopyOfTheWeightsHasItsOwn) {
     WeightStore& weights = *replica->root().weights();
     Arena& other = weights.target(messages::UpdateMode::kStaged);
     ASSERT_TRUE(other.renew().has_value());
-    // Zeros: every logit is the same, and the first id wins.
+    // With weights of zero every logit is the same, and the first id wins.
     std::vector<std::byte> zeros(static_cast<std::size_t>(weights.bytes()));
     kernels::copy_and_wait(other.data(), zeros.data(), weights.bytes());
     weights.commit(messages::UpdateMode::kStaged);
@@ -362,7 +362,8 @@ TEST_F(GpuGraphs, WhatOthersTakeIsChargedToAGraphAsFarAsItsNodesCanTakeIt) {
 }
 
 #if defined(PITSTOP_EMULATED)
-// A refusal costs the early starts of all graphs, a second one the graphs; no step is lost.
+// After one refusal no graph has early starts, after a second one no step is a graph. No step
+// fails.
 TEST_F(GpuGraphs, AGraphThatCudaRefusesIsMadeWithoutEarlyStartsOrNotAtAll) {
     constexpr int kInvalidValue = 1, kCaptureInvalidated = 901;  // of cudaError_t
     for (const auto& [function, error] :
@@ -461,7 +462,7 @@ TEST_F(GpuGraphs, AStepBringsUpWhatThePageSays) {
         const std::int64_t expected = i == 0        ? from_prompts[0]
                                       : is_new_page ? on_new_pages[0]
                                                     : going_on[0];
-        // As a scheduler plans it, which has not seen the last step's draws.
+        // The plan of a scheduler that has not seen the last step's draws.
         messages::StepPlan plan;
         std::vector<TestRequest*> rows;
         for (TestRequest& request : requests) {

@@ -25,7 +25,7 @@ class GpuSampler : public GpuReplica {
         add_row(request, request->prompt_len, &plan);
         run_step(&replica, std::move(plan), {request});
     }
-    // The step of `second` after that of `first`, and alone.
+    // Runs `second` after `first`, and alone: its results must be the same.
     static void expect_same_after(TestRequest first, const TestRequest& second) {
         const auto after = open(/*has_graphs=*/true, Determinism::kBatchInvariant);
         const auto alone = open(/*has_graphs=*/true, Determinism::kBatchInvariant);
@@ -38,14 +38,14 @@ class GpuSampler : public GpuReplica {
     }
 };
 
-// The place of a drawn id is that of a given one in the next step, with the least number.
+// A scored row is placed on the device where the step before had a row that drew its id.
 TEST_F(GpuSampler, AGivenIdIsNotTheOneThatWasDrawn) {
     TestRequest scored = request_of(1, {TokenId{9}, TokenId{0}, TokenId{4}});
     scored.logprobs.prompt_start = 1;
     expect_same_after(request_of(0, {TokenId{5}, TokenId{6}, TokenId{7}}), scored);
 }
 
-// And if a row kept two ids, the next keeps all.
+// A row that keeps all ids is placed where the step before had a row that kept two.
 TEST_F(GpuSampler, ARowThatKeepsAllIsNotTheOneThatKeptTwo) {
     TestRequest truncated = request_of(0, {TokenId{5}, TokenId{6}, TokenId{7}});
     truncated.sampling.temperature = 1.0;
@@ -59,7 +59,7 @@ TEST_F(GpuSampler, ARowThatKeepsAllIsNotTheOneThatKeptTwo) {
     expect_same_after(truncated, whole);
 }
 
-// More ids in a step than stay on the device, then fewer, at the places of an earlier step's.
+// A step lists more ids than stay on the device. Later steps list fewer, in the same places.
 TEST_F(GpuSampler, RowsThatListManyIdsHaveTheirNumbersAmongOthersAsAlone) {
     constexpr std::int32_t kNumRequests = 3;
     const auto together = open(/*has_graphs=*/true, Determinism::kBatchInvariant);

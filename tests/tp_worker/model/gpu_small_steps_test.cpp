@@ -160,8 +160,8 @@ TEST_F(GpuSmallSteps, HaveTheSameBitsAsGraphsAndWithout) {
     }
 }
 
-// Their graph is made of a step in which every row has one token, and runs steps whose prompts have
-// more: with heads of 128, whose attention has separate kernels for the two.
+// Their graph was made from a step in which every row has one token, and runs steps whose prompts
+// have more: with heads of 128, whose attention has separate kernels for the two.
 TEST_F(GpuSmallSteps, AreNotThoseThatTheirGraphWasMadeOf) {
     const test::TempDir directory;
     write_random_checkpoint({.head_dim = 128}, directory);
@@ -255,7 +255,7 @@ TEST_F(GpuSmallSteps, ReadWhatAnotherRowOfTheStepWrites) {
     }
 }
 
-// A step with logits of its prompt is not one of them.
+// A step that scores its prompt is not a small step.
 TEST_F(GpuSmallSteps, ThatScoreRunAsTheyAre) {
     const auto replica = open(/*has_graphs=*/true);
     const auto run_twice = [&](std::int64_t prompt_len, std::int64_t prompt_start) {

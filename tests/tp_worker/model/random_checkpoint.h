@@ -21,10 +21,10 @@ struct CheckpointShape {
     std::int64_t num_experts = 0;  // 0: a dense model
     std::int64_t num_experts_per_token = 0;
     std::int64_t expert_ffn = 0;
-    std::int64_t shared_ffn = 0;  // A hybrid model's type: qwen3_next, which has experts, or
-                                  // qwen3_5, which has none. Empty: no hybrid.
-    bool norm_chosen = true;      // norm_topk_prob
-    // Of a hybrid model: qwen3_next, which has experts, or qwen3_5, which has none. Empty: neither.
+    std::int64_t shared_ffn = 0;
+    bool norm_chosen = true;  // norm_topk_prob
+    // The type of a hybrid model: qwen3_next, which has experts, or qwen3_5, which has none. Empty:
+    // not a hybrid.
     std::string hybrid{};
     std::int64_t num_key_heads = 2;
     std::int64_t num_value_heads = 4;

@@ -390,7 +390,7 @@ TEST_F(GivenBytes, AreTwentyARowAndFourMoreWhereItsRankIsWanted) {
     EXPECT_EQ(of_a_step({silent}), (Given{.records = 32}));  // whole packs of 16
 }
 
-// And no other rows' bytes except those in between.
+// A step exchanges the columns of rows that are needed whole, and of the rows between them.
 TEST_F(GivenBytes, AreThePartOfARowThatIsNeededWhole) {
     constexpr std::int64_t kPartBytes = 2048 / kRanks * 4;
     messages::RequestSetup silent = setup_of(2);

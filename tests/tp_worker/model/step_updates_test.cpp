@@ -22,7 +22,7 @@ constexpr std::int64_t kSlotPages = 11;
 constexpr std::int32_t kScratchPage = 500;
 constexpr std::int64_t kRowsMax = 16;
 
-// A request with the scheduler's data of it.
+// A request with the data that the scheduler has of it.
 struct Held {
     SlotId slot{};
     TokenId token{};
@@ -30,7 +30,7 @@ struct Held {
     std::vector<PageId> pages{};
 };
 
-// A step of some of them, a token each.
+// A step of some requests, one token each.
 struct Step {
     explicit Step(const std::vector<Held>& requests) {
         for (const Held& held : requests) {
@@ -42,7 +42,7 @@ struct Step {
             pages.insert(pages.end(), held.pages.begin(), held.pages.end());
         }
     }
-    // Borrows from this.
+    // The batch borrows from this object.
     [[nodiscard]] StepBatch batch(bool is_padded) const {
         StepBatch batch;
         batch.tokens = tokens;

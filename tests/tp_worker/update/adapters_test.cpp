@@ -62,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(
     }
 );
 
-// P6: whichever adapters share the pass, and however a prompt is cut.
+// P6: the bits do not depend on which adapters share the pass, or on how a prompt is cut.
 TEST_F(Adapted, P6_ARowHasTheBitsThatItHasAlone) {
     for (const Compute compute : {Compute::kFp32, Compute::kBf16}) {
         replica_.reset();

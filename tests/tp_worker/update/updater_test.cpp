@@ -110,7 +110,7 @@ TEST_F(UpdaterTest, AStageIsTakenHoweverManyCallsWait) {
     EXPECT_EQ(digest_of_votes(stage(model_dir("bard"))), expected_["bard"]["digest"]);
 }
 
-// A read may be of a sender's memory, which the stage after next replaces.
+// Adopted memory may be read, which the stage after next replaces.
 TEST_F(UpdaterTest, ReadsOrderedBeforeAStageSeeTheMemoryAsItWasThen) {
     open(1);
     stage(model_dir("bard"));
