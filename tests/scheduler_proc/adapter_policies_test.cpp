@@ -44,7 +44,7 @@ TEST_F(AdapterPolicies, P3_KeptRequestsContinueWithTheNewVersion) {
     EXPECT_EQ(rig.of(alone).tokens, expected(ask_of(""), 0).tokens);
     EXPECT_FALSE(rig.of(alone).spans[0].adapter);
     EXPECT_EQ(resident(), (std::set{AdapterId{4}, AdapterId{5}}));
-    // Its KV is of two versions, and nobody else's.
+    // The request's KV has two versions, so a later request cannot use it.
     Ask next = ask;
     next.prompt.insert(next.prompt.end(), got.tokens.begin(), got.tokens.end());
     const RequestKey later = rig.send(next);

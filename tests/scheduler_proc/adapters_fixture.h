@@ -57,13 +57,13 @@ class AdaptersTest : public UpdateTest {
         return {
             .prompt = prompt_of(13, first), .max_new_tokens = 24, .adapter = std::move(adapter)};
     }
-    // What the model with this version says; 0: the model alone.
+    // The output of the model with this version; 0: of the model alone.
     Received expected(const Ask& ask, std::uint64_t id) {
         std::optional<messages::AdapterId> adapter;
         if (id != 0) adapter = messages::AdapterId{id};
         return Rig::expected(rig.workers.model().adapted(adapter), ask);
     }
-    // What the model says to `ask`, each token with the version that its span names.
+    // The model's output for `ask`, each token with the version that its span names.
     std::vector<TokenId> by_spans(const Ask& ask, const Received& got) {
         std::vector<TokenId> context = ask.prompt;
         std::int64_t index = 0;

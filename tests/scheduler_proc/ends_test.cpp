@@ -85,7 +85,8 @@ TEST(Scheduler, LogitsThatAreNotFiniteEndTheRequestAloneAndSaySo) {
     EXPECT_EQ(num_ended_by(rig), (std::array<std::int64_t, 3>{0, num_errors, 0}));
 }
 
-// However the prompt is cut into chunks (P6), and whether the token's logits are needed or not.
+// Parameters: the token that is not finite, the chunk's size (P6), the first scored position, and
+// the number of new tokens, so that the token's logits are needed or not.
 class TokenNotFinite : public testing::TestWithParam<std::tuple<int, int, int, int>> {};
 
 TEST_P(TokenNotFinite, P6_IsNamedAndItsPagesAreNotShared) {
@@ -122,13 +123,12 @@ INSTANTIATE_TEST_SUITE_P(
         testing::Values(0, 3, 4, 13, 28, 29),  // at
         testing::Values(4, 7, 29, 100),        // chunk
         testing::Values(-1, 0, 20, 30),        // scores from here on; -1: none
-        testing::Values(0, 3)  // The request has ended, or was retracted, when the result comes. No
-                               // request finds the pages that it shared when the step was planned.
+        testing::Values(0, 3)                  // new tokens
     )
 );
 
-// The second begins on pages that the first is computing at that moment: the token that is not
-// finite is on them, and is not one of the second's own.
+// The request has ended, or was retracted, when the result comes. A later request does not find the
+// pages that were shared when the step was planned.
 TEST(Scheduler, PagesOfAPassThatIsNotFiniteAreForgottenWhoeverIsLeft) {
     for (const bool is_retracted : {false, true}) {
         FakeModel model{.overflowing = TokenId{999}};
@@ -156,8 +156,8 @@ TEST(Scheduler, PagesOfAPassThatIsNotFiniteAreForgottenWhoeverIsLeft) {
     }
 }
 
-// The second begins on pages that the first is computing in that moment: the token that is not
-// finite is one of theirs, and not the second's first own one.
+// The second request begins on pages that the first is computing: the token that is not finite is
+// on them, and is not one of the second's own.
 TEST(Scheduler, ARequestOnPagesOfAPassUnderWayDoesNotNameATokenOfItsOwn) {
     for (const bool is_retracted : {false, true}) {
         FakeModel model{.overflowing = TokenId{999}};

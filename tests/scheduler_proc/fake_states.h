@@ -17,7 +17,7 @@ namespace pitstop::scheduler {
 struct FakeState {
     std::int64_t position = -1;  // the number of tokens before it; -1: garbage
     std::uint64_t prefix = 0;    // hash of these tokens
-    EpochRange epochs{};         // that computed it
+    EpochRange epochs{};         // of the weights that computed it
     friend bool operator==(const FakeState&, const FakeState&) = default;
 };
 

@@ -259,7 +259,7 @@ void FakeWorkers::sample(
     result.ranks.values.push_back(fake_rank(context.tokens, token));
     add_alternatives(model, setup, context.tokens, result);
     if (!setup.logprobs.support) return;
-    // It has as many ids as the token says, and so it is too large after some contexts.
+    // The support has as many ids as the token's number, so some supports are too large.
     messages::DrawSupport support{.num_ids = raw(token) + 1};
     if (support.num_ids <= messages::kSupportMax)
         support.ids.resize(static_cast<std::size_t>(support.num_ids), token);

@@ -124,7 +124,7 @@ class FakeWorkers {
     struct Slot {
         std::optional<messages::RequestSetup> setup{};
         TokenId sampled{-1};
-        // From which position on its tokens have which adapter.
+        // (position, adapter): the tokens from this position on have this adapter.
         std::vector<std::pair<std::int64_t, std::optional<messages::AdapterId>>> adapters{};
     };
     // A row, and where its part of each of the plan's arrays begins.

@@ -29,7 +29,8 @@ class HeldPrefixesTest : public UpdateTest {
         prompt.push_back(TokenId{5});
         return run(turn_of(prompt, before.conversation)).counts->cached_tokens;
     }
-    // Other requests, of no conversation, that need each page of the pool once. Each time others.
+    // Runs requests without a conversation, new ones in each call, that use each page of the pool
+    // once.
     void fill_the_pool() {
         ++num_filled_;
         for (int i = 0; i < 7; ++i) {

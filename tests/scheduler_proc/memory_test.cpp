@@ -110,7 +110,7 @@ TEST_F(MemoryTest, RequestsAreRefusedWithAClearErrorWhileRunningAndQueuedWhilePa
     EXPECT_EQ(rig.of(queued).tokens, rig.expected(asks[0]).tokens);
 }
 
-// A continue follows the rule: requests that cannot run wait, and are not refused (P4).
+// A continue then works as always: requests that cannot run wait, and are not refused (P4).
 TEST_F(MemoryTest, P4_APauseThatIsOverDueStaysWhileMemoryIsReleasedAndEndsByItselfThen) {
     const RequestKey key = start();
     rig.control(messages::PauseGeneration{
@@ -161,7 +161,7 @@ TEST_F(MemoryTest, P4_FrozenRequestsKeepTheirKvAndRetractedOnesLoseNothing) {
     const messages::MemoryPart refused = release(kKv);
     EXPECT_EQ(refused.verdict.code, ErrorCode::kFailedPrecondition);
     EXPECT_NE(refused.verdict.message.find("1 requests hold"), std::string::npos);
-    // The weights differ: requests hold none of them.
+    // Weights can be released: requests hold pages only.
     EXPECT_EQ(release(kWeights, /*keep_weights=*/true).verdict.code, std::nullopt);
     EXPECT_EQ(resume(kWeights).verdict.code, std::nullopt);
     pause(messages::PauseMode::kRetract);
@@ -290,8 +290,7 @@ TEST_F(MemoryTest, ARankThatCannotEvenGoBackLeavesTheTagReleased) {
     EXPECT_TRUE(rig.workers.problems().empty());
 }
 
-// Found by the simulator (seed 2470 of its day): undoing the later resume released weights that the
-// release had not.
+// Undoing the failed resume may release weights that the failed release had not.
 TEST_F(MemoryTest, WeightsThatMayHaveBeenLetGoOnAWayBackDoNotServe) {
     for (auto& failure : rig.workers.memory_failures) failure = "the kernel says no";
     rig.control(messages::ReleaseMemory{.call = CallId{7}, .tags = kWeights});

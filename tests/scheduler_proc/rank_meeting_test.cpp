@@ -284,7 +284,7 @@ TEST_F(RankMeetingTest, P5_WhoDoesNotComeIsNamedToAllWhoWait) {
     }
     ASSERT_TRUE(bring(1, "barrier", {})) << "too late";
     EXPECT_EQ(parts().at("peer-1").verdict.code, ErrorCode::kDeadlineExceeded);
-    meeting->end({});  // the launcher, which saw that ranks ended because of it
+    meeting->end({});  // by the launcher, which saw ranks end because of the failure
     for (const RankMeeting::Letter& letter : meeting->take_letters()) {
         const auto end = decode<messages::RankEnd>(letter.frames, messages::UnknownFields::kRefuse);
         EXPECT_EQ(end->verdict.code, ErrorCode::kDeadlineExceeded) << letter.peer;

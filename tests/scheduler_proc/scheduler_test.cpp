@@ -339,8 +339,7 @@ TEST(Scheduler, HigherPriorityIsAdmittedFirstThenEarlierArrival) {
                 order.push_back(key);
         }
     }
-    // The first request was admitted before the others arrived... all came in one turn, so priority
-    // orders all of them.
+    // All requests came in one turn, so priority orders all of them.
     EXPECT_EQ(order, (std::vector{high, first, second, low}));
 }
 

@@ -79,12 +79,12 @@ class Soak {
         }
         return tokens;
     }
-    // Of a request's recurrent state; absent: it has none.
+    // The number of checkpoints; nothing: the model has no recurrent state.
     std::optional<std::int64_t> some_checkpoints() {
         return pick(0, 1) == 0 ? std::nullopt : std::optional(pick(0, 8));
     }
 
-    // Ends the pause, sees the update under way through, and lets everything run out.
+    // Ends the pause, finishes the current update, and lets all requests end.
     void calm_down() {
         rig_.control(messages::ContinueGeneration{.call = CallId{1}});
         rig_.run();
@@ -93,7 +93,7 @@ class Soak {
             rig_.run();
         }
         EXPECT_EQ(update_, messages::UpdateId{}) << "an update was never answered";
-        // Ends the pause, finishes the current update, and lets all requests end.
+        // A second later nothing is left to send.
         rig_.now += std::chrono::seconds(1);
         rig_.run();
         EXPECT_TRUE(rig_.scheduler.turn({.now = rig_.now}).tokenizer.empty());

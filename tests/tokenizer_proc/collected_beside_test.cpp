@@ -210,7 +210,7 @@ TEST_F(CollectedBesideTest, P5_NobodyWaitsForADropThatIsLate) {
 
 // ---- during its commit ----
 
-// It may have been meant as a part of it, and would become a version of its own.
+// The call may belong to the collection; alone it would become a version of its own.
 TEST_F(CollectedBesideTest, P2_APartBesideTheCommitIsRefused) {
     start();
     pause();
@@ -260,7 +260,7 @@ TEST_F(CollectedBesideTest, P5_AContinueWhoseCommitIsLateSaysThatItMayTakeEffect
     EXPECT_EQ(late.error.code, ErrorCode::kDeadlineExceeded);
     expect_said(late.error.message, "still being committed, and may take effect: ask status");
     EXPECT_EQ(late.error.message.find("failed"), std::string::npos) << late.error.message;
-    // Made again, it still does not join the commit.
+    // The same call, sent again, still does not join the commit.
     call(messages::ContinueGeneration{.timeout_ms = 60'000}, 13);
     EXPECT_FALSE(is_anything_ordered()) << "it waits for the commit";
     answer(messages::UpdateOrder::kCommit);

@@ -92,7 +92,7 @@ class DoorsTest : public testing::Test {
     ) {
         send_for(identity_.id(), peer, message, door);
     }
-    // For that tree.
+    // Sends a message that names this tree.
     template <class Message>
     void send_for(
         const std::string& tree,

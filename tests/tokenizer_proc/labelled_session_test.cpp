@@ -6,7 +6,7 @@ namespace {
 
 // ---- trainers that labels tell apart ----
 
-// Both became one version, which the end named after one of them.
+// Otherwise both would become one version, which the end would name after one of them.
 TEST_F(UnnamedSessionTest, P2_CallsOfTwoLabelsEndTheSession) {
     open();
     bucket("step-2");

@@ -26,7 +26,7 @@ TEST_F(DoorsTest, TokenizeEncodesAndDecodes) {
     EXPECT_EQ(next_to<messages::TokenizeReply>("p").text, "Once upon a time");
 }
 
-// A token outside of the vocabulary decoded to nothing, and the caller relied on the text.
+// A token outside of the vocabulary must not decode to an empty text, on which the caller relies.
 TEST_F(DoorsTest, WhatIsNoTokenIsNotDecoded) {
     start();
     messages::Tokenize call;

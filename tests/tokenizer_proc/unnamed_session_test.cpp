@@ -32,7 +32,7 @@ TEST_F(UnnamedSessionTest, ASessionOfTheBusTakesNoneOfThem) {
     EXPECT_TRUE(last_reply().ok);
 }
 
-// A call after an idle time-out became an update of its own, of half a model.
+// Otherwise a call after an idle time-out would become an update of its own, of half a model.
 TEST_F(UnnamedSessionTest, P2_WhatFollowsALossIsRefusedUntilItsTrainerKnows) {
     open();
     bucket();
