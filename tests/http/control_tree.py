@@ -1,4 +1,4 @@
-"""What the tests of control routes share. `http` is a fixture: import it by name."""
+"""Shared by the tests of control routes. `http` is a fixture: import it by name."""
 
 import json
 import struct
@@ -34,7 +34,7 @@ def replicas(admin):
 
 
 def one(http, **options):
-    """begin() of one request, for what follows."""
+    """The begin() of one request, for paused_amid()."""
     return lambda: [http.start(**options)]
 
 

@@ -62,7 +62,7 @@ class Http:
         return answer
 
     def in_background(self, function, *arguments, **options):
-        """A future."""
+        """Calls the function on a thread; returns a future."""
         return self._threads.submit(function, *arguments, **options)
 
     # ---- generation, by SGLang's route ----

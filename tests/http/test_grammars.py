@@ -127,7 +127,7 @@ def test_logprobs_are_of_the_model_alone(http):
 
 
 def test_an_answer_says_which_distribution_its_logprobs_have(http):
-    """Where it may not be the model's own: with a grammar, and if the request names one."""
+    """The answer names it if a grammar or the request may change it from the model's own."""
     held = {"max_new_tokens": 2, "regex": "ab"}
     body = {"text": PROMPT, "return_logprob": True}
     assert http.post("/generate", {**body, "sampling_params": held}).json["meta_info"]["logprobs_mode"] == "scaled"
@@ -232,7 +232,7 @@ def test_a_hostile_grammar_costs_its_sender_alone(http, door):
 
     def send():
         answer = http.post("/generate", {"text": PROMPT, "sampling_params": {"json_schema": hostile}})
-        for _ in range(5):  # a machine that has no five seconds of a CPU for it within a minute says: try again
+        for _ in range(5):  # a machine without five free CPU seconds within a minute answers "try again"
             if answer.status != 503 or "busy machine" not in answer.message:
                 break
             answer = http.post("/generate", {"text": PROMPT, "sampling_params": {"json_schema": hostile}})

@@ -183,7 +183,7 @@ def test_a_forced_call_ends_the_thinking_of_its_prompt(server):
 
 @pytest.mark.parametrize("name", ("hermes", "llama3", "qwen3_coder"))
 def test_texts_beside_strict_tools_are_free(server, name):
-    """Nothing is drawn otherwise as long as no call begins."""
+    """Until a call begins, the draws are those without a grammar."""
     http = server(name)
     for path in (CHAT, RESPONSES, MESSAGES):
         free = body_of(path, {"type": "auto"} if path == MESSAGES else "auto", seed=2)

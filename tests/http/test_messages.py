@@ -302,7 +302,7 @@ def test_the_clients_key_opens_the_route(front_end, tree):
 
 
 def test_a_client_that_leaves_a_stream_ends_it(client, wait_for_open):
-    # So many tokens that it cannot end by itself in time.
+    # Enough tokens that the answer does not end by itself during the test.
     body = {"temperature": 0, "ignore_eos": True}
     with client.messages.stream(**asked(max_tokens=900, extra_body=body)) as stream:
         next(iter(stream))

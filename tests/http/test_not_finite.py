@@ -24,8 +24,7 @@ from overflowing import (
 from places import short_directory
 from process_tree import live_tree
 
-# The change, and the errors: of the request's first token that is not finite if its logits are not
-# asked for, and of the first whose logits are.
+# Tensor changes that make a token's state overflow; below, those that make only its logits overflow.
 EVERYWHERE = {
     "an input norm that overflows": all_of("model.layers.2.input_layernorm.weight", HUGE),
     "a post norm that overflows": all_of("model.layers.1.post_attention_layernorm.weight", HUGE),

@@ -353,7 +353,7 @@ def test_tokenizing_has_its_other_name(http, path):
 @pytest.mark.parametrize("path", ("/detokenize", "/v1/detokenize"))
 @pytest.mark.parametrize("tokens", ([5, -1], [5, 1_000_000], [[5], [5, 1_000_000]], [2**31 - 1], [2**40]))
 def test_what_is_no_token_is_not_decoded(http, path, tokens):
-    """The stop text decoded to nothing, and the caller relied on it."""
+    """Such a token must not decode to an empty text, on which the caller relies."""
     refused = http.post(path, {"tokens": tokens})
     assert refused.status == 400, refused
     culprit = tokens[-1][-1] if isinstance(tokens[-1], list) else tokens[-1]

@@ -279,7 +279,7 @@ def test_what_is_no_json_is_refused_cheaply(http, bytes_):
 
 
 def test_a_client_that_leaves_a_stream_ends_it(client, wait_for_open):
-    # So many tokens that it cannot end by itself in time.
+    # Enough tokens that the answer does not end by itself during the test.
     asked = {**GREEDY, "max_output_tokens": 900, "extra_body": {"ignore_eos": True}}
     with client.responses.stream(**asked) as stream:
         for event in stream:

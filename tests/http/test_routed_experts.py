@@ -148,7 +148,7 @@ def test_a_stream_has_them_in_its_last_event(http):
 
 @pytest.fixture
 def amid(http, served):
-    """amid(mode, **options): (answer, rows) to be, of a request that a pause of this mode has met."""
+    """amid(mode, **options): the future (answer, rows) of a request amid which the tree was paused."""
     with served[0].door("admin") as admin, ThreadPoolExecutor(1) as thread:
 
         def meet(mode, **options):

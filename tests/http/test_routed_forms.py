@@ -33,9 +33,8 @@ def http(model):
 
 @pytest.fixture(scope="module", params=["npy", "envelope"])
 def telling(request, model):
-    """A tree whose answers have routes without a request for them, where vLLM's have them with its
-    flag; and the flag's form.
-    """
+    """(A tree whose answers have routes without a request for them, wherever vLLM's have them with its flag; the flag's
+    form)."""
     flags = ("--port", "0", "--model", model, "--compute", "fp32", "--return-routed-experts", request.param)
     with short_directory() as path, live_tree(path / "tree", *flags) as tree:
         yield Http(tree.url), request.param

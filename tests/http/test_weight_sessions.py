@@ -122,7 +122,7 @@ def test_a_session_of_the_bus_is_none_of_http(http, admin):
 
 @pytest.mark.parametrize("way", ["drop on the bus", "idle", "failure", "drop by the other"])
 def test_P2_what_follows_a_loss_is_refused_by_name(http, admin, other, way):
-    """It became an update of its own: half a model that served."""
+    """Otherwise the rest would become an update of its own, and half a model would serve."""
     first, second = halves()
     with sglang_group(http, survives=way != "failure") as group:
         fields = {"idle_timeout_s": 0.3} if way == "idle" else {}
@@ -153,8 +153,8 @@ def test_P2_what_follows_a_loss_is_refused_by_name(http, admin, other, way):
 
 
 def test_the_next_trainers_calls_are_its_own_after_a_drop_on_the_bus(http, admin):
-    """The front end kept the dead session's number: the first call of the next trainer was lost,
-    and the rest was committed.
+    """If the front end kept the ended session's number, the first call of the next trainer would be lost, and the rest
+    committed.
     """
     first, second = halves()
     with sglang_group(http) as group:
@@ -168,7 +168,7 @@ def test_the_next_trainers_calls_are_its_own_after_a_drop_on_the_bus(http, admin
 
 
 def test_a_dead_trainers_session_ends_within_seconds(http, admin):
-    """The abandoned session blocked all updates for five minutes."""
+    """An abandoned session must not block all updates for minutes."""
     http.ok("POST", "/begin_weight_update")
     assert 5 < admin.call("status")["session"]["ends_in_s"] <= 10
     http.ok("POST", DROP)
