@@ -88,7 +88,7 @@ class Nccl:
 
 @pytest.fixture
 def driver(monkeypatch):
-    """Only the group's own GPU is in use, and whatever else a test names."""
+    """A driver by which only the group's GPUs are in use; a test may change `in_use`."""
     played = Driver()
     runtime = cuda_runtime.CudaRuntime.__new__(cuda_runtime.CudaRuntime)
     runtime._library = played
@@ -114,7 +114,7 @@ def group(driver, nccl):
 
 
 def test_an_update_that_ends_before_its_last_broadcast_is_seen_to_be_done_leaves_the_group_whole(group, driver):
-    """The watching thread lost its core between its two looks: at the broadcast, and at the update."""
+    """The watching thread is delayed between its two looks: at the broadcast, and at the update."""
     driver.looks = 1
     group.send(WEIGHTS, is_called_off=lambda: True)
     assert group.is_whole and (group.num_broadcasts, group.num_bytes) == (1, 432)

@@ -5,7 +5,7 @@
 //   likewise kernel:N=ERROR      the N-th kernel ends its context with this error, when it runs
 //   ncclBroadcast:2=ncclSystemError    NCCL's functions fail with NCCL's errors, too
 //   memory=BYTES        no allocation of this process succeeds that would bring what all processes
-//                       have of its GPU over so many bytes
+//                       have of its GPU over BYTES
 //
 // A prefix gpuK/ restricts an entry to processes that use GPU K. An error that CUDA's documentation
 // calls sticky ("must be terminated and relaunched") stays; others are reported once.

@@ -32,7 +32,7 @@ struct Graph {
 // how much.
 inline constexpr std::size_t kGraphNodeBytes = 1024;
 
-// Of cudaGraphInstantiate. The launches of one graph run one after the other.
+// The result of cudaGraphInstantiate. Its launches run one after the other.
 struct GraphExecutable {
     std::shared_ptr<const Graph> graph{};
     std::shared_ptr<Physical> memory{};
@@ -62,7 +62,7 @@ enum class WhichStreams : std::uint8_t { kAll, kBlocking };
 [[nodiscard]] bool invalidate_captures_of(int gpu, WhichStreams which);
 
 void begin_capture(const std::shared_ptr<Stream>& stream, CaptureMode mode);
-// The stream joins the capture of an event recorded in it, after these nodes.
+// Makes the stream join the capture in which an event was recorded, after these nodes.
 void join_capture(
     const std::shared_ptr<Stream>& stream,
     const std::shared_ptr<Capture>& capture,

@@ -66,7 +66,7 @@ struct Stream {
 
 // Streams of the current GPU. A handle is the address of its Stream.
 [[nodiscard]] std::shared_ptr<Stream> add_stream(int gpu, int priority, StreamKind kind);
-// Work that it still has is executed.
+// The stream's remaining work is still executed.
 void remove_stream(const std::shared_ptr<Stream>& stream);
 // Returns the stream with this handle, null: the legacy default stream. Empty: no such stream.
 [[nodiscard]] std::shared_ptr<Stream> find_stream(const void* handle, int gpu);

@@ -69,8 +69,9 @@ TEST(WarpgroupsDeathTest, CopiesNeedAProxyFence) {
     EXPECT_DEATH(multiply(Slip::kNoProxyFence), "without a fence.proxy.async");
 }
 
-// The same with keys from ordinary stores of the second warpgroup, of four blocks: `fences` says
-// which of its threads fence them before the barrier, and which of the first after it.
+// multiply() with keys that the second warpgroup stores by ordinary stores, in four blocks.
+// `fences(thread)` says whether a thread of the second warpgroup has a fence before the barrier,
+// and whether one of the first has a fence after it.
 std::vector<float> multiply_stored(const std::function<bool(int)>& fences) {
     std::vector<float> sums(128);
     emulator::run_grid({4}, {256}, kSharedBytes, [&] {

@@ -66,7 +66,7 @@ def updates_beside_streams(run):
         def measure(client, _, found):
             digest = client.weight_digests()["digest"]
             before = updates.tokens_of(client)
-            for number in ("first", "again"):  # the first makes the objects that stay, and graphs beside it
+            for number in ("first", "again"):  # the first push creates objects that stay, while graphs are made
                 updates.lent_beside_streams(client, sender, loaded, run.of, limits, found)
                 found.figures[f"lent, {number}"] = found.figures.pop("lent")
             found.expect(updates.tokens_of(client) == before, "other tokens after the updates")

@@ -14,8 +14,8 @@ MAKE_S = 150.0
 
 
 class NoModel(Exception):
-    """The reason why there is none; `is_failure`: it could not be made, instead of having no
-    place.
+    """The reason why there is no model. `is_failure`: making it failed; otherwise there was no place
+    for it.
     """
 
     def __init__(self, why, is_failure):
@@ -24,7 +24,7 @@ class NoModel(Exception):
 
 
 class Models:
-    """In a caller's folder they stay for the next run."""
+    """Makes each model once. Models in a caller's folder stay for the next run."""
 
     def __init__(self, folder, environment):
         self._kept = folder

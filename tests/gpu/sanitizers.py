@@ -20,7 +20,7 @@ FAMILIES = (
 )
 FOUND = 9  # its exit code for found errors, different from its program's own
 SUMMARY = re.compile(r"^=+ (?:ERROR|RACECHECK) SUMMARY: (\d+) ", re.MULTILINE)
-# The output of one that was stopped before its summary.
+# The findings in the output of a tool that was stopped before its summary.
 FINDING = re.compile(r"^=+ (?:Invalid|Misaligned|Uninitialized|Barrier|Race|Error: .*(?:hazard|[Rr]ace)).*", re.MULTILINE)
 # A failing test under a tool, which slows everything down, shows an order that the test does not
 # expect.

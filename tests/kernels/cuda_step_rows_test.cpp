@@ -41,8 +41,8 @@ StepRowsArgs args_of(Kept<Array>& kept) {
         .tables = kept.tables.data()};
 }
 
-// `num_runs` runs of up to `length_max` pages, each of a slot of its own, which end where the rows'
-// positions may be.
+// An update of `num_runs` runs of up to `length_max` pages, each for another slot. The runs reach
+// as far as the rows' positions may.
 std::vector<std::int32_t> update_of(
     std::int32_t num_rows, bool is_given, std::int32_t num_runs, std::int32_t length_max
 ) {

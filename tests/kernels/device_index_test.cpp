@@ -126,8 +126,8 @@ TEST(PrefillBlocks, EveryTileOfEveryRowHasOneBlock) {
     }
 }
 
-// Each unit is computed once, by blocks with equal shares. The records that those write are the
-// ones that the last of them reads, and no two pairs share one.
+// Each unit is computed once, by blocks with equal shares. A pair's blocks write the records that
+// its last block reads, and no two pairs share a record.
 TEST(DecodeShares, CoverTheUnitsAndAgreeOnTheRecords) {
     std::mt19937 engine(3);
     const auto pick = [&](unsigned max) { return static_cast<std::int32_t>(1 + engine() % max); };

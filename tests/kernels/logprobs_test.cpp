@@ -12,7 +12,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 class Logprobs : public OnBackend {
   protected:
-    // Of logits that lie where the backend works.
+    // The stats of logits in the backend's memory.
     std::vector<SoftmaxStats> stats_of(
         View2<const float> logits, const std::vector<SoftmaxRow>& rows, Stream stream
     ) {

@@ -38,7 +38,7 @@ std::vector<Choice> reference(View2<const float> logits, const std::vector<Sampl
 
 class Sample : public OnBackend {
   protected:
-    // From logits in the backend's memory.
+    // Samples from logits in the backend's memory.
     std::vector<Choice> run(
         View2<const float> logits, const std::vector<SampleRow>& rows, std::int64_t vocab_begin = 0
     ) {
@@ -67,9 +67,9 @@ class Sample : public OnBackend {
 };
 PITSTOP_ON_BACKENDS(Sample, Order::kDefault);
 
-// The choice is kept, and its exact score is within rounding of the best kept one: x is exact, a
-// Gumbel number errs by 2^-19 at most (two logs of up to 23, each good to 2^-22 of its size, or on
-// a GPU to 2 ulp, and their input).
+// Expects that the choice is a kept id, whose exact score is within rounding of the best kept one.
+// x is exact. A Gumbel number errs by 2^-19 at most: by two logs of up to 23, each good to 2^-22 of
+// its size (on a GPU to 2 ulp), and by the error of their input.
 void expect_fair(
     const Choice& choice, const SampleRow& row, const Matrix<float>& logits, std::int64_t r = 0
 ) {
@@ -320,8 +320,8 @@ TEST_P(Sample, ThresholdsCombineAsTheReferences) {
                     const Choice actual = run(there.view(), {row})[0];
                     const Choice expected = reference(logits.view(), {row})[0];
                     expect_fair(actual, row, logits);
-                    // The masses are exp's in fp32 here: a threshold may be an id further on, but
-                    // no two neighbours of 9000 normal numbers are 0.05 apart where it falls.
+                    // exp is fp32 here, so the threshold may be off by one id. Near it, no two
+                    // neighbours of 9000 normal numbers are 0.05 apart.
                     if (std::isinf(expected.kept_min)) {
                         EXPECT_EQ(actual.kept_min, expected.kept_min);
                     } else {
@@ -410,7 +410,7 @@ TEST_P(Sample, RowsThatDoNotTruncateAreThoseOfAnyCall) {
     }
 }
 
-// Rows that are a position on each call need not change for it.
+// Rows that advance by one position per call need not be changed between calls.
 TEST_P(Sample, PositionsCountFromTheFirst) {
     const std::int64_t V = 9000;
     constexpr std::uint32_t kFirst = 77;

@@ -24,7 +24,7 @@ def why(worker):
 
 
 def serves_on_the_cpu(tree):
-    """All ranks on the CPU, for one reason, which is returned."""
+    """Checks that all ranks are on the CPU for one reason, and returns it."""
     workers = workers_of(tree)
     assert all(worker["device"].startswith("cpu ") and worker["device_uuid"].startswith("CPU-") for worker in workers), workers
     assert len(tree.door().generate("Once upon a time", max_new_tokens=3, **GREEDY).tokens) == 3
