@@ -60,12 +60,12 @@ struct PushOptions {
     bool adopt = false;  // only for the whole model, in the workers' dtypes
     // only for BF16 and the whole model, of single experts; otherwise no digest is declared
     bool declare_digest = true;
-    // Four are in progress at a time; a larger tensor has a bucket of its own, or, if all workers
-    // are on GPUs, comes by its rows. Small buckets are still in the cache when a worker reads
-    // them, and touch few new pages. 0: 4 MiB, or 32 MiB for workers on GPUs.
+    // Four buckets are in progress at a time. A larger tensor has a bucket of its own or, if all
+    // workers are on GPUs, is sent by rows. Small buckets are still in the cache when a worker
+    // reads them, and touch few new pages. 0: 4 MiB, or 32 MiB for workers on GPUs.
     std::int64_t bucket_bytes = 0;
-    // Threads that fill. 0: a quarter of the cores, 1 to 4; half of them, 1 to 16, if all workers
-    // are on GPUs.
+    // Threads that fill buckets. 0: a quarter of the cores, from 1 to 4 threads; if all workers are
+    // on GPUs, half of the cores, from 1 to 16 threads.
     int num_threads = 0;
     std::chrono::milliseconds timeout{600'000};
     // a worker that is silent for this long counts as lost

@@ -166,7 +166,7 @@ ExpertCut cut_experts(const ExpertLinearArgs& args, int tile_n) {
     return all;
 }
 
-// Bounds the tiles of rows: the full ones, and one that is not full per expert.
+// An upper bound of the tiles of rows: all full tiles, and one partly filled tile per expert.
 unsigned tiles_max(const ExpertLinearArgs& args, int tile_m) {
     const std::int64_t experts = std::min<std::int64_t>(args.num_experts, args.x.rows);
     return narrow<unsigned>(args.x.rows / tile_m + experts);

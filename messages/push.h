@@ -20,9 +20,9 @@
 // digested ones. A tensor in a bucket is row-major; every worker may read the same bucket, and
 // reads only what its shard needs.
 //
-// A tensor may come by its rows (all dimensions but the last count rows) if each worker takes them:
-// in ascending order, some in each bucket, from the first bucket that has some to the last row.
-// Meanwhile no other tensor comes by rows.
+// A tensor may be sent by rows (all dimensions but the last count rows) if each worker accepts
+// that. Its rows are sent in ascending order, in consecutive buckets, until the last row is sent.
+// No other tensor is sent by rows in between.
 //
 // A tensor may lie in the memory of the worker's GPU instead: its bucket names the allocations by
 // their CUDA IPC handles. The worker opens each once and closes all before it answers push_end. The

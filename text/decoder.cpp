@@ -286,7 +286,7 @@ Result<> Decoder::Stream::close(std::size_t stage, std::string& out) {
     Stage& state = stages_[stage];
     const DecoderStep& step = decoder_->steps_[stage];
     if (must_collect(stage)) {
-        // All the text is one token, and the last.
+        // The whole text is fed as one token, the last one.
         const std::string all = std::exchange(state.held, {});
         state.is_fused = false;
         RETURN_IF_ERROR(feed_token(stage, all, out));

@@ -14,8 +14,8 @@
 
 namespace pitstop::kernels::PITSTOP_ISA {
 
-// How many queries have their values added together, in this many vectors of sums at a time: the
-// other registers hold values and probabilities.
+// The values of this many queries are summed together, with this many vectors of sums. The other
+// registers hold values and probabilities.
 #if defined(__AVX512F__)
 constexpr int kValueQueriesMax = 8;
 constexpr int kValueAccumulators = 16;  // of 32 registers
@@ -24,7 +24,7 @@ constexpr int kValueQueriesMax = 2;
 constexpr int kValueAccumulators = 4;  // of two registers each
 #endif
 
-// How many elements are added together: those of one vector of fp32 or of an interleaved pair.
+// The elements that are added together: one vector of fp32, or an interleaved pair.
 template <class T>
 constexpr std::int64_t kValueStep = std::is_same_v<T, bf16> ? 2 * kLanes : kLanes;
 

@@ -306,7 +306,7 @@ Result<> GpuCommunicator::connect_nccl(const GpuCommunicatorArgs& args) {
     }
     if (!nccl_ || !is_timed) return Ok{};
     ASSIGN_OR_RETURN(const std::vector<SumTime> times, time_sums(args.sum_bytes_max));
-    nccl_bytes_min_ = nccl_bytes_min(times);  // never, if none was timed
+    nccl_bytes_min_ = nccl_bytes_min(times);  // without times NCCL is never used
     is_measured_ = true;
     return Ok{};
 }

@@ -107,8 +107,8 @@ CheckpointEngine::Next CheckpointEngine::handle_message(const std::string& messa
     return Next::kGoOn;
 }
 
-// The message lends a reference, whatever happens to the buffer. With `why_not`, this only
-// gives it back.
+// Opens the buffer of the message, and keeps the reference that the message lends in any case, so
+// that it is returned. With `why_not`, does not open the buffer, and fails with that error.
 Result<> CheckpointEngine::open_buffer(
     const std::string& message, const std::optional<Error>& why_not
 ) {

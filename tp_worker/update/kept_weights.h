@@ -29,12 +29,12 @@ inline constexpr std::int64_t kKeepDirtyBytesMax = std::int64_t{64} << 20;
 
 class KeptWeights {
   public:
-    // How the file and its tensors are called.
+    // The name of the file, and a prefix of its tensors' names.
     struct Names {
         std::string file = "model.safetensors";
-        std::string prefix{};  // of each tensor's name
+        std::string prefix{};
     };
-    // For the file of the version `name` (epoch, label, digest), which the header names, too.
+    // `name` is the version in the file (epoch, label, digest); the header has it, too.
     KeptWeights(const WeightLayout& layout, const messages::WorkerKeep& name)
         : KeptWeights(layout, name, Names{}) {}
     KeptWeights(const WeightLayout& layout, const messages::WorkerKeep& name, Names names);
@@ -44,9 +44,8 @@ class KeptWeights {
     Result<> create(const std::string& directory) const;
 
     // Writes this rank's shard into the file, before create() or after it, and forces it to the
-    // disk. `copy`
-    // fills `out` with the arena's bytes from `begin` on, or returns why that is no longer allowed.
-    // `between` is called after each piece.
+    // disk. `copy` fills `out` with the arena's bytes from `begin` on, or returns why that is no
+    // longer allowed. `between` is called after each piece.
     struct WriteArgs {
         const std::string& directory;
         bool is_root = false;  // writes the tensors that are whole on every rank
