@@ -224,8 +224,7 @@ std::vector<double> times_in_step(GpuMeter& gpu, const std::vector<LaunchedOp>& 
     return us;
 }
 
-// Returns the microseconds of all layers as one graph. ops[left_out] is not
-// launched.
+// Returns the microseconds of all layers as one graph. ops[left_out] is not launched.
 double graph_us(
     GpuMeter& gpu,
     const std::vector<LaunchedOp>& ops,

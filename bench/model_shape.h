@@ -60,8 +60,8 @@ struct ModelShape {
     std::optional<ExpertsShape> experts{};  // of kQwen3Moe, and of it alone
 };
 
-// Finds "qwen3-0.6b", ...; "custom" is a shape with nothing given. The error lists
-// what is accepted.
+// Finds "qwen3-0.6b", ...; "custom" is a shape with nothing given. The error lists what is
+// accepted.
 [[nodiscard]] Result<ModelShape> find_shape(std::string_view name);
 [[nodiscard]] std::span<const std::string_view> shape_names();
 

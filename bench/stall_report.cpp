@@ -59,8 +59,8 @@ std::vector<Target> targets_of(const StallReport& r) {
             return u.bytes / u.seconds.stage.receive_s;
         });
         targets.push_back({"staging rate / memcpy rate", rate / r.copy_rate, 0.6, false});
-        // The digest's cost is the digesting in place plus the time that digesting
-        // adds to the copy.
+        // The digest's cost is the digesting in place plus the time that digesting adds to the
+        // copy.
         const double on_the_way = std::max(0.0, r.digested_copy_s - r.copy_s);
         const double share = median_of(r.idle_updates, [&](const auto& u) {
             return (u.seconds.stage.verify_s + on_the_way) / u.seconds.total_s;

@@ -17,7 +17,7 @@
 #include <cstdint>
 
 namespace pitstop {
-enum class IsaLevel : std::uint8_t;  // base/isa.h, which CUDA's compiler cannot read for its fmt
+enum class IsaLevel : std::uint8_t;  // base/isa.h, whose fmt CUDA's compiler cannot read
 }  // namespace pitstop
 
 namespace pitstop::digest {

@@ -378,8 +378,8 @@ __device__ __forceinline__ void multiply_tiles(
         wgmma_wait<1>(scores);
         release(&barriers.keys_empty[stage]);
         softmax_tile(scores, state, seen, (tile_begin + n) * kTileKeys, params.scale_log2);
-        // Never so. Without a branch on the result ptxas (CUDA 13.0) moves the wait below above the
-        // softmax, which then runs after the products of the values
+        // Never true. Without a branch on the result ptxas (CUDA 13.0) moves the wait below above
+        // the softmax, which then runs after the products of the values
         // (tests/kernels/machine_code.py).
         if (state.sum[0] < 0.f) stand_by();
         wgmma_wait<0>(acc);
@@ -400,10 +400,10 @@ __device__ __forceinline__ void multiply_tiles(
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 // grid [KV heads, num_prefill_blocks, parts of keys], block [kThreads]; tiles and order as in
-// attention_prefill.cu. Few tiles have parts: 64 tokens on 8k keys at group 4 and 8 KV heads are 16
-// tiles of 64 steps on 132 SMs, and in 5 parts 80 of 13. Whoever comes last merges a tile's parts,
-// 70 KB each from L2. That row reads KV at 725 GB/s on an H200, which copies 4,265; one part is not
-// measured beside it.
+// attention_prefill.cu. If there are few tiles, their keys are divided into parts: 64 tokens on 8k
+// keys at group 4 and 8 KV heads are 16 tiles of 64 steps for 132 SMs or, in 5 parts each, 80 of 13
+// steps. The last block to arrive merges a tile's parts, 70 KB each from L2. That row reads KV at
+// 725 GB/s on an H200, which copies 4,265 GB/s; without parts it was not measured.
 //
 // Bound by the tensor cores: 4 D flops per (query head, key) pair, 0.55 TFLOP per layer of qwen3-8b
 // at 8k. wgmma reads its operands from shared memory once per 64 rows, so exp2 (16 per clock and

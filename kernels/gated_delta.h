@@ -93,9 +93,9 @@ struct GatedDeltaArgs {
     const std::int32_t* places = nullptr;
     // [R]: the place of the state before a row's first token
     const std::int32_t* from_places = nullptr;
-    // [R]: an additional place for the state, stored after the row's tokens
+    // [R]: an additional place, for the state after the row's tokens before saved_ends[r]
     const std::int32_t* saved_places = nullptr;
-    // [R]: up to this token; not after q_starts[r]: not stored
+    // [R]: a token's index; the additional state is stored only if it is more than q_starts[r]
     const std::int32_t* saved_ends = nullptr;
     Stream stream{};
 

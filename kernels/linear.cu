@@ -27,9 +27,9 @@ constexpr std::int64_t kTilesBytesMax = std::int64_t{16} << 20;  // of the call'
 
 // grid [tiles of M, tiles of N over all parts], block [kThreads]; a block owns a tile of y.
 // The time is that of the bytes for small M, and of the tensor cores for large M (see the shapes).
-// Neither this kernel nor split_kernel starts early: a few large blocks would take the SMs that the
-// kernel before leaves first, some SMs three of them and others none, and a layer of qwen3-8b at
-// M = 8 would take 23 % longer (H200).
+// Neither this kernel nor split_kernel starts early: its few large blocks would fill the SMs that
+// the previous kernel leaves first, some with three blocks and others with none. A layer of
+// qwen3-8b at M = 8 would take 23 % longer (H200).
 // 2 M N K flops; 2 (M + N) K bytes if each operand is read from memory once.
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)

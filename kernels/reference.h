@@ -36,8 +36,8 @@ inline void put(const ActView& v, std::int64_t row, std::int64_t col, double val
     put(v.data, v.dtype, row * v.stride + col, value);
 }
 
-// Returns whether an op may read or write a view: a matrix of fp32 or bf16 rows that
-// do not overlap.
+// Returns whether an op may read or write a view: a matrix of fp32 or bf16 rows that do not
+// overlap.
 [[nodiscard]] inline bool is_valid(const ConstActView& v) {
     return v.dtype != DType::kF16 && v.rows >= 0 && v.cols >= 1 &&
            (v.stride >= v.cols || v.rows <= 1) && (v.data != nullptr || v.rows == 0);

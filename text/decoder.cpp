@@ -250,8 +250,8 @@ Result<> Decoder::Stream::feed_token(std::size_t stage, std::string_view token, 
         return hand_on(metaspace(*spacing, token, was_first));
     }
     if (const auto* bpe = std::get_if<BpeDecoder>(&step)) {
-        // The last token's suffix becomes nothing, so each token is held until the
-        // next one arrives.
+        // The last token's suffix becomes nothing, so each token is held until the next one
+        // arrives.
         std::string previous = std::exchange(state.held, std::string(token));
         if (was_first) return Ok{};
         replace_all(previous, bpe->suffix, " ");

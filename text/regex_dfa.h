@@ -29,8 +29,8 @@ class Dfa {
     // than one code point, or has an atomic group of more than one.
     static std::optional<Dfa> compile(const Node& pattern);
 
-    // Returns the end of the match that begins at `at`, or null. REQUIRES: [at, end)
-    // is valid UTF-8.
+    // Returns the end of the match that begins at `at`, or null. REQUIRES: [at, end) is valid
+    // UTF-8.
     [[nodiscard]] const char* match(const char* at, const char* end) const {
         const char* matched = nullptr;
         std::uint32_t state = 0;

@@ -39,10 +39,12 @@ class ThinkingCount {
     std::string interrupted_by_;
     const TokenTexts* texts_;
     std::int64_t num_tokens_ = 0;
-    std::int64_t num_undecided_ = 0;  // before it is known whether there is thinking
+    std::int64_t num_undecided_ = 0;  // tokens before it is known whether there is thinking
     std::int64_t num_between_ = 0;
-    std::size_t num_bytes_ = 0;         // between the markers, known to be no part of the last one
-    std::deque<std::size_t> begins_{};  // where tokens begin there, of which that is not known
+    // bytes between the markers that are known not to belong to the closing marker
+    std::size_t num_bytes_ = 0;
+    // the places of tokens between the markers that may still belong to the closing marker
+    std::deque<std::size_t> begins_{};
 };
 
 }  // namespace pitstop::http

@@ -1,9 +1,9 @@
 // Serves the routes of trainers' own patched servers, besides SGLang's and vLLM's. Bodies and
 // answers are SGLang's, for AReaL's plug-in of vLLM as well.
 //
-// AReaL   /areal_*: a pause, a group, and updates; a broadcast takes two calls: the tensors'
-// names, then the start
-// slime   /post_process_weights, /pull_weights: as in slime's SGLang
+//   AReaL   /areal_*: a pause, a group, and updates; a broadcast takes two calls: the names of the
+//           tensors, then the start
+//   slime   /post_process_weights, /pull_weights: as in slime's SGLang
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"

@@ -7,7 +7,7 @@
 namespace pitstop::http {
 
 [[nodiscard]] Response vllm_failure(const Error& error);
-// A chat for a model without a template for it is answered with 400, too.
+// A refusal of a text or a chat: 400, also if the model has no chat template.
 [[nodiscard]] Response vllm_text_refusal(const Error& error);
 
 }  // namespace pitstop::http

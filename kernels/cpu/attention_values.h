@@ -39,8 +39,8 @@ struct Probabilities {
     using Element = std::conditional_t<std::is_same_v<T, bf16>, std::uint16_t, float>;
     alignas(64) Element of[kTileQueries][kBlock];
 };
-// Loads the outputs of queries, times alpha; and stores them. `out` points to an element of
-// [kQueries, D_padded].
+// load_scaled() loads the outputs of queries times alpha, and store_sums() stores them. `out`
+// points to an element of [kQueries, D_padded].
 template <int kQueries, int kVectors>
 PITSTOP_INLINE void load_scaled(
     F32x16 (&acc)[kQueries][kVectors], const float* out, std::int64_t D_padded, const float* alpha

@@ -28,9 +28,9 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
     return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Returns the pointer, and tells the compiler that it points to global memory: of a pointer that
-// was kept in shared memory it does not know, and reads it by slower instructions ("ld", not
-// "ld.global").
+// Returns the pointer, and tells the compiler that it points to global memory. For a pointer that
+// was kept in shared memory the compiler does not know that, and would read by slower instructions
+// ("ld", not "ld.global").
 template <class T>
 __device__ const T* in_global(const T* pointer) {
     __builtin_assume(__isGlobal(pointer));

@@ -1,11 +1,12 @@
 // Ordered faults: PITSTOP_EMULATED_FAULTS is a list, separated by commas, of
 //
-//   FUNCTION:N=ERROR    the N-th call of it in this process, from 1, fails:
-//   cudaMemcpyAsync:17=cudaErrorUnknown kernel:N=hang       the N-th kernel never ends; copy:N=hang
-//   likewise kernel:N=ERROR      the N-th kernel ends its context with this error, when it runs
-//   ncclBroadcast:2=ncclSystemError    NCCL's functions fail with NCCL's errors, too
-//   memory=BYTES        no allocation of this process succeeds that would bring what all processes
-//                       have of its GPU over BYTES
+//   FUNCTION:N=ERROR    the N-th call of FUNCTION in this process, from 1, fails with this error:
+//                       cudaMemcpyAsync:17=cudaErrorUnknown, ncclBroadcast:2=ncclSystemError
+//   kernel:N=hang       the N-th kernel never ends
+//   copy:N=hang         the N-th copy never ends
+//   kernel:N=ERROR      the N-th kernel ends its context with this error, when it runs
+//   memory=BYTES        an allocation of this process fails if all processes would then have more
+//                       than BYTES of its GPU
 //
 // A prefix gpuK/ restricts an entry to processes that use GPU K. An error that CUDA's documentation
 // calls sticky ("must be terminated and relaunched") stays; others are reported once.

@@ -46,7 +46,7 @@ struct Warpgroup {
     int num_registers = 0;                  // of its warp, in the warp's first thread
 };
 
-// Returns whether a cp.async that is issued now, or a block's products, take place now rather than
+// Returns whether a cp.async that is issued now, or a block's products, take place now and not
 // at their wait (PITSTOP_EMULATOR_COPIES). A thread's copies keep their order: if each were drawn,
 // the last would nearly always be done with the first early one.
 [[nodiscard]] bool is_at_once();

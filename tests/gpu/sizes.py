@@ -14,12 +14,12 @@ class Sizes:
     benches: dict
     first: dict  # the same for tests/gpu/first, against one tree of the large model
     peers: str  # peers_torch.py's --sizes
-    tests_s: float = 240.0  # of the kernels' tests, and so of the engine's
-    test_s: float = 45.0  # without a line of output, after which a test hangs
+    tests_s: float = 240.0  # limit of the kernels' tests, and of the engine's
+    test_s: float = 45.0  # a test without output for this long counts as hanging
     text_tokens: int = 48  # of the bundled model's text
     streams: int = 64  # requests that decode beside an update
-    tokens_before: int = 80  # of each, before it: the engine compares with its latest 64 steps
-    stream_tokens: int = 1024  # of each, unless somebody ended it
+    tokens_before: int = 80  # tokens of each stream before the update, which is compared with the latest 64 steps
+    stream_tokens: int = 1024  # tokens of each stream that is not ended before
     tree: tuple = ()  # flags of the trees
 
     @property

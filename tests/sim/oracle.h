@@ -112,14 +112,14 @@ class Oracle {
         Epochs kv{};
     };
 
-    // What is wrong with a chunk, one check each; nothing: the chunk is right. This request may get
-    // one at all.
+    // Each of these returns what is wrong with a chunk, or nothing. First: whether the request may
+    // get a chunk at all.
     [[nodiscard]] std::optional<std::string> problem_of_turn(RequestKey key) const;
     // As many tokens as its spans say, and as many logprobs as requested.
     [[nodiscard]] static std::optional<std::string> problem_of_lengths(
         const messages::OutputChunk& chunk, const messages::TokenizedRequest& request
     );
-    // Its epochs were live, and none is older than the last one that this request saw.
+    // The chunk's epochs were live, and none is older than the last one that this request saw.
     [[nodiscard]] std::optional<std::string> problem_of_epochs(
         RequestKey key, const messages::Span& span
     ) const;

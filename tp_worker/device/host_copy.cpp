@@ -44,7 +44,7 @@ Result<HostCopy> HostCopy::make(std::int64_t bytes) {
 
 Result<> HostCopy::commit() {
     if (memory_.bytes() > 0) return Ok{};
-    // A copy is of a chunk, and steps go on between the pieces.
+    // Locked piece by piece: steps continue in between. A copy needs a chunk within one piece.
     ASSIGN_OR_RETURN(memory_, kernels::PinnedPages::create(host_bytes_of(bytes_), chunk_bytes_));
     first_slot_ = 0;
     return Ok{};

@@ -156,8 +156,8 @@ class NcclGroup : public BroadcastGroup {
     }
 
   private:
-    // Admits one call at a time: a communicator belongs to one thread. Concurrent
-    // calls are refused.
+    // Admits one call at a time: a communicator belongs to one thread. Concurrent calls are
+    // refused.
     struct Use {
         explicit Use(NcclGroup& group) : is_mine(!group.is_in_use_.exchange(true)), group_(group) {}
         ~Use() {

@@ -62,8 +62,8 @@ class Adapter {
     BoundAdapter bound_;
 };
 
-// The committed versions in memory, by id. Thread: any. A version that a plan names is removed by
-// nobody before the plan is run.
+// The committed versions in memory, by id. Thread: any. A version is not removed before the
+// plans that name it have run.
 class Adapters {
   public:
     [[nodiscard]] const Adapter* find(messages::AdapterId id) const;  // null: none

@@ -262,7 +262,7 @@ Result<std::int64_t> Engine::bytes_taken(std::int64_t bytes) const {
 }
 
 // cuBLASLt loads a kernel when it is first used, perhaps long after the memory was divided. Our own
-// are there (kernels/kernel_code.h).
+// are loaded before (kernels/kernel_code.h).
 std::int64_t Engine::library_bytes_max() const {
     constexpr std::int64_t kMax = std::int64_t{256} << 20;
     constexpr std::int64_t kShare = 256;  // of a small GPU
@@ -270,8 +270,8 @@ std::int64_t Engine::library_bytes_max() const {
 }
 
 // A trainer's group over NCCL joins long after the memory was divided. A communicator of one rank
-// took 0.6 GB of an H200 (bench/results/gpu/first_1.md); one to another GPU has buffers besides.
-// The ranks' own is there before.
+// took 0.6 GB of an H200 (bench/results/gpu/first_1.md); one with another GPU also has buffers.
+// The ranks' own communicator exists before.
 std::int64_t Engine::group_bytes_max() const {
     constexpr std::int64_t kMax = std::int64_t{768} << 20;
     constexpr std::int64_t kShare = 128;  // of a small GPU

@@ -2,13 +2,13 @@
 //
 // Each row of logits gets: a draw (kSample) or the score of a given token (kScore), the request's
 // top ids and the ids it requested, and if logprobs are wanted the rank of the drawn or given token
-// among all. The draw is from the logits after penalties, bias and
-// the mask of a grammar. A logprob of an output token
-// comes from the distribution of the request's mode (messages/sampling.h), of a prompt token always
-// from the raw one. A row with a logit that is not finite is neither drawn from nor scored: its
-// token is -1, and its part of a result is unchanged (the step's result names the row:
-// PlannedStep::not_finite_rows()). If the request's own bans leave nothing to draw, the token is
-// -2; if its penalties, bias and temperature make an infinite score of finite logits, it is -3.
+// among all. The draw is from the logits after penalties, bias and the mask of a grammar. A logprob
+// of an output token comes from the distribution of the request's mode (messages/sampling.h), that
+// of a prompt token always from the raw one. A row with a logit that is not finite is neither drawn
+// from nor scored: its token is -1, and its part of a result is unchanged (the step's result names
+// the row: PlannedStep::not_finite_rows()). If the request's own bans leave nothing to draw, the
+// token is -2; if its penalties, bias and temperature make an infinite score of finite logits, it
+// is -3.
 //
 // A request may want more of the top than the op finds, up to the whole vocabulary: such rows are
 // downloaded and sorted on the host.

@@ -111,8 +111,8 @@ class Broadcasts {
         return end;
     }
 
-    // Plans which tensors share a broadcast, each as large as allowed, before the
-    // first is received.
+    // Plans which tensors share a broadcast, each as large as allowed, before the first is
+    // received.
     Result<> plan() {
         std::int64_t largest = 0;
         for (std::size_t begin = 0; begin < specs_.size(); begin = ends_.back()) {
