@@ -25,29 +25,32 @@ constexpr std::array kCheckpointRows{
     CheckpointRow{
         "pitstop_checkpoint_places",
         "gauge",
-        "Places for copies of recurrent states.",
+        "Room for checkpoints of recurrent states.",
         &Checkpoints::places_total},
     CheckpointRow{
         "pitstop_checkpoint_places_free",
         "gauge",
-        "Places without a copy.",
+        "Room left for checkpoints.",
         &Checkpoints::places_free},
     CheckpointRow{
-        "pitstop_checkpoints_saved_total", "counter", "States saved.", &Checkpoints::saved_total},
+        "pitstop_checkpoints_saved_total",
+        "counter",
+        "Checkpoints saved.",
+        &Checkpoints::saved_total},
     CheckpointRow{
         "pitstop_checkpoints_restored_total",
         "counter",
-        "Requests that continued from a saved state.",
+        "Requests that continued from a checkpoint.",
         &Checkpoints::restored_total},
     CheckpointRow{
         "pitstop_checkpoints_evicted_total",
         "counter",
-        "Copies dropped so that others could be saved.",
+        "Checkpoints dropped to make room for others.",
         &Checkpoints::evicted_total},
     CheckpointRow{
         "pitstop_replayed_tokens_total",
         "counter",
-        "Cached prompt tokens computed again, as no copy had the state after them.",
+        "Cached prompt tokens computed again for want of a checkpoint after them.",
         &Checkpoints::replayed_tokens_total},
 };
 
@@ -62,7 +65,7 @@ constexpr std::array kAdapterRows{
     AdapterRow{
         "pitstop_adapter_requests_total",
         "counter",
-        "Requests that named the adapter, since it was last unloaded.",
+        "Requests that named the adapter since it was last unloaded.",
         &Adapter::requests_total},
     AdapterRow{
         "pitstop_adapter_output_tokens_total",
@@ -72,27 +75,27 @@ constexpr std::array kAdapterRows{
     AdapterRow{
         "pitstop_adapter_loads_total",
         "counter",
-        "Versions that were loaded under the name, since it was last unloaded.",
+        "Versions loaded under the name since it was last unloaded.",
         &Adapter::loads_total},
     AdapterRow{
         "pitstop_adapter_evictions_total",
         "counter",
-        "Evictions of versions under the name, since it was last unloaded.",
+        "Evictions of versions under the name since it was last unloaded.",
         &Adapter::evictions_total},
     AdapterRow{
         "pitstop_adapter_open_requests",
         "gauge",
-        "Open requests that have the version that serves.",
+        "Open requests that use the adapter's serving version.",
         &Adapter::num_requests},
     AdapterRow{
         "pitstop_adapter_older_open_requests",
         "gauge",
-        "Open requests that began with an older version.",
+        "Open requests that use an older version of the adapter.",
         &Adapter::num_older},
     AdapterRow{
         "pitstop_adapter_bytes",
         "gauge",
-        "Bytes of the resident versions, all ranks.",
+        "Bytes of the adapter's resident versions on all ranks.",
         &Adapter::bytes},
 };
 
@@ -121,12 +124,12 @@ constexpr std::array kDraftRows{
     DraftRow{
         "pitstop_sampling_passes_total",
         "",
-        "Passes of requests that sampled, with drafts or without.",
+        "Passes that sampled for a request, with or without drafts.",
         &messages::DraftCounts::passes},
     DraftRow{
         "pitstop_draft_rows_total",
         "vllm:spec_decode_num_drafts_total",
-        "Of these, passes over a row with drafts.",
+        "Passes that verified drafts of a request.",
         &messages::DraftCounts::rows},
     DraftRow{
         "pitstop_draft_tokens_total",
@@ -136,7 +139,7 @@ constexpr std::array kDraftRows{
     DraftRow{
         "pitstop_draft_tokens_accepted_total",
         "vllm:spec_decode_num_accepted_tokens_total",
-        "Draft tokens that were the requests' next tokens.",
+        "Draft tokens that were accepted.",
         &messages::DraftCounts::accepted},
 };
 
@@ -172,11 +175,15 @@ void write_adapters(Writer& out, const messages::StatusReply& status) {
             out.sample(labels, number(each.*row.count));
         });
     }
-    out.metric("pitstop_adapter_version", "gauge", "The version that serves.");
+    out.metric("pitstop_adapter_version", "gauge", "Number of the adapter's version that serves.");
     for_each_adapter(status, [&](const std::string& labels, const Adapter& each) {
         out.sample(labels, number(raw(each.adapter.version)));
     });
-    out.metric("pitstop_adapter_info", "gauge", "The version that serves, in words.");
+    out.metric(
+        "pitstop_adapter_info",
+        "gauge",
+        "Label and digest of the adapter's version that serves; always 1."
+    );
     for_each_adapter(status, [&](const std::string& labels, const Adapter& each) {
         const std::string label = escaped(each.adapter.label);
         out.sample(
@@ -213,25 +220,25 @@ void write_experts(Writer& out, const messages::StatusReply& status) {
     family(
         "pitstop_expert_tokens_total",
         "counter",
-        "Tokens times experts that a layer computed.",
+        "Pairs of a token and an expert that the layer computed.",
         [](const LayerLoad& load) { return number(load.tokens); }
     );
     family(
         "pitstop_expert_load_max_ratio",
         "gauge",
-        "Its busiest expert's tokens over its experts' mean, since the start.",
+        "Tokens of the layer's busiest expert over the mean of its experts, since the start.",
         [](const LayerLoad& load) { return load.busiest; }
     );
     family(
         "pitstop_expert_load_min_ratio",
         "gauge",
-        "Its least busy expert's tokens over the mean.",
+        "Tokens of the layer's least busy expert over the mean of its experts, since the start.",
         [](const LayerLoad& load) { return load.least; }
     );
     family(
         "pitstop_experts_idle",
         "gauge",
-        "Its experts without a token.",
+        "Experts of the layer that have computed no token.",
         [](const LayerLoad& load) { return number(load.num_idle); }
     );
 }

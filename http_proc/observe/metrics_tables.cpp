@@ -27,43 +27,47 @@ constexpr std::array kSglang{
     PerReplica{
         "sglang:num_running_reqs",
         "gauge",
-        "Requests running.",
+        "Running requests.",
         [](R r) { return number(r.num_running); }},
     PerReplica{
         "sglang:num_queue_reqs",
         "gauge",
-        "Requests waiting.",
+        "Requests in the queue.",
         [](R r) { return number(r.num_waiting); }},
     PerReplica{
         "sglang:num_used_tokens",
         "gauge",
-        "Tokens of KV in use.",
+        "Tokens of KV that requests use.",
         [](R r) { return number(kv_use_of(r).used_tokens); }},
     PerReplica{
         "sglang:kv_used_tokens",
         "gauge",
-        "Tokens of KV in use.",
+        "Tokens of KV that requests use.",
         [](R r) { return number(kv_use_of(r).used_tokens); }},
-    PerReplica{"sglang:kv_available_tokens", "gauge", "Tokens of KV free.", kv_available},
+    PerReplica{
+        "sglang:kv_available_tokens",
+        "gauge",
+        "Tokens for which the KV pool has free pages.",
+        kv_available},
     PerReplica{
         "sglang:kv_evictable_tokens",
         "gauge",
-        "Tokens that the prefix cache alone holds.",
+        "Tokens of KV that only the prefix cache uses.",
         kv_evictable},
     PerReplica{
         "sglang:max_total_num_tokens",
         "gauge",
-        "Tokens the KV pool holds.",
+        "Tokens that the KV pool has room for.",
         [](R r) { return number(kv_use_of(r).total_tokens); }},
     PerReplica{
         "sglang:token_usage",
         "gauge",
-        "KV in use, 0 to 1.",
+        "Fraction of the KV pool that requests use, 0 to 1.",
         [](R r) { return kv_use_of(r).usage; }},
     PerReplica{
         "sglang:utilization",
         "gauge",
-        "Running requests of those that may run, 0 to 1.",
+        "Running requests as a fraction of the limit, 0 to 1.",
         [](R r) { return r.running_max > 0 ? number(r.num_running) / number(r.running_max) : 0; }},
     PerReplica{
         "sglang:gen_throughput",
@@ -73,27 +77,27 @@ constexpr std::array kSglang{
     PerReplica{
         "sglang:cache_hit_rate",
         "gauge",
-        "Prompt tokens found in the cache, 0 to 1.",
+        "Fraction of prompt tokens found in the prefix cache, 0 to 1.",
         [](R r) { return kv_use_of(r).hit_rate; }},
     PerReplica{
         "sglang:num_retracted_reqs",
         "gauge",
-        "Waiting requests that were retracted.",
+        "Queued requests that were retracted.",
         [](R r) { return number(r.num_retracted); }},
     PerReplica{
         "sglang:num_paused_reqs",
         "gauge",
-        "Requests held by a pause.",
+        "Requests that a pause holds back.",
         [](R r) { return is_paused(r) ? number(r.num_running + r.num_waiting) : 0; }},
     PerReplica{
         "sglang:prompt_tokens_total",
         "counter",
-        "Prompt tokens.",
+        "Prompt tokens of all requests.",
         [](R r) { return number(r.prompt_tokens_total); }},
     PerReplica{
         "sglang:generation_tokens_total",
         "counter",
-        "Output tokens.",
+        "Output tokens of all requests.",
         [](R r) { return number(r.output_tokens_total); }},
     PerReplica{
         "sglang:num_requests_total",
@@ -116,57 +120,57 @@ constexpr std::array kVllm{
     PerReplica{
         "vllm:num_requests_running",
         "gauge",
-        "Requests running.",
+        "Running requests.",
         [](R r) { return number(r.num_running); }},
     PerReplica{
         "vllm:num_requests_waiting",
         "gauge",
-        "Requests waiting.",
+        "Requests in the queue.",
         [](R r) { return number(r.num_waiting); }},
     PerReplica{
         "vllm:kv_cache_usage_perc",
         "gauge",
-        "KV in use, 0 to 1.",
+        "Fraction of the KV pool that requests use, 0 to 1.",
         [](R r) { return kv_use_of(r).usage; }},
     PerReplica{
         "vllm:gpu_cache_usage_perc",
         "gauge",
-        "The older name of kv_cache_usage_perc.",
+        "The older name of vllm:kv_cache_usage_perc.",
         [](R r) { return kv_use_of(r).usage; }},
     PerReplica{
         "vllm:gpu_prefix_cache_hit_rate",
         "gauge",
-        "Prompt tokens found in the cache.",
+        "Fraction of prompt tokens found in the prefix cache, 0 to 1.",
         [](R r) { return kv_use_of(r).hit_rate; }},
     PerReplica{
         "vllm:prompt_tokens_total",
         "counter",
-        "Prompt tokens.",
+        "Prompt tokens of all requests.",
         [](R r) { return number(r.prompt_tokens_total); }},
     PerReplica{
         "vllm:generation_tokens_total",
         "counter",
-        "Output tokens.",
+        "Output tokens of all requests.",
         [](R r) { return number(r.output_tokens_total); }},
     PerReplica{
         "vllm:prefix_cache_queries_total",
         "counter",
-        "Prompt tokens looked for.",
+        "Prompt tokens looked up in the prefix cache.",
         [](R r) { return number(r.prompt_tokens_total); }},
     PerReplica{
         "vllm:prefix_cache_hits_total",
         "counter",
-        "Of them found.",
+        "Prompt tokens found in the prefix cache.",
         [](R r) { return number(r.cached_tokens_total); }},
     PerReplica{
         "vllm:gpu_prefix_cache_queries_total",
         "counter",
-        "The older name.",
+        "The older name of vllm:prefix_cache_queries_total.",
         [](R r) { return number(r.prompt_tokens_total); }},
     PerReplica{
         "vllm:gpu_prefix_cache_hits_total",
         "counter",
-        "The older name.",
+        "The older name of vllm:prefix_cache_hits_total.",
         [](R r) { return number(r.cached_tokens_total); }},
     PerReplica{
         "vllm:num_preemptions_total",
@@ -179,29 +183,29 @@ constexpr std::array kOwn{
     PerReplica{
         "pitstop_weight_epoch",
         "gauge",
-        "The weight version that serves.",
+        "Epoch of the weight version that serves.",
         [](R r) { return number(static_cast<std::int64_t>(raw(r.epoch))); }},
     PerReplica{
         "pitstop_has_weights",
         "gauge",
-        "0: nothing can be generated until an update.",
+        "1 if the replica has weights; 0 if it needs an update before it can generate.",
         [](R r) { return r.has_weights ? 1.0 : 0.0; }},
     PerReplica{
         "pitstop_paused", "gauge", "1 while paused.", [](R r) { return is_paused(r) ? 1.0 : 0.0; }},
     PerReplica{
         "pitstop_pause_age_seconds",
         "gauge",
-        "Seconds since the pause under way began; 0 without one.",
+        "Seconds since the current pause began; 0 without a pause.",
         [](R r) { return r.paused_s; }},
     PerReplica{
         "pitstop_paused_seconds_total",
         "counter",
-        "Seconds paused.",
+        "Seconds spent paused.",
         [](R r) { return r.paused_s_total; }},
     PerReplica{
         "pitstop_pauses_total",
         "counter",
-        "Pauses begun.",
+        "Pauses that began.",
         [](R r) { return number(r.pauses_total); }},
     PerReplica{
         "pitstop_steps_total",
@@ -211,12 +215,12 @@ constexpr std::array kOwn{
     PerReplica{
         "pitstop_step_age_seconds",
         "gauge",
-        "Since the oldest unanswered step was sent.",
+        "Seconds since the oldest unanswered step was sent.",
         [](R r) { return r.step_age_s; }},
     PerReplica{
         "pitstop_recomputed_tokens_total",
         "counter",
-        "Tokens of retracted requests prefilled again.",
+        "Tokens that were prefilled again after a retraction.",
         [](R r) { return number(r.recomputed_tokens_total); }},
     PerReplica{
         "pitstop_spanning_requests_total",

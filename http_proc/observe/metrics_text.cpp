@@ -46,7 +46,7 @@ void write_table(
 }
 
 void write_sglang_rest(Writer& out, std::string_view model, const messages::StatusReply& status) {
-    out.metric("sglang:cached_tokens_total", "counter", "Prompt tokens found in the cache.");
+    out.metric("sglang:cached_tokens_total", "counter", "Prompt tokens found in the prefix cache.");
     for (const messages::ReplicaStatus& replica : status.replicas) {
         out.sample(
             sglang_labels(model, replica) + ",cache_source=\"device\"",
@@ -59,12 +59,16 @@ void write_sglang_rest(Writer& out, std::string_view model, const messages::Stat
         [](const messages::UpdateRecord& u) { return u.ok; }
     );
     if (last == status.updates.rend()) return;
-    out.metric("sglang:weight_load_duration_seconds", "gauge", "Of the last update.");
+    out.metric(
+        "sglang:weight_load_duration_seconds",
+        "gauge",
+        "Seconds that the last successful update took."
+    );
     out.sample(fmt::format("model_name=\"{}\",source=\"disk\"", model), last->seconds.total_s);
 }
 
 void write_vllm_rest(Writer& out, std::string_view model, const messages::StatusReply& status) {
-    out.metric("vllm:request_success_total", "counter", "Requests that ended, by reason.");
+    out.metric("vllm:request_success_total", "counter", "Requests that ended, by finish reason.");
     for (const messages::ReplicaStatus& replica : status.replicas) {
         for (const messages::FinishReason reason :
              {messages::FinishReason::kStop,
@@ -78,7 +82,7 @@ void write_vllm_rest(Writer& out, std::string_view model, const messages::Status
             );
         }
     }
-    out.metric("vllm:engine_sleep_state", "gauge", "One of them is 1.");
+    out.metric("vllm:engine_sleep_state", "gauge", "The replica's memory: the state with value 1.");
     for (const messages::ReplicaStatus& replica : status.replicas) {
         const bool is_awake =
             std::ranges::all_of(replica.memory, [](const messages::TagMemory& tag) {
@@ -99,7 +103,9 @@ void write_vllm_rest(Writer& out, std::string_view model, const messages::Status
         sample("weights_offloaded", !is_awake && !is_discarded);
         sample("discard_all", is_discarded);
     }
-    out.metric("vllm:cache_config_info", "gauge", "The KV pool.");
+    out.metric(
+        "vllm:cache_config_info", "gauge", "Page size and number of pages of the KV pool; always 1."
+    );
     for (const messages::ReplicaStatus& replica : status.replicas) {
         out.sample(
             fmt::format(
@@ -114,7 +120,11 @@ void write_vllm_rest(Writer& out, std::string_view model, const messages::Status
 }
 
 void write_replicas(Writer& out, const messages::StatusReply& status) {
-    out.metric("pitstop_weight_info", "gauge", "The version that serves, in words.");
+    out.metric(
+        "pitstop_weight_info",
+        "gauge",
+        "Label and digest of the weight version that serves; always 1."
+    );
     for (const messages::ReplicaStatus& r : status.replicas) {
         out.sample(
             fmt::format(
@@ -126,7 +136,7 @@ void write_replicas(Writer& out, const messages::StatusReply& status) {
             1
         );
     }
-    out.metric("pitstop_state", "gauge", "The replica's state: 1.");
+    out.metric("pitstop_state", "gauge", "State and pause mode of the replica; always 1.");
     for (const messages::ReplicaStatus& r : status.replicas) {
         out.sample(
             fmt::format(
@@ -138,7 +148,7 @@ void write_replicas(Writer& out, const messages::StatusReply& status) {
             1
         );
     }
-    out.metric("pitstop_memory_bytes", "gauge", "Physical memory by tag.");
+    out.metric("pitstop_memory_bytes", "gauge", "Bytes of resident memory, by tag and state.");
     for (const messages::ReplicaStatus& r : status.replicas) {
         for (const messages::TagMemory& tag : r.memory) {
             out.sample(
@@ -153,7 +163,9 @@ void write_replicas(Writer& out, const messages::StatusReply& status) {
         }
     }
     out.metric(
-        "pitstop_not_finite_requests_total", "counter", "Requests ended for infinities and NaNs."
+        "pitstop_not_finite_requests_total",
+        "counter",
+        "Requests ended because of infinities or NaNs, by kind."
     );
     for (const messages::ReplicaStatus& r : status.replicas) {
         for (const messages::NotFiniteCount& count : r.not_finite) {
@@ -163,7 +175,11 @@ void write_replicas(Writer& out, const messages::StatusReply& status) {
             );
         }
     }
-    out.metric("pitstop_kv_hit_tokens_total", "counter", "Cached tokens by version lag (P9).");
+    out.metric(
+        "pitstop_kv_hit_tokens_total",
+        "counter",
+        "Cached tokens used, by how many versions their weights lag (P9)."
+    );
     for (const messages::ReplicaStatus& r : status.replicas) {
         for (const messages::CacheHits& hits : r.cache_hits) {
             out.sample(
@@ -173,7 +189,7 @@ void write_replicas(Writer& out, const messages::StatusReply& status) {
     }
 }
 
-// Writes the families with one sample.
+// Writes the metrics that have one sample for the whole tree.
 void write_tree(Writer& out, const messages::StatusReply& status, int num_generating) {
     const auto one =
         [&](std::string_view name, std::string_view type, std::string_view help, double value) {
@@ -186,35 +202,37 @@ void write_tree(Writer& out, const messages::StatusReply& status, int num_genera
         number(status.updates_total));
     one("pitstop_updates_failed_total",
         "counter",
-        "Updates that did not.",
+        "Updates that did not take effect.",
         number(status.updates_failed_total));
     one("pitstop_open_requests",
         "gauge",
-        "Requests not yet answered in full.",
+        "Requests that are not answered in full yet.",
         number(status.open_requests));
-    one("pitstop_http_requests", "gauge", "Of them, of this front end.", num_generating);
+    one("pitstop_http_requests", "gauge", "Open requests of this HTTP process.", num_generating);
     one("pitstop_refused_total",
         "counter",
         "Messages refused at the doors.",
         number(status.refused_total));
-    one("pitstop_uptime_seconds", "gauge", "Since the tree was ready.", status.uptime_s);
+    one("pitstop_uptime_seconds", "gauge", "Seconds since the tree was ready.", status.uptime_s);
 }
 
-// Writes the newest update.
+// Writes the metrics of the newest update.
 void write_update(Writer& out, const messages::StatusReply& status) {
     if (status.updates.empty()) return;
     const messages::UpdateRecord& last = status.updates.back();
     const std::string labels =
         fmt::format("what=\"{}\",ok=\"{}\"", last.what, last.ok ? "true" : "false");
-    out.metric("pitstop_update_phase_seconds", "gauge", "The last update's waterfall.");
+    out.metric("pitstop_update_phase_seconds", "gauge", "Seconds per phase of the last update.");
     messages::UpdateSeconds(last.seconds)
         .fields_in([&](std::string_view name, double seconds, std::string_view /*about*/) {
             name.remove_suffix(std::string_view("_s").size());
             out.sample(fmt::format("{},phase=\"{}\"", labels, name), seconds);
         });
-    out.metric("pitstop_update_age_seconds", "gauge", "Since the last update's answer.");
+    out.metric(
+        "pitstop_update_age_seconds", "gauge", "Seconds since the last update was answered."
+    );
     out.sample(labels, last.age_s);
-    out.metric("pitstop_update_bytes", "gauge", "The last update's bytes.");
+    out.metric("pitstop_update_bytes", "gauge", "Bytes of the last update.");
     out.sample(labels, number(last.bytes));
 }
 
@@ -229,44 +247,44 @@ void write_requests(Writer& out, std::string_view model, const RequestMetrics& r
     const std::array<Named, 10> all{{
         {"sglang:time_to_first_token_seconds",
          "vllm:time_to_first_token_seconds",
-         "Of streamed requests of this front end.",
+         "Seconds from receipt to first token, of this process's streamed requests.",
          requests.first_token},
         {"sglang:inter_token_latency_seconds",
          "vllm:inter_token_latency_seconds",
-         "Of streamed requests of this front end.",
+         "Seconds between tokens, of this process's streamed requests.",
          requests.between_tokens},
         {"sglang:e2e_request_latency_seconds",
          "vllm:e2e_request_latency_seconds",
-         "Of requests of this front end.",
+         "Seconds from receipt to end, of this process's requests.",
          requests.whole_request},
         {"sglang:queue_time_seconds",
          "vllm:request_queue_time_seconds",
-         "Of requests of this front end, until the scheduler first admitted them.",
+         "Seconds from receipt to first admission, of this process's requests.",
          requests.queue},
         {"sglang:per_stage_req_latency_seconds",
          "vllm:request_prefill_time_seconds",
-         "Of requests of this front end, from their admission to their first token.",
+         "Seconds from admission to first token, of this process's requests.",
          requests.prefill,
          ",stage=\"prefill_forward\""},
         {"",  // SGLang has none
          "vllm:request_inference_time_seconds",
-         "Of requests of this front end, from their admission to their last token.",
+         "Seconds from admission to last token, of this process's requests.",
          requests.inference},
         {"sglang:request_decode_time_seconds",
          "vllm:request_decode_time_seconds",
-         "Of streamed requests of this front end, from the first token to the last.",
+         "Seconds from first to last token, of this process's streamed requests.",
          requests.decode},
         {"sglang:time_per_output_token_seconds",
          "vllm:request_time_per_output_token_seconds",
-         "Of streamed requests of this front end, the mean after the first token.",
+         "Mean seconds per token after the first, of this process's streamed requests.",
          requests.per_output_token},
         {"sglang:prompt_tokens_histogram",
          "vllm:request_prompt_tokens",
-         "Of requests of this front end.",
+         "Prompt tokens per request of this process.",
          requests.prompt_tokens},
         {"sglang:generation_tokens_histogram",
          "vllm:request_generation_tokens",
-         "Of requests of this front end.",
+         "Output tokens per request of this process.",
          requests.output_tokens},
     }};
     const std::string for_sglang = fmt::format("model_name=\"{}\",engine_type=\"unified\"", model);
