@@ -121,7 +121,9 @@ Result<DigestCost> measure_digest_cost(const std::string& directory, int num_thr
         static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes))
     );
     if (buffer == nullptr)
-        return make_error(ErrorCode::kResourceExhausted, "no {} bytes to copy into", bytes);
+        return make_error(
+            ErrorCode::kResourceExhausted, "cannot allocate {} bytes to copy into", bytes
+        );
     std::memset(buffer.get(), 1, bytes);  // touches the pages, as those of a stage's copy are
     DigestCost best{.copy_s = 1e30, .digested_s = 1e30};
     for (int run = 0; run < kRuns; ++run) {

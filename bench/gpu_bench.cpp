@@ -63,14 +63,14 @@ Result<> check(const Options& options) {
     if (!is_known) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "--family={}; --list names them, and '{}' measures those alone",
+            "unknown --family {}; accepted are the families that --list prints, and '{}'",
             options.family,
             kLimits
         );
     }
     if ((options.copy_gb_s > 0) != (options.matrix_tflop_s > 0)) {
         return make_error(
-            ErrorCode::kInvalidArgument, "--copy-gb-s and --matrix-tflop-s: both, or none"
+            ErrorCode::kInvalidArgument, "give both --copy-gb-s and --matrix-tflop-s, or neither"
         );
     }
     return Ok{};

@@ -281,7 +281,7 @@ void add_flags(FlagSet& flags, Options& o) {
 Result<> check(const FlagSet& flags, Options& o) {
     o.serve = flags.positional();
     if (o.streams < 1 || o.requests < 1 || o.output_len < 1 || o.probes < 1 || o.rounds < 1)
-        return make_error(ErrorCode::kInvalidArgument, "numbers are 1 or more");
+        return make_error(ErrorCode::kInvalidArgument, "every number must be 1 or more");
     return Ok{};
 }
 

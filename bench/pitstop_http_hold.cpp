@@ -163,7 +163,7 @@ Result<> check(const FlagSet& flags, Options& o) {
     o.serve = flags.positional();
     if (o.streams < 1 || o.prompts < 1 || o.output_len < 1 || !(o.seconds > 0) ||
         !(o.pause_every_s > 0))
-        return make_error(ErrorCode::kInvalidArgument, "numbers are more than 0");
+        return make_error(ErrorCode::kInvalidArgument, "every number must be more than 0");
     return Ok{};
 }
 

@@ -68,13 +68,13 @@ void add_flags(FlagSet& flags, Options& o) {
 Result<> check(const FlagSet& flags, Options& o) {
     o.serve = flags.positional();
     if (o.model.empty() != o.next.empty()) {
-        return make_error(ErrorCode::kInvalidArgument, "--model and --next go together");
+        return make_error(ErrorCode::kInvalidArgument, "give both --model and --next, or neither");
     }
     if (o.streams < 1 || o.prompt_len < 1 || o.quiet_tokens < 1 || o.updates < 1 || o.pauses < 1) {
-        return make_error(ErrorCode::kInvalidArgument, "every count is 1 or more");
+        return make_error(ErrorCode::kInvalidArgument, "every count must be 1 or more");
     }
     if (o.source != "disk" && o.source != "push" && o.source != "push-adopt") {
-        return make_error(ErrorCode::kInvalidArgument, "--source is disk, push or push-adopt");
+        return make_error(ErrorCode::kInvalidArgument, "--source must be disk, push or push-adopt");
     }
     return Ok{};
 }

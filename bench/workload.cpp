@@ -132,7 +132,8 @@ Result<Workload> make_workload(const WorkloadArgs& args) {
     }
     if (args.shared_prefix_len < 0 || args.prefix_groups < 1) {
         return make_error(
-            ErrorCode::kInvalidArgument, "a shared prefix has 0 or more tokens, 1 or more groups"
+            ErrorCode::kInvalidArgument,
+            "a shared prefix must have 0 or more tokens and 1 or more groups"
         );
     }
     const std::int64_t room = args.context_len - args.shared_prefix_len;

@@ -198,7 +198,9 @@ Result<> HostBroadcast::broadcast(
         if (items.empty()) return Ok{};
         if (::poll(items.data(), items.size(), ms_until(deadline)) == 0) {
             return make_error(
-                ErrorCode::kDeadlineExceeded, "rank {} does not read", peers_[who.front()].rank
+                ErrorCode::kDeadlineExceeded,
+                "rank {} did not read the broadcast in time",
+                peers_[who.front()].rank
             );
         }
         for (std::size_t k = 0; k < items.size(); ++k) {

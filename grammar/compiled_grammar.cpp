@@ -255,7 +255,7 @@ Result<std::shared_ptr<const SortedVocabulary>> SortedVocabulary::make(const Voc
     } catch (const std::exception& error) {
         return make_error(
             ErrorCode::kUnsupported,
-            "xgrammar does not take the vocabulary: {}",
+            "xgrammar does not accept the vocabulary: {}",
             line_of(error.what())
         );
     }
@@ -268,8 +268,8 @@ Result<std::shared_ptr<const CompiledGrammar>> CompiledGrammar::compile(
     if (const std::string keyword = ignored_of(grammar); !keyword.empty()) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "{} cannot be compiled: the keyword {} is not served, or not without a type or beside "
-            "anyOf, oneOf, allOf or $ref",
+            "{} cannot be compiled: the keyword {} is not supported, or is not supported without a "
+            "type or together with anyOf, oneOf, allOf or $ref",
             messages::name_of(grammar.kind),
             keyword
         );

@@ -243,7 +243,7 @@ Result<> Trials::start() {
     const auto failed = [](std::string_view what, int number) {
         return make_error(
             code_of_errno(number, ErrorCode::kUnavailable),
-            "no process tries grammars: {}: {}",
+            "cannot start the process that tries grammars: {}: {}",
             what,
             std::strerror(number)
         );
@@ -280,13 +280,15 @@ Result<> Trials::start() {
 // A process that is gone is replaced, once.
 Result<> Trials::give(int fd) {
     const MutexLock lock(mutex_);
-    if (is_over_) return Error{ErrorCode::kUnavailable, "no grammar is tried any more"};
+    if (is_over_)
+        return Error{ErrorCode::kUnavailable, "this process is ending and tries no grammars"};
     for (int i = 0; i < 2; ++i) {
         if (socket_ < 0) RETURN_IF_ERROR(start());
         if (send_fd(socket_, fd)) return Ok{};
         end_process();
     }
-    return Error{ErrorCode::kUnavailable, "the process that tries grammars ends at once"};
+    return Error{
+        ErrorCode::kUnavailable, "the process that tries grammars exits as soon as it starts"};
 }
 
 Result<std::int64_t> Trials::run(const messages::Grammar& grammar) {
@@ -294,7 +296,7 @@ Result<std::int64_t> Trials::run(const messages::Grammar& grammar) {
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
         return make_error(
             code_of_errno(errno, ErrorCode::kUnavailable),
-            "no socket to try a grammar: {}",
+            "cannot make a socket to try a grammar: {}",
             std::strerror(errno)
         );
     }

@@ -63,7 +63,7 @@ Result<PinnedBuffer> PinnedBuffer::create(std::int64_t bytes) {
     if (error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
         return make_error(
-            ErrorCode::kResourceExhausted, "{} bytes of page-locked host memory refused", bytes
+            ErrorCode::kResourceExhausted, "CUDA refused {} bytes of page-locked host memory", bytes
         );
     }
     check(error, "cudaMallocHost");
@@ -85,7 +85,7 @@ Result<PinnedPages> PinnedPages::create(std::int64_t bytes, std::int64_t piece_b
     const auto size = static_cast<std::size_t>(bytes);
     const auto refused = [&] {
         return make_error(
-            ErrorCode::kResourceExhausted, "{} bytes of page-locked host memory refused", bytes
+            ErrorCode::kResourceExhausted, "CUDA refused {} bytes of page-locked host memory", bytes
         );
     };
     void* const data =

@@ -52,7 +52,9 @@ Result<std::vector<LostAdapter>> lost_adapters_of(std::string_view lines) {
         const auto read = std::from_chars(number.data(), number.data() + number.size(), version);
         const bool is_known = parts[4] == kPinned || parts[4] == kNotPinned;
         if (num + 1 < parts.size() || read.ec != std::errc{} || version <= 0 || !is_known)
-            return make_error(ErrorCode::kInvalidArgument, "no lost adapter is '{}'", line);
+            return make_error(
+                ErrorCode::kInvalidArgument, "'{}' does not describe a lost adapter", line
+            );
         all.push_back(
             {.adapter =
                  {.name = std::string(parts[0]),

@@ -26,7 +26,7 @@ Problem invalid(const InitGroup& message) {
     if (auto problem = invalid_group(spec.group)) return problem;
     if (spec.world_size < 2 || spec.world_size > kWorldSizeMax) {
         return fmt::format(
-            "world_size is {}; accepted is 2 to {}, the trainer's rank among them",
+            "world_size is {}; accepted is 2 to {}, including the trainer's rank",
             spec.world_size,
             kWorldSizeMax
         );

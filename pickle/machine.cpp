@@ -58,7 +58,9 @@ Result<Document> Machine::run() {
             return malformed("{} bytes after STOP", message_.size() - position_);
         if (stack_.size() != 1 || !marks_.empty()) {
             return malformed(
-                "{} values and {} marks at STOP, not one value", stack_.size(), marks_.size()
+                "{} values and {} marks are left at STOP; one value is expected",
+                stack_.size(),
+                marks_.size()
             );
         }
         document_.root_ = stack_.back();
@@ -276,7 +278,7 @@ Result<> Machine::append(std::size_t begin) {
     if (begin <= floor) return malformed("items without a list");
     const NodeId list = stack_[begin - 1];
     if (node(list).kind != Kind::kList || extent(list).is_finished)
-        return malformed("items for what is not an open list");
+        return malformed("items for a value that is not an open list");
     for (std::size_t i = begin; i < stack_.size(); ++i)
         RETURN_IF_ERROR(append_child(list, stack_[i]));
     stack_.resize(begin);
@@ -288,7 +290,7 @@ Result<> Machine::set_items(std::size_t begin) {
     if (begin <= floor) return malformed("items without a dict");
     const NodeId dict = stack_[begin - 1];
     if (node(dict).kind != Kind::kDict || extent(dict).is_finished)
-        return malformed("items for what is not an open dict");
+        return malformed("items for a value that is not an open dict");
     if ((stack_.size() - begin) % 2 != 0) return malformed("a key without a value");
     for (std::size_t i = begin; i < stack_.size(); i += 2) {
         const Node& key = node(stack_[i]);
@@ -415,9 +417,10 @@ Result<> Machine::make_shape(const Node& arguments) {
         return malformed("torch.Size with {} arguments", arguments.children.size());
     const Node dims = node(arguments.children[0]);
     if (dims.kind != Kind::kTuple && dims.kind != Kind::kList)
-        return malformed("torch.Size of what is not a tuple");
+        return malformed("torch.Size of a value that is not a tuple");
     for (const NodeId dim : dims.children) {
-        if (node(dim).kind != Kind::kInt) return malformed("torch.Size of what are not integers");
+        if (node(dim).kind != Kind::kInt)
+            return malformed("torch.Size of values that are not integers");
     }
     RETURN_IF_ERROR(push({.kind = Kind::kShape}));
     const NodeId shape = stack_.back();
@@ -455,7 +458,7 @@ Result<> Machine::make_object() {
     if (global != Global::kFlattenedTensorMetadata && global != Global::kLocalSerializedTensor) {
         return make_error(
             ErrorCode::kPermissionDenied,
-            "pickle, byte {}: NEWOBJ of what is not a known record",
+            "pickle, byte {}: NEWOBJ of a value that is not a known record",
             position_ - 1
         );
     }

@@ -126,7 +126,7 @@ int run(int argc, char** argv) {
     if (const auto code = flags.read(argc, argv)) return *code;
     if (path.empty() || !flags.positional().empty()) {
         return flags.fail(
-            make_error(kInvalidArgument, "it takes --tokenizer DIR and no other argument")
+            make_error(kInvalidArgument, "accepted is --tokenizer DIR and no other argument")
         );
     }
     const auto tokenizer = Tokenizer::load(path);

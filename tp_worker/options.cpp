@@ -219,7 +219,7 @@ Result<> check_node_flags(const Options& options) {
     }
     if ((options.node > 0) != !options.head.empty() ||
         options.head.empty() != options.node_key.empty())
-        return bad("head and --node-key", "values on the nodes from 1 on, and nowhere else");
+        return bad("head and --node-key", "values on every node except node 0");
     return Ok{};
 }
 

@@ -90,7 +90,7 @@ Result<> WorkerLoop::handle_orders() {
 
 Result<> WorkerLoop::send(const messages::Frames& frames) {
     if (scheduler_.send(frames) == bus::Sent::kSent) return Ok{};
-    return make_error(ErrorCode::kUnavailable, "the scheduler does not take a '{}'", frames.type);
+    return make_error(ErrorCode::kUnavailable, "cannot send a '{}' to the scheduler", frames.type);
 }
 
 bool WorkerLoop::is_over() {

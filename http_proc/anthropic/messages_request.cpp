@@ -88,7 +88,7 @@ void read_thinking(FieldReader& fields, ChatCall& call, OrderedJson& variables) 
     if (given->is_object() && display != given->end() && !asks_for_nothing(*display)) {
         if (*display != "omitted")
             return fields.refuse(
-                "thinking", "thinking is shown as it was written; accepted as display is omitted"
+                "thinking", "display can only be omitted: thinking is never summarized"
             );
         call.thinking.is_included = false;
     }
@@ -139,11 +139,12 @@ Result<OrderedJson> tool_of(const OrderedJson& given, std::size_t index) {
     const std::string* type = text_member(given, "type");
     if (type != nullptr && *type != "custom") {
         return refused(fmt::format(
-            "{} is not supported: a tool is custom, the client's own", shown(OrderedJson(*type))
+            "{} is not supported: a tool must be custom, which the client runs",
+            shown(OrderedJson(*type))
         ));
     }
     const std::string* name = text_member(given, "name");
-    if (name == nullptr) return refused("a tool is an object with a name and an input_schema");
+    if (name == nullptr) return refused("a tool must be an object with a name and an input_schema");
     const auto schema = given.find("input_schema");
     if (schema == given.end() || !schema->is_object())
         return refused("input_schema is not an object");

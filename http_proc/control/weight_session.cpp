@@ -26,7 +26,7 @@ Result<std::vector<messages::TensorInfo>> read_tensors(
         dtypes.size() != names.size()) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "{}, {} and shapes must be lists of one length",
+            "{}, {} and shapes must be lists of equal length",
             names_field,
             dtypes_field
         );

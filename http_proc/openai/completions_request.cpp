@@ -75,7 +75,7 @@ Result<OpenAiCompletions> parse_openai_completions(std::string_view body) {
     });
     if (!adds_special && has_text)
         fields.refuse(
-            "add_special_tokens", "false is for /tokenize, whose tokens can be the prompt"
+            "add_special_tokens", "false is accepted by /tokenize; send its tokens as the prompt"
         );
     if (const Json* given = fields.find("suffix"); given != nullptr && *given != "")
         fields.refuse("suffix", "the model continues text; it does not fill in");

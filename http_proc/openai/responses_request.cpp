@@ -148,7 +148,7 @@ Result<OrderedJson> tool_of(const OrderedJson& given, std::size_t index) {
         return make_error(ErrorCode::kInvalidArgument, "tools[{}]: {}", index, why);
     };
     const std::string* type = text_member(given, "type");
-    if (type == nullptr) return refused("a tool is an object with a type");
+    if (type == nullptr) return refused("a tool must be an object with a type");
     if (*type != "function") {
         return refused(fmt::format(
             "{} is not supported: a tool must be a function, which the client runs",
@@ -156,7 +156,7 @@ Result<OrderedJson> tool_of(const OrderedJson& given, std::size_t index) {
         ));
     }
     const std::string* name = text_member(given, "name");
-    if (name == nullptr) return refused("a function has a name");
+    if (name == nullptr) return refused("a function must have a name");
     const OrderedJson* deferred = member(given, "defer_loading");
     if (deferred != nullptr && *deferred != false)
         return refused("defer_loading is not supported: the model sees every tool");

@@ -325,14 +325,16 @@ Result<> read_drafts(FieldReader& fields, SglangGenerate& call) {
     );
 }
 
-// Reads the routes that the prompts bring: one prompt's, or for a batch a list with those of each
-// and null for none.
+// Reads the routes that come with the prompts: one prompt's routes or, for a batch, a list with one
+// entry per prompt, null for none.
 Result<> read_given_routes(FieldReader& fields, SglangGenerate& call) {
     const Json* given = fields.find("routed_experts");
     if (given == nullptr) return Ok{};
     if (call.is_batch != given->is_array() ||
         (call.is_batch && given->size() != call.prompts.size())) {
-        fields.fail("routed_experts", "one prompt's, or for a batch a list with those of each");
+        fields.fail(
+            "routed_experts", "one prompt's routes, or for a batch a list with one entry per prompt"
+        );
         return *fields.error();
     }
     for (std::size_t i = 0; i < call.prompts.size(); ++i) {

@@ -235,7 +235,7 @@ def test_a_distributed_update(engine, bard):
 def test_collective_rpc_has_the_calls_about_weights_alone(engine, bard):
     assert engine.collective_rpc("reload_weights", kwargs={"weights_path": str(MODELS / "bard")}) == [None]
     assert greedy(engine) == bard
-    with pytest.raises(pitstop.PitstopError, match="unsupported: collective_rpc: there is no steal; there are reload"):
+    with pytest.raises(pitstop.PitstopError, match="unsupported: collective_rpc: unknown call steal; accepted are reload"):
         engine.collective_rpc("steal")
 
 
@@ -282,7 +282,7 @@ def test_what_is_not_served_is_refused_by_name(engine):
             engine.generate(PROMPT, {name: "{}"})
     with pytest.raises(pitstop.PitstopError, match="at most one grammar"):
         engine.generate(PROMPT, {"regex": "a", "ebnf": 'root ::= "a"'})
-    with pytest.raises(TypeError, match="no parameter temprature"):
+    with pytest.raises(TypeError, match="unknown parameter temprature"):
         engine.generate(PROMPT, {"temprature": 1})
     with pytest.raises(TypeError, match="for a directory call update_weights_from_disk"):
         engine.update_weights("/some/directory")

@@ -163,4 +163,4 @@ def test_a_rollback_is_refused_with_the_way_back():
 
 def test_a_model_that_is_not_there_is_said_before_anything_starts():
     done = call("--model", "/nonexistent")
-    assert done.returncode == 1 and "--model /nonexistent: there is no such directory" in done.stderr
+    assert done.returncode == 1 and "--model /nonexistent: the directory does not exist" in done.stderr

@@ -72,11 +72,11 @@ TEST_F(AdminTest, ATensorThatDoesNotExistIsNotFound) {
     messages::WorkerTensor piece;
     piece.call = order<messages::WorkerReadTensor>(0).call;
     piece.verdict.code = ErrorCode::kNotFound;
-    piece.verdict.message = "near are: v";
+    piece.verdict.message = "similar names: v";
     from_tree(piece);
     const messages::ErrorReply error = refusal("admin", messages::Door::kAdmin);
     EXPECT_EQ(error.error.code, ErrorCode::kNotFound);
-    EXPECT_EQ(error.error.message, "near are: v");
+    EXPECT_EQ(error.error.message, "similar names: v");
 }
 
 TEST_F(AdminTest, DigestsAreComparedOverReplicas) {

@@ -152,7 +152,7 @@ def test_P10_a_checkpoint_arrives_in_buckets_of_an_expandable_segment(admin, sen
         ({"kind": 2}, "unsupported", "by fabric handles"),
         ({"kind": 2, "version": 2}, "unsupported", "by fabric handles"),
         ({"version": 4}, "unsupported", "version 4; versions 1 to 3"),
-        ({"pid": 1}, "invalid_argument", "expandable segments of process 1, and reference counters of process"),
+        ({"pid": 1}, "invalid_argument", "segments belong to process 1 and the reference counters to process"),
         ({"chunk_bytes": 0}, "invalid_argument", "chunks of 0 bytes"),
         ({"chunk_bytes": 12345}, "invalid_argument", "chunks of 12345 bytes"),
         ({"chunk_bytes": 1 << 62}, "invalid_argument", f"chunks of {1 << 62} bytes"),

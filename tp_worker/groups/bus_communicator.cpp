@@ -171,7 +171,7 @@ Result<BusCommunicator::Bytes> BusCommunicator::meet(
     part.data.values.resize(mine.size());
     if (!mine.empty()) std::memcpy(part.data.values.data(), mine.data(), mine.size());
     if (socket_.send(encode(part)) != bus::Sent::kSent)
-        note_end({ErrorCode::kUnavailable, "the scheduler does not take a rank_part"});
+        note_end({ErrorCode::kUnavailable, "cannot send a rank_part to the scheduler"});
     Result<messages::RankMet> parts = wait_for_parts(what, limit);
     if (!parts) {
         note_end(parts.error());

@@ -54,7 +54,8 @@ Result<> Adapter::upload(PinnedPieces& pieces) {
         std::memcmp(all.data() + tensors, pairs.data(), static_cast<std::size_t>(pairs_bytes)) == 0;
     if (!is_same) {
         return Error{
-            ErrorCode::kDataLoss, "the GPU has other bytes of the adapter than were staged"};
+            ErrorCode::kDataLoss,
+            "the adapter's bytes on the GPU differ from those that were staged"};
     }
     ASSIGN_OR_RETURN([[maybe_unused]] const std::int64_t freed, staged_.release());
     bound_.set_table(reinterpret_cast<const kernels::LowRankPair*>(gpu_->data() + tensors));

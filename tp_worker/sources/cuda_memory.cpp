@@ -38,7 +38,8 @@ Result<kernels::DeviceImport> open_run(std::string_view handle, pid_t owner) {
     if (run.pid != owner) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "expandable segments of process {}, and reference counters of process {}",
+            "the expandable segments belong to process {} and the reference counters to process "
+            "{}; both must belong to one",
             run.pid,
             owner
         );

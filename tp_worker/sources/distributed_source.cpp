@@ -169,7 +169,13 @@ class Broadcasts {
         for (std::size_t i = 0; i < specs_.size(); ++i) {
             const std::int64_t num = args_.source.num_updates[i];
             if (num > kBroadcastBytesMax / 8)
-                return make_error(ErrorCode::kTooLarge, "'{}': {} updates", specs_[i].name, num);
+                return make_error(
+                    ErrorCode::kTooLarge,
+                    "'{}' has {} updates; at most {} are accepted",
+                    specs_[i].name,
+                    num,
+                    kBroadcastBytesMax / 8
+                );
             const std::int64_t unit = std::max(kIndexBytes, bytes_of(specs_[i].dtype));
             largest = std::max(largest, num * unit);
         }

@@ -53,10 +53,10 @@ Result<std::int64_t> bytes_here(
         return bytes / rows * *tensor.num_rows;
     return make_error(
         ErrorCode::kInvalidArgument,
-        "'{}': rows {} and the {} after it; the tensor has {}",
+        "'{}': {} rows from row {} on; the tensor has {}",
         tensor.name,
+        *tensor.num_rows,
         tensor.row_begin,
-        *tensor.num_rows - 1,
         rows
     );
 }
@@ -124,7 +124,9 @@ void PushSession::refuse(const Error& error) {
 
 Result<PushSession::Next> PushSession::handle_message(const std::vector<std::string>& parts) {
     if (parts.size() != 2)
-        return make_error(ErrorCode::kMalformed, "a message of {} frames, not 2", parts.size());
+        return make_error(
+            ErrorCode::kMalformed, "a message has {} frames; accepted are 2", parts.size()
+        );
     const messages::Frames frames{.type = parts[0], .body = parts[1]};
     return is_open_ ? handle_open(frames) : handle_first(frames);
 }
@@ -263,7 +265,9 @@ Result<> PushSession::stage_bucket(const messages::PushBucket& message) {
         return tensor.allocation.has_value();
     });
     if (!memory_ && !is_all_on_gpu)
-        return make_error(ErrorCode::kFailedPrecondition, "a bucket before any memory was named");
+        return make_error(
+            ErrorCode::kFailedPrecondition, "a bucket came before any memory was named"
+        );
     ASSIGN_OR_RETURN(const auto allocations, open_allocations(message));
     // The memories of the GPU, then the host's.
     std::vector<std::span<const std::byte>> memories;

@@ -16,7 +16,8 @@ Result<SharedFd> SharedFd::open(const messages::SharedMemory& memory, Seal seal)
     if (memory.pid < 1 || memory.fd < 0 || memory.bytes < 1) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "memory of {} bytes, descriptor {} of process {}",
+            "shared memory of {} bytes, descriptor {}, process {}: bytes and process must be 1 or "
+            "more, the descriptor 0 or more",
             memory.bytes,
             memory.fd,
             memory.pid

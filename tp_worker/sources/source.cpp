@@ -85,7 +85,7 @@ Result<std::int64_t> bytes_of(const checkpoint::TensorSpec& spec) {
         if (extent < 0) {
             return make_error(
                 ErrorCode::kInvalidArgument,
-                "'{}' has shape {}",
+                "'{}' has shape {}; accepted are sizes of 0 or more",
                 spec.name,
                 checkpoint::text_of(spec.shape)
             );
@@ -95,7 +95,7 @@ Result<std::int64_t> bytes_of(const checkpoint::TensorSpec& spec) {
         } else if (bytes > kBytesMax / extent) {
             return make_error(
                 ErrorCode::kTooLarge,
-                "'{}' has shape {}",
+                "'{}' has shape {}, which is too large",
                 spec.name,
                 checkpoint::text_of(spec.shape)
             );

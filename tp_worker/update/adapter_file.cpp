@@ -67,12 +67,13 @@ Result<> AdapterFile::read(std::span<std::byte> bytes) const {
                 std::strerror(errno)
             );
         }
-        if (num == 0) return Error{ErrorCode::kDataLoss, "the file of an evicted adapter is cut"};
+        if (num == 0)
+            return Error{ErrorCode::kDataLoss, "the file of an evicted adapter is truncated"};
         at += static_cast<std::size_t>(num);
     }
     if (digest_of_bytes(bytes) == digest_) return Ok{};
     return Error{
-        ErrorCode::kDataLoss, "the file of an evicted adapter has other bytes than it had"};
+        ErrorCode::kDataLoss, "the file of an evicted adapter has changed since it was written"};
 }
 
 }  // namespace pitstop::tp_worker

@@ -152,7 +152,7 @@ Result<> AdapterKeeper::seal(messages::AdapterId id) {
 
 Result<> AdapterKeeper::go_on() const {
     if (!is_cancelled_) return Ok{};
-    return Error{ErrorCode::kAborted, "it is not used any more"};
+    return Error{ErrorCode::kAborted, "the adapter is no longer used"};
 }
 
 }  // namespace pitstop::tp_worker

@@ -164,7 +164,7 @@ Result<std::string> Keeper::seal(const messages::WorkerKeep& step) {
     if (digest != step.digest) {
         return make_error(
             ErrorCode::kDataLoss,
-            "what was read back has the digest {}, the version has {}",
+            "the weights read back have the digest {}; the version has {}",
             digest,
             step.digest
         );

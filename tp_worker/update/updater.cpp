@@ -178,7 +178,7 @@ Result<> Updater::exchange(Epoch epoch) {
     if (live_digests_.empty() || std::ranges::equal(resident, live_digests_, is_same)) return Ok{};
     return make_error(
         ErrorCode::kDataLoss,
-        "epoch {}: what was uploaded to {} has another digest than what was staged in host memory",
+        "epoch {}: the weights on {} have another digest than those staged in host memory",
         raw(epoch),
         engine_.device().name()
     );
@@ -187,7 +187,7 @@ Result<> Updater::exchange(Epoch epoch) {
 Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage order) {
     if (stage_) {
         return make_error(
-            ErrorCode::kFailedPrecondition, "a stage is ordered while another one is held"
+            ErrorCode::kFailedPrecondition, "cannot stage an update: another one is staged"
         );
     }
     WeightStore* store = engine_.weights();
@@ -293,7 +293,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerFill or
     if (!may(order.update, messages::UpdateOrder::kFill)) {
         return make_error(
             ErrorCode::kFailedPrecondition,
-            "a bucket of update {} is ordered, which is not open",
+            "cannot stage a bucket of update {}: that session is not open",
             static_cast<std::uint64_t>(order.update)
         );
     }
@@ -320,7 +320,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerF
     if (!may(order.update, messages::UpdateOrder::kStage)) {
         return make_error(
             ErrorCode::kFailedPrecondition,
-            "the end of update {} is ordered, which is not open",
+            "cannot end update {}: that session is not open",
             static_cast<std::uint64_t>(order.update)
         );
     }
@@ -364,7 +364,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerC
     if (order.rollback) {
         if (store == nullptr || !store->has_retained()) {
             return make_error(
-                ErrorCode::kFailedPrecondition, "a rollback is ordered and nothing is retained"
+                ErrorCode::kFailedPrecondition, "cannot roll back: no earlier version is retained"
             );
         }
         store->roll_back();
@@ -375,7 +375,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerC
         if (!may(order.update, messages::UpdateOrder::kCommit)) {
             return make_error(
                 ErrorCode::kFailedPrecondition,
-                "a commit of update {} is ordered, which is not staged",
+                "cannot commit update {}: it is not staged",
                 static_cast<std::uint64_t>(order.update)
             );
         }
@@ -466,7 +466,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerMemory 
     const bool is_of_weights =
         std::ranges::find(order.tags, messages::MemoryTag::kWeights) != order.tags.end();
     if (stage_ && is_of_weights) {
-        refusal.verdict = Error{ErrorCode::kFailedPrecondition, "a stage of weights is held"};
+        refusal.verdict = Error{ErrorCode::kFailedPrecondition, "an update is staged"};
         return std::vector{encode(refusal)};
     }
     fault_point_.reach("memory_begin");

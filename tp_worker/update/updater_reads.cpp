@@ -30,7 +30,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerR
     if (tensor == nullptr || engine_.weights() == nullptr) {
         head.verdict = make_error(
             ErrorCode::kNotFound,
-            "'{}' is no tensor of this model; near are: {}",
+            "'{}' is no tensor of this model; similar names: {}",
             // a partial character is not valid UTF-8
             printable(std::string_view(order.name).substr(0, 256)),
             near_names(layout, order.name)

@@ -217,7 +217,7 @@ std::string problem_of_stranger(const WeightLayout& layout, std::string_view nam
     if (layout.is_of_adapter())
         return fmt::format("'{}' is no tensor of the adapter that its config describes", name);
     return fmt::format(
-        "'{}' is no tensor of this model (--ignore-extra-tensors leaves such out)", name
+        "'{}' is no tensor of this model (--ignore-extra-tensors skips such tensors)", name
     );
 }
 

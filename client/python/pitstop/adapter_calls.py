@@ -24,7 +24,7 @@ def config_text(config: Any) -> str:
     if hasattr(config, "to_dict"):
         config = config.to_dict()
     if not isinstance(config, Mapping):
-        raise TypeError(f"config: a mapping or PEFT's LoraConfig, not {type(config).__name__}")
+        raise TypeError(f"config must be a mapping or PEFT's LoraConfig, not {type(config).__name__}")
 
     def written(value: Any) -> Any:
         if isinstance(value, (set, frozenset, tuple)):
@@ -119,7 +119,7 @@ class AdapterCalls:
     ) -> Update:
         """Calls load_adapter() with tensors."""
         if load_format is not None:
-            raise PitstopError("unsupported", f"load_format: None, not '{load_format}'")
+            raise PitstopError("unsupported", f"load_format must be None, not '{load_format}'")
         return await self.load_adapter(lora_name, tensors, config_dict, pinned=pinned, timeout=timeout)
 
     async def unload_lora_adapter(self, lora_name: str, timeout: float = CALL_TIMEOUT_S) -> None:

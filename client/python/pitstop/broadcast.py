@@ -105,7 +105,7 @@ class HostBroadcast:
             by_socket = {self._peers[rank]: rank for rank in left}
             wait = deadline - time.monotonic()
             if wait <= 0:
-                raise PitstopError("deadline_exceeded", f"rank {min(left)} does not read")
+                raise PitstopError("deadline_exceeded", f"rank {min(left)} did not read the broadcast in time")
             speaking, ready, _ = select.select(list(by_socket), list(by_socket), [], wait)
             for peer in speaking:  # a worker sends data only when it gives up
                 raise self._gone(by_socket[peer])

@@ -58,7 +58,7 @@ def _turn(given: Optional[Mapping[str, Any]]) -> Optional[dict[str, Any]]:
              "drop_previous_output": "drop_output"}  # fmt: skip
     unknown = sorted(set(given or {}) - set(names))
     if unknown:
-        raise TypeError(f"session_params: no member {', '.join(unknown)}; there are {', '.join(names)}")
+        raise TypeError(f"session_params: unknown member {', '.join(unknown)}; accepted are {', '.join(names)}")
     turn = {names[name]: value for name, value in (given or {}).items() if value}
     return {**turn, "wants_prompt": True} if turn else None
 

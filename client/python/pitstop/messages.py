@@ -383,7 +383,7 @@ def generate_body(
     unknown = sorted(set(sampling) - SAMPLING_FIELDS)
     if unknown:
         known = ", ".join(sorted(SAMPLING_FIELDS))
-        raise TypeError(f"no sampling parameter {', '.join(unknown)}; there are {known}")
+        raise TypeError(f"unknown sampling parameter {', '.join(unknown)}; accepted are {known}")
     body: dict[str, Any] = {"rid": rid}
     if isinstance(prompt, str):
         body["text"] = prompt

@@ -281,7 +281,7 @@ class NcclBroadcast:
     def _until(self, is_done: Callable[[], bool], deadline: float) -> None:
         while not is_done():
             if time.monotonic() >= deadline:
-                raise PitstopError("deadline_exceeded", f"group '{self.group}' does not end")
+                raise PitstopError("deadline_exceeded", f"group '{self.group}' did not end in time")
             time.sleep(LOOK_S)
 
     def __enter__(self) -> NcclBroadcast:

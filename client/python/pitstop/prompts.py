@@ -23,7 +23,7 @@ def _prompt(value: Any) -> Prompt:
         elif "prompt" in value:
             value = value["prompt"]
         else:
-            raise TypeError(f"a prompt has prompt or prompt_token_ids, not {', '.join(map(str, value))}")
+            raise TypeError(f"a prompt must have prompt or prompt_token_ids, not {', '.join(map(str, value))}")
     if isinstance(value, str):
         return value
     if not _is_ids(value):

@@ -53,7 +53,7 @@ class Router:
 
     def __init__(self, kind: str, host: str = "127.0.0.1", port: int = 0, flags: Sequence[str] = ()):
         if kind not in COMMANDS:
-            raise PitstopError("invalid_argument", f"router: {', '.join(COMMANDS)}, not '{kind}'")
+            raise PitstopError("invalid_argument", f"router must be one of {', '.join(COMMANDS)}, not '{kind}'")
         program, *rest = COMMANDS[kind]
         path = shutil.which(program)
         if path is None:

@@ -67,7 +67,7 @@ def _said(params: Any) -> dict[str, Any]:
     elif hasattr(params, "__struct_fields__"):  # msgspec, as vLLM's
         given = {name: getattr(params, name) for name in params.__struct_fields__}
     else:
-        raise TypeError(f"sampling_params: a dict, or an object with fields, not {type(params).__name__}")
+        raise TypeError(f"sampling_params must be a dict, or an object with fields, not {type(params).__name__}")
     return {name: value for name, value in given.items() if not name.startswith("_")}
 
 
@@ -116,7 +116,7 @@ def read_sampling(params: Union[Mapping[str, Any], Any, None]) -> Drawing:
             raise PitstopError("unsupported", f"sampling_params: {name} is not served: {REFUSED[name]}")
         elif name not in LOGPROBS and name not in OF_ANSWERS and name != "n" and value:
             known = ", ".join(sorted(SAMPLING_FIELDS | set(RENAMED) | LOGPROBS | {"n"}))
-            raise TypeError(f"sampling_params: no parameter {name}; there are {known}")
+            raise TypeError(f"sampling_params: unknown parameter {name}; accepted are {known}")
     fields.setdefault("max_new_tokens", MAX_NEW_TOKENS)
     if fields["max_new_tokens"] is None:  # as many as fit the context
         del fields["max_new_tokens"]
@@ -131,8 +131,8 @@ def read_sampling(params: Union[Mapping[str, Any], Any, None]) -> Drawing:
     if "logit_bias" in fields:
         fields["logit_bias"] = {int(token): float(bias) for token, bias in fields["logit_bias"].items()}
     if "allowed_token_ids" in fields and not fields["allowed_token_ids"]:  # in a message, an empty list means all ids
-        raise ValueError("sampling_params: allowed_token_ids is empty; a list of one token at least is accepted")
+        raise ValueError("sampling_params: allowed_token_ids is empty; it must have at least one token")
     n = given.get("n") or 1
     if not isinstance(n, int) or n < 1:
-        raise TypeError(f"sampling_params: n is a whole number of 1 or more, not {n!r}")
+        raise TypeError(f"sampling_params: n must be a whole number of 1 or more, not {n!r}")
     return Drawing(fields, n, given.get("logprobs"), given.get("prompt_logprobs"))

@@ -30,7 +30,7 @@ def _tags(tags: Union[str, Sequence[str], None]) -> Optional[list[str]]:
     given = [tags] if isinstance(tags, str) else list(tags)
     for tag in given:
         if tag not in (*TAGS, "cuda_graph"):
-            raise PitstopError("invalid_argument", f"tags: weights and kv_cache are accepted, not '{tag}'")
+            raise PitstopError("invalid_argument", f"tags must be weights or kv_cache, not '{tag}'")
     return [tag for tag in given if tag in TAGS]
 
 
@@ -107,7 +107,7 @@ class WeightCalls:
         if load_format == "flattened_bucket":
             named_tensors = unflattened(named_tensors)
         elif load_format not in (None, "direct"):
-            raise PitstopError("unsupported", f"load_format: None, direct or flattened_bucket, not '{load_format}'")
+            raise PitstopError("unsupported", f"load_format must be None, direct or flattened_bucket, not '{load_format}'")
         if abort_all_requests:
             await self._open().abort(all=True)
         more = {"label": weight_version or label, "partial": True, "session": False}
@@ -149,7 +149,7 @@ class WeightCalls:
     ) -> Update:
         """Loads a checkpoint directory that the workers can read, or a bundled model by name."""
         if load_format not in (None, "auto", "safetensors"):
-            raise PitstopError("unsupported", f"load_format: auto or safetensors, not '{load_format}'")
+            raise PitstopError("unsupported", f"load_format must be auto or safetensors, not '{load_format}'")
         if abort_all_requests:
             await self._open().abort(all=True)
         source = {"kind": "disk", "path": bundled_or_path(model_path)}
@@ -196,7 +196,7 @@ class WeightCalls:
         """Receives tensors that the trainer broadcasts while this waits: one broadcast per tensor, or one for all
         (load_format="flattened_bucket"). Several calls are one update as in update_weights_from_tensor."""
         if load_format not in (None, "flattened_bucket"):
-            raise PitstopError("unsupported", f"load_format: None or flattened_bucket, not '{load_format}'")
+            raise PitstopError("unsupported", f"load_format must be None or flattened_bucket, not '{load_format}'")
         if abort_all_requests:
             await self._open().abort(all=True)
         source = {
@@ -290,7 +290,7 @@ class WeightCalls:
         """vLLM's call: pauses, and gives memory back. Level 0: only pauses; 1: keeps the weights in host memory; 2: discards
         them, until the next complete update."""
         if level not in (0, 1, 2):
-            raise PitstopError("invalid_argument", f"level: 0, 1 or 2, not {level!r}")
+            raise PitstopError("invalid_argument", f"level must be 0, 1 or 2, not {level!r}")
         await self._open().pause({"keep": "retract"}.get(mode, mode), timeout=timeout)
         if level > 0:
             await self.release_memory_occupation(tags, keep_weights=level == 1, timeout=timeout)
@@ -341,7 +341,7 @@ class WeightCalls:
         }
         if method not in rpcs:
             name = method if isinstance(method, str) else getattr(method, "__name__", type(method).__name__)
-            raise PitstopError("unsupported", f"collective_rpc: there is no {name}; there are {', '.join(rpcs)}")
+            raise PitstopError("unsupported", f"collective_rpc: unknown call {name}; accepted are {', '.join(rpcs)}")
         given = dict(kwargs or {})
         if timeout is not None and method != "init_weight_transfer_engine":
             given.setdefault("timeout", timeout)
@@ -355,7 +355,7 @@ class WeightCalls:
     ) -> None:
         check_arguments("reload_weights", others)
         if not is_checkpoint_format:
-            raise PitstopError("unsupported", "is_checkpoint_format: the names are a checkpoint's")
+            raise PitstopError("unsupported", "is_checkpoint_format must be True: the names must be those of a checkpoint")
         path = weights_path or self._open().info.model_path
         await self.update_weights_from_disk(path, label=weight_version, timeout=timeout)
 

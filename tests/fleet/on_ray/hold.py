@@ -62,7 +62,7 @@ def refuses_a_hold_without_end(fleet, weights):
         try:
             fleet.update_weights(weights, hold_s=hold_s)
         except TypeError as error:
-            assert "hold_s is 0 to 1" in str(error)
+            assert "hold_s must be 0 to 1" in str(error)
         else:
             raise AssertionError(f"{hold_s} was taken")
 

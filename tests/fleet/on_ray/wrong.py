@@ -92,7 +92,7 @@ def main():
             weights = weights_of(next(iter(places(fleet).values())))
             before = fleet.status()["digest"]
             tensors(fleet, weights)
-            assert "slot 7; there are 0, 1" in said(PitstopError, lambda: fleet.remove_replica(7))
+            assert "slot 7; the fleet has 0, 1" in said(PitstopError, lambda: fleet.remove_replica(7))
             for count in (0, -1, 1 << 20, "one"):
                 assert f"not {count}" in said(PitstopError, lambda: fleet.add_replicas(count))
             status = fleet.status()

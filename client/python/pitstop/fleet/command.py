@@ -48,7 +48,7 @@ def _split(own: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[list
 
 async def _serve(given: argparse.Namespace, options: dict[str, Any]) -> int:
     if given.model.startswith(("/", ".")) and not os.path.isdir(given.model):
-        raise PitstopError("not_found", f"--model {given.model}: there is no such directory")
+        raise PitstopError("not_found", f"--model {given.model}: the directory does not exist")
     from .fleet import AsyncFleet
 
     ended = asyncio.Event()

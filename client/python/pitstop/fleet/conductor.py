@@ -204,7 +204,7 @@ class Conductor:
 
     async def remove(self, slot: int) -> None:
         if slot not in self._slots:
-            raise PitstopError("not_found", f"no slot {slot}; there are {', '.join(map(str, self._slots)) or 'none'}")
+            raise PitstopError("not_found", f"unknown slot {slot}; the fleet has {', '.join(map(str, self._slots)) or 'none'}")
         gone = self._slots.pop(slot)
         gone.task.cancel()
         for member in [each for each in self._handles if each.startswith(slot_name(self._fleet, slot) + ".")]:

@@ -189,13 +189,13 @@ class AsyncFleet:
         port: Optional[int] = None, **options: Any,
     ):
         if model is None and options:
-            raise TypeError(f"a running fleet is joined without {', '.join(sorted(options))}: it has its own")
+            raise TypeError(f"{', '.join(sorted(options))} cannot be set when joining a running fleet: it keeps its own options")
         if replicas < 1 or tp < 1 or (quorum is not None and not 1 <= quorum <= replicas):
             raise TypeError(f"replicas and tp must be 1 or more, quorum 1 to replicas, not {replicas=}, {tp=}, {quorum=}")
         if not NAME.fullmatch(name):
-            raise TypeError(f"name: 1 to 100 letters, digits, '_', '.' and '-', not {name!r}")
+            raise TypeError(f"name must be 1 to 100 letters, digits, '_', '.' and '-', not {name!r}")
         if not 0.0 < hang_timeout < float("inf"):
-            raise TypeError(f"hang_timeout is a number of seconds: {hang_timeout}")
+            raise TypeError(f"hang_timeout must be a number of seconds above 0, not {hang_timeout}")
         options.update({"no_http": True} if port is None else {"port": port})
         self._config = None if model is None else {
             "replicas": replicas, "quorum": quorum, "start_timeout": start_timeout, "hang_timeout": hang_timeout,
@@ -364,7 +364,7 @@ class AsyncFleet:
                   a worker; store: Ray's object store; auto: nccl for trees on GPUs, if this program can
         """
         if transfer not in ("auto", "nccl", "store"):
-            raise TypeError(f"transfer: auto, nccl or store, not {transfer!r}")
+            raise TypeError(f"transfer must be auto, nccl or store, not {transfer!r}")
         weights = weights_of(named_tensors)
         if not weights:
             raise TypeError("named_tensors is empty")
@@ -398,7 +398,7 @@ class AsyncFleet:
 
     async def _update(self, payload: Mapping[str, Any], timeout: float, uid: Optional[str] = None) -> Outcome:
         if not 0.0 <= payload.get("hold_s", 0.0) <= HOLD_S_MAX:
-            raise TypeError(f"hold_s is 0 to {HOLD_S_MAX:g} seconds: {payload['hold_s']}")
+            raise TypeError(f"hold_s must be 0 to {HOLD_S_MAX:g} seconds, not {payload['hold_s']}")
         uid = uid or uuid.uuid4().hex
         try:
             self._open()

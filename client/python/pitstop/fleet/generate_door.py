@@ -34,13 +34,13 @@ class GenerateDoor:
         if request.path.startswith("/v1/"):
             return error_of(501, f"{request.path}: {NOT_HERE}")
         if request.path != "/generate":
-            return error_of(404, f"no {request.path}; there are /generate, /health")
+            return error_of(404, f"unknown path {request.path}; accepted are /generate and /health")
         if request.method != "POST":
             return error_of(405, "/generate takes POST")
         body = request.json()
         unknown = sorted(set(body) - {*FIELDS, "text", "input_ids", "sampling_params", "stream"})
         if unknown:
-            raise PitstopError("invalid_argument", f"no field {', '.join(unknown)}; there are {', '.join(sorted(FIELDS))}, "
+            raise PitstopError("invalid_argument", f"unknown field {', '.join(unknown)}; accepted are {', '.join(sorted(FIELDS))}, "
                                                    "text, input_ids, sampling_params, stream")
         try:
             return await self._generate(body)

@@ -131,7 +131,7 @@ class PitstopRollout(BaseRollout):
         self, weights: Any, wire_format: str = "named_tensors", global_steps: Optional[int] = None, **_: Any
     ) -> None:
         if wire_format != "named_tensors":
-            raise PitstopError("unsupported", f"wire_format: named_tensors, not {wire_format}")
+            raise PitstopError("unsupported", f"wire_format must be named_tensors, not {wire_format}")
         # Every rank iterates over all tensors: gathering a sharded tensor needs all ranks.
         tensors = dict(weights) if self._is_sender else [None for _ in weights]
         if self._is_sender:
