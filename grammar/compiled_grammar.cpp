@@ -112,32 +112,32 @@ std::string ignored_beside(const Json& schema) {
 std::string ignored_in(const Json& schema) {
     if (schema.is_array()) {
         for (const Json& each : schema) {
-            if (const auto found = ignored_in(each); !found.empty()) return found;
+            if (auto found = ignored_in(each); !found.empty()) return found;
         }
     }
     if (!schema.is_object()) return {};
-    if (const auto found = ignored_beside(schema); !found.empty()) return found;
+    if (auto found = ignored_beside(schema); !found.empty()) return found;
     for (const auto& [key, value] : schema.items()) {
         const auto* const place = std::ranges::find(kIgnored, key);
         const bool is_vacuous = key == "uniqueItems" && value == false;
         if (place != kIgnored.end() && !is_vacuous) return std::string(*place);
         if (is_among(kValues, key)) continue;
         if (!is_among(kNamed, key) || !value.is_object()) {
-            if (const auto found = ignored_in(value); !found.empty()) return found;
+            if (auto found = ignored_in(value); !found.empty()) return found;
             continue;
         }
         for (const Json& each : value) {
-            if (const auto found = ignored_in(each); !found.empty()) return found;
+            if (auto found = ignored_in(each); !found.empty()) return found;
         }
     }
     return {};
 }
 
-// Likewise of the schemas in a structural tag.
+// Returns the first such keyword of the schemas in a structural tag.
 std::string ignored_in_tag(const Json& tag) {
     if (!tag.is_object() && !tag.is_array()) return {};
     for (const auto& [key, value] : tag.items()) {
-        const auto found = key == "json_schema" ? ignored_in(value) : ignored_in_tag(value);
+        auto found = key == "json_schema" ? ignored_in(value) : ignored_in_tag(value);
         if (!found.empty()) return found;
     }
     return {};
