@@ -37,8 +37,8 @@ constexpr std::int64_t kGpuBucketBytes = std::int64_t{32} << 20;
 
 enum class Workers : std::uint8_t { kOnGpus, kOthers };
 
-// One thread fills as fast as it copies memory, and the workers' threads need cores, too. Those of
-// a GPU copy to it and compute nothing.
+// One thread fills as fast as it copies memory, and the workers' threads need cores, too. Threads
+// of a GPU's worker copy to the GPU and compute nothing.
 int num_threads(const PushOptions& options, Workers workers) {
     if (options.num_threads > 0) return options.num_threads;
     const bool is_on_gpus = workers == Workers::kOnGpus;
@@ -221,7 +221,7 @@ class Push {
     }
 
     // Returns the bytes to share before a worker has told its layout: room for all tensors as whole
-    // ones. What is not used takes no memory.
+    // ones. Bytes that are not used take no memory.
     [[nodiscard]] std::int64_t buffer_bytes() const {
         std::int64_t all = 0;
         for (const TensorToPush& tensor : tensors_) all += in_bucket(tensor.bytes());

@@ -90,7 +90,7 @@ bool is_among(const auto& names, std::string_view name) {
     return std::ranges::find(names, name) != names.end();
 }
 
-// Returns a keyword that would be ignored in this schema because of what stands beside it; empty:
+// Returns a keyword that would be ignored in this schema because of the keywords beside it; empty:
 // none.
 std::string ignored_beside(const Json& schema) {
     const bool has_type =
@@ -211,7 +211,7 @@ xgrammar::CompiledGrammar compile_with(
 }
 
 // Returns the least bound of a part's tokens: "max_tokens": 7 in a structural tag, [max_tokens=7]
-// in EBNF. What only looks like one does no harm (matcher.cpp).
+// in EBNF. A text that only looks like a bound does no harm (matcher.cpp).
 std::optional<std::int64_t> least_tokens_max(const messages::Grammar& grammar) {
     constexpr std::string_view kName = "max_tokens";
     constexpr std::string_view kDigits = "0123456789";

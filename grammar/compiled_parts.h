@@ -18,8 +18,8 @@ struct CompiledGrammar::Parts {
     xgrammar::CompiledGrammar grammar;
     xgrammar::TokenizerInfo info;
     std::size_t vocab_len = 0;
-    // A part of an output has at most so many tokens, the least of all bounds (max_tokens); null:
-    // there is no such bound.
+    // The least of all bounds (max_tokens) of the tokens of a part of an output; null: there is no
+    // such bound.
     std::optional<std::int64_t> tokens_max{};
 
     [[nodiscard]] bool has_bytes(TokenId id) const {

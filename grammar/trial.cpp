@@ -148,7 +148,7 @@ constexpr bool kBoundsMemory = true;
 constexpr char kLate = 't';
 int late_fd = -1;  // of the trial in this process: where it answers that its time is over
 
-// Has the process answer and end once it has run for so long, whatever it does then.
+// Has the process answer and end once it has run for `most`, whatever it does then.
 void answer_when_late(int fd, std::chrono::milliseconds most) {
     late_fd = fd;
     std::signal(SIGALRM, [](int) {

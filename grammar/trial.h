@@ -2,8 +2,8 @@
 // breaks the compiler, costs its sender alone.
 //
 // A trial process is this program, started again, which keeps the vocabulary; each grammar is
-// compiled in a fork of it with a bound on CPU time and memory, at a lower priority. What the
-// compiler would ignore in the grammar, with a warning, makes it refuse the grammar.
+// compiled in a fork of it with a bound on CPU time and memory, at a lower priority. The fork
+// refuses a grammar of which the compiler would ignore a part, with a warning.
 //
 // Owns:    the process, which ends with the object or with this process.
 // Thread:  any; each call to run() waits for its own grammar alone.

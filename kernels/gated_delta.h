@@ -29,11 +29,11 @@
 // al. does not fit: a token's bits would depend on the chunk's other tokens. The recurrence costs 4
 // dk dv multiply-adds per head and token, an eighth of the cost of the products around it.
 //
-// A GPU has an order of its own, likewise the same for any cut: sums of k S and q S in 4 parts (8
-// if dk > 128), where element i is in part i / 4 mod 4 (8), each ascending and fused, then a tree;
-// sums for norms in 32 lanes, element i in lane i mod 32, then a tree. q S is rounded to y's dtype
-// before its norm, as in transformers. Tensor cores would need the chunked form, so there is no
-// such kernel. A block has 32 (16) columns of a head's S in registers through all of a row's
+// A GPU has an order of its own, which too is the same for any cut: sums of k S and q S in 4 parts
+// (8 if dk > 128), where element i is in part i / 4 mod 4 (8), each ascending and fused, then a
+// tree; sums for norms in 32 lanes, element i in lane i mod 32, then a tree. q S is rounded to y's
+// dtype before its norm, as in transformers. Tensor cores would need the chunked form, so there is
+// no such kernel. A block has 32 (16) columns of a head's S in registers through all of a row's
 // tokens: rows, heads and columns run side by side, tokens one after another. Not measured.
 //
 // Infinities and NaNs of a token, and squares that overflow, become NaN in y and in S. This

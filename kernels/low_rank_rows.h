@@ -7,9 +7,9 @@
 // butterfly per warp, then the warps ascending; the sum over j ascends from 0; scaling and adding
 // are fused. The order depends on K alone (P6).
 //
-// NOT MEASURED on a device. What adapters cost a step is the check: a decode of 1 and 32 requests
-// of qwen3-8b's shape with adapters of rank 16, as bench/adapters.py has it for CPUs. The bytes of
-// A and B are 1 % of the model's there.
+// NOT MEASURED on a device. To measure: a step's cost with adapters, in a decode of 1 and 32
+// requests of qwen3-8b's shape with adapters of rank 16, as bench/adapters.py has it for CPUs. The
+// bytes of A and B are 1 % of the model's there.
 #pragma once
 
 #include "kernels/low_rank.h"

@@ -71,8 +71,8 @@ class Tokenizer {
     [[nodiscard]] bool is_special(TokenId id) const;
     [[nodiscard]] bool is_added(TokenId id) const;
 
-    // Returns what the file says but the reference ignores, one line each. Whoever loaded the file
-    // logs them.
+    // Returns the parts of the file that the reference ignores, one line each. The code that loaded
+    // the file logs them.
     [[nodiscard]] std::span<const std::string> warnings() const;
 
     // For IncrementalDecoder, which runs the same stages token by token.

@@ -273,7 +273,7 @@ Result<SumPath> choose_sums(const Options& options) {
     return sums;
 }
 
-// What a machine of its own would load. The ranks of one machine read the same files.
+// Names the weights that a machine of several loads. The ranks of one machine read the same files.
 std::string weights_of(const Options& options) {
     const EngineOptions& engine = options.engine;
     if (options.nodes == 1 || engine.awaits_weights || options.load_format == "null") return "any";

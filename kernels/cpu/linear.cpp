@@ -164,7 +164,7 @@ struct Rectangle {
 };
 
 // Computes the outputs of one rectangle, block by block. To keep the memory busy, the strips of
-// one block together fetch the next block's rows. Those of the last block fetch the first rows
+// one block together fetch the next block's rows; the strips of the last block, the first rows
 // of `after`, the rectangle that this thread likely gets next. A single strip fetches just
 // ahead of itself. Rows that no rectangle has fetched before come first, fetched by the strip
 // that needs them.

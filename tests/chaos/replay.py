@@ -407,8 +407,8 @@ def _runs(versions):
 
 def _prefixes(length, span, epochs, page_size, cached, own):
     """Histories of the positions [0, length) before a pass of `span`, (epoch, kv_min, kv_max): lists of
-    (version, first, last). Those of one version first, then what a request may find of itself in
-    the prefix cache (`own`: its versions before), then of two, then of three."""
+    (version, first, last). First come histories of one version, then those that a request may find
+    of itself in the prefix cache (`own`: its versions before), then of two, then of three."""
     epoch, kv_min, kv_max = span
     within = [each for each in epochs if kv_min <= each <= kv_max]
     if kv_min == kv_max == epoch:

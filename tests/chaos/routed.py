@@ -2,8 +2,8 @@
 them.
 
 A prompt token's row is of the pass that first computed it, in the last prefill before the first
-output. An output token's row is of the pass that sampled it. What a retraction computes again gets
-no row.
+output. An output token's row is of the pass that sampled it. Tokens that are computed again after a
+retraction get no row.
 """
 
 import base64

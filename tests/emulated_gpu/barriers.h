@@ -10,7 +10,7 @@ void barrier_init(std::uint64_t* barrier, int num);
 void barrier_arrive(std::uint64_t* barrier);
 void barrier_wait(const std::uint64_t* barrier, int parity);
 
-// `num` threads arrive at barrier `id`. Those that call the first function wait for all.
+// `num` threads arrive at barrier `id`. Threads that call the first function wait for all.
 void named_barrier(int id, int num);
 void named_barrier_arrive(int id, int num);
 

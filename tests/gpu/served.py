@@ -49,7 +49,7 @@ class Served:
         self._end()
 
     def _is_ready(self):
-        """It prints one line when every process is ready."""
+        """The launcher prints one line when every process is ready."""
         try:
             return next_line(lines_of(self._process), self._timeout_s) is not None
         except queue.Empty:

@@ -14,7 +14,7 @@ jsonschema = pytest.importorskip("jsonschema", reason="the package index could n
 referencing = pytest.importorskip("referencing", reason="the package index could not be reached")
 
 ALL = os.environ.get("PITSTOP_ALL_SCHEMAS") == "1"
-EACH, SLICE = 5, 9  # outputs of a schema; every so many schemas are in the bounded slice
+EACH, SLICE = 5, 9  # outputs of a schema; one of 9 schemas is in the bounded slice
 WORDS = r"is not served|cannot be compiled|too large|deep"
 
 

@@ -82,7 +82,7 @@ def test_the_end_is_forced_when_the_budget_is_used_up(http, budget, form):
 
 
 def test_a_thinking_that_ends_before_its_budget_is_told(http):
-    """What is cut by length inside the thinking has no answer."""
+    """An output that is cut by length inside the thinking has no answer."""
     choice, usage = chat(http, seed=1, thinking_token_budget=50, max_tokens=20, **FORMAT)
     assert choice["finish_reason"] == "length" and choice["thinking_budget_used"] is False
     assert choice["message"]["content"] == "" and usage["reasoning_tokens"] == usage["completion_tokens"] == 20

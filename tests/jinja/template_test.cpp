@@ -132,7 +132,7 @@ TEST(Template, ValuesNestedTooDeepAreRefused) {
     );
 }
 
-// They nest to the left, without a bracket; destroying the tree recurses, too.
+// Operators nest to the left, without a bracket; destroying the tree recurses, too.
 TEST(Template, ChainsOfOperatorsThatAreTooLongAreRefusedAtLoad) {
     for (const std::string_view op :
          {" if a", " or a", " and a", " + a", " * a", " ** a", "|d", ".b", "[a]", "()"}) {

@@ -59,7 +59,7 @@ class Rig {
     TurnOutput turn(TurnInput in = {});
 
     RequestKey send(const Ask& ask);  // queued for the next turn
-    void control(Control message);    // likewise
+    void control(Control message);    // queued for the next turn
     [[nodiscard]] messages::TokenizedRequest make(const Ask& ask);
 
     // The workers execute one message, then the scheduler takes a turn. False: there was no

@@ -153,7 +153,7 @@ void World::settle_down() {
         if (oracle_.problem()) return;
         check_calls();
         if (stuck_any_) {
-            // The tree would be torn down by now. What remains to check: every call was answered in
+            // The tree would be torn down by now. One check remains: every call was answered in
             // time.
             if (now_ > end - kSettleTime + seconds(15)) return;
             continue;

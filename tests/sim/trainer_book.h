@@ -38,7 +38,8 @@ class TrainerBook {
         sent(bytes, 0, label);
         for_whichever_.insert(bytes);
     }
-    // They are received, checked and staged in that session (0: collected), and take effect later.
+    // The bytes are received, checked and staged in that session (0: collected), and take effect
+    // later.
     void acknowledged(TimePoint now, const std::string& bytes, std::uint64_t session);
     // A call of that trainer that names no session is refused.
     void refused(TimePoint now, const std::string& trainer, const Error& why);

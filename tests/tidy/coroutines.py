@@ -111,7 +111,7 @@ def _has_choice_beside(tokens, partner, at, step, ends):
 
 
 def choices_with_co_await(text):
-    """The lines of every co_await that stands, at whatever depth, inside ?:, && or ||."""
+    """The lines of every co_await inside ?:, && or ||, at whatever depth."""
     tokens = _tokens(text)
     partner, around = _brackets(tokens)
     wrong = []

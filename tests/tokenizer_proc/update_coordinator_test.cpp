@@ -200,7 +200,7 @@ TEST_F(UpdateCoordinatorTest, P5_ALateReplicaIsNamedWithThePhase) {
         reply.verdict.message.find("phase stage: no answer from replica 1"), std::string::npos
     ) << reply.verdict.message;
 
-    // The order to drop stands: nothing begins before it is carried out.
+    // The order to drop remains in force: nothing begins before it is carried out.
     start(call());
     EXPECT_EQ(out_.replies.back().second.verdict.code, ErrorCode::kFailedPrecondition);
     answer(1, messages::UpdateOrder::kDrop);

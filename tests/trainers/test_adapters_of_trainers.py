@@ -50,7 +50,7 @@ def test_each_step_samples_its_own_adapter(trainer, tree, step, directories, exp
 
 
 def test_areals_versions_follow_each_other(tree, step, directories, expected):
-    """It unloads version N - 1 after each load, and ignores how that ends: status shows it."""
+    """AReaL unloads version N - 1 after each load, and ignores how that ends: status shows it."""
     said = step(LIGHT, "areal_lora_step", json.dumps(tokens_of_prompt(tree)), *directories)
     assert said["steps"] == expected[1:]
     with tree.door("admin") as admin:

@@ -26,7 +26,7 @@ from first_steps import STEPS  # noqa: E402
 pytestmark = pytest.mark.skipif(not (BUILD / "bin/pitstop_gpu_bench").exists(), reason=f"{BUILD} is not built")
 nightly = pytest.mark.skipif(not ALL, reason="takes minutes: launch/test --emulated-gpu-all")
 WHOLE_S = 2700  # of a call without --part, on a busy machine
-FIRST_S = 2700  # of tests/gpu/first, likewise
+FIRST_S = 2700  # of tests/gpu/first, on a busy machine
 NOT_IN_SOFTWARE = {"compute-sanitizer", "ncu", "PyTorch"}  # steps that are skipped on a GPU in software without PyTorch
 # {line of the report: its result here}; lines that are not listed must pass.
 EXPECTED = {

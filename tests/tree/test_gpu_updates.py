@@ -293,7 +293,7 @@ def num_tensors(model):
     [
         ("cudaStreamWaitEvent", "cudaErrorUnknown"),  # only a stage calls it; the fault is at the first call
         ("cudaMemcpyAsync", "cudaErrorUnknown"),  # one per tensor at the start, one per tensor of a stage
-        ("cudaLaunchKernelEx", "cudaErrorLaunchFailure"),  # digests likewise
+        ("cudaLaunchKernelEx", "cudaErrorLaunchFailure"),  # digests: one per tensor at the start and of a stage
         ("kernel", "cudaErrorIllegalAddress"),
     ],
 )

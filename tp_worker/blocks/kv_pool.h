@@ -1,4 +1,4 @@
-// What blocks keep of requests between steps: pages of keys and values. Each block declares the
+// The pages of keys and values that blocks keep of requests between steps. Each block declares the
 // heads that it keeps; this determines the bytes of a page, the pool, and each block's part of it:
 //
 //   pool = [blocks][num_pages][K and V][num_kv_heads][P][D]

@@ -1,6 +1,6 @@
-// What blocks keep of requests between steps besides pages: a state of fixed size per slot, and
-// checkpoints, which are copies of states. A block declares its part of a state; this determines
-// the bytes of a state, and the pool:
+// The states that blocks keep of requests between steps besides pages: one of fixed size per slot,
+// and checkpoints, which are copies of states. A block declares its part of a state; this
+// determines the bytes of a state, and the pool:
 //
 //   pool = [num_slots + num_checkpoints][blocks]
 //

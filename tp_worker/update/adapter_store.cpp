@@ -69,7 +69,8 @@ Result<StagedAdapter> AdapterStore::open(const messages::UpdateSpec& spec) const
     return staged;
 }
 
-// It must fit beside the pinned ones, those of its own name excepted: it replaces them.
+// Refuses a version that does not fit beside the pinned ones. Those of its own name do not count:
+// it replaces them.
 Result<> AdapterStore::check_room(const StagedAdapter& staged) const {
     if (limits_.bytes_max == 0) return Ok{};
     std::int64_t pinned_bytes = 0;

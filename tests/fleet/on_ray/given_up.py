@@ -181,7 +181,7 @@ async def one_that_vanishes_while_all_are_asked():
 
 
 async def one_that_dies_again_and_again_before_it_is_ready():
-    """It is started again at ever longer intervals, without end; and at once after it was ready."""
+    """The actor is started again at ever longer intervals, without end; and at once after it was ready."""
     class Handle:
         def __init__(self):
             self.until_end = self

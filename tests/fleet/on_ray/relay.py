@@ -36,7 +36,7 @@ def in_a_chain(fleet, weights):
 
 
 def one_hangs(fleet, weights, name, number):
-    """It is set aside when the update's time is over; the next replica has fetched its buckets itself."""
+    """The replica is set aside when the update's time is over; the next one has fetched its buckets itself."""
     pid = places(fleet)[name]["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
