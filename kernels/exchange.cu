@@ -165,8 +165,9 @@ struct Share {
     std::int64_t begin, end;
 };
 
-// grid [at most num_blocks], block [kThreads]; a block owns the same packs of every rank. 16 bytes
-// per pack and rank in, 32 out, over the links except for this rank's own. Latency-bound if small.
+// grid [at most num_blocks], block [kThreads]; a block owns the same packs of every rank. Bytes per
+// pack: 16 read from each rank, over the links except for this rank's own, and 32 written here.
+// Latency-bound if small.
 __global__ void __launch_bounds__(kThreads, 1) one_shot_kernel(
     const __grid_constant__ Exchange exchange,
     float4* data,  // [num_packs]

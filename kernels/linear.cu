@@ -56,10 +56,10 @@ static_assert(SplitTile::kTileM * SplitTile::kTileN == kSplitThreads);
 // With fewer tiles of SmallTile than this, SMs of an H200's 132 are idle.
 constexpr std::int64_t kSmallTilesWanted = 128;
 
-// grid [tiles of N over all parts], block [kSplitThreads]; a block owns kTileN weight rows, a warp
-// of it every kSplit-th kTileK columns, which pass through a ring of its own: no warp waits for
-// another before the end. Bytes: 2 N K of w; x from L2 once per block. An output's sum: the warp's
-// columns ascending, then the warps ascending.
+// grid [tiles of N over all parts], block [kSplitThreads]; a block owns kTileN weight rows. A warp
+// owns every kSplit-th group of kTileK columns of them and loads it through a ring of its own, so
+// no warp waits for another before the end. Bytes: 2 N K of w; x from L2 once per block. An
+// output's sum: the warp's columns ascending, then the warps ascending.
 __global__ void __launch_bounds__(kSplitThreads, SplitTile::kBlocksPerSm)
     split_kernel(const __grid_constant__ LinearParams params) {
     using Shape = SplitTile;

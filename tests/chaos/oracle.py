@@ -247,8 +247,10 @@ class Sequence:
     """The keys, values and states of a request, whichever versions computed them; and of its last
     pass, per position, over all layers:
 
-    excess    by how much a router here prefers an expert that the given routes do not have, or have later; 0: nowhere
-    margin    by how much the last expert that a router here chose itself is ahead of the next; inf: none did
+    excess    the most by which a router here prefers an expert that is not given to the last given one,
+              or a given one to the one before it; 0: nowhere
+    margin    the least by which a router here prefers the last expert that it chose itself to the next;
+              inf: none chose
     """
 
     def __init__(self, oracle, capacity=64):

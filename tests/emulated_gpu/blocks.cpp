@@ -407,7 +407,7 @@ void Grid::begin_block() {
 }
 
 void Grid::park_block() {
-    if (is_async_proxy_watched()) fail("a block that uses the async proxy stands by");
+    if (is_async_proxy_watched()) fail("a block that uses the async proxy has to be parked");
     auto parked = std::make_unique<ParkedBlock>();
     parked->state = std::exchange(block, Block{});
     parked->index = block_index;

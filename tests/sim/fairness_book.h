@@ -1,10 +1,10 @@
-// Who was admitted before whom, seen from outside a scheduler: from the messages to it and its
-// plans. With fair scheduling a neighbour overtakes a request at most once per request of its own
-// client before it, and once more.
+// The order in which requests are admitted, seen from outside a scheduler: from the messages to it
+// and its plans. Another client overtakes a request, with fair scheduling, at most once per earlier
+// request of the same client, and once more.
 //
-// A request that waits for a prefix that another computes keeps its turn and is overtaken
-// meanwhile, and so are those of its client behind it. So no request counts while it, or an earlier
-// one of its client, may share a prefix, which requires an equal first token.
+// A request that waits for a prefix that another computes keeps its turn. Meanwhile others overtake
+// it, and also the later requests of its client. So no request counts while it, or an earlier one
+// of its client, may share a prefix, which requires an equal first token.
 #pragma once
 
 #include "messages/generation.h"

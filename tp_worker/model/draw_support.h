@@ -38,8 +38,8 @@ struct DoneDraws {
     std::span<const float> kept_mins{};
 };
 
-// Finds the supports of the view's draws, if any are wanted, and writes them by row of the call. On
-// the CPU, which alone reports any, the draws are done when they are enqueued.
+// Finds the supports of the view's draws, if any are wanted, and writes them by row of the call.
+// Only a CPU reports supports; there, a draw is done as soon as it is enqueued.
 void find_supports(
     const LogitView& view,
     const DoneDraws& draws,

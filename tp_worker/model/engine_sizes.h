@@ -34,8 +34,8 @@ struct RequestBytes {
     std::int64_t state = 0;  // of its recurrent state
 };
 
-// Returns how many checkpoints of states are kept, if the option leaves it open, where `left` bytes
-// are for them and KV.
+// Returns the number of checkpoints of states that are kept if the option leaves it open. `left`:
+// the bytes for checkpoints and KV together.
 [[nodiscard]] std::int64_t default_num_checkpoints(
     std::int64_t left, std::int64_t state_bytes, std::int64_t num_slots
 );

@@ -59,8 +59,8 @@ class StepGraphs {
 
     // Returns whether a shape ran whose graph can be made.
     [[nodiscard]] bool wants_one() const { return !wanted_.empty(); }
-    // Makes the graph that was wanted first, decodes before others, if there is room; nothing runs.
-    // REQUIRES: wants_one(). Errors: that enqueue's.
+    // Makes one graph, if there is room, and runs nothing. Graphs of decodes come first, then the
+    // one that was wanted first. REQUIRES: wants_one(). Errors: those of the shape's `enqueue`.
     Result<> make_one(kernels::Stream stream);
 
     [[nodiscard]] std::int64_t num_graphs() const { return num_graphs_; }

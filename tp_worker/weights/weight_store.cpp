@@ -51,7 +51,8 @@ Result<> WeightStore::stage_on_host() {
     return Ok{};
 }
 
-// The version in host memory uses the ledger of the copy that has no GPU memory.
+// The ledger of the version in host memory is that of the copy without GPU memory, which is not
+// live.
 void WeightStore::exchange(kernels::Stream steps) {
     host_->exchange(live_data(), steps);
     copies_[live_].ledger->swap_entries(*copies_[1 - live_].ledger);

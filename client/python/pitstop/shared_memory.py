@@ -30,7 +30,8 @@ class SharedFile:
 
 
 def find_shared_file(arrays: Mapping[str, numpy.ndarray], processes: Iterable[int]) -> Optional[SharedFile]:
-    """The file of all arrays. None: they are not all in one file, row-major, or none of these processes has it open."""
+    """The one file that has all arrays, row-major. None: there is no such file, or none of these processes has it
+    open."""
     maps = _shared_maps()
     begins = [begin for begin, *_ in maps]
     files, offsets = set(), {}

@@ -1,5 +1,5 @@
-"""TRL's client of async GRPO: publishes each policy under a name of its own, as _sync_weight_lora does, and unloads old ones
-with a request of theirs open.
+"""TRL's client of async GRPO: publishes each policy under a name of its own, as _sync_weight_lora does, and unloads an old
+policy while a request of it is open.
 
 Replacements, by line:
 """
