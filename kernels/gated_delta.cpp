@@ -54,8 +54,8 @@ class Head {
         for (std::int64_t t = begin_; t < end_; ++t) {
             step(t);
             if (t + 1 == args_.saved_ends[row_]) leave(args_.saved_places[row_]);
+            if (t + 1 == args_.stored_end(row_)) leave(args_.places[row_]);
         }
-        leave(args_.places[row_]);
     }
 
   private:
@@ -200,13 +200,12 @@ void leave_inputs(
 
 void keep_conv_inputs(const GatedDeltaArgs& args, std::int64_t row) {
     const std::int64_t begin = args.q_starts[row];
-    const std::int64_t end = args.q_starts[row + 1];
-    if (begin == end) return;
+    if (begin == args.q_starts[row + 1]) return;
     const std::byte* const before = args.inputs_at(args.from_places[row]);
     const std::int64_t saved_end = args.saved_ends[row];
     if (saved_end > begin)
         leave_inputs(args, row, saved_end, before, args.inputs_at(args.saved_places[row]));
-    leave_inputs(args, row, end, before, args.inputs_at(args.places[row]));
+    leave_inputs(args, row, args.stored_end(row), before, args.inputs_at(args.places[row]));
 }
 
 void gated_delta_ref(const GatedDeltaArgs& args) {

@@ -14,7 +14,8 @@
 // A place stores S and the last W-1 inputs of the convolution; each request has one. A row whose
 // first position is 0 starts from zeros. Other rows continue from the state in `from_places`: their
 // own place, or a saved one. No row reads a place that another row writes. On a GPU a row of
-// padding, whose place is -1, starts from zeros and stores nothing.
+// padding, whose place is -1, starts from zeros and stores nothing. The last tokens of a row may be
+// guesses (`stored_ends`): their outputs are computed, and no place gets a state after them.
 //
 //   q, k, v, z, b, a  [T, heads]  columns of products, fp32 or bf16, all the same (HeadColumns)
 //   y                 [T, nv*dv]  fp32 or bf16; aliases nothing
@@ -97,6 +98,9 @@ struct GatedDeltaArgs {
     const std::int32_t* saved_places = nullptr;
     // [R]: a token's index; the additional state is stored only if it is more than q_starts[r]
     const std::int32_t* saved_ends = nullptr;
+    // [R], or null: `places` get the state before this token, in (q_starts[r], q_starts[r + 1]] and
+    // at or after saved_ends[r]. Null: the state after a row's last token.
+    const std::int32_t* stored_ends = nullptr;
     Stream stream{};
 
     [[nodiscard]] std::int64_t key_dim() const { return q.first.cols; }    // dk
@@ -108,6 +112,9 @@ struct GatedDeltaArgs {
         return reinterpret_cast<float*>(at_place(states, place));
     }
     [[nodiscard]] std::byte* inputs_at(std::int32_t place) const { return at_place(inputs, place); }
+    [[nodiscard]] std::int32_t stored_end(std::int64_t row) const {
+        return stored_ends != nullptr ? stored_ends[row] : q_starts[row + 1];
+    }
 
   private:
     [[nodiscard]] std::byte* at_place(void* first, std::int32_t place) const {
@@ -116,7 +123,7 @@ struct GatedDeltaArgs {
 };
 
 void check(const GatedDeltaArgs& args);
-// Stores the last W-1 inputs of a row's convolution for the next call, after its state.
+// Stores the last W-1 inputs of a row's convolution for the next call, beside its state.
 void keep_conv_inputs(const GatedDeltaArgs& args, std::int64_t row);
 void gated_delta_ref(const GatedDeltaArgs& args);
 void gated_delta_cuda(const GatedDeltaArgs& args);

@@ -151,8 +151,10 @@ struct RequestSetup {
 //
 // With recurrent state, a row continues from the state after its tokens [0, begin): zeros if begin
 // is 0, a checkpoint that a row saved after that many tokens, or otherwise what the slot's row
-// before left. A plan may restore what an earlier plan saved, and overwrite what an earlier plan
-// restored. Within a plan, a checkpoint that is saved is saved once and restored by no row.
+// before left, which includes no wrong draft. A plan may restore what an earlier plan saved, and
+// overwrite what an earlier plan restored. Within a plan, a checkpoint that is saved is saved once
+// and restored by no row. A state after a draft is saved only if the draft and those before it are
+// right. All rows of a plan have at most kStateDraftsMax drafts.
 struct PlanRow {
     SlotId slot{};
     std::int64_t begin = 0;

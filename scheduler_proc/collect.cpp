@@ -287,7 +287,7 @@ void Runner::collect_part(
         const auto num_tokens = std::min(part.end, request.progress.known());
         const auto tokens = std::span(request.tokens).first(static_cast<std::size_t>(num_tokens));
         pool_.share(request.lease, tokens, step.step, KvPool::Duplicates::kReplace);
-        pool_.keep_saved(request.lease, step.step);
+        pool_.keep_saved(request.lease, step.step, part.end);
     }
     collect_scores(request, row, scores);
     request.add_routes(part.routes, part.end, step.version.epoch);

@@ -58,6 +58,11 @@ std::int64_t KvPool::grow(Lease& lease, std::int64_t num_tokens) {
 }
 
 void KvPool::shrink(Lease& lease, std::int64_t num_tokens) {
+    std::erase_if(lease.state.savings, [&](const LeaseState::Saving& saving) {
+        if (saving.position <= num_tokens) return false;
+        cache_.places()->release(saving.place);
+        return true;
+    });
     const auto num = static_cast<std::size_t>(pages_for(num_tokens));
     if (num >= lease.pages.size()) return;
     CHECK(num >= lease.num_shared && lease.last_step <= last_done_);

@@ -87,8 +87,8 @@ class KvPool {
     // Adds pages for the first `num_tokens` positions: free ones, then unused cached ones. Returns
     // how many pages are missing; if any are, the lease is unchanged.
     [[nodiscard]] std::int64_t grow(Lease& lease, std::int64_t num_tokens);
-    // Frees the pages that the first `num_tokens` positions do not use. REQUIRES: no step in flight
-    // uses these pages.
+    // Frees the pages that the first `num_tokens` positions do not use, and the places reserved for
+    // states after them. REQUIRES: no step in flight uses these.
     void shrink(Lease& lease, std::int64_t num_tokens);
     // Marks positions [begin, end) as computed under `epoch`.
     void stamp(Lease& lease, std::int64_t begin, std::int64_t end, Epoch epoch) const;
@@ -137,12 +137,13 @@ class KvPool {
     [[nodiscard]] std::optional<Save> save_prefill(
         Lease& lease, std::int64_t begin, std::int64_t end, std::int64_t num_known, StepId step
     );
-    // The same of a decode's row that ends at `end`; its node gets the state in keep_saved().
-    [[nodiscard]] std::optional<CheckpointId> save_decode(
-        Lease& lease, std::int64_t end, StepId step
+    // The same of a decode's row that ends at `end`; its node gets the state in keep_saved(). The
+    // tokens from `certain` on are drafts. If one is wrong, no state after it is saved.
+    [[nodiscard]] std::optional<Save> save_decode(
+        Lease& lease, std::int64_t certain, std::int64_t end, StepId step
     );
-    // Step `step` is done, and the pages of its tokens are shared.
-    void keep_saved(Lease& lease, StepId step);
+    // Step `step` is done, and the pages of tokens [0, end) are shared.
+    void keep_saved(Lease& lease, StepId step, std::int64_t end);
 
     // Step `step` is done: leases that it was the last to use are taken back at once from now on,
     void end_step(StepId step);

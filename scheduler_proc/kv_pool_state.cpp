@@ -55,19 +55,26 @@ std::optional<KvPool::Save> KvPool::save_prefill(
     return Save{*place, position};
 }
 
-std::optional<CheckpointId> KvPool::save_decode(Lease& lease, std::int64_t end, StepId step) {
-    if (!has_state() || lease.is_private || end % whole_pages(size_.trail_tokens) != 0)
-        return std::nullopt;
+// A state that may not come to be does not overwrite the request's latest checkpoint.
+std::optional<KvPool::Save> KvPool::save_decode(
+    Lease& lease, std::int64_t certain, std::int64_t end, StepId step
+) {
+    if (!has_state() || lease.is_private) return std::nullopt;
+    const std::int64_t stride = whole_pages(size_.trail_tokens);
+    const std::int64_t position = (certain + stride - 1) / stride * stride;
+    if (position > end) return std::nullopt;
     StatePlaces& places = *cache_.places();
     std::optional<CheckpointId> place = places.reserve(StatePlaces::Purpose::kTrail, step);
-    if (!place && lease.state.trail) place = places.renew(*lease.state.trail, step);
-    if (place) lease.state.savings.push_back({*place, end, step});
-    return place;
+    if (!place && lease.state.trail && position == certain)
+        place = places.renew(*lease.state.trail, step);
+    if (!place) return std::nullopt;
+    lease.state.savings.push_back({*place, position, step});
+    return Save{*place, position};
 }
 
-void KvPool::keep_saved(Lease& lease, StepId step) {
+void KvPool::keep_saved(Lease& lease, StepId step, std::int64_t end) {
     std::erase_if(lease.state.savings, [&](const LeaseState::Saving& saving) {
-        if (saving.step > step) return false;
+        if (saving.step > step || saving.position > end) return false;
         StatePlaces& places = *cache_.places();
         const auto last = static_cast<std::size_t>(saving.position / size_.page_size) - 1;
         const PageId page = lease.pages[last];

@@ -23,7 +23,7 @@ std::optional<Error> problem_of_drafts(
     const std::string why =
         hello.state_bytes > 0
             ? fmt::format(
-                  "{} has a recurrent state, from which no draft can be removed", hello.model_type
+                  "{} has a recurrent state, over which only CPUs verify drafts", hello.model_type
               )
             : fmt::format("it verifies none on {}", hello.device);
     return make_error(

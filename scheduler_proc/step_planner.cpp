@@ -260,6 +260,7 @@ void StepPlanner::retract(Request& request) {
 void StepPlanner::add_drafts() {
     std::int64_t num_left = tokens_max_;
     for (const ChosenRow& chosen : chosen_) num_left -= chosen.num_new;
+    if (pool_.has_state()) num_left = std::min(num_left, messages::kStateDraftsMax);
     const std::vector<std::int64_t> nums = num_worthwhile();
     for (std::size_t i = 0; i < chosen_.size() && num_left > 0; ++i) {
         add_drafts(chosen_[i], std::min(num_left, nums[i]));
@@ -418,13 +419,14 @@ void StepPlanner::add_state(const ChosenRow& chosen, messages::PlanRow& row) {
     if (!pool_.has_state()) return;
     Request& request = *chosen.request;
     row.state_from = std::exchange(request.lease.state.from, std::nullopt);
-    if (chosen.save) {
-        row.save_to = chosen.save->place;
-        row.save_at = chosen.save->position;
-    } else if (row.num_new == 1 && row.begin + 1 >= request.progress.known() && !request.has_brought()) {
-        row.save_to = pool_.save_decode(request.lease, row.begin + 1, plan_.step);
-        if (row.save_to) row.save_at = row.begin + 1;
-    }
+    std::optional<KvPool::Save> save = chosen.save;
+    const std::int64_t certain = row.begin + row.num_new - std::ssize(chosen.drafts);
+    const bool is_decode = certain == row.begin + 1 && certain >= request.progress.known();
+    if (!save && is_decode && !request.has_brought())
+        save = pool_.save_decode(request.lease, certain, row.begin + row.num_new, plan_.step);
+    if (!save) return;
+    row.save_to = save->place;
+    row.save_at = save->position;
 }
 
 // Returns for how many of the positions the plan has routes that the request brings.

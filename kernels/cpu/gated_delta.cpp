@@ -92,6 +92,7 @@ class Head {
         before_ = args.state_at(args.from_places[row]) + head * dk * dv;
         saved_ = args.state_at(args.saved_places[row]) + head * dk * dv;
         saved_end_ = args.saved_ends[row];
+        stored_end_ = args.stored_end(row);
         inputs_ = reinterpret_cast<const X*>(args.inputs_at(args.from_places[row]));
         set(q_, args.q, key_head, key_head * dk);
         set(k_, args.k, key_head, num_keys + key_head * dk);
@@ -107,20 +108,36 @@ class Head {
             copy(before_, state_, num);
         }
         Chunk chunk;
-        for (std::int64_t begin = begin_; begin < end_;) {
+        run_tokens(begin_, stored_end_, &chunk);
+        if (stored_end_ < end_) run_guesses(&chunk);
+    }
+
+  private:
+    PITSTOP_INLINE void run_tokens(std::int64_t from, std::int64_t to, Chunk* chunk) const {
+        for (std::int64_t begin = from; begin < to;) {
             // A chunk ends where the state is saved.
-            std::int64_t end = begin + kChunk < end_ ? begin + kChunk : end_;
+            std::int64_t end = begin + kChunk < to ? begin + kChunk : to;
             if (begin < saved_end_ && saved_end_ < end) end = saved_end_;
-            chunk.num = end - begin;
-            for (std::int64_t t = 0; t < chunk.num; ++t) prepare(begin + t, t, &chunk);
-            recur(&chunk);
-            for (std::int64_t t = 0; t < chunk.num; ++t) finish(begin + t, chunk.out[t]);
-            if (end == saved_end_) copy(state_, saved_, num);
+            chunk->num = end - begin;
+            for (std::int64_t t = 0; t < chunk->num; ++t) prepare(begin + t, t, chunk);
+            recur(chunk);
+            for (std::int64_t t = 0; t < chunk->num; ++t) finish(begin + t, chunk->out[t]);
+            if (end == saved_end_) copy(state_, saved_, args_.key_dim() * args_.value_dim());
             begin = end;
         }
     }
 
-  private:
+    // They continue a copy of the stored state, which nothing keeps. Few rows have guesses: the
+    // copy is not in the frame of run().
+    [[gnu::noinline]] void run_guesses(Chunk* chunk) {
+        alignas(64) float copied[kHeadMax * kHeadMax];
+        float* const stored = state_;
+        copy(stored, copied, args_.key_dim() * args_.value_dim());
+        state_ = copied;
+        run_tokens(stored_end_, end_, chunk);
+        state_ = stored;
+    }
+
     PITSTOP_INLINE void set(
         Channels& channels, const HeadColumns& x, std::int64_t head, std::int64_t first
     ) {
@@ -263,6 +280,7 @@ class Head {
     const float* before_ = nullptr;
     float* saved_ = nullptr;
     std::int64_t saved_end_ = 0;
+    std::int64_t stored_end_ = 0;
     const X* inputs_ = nullptr;  // the kept inputs that precede the first token
     Channels q_;
     Channels k_;

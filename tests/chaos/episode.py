@@ -111,7 +111,7 @@ class World:
         self.shape = Shape.choose(self.rng)
         if options.model:
             self.shape = dataclasses.replace(self.shape, model=options.model)
-        self.speculates = options.speculate is not None and "hybrid" not in self.shape.model
+        self.speculates = options.speculate is not None
         self.directory = place.root / f"tree-{number}"
         self.directory.mkdir()
         self.build = os.environ.get("PITSTOP_BUILD", str(weights.ROOT / "build/cpu"))

@@ -111,9 +111,10 @@ struct Part {
     std::int32_t num = 0;
     std::int32_t position = 0;
     std::int32_t place = 0;
-    std::int32_t from = 0;       // at a position that is not 0: the place it continues
-    std::int32_t saved_len = 0;  // tokens after which the state is saved, too; 0: none
-    std::int32_t saved = 0;      // where
+    std::int32_t from = 0;         // at a position that is not 0: the place it continues
+    std::int32_t saved_len = 0;    // tokens after which the state is saved, too; 0: none
+    std::int32_t saved = 0;        // where
+    std::int32_t num_guesses = 0;  // its last tokens, which leave no state
 };
 
 class GatedDelta : public OnBackend {
@@ -130,7 +131,8 @@ class GatedDelta : public OnBackend {
     ) {
         std::vector<std::int32_t> q_starts{0};
         std::vector<std::int32_t> positions;
-        std::vector<std::int32_t> to, from, saved, saved_ends;
+        std::vector<std::int32_t> to, from, saved, saved_ends, stored_ends;
+        bool has_guesses = false;
         for (const Part& part : parts) {
             q_starts.push_back(q_starts.back() + part.num);
             for (std::int32_t i = 0; i < part.num; ++i) positions.push_back(part.position + i);
@@ -138,6 +140,8 @@ class GatedDelta : public OnBackend {
             from.push_back(part.from);
             saved.push_back(part.saved);
             saved_ends.push_back(q_starts[to.size() - 1] + part.saved_len);
+            stored_ends.push_back(q_starts.back() - part.num_guesses);
+            has_guesses = has_guesses || part.num_guesses > 0;
         }
         const Place where = op == gated_delta_ref ? Place{} : place();
         const PlacedMatrix<X> device_x(layer.x, where);
@@ -152,6 +156,7 @@ class GatedDelta : public OnBackend {
         const auto device_starts = put(q_starts), device_positions = put(positions);
         const auto device_to = put(to), device_from = put(from);
         const auto device_saved = put(saved), device_ends = put(saved_ends);
+        const auto device_stored = put(stored_ends);
         GatedDeltaArgs args = layer.args(
             device_x.view(), begin, rows(ActView(device_y.view()), begin, q_starts.back())
         );
@@ -167,6 +172,7 @@ class GatedDelta : public OnBackend {
         args.from_places = device_from.data();
         args.saved_places = device_saved.data();
         args.saved_ends = device_ends.data();
+        if (has_guesses) args.stored_ends = device_stored.data();
         args.positions = device_positions.data();
         args.stream = where.stream;
         op(args);
@@ -297,6 +303,38 @@ TEST_P(GatedDelta, ARowContinuesFromASavedStateWithTheSameBits) {
         Matrix<float> head(T, shape.nv * shape.dv, 0x44);
         run(ops().gated_delta, layer, 0, std::array{Part{len, 0, 1}}, places, head);
         EXPECT_TRUE(std::ranges::equal(places.of(1), places.of(3)));
+    }
+}
+
+// Guesses have the outputs that they would have as tokens, and change no state.
+TEST_P(GatedDelta, P11_GuessesLeaveNoState) {
+    if (is_gpu()) GTEST_SKIP() << "GPUs verify no drafts over states";
+    for (const Shape& shape : {Shape{2, 4, 24, 40, 4, true}, {1, 1, 33, 17, 8, false}}) {
+        constexpr std::int32_t kHead = 20;  // tokens of another row, before these
+        constexpr std::int32_t T = 60;
+        const Layer<float> layer(shape, kHead + T);
+        Matrix<float> whole(kHead + T, shape.nv * shape.dv, 0x11);
+        Places<float> places(shape, 6);
+        const Part other{kHead, 0, 0};
+        run(ops().gated_delta, layer, 0, std::array{other, Part{T, 0, 1}}, places, whole);
+        for (const std::int32_t num_guesses : {1, 2, 15, 16, 17, 40}) {
+            SCOPED_TRACE(testing::Message() << num_guesses << " guesses");
+            const std::int32_t known = T - num_guesses;
+            Matrix<float> y(kHead + T, shape.nv * shape.dv, 0x22);
+            // In one row, or in one that continues and saves before its guesses.
+            const Part one{T, 0, 2, 2, 0, 0, num_guesses};
+            run(ops().gated_delta, layer, 0, std::array{other, one}, places, y);
+            EXPECT_EQ(y.bits(), whole.bits());
+            const Part first{known - 1, 0, 3};
+            const Part second{1 + num_guesses, known - 1, 3, 3, 1, 4, num_guesses};
+            Matrix<float> cut(kHead + T, shape.nv * shape.dv, 0x33);
+            run(ops().gated_delta, layer, kHead, std::array{first}, places, cut);
+            run(ops().gated_delta, layer, kHead + known - 1, std::array{second}, places, cut);
+            for (std::int64_t t = kHead; t < kHead + T; ++t) EXPECT_EQ(cut.bits(t), whole.bits(t));
+            run(ops().gated_delta, layer, kHead, std::array{Part{known, 0, 5}}, places, cut);
+            for (const std::int64_t place : {2, 3, 4})
+                EXPECT_TRUE(std::ranges::equal(places.of(place), places.of(5))) << place;
+        }
     }
 }
 

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace pitstop::scheduler {
@@ -138,6 +140,93 @@ TEST(CheckpointsOfRequests, WithoutPlacesEveryPromptIsComputedWhole) {
 TEST(CheckpointsOfRequests, MorePlacesThanPagesAreNotManaged) {
     Rig rig(model_of(1000, /*num_pages=*/30));
     EXPECT_EQ(rig.status().checkpoints->places_total, 30);
+}
+
+// A step with drafts may pass the end of a page amid them: the state there is saved if the drafts
+// up to it are right. So the next turn computes no more than without drafts.
+TEST(CheckpointsOfDrafts, ADecodesStateIsSavedWhereverItsDraftsPassAPagesEnd) {
+    for (const std::size_t wrong_every : {0u, 7u, 11u, 16u}) {
+        for (const std::int64_t num_places : {8, 2, 1}) {
+            SCOPED_TRACE(
+                testing::Message()
+                << "every " << wrong_every << " wrong, " << num_places << " places"
+            );
+            Rig rig(model_of(num_places), {.drafts_max = 6});
+            Ask ask = ask_of(prompt_of(40), 200);
+            ask.draft_ids = rig.expected(ask).tokens;
+            for (std::size_t i = 5; wrong_every > 0 && i < ask.draft_ids.size(); i += wrong_every)
+                ask.draft_ids[i] = static_cast<TokenId>((raw(ask.draft_ids[i]) + 1) % 1000);
+            const RequestKey key = rig.send(ask);
+            rig.run();
+            expect_all(rig, key, ask);
+            EXPECT_GT(rig.of(key).counts->drafts->accepted, 20);
+            const std::int64_t before = rig.workers.num_tokens_run();
+            const std::vector<TokenId> turn = joined(ask.prompt, rig.of(key).tokens);
+            const Ask next = ask_of(joined(turn, prompt_of(8, 300)), 1);
+            const RequestKey then = rig.send(next);
+            rig.run();
+            expect_all(rig, then, next);
+            const std::int64_t num_run = rig.workers.num_tokens_run() - before;
+            if (num_places == 8) {
+                EXPECT_EQ(num_run, 248 - 224) << "the state after 224 tokens";
+            }
+            EXPECT_EQ(rig.workers.problems(), std::vector<std::string>{});
+        }
+    }
+}
+
+// The step that saves such a state is over before anything is known of its drafts.
+TEST(CheckpointsOfDrafts, AnAbortOrARetractionAmidDraftsKeepsNoPlace) {
+    for (const bool is_aborted : {true, false}) {
+        Rig rig(model_of(4), {.drafts_max = 6});
+        Ask ask = ask_of(prompt_of(40), 200);
+        ask.draft_ids = rig.expected(ask).tokens;
+        const RequestKey key = rig.send(ask);
+        rig.turn();
+        for (int i = 0; i < 9; ++i) rig.step();
+        if (is_aborted) {
+            rig.control(messages::EndRequests{.keys = {key}});
+        } else {
+            rig.control(messages::PauseGeneration{
+                .call = CallId{1}, .mode = messages::PauseMode::kRetract});
+            rig.run();
+            rig.control(messages::ContinueGeneration{.call = CallId{2}});
+        }
+        rig.run();
+        if (!is_aborted) expect_all(rig, key, ask);
+        rig.control(messages::FlushCache{.call = CallId{3}, .timeout_ms = 20});
+        rig.run();
+        EXPECT_EQ(rig.status().checkpoints->places_free, 4);
+        EXPECT_EQ(rig.workers.problems(), std::vector<std::string>{});
+    }
+}
+
+// The workers keep the inputs of so many drafts at most.
+TEST(CheckpointsOfDrafts, AStepHasNoMoreDraftsThanWorkersKeep) {
+    Rig rig(
+        {.num_pages = 4096,
+         .page_size = kPage,
+         .num_slots = 64,
+         .context_len = 16384,
+         .state_bytes = 64,
+         .num_checkpoints = 8},
+        {.tokens_per_step_max = 4096, .running_max = 64, .drafts_max = 32}
+    );
+    std::vector<std::pair<RequestKey, Ask>> sent;
+    for (int i = 0; i < 40; ++i) {
+        Ask ask = ask_of(prompt_of(5, 100 + i), 60);
+        ask.draft_ids = rig.expected(ask).tokens;
+        sent.emplace_back(rig.send(ask), ask);
+    }
+    rig.run();
+    for (const auto& [key, ask] : sent) expect_all(rig, key, ask);
+    std::int64_t num_most = 0;
+    for (const messages::StepPlan& plan : rig.workers.plans()) {
+        std::int64_t num = 0;
+        for (const messages::PlanRow& row : plan.rows) num += row.num_drafted.value_or(0);
+        num_most = std::max(num_most, num);
+    }
+    EXPECT_EQ(num_most, messages::kStateDraftsMax);
 }
 
 TEST_F(Checkpoints, ALongPromptHasStatesInItsMiddleAsLongAsPlacesAreFree) {

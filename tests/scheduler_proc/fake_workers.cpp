@@ -197,7 +197,7 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
         const TokenId token = row.takes_sampled ? taken : given;
         if (position > first_sampled) counts = counts && token == result.sampled.values.back();
         context.append(token, epoch_, row.adapter);
-        states_.advance(row, {position + 1, context.prefix, context.read});
+        if (counts) states_.advance(row, {position + 1, context.prefix, context.read});
         entry_of(placed, position) = {
             .token = token,
             .position = position,

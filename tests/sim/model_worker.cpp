@@ -73,7 +73,7 @@ messages::WorkerHello ModelWorker::hello() const {
         hello.state_bytes = 64;
         hello.num_checkpoints = *shape_.num_checkpoints;
     }
-    hello.drafted_max = shape_.num_checkpoints ? 0 : messages::kDraftedMax;
+    hello.drafted_max = messages::kDraftedMax;
     hello.update_mode = shape_.lends ? "lend" : "staged";
     hello.digests = parts(live_);
     return hello;
@@ -297,6 +297,7 @@ std::optional<std::string> ModelWorker::write_context(
         }
         if (auto problem = write_token(placed, token, position, position >= first_logits, context))
             return fmt::format("request {}: {}", raw(key), *problem);
+        advance_state(row, context);
     }
     return std::nullopt;
 }
@@ -316,8 +317,6 @@ std::optional<std::string> ModelWorker::write_token(
     context.is_finite = context.is_finite && finite != Finite::kNothing;
     *entry = {position, token, context.chain, epoch_, placed.plan.step, context.is_finite};
     context.last_token = token;
-    if (shape_.num_checkpoints)
-        states_.advance(placed.row, context.chain, epoch_, context.is_finite);
     using Kind = messages::NotFiniteKind;
     if (context.bad || (context.is_finite && (finite == Finite::kAll || !has_logits)))
         return std::nullopt;
@@ -325,8 +324,12 @@ std::optional<std::string> ModelWorker::write_token(
     return std::nullopt;
 }
 
+void ModelWorker::advance_state(const messages::PlanRow& row, const Context& context) {
+    if (shape_.num_checkpoints) states_.advance(row, context.chain, epoch_, context.is_finite);
+}
+
 // Samples after each draft. After a wrong draft the row's results are void: any will do. Its KV is
-// written in any case.
+// written in any case, and no state includes it.
 std::optional<std::string> ModelWorker::verify_drafts(
     const PlacedRow& placed, Slot& slot, Context& context, messages::StepResult& result
 ) {
@@ -342,6 +345,7 @@ std::optional<std::string> ModelWorker::verify_drafts(
                 write_token(placed, draft, position, /*has_logits=*/true, counts ? context : aside))
             return problem;
         if (counts) {
+            advance_state(row, context);
             sample(placed, i, slot, context, result);
         } else {
             context.chain = aside.chain;

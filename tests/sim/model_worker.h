@@ -167,6 +167,7 @@ class ModelWorker {
         bool has_logits,
         Context& context
     );
+    void advance_state(const messages::PlanRow& row, const Context& context);
     void add_bytes(const std::string& bytes);
     void spoil();
     [[nodiscard]] messages::RankOutcome outcome_of_stage() const;

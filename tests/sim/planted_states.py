@@ -109,7 +109,7 @@ MUTATIONS = (
     Mutation(
         "a prompt's state is saved at the end of its row",
         PLANNER,
-        "row.save_at = chosen.save->position;",
+        "row.save_at = save->position;",
         "row.save_at = row.begin + row.num_new;",
     ),
     Mutation(
@@ -157,7 +157,7 @@ MUTATIONS = (
         "a checkpoint has the convolution's inputs at the end of the row",
         INPUTS,
         "leave_inputs(args, row, saved_end, before,",
-        "leave_inputs(args, row, end, before,",
+        "leave_inputs(args, row, args.q_starts[row + 1], before,",
         unseen=NO_WORKER,
     ),
     Mutation(

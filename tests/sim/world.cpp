@@ -48,7 +48,7 @@ World::World(std::uint64_t seed) : random_(seed) {
         config.queue_len_max = random_.once_in(8) ? 4 : 1000;
         config.trail_tokens = apart.between(1, 16);
         config.spare_tokens = apart.between(1, 32);
-        if (!shape_.num_checkpoints && apart.once_in(2)) config.drafts_max = apart.between(1, 8);
+        if (apart.once_in(2)) config.drafts_max = apart.between(1, 8);
         config.has_draft_budget = apart.once_in(3);
         config.draft_memory = apart.once_in(2) ? 0 : apart.between(1, 100'000);
         config.fairness = is_fair_ ? Fairness::kFair : Fairness::kFcfs;

@@ -176,13 +176,16 @@ SHAPES = {
     "tp2": (("--tp", 2), 4),
     "dp2": (("--dp", 2), 4),
     "experts": (("--model", "stories-moe"), 4),
+    "hybrid": (("--model", "stories-hybrid"), 4),
+    "hybrid-tp2": (("--model", "stories-hybrid", "--tp", 2, "--max-total-tokens", 512, "--state-checkpoints", 6), "auto"),
 }
+SMALLER = {"hybrid": 2, "hybrid-tp2": 4}  # by these factors, of requests
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_P11_every_kind_of_request_gives_the_same_bits(start_tree, tell, shape):
     flags, speculate = SHAPES[shape]
-    work = requests(max(NUM_REQUESTS // len(SHAPES), 100))
+    work = requests(max(NUM_REQUESTS // (len(SHAPES) - len(SMALLER)), 100) // SMALLER.get(shape, 1))
     off = start_tree(*flags)
     with off.door() as door:
         outputs = run_all(door, work)

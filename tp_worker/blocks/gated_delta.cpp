@@ -133,6 +133,12 @@ void GatedDelta::ask(Scratch& scratch, const Trunk& trunk) {
         2 * num_key_heads_ * config_.key_dim + 2 * values + 2 * num_value_heads_;
     projected_ = scratch.acts("gated_delta.projected", scratch.product_dtype(), T, all);
     mixed_ = scratch.acts("gated_delta.mixed", scratch.act_dtype(), T, values);
+    drafted_ = scratch.acts(
+        fmt::format("gated_delta.drafted.{}", layer_),
+        scratch.product_dtype(),
+        scratch.sizes().state_drafts_max,
+        all
+    );
     in_.x = trunk.normed;
     const std::int64_t r = config_.num_value_heads / config_.num_key_heads;
     const std::int64_t ba = 2 * num_value_heads_;
@@ -162,6 +168,33 @@ void GatedDelta::run(const Trunk& trunk, const Pass& pass) const {
     const std::int64_t T = batch.num_tokens();
     trunk.norm(pass, input_norm_);
     trunk.multiply(in_, pass);
+    if (!batch.drafted_rows.empty()) {
+        trunk.ops->gather_rows(
+            {.x = rows(projected_, 0, T),
+             .row_index = batch.drafted_rows.data(),
+             .y = rows(drafted_, 0, std::ssize(batch.drafted_rows)),
+             .stream = trunk.stream}
+        );
+    }
+    recur(trunk, pass);
+    trunk.multiply(out_, pass);
+}
+
+void GatedDelta::replay(const Trunk& trunk, const Pass& pass) const {
+    trunk.ops->gather_rows(
+        {.x = drafted_,
+         .row_index = pass.batch.drafted_rows.data(),
+         .y = rows(projected_, 0, pass.batch.num_tokens()),
+         .stream = trunk.stream}
+    );
+    recur(trunk, pass);
+}
+
+// From projected_ to mixed_.
+void GatedDelta::recur(const Trunk& trunk, const Pass& pass) const {
+    const StepBatch& batch = pass.batch;
+    const std::int64_t T = batch.num_tokens();
+    const std::span<const std::int32_t> stored_ends = batch.states.stored_ends;
     trunk.ops->gated_delta({
         .q = heads_of(columns_[0], T),
         .k = heads_of(columns_[1], T),
@@ -187,9 +220,9 @@ void GatedDelta::run(const Trunk& trunk, const Pass& pass) const {
         .from_places = batch.states.from_places.data(),
         .saved_places = batch.states.saved_places.data(),
         .saved_ends = batch.states.saved_ends.data(),
+        .stored_ends = stored_ends.empty() ? nullptr : stored_ends.data(),
         .stream = trunk.stream,
     });
-    trunk.multiply(out_, pass);
 }
 
 }  // namespace pitstop::tp_worker

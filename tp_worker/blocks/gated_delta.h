@@ -6,6 +6,10 @@
 // columns. The rows of the convolution and of in_proj_qkv are three ranges: queries, keys, values.
 // The norm is whole on each rank.
 //
+// The inputs of the recurrence are kept for a step's drafts, so that those that are right can
+// change the state when the step has sampled (model/draft_replay.h): a hundredth of the bytes of a
+// state, or less.
+//
 // Projections have the layout of their family's checkpoints: Qwen3-Next's in_proj_qkvz and
 // in_proj_ba, whose rows are grouped by key head, or Qwen3.5's four. The op reads both.
 //
@@ -37,6 +41,8 @@ class GatedDelta {
     void ask(Scratch& scratch, const Trunk& trunk);
     void attach(const StatePool& pool) { state_ = pool.part(state_id_); }
     void run(const Trunk& trunk, const Pass& pass) const;
+    // Changes the states by drafts of the last pass: those in the batch's drafted_rows.
+    void replay(const Trunk& trunk, const Pass& pass) const;
     [[nodiscard]] std::array<const Product*, 2> products() const { return {&in_, &out_}; }
 
   private:
@@ -50,6 +56,7 @@ class GatedDelta {
     [[nodiscard]] kernels::HeadColumns heads_of(const Columns& columns, std::int64_t num_tokens)
         const;
     void declare_projections(std::int64_t hidden, WeightSlots& slots);
+    void recur(const Trunk& trunk, const Pass& pass) const;
 
     DeltaConfig config_{};
     std::int64_t layer_;
@@ -70,6 +77,7 @@ class GatedDelta {
     Product out_{};
     kernels::ActView projected_{};  // [T, all columns]: of the projections, side by side
     kernels::ActView mixed_{};      // [T, nv*dv]
+    kernels::ActView drafted_{};    // [kStateDraftsMax, all columns]: of the last pass's drafts
     StatePool::Part state_{};
 };
 

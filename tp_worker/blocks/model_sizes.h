@@ -25,6 +25,7 @@ struct ModelSizes {
     std::int64_t num_scratch_pages = 0;  // behind the others, for padding (step_padding.h)
     std::int64_t adapter_rank_max = 0;   // 0: it computes no adapters
     std::int64_t num_checkpoints = 0;    // copies of requests' states; 0 without states
+    std::int64_t state_drafts_max = 0;   // drafts of a step with states; 0: it verifies none
 };
 
 }  // namespace pitstop::tp_worker

@@ -135,6 +135,13 @@ Result<> Stack::run(const StepBatch& batch, const BoundWeights& weights, const S
     return Ok{};
 }
 
+void Stack::replay(const StepBatch& batch, const BoundWeights& weights) const {
+    const Pass pass{.batch = batch, .weights = weights};
+    for (const Block& block : blocks_) {
+        if (const auto* const delta = std::get_if<GatedDelta>(&block)) delta->replay(trunk_, pass);
+    }
+}
+
 std::vector<const Product*> Stack::products() const {
     std::vector<const Product*> all;
     for (const Block& block : blocks_) {

@@ -59,6 +59,9 @@ class Stack {
     [[nodiscard]] Result<> run(const StepBatch& batch, const BoundWeights& weights, const Sum& sum)
         const;
 
+    // Changes the states by drafts of the last pass (model/draft_replay.h).
+    void replay(const StepBatch& batch, const BoundWeights& weights) const;
+
     // Rows of x, and of the delta that it may lack, for the whole step.
     [[nodiscard]] const Trunk& trunk() const { return trunk_; }
     Trunk& trunk() { return trunk_; }

@@ -27,6 +27,7 @@ struct StatePlaces {
     std::span<const std::int32_t> from_places{};   // [R]
     std::span<const std::int32_t> saved_places{};  // [R]
     std::span<const std::int32_t> saved_ends{};    // [R]
+    std::span<const std::int32_t> stored_ends{};   // [R], or empty: the rows' ends
 };
 
 // A step, ready to run: R rows of T tokens in all. Ranges are checked by the caller
@@ -42,6 +43,9 @@ struct StepBatch {
     std::span<const PageId> pages{};
     std::span<const SlotId> slots{};  // [R], the rows' requests
     StatePlaces states{};
+    // With states: the tokens that are drafts, whose inputs of the recurrence the blocks keep. In a
+    // replay (model/draft_replay.h): which of the kept inputs are its tokens'.
+    std::span<const std::int32_t> drafted_rows{};  // [N]
     // For a step of decodes on a GPU: R including rows of padding (model/step_padding.h), which are
     // in none of the arrays before place(). 0: any other step, or one on a CPU.
     std::int64_t num_padded = 0;

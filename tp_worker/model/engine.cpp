@@ -113,7 +113,9 @@ Result<std::unique_ptr<Engine>> Engine::load(
         .routes = engine->routes(),
         .dense_layers = engine->dense_layers(),
         .num_checkpoints = engine->states_ ? engine->sizes_.num_checkpoints : 0,
-        .drafted_max = engine->states_ ? 0 : messages::kDraftedMax,
+        .drafted_max =
+            engine->states_ && engine->sizes_.state_drafts_max == 0 ? 0 : messages::kDraftedMax,
+        .has_states = engine->states_.has_value(),
     };
     return engine;
 }
@@ -294,10 +296,13 @@ std::int64_t Engine::transfer_bytes_max() const {
     }
     // Starts and lengths, the rows of logits, and changes of a row's pages (kernels/step_rows.h).
     constexpr std::int64_t kRowBytes = 4 + 4 + 4 + 4 + 4 * kernels::StepUpdate::kRunWords;
-    constexpr std::int64_t kArraysMax = 26;
-    constexpr std::int64_t kStatePlacesBytes = 4 + 4 + 4 + 4;  // of a row's states
-    const std::int64_t state_bytes =
-        stack_.states().is_empty() ? 0 : kStatePlacesBytes * (rows + kPaddedTokensMax + 2);
+    constexpr std::int64_t kArraysMax = 28;
+    constexpr std::int64_t kStatePlacesBytes = 4 + 4 + 4 + 4 + 4;  // of a row's states
+    constexpr std::int64_t kDraftBytes = 4;
+    const std::int64_t state_bytes = stack_.states().is_empty()
+                                         ? 0
+                                         : kStatePlacesBytes * (rows + kPaddedTokensMax + 2) +
+                                               kDraftBytes * sizes_.state_drafts_max;
     return load_bytes + state_bytes + sizes_.tokens_max * token_bytes +
            (rows + kPaddedTokensMax + 2) * kRowBytes + pages * 4 +
            kArraysMax * Transfers::kAlignment +

@@ -273,6 +273,7 @@ class Engine {
     Result<> compute_in_chunks(RunningStep* step);
     Result<> complete(RunningStep* step);
     Result<> complete_older();
+    void replay_drafts(const RunningStep& step);
     void take_sampled(const RunningStep& step);
     void wait_for_steps();
     [[nodiscard]] RunningStep& oldest() { return steps_[first_]; }

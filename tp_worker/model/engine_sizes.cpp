@@ -148,6 +148,8 @@ Result<ModelSizes> choose_sizes(
     ModelSizes sizes;
     sizes.num_checkpoints = choose_num_checkpoints(options, bytes.state);
     if (is_cuda) sizes.num_checkpoints = bytes.state > 0 ? options.num_checkpoints : 0;
+    if (bytes.state > 0 && !is_cuda)
+        sizes.state_drafts_max = std::min(messages::kStateDraftsMax, options.tokens_per_step_max);
     const std::int64_t context = options.context_len > 0 ? options.context_len : config.context_len;
     const bool is_open =
         is_cuda && options.max_total_tokens == 0 && options.load_format == LoadFormat::kAuto;

@@ -146,6 +146,7 @@ Result<StepBatch> Engine::place(const messages::StepPlan& plan, RunningStep* ste
     if (states_) {
         states_->pad(step->planned.num_rows());
         batch.states = states_->places();
+        batch.drafted_rows = states_->drafted_rows();
     }
     step->adapters.put_into(batch, device_.is_cuda());
     ASSIGN_OR_RETURN(StepBatch placed, model_->place(batch));
@@ -298,8 +299,15 @@ Result<> Engine::complete(RunningStep* step) {
         step->call.reset();
     }
     if (is_root()) step->result.not_finite = step->planned.not_finite_rows(step->ids, step->marks);
+    replay_drafts(*step);
     take_sampled(*step);
     return Ok{};
+}
+
+void Engine::replay_drafts(const RunningStep& step) {
+    if (!states_ || !step.planned.has_drafts()) return;
+    const StepBatch replay = states_->accept(step.planned.num_right(step.ids));
+    if (!replay.tokens.empty()) model_->replay(replay, weights_->live());
 }
 
 // The next step's rows may use it; every rank knows it.

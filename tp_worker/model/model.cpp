@@ -12,7 +12,8 @@ std::int64_t transfer_bytes(const StepBatch& batch) {
         return Transfers::bytes_of(static_cast<std::int64_t>(array.size_bytes()));
     };
     const std::int64_t states = bytes(batch.states.places) + bytes(batch.states.from_places) +
-                                bytes(batch.states.saved_places) + bytes(batch.states.saved_ends);
+                                bytes(batch.states.saved_places) + bytes(batch.states.saved_ends) +
+                                bytes(batch.states.stored_ends) + bytes(batch.drafted_rows);
     const std::int64_t adapters = bytes(batch.adapter_tables);
     // The update contains the rows.
     if (batch.num_padded > 0) return bytes(batch.update) + states + adapters;
@@ -60,6 +61,8 @@ Result<StepBatch> Model::place(const StepBatch& batch) {
         move(placed.page_starts);
         move(placed.pages);
         move_states();
+        move(placed.states.stored_ends);
+        move(placed.drafted_rows);
         move(placed.token_rows);
         move(placed.brought_rows);
         move(placed.brought);
@@ -138,6 +141,21 @@ void Model::logits(
 ) {
     CHECK(num_rows <= sizes_.logit_rows_max);
     run_head_of(token_rows, num_rows, is_summed_, weights);
+}
+
+void Model::replay(const StepBatch& replay, const BoundWeights& weights) {
+    StepBatch placed = replay;
+    const auto move = [&](auto& array) { array = {transfers_->in(array), array.size()}; };
+    move(placed.positions);
+    move(placed.q_starts);
+    move(placed.states.places);
+    move(placed.states.from_places);
+    move(placed.states.saved_places);
+    move(placed.states.saved_ends);
+    move(placed.drafted_rows);
+    transfers_->send();
+    stack_.replay(placed, weights);
+    transfers_->wait();
 }
 
 // Gathers the rows that need logits first.

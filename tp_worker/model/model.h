@@ -82,6 +82,10 @@ class Model {
     // Makes a graph of a shape that ran without one. REQUIRES: graphs().wants_one().
     Result<> make_graph() { return graphs_.make_one(stream_); }
 
+    // Changes the states by the drafts of the last pass that are right (DraftReplay::make). Waits
+    // for a GPU. REQUIRES: `replay` is not placed; no array waits to be sent.
+    void replay(const StepBatch& replay, const BoundWeights& weights);
+
     // Returns where the logits are; borrowed until the next step.
     [[nodiscard]] RowLogits logits_of(std::int64_t num_rows) const {
         return stack_.head().logits_of(num_rows);

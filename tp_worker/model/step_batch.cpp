@@ -169,7 +169,8 @@ Result<> PlannedStep::prepare(
     }
     RETURN_IF_ERROR(check_brought(plan, limits));
     num_padded_ = 0;
-    if (!brought_rows_.empty()) return Ok{};  // no graph follows routes
+    // No graph follows routes, or keeps what drafts make of states.
+    if (!brought_rows_.empty() || (limits.has_states && has_drafts())) return Ok{};
     num_padded_ = is_of_decodes() ? padded_rows(static_cast<std::int64_t>(kv_lens_.size())) : 0;
     if (num_padded_ > limits.padded_rows_max) num_padded_ = 0;
     if (num_padded_ == 0 && is_small(limits)) pad_prompts(limits);
@@ -373,6 +374,18 @@ std::vector<bool> PlannedStep::counting_rows(std::span<const TokenId> ids) const
         if (draft && (!counts[i] || ids[i] != *draft)) counts[i + 1] = false;
     }
     return counts;
+}
+
+std::vector<std::int64_t> PlannedStep::num_right(std::span<const TokenId> ids) const {
+    const std::vector<bool> counts = counting_rows(ids);
+    std::vector<std::int64_t> nums;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+        if (!logit_rows_[i].has_drafts) continue;
+        const bool is_after_draft = i > 0 && logit_rows_[i - 1].draft.has_value();
+        if (!is_after_draft) nums.push_back(0);
+        if (is_after_draft && counts[i]) ++nums.back();
+    }
+    return nums;
 }
 
 StepBatch PlannedStep::batch(const messages::StepPlan& plan) const {

@@ -76,6 +76,7 @@ struct StepLimits {
     std::vector<std::int64_t> dense_layers{};
     std::int64_t num_checkpoints = 0;  // of a model with recurrent state
     std::int64_t drafted_max = 0;      // drafts of a row
+    bool has_states = false;           // the model's blocks keep a state per request
 };
 
 // Applies the plan's setups. `grammars`: null on a rank that draws no edited rows.
@@ -114,6 +115,9 @@ class PlannedStep {
     // Returns by row of logits whether it counts: not if it samples after a draft that was not
     // drawn. `ids` as below.
     [[nodiscard]] std::vector<bool> counting_rows(std::span<const TokenId> ids) const;
+    // Returns of each row of the plan with drafts, in order, how many of them are right. `ids` as
+    // below.
+    [[nodiscard]] std::vector<std::int64_t> num_right(std::span<const TokenId> ids) const;
     // Finds the rows of the plan with a token that is not finite, and the first such token of each:
     // by its logits if these are wanted, with `ids` as note_draws writes them (kernels/draws.h),
     // one for each of logit_rows(); otherwise by `marks` (StepBatch). So a row's result does not

@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "messages/steps.h"
 #include "tp_worker/blocks/step.h"
+#include "tp_worker/model/draft_replay.h"
 
 #include <cstdint>
 #include <vector>
@@ -23,8 +24,12 @@ class StepStates {
     // Prepares the places of a plan's rows, and records which tokens each place will contain.
     // REQUIRES: invalid(plan) found nothing, and its ranges are checked; plans are run in this
     // order. Errors: kInvalidArgument, naming the row: another row has its slot, or the state to
-    // continue from is not the one before its first token.
+    // continue from is not the one before its first token; more drafts than a step may have.
     Result<> prepare(const messages::StepPlan& plan);
+    // The last plan has sampled: the first num_right[i] drafts of its i-th row with drafts are
+    // right. Returns the pass that changes the states by these (Model::replay); without tokens, if
+    // there are none. Borrowed until the next plan.
+    [[nodiscard]] StepBatch accept(std::span<const std::int64_t> num_right);
     // Adds rows of padding, up to `num_rows` in all: they have no place, and no state is saved
     // (kernels/gated_delta.h).
     void pad(std::int64_t num_rows);
@@ -34,10 +39,16 @@ class StepStates {
             .places = places_,
             .from_places = from_places_,
             .saved_places = saved_places_,
-            .saved_ends = saved_ends_};
+            .saved_ends = saved_ends_,
+            .stored_ends = drafts_.rows().empty() ? std::span<const std::int32_t>{} : stored_ends_};
+    }
+    // The drafts of the last plan, by their index in the step.
+    [[nodiscard]] std::span<const std::int32_t> drafted_rows() const {
+        return drafts_.token_rows();
     }
 
   private:
+    Result<> add_row(std::size_t index, const messages::PlanRow& row, std::int64_t begin);
     [[nodiscard]] std::int32_t place_of(messages::CheckpointId id) const;
 
     std::int64_t num_slots_;
@@ -46,6 +57,8 @@ class StepStates {
     std::vector<std::int32_t> from_places_{};
     std::vector<std::int32_t> saved_places_{};
     std::vector<std::int32_t> saved_ends_{};
+    std::vector<std::int32_t> stored_ends_{};
+    DraftReplay drafts_{};
 };
 
 }  // namespace pitstop::tp_worker

@@ -146,40 +146,114 @@ TEST_P(BatchInvarianceOfExperts, P6_NothingAroundARequestChangesItsBits) {
 
 // In every batch a request's tokens reach a recurrent state in other chunks, and beside other
 // requests.
-class BatchInvarianceOfHybrids : public testing::TestWithParam<std::tuple<Compute, int>> {};
+class BatchInvarianceOfHybrids : public testing::TestWithParam<std::tuple<Compute, int>> {
+  protected:
+    struct Hybrid {
+        explicit Hybrid(bool is_next) {
+            CheckpointShape shape{
+                .num_kv_heads = 2,
+                .head_dim = 32,
+                .num_layers = 4,
+                .hybrid = is_next ? "qwen3_next" : "qwen3_5",
+                .kernel = is_next ? 2 : 4,
+                .layer_types = {
+                    "linear_attention", "full_attention", "linear_attention", "linear_attention"}};
+            mix.shares_prefix = false;
+            mix.wants_routes = is_next;
+            if (is_next) {
+                shape.num_experts = 5;
+                shape.num_experts_per_token = 2;
+                shape.expert_ffn = 24;
+                shape.shared_ffn = 40;
+            }
+            write_random_checkpoint(shape, directory);
+        }
+        test::TempDir directory{};
+        BatchMix mix = kMix;
+    };
+};
 
 TEST_P(BatchInvarianceOfHybrids, P6_NothingAroundARequestChangesItsBits) {
     const auto& [compute, tp] = GetParam();
     for (const bool is_next : {false, true}) {
         SCOPED_TRACE(is_next ? "qwen3_next" : "qwen3_5");
-        CheckpointShape shape{
-            .num_kv_heads = 2,
-            .head_dim = 32,
-            .num_layers = 4,
-            .hybrid = is_next ? "qwen3_next" : "qwen3_5",
-            .kernel = is_next ? 2 : 4,
-            .layer_types = {
-                "linear_attention", "full_attention", "linear_attention", "linear_attention"}};
-        BatchMix mix = kMix;
-        mix.shares_prefix = false;
-        mix.wants_routes = is_next;
-        if (is_next) {
-            shape.num_experts = 5;
-            shape.num_experts_per_token = 2;
-            shape.expert_ffn = 24;
-            shape.shared_ffn = 40;
-        }
-        const test::TempDir directory;
-        write_random_checkpoint(shape, directory);
+        const Hybrid hybrid(is_next);
+        const std::string& directory = hybrid.directory.path();
         const std::vector<TestRequest> alone =
-            run_alone(open(compute, tp, 1, 16, directory.path()).get(), mix);
+            run_alone(open(compute, tp, 1, 16, directory).get(), hybrid.mix);
         unsigned seed = 1;
         for (const int num_threads : {1, 3}) {
             SCOPED_TRACE(testing::Message() << num_threads << " threads");
-            const auto replica = open(compute, tp, num_threads, 7, directory.path());
-            expect_same(alone, run_mixed(replica.get(), mix, seed++));
-            expect_same(alone, run_mixed(replica.get(), mix, seed++));
+            const auto replica = open(compute, tp, num_threads, 7, directory);
+            expect_same(alone, run_mixed(replica.get(), hybrid.mix, seed++));
+            expect_same(alone, run_mixed(replica.get(), hybrid.mix, seed++));
         }
+    }
+}
+
+// No wrong draft remains in a state, and every right one does.
+TEST_P(BatchInvarianceOfHybrids, P11_DraftsOverStatesChangeNoBit) {
+    const auto& [compute, tp] = GetParam();
+    for (const bool is_next : {false, true}) {
+        SCOPED_TRACE(is_next ? "qwen3_next" : "qwen3_5");
+        const Hybrid hybrid(is_next);
+        const std::string& directory = hybrid.directory.path();
+        const std::vector<TestRequest> alone =
+            run_alone(open(compute, tp, 1, 16, directory).get(), hybrid.mix);
+        BatchMix mix = hybrid.mix;
+        mix.outputs = &alone;
+        unsigned seed = 1;
+        for (const int num_threads : {1, 3}) {
+            SCOPED_TRACE(testing::Message() << num_threads << " threads");
+            const auto replica = open(compute, tp, num_threads, 7, directory);
+            for (int i = 0; i < 4; ++i) expect_same(alone, run_mixed(replica.get(), mix, seed++));
+        }
+    }
+}
+
+// Another request continues from it with the bits of the whole.
+TEST_P(BatchInvarianceOfHybrids, P11_ACheckpointOfAStateMayFollowADraft) {
+    const auto& [compute, tp] = GetParam();
+    const Hybrid hybrid(/*is_next=*/false);
+    const auto replica = open(compute, tp, 2, 16, hybrid.directory.path());
+    const TestRequest alone = run_alone(replica.get(), hybrid.mix).front();
+    constexpr std::int64_t kNumBefore = 3;  // outputs
+    constexpr std::int64_t kNumRight = 4;   // of six drafts
+    for (std::int64_t num_saved = 0; num_saved <= kNumRight; ++num_saved) {
+        SCOPED_TRACE(testing::Message() << "saved after " << num_saved << " drafts");
+        TestRequest drafted = make_requests(hybrid.mix).front();
+        for (std::int32_t page = 0; page < 8; ++page) drafted.pages.push_back(PageId{page});
+        while (std::ssize(drafted.outputs) < kNumBefore) {
+            messages::StepPlan plan;
+            add_row(&drafted, std::ssize(drafted.tokens) - drafted.num_done, &plan);
+            run_step(replica.get(), std::move(plan), {&drafted});
+        }
+        const auto first = alone.tokens.begin() + std::ssize(drafted.tokens);
+        std::vector<TokenId> drafts(first, first + 6);
+        drafts[kNumRight] = static_cast<TokenId>((raw(drafts[kNumRight]) + 1) % 2000);
+        messages::StepPlan plan;
+        add_row(&drafted, 1, &plan, drafts);
+        messages::PlanRow& row = plan.rows.back();
+        row.save_to = messages::CheckpointId{num_saved == 0 ? 1 : 0};
+        row.save_at = row.begin + 1 + num_saved;
+        const auto save_at = static_cast<std::ptrdiff_t>(row.save_at);
+        const messages::CheckpointId place = *row.save_to;
+        run_step(replica.get(), std::move(plan), {&drafted});
+        EXPECT_EQ(std::ssize(drafted.outputs), kNumBefore + 1 + kNumRight);
+
+        TestRequest other = make_requests(hybrid.mix).front();
+        other.slot = SlotId{1};
+        other.pages = drafted.pages;
+        other.logprobs.prompt_start = -1;
+        other.tokens.assign(alone.tokens.begin(), alone.tokens.begin() + save_at + 1);
+        other.num_done = save_at;
+        messages::StepPlan restoring;
+        add_row(&other, 1, &restoring);
+        restoring.rows.back().state_from = place;
+        run_step(replica.get(), std::move(restoring), {&other});
+        const auto output = static_cast<std::size_t>(save_at + 1 - other.prompt_len);
+        EXPECT_EQ(other.tokens.back(), alone.tokens[static_cast<std::size_t>(save_at) + 1]);
+        EXPECT_EQ(other.outputs.front(), alone.outputs[output]);
     }
 }
 
