@@ -1,8 +1,10 @@
 // The pages of conversations between their turns: of each conversation the prefix of its last turn,
-// as far as the prefix cache has it. They are evicted after all other pages, the least recently
-// used first, so that a turn finds its history again (--session-memory).
+// as far as the prefix cache has it; and with recurrent state its last checkpoint, from which the
+// next turn continues. They are evicted after all others, the least recently used first, so that a
+// turn finds its history again (--session-memory).
 //
-// Bounded: pages_max pages in all. Beyond that, the oldest conversation's are like any others.
+// Bounded: pages_max pages and states_max checkpoints in all. Beyond that, the oldest
+// conversation's are like any others.
 // Thread:  the loop thread only.
 #pragma once
 
@@ -13,6 +15,7 @@
 #include <cstdint>
 #include <list>
 #include <map>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,7 +23,8 @@ namespace pitstop::scheduler {
 
 class HeldPrefixes {
   public:
-    explicit HeldPrefixes(std::int64_t pages_max = 0) : pages_max_(pages_max) {}
+    explicit HeldPrefixes(std::int64_t pages_max = 0, std::int64_t states_max = 0)
+        : pages_max_(pages_max), states_max_(states_max) {}
 
     // Holds the path for the conversation, in place of what it held before. If the path alone is
     // over the bound, its first pages.
@@ -34,16 +38,26 @@ class HeldPrefixes {
     [[nodiscard]] std::int64_t num_pages() const { return num_pages_; }
 
   private:
+    struct State {
+        messages::ConversationId conversation{};
+        PrefixCache::Held node{};
+    };
+    using States = std::list<State>;  // the oldest first
     struct Prefix {
         messages::ConversationId conversation{};
         std::vector<PrefixCache::Held> nodes{};
+        std::optional<States::iterator> state{};
     };
     using Order = std::list<Prefix>;  // the oldest first
     void drop(Order::iterator one, PrefixCache& cache);
+    void hold_state(Prefix& prefix, std::span<const PageId> path, PrefixCache& cache);
+    void drop_state(Prefix& prefix, PrefixCache& cache);
 
     std::int64_t pages_max_;
+    std::int64_t states_max_;
     std::int64_t num_pages_ = 0;
     Order order_{};
+    States states_{};
     std::map<messages::ConversationId, Order::iterator> places_{};
 };
 

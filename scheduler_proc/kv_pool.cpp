@@ -7,12 +7,20 @@
 #include <algorithm>
 
 namespace pitstop::scheduler {
+namespace {
+
+std::int64_t held_states_max(const KvPool::Size& size) {
+    if (size.num_pages == 0) return 0;
+    return size.num_places.value_or(0) * size.held_pages_max / size.num_pages;
+}
+
+}  // namespace
 
 KvPool::KvPool(const Size& size)
     : size_(size),
       pages_(size.num_pages),
       cache_(size.num_pages, size.page_size, size.num_places),
-      held_(size.held_pages_max) {
+      held_(size.held_pages_max, held_states_max(size)) {
     for (std::int64_t slot = size.num_slots; slot-- > 0;) {
         free_slots_.push_back(static_cast<SlotId>(slot));
     }

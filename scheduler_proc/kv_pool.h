@@ -72,7 +72,9 @@ class KvPool {
         std::int64_t trail_tokens = 16;
         // A long prompt saves it after this many, while places are free.
         std::int64_t spare_tokens = 1024;
-        std::int64_t held_pages_max = 0;  // that conversations hold between their turns
+        // Pages that conversations hold between their turns; of places for checkpoints the same
+        // share.
+        std::int64_t held_pages_max = 0;
     };
 
     KvPool() = default;  // an empty pool

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <ranges>
 
 namespace pitstop::scheduler {
 namespace {
@@ -246,6 +247,21 @@ void PrefixCache::unhold(std::span<const Held> path) {
     }
 }
 
+std::optional<PrefixCache::Held> PrefixCache::hold_state(std::span<const PageId> path) {
+    if (!places_) return std::nullopt;
+    for (const PageId page : path | std::views::reverse) {
+        if (!places_->of(page)) continue;
+        if (++at(page).num_state_holds == 1) places_->set_held(page, true);
+        return Held{page, at(page).serial};
+    }
+    return std::nullopt;
+}
+
+void PrefixCache::unhold_state(const Held& node) {
+    if (!holds(node.page) || at(node.page).serial != node.serial) return;
+    if (--at(node.page).num_state_holds == 0) places_->set_held(node.page, false);
+}
+
 std::int64_t PrefixCache::evict(std::int64_t num, PageAllocator& pages) {
     std::int64_t num_evicted = 0;
     while (num_evicted < num && !evictable_.empty()) {
@@ -260,6 +276,7 @@ std::int64_t PrefixCache::evict(std::int64_t num, PageAllocator& pages) {
             --parent.num_children;
             if (is_evictable(parent)) evictable_.insert(rank_of(parent_page));
         }
+        if (node.num_state_holds > 0) places_->set_held(page, false);
         if (places_) places_->drop(page);
         node = Node{};
         --num_nodes_;

@@ -104,6 +104,10 @@ class PrefixCache {
     };
     [[nodiscard]] std::vector<Held> hold(std::span<const PageId> path);
     void unhold(std::span<const Held> path);
+    // The same of the last checkpoint of the path, if it has one: it and later ones of its node are
+    // evicted after those that are not held.
+    [[nodiscard]] std::optional<Held> hold_state(std::span<const PageId> path);
+    void unhold_state(const Held& node);
 
     // Gives up to `num` unreferenced pages to the allocator. Returns how many.
     std::int64_t evict(std::int64_t num, PageAllocator& pages);
@@ -131,6 +135,7 @@ class PrefixCache {
         std::int32_t num_refs = 0;
         std::int32_t num_children = 0;
         std::int32_t num_holds = 0;
+        std::int32_t num_state_holds = 0;
         EpochRange epochs{};
         StepId step{};
         std::uint64_t hash = 0;

@@ -13,6 +13,7 @@ StatePlaces::StatePlaces(std::int64_t num_places, std::int64_t num_pages) {
     places_.resize(static_cast<std::size_t>(num_places));
     of_page_.resize(static_cast<std::size_t>(num_pages));
     announcements_.resize(static_cast<std::size_t>(num_pages));
+    held_.resize(static_cast<std::size_t>(num_pages));
     for (std::int64_t i = 0; i < num_places; ++i) free_.insert(static_cast<CheckpointId>(i));
 }
 
@@ -25,8 +26,8 @@ std::optional<CheckpointId> StatePlaces::find_free() const {
 }
 
 std::optional<CheckpointId> StatePlaces::evict() {
-    for (const auto& entry : evictable_) {
-        const CheckpointId id = entry.second;
+    for (const Rank& rank : evictable_) {
+        const auto id = std::get<CheckpointId>(rank);
         if (at(id).latest > last_done_) continue;
         drop(at(id).page);
         ++counts_.num_evicted;
@@ -114,6 +115,13 @@ bool StatePlaces::is_trail(PageId page) const {
     return id && at(*id).purpose == Purpose::kTrail;
 }
 
+void StatePlaces::set_held(PageId page, bool is_held) {
+    const std::optional<CheckpointId> id = of(page);
+    if (id) unlist(*id);
+    held_[index_of(page)] = is_held;
+    if (id) list(*id);
+}
+
 std::optional<std::uint64_t> StatePlaces::announce(PageId page) {
     if (of_page_.empty() || is_announced(page)) return std::nullopt;
     return announcements_[index_of(page)] = ++num_announced_;
@@ -137,10 +145,10 @@ void StatePlaces::make_free(CheckpointId id) {
 }
 
 void StatePlaces::list(CheckpointId id) {
-    if (at(id).purpose != Purpose::kTrail) evictable_.insert({at(id).last_used, id});
+    if (at(id).purpose != Purpose::kTrail) evictable_.insert(rank_of(id));
 }
 
-void StatePlaces::unlist(CheckpointId id) { evictable_.erase({at(id).last_used, id}); }
+void StatePlaces::unlist(CheckpointId id) { evictable_.erase(rank_of(id)); }
 
 std::optional<std::string> StatePlaces::audit(
     std::span<const CheckpointId> reserved, std::span<const PageId> trails
@@ -164,7 +172,7 @@ std::optional<std::string> StatePlaces::audit(
             return fmt::format("place {} is page {}'s, which has another", i, raw(place.page));
         if (place.purpose != Purpose::kTrail) {
             ++num_evictable;
-            if (!evictable_.contains({place.last_used, id}))
+            if (!evictable_.contains(rank_of(id)))
                 return fmt::format("place {} can be evicted and is not listed", i);
         } else if (std::ranges::count(trails, place.page) != 1) {
             return fmt::format("place {} is the trail of no request, or of several", i);

@@ -5,7 +5,8 @@
 //
 // A row that saves a state reserves a place. Then a node of the prefix cache keeps the place: its
 // checkpoint is the state after the node's last token, and has the node's identity (P9). When a
-// place is needed, the least recently used kept checkpoint is evicted.
+// place is needed, the least recently used kept checkpoint is evicted, held ones (held_prefixes.h)
+// after all others.
 //
 // A running request that decodes renews its checkpoint from page to page. Such a trail is not
 // evicted. Trails use at most half of the places, so that the other half is left for prompts.
@@ -24,7 +25,7 @@
 #include <set>
 #include <span>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 namespace pitstop::scheduler {
@@ -68,6 +69,8 @@ class StatePlaces {
     // Makes the node's checkpoint an ordinary one: its request has ended, or has a newer trail.
     void end_trail(PageId page);
     [[nodiscard]] bool is_trail(PageId page) const;
+    // The node's checkpoints, this and later ones, are evicted after those that are not held.
+    void set_held(PageId page, bool is_held);
 
     // Announces a checkpoint for a node that has none, so that other requests wait for it. Returns
     // nothing if another request has announced one.
@@ -111,6 +114,11 @@ class StatePlaces {
     [[nodiscard]] static std::size_t index_of(PageId page) {
         return static_cast<std::size_t>(raw(page));
     }
+    // The order of eviction.
+    using Rank = std::tuple<bool, std::uint64_t, CheckpointId>;  // is held, last_used, place
+    [[nodiscard]] Rank rank_of(CheckpointId id) const {
+        return {held_[index_of(at(id).page)], at(id).last_used, id};
+    }
     [[nodiscard]] std::optional<CheckpointId> find_free() const;
     [[nodiscard]] std::optional<CheckpointId> evict();
     void make_free(CheckpointId id);
@@ -120,9 +128,10 @@ class StatePlaces {
     std::vector<Place> places_{};
     std::vector<std::optional<CheckpointId>> of_page_{};  // [num_pages]
     std::vector<std::uint64_t> announcements_{};          // [num_pages]; 0: none
+    std::vector<bool> held_{};                            // [num_pages]
     std::set<CheckpointId> free_{};
-    std::set<std::pair<std::uint64_t, CheckpointId>> evictable_{};  // (last_used, place)
-    std::int64_t num_trails_ = 0;                                   // reserved or kept
+    std::set<Rank> evictable_{};
+    std::int64_t num_trails_ = 0;  // reserved or kept
     StepId last_done_{};
     std::uint64_t tick_ = 0;
     std::uint64_t num_announced_ = 0;

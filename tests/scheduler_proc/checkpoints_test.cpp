@@ -229,6 +229,78 @@ TEST(CheckpointsOfDrafts, AStepHasNoMoreDraftsThanWorkersKeep) {
     EXPECT_EQ(num_most, messages::kStateDraftsMax);
 }
 
+// Other requests take the places between two turns.
+class CheckpointsOfConversations : public Checkpoints {
+  protected:
+    Ask turn_of(unsigned conversation, std::vector<TokenId> prompt) {
+        Ask ask = ask_of(std::move(prompt), 40);
+        ask.conversation = messages::ConversationId{conversation};
+        return ask;
+    }
+    void run_others() {
+        for (int i = 0; i < 20; ++i) run(ask_of(prompt_of(100, 300 + num_others_++), 40));
+    }
+    // Runs the turn after `before`. Returns how many of its tokens were cached.
+    std::int64_t cached_by_next_turn(const Ask& before) {
+        std::vector<TokenId> prompt = joined(before.prompt, rig.expected(before).tokens);
+        Ask next = ask_of(joined(std::move(prompt), prompt_of(20, 900)), 2);
+        next.conversation = before.conversation;
+        run(next);
+        return cached();
+    }
+
+  private:
+    int num_others_ = 0;
+};
+
+TEST_F(CheckpointsOfConversations, ATurnContinuesFromTheStateAfterTheTurnBefore) {
+    const Ask turn = turn_of(7, prompt_of(200));
+    run(turn);
+    Ask other = turn_of(0, prompt_of(200, 800));
+    other.conversation.reset();
+    run(other);
+    run_others();
+    EXPECT_EQ(cached_by_next_turn(turn), 224) << "239 tokens have KV: 14 pages";
+    EXPECT_EQ(cached_by_next_turn(other), 0);
+    EXPECT_EQ(replayed(), 224) << "its pages are there, and no state";
+}
+
+TEST_F(CheckpointsOfConversations, AnEndedOneHoldsNoState) {
+    const Ask turn = turn_of(7, prompt_of(200));
+    run(turn);
+    rig.control(messages::EndConversations{.ids = {messages::ConversationId{7}}});
+    run_others();
+    EXPECT_EQ(cached_by_next_turn(turn), 0);
+}
+
+// The share is half of the eight places.
+TEST_F(CheckpointsOfConversations, TheOldestGivesItsStateUpWhenTheShareIsFull) {
+    std::vector<Ask> turns;
+    for (unsigned i = 0; i < 6; ++i) {
+        turns.push_back(turn_of(10 + i, prompt_of(200, 30 + 10 * static_cast<int>(i))));
+        run(turns.back());
+    }
+    run_others();
+    for (const std::size_t i : {5u, 4u, 3u, 2u}) EXPECT_EQ(cached_by_next_turn(turns[i]), 224) << i;
+    for (const std::size_t i : {1u, 0u}) EXPECT_EQ(cached_by_next_turn(turns[i]), 0) << i;
+}
+
+// Two conversations may hold the same state, and one may end.
+TEST_F(CheckpointsOfConversations, AStateIsHeldAsLongAsOneHoldsIt) {
+    const Ask turn = turn_of(7, prompt_of(200));
+    const Ask same = turn_of(8, prompt_of(200));
+    run(turn);
+    run(same);
+    rig.control(messages::EndConversations{.ids = {messages::ConversationId{7}}});
+    run_others();
+    EXPECT_EQ(cached_by_next_turn(same), 224);
+    rig.control(messages::FlushCache{.call = CallId{1}});
+    rig.run();
+    run(turn);
+    run_others();
+    EXPECT_EQ(cached_by_next_turn(turn), 224) << "a flush leaves nothing that is held";
+}
+
 TEST_F(Checkpoints, ALongPromptHasStatesInItsMiddleAsLongAsPlacesAreFree) {
     run(ask_of(prompt_of(5000), 1));
     EXPECT_EQ(status().saved_total, 5) << "after 1024, 2048, 3072 and 4096, and before its end";
