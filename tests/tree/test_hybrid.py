@@ -46,6 +46,7 @@ def test_P6_batches_chunks_and_repeats_change_nothing(tree, client):
     fields = {"max_new_tokens": 40, "logprobs": {"enabled": True}, **GREEDY}
     with tree.door() as door:
         alone = [bits(door.generate(prompt, **fields)) for prompt in PROMPTS]
+        assert "rounded" not in tree.log(), "A_log is resident in fp32, as it was stored"
         assert len({tuple(tokens) for tokens, _ in alone}) == len(PROMPTS)
         again = [bits(door.generate(prompt, **fields)) for prompt in PROMPTS]
         assert again == alone, "whatever the cache has of the prompts"

@@ -126,12 +126,14 @@ std::vector<std::string> CheckpointTensors::notes() const {
          {checkpoint::StoredDtype::kF32, checkpoint::StoredDtype::kF16}) {
         std::vector<std::string_view> rounded;
         for (const checkpoint::StoredTensor* stored : offered_) {
-            if (stored->spec.dtype == dtype) rounded.push_back(stored->spec.name);
+            const WeightTensor* const tensor = layout_.find_tied(stored->spec.name);
+            const bool is_wide = tensor != nullptr && tensor->encoding == Encoding::kF32;
+            if (stored->spec.dtype == dtype && !is_wide) rounded.push_back(stored->spec.name);
         }
         if (rounded.empty()) continue;
         notes.push_back(fmt::format(
-            "{} tensor(s) of {} are rounded to BF16, like all resident weights, even with "
-            "--compute fp32: {}",
+            "{} tensor(s) of {} are rounded to BF16, their resident form, even with --compute "
+            "fp32: {}",
             rounded.size(),
             name_of(dtype),
             shown(rounded)
