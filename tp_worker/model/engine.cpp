@@ -116,6 +116,7 @@ Result<std::unique_ptr<Engine>> Engine::load(
         .drafted_max =
             engine->states_ && engine->sizes_.state_drafts_max == 0 ? 0 : messages::kDraftedMax,
         .has_states = engine->states_.has_value(),
+        .no_supports = engine->device_.is_cuda() ? "GPUs report none" : "",
     };
     return engine;
 }
@@ -465,7 +466,7 @@ messages::WorkerHello Engine::describe() const {
     }
     hello.drafted_max = limits_.drafted_max;
     hello.no_grammars = model_ ? grammar::why_none() : "--load-format null computes no logits";
-    if (device_.is_cuda()) hello.no_supports = "GPUs report none";
+    hello.no_supports = limits_.no_supports;
     hello.ep = options_.ep;
     return hello;
 }

@@ -34,6 +34,23 @@ Result<> check_lengths(std::size_t index, const messages::PlanRow& row, const St
     );
 }
 
+// Checks that draws have supports here, if the request wants them.
+Result<> check_support(
+    std::size_t index,
+    const messages::PlanRow& row,
+    const RequestState& request,
+    const StepLimits& limits
+) {
+    if (row.output_index < 0 || !request.logprobs().support || limits.no_supports.empty())
+        return Ok{};
+    return row_error(
+        index,
+        row,
+        fmt::format("no support of a draw ({}); output", limits.no_supports),
+        row.output_index
+    );
+}
+
 }  // namespace
 
 RowOutputs outputs_of(const LogitRow& row, messages::StepResult* result) {
@@ -258,6 +275,7 @@ Result<> PlannedStep::add_row(
         return bad("no request was set up in slot", raw(row.slot));
     const RequestState& request = *slots[slot];
     RETURN_IF_ERROR(check_lengths(index, row, limits));
+    RETURN_IF_ERROR(check_support(index, row, request, limits));
     const std::int64_t kv_len = row.begin + row.num_new;
     // Each would leave its token where the request's next row reads it.
     if (row.output_index >= 0 && samples_[slot])

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace pitstop::tp_worker {
@@ -77,6 +78,7 @@ struct StepLimits {
     std::int64_t num_checkpoints = 0;  // of a model with recurrent state
     std::int64_t drafted_max = 0;      // drafts of a row
     bool has_states = false;           // the model's blocks keep a state per request
+    std::string no_supports{};         // why draws have no supports here; empty: they have
 };
 
 // Applies the plan's setups. `grammars`: null on a rank that draws no edited rows.
