@@ -97,25 +97,6 @@ void IoLoop::stop() {
     thread_.join();
 }
 
-Result<> IoLoop::wait_ready(std::chrono::milliseconds timeout) {
-    MutexLock lock(mutex_);
-    const TimePoint deadline = Clock::now() + timeout;
-    while (!is_connected_ && !refusal_ && changed_.wait_until(lock, deadline)) continue;
-    if (refusal_) return *refusal_;
-    if (is_connected_) return Ok{};
-    return make_error(
-        ErrorCode::kUnavailable,
-        "no tree is ready at {} after {} ms",
-        args_.data_endpoint,
-        timeout.count()
-    );
-}
-
-messages::HelloReply IoLoop::hello() const {
-    const MutexLock lock(mutex_);
-    return hello_;
-}
-
 // ---- commands, from any thread ----
 
 void IoLoop::push(Command command) {
@@ -161,7 +142,7 @@ RequestNumber IoLoop::start_request(
     push(StartRequest{
         std::move(frames),
         std::move(rid),
-        {number, std::make_shared<const Sink>(std::move(sink)), deadline, {}}});
+        {number, std::make_shared<const Sink>(std::move(sink)), deadline}});
     return number;
 }
 
@@ -221,7 +202,7 @@ void IoLoop::io_run() {
         io_expire(now);
         ready_.wake();  // some were refused, lost or late
         if (is_stopping) io_end();
-        if (!is_over_) io_publish();
+        if (!is_over_) connections_.publish(links_);
     }
     for (Link& link : links_) {
         if (link.is_ready()) link.set_linger_ms(kLingerMs);
@@ -244,12 +225,10 @@ void IoLoop::io_end() {
     if (std::exchange(is_over_, true)) return;
     const Error closed{ErrorCode::kAborted, "the client was closed"};
     // Cancels them in the tree now, instead of when the tree next writes to this client.
-    std::vector<std::string> rids;
-    for (const auto& [rid, request] : requests_) rids.push_back(rid);
-    CancelRequests all{.rids = std::move(rids)};
+    CancelRequests all{.rids = open_.rids()};
     if (!all.rids.empty()) io_carry_out(all);
     io_flush();
-    is_connected_ = false;
+    connections_.disconnect();
     io_fail_all(messages::Door::kData, closed);
     if (has_link(messages::Door::kAdmin)) io_fail_all(messages::Door::kAdmin, closed);
     {
@@ -261,9 +240,8 @@ void IoLoop::io_end() {
 }
 
 TimePoint IoLoop::io_wake_time(TimePoint now) const {
-    TimePoint time = now + std::chrono::minutes(1);
+    TimePoint time = std::min(now + std::chrono::minutes(1), open_.first_deadline());
     for (const Link& link : links_) time = std::min(time, link.next_attempt());
-    if (!deadlines_.empty()) time = std::min(time, deadlines_.begin()->first);
     for (const std::deque<messages::Frames>& unsent : unsent_) {
         if (!unsent.empty()) time = std::min(time, now + kRetryAfter);
     }
@@ -275,7 +253,7 @@ void IoLoop::io_carry_out(StartRequest& command) {
     std::optional<Error> refused;
     if (!link(messages::Door::kData).is_ready()) {
         refused = link(messages::Door::kData).why_not();
-    } else if (requests_.contains(rid)) {
+    } else if (open_.is_open(rid)) {
         refused = make_error(
             ErrorCode::kAlreadyExists, "rid '{}' is an open request of this client", rid
         );
@@ -284,8 +262,7 @@ void IoLoop::io_carry_out(StartRequest& command) {
         num_open_.fetch_sub(1);
         return (*command.request.sink)(error_chunk(rid, *refused));
     }
-    command.request.deadline_entry = deadlines_.emplace(command.request.deadline, rid);
-    requests_.emplace(rid, std::move(command.request));
+    open_.add(rid, std::move(command.request));
     io_send(messages::Door::kData, std::move(command.frames));
 }
 
@@ -302,8 +279,7 @@ void IoLoop::io_carry_out(CancelRequests& command) {
         io_send(messages::Door::kData, encode(std::exchange(cancel, {})));
     };
     for (std::string& rid : command.rids) {
-        const auto place = requests_.find(rid);
-        if (place == requests_.end()) continue;
+        if (!open_.is_open(rid)) continue;
         cancel.rids.push_back(std::move(rid));
         if (cancel.rids.size() == kCancelRidsMax) send();
     }
@@ -311,9 +287,7 @@ void IoLoop::io_carry_out(CancelRequests& command) {
 }
 
 void IoLoop::io_carry_out(AbandonRequest& command) {
-    const auto place = requests_.find(command.rid);
-    if (place == requests_.end() || place->second.number != command.number) return;
-    place->second.sink = std::make_shared<const Sink>([](const messages::OutputChunk&) {});
+    if (!open_.silence(command.rid, command.number)) return;
     CancelRequests cancel{.rids = {std::move(command.rid)}};
     io_carry_out(cancel);
 }
@@ -326,7 +300,7 @@ void IoLoop::io_carry_out(StartCall& command) {
         );
     }
     if (!link(args.door).is_ready()) return args.on_reply(link(args.door).why_not());
-    if (calls_.size() >= args_.open_max) {
+    if (open_.num_calls() >= args_.open_max) {
         return args.on_reply(make_error(
             ErrorCode::kResourceExhausted,
             "this client has {} open calls, the most it may",
@@ -336,9 +310,11 @@ void IoLoop::io_carry_out(StartCall& command) {
     if (auto error = problem_of_size(args.frames)) return args.on_reply(*std::move(error));
     if (args.order == messages::CallOrder::kAfterRequests)
         return io_carry_out_after_requests(command);
-    Call call{.door = args.door, .on_reply = std::move(args.on_reply), .deadline = args.deadline};
-    call.deadline_entry = deadlines_.emplace(args.deadline, args.id);
-    calls_.emplace(args.id, std::move(call));
+    open_.add(
+        args.id,
+        OpenWork::Call{
+            .door = args.door, .on_reply = std::move(args.on_reply), .deadline = args.deadline}
+    );
     io_send(args.door, std::move(args.frames));
 }
 
@@ -409,14 +385,9 @@ void IoLoop::io_handle(const messages::ErrorReply& reply) {
 }
 
 void IoLoop::io_chunk(messages::OutputChunk chunk) {
-    const auto place = requests_.find(chunk.rid);
-    if (place == requests_.end()) return;  // timed out or lost here meanwhile
-    const std::shared_ptr<const Sink> sink = place->second.sink;
-    if (chunk.finish) {
-        deadlines_.erase(place->second.deadline_entry);
-        requests_.erase(place);
-        num_open_.fetch_sub(1);
-    }
+    const std::shared_ptr<const Sink> sink = open_.take_sink(chunk);
+    if (sink == nullptr) return;
+    if (chunk.finish) num_open_.fetch_sub(1);
     (*sink)(std::move(chunk));
 }
 
@@ -425,25 +396,14 @@ void IoLoop::io_end_request(const std::string& rid, const Error& error) {
 }
 
 void IoLoop::io_end_call(CallId id, Result<messages::Frames> reply) {
-    const auto place = calls_.find(id);
-    if (place == calls_.end()) return;  // too late, or of an unknown call
-    const OnFrames on_reply = std::move(place->second.on_reply);
-    deadlines_.erase(place->second.deadline_entry);
-    calls_.erase(place);
-    on_reply(std::move(reply));
+    if (const auto on_reply = open_.take_call(id)) (*on_reply)(std::move(reply));
 }
 
 void IoLoop::io_fail_all(messages::Door door, const Error& error) {
     if (door == messages::Door::kData) {
-        std::vector<std::string> rids;
-        for (const auto& [rid, request] : requests_) rids.push_back(rid);
-        for (const std::string& rid : rids) io_end_request(rid, error);
+        for (const std::string& rid : open_.rids()) io_end_request(rid, error);
     }
-    std::vector<CallId> ids;
-    for (const auto& [id, call] : calls_) {
-        if (call.door == door) ids.push_back(id);
-    }
-    for (const CallId id : ids) io_end_call(id, error);
+    for (const CallId id : open_.calls_at(door)) io_end_call(id, error);
 }
 
 void IoLoop::io_lose(messages::Door door, TimePoint now) {
@@ -457,20 +417,19 @@ void IoLoop::io_lose(messages::Door door, TimePoint now) {
         why
     );
     link(door).reopen(now);
-    io_publish();  // before the callbacks, which may ask is_connected()
+    connections_.publish(links_);  // before the callbacks, which may ask is_connected()
     io_fail_all(door, error);
 }
 
 void IoLoop::io_expire(TimePoint now) {
-    while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-        const std::variant<std::string, CallId> late = deadlines_.begin()->second;
-        if (const auto* id = std::get_if<CallId>(&late)) {
+    while (const std::optional<OpenWork::Id> late = open_.first_late(now)) {
+        if (const auto* id = std::get_if<CallId>(&*late)) {
             io_end_call(
                 *id, make_error(ErrorCode::kDeadlineExceeded, "the tree did not answer in time")
             );
             continue;
         }
-        const std::string& rid = std::get<std::string>(late);
+        const std::string& rid = std::get<std::string>(*late);
         CancelRequests cancel{.rids = {rid}};
         io_carry_out(cancel);
         io_end_request(
@@ -478,23 +437,6 @@ void IoLoop::io_expire(TimePoint now) {
             make_error(ErrorCode::kDeadlineExceeded, "request '{}' did not finish in time", rid)
         );
     }
-}
-
-void IoLoop::io_publish() {
-    const Link& data = links_.front();
-    const bool is_ready = std::ranges::all_of(links_, [&](const Link& link) {
-        return link.is_ready() && link.tree() == data.tree();
-    });
-    const auto refused =
-        std::ranges::find_if(links_, [](const Link& link) { return link.refusal().has_value(); });
-    const bool is_known = data.tree() == published_tree_;
-    if (is_ready == is_connected_ && is_known && refused == links_.end()) return;
-    const MutexLock lock(mutex_);
-    hello_ = data.hello();
-    published_tree_ = data.tree();
-    is_connected_ = is_ready;
-    refusal_ = refused == links_.end() ? std::nullopt : refused->refusal();
-    changed_.notify_all();
 }
 
 }  // namespace pitstop

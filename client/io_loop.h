@@ -9,7 +9,9 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "client/connection_state.h"
 #include "client/link.h"
+#include "client/open_work.h"
 #include "client/ready_queue.h"
 #include "messages/calls.h"
 #include "messages/generation.h"
@@ -21,25 +23,19 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
-#include <functional>
-#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <variant>
 #include <vector>
 
 namespace pitstop {
 
-// Distinguishes requests with the same rid: an earlier one, or one refused because the
-// rid is in use.
-enum class RequestNumber : std::uint64_t {};
-
 class IoLoop {
   public:
-    using Sink = std::function<void(messages::OutputChunk)>;         // runs on the loop's thread
-    using OnFrames = std::function<void(Result<messages::Frames>)>;  // runs on the loop's thread
+    using Sink = OpenWork::Sink;
+    using OnFrames = OpenWork::OnFrames;
 
     struct Args {
         std::string data_endpoint{};
@@ -53,7 +49,9 @@ class IoLoop {
     ~IoLoop();
 
     // Waits until every door has greeted back. Errors: a door refused, or the time ran out.
-    Result<> wait_ready(std::chrono::milliseconds timeout);
+    Result<> wait_ready(std::chrono::milliseconds timeout) {
+        return connections_.wait_ready(timeout, args_.data_endpoint);
+    }
 
     // Ends everything open; when it returns, no callback runs, and none begins. In a callback on
     // the loop's thread, the other callbacks run inside this call, and the thread ends when that
@@ -79,8 +77,8 @@ class IoLoop {
     };
     void start_call(CallArgs call);
 
-    [[nodiscard]] messages::HelloReply hello() const;
-    [[nodiscard]] bool is_connected() const { return is_connected_; }
+    [[nodiscard]] messages::HelloReply hello() const { return connections_.hello(); }
+    [[nodiscard]] bool is_connected() const { return connections_.is_connected(); }
     [[nodiscard]] bool is_on_thread() const {
         return std::this_thread::get_id() == thread_id_.load();
     }
@@ -89,24 +87,10 @@ class IoLoop {
     [[nodiscard]] bool has_callbacks_on_caller() const { return args_.has_callbacks_on_caller; }
 
   private:
-    using Deadlines = std::multimap<TimePoint, std::variant<std::string, CallId>>;
-    struct Request {
-        RequestNumber number{};
-        std::shared_ptr<const Sink>
-            sink{};  // shared with a call in progress, which may end the request
-        TimePoint deadline{};
-        Deadlines::iterator deadline_entry{};
-    };
-    struct Call {
-        messages::Door door{};
-        OnFrames on_reply{};
-        TimePoint deadline{};
-        Deadlines::iterator deadline_entry{};
-    };
     struct StartRequest {
         messages::Frames frames{};
         std::string rid{};
-        Request request{};
+        OpenWork::Request request{};
     };
     struct RefuseRequest {
         std::string rid{};
@@ -151,7 +135,6 @@ class IoLoop {
     void io_end_request(const std::string& rid, const Error& error);
     void io_end_call(CallId id, Result<messages::Frames> reply);
     void io_fail_all(messages::Door door, const Error& error);
-    void io_publish();
     [[nodiscard]] TimePoint io_wake_time(TimePoint now) const;
     [[nodiscard]] Link& link(messages::Door door);
     [[nodiscard]] bool has_link(messages::Door door) const;
@@ -162,27 +145,22 @@ class IoLoop {
     int wake_fd_ = -1;
     std::atomic<std::uint64_t> next_call_{1};
     std::atomic<std::uint64_t> next_request_{1};
-    std::atomic<bool> is_connected_{false};
     std::atomic<std::thread::id> thread_id_{};  // read while another thread joins thread_
     std::atomic<std::size_t> num_open_{0};
     ReadyQueue ready_;
 
-    mutable Mutex mutex_;
-    Condition changed_;
+    ConnectionState connections_;
+
+    Mutex mutex_;
     std::deque<Command> commands_ GUARDED_BY(mutex_){};
     bool is_stopping_ GUARDED_BY(mutex_) = false;
-    messages::HelloReply hello_ GUARDED_BY(mutex_){};
-    std::optional<Error> refusal_ GUARDED_BY(mutex_){};
 
     // Used only by the loop's thread.
-    std::string published_tree_{};        // the tree whose hello is in hello_
     bool is_over_ = false;                // io_end() was called: nothing is open
     std::deque<Command> carrying_out_{};  // taken from commands_, not carried out yet
     std::vector<Link> links_{};           // the data door, then the admin door
-    std::vector<std::deque<messages::Frames>> unsent_{};   // per link, while its queue is full
-    std::unordered_map<std::string, Request> requests_{};  // by rid
-    std::map<CallId, Call> calls_{};
-    Deadlines deadlines_{};  // of all requests and calls
+    std::vector<std::deque<messages::Frames>> unsent_{};  // per link, while its queue is full
+    OpenWork open_{};
 
     std::thread thread_;  // last, because it uses all of the above
 };

@@ -145,11 +145,11 @@ class Push {
     }
 
     void wait_for_bucket() {
-        constexpr auto kLook = std::chrono::milliseconds(1);
+        constexpr auto kLookEvery = std::chrono::milliseconds(1);
         const TimePoint deadline = Clock::now() + options_.timeout;
         while (!shared_->is_filled && Clock::now() < deadline) {
             sockets_->flush();  // messages wait for a worker that has not connected yet
-            std::this_thread::sleep_for(kLook);
+            std::this_thread::sleep_for(kLookEvery);
         }
         const MutexLock lock(shared_->mutex);
         if (shared_->is_filled) filled_ = shared_->filled;

@@ -10,7 +10,6 @@ from project import files, read
 CLASS_LINES_MAX = 500
 # Classes that have more. Each may shrink, and none may grow: give a new part a class of its own.
 LARGER = {
-    ("client", "IoLoop"): 561,
     ("http_proc/format", "ToolCallParser"): 823,
     ("jinja", "Renderer"): 621,
     ("scheduler_proc", "ReplicaUpdate"): 658,
