@@ -2,11 +2,13 @@
 #include "jinja/arithmetic.h"
 #include "jinja/comparison.h"
 #include "jinja/items.h"
+#include "jinja/macro_call.h"
 #include "jinja/python_repr.h"
 #include "jinja/renderer.h"
 
 #include <fmt/format.h>
 
+#include <memory>
 #include <utility>
 
 namespace pitstop::jinja {
@@ -114,11 +116,11 @@ Result<Value> Renderer::eval_attribute(const GetAttribute& node, const Scope& sc
     // `loop.index` does not evaluate the loop itself to a value, which would have to be kept alive.
     if (const auto* name = std::get_if<Name>(&node.of->node)) {
         ASSIGN_OR_RETURN(const Value of, lookup(name->name, scope));
-        if (Loop* const* loop = of.get_if<Loop*>()) return loop_attribute(**loop, node.name);
+        if (Loop* const* loop = of.get_if<Loop*>()) return attribute_of(**loop, node.name);
         return get_attribute(of, node.name);
     }
     ASSIGN_OR_RETURN(const Value of, eval(*node.of, scope));
-    if (Loop* const* loop = of.get_if<Loop*>()) return loop_attribute(**loop, node.name);
+    if (Loop* const* loop = of.get_if<Loop*>()) return attribute_of(**loop, node.name);
     return get_attribute(of, node.name);
 }
 
@@ -126,7 +128,7 @@ Result<Value> Renderer::eval_item(const GetItem& node, const Scope& scope) {
     ASSIGN_OR_RETURN(const Value of, eval(*node.of, scope));
     ASSIGN_OR_RETURN(const Value key, eval(*node.key, scope));
     if (Loop* const* loop = of.get_if<Loop*>(); loop != nullptr && key.as_text() != nullptr) {
-        return loop_attribute(**loop, key.as_text()->bytes);
+        return attribute_of(**loop, key.as_text()->bytes);
     }
     return get_item(of, key, budget_);
 }
@@ -220,10 +222,10 @@ Result<Value> Renderer::call_value(const Value& callee, Args args) {
         return call(env_, *method->builtin, *method->self, std::move(args));
     }
     if (const auto* method = callee.get_if<LoopMethod>())
-        return call_loop(*method, std::move(args));
+        return call_loop(*method, std::move(args), budget_);
     if (const auto* function = callee.get_if<Function>()) {
         const Builtin& builtin = *function->builtin;
-        if (builtin.run == nullptr) return make_namespace(std::move(args));
+        if (builtin.run == nullptr) return kept_.make_namespace(std::move(args), budget_);
         Result<Value> value = call(env_, builtin, Value(), std::move(args));
         if (!value && builtin.name == "raise_exception") is_raised_ = true;
         return value;
@@ -231,71 +233,14 @@ Result<Value> Renderer::call_value(const Value& callee, Args args) {
     return type_error("a value of type {} cannot be called", callee.type_name());
 }
 
-Result<Value> Renderer::make_namespace(Args args) {
-    auto space = std::make_unique<Namespace>();
-    if (args.positional.size() > 1) return type_error("namespace takes one mapping");
-    if (!args.positional.empty()) {
-        const Mapping* mapping = args.positional[0].as_mapping();
-        if (mapping == nullptr) return type_error("namespace takes a mapping");
-        RETURN_IF_ERROR(budget_.items(mapping->size(), kEntryBytes));
-        space->attributes = *mapping;
-    }
-    RETURN_IF_ERROR(budget_.bytes(sizeof(Namespace)));
-    RETURN_IF_ERROR(budget_.items(args.named.size(), kEntryBytes));
-    for (auto& [name, value] : args.named) {
-        space->attributes.insert(std::move(name), std::move(value));
-    }
-    namespaces_.push_back(std::move(space));
-    return Value::of(namespaces_.back().get());
-}
-
-// Source: Jinja 3.1, runtime.py, Macro.__call__.
 Result<Value> Renderer::call_macro(const Macro& macro, Args args) {
     const MacroDefinition& definition = *macro.definition;
-    const std::size_t num_params = definition.params.size();
     auto scope = std::make_unique<Scope>(Scope{.parent = macro.scope});
-    const std::size_t num_positional = std::min(args.positional.size(), num_params);
-    for (std::size_t i = 0; i < num_positional; ++i) {
-        scope->set(definition.params[i], args.positional[i]);
-    }
-    const std::size_t first_default = num_params - definition.defaults.size();
-    for (std::size_t i = num_positional; i < num_params; ++i) {
-        const std::string& param = definition.params[i];
-        RETURN_IF_ERROR(budget_.scan(sizeof(std::string) * (1 + args.named.size())));
-        const auto named =
-            std::ranges::find(args.named, param, &decltype(args.named)::value_type::first);
-        if (named != args.named.end()) {
-            scope->set(param, std::move(named->second));
-            args.named.erase(named);
-        } else if (i >= first_default) {
-            ASSIGN_OR_RETURN(Value value, eval(*definition.defaults[i - first_default], *scope));
-            scope->set(param, std::move(value));
-        } else {
-            scope->set(
-                param, Value::undefined(fmt::format("parameter '{}' was not provided", param))
-            );
-        }
-    }
-    if (definition.takes_more_named) {
-        Mapping more;
-        RETURN_IF_ERROR(budget_.items(args.named.size(), kEntryBytes));
-        for (auto& [name, value] : args.named) more.insert(name, std::move(value));
-        scope->set("kwargs", Value::mapping(std::move(more)));
-    } else if (!args.named.empty()) {
-        return type_error(
-            "the macro '{}' takes no argument '{}'", definition.name, args.named.front().first
-        );
-    }
-    if (definition.takes_more_positional) {
-        RETURN_IF_ERROR(budget_.items(args.positional.size(), sizeof(Value)));
-        const auto begin = args.positional.begin() + static_cast<std::ptrdiff_t>(num_positional);
-        scope->set("varargs", Value::tuple({begin, args.positional.end()}));
-    } else if (args.positional.size() > num_params) {
-        return type_error("the macro '{}' takes at most {} arguments", definition.name, num_params);
-    }
+    const auto eval_default = [this](const Expr& expr, const Scope& in) { return eval(expr, in); };
+    RETURN_IF_ERROR(bind_arguments(definition, std::move(args), *scope, budget_, eval_default));
     TextBuilder out(budget_);
     const Result<Flow> flow = run(definition.body, *scope, out);
-    keep(std::move(scope));
+    kept_.add_if_captured(std::move(scope));
     if (!flow) return flow.error();
     ASSIGN_OR_RETURN(std::string text, out.take());
     return Value::text(std::move(text));

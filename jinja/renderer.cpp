@@ -1,12 +1,12 @@
 #include "jinja/renderer.h"
 
 #include "base/utf8.h"
-#include "jinja/comparison.h"
 #include "jinja/items.h"
 #include "jinja/python_repr.h"
 
 #include <fmt/format.h>
 
+#include <memory>
 #include <utility>
 
 namespace pitstop::jinja {
@@ -51,10 +51,6 @@ Result<> Renderer::deeper() {
     );
 }
 
-void Renderer::keep(std::unique_ptr<Scope> scope) {
-    if (scope->is_captured) captured_scopes_.push_back(std::move(scope));
-}
-
 Result<Renderer::Flow> Renderer::run(const Body& body, Scope& scope, TextBuilder& out) {
     RETURN_IF_ERROR(deeper());
     Result<Flow> flow = Flow::kNext;
@@ -97,9 +93,8 @@ Result<Renderer::Flow> Renderer::run(const Statement& statement, Scope& scope, T
     }
     if (const auto* definition = std::get_if<MacroDefinition>(&node)) {
         RETURN_IF_ERROR(budget_.bytes(sizeof(Macro) + sizeof(Scope)));
-        macros_.push_back(std::make_unique<Macro>(Macro{definition, &scope}));
         scope.capture();
-        scope.set(definition->name, Value::of(static_cast<const Macro*>(macros_.back().get())));
+        scope.set(definition->name, kept_.add(Macro{definition, &scope}));
         return Flow::kNext;
     }
     if (const auto* block = std::get_if<FilterBlock>(&node)) {
@@ -124,7 +119,7 @@ Result<Renderer::Flow> Renderer::run_if(const If& node, Scope& scope, TextBuilde
 Result<Renderer::Flow> Renderer::run_inner(const Body& body, const Scope& scope, TextBuilder& out) {
     auto inner = std::make_unique<Scope>(Scope{.parent = &scope});
     Result<Flow> flow = run(body, *inner, out);
-    keep(std::move(inner));
+    kept_.add_if_captured(std::move(inner));
     return flow;
 }
 
@@ -152,7 +147,7 @@ Result<Renderer::Flow> Renderer::run_with(const With& node, Scope& scope, TextBu
         RETURN_IF_ERROR(assign(target, std::move(value), *inner));
     }
     Result<Flow> flow = run(node.body, *inner, out);
-    keep(std::move(inner));
+    kept_.add_if_captured(std::move(inner));
     return flow;
 }
 
@@ -203,7 +198,7 @@ Result<Renderer::Flow> Renderer::run_for(const For& node, Scope& scope, TextBuil
     loop->next = 0;
     if (loop->is_captured) {
         RETURN_IF_ERROR(budget_.bytes(sizeof(Loop)));
-        captured_loops_.push_back(std::move(loop));
+        kept_.add(std::move(loop));
     }
     return flow;
 }
@@ -225,7 +220,7 @@ Result<Renderer::Flow> Renderer::run_turns(
         RETURN_IF_ERROR(assign(node.target, *std::move(item), *turn));
         Result<Flow> flow = run(node.body, *turn, out);
         if (turn->is_captured) loop.is_captured = true;
-        keep(std::move(turn));
+        kept_.add_if_captured(std::move(turn));
         if (!flow || *flow == Flow::kBreak) return flow;
     }
 }
@@ -241,86 +236,6 @@ Result<std::optional<Value>> Renderer::pull(Loop& loop) {
         if (holds.is_true()) return std::optional(std::move(item));
     }
     return std::optional<Value>{};
-}
-
-Result<bool> Renderer::look_ahead(Loop& loop) {
-    if (!loop.after) {
-        ASSIGN_OR_RETURN(loop.after, pull(loop));
-    }
-    return loop.after.has_value();
-}
-
-Result<std::int64_t> Renderer::length_of_loop(Loop& loop) {
-    const std::int64_t num_seen = loop.index0 + 1 + (loop.after ? 1 : 0);
-    if (loop.condition == nullptr) {
-        return num_seen + static_cast<std::int64_t>(loop.items.size() - loop.next);
-    }
-    std::vector<Value> rest;
-    for (;;) {
-        ASSIGN_OR_RETURN(std::optional<Value> item, pull(loop));
-        if (!item) break;
-        rest.push_back(*std::move(item));
-    }
-    // The later items are known to pass the condition, which must not be evaluated again.
-    const auto count = static_cast<std::int64_t>(rest.size());
-    loop.condition = nullptr;
-    loop.items = std::move(rest);
-    loop.next = 0;
-    return num_seen + count;
-}
-
-Result<Value> Renderer::loop_attribute(Loop& loop, std::string_view name) {
-    if (name == "index") return Value::integer(loop.index0 + 1);
-    if (name == "index0") return Value::integer(loop.index0);
-    if (name == "first") return Value::boolean(loop.index0 == 0);
-    if (name == "depth") return Value::integer(1);
-    if (name == "depth0") return Value::integer(0);
-    if (name == "last") {
-        ASSIGN_OR_RETURN(const bool has_next, look_ahead(loop));
-        return Value::boolean(!has_next);
-    }
-    if (name == "length" || name == "revindex" || name == "revindex0") {
-        ASSIGN_OR_RETURN(const std::int64_t length, length_of_loop(loop));
-        if (name == "length") return Value::integer(length);
-        return Value::integer(length - loop.index0 - (name == "revindex" ? 0 : 1));
-    }
-    if (name == "previtem") {
-        return loop.index0 == 0 ? Value::undefined("there is no previous item") : loop.before;
-    }
-    if (name == "nextitem") {
-        ASSIGN_OR_RETURN(const bool has_next, look_ahead(loop));
-        return has_next ? *loop.after : Value::undefined("there is no next item");
-    }
-    if (name == "cycle" || name == "changed") {
-        loop.is_captured = true;
-        const bool is_cycle = name == "cycle";
-        return Value::of(LoopMethod{
-            &loop, is_cycle ? LoopMethod::Which::kCycle : LoopMethod::Which::kChanged});
-    }
-    return Value::undefined(fmt::format("'LoopContext object' has no attribute '{}'", name));
-}
-
-Result<Value> Renderer::call_loop(const LoopMethod& method, Args args) {
-    Loop& loop = *method.loop;
-    if (!args.named.empty()) return type_error("a loop's method takes no named arguments");
-    if (method.which == LoopMethod::Which::kCycle) {
-        if (args.positional.empty()) return type_error("no items for cycling given");
-        const auto count = static_cast<std::int64_t>(args.positional.size());
-        return args.positional[static_cast<std::size_t>(loop.index0 % count)];
-    }
-    bool is_changed = true;
-    if (loop.last_changed) {
-        RETURN_IF_ERROR(
-            budget_.items(loop.last_changed->size() + args.positional.size(), sizeof(Value))
-        );
-        ASSIGN_OR_RETURN(
-            const bool is_equal,
-            equals(Value::tuple(*loop.last_changed), Value::tuple(args.positional), budget_)
-        );
-        is_changed = !is_equal;
-    }
-    if (is_changed) loop.last_changed = std::move(args.positional);
-    return Value::boolean(is_changed);
 }
 
 }  // namespace pitstop::jinja

@@ -1,6 +1,6 @@
 // Runs a parsed template once. Source: the code that Jinja 3.1's compiler.py generates.
 //
-// Owns:    namespaces, macros, and the scopes and loops that values still refer to.
+// Owns:    what values still refer to (kept_objects.h).
 // Bounded: by its budget; by the depth of nested expressions, statements and calls.
 #pragma once
 
@@ -8,11 +8,12 @@
 #include "jinja/ast.h"
 #include "jinja/budget.h"
 #include "jinja/builtins.h"
+#include "jinja/kept_objects.h"
+#include "jinja/loops.h"
 #include "jinja/scope.h"
 #include "jinja/value.h"
 
 #include <ctime>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,15 +42,13 @@ class Renderer {
     Result<Value> text_of(const Body& body, const Scope& scope);
     Result<Value> filtered(const std::vector<FilterExpr>& filters, Value value, Scope& scope);
     Result<> assign(const Target& target, Value value, Scope& scope);
-    void keep(std::unique_ptr<Scope> scope);
 
     // ---- loops ----
     // Returns the item of the next turn, or nothing.
     Result<std::optional<Value>> pull(Loop& loop);
-    Result<bool> look_ahead(Loop& loop);
-    Result<std::int64_t> length_of_loop(Loop& loop);
-    Result<Value> loop_attribute(Loop& loop, std::string_view name);
-    Result<Value> call_loop(const LoopMethod& method, Args args);
+    Result<Value> attribute_of(Loop& loop, std::string_view name) {
+        return loop_attribute(loop, name, [this](Loop& of) { return pull(of); });
+    }
 
     // ---- expressions (expressions.cpp) ----
     Result<Value> eval(const Expr& expr, const Scope& scope);
@@ -67,7 +66,6 @@ class Renderer {
     Result<Args> eval_args(const CallArgs& args, const Scope& scope);
     Result<Value> call_value(const Value& callee, Args args);
     Result<Value> call_macro(const Macro& macro, Args args);
-    Result<Value> make_namespace(Args args);
 
     [[nodiscard]] Result<> deeper();  // enters one level of recursion; --depth_ leaves it
 
@@ -78,10 +76,7 @@ class Renderer {
     std::optional<int> error_line_{};  // where the first error was
     bool is_raised_ = false;           // raised by the template: its words are the whole message
 
-    std::vector<std::unique_ptr<Namespace>> namespaces_{};
-    std::vector<std::unique_ptr<Macro>> macros_{};
-    std::vector<std::unique_ptr<Scope>> captured_scopes_{};
-    std::vector<std::unique_ptr<Loop>> captured_loops_{};
+    KeptObjects kept_{};
 };
 
 }  // namespace pitstop::jinja
