@@ -402,7 +402,7 @@ void Admin::answer_error(const AdminCaller& caller, const Error& error) {
 void Admin::carry_out(TimePoint now, UpdateCoordinator::Out&& out) {
     // before a commit is ordered, so that no token names a version that is not on record
     say_version();
-    for (const UpdateCoordinator::Order& each : out.orders)
+    for (const ReplicaOrder& each : out.orders)
         std::visit([&](const auto& message) { give_order(message); }, each);
     if (updates_.has_weights()) {
         has_had_weights_ = true;

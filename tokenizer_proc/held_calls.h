@@ -7,7 +7,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "tokenizer_proc/open_calls.h"
-#include "tokenizer_proc/update_coordinator.h"
+#include "tokenizer_proc/tree_update.h"
 
 #include <cstddef>
 #include <deque>
@@ -22,7 +22,7 @@ struct HeldCall {
     // For this long after its deadline, a call that lets generation continue can still get the
     // outcome of the update that it waits for. A call with weights has not begun, and may wait
     // until its deadline.
-    static constexpr auto kGrace = UpdateCoordinator::kDropGrace;
+    static constexpr auto kGrace = TreeUpdate::kDropGrace;
 
     AdminCaller caller{};
     std::string_view what{};  // the call's type

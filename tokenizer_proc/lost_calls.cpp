@@ -7,9 +7,7 @@
 namespace pitstop::tokenizer {
 
 void LostCalls::record(
-    TimePoint now,
-    const UpdateCoordinator::LostCollection& lost,
-    const std::optional<std::string>& closing
+    TimePoint now, const LostCollection& lost, const std::optional<std::string>& closing
 ) {
     const bool was_asked_for = lost.why.empty();
     // a caller that drops calls collected after a loss may not know of the loss

@@ -43,9 +43,7 @@ class LostCalls {
 
     // A collection was dropped. `closing`: the peer whose call replaces or commits it, if any.
     void record(
-        TimePoint now,
-        const UpdateCoordinator::LostCollection& lost,
-        const std::optional<std::string>& closing
+        TimePoint now, const LostCollection& lost, const std::optional<std::string>& closing
     );
     // A call was refused that may be a part of a version, while no call had been collected.
     // REQUIRES: !is_any().

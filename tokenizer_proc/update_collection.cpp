@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <utility>
 
 namespace pitstop::tokenizer {
 
@@ -22,103 +22,44 @@ void UpdateCoordinator::collect(
     TimePoint now, Caller caller, const messages::UpdateWeights& call, Brings brings, Out& out
 ) {
     if (is_collecting()) {
-        if (is_of_another_version(call.update.label))
+        TreeUpdate& update = driver_.update();
+        if (update.calls().is_of_another_version(call.update.label))
             return refuse_mixture(now, std::move(caller), call.update.label, out);
-        begin_waiting(now, std::move(caller), call.timeout_ms);
-        name_by_call(call.update.label);
-        job_->spec.kv_policy = call.update.kv_policy;
-        return order_fill(now, call.update.source, out);
+        update.wait_for(now, std::move(caller), call.timeout_ms);
+        update.name_by_call(call.update.label);
+        update.set_kv_policy(call.update.kv_policy);
+        return out.orders.push_back(update.fill(now, call.update.source));
     }
     messages::UpdateSpec spec = call.update;
     spec.partial = !must_be_complete() && brings == Brings::kParts;
-    if (auto error = refusal(now, &spec)) return refuse(std::move(caller), *error, out);
+    if (auto error = refusal(now, spec))
+        return driver_.refuse(std::move(caller), *std::move(error), out);
     spec.source = messages::WeightSource{.kind = messages::SourceKind::kBuckets};
-    begin(
+    driver_.begin(
         now,
         {std::move(caller), call.timeout_ms, std::move(spec), messages::UpdatePhase::kOpen},
         out
     );
-    job_->is_collection = true;
-    job_->collecting_since = now;
-    job_->called_label = job_->spec.label;
-    job_->idle_timeout = kStagedHoldMax;
-    job_->first_source = call.update.source;
+    driver_.update().open_collection(now, call.update.source);
 }
 
-// REQUIRES: is_open().
-bool UpdateCoordinator::is_of_another_version(const std::string& label) const {
-    return !label.empty() && !job_->called_label.empty() && label != job_->called_label;
-}
-
-// The first call with a label names the version; a later set_weight_label may rename it.
-void UpdateCoordinator::name_by_call(const std::string& label) {
-    if (label.empty() || label == job_->called_label) return;
-    job_->spec.label = job_->called_label = label;
-}
-
-// Drops the collection if two trainers send at once, or one began after another had died: otherwise
-// a mixture of two models would become a version. REQUIRES: is_of_another_version(label).
+// REQUIRES: is_of_another_version(label).
 void UpdateCoordinator::refuse_mixture(
     TimePoint now, Caller caller, const std::string& label, Out& out
 ) {
-    const std::string calls = job_->is_collection
-                                  ? fmt::format("{} collected calls", job_->num_buckets)
-                                  : fmt::format("{} calls of {}", job_->num_buckets, name_of_job());
-    Error error = make_error(
-        ErrorCode::kAborted,
-        "a call for a version with label '{}' came amid {} for one with label '{}'; neither takes "
-        "effect",
-        label,
-        calls,
-        job_->called_label
-    );
-    begin_drop(now, error, out);
-    refuse(std::move(caller), std::move(error), out);
-}
-
-// All buckets so far named the session, so they are its trainer's: only this call is refused.
-// REQUIRES: is_of_another_version(label).
-void UpdateCoordinator::refuse_stranger(Caller caller, const std::string& label, Out& out) const {
-    caller.may_be_part = false;
-    refuse(
-        std::move(caller),
-        make_error(
-            ErrorCode::kFailedPrecondition,
-            "a call for a version with label '{}' names no session, and {} is open, for one with "
-            "label '{}'; name the session in the call if it is a part of that",
-            label,
-            name_of_job(),
-            job_->called_label
-        ),
-        out
-    );
-}
-
-std::optional<Error> UpdateCoordinator::problem_of_late_part(const messages::UpdateWeights& call
-) const {
-    if (!collected_ || collected_->epoch != version_.epoch || !may_collect(call) ||
-        call.update.label != collected_->label) {
-        return std::nullopt;
-    }
-    return make_error(
-        ErrorCode::kAborted,
-        "the version with label '{}' was published as epoch {} with the calls that came before; "
-        "this call names the same label, and is no part of it. Pause or begin, and send every "
-        "tensor again, or name another label",
-        collected_->label,
-        raw(collected_->epoch)
-    );
-}
-
-bool UpdateCoordinator::may_lack_part() const {
-    return job_ && (job_->is_collection || (job_->is_unnamed && !job_->is_unnamed_refused)) &&
-           job_->goal == messages::UpdatePhase::kOpen &&
-           phase() != messages::UpdatePhase::kDropping;
+    const SessionCalls& calls = current()->calls();
+    const std::string so_far =
+        current()->is_collection()
+            ? fmt::format("{} collected calls", calls.num_buckets())
+            : fmt::format("{} calls of {}", calls.num_buckets(), current()->name());
+    Error error = calls.mixture(label, so_far);
+    driver_.drop(now, error, out);
+    driver_.refuse(std::move(caller), std::move(error), out);
 }
 
 void UpdateCoordinator::lose_part(TimePoint now, const Error& why, Out& out) {
-    if (!may_lack_part()) return;
-    begin_drop(
+    if (!is_busy() || !current()->may_lack_part()) return;
+    driver_.drop(
         now,
         make_error(
             ErrorCode::kAborted,
@@ -132,10 +73,10 @@ void UpdateCoordinator::lose_part(TimePoint now, const Error& why, Out& out) {
 void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::RefusedPart& call, Out& out
 ) {
-    if (may_lack_part() && !job_->caller) {
-        begin_waiting(now, std::move(caller), call.timeout_ms);
+    if (is_busy() && current()->may_lack_part() && !current()->caller()) {
+        driver_.update().wait_for(now, std::move(caller), call.timeout_ms);
     } else {
-        messages::UpdateReply reply = reply_now(caller);
+        messages::UpdateReply reply = driver_.reply_now(caller);
         reply.ok = true;
         out.replies.emplace_back(std::move(caller), std::move(reply));
     }
@@ -143,41 +84,8 @@ void UpdateCoordinator::handle(
 }
 
 void UpdateCoordinator::drop_collection(TimePoint now, Error why, Telling telling, Out& out) {
-    job_->is_loss_told = telling == Telling::kDone;
-    begin_drop(now, std::move(why), out);
-}
-
-bool UpdateCoordinator::is_receiving() const {
-    return job_ && job_->caller &&
-           (job_->caller->what == messages::UpdateWeights::kType ||
-            job_->caller->what == messages::UpdateBucket::kType);
-}
-
-// The number of tensors that some rank still waits for.
-std::int64_t UpdateCoordinator::num_missing() const {
-    std::int64_t most = 0;
-    for (const messages::ReplicaOutcome& replica : job_->outcomes) {
-        for (const messages::RankOutcome& rank : replica.ranks)
-            most = std::max(most, rank.num_missing);
-    }
-    return most;
-}
-
-std::optional<messages::CollectingStatus> UpdateCoordinator::collecting(TimePoint now) const {
-    if (!job_ || !job_->is_collection || is_dropping()) return std::nullopt;
-    messages::CollectingStatus status;
-    status.calls = job_->num_buckets;
-    status.age_s = seconds(now - job_->collecting_since);
-    status.must_be_complete = !job_->spec.partial;
-    status.bytes = bytes_staged();
-    for (const messages::ReplicaOutcome& replica : job_->outcomes) {
-        for (const messages::RankOutcome& rank : replica.ranks) {
-            if (rank.num_missing <= status.num_missing) continue;
-            status.num_missing = rank.num_missing;
-            status.missing = rank.missing;
-        }
-    }
-    return status;
+    if (telling == Telling::kDone) driver_.update().tell_loss();
+    driver_.drop(now, std::move(why), out);
 }
 
 }  // namespace pitstop::tokenizer

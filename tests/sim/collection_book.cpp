@@ -32,7 +32,7 @@ void CollectionBook::heard(
 }
 
 void CollectionBook::ordered(
-    const tokenizer::UpdateCoordinator::Order& order, bool is_published, Epoch serving
+    const tokenizer::ReplicaOrder& order, bool is_published, Epoch serving
 ) {
     const bool was_finishing =
         std::exchange(is_finishing_, std::holds_alternative<messages::UpdateFinish>(order));

@@ -4,7 +4,7 @@
 
 #include "messages/weights.h"
 #include "tests/sim/oracle.h"
-#include "tokenizer_proc/update_coordinator.h"
+#include "tokenizer_proc/update_output.h"
 
 #include <cstdint>
 #include <optional>
@@ -31,9 +31,7 @@ class CollectionBook {
     );
     // The coordinator gives an order while `serving` is live. `is_published`: a publishing call is
     // waiting. A later pause does not end a commit in progress.
-    void ordered(
-        const tokenizer::UpdateCoordinator::Order& order, bool is_published, Epoch serving
-    );
+    void ordered(const tokenizer::ReplicaOrder& order, bool is_published, Epoch serving);
     // A rank has committed `weights`.
     void committed(WeightsId weights);
 

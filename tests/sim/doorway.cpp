@@ -74,10 +74,10 @@ void World::turn_of_doors(tokenizer::DoorsInput in) {
 
 // The order of an update, at the time of the decision.
 void World::watch_order(const messages::Frames& frames) {
-    std::vector<tokenizer::UpdateCoordinator::Order> orders;
+    std::vector<tokenizer::ReplicaOrder> orders;
     const Result<bool> is_order = messages::dispatch_to(frames, orders);
     if (!is_order) return oracle_.fail("of the doors: " + is_order.error().message);
-    for (const tokenizer::UpdateCoordinator::Order& order : orders) {
+    for (const tokenizer::ReplicaOrder& order : orders) {
         sessions_.ordered(now_, order);
         trainers_.ordered(order);
         collections_.ordered(order, is_publishing(), updates().version().epoch);

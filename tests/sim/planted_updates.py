@@ -5,7 +5,11 @@ import dataclasses
 from planting import Bug
 
 ROUND = "messages/update_round.cpp"
-COORDINATOR = "tokenizer_proc/update_coordinator.cpp"
+ANSWERS = "tokenizer_proc/update_answers.cpp"
+DRIVER = "tokenizer_proc/update_driver.cpp"
+UPDATE = "tokenizer_proc/tree_update.cpp"
+UPDATE_HEADER = "tokenizer_proc/tree_update.h"
+SERVING = "tokenizer_proc/serving_weights.cpp"
 ADMIN = "tokenizer_proc/admin.cpp"
 COLLECTION = "tokenizer_proc/update_collection.cpp"
 COLLECTED = "tokenizer_proc/admin_collected.cpp"
@@ -54,25 +58,25 @@ MUTATIONS = (
     ),
     Mutation(
         "a late answer of an update that is over counts",
-        COORDINATOR,
-        "if (!job_ || part.update != job_->id || !job_->round",
-        "if (!job_ || !job_->round",
+        DRIVER,
+        "if (!update_ || part.update != update_->id() || !update_->answers()",
+        "if (!update_ || !update_->answers()",
     ),
     Mutation(
         "replicas that staged different weights commit",
-        COORDINATOR,
+        ANSWERS,
         "if (answer.digest == first.digest) continue;",
         "if (answer.ok) continue;",
     ),
     Mutation(
         "a drop does not say that the others are torn",
-        COORDINATOR,
-        "messages::UpdateDrop{job_->id, reason, is_torn}",
-        "messages::UpdateDrop{job_->id, reason, is_torn && job_->is_rollback}",
+        UPDATE,
+        "messages::UpdateDrop{id(), failure_.message, is_torn}",
+        "messages::UpdateDrop{id(), failure_.message, is_torn && is_rollback()}",
     ),
     Mutation(
         "the door tells a torn engine as serving",
-        COORDINATOR,
+        ANSWERS,
         "return answer.state == messages::UpdateState::kTorn;",
         "return answer.state == messages::UpdateState::kCollecting;",
     ),
@@ -217,9 +221,9 @@ MUTATIONS = (
     ),
     Mutation(
         "a part that is refused is not missed",
-        COLLECTION,
-        "return job_ && (job_->is_collection ||",
-        "return job_ && (false ||",
+        UPDATE_HEADER,
+        "(is_collection() || (calls_.is_unnamed() && !calls_.is_unnamed_refused()));",
+        "(calls_.is_unnamed() && !calls_.is_unnamed_refused());",
         unseen="the door records the loss all the same, and the next continue drops what is collected",
     ),
     Mutation(
@@ -238,9 +242,9 @@ MUTATIONS = (
     ),
     Mutation(
         "a session that is lost with calls that named none is forgotten",
-        SESSIONS,
-        "job.is_unnamed && !are_all_named()) ended_.record_loss();",
-        "job.is_unnamed && are_all_named()) ended_.record_loss();",
+        DRIVER,
+        "        !update.calls().are_all_named())\n",
+        "        update.calls().are_all_named())\n",
     ),
     Mutation(
         "a begin forgets a loss that nobody was told of",
@@ -251,15 +255,15 @@ MUTATIONS = (
     ),
     Mutation(
         "a session that took over takes calls that name none",
-        SESSIONS,
-        "= job_->is_unnamed || job_->is_collection;",
-        "= job_->is_collection;",
+        UPDATE,
+        "= calls_.is_unnamed() || is_collection()};",
+        "= is_collection()};",
     ),
     Mutation(
         "a session of the bus takes calls that name none",
-        SESSIONS,
-        "job_->is_unnamed = call.unnamed;",
-        "job_->is_unnamed = true;",
+        "tokenizer_proc/session_calls.h",
+        "is_unnamed_ = call.unnamed;",
+        "is_unnamed_ = true;",
     ),
     Mutation(
         "a bucket that names another session joins the one that is open",
@@ -288,25 +292,25 @@ MUTATIONS = (
     Mutation(
         "calls for two labels are collected into one version",
         COLLECTION,
-        "label != job_->called_label;",
-        "label == \"a\";",
+        "if (update.calls().is_of_another_version(call.update.label))",
+        "if (call.update.label == \"a\")",
     ),
     Mutation(
         "calls for two labels fill one session",
         SESSIONS,
-        "const bool is_checked = may_be_mixed || bucket.names != Names::kSession;",
-        "const bool is_checked = job_->is_collection;",
+        "const bool is_checked = update.may_be_mixed() || bucket.names != SessionCalls::Names::kSession;",
+        "const bool is_checked = update.is_collection();",
     ),
     Mutation(
         "a part of a version that was published stands alone under its label",
-        COLLECTION,
-        "call.update.label != collected_->label) {",
-        "call.update.label != \"a\") {",
+        SERVING,
+        "label != collected_->label)",
+        "label != \"a\")",
     ),
     Mutation(
         "a begin takes over what has a call under way",
-        SESSIONS,
-        "if (job_ && call.take_over && is_idle())",
-        "if (job_ && call.take_over && phase() < messages::UpdatePhase::kCommitting)",
+        DRIVER,
+        "if (update_ && call.take_over && update_->is_idle())",
+        "if (update_ && call.take_over && phase() < messages::UpdatePhase::kCommitting)",
     ),
 )

@@ -38,7 +38,7 @@ std::string SessionBook::digest() const {
     return session_ && session_->at != At::kEnding ? digest_of_weights(session_->weights) : "";
 }
 
-void SessionBook::ordered(TimePoint now, const tokenizer::UpdateCoordinator::Order& order) {
+void SessionBook::ordered(TimePoint now, const tokenizer::ReplicaOrder& order) {
     if (const auto* commit = std::get_if<messages::UpdateCommit>(&order))
         committed_update_ = commit->update;
     if (!std::visit([&](const auto& message) { return is_about(message.update); }, order)) return;

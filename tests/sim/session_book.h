@@ -6,7 +6,7 @@
 #include "tests/sim/model_worker.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/pusher.h"
-#include "tokenizer_proc/update_coordinator.h"
+#include "tokenizer_proc/update_output.h"
 
 #include <cstdint>
 #include <optional>
@@ -28,7 +28,7 @@ class SessionBook {
     SessionBook(const ModelShape& shape, Oracle& oracle) : shape_(shape), oracle_(oracle) {}
 
     // The coordinator orders something.
-    void ordered(TimePoint now, const tokenizer::UpdateCoordinator::Order& order);
+    void ordered(TimePoint now, const tokenizer::ReplicaOrder& order);
     // A caller's call is answered; `serving` was live before it.
     void heard(
         TimePoint now,

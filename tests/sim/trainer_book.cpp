@@ -64,7 +64,7 @@ void TrainerBook::began(TimePoint now, std::uint64_t session, bool takes_unnamed
     told_at_.reset();
 }
 
-void TrainerBook::ordered(const tokenizer::UpdateCoordinator::Order& order) {
+void TrainerBook::ordered(const tokenizer::ReplicaOrder& order) {
     if (const auto* finish = std::get_if<messages::UpdateFinish>(&order))
         ending_ = static_cast<std::uint64_t>(finish->update);
     const auto* drop = std::get_if<messages::UpdateDrop>(&order);

@@ -8,7 +8,7 @@
 #include "messages/weights.h"
 #include "tests/sim/model_worker.h"
 #include "tests/sim/oracle.h"
-#include "tokenizer_proc/update_coordinator.h"
+#include "tokenizer_proc/update_output.h"
 
 #include <cstdint>
 #include <map>
@@ -64,7 +64,7 @@ class TrainerBook {
 
     // ---- what the door orders, and ranks do ----
     // An end that fails is known to its caller, and nothing of that session follows it.
-    void ordered(const tokenizer::UpdateCoordinator::Order& order);
+    void ordered(const tokenizer::ReplicaOrder& order);
     // The first rank commits it; `is_mending`: no version served before.
     void took_effect(const ModelWorker::Staged& staged, bool is_mending);
     // An earlier version serves again.

@@ -83,7 +83,7 @@ class World {
     // waited for, and the turns and links take theirs.
     static constexpr auto kAnswerSlack =
         std::chrono::milliseconds(50) +
-        std::max(tokenizer::Admin::kReplicaGrace, tokenizer::UpdateCoordinator::kDropGrace);
+        std::max(tokenizer::Admin::kReplicaGrace, tokenizer::TreeUpdate::kDropGrace);
 
     explicit World(std::uint64_t seed);
     Report run();

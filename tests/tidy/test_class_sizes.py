@@ -16,7 +16,6 @@ LARGER = {
     ("scheduler_proc", "Scheduler"): 650,
     ("tokenizer_proc", "Admin"): 1000,
     ("tokenizer_proc", "Doors"): 763,
-    ("tokenizer_proc", "UpdateCoordinator"): 1261,
     ("tp_worker/model", "Engine"): 916,
     ("tp_worker/model", "Sampler"): 817,
     ("tp_worker/update", "Updater"): 624,

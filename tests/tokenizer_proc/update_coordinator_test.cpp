@@ -189,7 +189,7 @@ TEST_F(UpdateCoordinatorTest, P5_ALateReplicaIsNamedWithThePhase) {
     coordinator_.tick(now_, out_);
     EXPECT_EQ(count_orders<messages::UpdateDrop>(), 1u);
     answer(0, messages::UpdateOrder::kDrop);
-    now_ += UpdateCoordinator::kDropTimeout;
+    now_ += TreeUpdate::kDropTimeout;
     coordinator_.tick(now_, out_);
     ASSERT_EQ(out_.replies.size(), 1u);
     const messages::UpdateReply& reply = out_.replies.front().second;
@@ -414,7 +414,7 @@ TEST_F(UpdateCoordinatorTest, AStageCanBeDroppedAndExpiresByItself) {
     coordinator_.handle(now_, {"trainer", CallId{3}}, stage, out_);
     next_update_ = 2;
     both_answer(messages::UpdateOrder::kStage);
-    now_ += UpdateCoordinator::kStagedHoldMax;
+    now_ += TreeUpdate::kStagedHoldMax;
     coordinator_.tick(now_, out_);
     EXPECT_EQ(count_orders<messages::UpdateDrop>(), 2u);
     both_answer(messages::UpdateOrder::kDrop);

@@ -1,0 +1,253 @@
+// One update over all replicas: what it brings, whose calls it consists of, which phase it is in,
+// and until when that may take.
+//
+// A session takes several calls. A collection is a session that no call opened: partial updates of
+// a paused tree, or of one without weights, are its buckets.
+//
+// Pure: time in, orders out; asks for nothing itself.
+// Thread:  the loop thread only.
+// Bounded: one answer per replica, one waiting caller.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "messages/status.h"
+#include "messages/update_orders.h"
+#include "messages/weights.h"
+#include "tokenizer_proc/serving_weights.h"
+#include "tokenizer_proc/session_calls.h"
+#include "tokenizer_proc/update_answers.h"
+#include "tokenizer_proc/update_output.h"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace pitstop::tokenizer {
+
+class TreeUpdate {
+  public:
+    // The timeouts of calls without one, and of actions without a caller.
+    static constexpr auto kCallTimeout = std::chrono::minutes(10);
+    static constexpr auto kDropTimeout = std::chrono::seconds(10);
+    // After its deadline, a caller waits this much longer for a drop, which usually takes less.
+    static constexpr auto kDropGrace = std::chrono::milliseconds(200);
+    static constexpr auto kStagedHoldMax = std::chrono::hours(1);
+    static constexpr auto kSessionIdle = std::chrono::minutes(5);  // for sessions without a timeout
+
+    struct Start {
+        messages::UpdateId id{};
+        messages::UpdateSpec spec{};
+        Epoch new_epoch{};
+        // The phase up to which the update proceeds without further calls: kOpen for a session,
+        // kPrepared for a stage, until the call that commits.
+        messages::UpdatePhase goal = messages::UpdatePhase::kCommitted;
+        bool is_rollback = false;
+    };
+    TreeUpdate(TimePoint now, std::size_t num_replicas, Start start)
+        : start_(std::move(start)), begun_(now), answers_(num_replicas) {}
+
+    // Makes it a session that a caller opened.
+    void open_session(const messages::BeginUpdate& call);
+    // Makes it a collection; `first` is its first bucket.
+    void open_collection(TimePoint now, messages::WeightSource first);
+
+    // ---- what it is ----
+    [[nodiscard]] messages::UpdateId id() const { return start_.id; }
+    [[nodiscard]] std::uint64_t number() const { return static_cast<std::uint64_t>(start_.id); }
+    [[nodiscard]] const messages::UpdateSpec& spec() const { return start_.spec; }
+    [[nodiscard]] Epoch new_epoch() const { return start_.new_epoch; }
+    [[nodiscard]] bool is_of_adapter() const { return !start_.spec.adapter.empty(); }
+    [[nodiscard]] bool is_rollback() const { return start_.is_rollback; }
+    [[nodiscard]] bool is_session() const { return kind_ == Kind::kSession; }
+    [[nodiscard]] bool is_collection() const { return kind_ == Kind::kCollection; }
+    // The calls of a session or a collection.
+    [[nodiscard]] const SessionCalls& calls() const { return calls_; }
+    [[nodiscard]] const UpdateAnswers& answers() const { return answers_; }
+    // "session 7"; describe() adds the holder, the label and what was staged.
+    [[nodiscard]] std::string name() const;
+    [[nodiscard]] std::string describe() const;
+
+    // ---- which phase it is in ----
+    [[nodiscard]] messages::UpdatePhase phase() const { return answers_.phase(); }
+    [[nodiscard]] std::string_view phase_name() const {
+        return name_of(messages::state_of(phase()));
+    }
+    [[nodiscard]] bool is_open() const { return phase() == messages::UpdatePhase::kOpen; }
+    [[nodiscard]] bool is_staged() const { return phase() == messages::UpdatePhase::kPrepared; }
+    // Returns whether no call is in progress: a session is open, or a stage is held.
+    [[nodiscard]] bool is_idle() const { return is_open() || is_staged(); }
+    [[nodiscard]] bool is_committing() const {
+        return phase() == messages::UpdatePhase::kCommitting;
+    }
+    [[nodiscard]] bool is_dropping() const { return phase() == messages::UpdatePhase::kDropping; }
+    [[nodiscard]] bool is_collecting() const { return is_collection() && is_open(); }
+    // Returns whether the call is in progress that commits it, or that drops it.
+    [[nodiscard]] bool is_to_commit() const {
+        return start_.goal == messages::UpdatePhase::kCommitted;
+    }
+    [[nodiscard]] bool is_to_stay_open() const {
+        return start_.goal == messages::UpdatePhase::kOpen;
+    }
+    // Returns whether an update_weights or update_bucket is in progress, and its caller waits.
+    [[nodiscard]] bool is_receiving() const;
+    // Returns whether a commit, a rollback or a drop is in progress, which ends by its deadline.
+    [[nodiscard]] bool is_ending() const {
+        return deadline_ != TimePoint::max() && (is_dropping() || is_to_commit());
+    }
+    // Returns whether its calls name no session, and it is being committed.
+    [[nodiscard]] bool is_ending_unnamed() const {
+        return (is_collection() || calls_.is_unnamed()) && is_to_commit() && !is_dropping() &&
+               !is_receiving();
+    }
+    // Returns whether it waits for running requests to finish.
+    [[nodiscard]] bool is_draining() const {
+        return phase() == messages::UpdatePhase::kReadying &&
+               start_.spec.kv_policy == messages::KvPolicy::kDrain;
+    }
+    // Returns whether a version is being assembled of which a refused call may be a part.
+    [[nodiscard]] bool may_lack_part() const {
+        return is_to_stay_open() && !is_dropping() &&
+               (is_collection() || (calls_.is_unnamed() && !calls_.is_unnamed_refused()));
+    }
+    // Returns whether replicas may have different weights, or one may be half-written. True if a
+    // commit was ordered; or if a direct stage was, unless every rank has reported that it failed
+    // before it wrote anything.
+    [[nodiscard]] bool may_be_torn() const;
+
+    // ---- whose calls it consists of ----
+    // Lets a call begin or continue it.
+    void wait_for(TimePoint now, UpdateCaller caller, std::int64_t timeout_ms);
+    [[nodiscard]] const std::optional<UpdateCaller>& caller() const { return caller_; }
+    [[nodiscard]] TimePoint called_at() const { return called_at_; }
+    // REQUIRES: a caller waits.
+    UpdateCaller take_caller() { return *std::exchange(caller_, std::nullopt); }
+    // Counts the call of a bucket, whose label is that of the version.
+    void count_bucket(SessionCalls::Names names, std::string label);
+    // The first call of a collection with a label names the version; name_version() may rename it.
+    void name_by_call(const std::string& label);
+    void name_version(std::string label) { start_.spec.label = std::move(label); }
+    // Returns whether calls that name no session are parts of it.
+    [[nodiscard]] bool may_be_mixed() const { return is_collection() || calls_.is_any_nameless(); }
+    void set_kv_policy(messages::KvPolicy policy) { start_.spec.kv_policy = policy; }
+    // Adds to the next answer that is no refusal.
+    void add_note(std::string note) { note_ = std::move(note); }
+
+    // ---- refusals ----
+    // Returns the refusal of any other update, with what to do.
+    [[nodiscard]] Error busy(TimePoint now) const;
+    [[nodiscard]] Error call_under_way() const;
+    // Returns why a call without a session cannot belong to it now, or nothing. REQUIRES:
+    // calls().is_unnamed().
+    [[nodiscard]] std::optional<Error> not_unnamed() const;
+    // ---- one session takes over from another ----
+    struct Successor {
+        messages::BeginUpdate call{};
+        UpdateCaller caller{};
+        std::string note{};       // to its answer
+        std::string took_over{};  // the name of this one
+        bool is_unnamed_refused = false;
+    };
+    // The session to begin when this one is dropped.
+    void set_successor(messages::BeginUpdate call) { successor_ = std::move(call); }
+    // Returns nothing if none waits.
+    [[nodiscard]] std::optional<Successor> take_successor(TimePoint now);
+    void take_over(Successor predecessor);
+
+    // ---- orders to the replicas, each of which the phase must allow ----
+    // The first order: to stage, to stop running work for a direct update, or to roll back.
+    [[nodiscard]] ReplicaOrder begin(TimePoint now);
+    [[nodiscard]] ReplicaOrder stage(TimePoint now);
+    [[nodiscard]] ReplicaOrder fill(TimePoint now, messages::WeightSource source);
+    // It has all its buckets.
+    [[nodiscard]] ReplicaOrder finish(TimePoint now, std::string label, std::string digest);
+    [[nodiscard]] ReplicaOrder ready(TimePoint now);
+    [[nodiscard]] ReplicaOrder commit(TimePoint now);
+    [[nodiscard]] ReplicaOrder drop(TimePoint now, Error why);
+    // Returns the bucket that was collected while the session opened, once.
+    [[nodiscard]] std::optional<messages::WeightSource> take_first_source() {
+        return std::exchange(first_source_, std::nullopt);
+    }
+    void commit_when_staged() { start_.goal = messages::UpdatePhase::kCommitted; }
+
+    // ---- answers ----
+    // REQUIRES: answers().awaits(part).
+    messages::UpdateRound::Progress record(const messages::UpdatePart& part) {
+        return answers_.record(part);
+    }
+    // Records which ranks a replica waits for. Returns false unless a commit or a drop is under
+    // way, and the replica exists.
+    bool record_awaited(messages::UpdateWaits waits);
+    // Every replica holds the new version, which has the label and digest of their answers.
+    void record_prepared(TimePoint now);
+    // Every replica is open for the next call, or holds the stage until the next call.
+    void record_idle(TimePoint now);
+    // Whether a caller was told that the session is open.
+    [[nodiscard]] bool has_been_open() const { return idle_since_.has_value(); }
+    [[nodiscard]] TimePoint deadline() const { return deadline_; }
+    [[nodiscard]] Duration idle_timeout() const { return idle_timeout_; }
+    // Only the caller stops waiting: the order completes when the replica answers.
+    void wait_without_deadline() { deadline_ = TimePoint::max(); }
+    [[nodiscard]] const Error& failure() const { return failure_; }
+    // REQUIRES: record_prepared().
+    [[nodiscard]] const std::string& label() const { return label_; }
+    [[nodiscard]] const std::string& digest() const { return digest_; }
+
+    // The callers of a dropped collection know of the drop.
+    void tell_loss() { is_loss_told_ = true; }
+    // Returns the calls that take no effect if the collection is dropped for this reason; nothing
+    // if nobody needs to be told.
+    [[nodiscard]] std::optional<LostCollection> loss(const std::string& why) const;
+
+    // ---- what callers are told ----
+    // Returns the answer to its caller, who waits. `state`: the engine's.
+    [[nodiscard]] messages::UpdateReply reply(
+        TimePoint now,
+        const std::optional<Error>& error,
+        messages::UpdateState state,
+        const ServedVersion& serving
+    );
+    [[nodiscard]] std::optional<messages::CollectingStatus> collecting(TimePoint now) const;
+    // Returns nothing for a collection, and for an update that no further call continues.
+    [[nodiscard]] std::optional<messages::SessionStatus> session(TimePoint now) const;
+
+  private:
+    enum class Kind : std::uint8_t {
+        kSingle,      // one call; or a stage and its commit
+        kSession,     // opened by a caller
+        kCollection,  // a session that no call opened
+    };
+    [[nodiscard]] std::int64_t time_of_replicas(TimePoint now) const;
+
+    Start start_;
+    Kind kind_ = Kind::kSingle;
+    // Times are for the waterfall.
+    TimePoint begun_;              // arrival of its first call
+    TimePoint called_at_{};        // arrival of the current call
+    TimePoint deadline_{};         // end of the current phase, at the latest
+    TimePoint caller_deadline_{};  // the caller's answer, at the latest
+    TimePoint collecting_since_{};
+    std::optional<TimePoint> idle_since_{};  // time of the latest answer; absent: not open yet
+    TimePoint last_prepared_{};
+    TimePoint commit_ordered_{};
+    std::optional<UpdateCaller> caller_{};  // absent while a stage is held
+    // The rest of a session, or a collection.
+    Duration idle_timeout_{};
+    SessionCalls calls_{};
+    std::optional<messages::BeginUpdate> successor_{};
+    std::optional<messages::WeightSource> first_source_{};
+    std::string note_{};  // an addition to the answer
+    bool is_loss_told_ = false;
+
+    UpdateAnswers answers_;
+    std::string label_{};  // of the new version
+    std::string digest_{};
+    Error failure_{};  // why it is being dropped
+};
+
+}  // namespace pitstop::tokenizer
