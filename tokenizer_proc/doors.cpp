@@ -4,6 +4,8 @@
 #include "messages/codec.h"
 
 #include <algorithm>
+#include <iterator>
+#include <type_traits>
 #include <utility>
 
 namespace pitstop::tokenizer {
@@ -29,32 +31,25 @@ std::string shown(std::string_view type) {
     return text;
 }
 
-messages::ConversationReply reply_to(const auto& call) {
-    messages::ConversationReply reply;
-    reply.call = call.call;
-    reply.id = call.id;
-    return reply;
-}
-
 }  // namespace
 
 Doors::Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer)
     : config_(std::move(config)),
-      tokenizer_(std::move(tokenizer)),
+      replicas_(config_.num_replicas),
+      texts_({tokenizer, config_.chat_template, config_.tokenizer_config}, outbox_),
+      requests_(tokenizer.get(), {outbox_, replicas_, texts_}),
       admin_(config_.num_replicas, config_.identity),
-      conversations_(tokenizer_.get()),
       hellos_(config_.num_replicas) {}
 
 // One turn: facts in, decisions out.
 DoorsOutput Doors::turn(DoorsInput in) {
     now_ = in.now;
-    entropy_ = in.entropy;
-    num_drawn_ = 0;
+    requests_.begin_turn(in.now, in.entropy);
     listeners_ = std::move(in.listeners);
     take_back(in);
     for (const bus::Received& received : in.from_tree) from_tree(received);
     if (!in.down_why.empty()) shut_down(in.down_why);
-    for (TextDone& done : in.texts) job_done(std::move(done));
+    for (TextDone& done : in.texts) text_done(std::move(done));
     for (const auto& [door, received] : in.from_clients) from_client(door, received);
     if (now_ >= next_probe_) {
         next_probe_ = now_ + Outbox::kProbeAfter;
@@ -62,32 +57,25 @@ DoorsOutput Doors::turn(DoorsInput in) {
     }
     admin_.tick(now_);
     carry_out(admin_.take_output());
-    end_conversations();
+    requests_.end_conversations();
     flush_outbox();
-    send_to_replicas();
+    out_.to_replicas = replicas_.take();
+    out_.jobs = texts_.take_jobs();
+    out_.cancelled = texts_.take_cancelled();
     out_.wake_at = next_deadline();
     return std::exchange(out_, {});
 }
 
 void Doors::take_back(DoorsInput& in) {
     outbox_.take_back(std::move(in.unsent_to_clients));
-    lose_clients();
+    requests_.lose_clients();
     for (auto unsent = in.unsent_to_replicas.rbegin(); unsent != in.unsent_to_replicas.rend();
          ++unsent) {
         if (unsent->socket == ReplicaSocket::kControl) {
-            control_.push_front(std::move(*unsent));
-            continue;
+            replicas_.take_back(std::move(*unsent));
+        } else {
+            requests_.refuse_unsent(*unsent);
         }
-        OpenRequest* request = requests_.find(unsent->key);
-        if (request == nullptr) continue;  // ended meanwhile
-        refuse_request(
-            *request,
-            make_error(
-                ErrorCode::kResourceExhausted,
-                "the queue of replica {} is full",
-                raw(unsent->replica)
-            )
-        );
     }
 }
 
@@ -97,16 +85,17 @@ void Doors::carry_out(Admin::Out out) {
     for (ServedVersion& version : out.serves) out_.serves.push_back(std::move(version));
     if (out.unfinished) out_.unfinished = std::move(out.unfinished);
     for (Admin::Order& order : out.orders) {
-        for (int i = 0; i < config_.num_replicas; ++i) {
-            if (!order.replica || *order.replica == ReplicaId{i})
-                to_control(ReplicaId{i}, order.frames);
+        if (order.replica) {
+            replicas_.add_control(*order.replica, std::move(order.frames));
+        } else {
+            replicas_.add_control_to_all(order.frames);
         }
     }
     for (Admin::Answer& answer : out.answers)
         outbox_.reply(messages::Door::kAdmin, answer.peer, std::move(answer.frames));
     if (out.drain) drain_until_ = now_ + *out.drain;
     for (const Admin::AbortAsked& asked : out.aborts) {
-        admin_.aborted(asked, abort_ids(asked.call));
+        admin_.aborted(asked, requests_.abort_ids(asked.call));
         carry_out(admin_.take_output());
     }
 }
@@ -116,9 +105,9 @@ Admin::DoorFacts Doors::facts() const {
         .server = config_.server,
         .model = config_.model,
         .uptime_s = is_ready() ? seconds(now_ - ready_time_) : 0.0,
-        .clients = static_cast<std::int64_t>(requests_.num_peers()),
-        .open_requests = static_cast<std::int64_t>(requests_.size()),
-        .refused_total = num_refused_ + outbox_.num_dropped(),
+        .clients = static_cast<std::int64_t>(requests_.num_clients()),
+        .open_requests = static_cast<std::int64_t>(requests_.num_open()),
+        .refused_total = num_refused_ + requests_.num_refused() + outbox_.num_dropped(),
         .listeners = listeners_,
     };
 }
@@ -195,7 +184,19 @@ Result<> Doors::handle_message(messages::Door door, const bus::Received& receive
 template <class Message>
 Result<> Doors::receive(const std::string& peer, const messages::Frames& frames) {
     ASSIGN_OR_RETURN(Message message, config_.identity.read<Message>(frames));
-    return handle(peer, std::move(message));
+    if constexpr (std::is_same_v<Message, messages::Generate>) {
+        if (drain_until_) {
+            return Error{
+                ErrorCode::kUnavailable, "the tree is shutting down: it takes no new request"};
+        }
+    }
+    if constexpr (std::is_same_v<Message, messages::Tokenize>) {
+        return texts_.handle(peer, std::move(message), requests_.checks());
+    } else if constexpr (requires { texts_.handle(peer, std::move(message)); }) {
+        return texts_.handle(peer, std::move(message));
+    } else {
+        return requests_.handle(peer, std::move(message));
+    }
 }
 
 Result<> Doors::hello(
@@ -223,78 +224,11 @@ Result<> Doors::hello(
     reply.vocab_size = replica.vocab_size;
     reply.replicas = config_.num_replicas;
     reply.tp = replica.tp;
-    reply.eos_ids = checks_->end_tokens();
+    reply.eos_ids = requests_.checks().end_tokens();
     reply.routes = replica.routes;
     messages::Frames answer = encode(reply);
     add_tree(answer, config_.identity.id());
     outbox_.reply(door, peer, std::move(answer));
-    return Ok{};
-}
-
-Result<> Doors::handle(const std::string& peer, messages::Generate message) {
-    if (drain_until_) {
-        return Error{ErrorCode::kUnavailable, "the tree is shutting down: it takes no new request"};
-    }
-    if (outbox_.is_slow(peer)) {
-        return make_error(
-            ErrorCode::kResourceExhausted, "slow reader: read what was sent before asking for more"
-        );
-    }
-    if (requests_.size() >= kOpenMax) {
-        return make_error(
-            ErrorCode::kResourceExhausted, "{} requests are open, the most there may be", kOpenMax
-        );
-    }
-    if (auto problem = checks_->problem_of(message)) return *std::move(problem);
-    if (message.rid.empty()) message.rid = random_rid();
-    OpenRequest* request = requests_.add(peer, message.rid);
-    if (request == nullptr) {
-        return make_error(
-            ErrorCode::kAlreadyExists, "rid '{}' is an open request of this client", message.rid
-        );
-    }
-    Result<> started = message.turn ? conversations_.check(peer, message.rid, *message.turn) : Ok{};
-    message.client = client_path(peer, std::move(message.client));
-    if (started && (message.text || !message.sampling.bad_words.empty())) {
-        TextJob job{
-            .id = std::exchange(next_job_, next(next_job_)),
-            .client = message.client,
-            .text = std::move(message.text),
-            .bad_words = std::exchange(message.sampling.bad_words, {})};
-        if (message.input_ids) job.ids = *std::exchange(message.input_ids, std::nullopt);
-        request->generate = std::move(message);
-        requests_.set_job(*request, job.id);
-        start_job(std::move(job));
-    } else if (started) {
-        std::vector<TokenId> prompt = *std::exchange(message.input_ids, std::nullopt);
-        started = dispatch(*request, std::move(message), std::move(prompt));
-    }
-    if (!started) close(*request);
-    return started;
-}
-
-Result<> Doors::handle(const std::string& peer, messages::OpenConversation message) {
-    if (message.id.empty()) message.id = random_rid();
-    RETURN_IF_ERROR(conversations_.open(peer, message, now_));
-    outbox_.reply(messages::Door::kData, peer, encode(reply_to(message)));
-    return Ok{};
-}
-
-Result<> Doors::handle(const std::string& peer, const messages::CloseConversation& message) {
-    RETURN_IF_ERROR(conversations_.close(peer, message.id));
-    outbox_.reply(messages::Door::kData, peer, encode(reply_to(message)));
-    return Ok{};
-}
-
-Result<> Doors::handle(const std::string& peer, const messages::Cancel& message) {
-    std::map<OpenId, OpenRequest*> found;  // an id may be repeated
-    for (const std::string& rid : message.rids) {
-        if (OpenRequest* request = requests_.find(peer, rid)) found.emplace(request->id, request);
-    }
-    std::vector<OpenRequest*> requests;
-    for (const auto& [id, request] : found) requests.push_back(request);
-    abort(requests, "cancelled by the client");
-    cancel_calls(peer, message.calls);
     return Ok{};
 }
 
@@ -314,7 +248,7 @@ Result<> Doors::handle_from_tree(const messages::Frames& frames) {
         if constexpr (std::is_same_v<decltype(message), messages::SchedulerHello>) {
             return greet(message);
         } else {
-            deliver(std::move(message));
+            requests_.deliver(std::move(message));
             return Ok{};
         }
     };
@@ -338,8 +272,7 @@ Result<> Doors::greet(const messages::SchedulerHello& hello) {
     hellos_.log_differences();
     const messages::SchedulerHello& first = hellos_.first();
     ready_time_ = now_;
-    checks_.emplace(first, config_.num_replicas, config_.end_token);
-    choice_.emplace(config_.num_replicas, first.page_size);
+    requests_.begin(first, config_.num_replicas, config_.end_token);
     admin_.set_version(first, config_.weights_path, config_.lost);
     admin_.begin_after(now_, config_.restart);
     if (!config_.keep_committed.empty()) admin_.keep_in(now_, config_.keep_committed);
@@ -349,50 +282,32 @@ Result<> Doors::greet(const messages::SchedulerHello& hello) {
     return Ok{};
 }
 
-void Doors::deliver(messages::TextBatch batch) {
-    // First, because the chunks below close their requests.
-    std::map<ReplicaId, std::vector<RequestKey>> stopped;
-    for (const RequestKey key : batch.stopped) {
-        if (const OpenRequest* request = requests_.find(key))
-            stopped[request->replica].push_back(key);
-    }
-    for (auto& [replica, keys] : stopped) {
-        end_in_tree(std::move(keys), replica, messages::EndCause::kStopText, {});
-    }
-    for (messages::OutputChunk& chunk : batch.chunks) {
-        OpenRequest* request = requests_.find(chunk.key);
-        if (request == nullptr) continue;  // its client has left
-        const bool is_last = chunk.finish.has_value();
-        if (request->turn) conversations_.take(*request, chunk, now_);
-        chunk.key = RequestKey{};
-        chunk.rid = request->rid;
-        outbox_.add(request->peer, std::move(chunk));
-        if (is_last) close(*request);
-    }
+// The text of a call or a request is done.
+void Doors::text_done(TextDone done) {
+    if (!texts_.finish(done)) requests_.text_done(std::move(done));
 }
 
-void Doors::to_control(ReplicaId replica, messages::Frames frames) {
-    control_.push_back({replica, ReplicaSocket::kControl, std::move(frames), {}});
+// Returns the clients of the data door that wait for something.
+std::vector<std::string> Doors::peers() const {
+    std::vector<std::string> all = requests_.peers();
+    std::ranges::move(texts_.peers(), std::back_inserter(all));
+    std::ranges::sort(all);
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    return all;
 }
 
 // ---- the end of a turn ----
 
-void Doors::send_to_replicas() {
-    for (ToReplica& message : std::exchange(control_, {}))
-        out_.to_replicas.push_back(std::move(message));
-}
-
 void Doors::flush_outbox() {
     outbox_.flush(now_, out_.to_clients);
     // An abort is answered after the last chunks of the requests it ended.
-    for (const OpenId request : std::exchange(ended_, {})) admin_.request_ended(request);
+    for (const OpenId request : requests_.take_ended()) admin_.request_ended(request);
     carry_out(admin_.take_output());
     outbox_.flush_answers(out_.to_clients);
 }
 
 TimePoint Doors::next_deadline() const {
-    TimePoint first =
-        std::min({admin_.next_deadline(), next_probe_, conversations_.next_deadline()});
+    TimePoint first = std::min({admin_.next_deadline(), next_probe_, requests_.next_deadline()});
     if (drain_until_ && !is_end_due(now_)) first = std::min(first, *drain_until_);
     return outbox_.has_more() ? now_ : first;
 }
@@ -400,8 +315,8 @@ TimePoint Doors::next_deadline() const {
 void Doors::shut_down(const std::string& why) {
     down_why_ = why;
     const Error error{ErrorCode::kUnavailable, why};
-    for (OpenRequest* request : requests_.all()) fail(*request, error);
-    for (const TextCall& call : text_calls_.remove_all()) answer(call, error);
+    requests_.fail_all(error);
+    texts_.fail_all(error);
     admin_.fail_all(error);
     carry_out(admin_.take_output());
 }
@@ -415,16 +330,6 @@ Error Doors::starting() const {
     return make_error(
         ErrorCode::kUnavailable, "the tree is starting; waiting for {}", hellos_.missing()
     );
-}
-
-std::uint64_t Doors::random() {
-    ++num_drawn_;
-    return mix64(entropy_[0] + mix64(entropy_[1] + num_drawn_));
-}
-
-std::string Doors::random_rid() {
-    const std::uint64_t high = random();
-    return fmt::format("{:016x}{:016x}", high, random());
 }
 
 std::string Doors::describe() const {

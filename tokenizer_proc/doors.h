@@ -7,8 +7,7 @@
 //
 // Pure: a turn takes messages and returns decisions, without clock or socket.
 // Thread:  the loop thread only.
-// Bounded: kOpenMax requests; outbox.h, admin.h, text_call_table.h and text_worker.h bound
-//          the rest.
+// Bounded: by outbox.h, admin.h, door_requests.h and text_calls.h.
 #pragma once
 
 #include "base/ids.h"
@@ -21,20 +20,16 @@
 #include "messages/status.h"
 #include "text/tokenizer.h"
 #include "tokenizer_proc/admin.h"
-#include "tokenizer_proc/conversations.h"
+#include "tokenizer_proc/door_requests.h"
 #include "tokenizer_proc/outbox.h"
-#include "tokenizer_proc/replica_choice.h"
 #include "tokenizer_proc/replica_hellos.h"
-#include "tokenizer_proc/request_checks.h"
-#include "tokenizer_proc/request_table.h"
-#include "tokenizer_proc/text_call_table.h"
+#include "tokenizer_proc/replica_outbox.h"
+#include "tokenizer_proc/text_calls.h"
 #include "tokenizer_proc/text_worker.h"
 #include "tokenizer_proc/tree_identity.h"
 
 #include <array>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,16 +38,6 @@
 #include <vector>
 
 namespace pitstop::tokenizer {
-
-enum class ReplicaSocket { kRequests, kControl };
-
-// A message for a replica. Control messages of one replica keep their order.
-struct ToReplica {
-    ReplicaId replica{};
-    ReplicaSocket socket = ReplicaSocket::kControl;
-    messages::Frames frames{};
-    RequestKey key{};  // kRequests: the request's key
-};
 
 // Facts: the messages since the last turn, and the time, which is the turn's only clock.
 struct DoorsInput {
@@ -103,8 +88,6 @@ class Doors {
         std::shared_ptr<const ChatTemplate> chat_template{};  // null: no chats
         std::string tokenizer_config = "{}";                  // JSON; tokenizer_config.h
     };
-    static constexpr std::size_t kOpenMax = std::size_t{1} << 18;
-
     // `tokenizer` may be null if no text arrives.
     Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer);
 
@@ -118,7 +101,7 @@ class Doors {
     // Returns whether the tree was told to end, and all open requests have ended or used
     // up their time.
     [[nodiscard]] bool is_end_due(TimePoint now) const {
-        return drain_until_ && (requests_.size() == 0 || now >= *drain_until_);
+        return drain_until_ && (requests_.num_open() == 0 || now >= *drain_until_);
     }
     // Returns a description of the doors in one line.
     [[nodiscard]] std::string describe() const;
@@ -128,13 +111,11 @@ class Doors {
   private:
     // ---- the turn ----
     void take_back(DoorsInput& in);
-    void send_to_replicas();
     void flush_outbox();
     void shut_down(const std::string& why);
     void carry_out(Admin::Out out);
     [[nodiscard]] Admin::DoorFacts facts() const;
     [[nodiscard]] TimePoint next_deadline() const;
-    [[nodiscard]] std::uint64_t random();
 
     // ---- clients' messages ----
     void from_client(messages::Door door, const bus::Received& received);
@@ -154,74 +135,27 @@ class Doors {
     Result<> hello(messages::Door door, const std::string& peer, const messages::Frames& frames);
     template <class Message>
     Result<> receive(const std::string& peer, const messages::Frames& frames);
-    Result<> handle(const std::string& peer, messages::Generate message);
-    Result<> handle(const std::string& peer, const messages::Cancel& message);
-    Result<> handle(const std::string& peer, messages::OpenConversation message);
-    Result<> handle(const std::string& peer, const messages::CloseConversation& message);
     [[nodiscard]] std::vector<std::string> peers() const;
 
-    // ---- texts (text_calls.cpp) ----
-    Result<> handle(const std::string& peer, messages::Tokenize message);
-    Result<> handle(const std::string& peer, messages::RenderChat message);
-    Result<> handle(const std::string& peer, const messages::DescribeTokenizer& message);
-    Result<> start_call(const std::string& peer, CallId call, TextJob job);
-    void start_job(TextJob job);
-    void job_done(TextDone done);
-    [[nodiscard]] static std::vector<std::string> client_path(
-        const std::string& peer, std::vector<std::string> names
-    );
-    void cancel_calls(const std::string& peer, const std::vector<CallId>& calls);
-    void answer(const TextCall& call, const Error& error);
-
-    // ---- requests (requests.cpp) ----
-    Result<> dispatch(
-        OpenRequest& request, messages::Generate message, std::vector<TokenId> prompt
-    );
-    void close(OpenRequest& request);
-    void abort(const std::vector<OpenRequest*>& requests, const std::string& message);
-    Admin::Aborted abort_ids(const messages::Abort& call);
-    void end_conversations();
-    void end_in_tree(
-        std::vector<RequestKey> keys,
-        ReplicaId replica,
-        messages::EndCause cause,
-        std::string message
-    );
-    void lose_clients();
-    void refuse_request(OpenRequest& request, const Error& error);
-    void fail(OpenRequest& request, const Error& error);
+    void text_done(TextDone done);
 
     // ---- the tree's messages ----
     void from_tree(const bus::Received& received);
     Result<> handle_from_tree(const messages::Frames& frames);
     Result<> greet(const messages::SchedulerHello& hello);
-    void deliver(messages::TextBatch batch);
-    void to_control(ReplicaId replica, messages::Frames frames);
 
     [[nodiscard]] Error starting() const;
-    [[nodiscard]] std::string random_rid();
 
     Config config_;
-    std::shared_ptr<const text::Tokenizer> tokenizer_;
     TimePoint now_{};  // time of this turn
-    std::array<std::uint64_t, 2> entropy_{};
-    std::uint64_t num_drawn_ = 0;  // numbers drawn from the entropy
     std::vector<messages::ListenerStatus> listeners_{};
     DoorsOutput out_{};  // output of this turn
     Outbox outbox_{};
+    ReplicaOutbox replicas_;
+    TextCalls texts_;
+    DoorRequests requests_;
     Admin admin_;
-    RequestTable requests_{};
-    TextCallTable text_calls_{};
-    Conversations conversations_;
-    JobId next_job_{1};
-    RequestKey next_key_{1};
     ReplicaHellos hellos_;
-    std::optional<RequestChecks> checks_{};  // once ready
-    std::optional<ReplicaChoice> choice_{};  // once ready
-    // Control messages for the replicas, in order: those that found a queue full, then this turn's.
-    // Bounded by open requests and open calls.
-    std::deque<ToReplica> control_{};
-    std::vector<OpenId> ended_{};  // since the last flush, which sends their last chunks
     TimePoint ready_time_{};
     TimePoint next_probe_{};
     std::optional<TimePoint> drain_until_{};  // then the tree ends; new requests are refused

@@ -1,0 +1,58 @@
+// The messages for the replicas: requests, and control messages, which keep their order per
+// replica.
+//
+// Thread:  the loop thread only.
+// Bounded: by the open requests and the open calls.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/frames.h"
+
+#include <deque>
+#include <utility>
+#include <vector>
+
+namespace pitstop::tokenizer {
+
+enum class ReplicaSocket { kRequests, kControl };
+
+// A message for a replica. Control messages of one replica keep their order.
+struct ToReplica {
+    ReplicaId replica{};
+    ReplicaSocket socket = ReplicaSocket::kControl;
+    messages::Frames frames{};
+    RequestKey key{};  // kRequests: the request's key
+};
+
+class ReplicaOutbox {
+  public:
+    explicit ReplicaOutbox(int num_replicas) : num_replicas_(num_replicas) {}
+
+    // A full queue is reported in the next turn.
+    void add_request(ReplicaId replica, RequestKey key, messages::Frames frames) {
+        requests_.push_back({replica, ReplicaSocket::kRequests, std::move(frames), key});
+    }
+    void add_control(ReplicaId replica, messages::Frames frames) {
+        control_.push_back({replica, ReplicaSocket::kControl, std::move(frames), {}});
+    }
+    // Adds the message for each replica.
+    void add_control_to_all(const messages::Frames& frames) {
+        for (int i = 0; i < num_replicas_; ++i) add_control(ReplicaId{i}, frames);
+    }
+    // Takes back a control message that found a queue full. Call it for the last one first.
+    void take_back(ToReplica control) { control_.push_front(std::move(control)); }
+
+    // Returns everything to send: the requests, then the control messages.
+    [[nodiscard]] std::vector<ToReplica> take() {
+        for (ToReplica& message : std::exchange(control_, {}))
+            requests_.push_back(std::move(message));
+        return std::exchange(requests_, {});
+    }
+
+  private:
+    int num_replicas_;
+    std::vector<ToReplica> requests_{};  // this turn's
+    std::deque<ToReplica> control_{};    // those that found a queue full, then this turn's
+};
+
+}  // namespace pitstop::tokenizer
