@@ -155,6 +155,18 @@ Result<> take_tool_format(const Flags& values, ServerOptions& options) {
     );
 }
 
+// The calls and the thinking of harmony are messages of one list, which one parser reads.
+Result<> check_formats(const ServerOptions& options) {
+    const OutputFormats& formats = options.formats;
+    if (!formats.calls || !formats.thinking) return Ok{};
+    if ((*formats.calls == ToolFormat::kHarmony) == formats.thinking->is_harmony) return Ok{};
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "--tool-call-parser and --reasoning-parser name gpt-oss's format and another one; name "
+        "gpt-oss's with both, or one of them alone"
+    );
+}
+
 Result<> take_vllm_routes(const Flags& values, ServerOptions& options) {
     using VllmRoutes = ServerOptions::VllmRoutes;
     if (values.return_routed_experts.empty()) return Ok{};
@@ -383,6 +395,7 @@ int main_with(int argc, char** argv) {
     if (auto taken = take_tool_format(values, options); !taken) return flags.fail(taken.error());
     if (auto taken = take_thinking_format(values, options); !taken)
         return flags.fail(taken.error());
+    if (auto agree = check_formats(options); !agree) return flags.fail(agree.error());
     if (auto taken = take_vllm_routes(values, options); !taken) return flags.fail(taken.error());
     if (auto logging = init_logging("http_proc", values.log_level); !logging)
         return flags.fail(logging.error());

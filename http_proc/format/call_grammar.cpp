@@ -1,5 +1,6 @@
 #include "http_proc/format/call_grammar.h"
 
+#include "http_proc/format/call_text.h"
 #include "http_proc/format/ordered_json.h"
 #include "http_proc/format/tagged_call_grammar.h"
 #include "messages/sampling.h"
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 #include <utility>
 
@@ -24,10 +26,21 @@ constexpr auto kReplaceBytes = OrderedJson::error_handler_t::replace;
 // How a format writes calls, from the first on: `list_open`, calls with `separator` between them,
 // `list_close`. A call is `open`, the name, and the arguments.
 struct CallForm {
+    // Where the arguments are.
+    enum class Arguments : std::uint8_t {
+        kMember,  // `arguments`, of an object with the name as JSON
+        kTagged,  // between tags
+        // JSON behind the opening of a forced call of one function. Between names and arguments are
+        // special tokens, which no grammar has: other calls are not held.
+        kAfterOpening,
+    };
     ToolFormat format{};
+    Arguments place = Arguments::kMember;
     std::string_view list_open{};
     std::string_view open{};
-    std::string_view arguments{};  // the member of the object; empty: arguments are tagged
+    std::string_view arguments{};   // the member, as it is written before its value
+    std::string_view name_close{};  // of a tagged call
+    ParameterTags tags{};
     std::string_view close{};
     std::string_view separator{};
     std::string_view list_close{};
@@ -59,16 +72,46 @@ constexpr std::array kCallForms{
         .list_close = "]"},
     CallForm{
         .format = ToolFormat::kQwen3Coder,
+        .place = CallForm::Arguments::kTagged,
         .open = "<tool_call>\n<function=",
+        .name_close = ">",
+        .tags = kQwen3CoderParameters,
         .close = "\n</function>\n</tool_call>",
         .separator = "\n",
         .trigger = "<tool_call>",
         .never = "<function="},
+    CallForm{
+        .format = ToolFormat::kGlm45,
+        .place = CallForm::Arguments::kTagged,
+        .open = "<tool_call>",
+        .tags = {"\n<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>", "</arg_value>"},
+        .close = "\n</tool_call>",
+        .separator = "\n",
+        .trigger = "<tool_call>"},
+    CallForm{
+        .format = ToolFormat::kGlm47,
+        .place = CallForm::Arguments::kTagged,
+        .open = "<tool_call>",
+        .tags = {"<arg_key>", "</arg_key><arg_value>", "</arg_value>", "</arg_value>"},
+        .close = "</tool_call>",
+        .trigger = "<tool_call>"},
+    CallForm{.format = ToolFormat::kKimiK2, .place = CallForm::Arguments::kAfterOpening},
+    CallForm{
+        .format = ToolFormat::kDeepseekV3,
+        .place = CallForm::Arguments::kAfterOpening,
+        .close = "\n```"},
+    CallForm{.format = ToolFormat::kDeepseekV31, .place = CallForm::Arguments::kAfterOpening},
+    CallForm{.format = ToolFormat::kHarmony, .place = CallForm::Arguments::kAfterOpening},
 };
 
 const CallForm* form_of(ToolFormat format) {
     const auto* const form = std::ranges::find(kCallForms, format, &CallForm::format);
     return form == kCallForms.end() ? nullptr : form;
+}
+
+// Whether calls are held that tool_choice does not name.
+bool holds_any_call(const CallForm& form) {
+    return form.place != CallForm::Arguments::kAfterOpening;
 }
 
 Error not_held(const Tool& tool, std::string_view why) {
@@ -116,14 +159,17 @@ Result<OrderedJson> schema_of(const Tool& tool) {
 Result<OrderedJson> call_of(const CallForm& form, const Tool& tool, std::size_t num_written) {
     std::string begin(form.open);
     OrderedJson content;
-    if (form.arguments.empty()) {
-        if (tool.name.find_first_of("<>\n") != std::string::npos)
+    if (form.place == CallForm::Arguments::kTagged) {
+        if (!is_call_name(tool.name))
             return not_held(
-                tool, "its name has <, > or a line end, which end names in this format"
+                tool,
+                "in this format a name has ASCII letters, digits, and any of _ - . : / alone, as "
+                "nothing else tells its end"
             );
-        begin += tool.name + ">";
+        begin += tool.name;
+        begin += form.name_close;
         ASSIGN_OR_RETURN(const OrderedJson schema, schema_of(tool));
-        Result<OrderedJson> tagged = tagged_arguments(schema);
+        Result<OrderedJson> tagged = tagged_arguments(schema, form.tags);
         if (!tagged) return not_held(tool, tagged.error().message);
         content = *std::move(tagged);
     } else {
@@ -168,6 +214,15 @@ Result<OrderedJson> list_of_calls(
     }
     if (!form.list_close.empty()) list.push_back(const_text(form.list_close));
     return elements_of("sequence", std::move(list));
+}
+
+// Returns the arguments of the only call, whose opening the prompt has.
+Result<OrderedJson> arguments_of(const CallForm& form, const Tool& tool) {
+    ASSIGN_OR_RETURN(OrderedJson schema, schema_of(tool));
+    OrderedJson parts =
+        OrderedJson::array({{{"type", "json_schema"}, {"json_schema", std::move(schema)}}});
+    if (!form.close.empty()) parts.push_back(const_text(form.close));
+    return elements_of("sequence", std::move(parts));
 }
 
 // Returns any text with calls in it.
@@ -236,8 +291,6 @@ std::vector<ToolSpec> tool_specs(const OrderedJson& tools) {
     return specs;
 }
 
-bool has_call_grammar(ToolFormat format) { return form_of(format) != nullptr; }
-
 Result<std::string> call_grammar(
     const std::optional<ToolFormat>& format,
     const std::vector<ToolSpec>& tools,
@@ -250,16 +303,21 @@ Result<std::string> call_grammar(
     if (held.empty() || (!forced && !has_strict)) return std::string();
     if (!format) return std::string();  // calls are text
     const CallForm* form = form_of(*format);
-    if (form == nullptr && !has_strict) return std::string();  // the opening alone is forced
-    if (form == nullptr || (!forced && *format == ToolFormat::kMistral)) {
+    const bool is_named = forced && !forced->function.empty();
+    const bool is_held = form != nullptr && (is_named || holds_any_call(*form));
+    if (!is_held && !has_strict) return std::string();  // the opening alone is forced
+    if (!is_held || (!forced && *format == ToolFormat::kMistral)) {
         return not_held(
             *strict,
-            "strict is not supported in this model's format of calls; it is in hermes, llama3 and "
-            "qwen3_coder, and for a forced call in mistral"
+            "strict is not supported for this call in this model's format; it is in hermes, "
+            "llama3, qwen3_coder, glm45 and glm47, for a forced call in mistral, and for a call of "
+            "a function that tool_choice names in kimi_k2, deepseekv3, deepseekv31 and gpt-oss"
         );
     }
     OrderedJson grammar;
-    if (forced) {
+    if (!holds_any_call(*form)) {
+        ASSIGN_OR_RETURN(grammar, arguments_of(*form, held.front()));
+    } else if (forced) {
         const std::size_t num_written = forced->opening(*format).size();
         ASSIGN_OR_RETURN(grammar, list_of_calls(*form, held, takes_one_call, num_written));
     } else {

@@ -2,8 +2,9 @@
 // must match so that every call is of a tool of the request, with arguments that its schema
 // accepts.
 //
-// A forced call is held in the formats that has_call_grammar() knows; a tool with `strict` in all
-// of these but Mistral's, whose calls begin with a special token, which no grammar has.
+// No grammar has a special token. So the formats whose calls need none are held wherever a call
+// begins; Mistral's, which begin with one, if they are forced; and those with one before the
+// arguments if they are forced and tool_choice names the function.
 #pragma once
 
 #include "base/result.h"
@@ -27,8 +28,6 @@ struct ToolSpec {
 
 // Reads a request's tools in any dialect's shape, in their order. Parts that are none are left out.
 [[nodiscard]] std::vector<ToolSpec> tool_specs(const nlohmann::ordered_json& tools);
-
-[[nodiscard]] bool has_call_grammar(ToolFormat format);
 
 // Returns the format of a structural tag that the output matches; empty if nothing is held. After a
 // forced call's opening (forced_call.h) it is the rest of that call and, unless `takes_one_call`,

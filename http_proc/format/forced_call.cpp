@@ -6,10 +6,8 @@ namespace pitstop::http {
 
 namespace {
 
-void replace(std::string& text, std::string_view what, std::string_view by) {
-    const std::size_t place = text.find(what);
-    if (place != std::string::npos) text.replace(place, what.size(), by);
-}
+constexpr std::string_view kQuotedName = "{q}";
+constexpr std::string_view kName = "{}";
 
 }  // namespace
 
@@ -18,13 +16,15 @@ std::string ForcedCall::opening(ToolFormat format) const {
     const ToolFormatRow& row = row_of(format);
     if (function.empty()) return std::string(row.begins_any);
     std::string opening(row.begins_named);
-    replace(
-        opening,
-        "{q}",
+    // One of the two is there, and only once: a name may have either in it.
+    const std::size_t quoted = opening.find(kQuotedName);
+    if (quoted == std::string::npos)
+        return opening.replace(opening.find(kName), kName.size(), function);
+    return opening.replace(
+        quoted,
+        kQuotedName.size(),
         Json(function).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace)
     );
-    replace(opening, "{}", function);
-    return opening;
 }
 
 Result<> check_forced_call(

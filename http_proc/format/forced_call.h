@@ -1,7 +1,7 @@
 // Forces the tool call that a request's `tool_choice` asks for: the beginning of a call is appended
-// to the prompt, and the model continues from it. In the formats of call_grammar.h a grammar holds
-// the rest. In others only the beginning is certain: arguments need not follow a schema. A call
-// that is cut off becomes text.
+// to the prompt, and the model continues from it. Where call_grammar.h has a
+// grammar, it holds the rest. Elsewhere only the beginning is certain: arguments need not follow a
+// schema. A call that is cut off becomes text.
 #pragma once
 
 #include "base/result.h"

@@ -20,7 +20,6 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr std::string_view kValueEnd = "</parameter>";
 constexpr int kAlternativesNestedMax = 4;  // levels of anyOf and $ref
 constexpr int kSchemasOfToolMax = 4096;    // parameters and alternatives
 constexpr std::size_t kTypesMax = 7;       // JSON has no more
@@ -39,8 +38,11 @@ struct Budget {
 // Reads the schema of one parameter.
 class ParameterForm {
   public:
-    ParameterForm(const OrderedJson& root, std::string_view name, Budget& budget)
-        : root_(root), name_(name), budget_(budget) {}
+    // `value_end`: the tag that ends a value.
+    ParameterForm(
+        const OrderedJson& root, std::string_view name, std::string_view value_end, Budget& budget
+    )
+        : root_(root), name_(name), value_end_(value_end), budget_(budget) {}
 
     // Returns the form of its value. `among_others`: a text must not look like another value.
     Result<OrderedJson> value_of(
@@ -113,9 +115,9 @@ class ParameterForm {
         return OrderedJson{{"type", "or"}, {"elements", std::move(forms)}};
     }
 
-    static OrderedJson text(bool among_others) {
+    [[nodiscard]] OrderedJson text(bool among_others) const {
         if (among_others) return {{"type", "regex"}, {"pattern", "[A-Za-z_][^<]*"}};
-        return {{"type", "any_text"}, {"excludes", OrderedJson::array({std::string(kValueEnd)})}};
+        return {{"type", "any_text"}, {"excludes", OrderedJson::array({std::string(value_end_)})}};
     }
 
     // JSON, which finds its definitions in the schema of all arguments.
@@ -134,8 +136,6 @@ class ParameterForm {
             budget_.definition_bytes -= num_bytes;
             schema[name] = root_[name];
         }
-        if (dumped(schema).find(kValueEnd) != std::string::npos)
-            return unserved(fmt::format("the schema of parameter '{}' has {}", name_, kValueEnd));
         return OrderedJson{{"type", "json_schema"}, {"json_schema", std::move(schema)}};
     }
 
@@ -146,8 +146,8 @@ class ParameterForm {
     // A value that is written out. `value`: const or one of enum.
     [[nodiscard]] Result<OrderedJson> constant(const OrderedJson& value) const {
         const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-        if (text.find(kValueEnd) != std::string::npos)
-            return unserved(fmt::format("a value of parameter '{}' has {}", name_, kValueEnd));
+        if (text.find(value_end_) != std::string::npos)
+            return unserved(fmt::format("a value of parameter '{}' has {}", name_, value_end_));
         return OrderedJson{{"type", "const_string"}, {"value", text}};
     }
 
@@ -183,12 +183,13 @@ class ParameterForm {
 
     const OrderedJson& root_;
     std::string_view name_;
+    std::string_view value_end_;
     Budget& budget_;
 };
 
 }  // namespace
 
-Result<OrderedJson> tagged_arguments(const OrderedJson& schema) {
+Result<OrderedJson> tagged_arguments(const OrderedJson& schema, const ParameterTags& tags) {
     constexpr auto kServed = std::to_array<std::string_view>(
         {"type",
          "properties",
@@ -219,12 +220,13 @@ Result<OrderedJson> tagged_arguments(const OrderedJson& schema) {
     for (const auto& [name, value] : properties.items()) {
         if (name.find_first_of("<>\n") != std::string::npos)
             return unserved(fmt::format("the name of parameter '{}' has <, > or a line end", name));
-        ASSIGN_OR_RETURN(OrderedJson form, ParameterForm(schema, name, budget).value_of(value));
+        const ParameterForm parameter(schema, name, tags.value_end, budget);
+        ASSIGN_OR_RETURN(OrderedJson form, parameter.value_of(value));
         OrderedJson part{
             {"type", "tag"},
-            {"begin", fmt::format("\n<parameter={}>\n", name)},
+            {"begin", fmt::format("{}{}{}", tags.before_key, name, tags.after_key)},
             {"content", std::move(form)},
-            {"end", fmt::format("\n{}", kValueEnd)}};
+            {"end", std::string(tags.after_value)}};
         if (required.erase(name) == 0) part = {{"type", "optional"}, {"content", std::move(part)}};
         parts.push_back(std::move(part));
     }

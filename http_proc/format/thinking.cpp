@@ -16,8 +16,11 @@ struct ThinkingRow {
     Begins begins = Begins::kByPrompt;
     std::string_view interrupted_by{};
     bool has_special_markers = false;
+    bool is_harmony = false;
 };
 
+constexpr std::string_view kHarmonyOpen = "<|channel|>analysis<|message|>";
+constexpr std::string_view kHarmonyClose = "<|end|>";
 constexpr std::string_view kThinkOpen = "<think>";
 constexpr std::string_view kThinkClose = "</think>";
 constexpr std::string_view kKimiSection = "<|tool_calls_section_begin|>";
@@ -36,6 +39,8 @@ constexpr std::array kThinkingRows{
     ThinkingRow{"kimi_k2", kThinkOpen, kThinkClose, Begins::kByPrompt, kKimiSection},
     ThinkingRow{"kimi", "◁think▷", "◁/think▷", Begins::kByPrompt, {}, true},
     ThinkingRow{"mistral", "[THINK]", "[/THINK]", Begins::kByPrompt, {}, true},
+    ThinkingRow{"gpt-oss", kHarmonyOpen, kHarmonyClose, Begins::kByPrompt, {}, true, true},
+    ThinkingRow{"openai_gptoss", kHarmonyOpen, kHarmonyClose, Begins::kByPrompt, {}, true, true},
 };
 
 constexpr std::string_view kThinkingSpace = " \t\r\n";
@@ -49,7 +54,8 @@ ThinkingFormat format_of(const ThinkingRow& row) {
         .close = std::string(row.close),
         .begins = row.begins,
         .interrupted_by = std::string(row.interrupted_by),
-        .has_special_markers = row.has_special_markers};
+        .has_special_markers = row.has_special_markers,
+        .is_harmony = row.is_harmony};
 }
 
 std::string_view without_trailing_space(std::string_view text) {
@@ -102,7 +108,7 @@ std::optional<ThinkingFormat> thinking_format_in(std::string_view chat_template)
     const auto has = [&](std::string_view text) {
         return chat_template.find(text) != std::string_view::npos;
     };
-    for (const std::string_view name : {"kimi", "mistral"}) {
+    for (const std::string_view name : {"kimi", "mistral", "gpt-oss"}) {
         const auto row = std::ranges::find(kThinkingRows, name, &ThinkingRow::name);
         if (has(row->open)) return format_of(*row);
     }

@@ -35,6 +35,7 @@ struct ThinkingFormat {
     // A call may end thinking without `close`; empty: none does. It belongs to the answer.
     std::string interrupted_by{};
     bool has_special_markers = false;  // the markers are special tokens
+    bool is_harmony = false;           // a message of its own, which harmony.h reads
 };
 
 // Reads --reasoning-parser: a name from the engines' flags, or two markers with a space between.

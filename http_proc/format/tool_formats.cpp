@@ -9,7 +9,7 @@ namespace {
 
 using Grammar = ToolFormatRow::Grammar;
 
-constexpr ToolFormatRow glm_row(ToolFormat format, std::string_view begins_named) {
+constexpr ToolFormatRow glm_row(ToolFormat format) {
     return {
         .format = format,
         .grammar = Grammar::kTagged,
@@ -21,7 +21,7 @@ constexpr ToolFormatRow glm_row(ToolFormat format, std::string_view begins_named
         .value_close = "</arg_value>",
         .untyped = ToolFormatRow::Untyped::kJsonOrText,
         .begins_any = "<tool_call>",
-        .begins_named = begins_named};
+        .begins_named = "<tool_call>{}"};
 }
 
 constexpr std::array kFormatRows{
@@ -61,8 +61,8 @@ constexpr std::array kFormatRows{
         .value_has_lines = true,
         .begins_any = "<tool_call>\n<function=",
         .begins_named = "<tool_call>\n<function={}>"},
-    glm_row(ToolFormat::kGlm45, "<tool_call>{}\n"),
-    glm_row(ToolFormat::kGlm47, "<tool_call>{}"),
+    glm_row(ToolFormat::kGlm45),
+    glm_row(ToolFormat::kGlm47),
     ToolFormatRow{
         .format = ToolFormat::kKimiK2,
         .grammar = Grammar::kNamedJson,
@@ -73,7 +73,8 @@ constexpr std::array kFormatRows{
         .args_open = "<|tool_call_argument_begin|>",
         .call_close = "<|tool_call_end|>",
         .begins_any = "<|tool_calls_section_begin|><|tool_call_begin|>functions.",
-        .begins_named = "<|tool_calls_section_begin|><|tool_call_begin|>functions.{}:"},
+        .begins_named = "<|tool_calls_section_begin|><|tool_call_begin|>functions.{}:0"
+                        "<|tool_call_argument_begin|>"},
     ToolFormatRow{
         .format = ToolFormat::kDeepseekV3,
         .grammar = Grammar::kNamedJson,
@@ -104,6 +105,11 @@ constexpr std::array kFormatRows{
         .close = "<|python_end|>",
         .begins_any = "[",
         .begins_named = "[{}("},
+    ToolFormatRow{
+        .format = ToolFormat::kHarmony,
+        .grammar = Grammar::kHarmony,
+        .begins_any = "<|channel|>commentary to=functions.",
+        .begins_named = "<|channel|>commentary to=functions.{} <|constrain|>json<|message|>"},
 };
 
 }  // namespace
@@ -138,6 +144,7 @@ std::optional<ToolFormat> tool_format_in(std::string_view chat_template) {
         ToolFormat format{};
     };
     constexpr std::array kShown{
+        Shown{"<|channel|>", "to=functions.", ToolFormat::kHarmony},
         Shown{"<tool_call>", "<function=", ToolFormat::kQwen3Coder},
         Shown{"<arg_key>", "</arg_key>\\n<arg_value>", ToolFormat::kGlm45},
         Shown{"<arg_key>", "</arg_key>\n<arg_value>", ToolFormat::kGlm45},

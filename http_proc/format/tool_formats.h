@@ -1,5 +1,6 @@
 // The formats in which models write calls of tools: one row of data each, which one parser reads
-// (tool_calls.h) and forced calls are begun with (forced_call.h).
+// (tool_calls.h) and forced calls are begun with (forced_call.h). Harmony's calls are messages,
+// which harmony.h reads.
 //
 // Source: the models' chat templates; names from SGLang's and vLLM's --tool-call-parser.
 #pragma once
@@ -23,6 +24,7 @@ enum class ToolFormat : std::uint8_t {
     kDeepseekV3,
     kDeepseekV31,
     kPythonic,
+    kHarmony,
 };
 
 struct ToolFormatRow {
@@ -34,6 +36,7 @@ struct ToolFormatRow {
         kNamedJson,  // (`call_open` NAME `args_open` {...} `args_close` `call_close`)* `close`
         kTagged,     // (`name_open` NAME `name_close` PARAMETER* `call_close`)* `close`
         kPythonic,   // [NAME(KEY=LITERAL, ...), ...]
+        kHarmony,    // messages to functions
     };
     // A PARAMETER is `key_open` KEY `key_close` `value_open` VALUE `value_close`, and its value the
     // text itself if the tool's schema says string; this if no schema is known.
@@ -93,6 +96,8 @@ inline constexpr std::array kToolFormats{
     ToolFormatName{"deepseek_v31", ToolFormat::kDeepseekV31},
     ToolFormatName{"pythonic", ToolFormat::kPythonic},
     ToolFormatName{"llama4_pythonic", ToolFormat::kPythonic},
+    ToolFormatName{"gpt-oss", ToolFormat::kHarmony},
+    ToolFormatName{"openai", ToolFormat::kHarmony},
 };
 [[nodiscard]] std::optional<ToolFormat> tool_format_named(std::string_view name);
 [[nodiscard]] std::string tool_format_names();  // "hermes, qwen, ..."

@@ -30,16 +30,18 @@ void TurnPieces::break_call(std::string_view written) {
     list_.push_back({.kind = Kind::kCallBroken, .written = std::string(written)});
 }
 
-void TurnPieces::append(TurnPieces next) {
-    for (TurnPiece& piece : next.list_) {
-        const bool is_run = piece.kind == Kind::kText || piece.kind == Kind::kThinking ||
-                            piece.kind == Kind::kArguments;
-        if (is_run) {
-            add_run(piece.kind, piece.text, piece.written);
-        } else {
-            list_.push_back(std::move(piece));
-        }
+void TurnPieces::add(TurnPiece piece) {
+    const bool is_run = piece.kind == Kind::kText || piece.kind == Kind::kThinking ||
+                        piece.kind == Kind::kArguments;
+    if (is_run) {
+        add_run(piece.kind, piece.text, piece.written);
+    } else {
+        list_.push_back(std::move(piece));
     }
+}
+
+void TurnPieces::append(TurnPieces next) {
+    for (TurnPiece& piece : next.list_) add(std::move(piece));
 }
 
 std::vector<TurnItem> whole_items(const TurnPieces& pieces) {

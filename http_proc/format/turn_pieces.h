@@ -53,6 +53,7 @@ class TurnPieces {
     }
     void end_call(std::string_view written);
     void break_call(std::string_view written);
+    void add(TurnPiece piece);
     void append(TurnPieces next);
     // Leaves out the pieces from the `count`th on.
     void resize(std::size_t count) { list_.resize(count); }

@@ -9,6 +9,13 @@
 namespace pitstop::http {
 
 AssistantTurn::AssistantTurn(Args args) : args_(std::move(args)) {
+    if (args_.is_harmony()) {
+        const bool thinks = args_.thinking_format && args_.thinking_format->is_harmony;
+        const bool calls = args_.calls_format == ToolFormat::kHarmony;
+        harmony_.emplace(HarmonyParser::Reads{.thinking = thinks, .calls = calls}, args_.start);
+        if (thinks && args_.texts != nullptr) harmony_count_.emplace(args_.start, args_.texts);
+        return;
+    }
     if (args_.calls_format) calls_.emplace(*args_.calls_format, args_.schemas);
     if (!args_.thinking_format || !args_.opening.empty()) return;
     thinking_.emplace(*args_.thinking_format, args_.start);
@@ -18,10 +25,13 @@ AssistantTurn::AssistantTurn(Args args) : args_(std::move(args)) {
 TurnPieces AssistantTurn::append(messages::OutputChunk& chunk) {
     TurnPieces pieces;
     if (count_) count_->add(chunk.tokens);
+    if (harmony_count_) harmony_count_->add(chunk.tokens);
     if (is_over_) return pieces;
     const bool is_end = chunk.finish.has_value();
     if (!chunk.text.empty()) chunk.text.insert(0, std::exchange(args_.opening, {}));
-    if (!thinking_) {
+    if (harmony_) {
+        pieces = append_harmony(chunk.text, is_end);
+    } else if (!thinking_) {
         add_answer(chunk.text, is_end, pieces);
     } else {
         ThinkingParser::Part part = thinking_->append(chunk.text);
@@ -31,12 +41,32 @@ TurnPieces AssistantTurn::append(messages::OutputChunk& chunk) {
             part.answer += last.answer;
         }
         add_thinking(part.thinking, pieces);
-        if ((thinking_->is_in_answer() || is_end) && !held_thinking_.empty())
-            pieces.add_thinking(std::exchange(held_thinking_, {}));
+        if (thinking_->is_in_answer() || is_end) end_thinking(pieces);
         add_answer(part.answer, is_end, pieces);
     }
     drop_after_first_call(pieces);
     return pieces;
+}
+
+TurnPieces AssistantTurn::append_harmony(std::string_view text, bool is_end) {
+    TurnPieces read = harmony_->append(text);
+    if (is_end) read.append(harmony_->finish());
+    TurnPieces pieces;
+    for (const TurnPiece& piece : read.list()) {
+        if (piece.kind == TurnPiece::Kind::kThinking) {
+            add_thinking(piece.text, pieces);
+        } else {
+            end_thinking(pieces);
+            pieces.add(piece);
+        }
+    }
+    if (is_end) end_thinking(pieces);
+    return pieces;
+}
+
+// Thinking that is shown as a whole is now.
+void AssistantTurn::end_thinking(TurnPieces& pieces) {
+    pieces.add_thinking(std::exchange(held_thinking_, {}));
 }
 
 void AssistantTurn::add_thinking(std::string_view text, TurnPieces& pieces) {

@@ -3,11 +3,13 @@
 #pragma once
 
 #include "base/result.h"
+#include "http_proc/format/harmony.h"
 #include "http_proc/format/json_writer.h"
 #include "http_proc/format/thinking.h"
 #include "http_proc/format/thinking_fields.h"
 #include "http_proc/format/tool_calls.h"
 #include "http_proc/format/turn_pieces.h"
+#include "http_proc/generation/harmony_count.h"
 #include "http_proc/generation/thinking_count.h"
 #include "http_proc/server/server_context.h"
 #include "http_proc/server/token_texts.h"
@@ -51,6 +53,11 @@ class AssistantTurn {
         [[nodiscard]] bool reads_special_tokens() const {
             return calls_format || (thinking_format && thinking_format->has_special_markers);
         }
+        // Whether the output is a list of messages: then nothing but harmony is looked for.
+        [[nodiscard]] bool is_harmony() const {
+            return calls_format == ToolFormat::kHarmony ||
+                   (thinking_format && thinking_format->is_harmony);
+        }
     };
 
     AssistantTurn() = default;
@@ -62,6 +69,7 @@ class AssistantTurn {
     [[nodiscard]] bool has_calls() const { return has_calls_; }
     // The tokens of thinking so far, with its markers.
     [[nodiscard]] std::int64_t num_thinking_tokens() const {
+        if (harmony_count_) return harmony_count_->num_tokens();
         return count_ ? count_->num_tokens() : 0;
     }
     // Whether the thinking has used up its budget, so that its end was forced; null: it has none.
@@ -75,7 +83,9 @@ class AssistantTurn {
     [[nodiscard]] std::string call_id(std::string_view prefix, std::string_view given) const;
 
   private:
+    TurnPieces append_harmony(std::string_view text, bool is_end);
     void add_thinking(std::string_view text, TurnPieces& pieces);
+    void end_thinking(TurnPieces& pieces);
     void add_answer(std::string_view text, bool is_end, TurnPieces& pieces);
     void drop_after_first_call(TurnPieces& pieces);
 
@@ -83,6 +93,8 @@ class AssistantTurn {
     std::optional<ToolCallParser> calls_{};
     std::optional<ThinkingParser> thinking_{};
     std::optional<ThinkingCount> count_{};
+    std::optional<HarmonyParser> harmony_{};  // reads all: there is no other parser
+    std::optional<HarmonyCount> harmony_count_{};
     std::string held_thinking_{};  // for Thinking::kWhole
     bool has_calls_ = false;
     bool is_over_ = false;

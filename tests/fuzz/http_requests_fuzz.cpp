@@ -5,6 +5,7 @@
 #include "base/utf8.h"
 #include "http_proc/anthropic/messages_request.h"
 #include "http_proc/format/control_fields.h"
+#include "http_proc/format/harmony.h"
 #include "http_proc/format/json_body.h"
 #include "http_proc/format/json_writer.h"
 #include "http_proc/format/keys.h"
@@ -77,13 +78,19 @@ void parse_as_control(std::string_view text) {
 }
 
 // Reads the text in pieces of some length. REQUIRES: len > 0.
-http::TurnPieces calls_in_pieces(http::ToolFormat format, std::string_view text, std::size_t len) {
-    http::ToolCallParser parser(format);
+template <class Parser>
+http::TurnPieces read_in_pieces(Parser parser, std::string_view text, std::size_t len) {
     http::TurnPieces pieces;
     for (std::size_t at = 0; at < text.size(); at += len)
         pieces.append(parser.append(text.substr(at, len)));
     pieces.append(parser.finish());
     return pieces;
+}
+
+http::TurnPieces calls_in_pieces(http::ToolFormat format, std::string_view text, std::size_t len) {
+    if (format == http::ToolFormat::kHarmony)
+        return read_in_pieces(http::HarmonyParser({}), text, len);
+    return read_in_pieces(http::ToolCallParser(format), text, len);
 }
 
 // The first byte selects a format and the length of the pieces: in pieces and as a whole the result
@@ -100,7 +107,11 @@ void parse_as_tool_calls(std::string_view text) {
     const bool has_call = std::ranges::any_of(items, [](const http::TurnItem& item) {
         return item.kind == http::TurnItem::Kind::kCall;
     });
-    CHECK(has_call || (items.empty() ? text.empty() : items.front().text == text));
+    const bool leaves_out_markers = format == http::ToolFormat::kHarmony;
+    CHECK(
+        has_call || leaves_out_markers ||
+        (items.empty() ? text.empty() : items.front().text == text)
+    );
     for (const http::TurnItem& item : items) {
         if (item.kind == http::TurnItem::Kind::kCall)
             CHECK(nlohmann::json::parse(item.call.arguments).is_object());

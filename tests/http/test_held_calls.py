@@ -11,7 +11,9 @@ jsonschema = pytest.importorskip("jsonschema", reason="the package index could n
 
 TREE_FLAGS = ("--speculate", "4")
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
-FORMATS = ("hermes", "llama3", "mistral", "qwen3_coder")
+FORMATS = ("hermes", "llama3", "mistral", "qwen3_coder", "glm45", "glm47")
+# Calls are held only where tool_choice names the function.
+NAMED_FORMATS = ("kimi_k2", "deepseekv3", "deepseekv31", "gpt-oss")
 SCHEMAS = {
     "weather": {
         "type": "object",
@@ -129,18 +131,19 @@ def test_every_forced_call_is_of_a_tool_and_its_arguments_validate(server, name)
     assert num_whole >= 8, "few outputs came to their end"
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS + NAMED_FORMATS)
 @pytest.mark.parametrize("tool", SCHEMAS)
 def test_the_named_tool_is_called_once(server, name, tool):
     http = server(name)
     for path in (CHAT, RESPONSES, MESSAGES):
         for seed in range(3):
-            calls, text, is_whole = said(path, http.post(path, body_of(path, forced(path, tool), seed=seed)))
+            longer = {"max_output_tokens" if path == RESPONSES else "max_tokens": 430}  # a tag of GLM's has ten tokens here
+            calls, text, is_whole = said(path, http.post(path, body_of(path, forced(path, tool), seed=seed, **longer)))
             assert is_whole and not text and [called for called, _ in calls] == [tool], (calls, text)
             check(calls)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS + NAMED_FORMATS)
 def test_a_stream_tells_the_same(server, name):
     http = server(name)
     body = body_of(CHAT, forced(CHAT, "weather"), seed=3)
@@ -181,7 +184,7 @@ def test_a_forced_call_ends_the_thinking_of_its_prompt(server):
     check(calls)
 
 
-@pytest.mark.parametrize("name", ("hermes", "llama3", "qwen3_coder"))
+@pytest.mark.parametrize("name", ("hermes", "llama3", "qwen3_coder", "glm45", "glm47"))
 def test_texts_beside_strict_tools_are_free(server, name):
     """Until a call begins, the draws are those without a grammar."""
     http = server(name)
@@ -197,6 +200,8 @@ def test_texts_beside_strict_tools_are_free(server, name):
     "parser, schema, more, named",
     [
         ("kimi_k2", SCHEMAS["ping"], {"strict": True}, "strict"),
+        ("gpt-oss", SCHEMAS["ping"], {"strict": True, "choice": "required"}, "strict"),
+        ("pythonic", SCHEMAS["ping"], {"strict": True, "choice": forced(CHAT, "tool_x")}, "strict"),
         ("mistral", SCHEMAS["ping"], {"strict": True}, "strict"),
         ("hermes", {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}, {"strict": True}, "uniqueItems"),
         ("hermes", {"type": "object", "not": {"required": ["a"]}}, {"choice": "required"}, "not"),
@@ -211,6 +216,28 @@ def test_what_cannot_be_held_is_refused_by_name(server, parser, schema, more, na
     body = body_of(CHAT, more.pop("choice", "auto"), more.pop("strict", None), {"tool_x": schema}, **more)
     answer = server(parser).post(CHAT, body)
     assert answer.status == 400 and re.search(named, answer.message), answer
+
+
+# JSON is free to have the tag that ends a value, and a name to have braces.
+@pytest.mark.parametrize("name", ("qwen3_coder", "glm45"))
+def test_a_value_of_json_may_have_the_tag_that_ends_values(server, name):
+    tag = {"qwen3_coder": "</parameter>", "glm45": "</arg_value>"}[name]
+    schema = {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {"type": "string", "pattern": f"^x{tag}y$"}},
+              "required": ["b"], "additionalProperties": False}}, "required": ["a"]}  # fmt: skip
+    calls, text, is_whole = said(CHAT, server(name).post(CHAT, body_of(CHAT, "required", schemas={"f": schema}, parallel_tool_calls=False)))
+    assert is_whole and (calls, text) == ([("f", {"a": {"b": f"x{tag}y"}})], None)
+
+
+@pytest.mark.parametrize("name", ("hermes", "llama3", "mistral"))
+@pytest.mark.parametrize("tool", ("a{}b", "{q}"))
+def test_a_name_may_have_braces(server, name, tool):
+    calls, text, is_whole = said(CHAT, server(name).post(CHAT, body_of(CHAT, forced(CHAT, tool), schemas={tool: SCHEMAS["ping"]})))
+    assert is_whole and (calls, text) == ([(tool, {})], None)
+
+
+def test_a_name_that_a_format_cannot_write_is_refused(server):
+    answer = server("qwen3_coder").post(CHAT, body_of(CHAT, forced(CHAT, "a{}b"), schemas={"a{}b": SCHEMAS["ping"]}))
+    assert answer.status == 400 and "'a{}b'" in answer.message and "letters" in answer.message, answer
 
 
 def test_without_a_format_of_calls_strict_has_no_effect_and_responses_say_so(front_end, server):

@@ -2,6 +2,8 @@
 // models' chat templates show the formats.
 #include "http_proc/format/tool_calls.h"
 
+#include "tests/http_proc/turn_printing.h"
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -12,14 +14,6 @@
 #include <vector>
 
 namespace pitstop::http {
-
-void PrintTo(const TurnItem& item, std::ostream* out) {
-    *out << item.text << '|' << item.call.name << item.call.arguments << item.call.id;
-}
-void PrintTo(const TurnPiece& piece, std::ostream* out) {
-    *out << static_cast<int>(piece.kind) << ':' << piece.text << '/' << piece.written;
-}
-
 namespace {
 
 using Kind = TurnPiece::Kind;
@@ -446,6 +440,8 @@ TEST(ToolCalls, TimeIsLinear) {
           {kMistral, "[TOOL_CALLS][\"", "x"},
           {kQwen3Coder, "<function=", "<function="},
           {kQwen3Coder, "<function=f><parameter=a>", "</parameter"},
+          {ToolFormat::kGlm45, "<tool_call>f<arg_key>a</arg_key><arg_value>[\"", "</arg_value>"},
+          {ToolFormat::kGlm45, "<tool_call>f", "<arg_key>a</arg_key><arg_value>[\",\"</arg_value>"},
           {ToolFormat::kGlm45, "", "<tool_call>a"},
           {ToolFormat::kKimiK2, "", "<|tool_calls_section_begin|><|tool_call_begin|>"},
           {ToolFormat::kPythonic, "[f(a='", "<|python_start|>"}}) {

@@ -1,0 +1,41 @@
+// The reader of one body of calls, as the format's grammar wants it.
+#pragma once
+
+#include "http_proc/format/call_body.h"
+#include "http_proc/format/json_call_readers.h"
+#include "http_proc/format/python_call_reader.h"
+#include "http_proc/format/tagged_call_reader.h"
+#include "http_proc/format/tool_formats.h"
+#include "http_proc/format/tool_schemas.h"
+
+#include <memory>
+#include <variant>
+
+namespace pitstop::http {
+
+class CallReader {
+  public:
+    // `by_short_open`: the format's short marker began the body. `schemas` may be null.
+    CallReader(
+        const ToolFormatRow& row, std::shared_ptr<const ToolSchemas> schemas, bool by_short_open
+    );
+
+    [[nodiscard]] CallStep read(char c, CallBody& body);
+    // Whether the output's end may be that of the body, and of its call if one is open.
+    [[nodiscard]] bool is_whole(const CallBody& body) const;
+    // At the output's end: whether a part of the body may have ended before. Then the body's unread
+    // bytes are read again.
+    [[nodiscard]] bool ends_earlier(CallBody& body);
+
+  private:
+    std::variant<
+        ObjectCallReader,
+        ObjectsCallReader,
+        MistralCallReader,
+        NamedJsonCallReader,
+        TaggedCallReader,
+        PythonCallReader>
+        reader_;
+};
+
+}  // namespace pitstop::http

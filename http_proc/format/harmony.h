@@ -1,0 +1,83 @@
+// Reads the output of gpt-oss while it arrives. Its turn is a list of messages (harmony):
+//
+//   <|channel|>analysis<|message|>...<|end|>
+//   <|start|>assistant<|channel|>commentary to=functions.NAME
+//   <|constrain|>json<|message|>{...}<|call|>
+//   <|start|>assistant<|channel|>final<|message|>...<|return|>
+//
+// `analysis` is thinking; a message to a recipient is a call of it; `final`, and `commentary` to
+// nobody, are the answer. Between two messages of thinking, and of the answer, a line end is put.
+// What is no such message is text, as it was written.
+//
+// Source: the harmony format of openai's gpt-oss; SGLang's and vLLM's gpt-oss parsers.
+// Bounded: holds back a marker, or a header of kHeaderBytesMax. A byte costs constant time.
+#pragma once
+
+#include "http_proc/format/call_body.h"
+#include "http_proc/format/json_call_readers.h"
+#include "http_proc/format/thinking.h"
+#include "http_proc/format/turn_pieces.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace pitstop::http {
+
+class HarmonyParser {
+  public:
+    // What is told apart; the rest is text, as it was written, with its markers.
+    struct Reads {
+        bool thinking = true;
+        bool calls = true;
+    };
+
+    // `start`: the prompt's end may have begun the thinking.
+    explicit HarmonyParser(
+        Reads reads, ThinkingParser::Start start = ThinkingParser::Start::kOutside
+    );
+
+    // Returns the pieces that are decided so far. In `finish`, a last call may lack its marker.
+    [[nodiscard]] TurnPieces append(std::string_view piece);
+    [[nodiscard]] TurnPieces finish();
+
+    // Where the output is now.
+    enum class At : std::uint8_t {
+        kHeader,  // or in a marker: what follows is not known yet
+        kThinking,
+        kOther,
+    };
+    [[nodiscard]] At at() const;
+
+  private:
+    enum class Part : std::uint8_t {
+        kOutside,  // of messages
+        kHeader,
+        kThinking,
+        kAnswer,
+        kCall,
+        kAfterCall,  // its arguments are whole
+        kWritten,    // text, as it is written
+    };
+
+    void feed(char c);
+    void take(char c);
+    void take_marker(std::string_view marker);
+    void begin_message();
+    void end_message(std::string_view marker);
+    void take_of_call(char c);
+    void break_call(std::string_view rest);
+
+    Reads reads_;
+    Part part_ = Part::kOutside;
+    std::string marker_{};  // what may become a marker
+    std::string header_{};
+    std::string name_{};  // of the call
+    CallArguments arguments_{};
+    CallBody body_{};
+    bool has_thinking_ = false;
+    bool has_answer_ = false;
+    bool needs_line_ = false;  // before the next byte of this message
+};
+
+}  // namespace pitstop::http

@@ -1,0 +1,71 @@
+// Reads the bodies of calls whose arguments are pairs of a key and a value, between tags:
+//
+//   (`name_open` NAME `name_close` PARAMETER* `call_close`)* `close`
+//
+// A PARAMETER is `key_open` KEY `key_close` `value_open` VALUE `value_close`, and its value the
+// text itself if the tool's schema says string.
+#pragma once
+
+#include "http_proc/format/call_body.h"
+#include "http_proc/format/call_text.h"
+#include "http_proc/format/tagged_value.h"
+#include "http_proc/format/tool_formats.h"
+#include "http_proc/format/tool_schemas.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace pitstop::http {
+
+class TaggedCallReader {
+  public:
+    // `is_named`: the marker that began the body opens a name, and no closing marker need follow.
+    // `schemas` may be null.
+    TaggedCallReader(
+        const ToolFormatRow& row, std::shared_ptr<const ToolSchemas> schemas, bool is_named
+    )
+        : row_(&row),
+          schemas_(std::move(schemas)),
+          needs_no_close_(is_named),
+          place_(is_named || row.name_open.empty() ? Place::kName : Place::kBetween) {}
+
+    [[nodiscard]] CallStep read(char c, CallBody& body);
+    // Whether the output's end may be the body's.
+    [[nodiscard]] bool is_whole(const CallBody& body) const;
+    // At the output's end: whether a value may have ended before. Then the body's unread bytes are
+    // read again.
+    [[nodiscard]] bool ends_earlier(CallBody& body);
+
+  private:
+    enum class Place : std::uint8_t {
+        kBetween,  // calls of one section
+        kName,
+        kNextKey,  // or the call's end
+        kKey,
+        kValueOpen,
+        kValue,
+        kOptionalEnd,
+    };
+
+    CallStep read_name(char c, CallBody& body);
+    CallStep read_next_key(char c, CallBody& body);
+    CallStep read_key(char c, CallBody& body);
+    CallStep read_value(char c, CallBody& body);
+    bool begin_call(CallBody& body) const;
+    void begin_parameter(CallBody& body);
+
+    const ToolFormatRow* row_;
+    std::shared_ptr<const ToolSchemas> schemas_;
+    bool needs_no_close_;
+    Place place_;
+    SectionReader section_{};
+    MarkerReader value_open_{};
+    OptionalEndReader end_{};
+    std::string token_{};   // a name or a key
+    std::string marker_{};  // what may become a marker after a parameter
+    std::string key_{};
+    TaggedValue value_{};
+};
+
+}  // namespace pitstop::http
