@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
 #include <random>
 #include <vector>
 
@@ -35,8 +35,10 @@ class Standing : public testing::Test {
             EXPECT_EQ(std::ssize(update), kernels::WordUpdate::read(update.data()).num_words());
             kernels::word_runs_ref({.update = update.data(), .words = standing_.device_words()});
         }
-        EXPECT_EQ(std::memcmp(device_pairs, pairs.data(), pairs.size() * sizeof(Pair)), 0);
-        EXPECT_EQ(std::memcmp(device_ids, ids.data(), ids.size() * sizeof(std::int32_t)), 0);
+        EXPECT_TRUE(std::ranges::equal(
+            std::as_bytes(std::span(device_pairs, pairs.size())), std::as_bytes(std::span(pairs))
+        ));
+        EXPECT_TRUE(std::ranges::equal(std::span(device_ids, ids.size()), ids));
         return update.size();
     }
     static constexpr std::size_t kHead = kernels::WordUpdate::kWords;
