@@ -334,6 +334,7 @@ int cli_load_adapter(int argc, char** argv) {
     flags.add(
         "policy", &policy, "open requests of the replaced version: finish, keep or recompute"
     );
+    flags.add("pinned", &call.update.adapter_pinned, "it is never evicted (--adapter-memory)");
     if (auto code = read_arguments(flags, common, argc, argv, 2)) return *code;
     const auto parsed = parse_enum<messages::AdapterPolicy>("policy", policy);
     if (!parsed) return flags.fail(parsed.error());

@@ -3,6 +3,7 @@
 // which contains every message of the list, with the headers.
 #pragma once
 
+#include "messages/adapter_moves.h"
 #include "messages/adapters.h"
 #include "messages/calls.h"
 #include "messages/conversations.h"
@@ -66,6 +67,7 @@ using TreeMessages = decltype(
         WorkerDropped,
         WorkerForget,
         WorkerAdapters,
+        WorkerNotEvicted,
         WorkerRestored,
         WorkerCompile,
         WorkerCompiled,

@@ -44,6 +44,26 @@ bool AdapterPlaces::record(const messages::WorkerRestored& answer, TurnOutput& o
     return true;
 }
 
+bool AdapterPlaces::record(
+    TimePoint now, const messages::WorkerNotEvicted& answer, TurnOutput& out
+) {
+    now_ = now;
+    const auto found = all_.find(answer.id);
+    if (found == all_.end()) return false;
+    Place& place = found->second;
+    rest_until_ = now + kRest;
+    why_not_evicted_ = answer.verdict.message;
+    // If several ranks say so, or this one again, the first answer counts.
+    const bool is_first = std::exchange(place.kept_until, rest_until_) <= now;
+    if (place.state == State::kEvicted && is_first) order_restore(*found, out);
+    return is_first;
+}
+
+std::optional<Error> AdapterPlaces::why_full() const {
+    if (!is_resting() || resident_bytes() <= bytes_max_) return std::nullopt;
+    return none_leaves();
+}
+
 std::int64_t AdapterPlaces::resident_bytes() const {
     std::int64_t bytes = 0;
     for (const auto& [id, place] : all_) bytes += place.state == State::kEvicted ? 0 : place.bytes;
@@ -74,6 +94,23 @@ bool AdapterPlaces::is_idle(const Places::value_type& place) const {
            !entry.is_pinned && !running_.contains(id) && !asked_.contains(id);
 }
 
+Error AdapterPlaces::none_leaves() const {
+    return make_error(
+        ErrorCode::kResourceExhausted,
+        "no room for the adapter: a worker has {} bytes for adapters (--adapter-memory), and one "
+        "that is to make room could not be evicted: {}",
+        bytes_max_,
+        why_not_evicted_
+    );
+}
+
+void AdapterPlaces::order_restore(Places::value_type& place, TurnOutput& out) const {
+    place.second.state = State::kComing;
+    place.second.ordered_at = now_;
+    for (int rank = 0; rank < tp_; ++rank) place.second.silent.insert(Rank{rank});
+    out.workers.emplace_back(messages::WorkerAdapters{.restore = {place.first}});
+}
+
 void AdapterPlaces::evict(Places::value_type& place, TurnOutput& out) {
     place.second.state = State::kEvicted;
     out.workers.emplace_back(messages::WorkerAdapters{.evict = {place.first}});
@@ -82,6 +119,7 @@ void AdapterPlaces::evict(Places::value_type& place, TurnOutput& out) {
 
 bool AdapterPlaces::make_room(std::int64_t bytes, TurnOutput& out) {
     while (resident_bytes() + bytes > bytes_max_) {
+        if (is_resting()) return false;
         Places::value_type* oldest = nullptr;
         for (Places::value_type& place : all_) {
             if (!is_idle(place)) continue;
@@ -133,10 +171,12 @@ void AdapterPlaces::look_at_late(TimePoint now) {
 std::vector<messages::AdapterId> AdapterPlaces::settle(
     TimePoint now, std::set<messages::AdapterId> running, TurnOutput& out
 ) {
+    now_ = now;
     running_ = std::move(running);
     look_at_late(now);
     for (Places::value_type& place : all_) {
-        if (place.second.state == State::kLeaving && is_idle(place)) evict(place, out);
+        if (place.second.state == State::kLeaving && is_idle(place) && !is_resting())
+            evict(place, out);
     }
     std::ignore = make_room(0, out);  // a commit may have added more than there is room for
     for (const messages::AdapterId id : wanted_) {
@@ -148,13 +188,14 @@ std::vector<messages::AdapterId> AdapterPlaces::settle(
             continue;
         }
         if (!make_room(place.bytes, out)) {
+            if (is_resting()) {
+                failed_.push_back({id, none_leaves()});
+                continue;
+            }
             let_leave(place.bytes);
             break;  // those behind it would take its room
         }
-        place.state = State::kComing;
-        place.ordered_at = now;
-        for (int rank = 0; rank < tp_; ++rank) place.silent.insert(Rank{rank});
-        out.workers.emplace_back(messages::WorkerAdapters{.restore = {id}});
+        order_restore(*found, out);
     }
     wanted_.clear();
     asked_.clear();
@@ -163,6 +204,7 @@ std::vector<messages::AdapterId> AdapterPlaces::settle(
 
 std::optional<TimePoint> AdapterPlaces::next_deadline() const {
     std::optional<TimePoint> first;
+    if (is_resting()) first = rest_until_;
     for (const auto& [id, place] : all_) {
         if (place.state == State::kComing && !place.is_late)
             first = earlier(first, place.ordered_at + kRestoreMax);

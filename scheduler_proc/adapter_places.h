@@ -5,7 +5,11 @@
 // evicting those that no running request has, the least recently used first. If running requests
 // have all of them, the one that came first leaves: none of its requests starts any more, and it is
 // evicted when the running ones have ended. So no version waits forever behind requests that keep
-// coming. Pinned versions stay.
+// coming. Pinned versions stay, while new requests get them.
+//
+// A version that some rank cannot write to its file is restored on the others: all ranks have it.
+// For a while nothing is evicted then, requests that need room end with an error, and no adapter is
+// loaded that would be one too many.
 //
 // Each worker carries out orders in their order, so memory that an eviction gives up may be used by
 // the next restore.
@@ -17,6 +21,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "messages/adapter_moves.h"
 #include "messages/adapters.h"
 #include "scheduler_proc/turn.h"
 
@@ -24,6 +29,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,6 +39,8 @@ class AdapterPlaces {
   public:
     // A restore that takes longer fails; it reads a file of some MiB.
     static constexpr auto kRestoreMax = std::chrono::minutes(1);
+    // How long nothing is evicted after an eviction that failed.
+    static constexpr auto kRest = std::chrono::seconds(10);
 
     // `bytes_max`: of resident versions, on each rank; 0: no limit.
     AdapterPlaces(std::int64_t bytes_max, int tp) : bytes_max_(bytes_max), tp_(tp) {}
@@ -43,6 +51,8 @@ class AdapterPlaces {
     void add(messages::AdapterId id, std::int64_t bytes, Pinned pinned);
     // The workers are told to forget it.
     void remove(messages::AdapterId id) { all_.erase(id); }
+    // No new request gets it: it may be evicted when no running request has it.
+    void unpin(messages::AdapterId id) { all_.at(id).is_pinned = false; }
 
     // Returns whether a request of the version may start now. If not, the version is wanted: the
     // next settle() restores it, or makes room for it. Ask in the order of the queue.
@@ -55,6 +65,10 @@ class AdapterPlaces {
     // Records a rank's answer. Returns false if it was not ordered. If a version cannot be restored
     // on some rank, take_failed() has it.
     bool record(const messages::WorkerRestored& answer, TurnOutput& out);
+    // Returns why no version may be added now, or nothing.
+    [[nodiscard]] std::optional<Error> why_full() const;
+    // Records that a rank could not evict the version. Returns false if it has this answer already.
+    bool record(TimePoint now, const messages::WorkerNotEvicted& answer, TurnOutput& out);
     // Orders what the versions that are wanted need. `running`: the versions that running
     // requests have. Returns the versions that were evicted.
     std::vector<messages::AdapterId> settle(
@@ -90,6 +104,7 @@ class AdapterPlaces {
         bool is_late = false;            // kComing: for longer than kRestoreMax
         std::set<Rank> silent{};         // kComing: ranks that have not answered
         std::optional<Error> why_not{};  // kComing: a rank's error
+        TimePoint kept_until{};          // the rest after an eviction that failed
     };
     using Places = std::map<messages::AdapterId, Place>;
     void evict(Places::value_type& place, TurnOutput& out);
@@ -97,12 +112,18 @@ class AdapterPlaces {
     bool make_room(std::int64_t bytes, TurnOutput& out);
     void let_leave(std::int64_t bytes);
     void look_at_late(TimePoint now);
+    [[nodiscard]] bool is_resting() const { return now_ < rest_until_; }
     [[nodiscard]] bool is_idle(const Places::value_type& place) const;
+    [[nodiscard]] Error none_leaves() const;
+    void order_restore(Places::value_type& place, TurnOutput& out) const;
     [[nodiscard]] std::int64_t pinned_bytes() const;
     [[nodiscard]] Error no_room(const Place& place) const;
 
     std::int64_t bytes_max_;
     int tp_;
+    TimePoint now_{};
+    TimePoint rest_until_{};
+    std::string why_not_evicted_{};  // the last one
     std::uint64_t clock_ = 0;
     Places all_{};
     // of the present turn

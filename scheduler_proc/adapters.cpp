@@ -40,6 +40,7 @@ std::optional<Error> Adapters::problem_of(const std::string& name) const {
             "this replica computes no adapters (--load-format null or "
             "--max-adapter-rank 0)"};
     }
+    if (auto why = places_.why_full()) return why;
     if (serving_.contains(name) || std::ssize(serving_) < loaded_max_) return std::nullopt;
     return make_error(
         ErrorCode::kResourceExhausted,
@@ -67,8 +68,9 @@ Error Adapters::not_loaded(const std::string& name) const {
 
 void Adapters::retire(Resident& resident, TurnOutput& out) {
     resident.is_serving = false;
-    if (resident.num_requests > 0) return;
     const messages::AdapterId id = resident.use.id;
+    places_.unpin(id);
+    if (resident.num_requests > 0) return;
     out.workers.emplace_back(messages::WorkerForget{.adapters = {id}});
     places_.remove(id);
     residents_.erase(id);
@@ -86,6 +88,13 @@ std::vector<AdapterPlaces::Failure> Adapters::settle(
         if (each.why.code == ErrorCode::kDataLoss) lose(each.id, out);
     }
     return failed;
+}
+
+bool Adapters::record(TimePoint now, const messages::WorkerNotEvicted& answer, TurnOutput& out) {
+    if (!places_.record(now, answer, out)) return false;
+    const auto place = serving_.find(residents_.at(answer.id).use.version.name);
+    if (place != serving_.end() && place->second.num_evictions > 0) --place->second.num_evictions;
+    return true;
 }
 
 // The launcher still has it for a restart, which may find it where it came from.

@@ -66,6 +66,12 @@ class Adapters {
     // Which versions are in the workers' memory.
     [[nodiscard]] AdapterPlaces& places() { return places_; }
     [[nodiscard]] const AdapterPlaces& places() const { return places_; }
+    // Record a rank's answer. Return false if it was not asked. One that could not be evicted was
+    // no eviction.
+    bool record(TimePoint now, const messages::WorkerNotEvicted& answer, TurnOutput& out);
+    bool record(TimePoint /*now*/, const messages::WorkerRestored& answer, TurnOutput& out) {
+        return places_.record(answer, out);
+    }
     // Evicts and restores versions. `running`: those that running requests have. Returns those
     // whose waiting requests end with an error; a version that is lost serves no more.
     std::vector<AdapterPlaces::Failure> settle(

@@ -76,8 +76,8 @@ class Runner {
 
     // ---- adapters ----
     [[nodiscard]] Adapters& adapters() { return adapters_; }
-    bool handle_restored(const messages::WorkerRestored& answer, TurnOutput& out) {
-        return adapters_.places().record(answer, out);
+    bool handle_moved(const messages::AdapterMove auto& answer, TurnOutput& out) {
+        return adapters_.record(now_, answer, out);
     }
     [[nodiscard]] const Adapters& adapters() const { return adapters_; }
     // The version serves its name from now on. Open requests that have the one that it replaces

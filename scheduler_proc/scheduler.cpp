@@ -144,7 +144,7 @@ void Scheduler::handle_worker(FromWorker& message, TurnOutput& out) {
             return runner_.collect_result(std::move(result), out);
         },
         [&](messages::WorkerCompiled& answer) { return runner_.handle_compiled(answer, out); },
-        [&](messages::WorkerRestored& answer) { return runner_.handle_restored(answer, out); },
+        [&](messages::AdapterMove auto& answer) { return runner_.handle_moved(answer, out); },
         [&](messages::WorkerFilled& answer) {
             update_.record_steps(runner_.watched_steps());
             return update_.handle_filled(std::move(answer), out);

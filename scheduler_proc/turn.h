@@ -3,6 +3,7 @@
 
 #include "base/result.h"
 #include "base/time.h"
+#include "messages/adapter_moves.h"
 #include "messages/generation.h"
 #include "messages/grammars.h"
 #include "messages/greeting.h"
@@ -46,6 +47,7 @@ using FromWorker = std::variant<
     messages::WorkerHello,
     messages::StepResult,
     messages::WorkerCompiled,
+    messages::WorkerNotEvicted,
     messages::WorkerRestored,
     messages::WorkerFilled,
     messages::WorkerStaged,

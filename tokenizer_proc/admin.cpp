@@ -102,17 +102,16 @@ void Admin::keep_in(TimePoint now, const std::string& directory) {
     keep_.emplace(now, directory, tp_, updates_.version());
 }
 
-void Admin::bring_back(TimePoint now, std::vector<messages::LostAdapter> adapters) {
-    returning_.begin(std::move(adapters));
+void Admin::bring_back(TimePoint now, ReturningAdapters::Args adapters) {
+    returning_.begin(now, std::move(adapters));
     bring_back_next(now);
 }
 
 void Admin::bring_back_next(TimePoint now) {
-    if (returning_.is_done() || updates_.is_busy()) return;
-    drive(now, [&](UpdateCoordinator::Out& out) {
-        const UpdateCoordinator::Caller caller{
-            .peer = {}, .call = {}, .what = ReturningAdapters::kWhat};
-        updates_.handle(now, caller, returning_.next(), out);
+    const UpdateCoordinator::Caller caller{.what = ReturningAdapters::kWhat};
+    const auto is_busy = [&] { return updates_.is_busy(); };
+    returning_.go_on(now, is_busy, [&](const messages::UpdateWeights& load) {
+        drive(now, [&](UpdateCoordinator::Out& out) { updates_.handle(now, caller, load, out); });
     });
 }
 

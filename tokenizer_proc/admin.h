@@ -135,7 +135,7 @@ class Admin {
 
     // Loads the adapters that were loaded before a restart, each from its directory, if that has
     // the same tensors and configuration. REQUIRES: set_version(); no call was made before.
-    void bring_back(TimePoint now, std::vector<messages::LostAdapter> adapters);
+    void bring_back(TimePoint now, ReturningAdapters::Args adapters);
     [[nodiscard]] bool is_bringing_back() const { return !returning_.is_done(); }
 
     // Records the result of an abort.

@@ -81,8 +81,8 @@ class Doors {
         // the version that a restart could not restore
         std::optional<messages::LostVersion> lost{};
         Restart restart{};
-        std::vector<messages::LostAdapter> adapters{};  // loaded before the restart
-        std::string keep_committed{};  // the directory for committed versions; empty: none
+        ReturningAdapters::Args adapters{};  // loaded before the restart
+        std::string keep_committed{};        // the directory for committed versions; empty: none
         int num_replicas = 1;
         std::optional<TokenId> end_token{};                   // the tokenizer's (end_token.h)
         std::shared_ptr<const ChatTemplate> chat_template{};  // null: no chats

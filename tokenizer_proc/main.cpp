@@ -49,6 +49,7 @@ struct Flags {
     std::string restart_why{};
     std::string unfinished{};
     std::string adapters{};
+    int bring_back_ms = 300'000;
     std::string keep_committed{};
     std::string served_model_name{};
     std::string log_level = "info";
@@ -228,6 +229,7 @@ void add_flags(Flags& values, FlagSet& flags) {
         &values.adapters,
         "a file: the adapters that were loaded before a restart, to be loaded again"
     );
+    flags.add("bring-back-ms", &values.bring_back_ms, "milliseconds for all of them together");
     flags.add(
         "keep-committed",
         &values.keep_committed,
@@ -296,7 +298,9 @@ Result<> serve(const Flags& values, Fairness fairness, Supervision& supervision)
          .weights_path = values.weights.empty() ? values.model : values.weights,
          .lost = values.lost.why.empty() ? std::nullopt : std::optional(values.lost),
          .restart = {.why = values.restart_why, .before = read_unfinished(values.unfinished)},
-         .adapters = std::move(adapters),
+         .adapters =
+             {.adapters = std::move(adapters),
+              .limit = std::chrono::milliseconds(values.bring_back_ms)},
          .keep_committed = values.keep_committed,
          .num_replicas = values.dp,
          .end_token = end_token ? *end_token : std::nullopt,

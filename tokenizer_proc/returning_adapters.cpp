@@ -9,12 +9,13 @@
 namespace pitstop::tokenizer {
 namespace {
 
-constexpr std::chrono::milliseconds kTimeout = std::chrono::minutes(1);  // for each
+constexpr std::chrono::milliseconds kTimeout = std::chrono::minutes(1);  // at most, for each
 
 }  // namespace
 
-void ReturningAdapters::begin(std::vector<messages::LostAdapter> adapters) {
-    for (messages::LostAdapter& lost : adapters) {
+void ReturningAdapters::begin(TimePoint now, Args args) {
+    deadline_ = now + args.limit;
+    for (messages::LostAdapter& lost : args.adapters) {
         if (lost.path.empty()) {
             spdlog::warn(
                 "adapter '{}' is lost: its tensors were sent, and no directory has them",
@@ -26,11 +27,25 @@ void ReturningAdapters::begin(std::vector<messages::LostAdapter> adapters) {
     }
 }
 
-messages::UpdateWeights ReturningAdapters::next() const {
+bool ReturningAdapters::has_next(TimePoint now) {
+    if (now < deadline_) return !is_done();
+    for (const messages::LostAdapter& lost : waiting_) {
+        spdlog::warn(
+            "adapter '{}' is lost: those before it took the time that a restart has to load "
+            "adapters again (half of --start-timeout)",
+            lost.adapter.name
+        );
+    }
+    waiting_.clear();
+    return false;
+}
+
+messages::UpdateWeights ReturningAdapters::next(TimePoint now) const {
     CHECK(!is_done());
     const messages::LostAdapter& lost = waiting_.front();
     messages::UpdateWeights load;
-    load.timeout_ms = kTimeout.count();
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - now);
+    load.timeout_ms = std::min(kTimeout, left).count();
     load.update.source.path = lost.path;
     load.update.adapter = lost.adapter.name;
     load.update.label = lost.adapter.label;

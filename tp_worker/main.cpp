@@ -245,7 +245,9 @@ Result<> load_and_serve(
         static_cast<ReplicaId>(options.replica),
         options.engine.model_dir
     );
-    updater.adapters().limit({.bytes_max = options.adapter_memory, .directory = options.run_dir});
+    updater.adapters().limit(
+        {.bytes_max = options.engine.adapter_memory, .directory = options.run_dir}
+    );
     if (!options.keep_committed.empty())
         RETURN_IF_ERROR(keep_committed(options, *engine, pace, updater));
     WorkerLoop loop({

@@ -136,7 +136,7 @@ void add_engine_flags(Options& options, FlagSet& flags) {
     );
     flags.add(
         "adapter-memory",
-        &options.adapter_memory,
+        &options.engine.adapter_memory,
         "bytes of memory for adapters; the scheduler has others evicted to files; 0: no limit"
     );
     flags.add("max-running-requests", &options.engine.num_slots, "requests that may run at once");
@@ -310,7 +310,7 @@ Result<> check_options(Options& options) {
     if (options.engine.adapter_rank_max < 0 ||
         options.engine.adapter_rank_max > kernels::LowRankArgs::kRankMax)
         return bad("max-adapter-rank", fmt::format("0 to {}", kernels::LowRankArgs::kRankMax));
-    if (options.adapter_memory < 0) return bad("adapter-memory", "0 or more");
+    if (options.engine.adapter_memory < 0) return bad("adapter-memory", "0 or more");
     if (options.load_format != "auto" && options.load_format != "null") {
         return bad("load-format", "auto or null");
     }

@@ -40,7 +40,6 @@ struct Options {
     double stage_share = 0.25;
     std::int64_t epoch = 1;
     std::string keep_committed{};
-    std::int64_t adapter_memory = 0;  // bytes for adapters; 0: no limit
     EngineOptions engine{};
 };
 

@@ -1,6 +1,6 @@
 // Serves SGLang's routes for adapters. prime-rl uses /load_lora_adapter too, and expects it to
 // replace an adapter with the same name, which SGLang refuses. Here it replaces the adapter for
-// later requests.
+// later requests. prime-rl also expects 404 for a directory that is not there yet, and tries again.
 #include "http_proc/control/adapters.h"
 
 #include "http_proc/control/weight_session.h"
@@ -63,7 +63,11 @@ Task<Response> load(Exchange& exchange) {
     spec.adapter = *std::move(name);
     const Result<messages::UpdateReply> reply =
         co_await control::load_adapter(exchange, std::move(spec));
-    if (!reply) co_return sglang_failure(reply.error());
+    if (!reply) {
+        Response failure = sglang_failure(reply.error());
+        if (reply.error().code == ErrorCode::kNotFound) failure.status = 404;
+        co_return failure;
+    }
     co_return co_await loaded(exchange, &*reply);
 }
 

@@ -245,7 +245,6 @@ def test_what_is_refused_is_named_and_changes_nothing(http, files, tmp_path):
         assert answer.status == 400 and why in answer.message, (why, answer)
         assert answer.json["success"] is False
     for body, why in (
-        ({"lora_name": "one", "lora_path": "/nowhere"}, "adapter_config.json"),
         ({"lora_name": "one"}, "lora_path"),
         ({"lora_path": str(files["one"][0])}, "lora_name"),
         ({"lora_name": "stories", "lora_path": str(files["one"][0])}, "the model's"),
@@ -306,6 +305,29 @@ def test_vllms_and_skyrls_routes(http, files, references):
     gone = http.post("/v1/unload_lora_adapter", {"lora_name": "one"})
     assert (gone.status, gone.body.decode()) == (200, "Success: LoRA adapter 'one' removed successfully.")
     assert http.post("/v1/unload_lora_adapter", {"lora_name": "one"}).status == 404
+
+
+def test_prime_rls_calls(http, files, references, tmp_path):
+    """The bodies that its client sends (005c286c9): a name, and a directory for each step, which may arrive late; it loads
+    again after 404 and 500 only, and does not look at the answer to an unload. Its requests have a salt for each version.
+    """
+    models = {card["id"] for card in http.get("/v1/models").json["data"]}
+    assert models == {"stories"}
+    for number, name in enumerate(("one", "two"), 1):
+        directory = tmp_path / f"step_{number}"
+        body = {"lora_name": "policy", "lora_path": directory.as_posix()}
+        late = http.post("/load_lora_adapter", body)
+        assert late.status == 404 and "adapter_config.json" in late.message and late.json["success"] is False, late
+        write_adapter(directory, files[name][2])
+        loaded = http.post("/load_lora_adapter", body)
+        assert loaded.status == 200, loaded
+        assert "policy" in {card["id"] for card in http.get("/v1/models").json["data"]}
+        request = {"model": "policy", "prompt": PROMPT, "max_tokens": 16, "return_token_ids": True, "cache_salt": str(number)}
+        said = http.post("/v1/completions", {**request, **GREEDY})
+        assert said.status == 200, said
+        assert said.json["choices"][0]["token_ids"] == references[name][0]
+    assert http.post("/v1/unload_lora_adapter", {"lora_name": "policy"}).status == 200
+    assert http.post("/v1/unload_lora_adapter", {"lora_name": "policy"}).status == 404
 
 
 def test_tensors_without_upsert_do_not_replace(http, files):

@@ -217,6 +217,67 @@ TEST_F(AdapterPlacesTest, P3_ANewVersionThatOpenRequestsTakeIsInUse) {
     EXPECT_EQ(rig.of(key).tokens, by_spans(ask, rig.of(key)));
 }
 
+// A full disk: one rank's file cannot be written, and the other one's was.
+TEST_F(AdapterPlacesTest, OneThatCannotBeEvictedIsInMemoryOnAllRanksAndCountedThere) {
+    open(1);
+    load("c", 3);
+    load("a", 4);
+    rig.run();
+    rig.workers.eviction_failures[AdapterId{4}] = {
+        std::nullopt, Error{ErrorCode::kResourceExhausted, "the disk is full"}};
+    load("b", 5);
+    rig.run();
+    EXPECT_EQ(resident(), (std::set{AdapterId{4}, AdapterId{5}}));
+    for (const std::string name : {"a", "b"}) {
+        EXPECT_FALSE(status_of(name).evicted) << name;
+        EXPECT_EQ(status_of(name).evictions_total, 0) << name;
+        EXPECT_GT(status_of(name).bytes, 0) << name;
+    }
+    EXPECT_EQ(run_one("a", 4), 0);
+    EXPECT_EQ(run_one("b", 5), 0);
+    const std::string why =
+        "no room for the adapter: a worker has 1999 bytes for adapters (--adapter-memory), and one "
+        "that is to make room could not be evicted: the disk is full";
+    const RequestKey waits = rig.send(ask_of("c"));
+    rig.run();
+    ASSERT_TRUE(rig.of(waits).finish) << "it does not wait for a disk";
+    EXPECT_EQ(rig.of(waits).finish->verdict.code, ErrorCode::kResourceExhausted);
+    EXPECT_EQ(rig.of(waits).finish->verdict.message, why);
+    const messages::UpdatePart refused = stage("d", 6);
+    EXPECT_EQ(refused.verdict.code, ErrorCode::kResourceExhausted);
+    EXPECT_EQ(refused.verdict.message, why);
+    rig.workers.eviction_failures.clear();
+    rig.now += AdapterPlaces::kRest;
+    EXPECT_EQ(run_one("c", 3), 0);
+    EXPECT_EQ(resident(), std::set{AdapterId{3}});
+    EXPECT_EQ(status_of("a").evictions_total, 1);
+    EXPECT_EQ(run_one("a", 4), 12);
+}
+
+TEST_F(AdapterPlacesTest, APinnedVersionThatIsReplacedOrUnloadedKeepsNoPin) {
+    for (const bool is_unloaded : {false, true}) {
+        open(2);
+        load("a", 3, messages::AdapterPolicy::kFinish, AdapterPlaces::Pinned::kYes);
+        load("b", 4);
+        Ask slow = ask_of("a");
+        slow.max_new_tokens = 60;
+        const RequestKey first = rig.send(slow);
+        rig.turn();
+        rig.step();
+        if (is_unloaded) {
+            EXPECT_TRUE(unload("a").verdict.is_done());
+        } else {
+            load("a", 5);
+        }
+        load("c", 6, messages::AdapterPolicy::kFinish, AdapterPlaces::Pinned::kYes);
+        const Ask wants = ask_of("b");
+        const RequestKey waits = rig.send(wants);
+        rig.run();
+        expect_answer(first, slow, 3);
+        expect_answer(waits, wants, 4);
+    }
+}
+
 // Any order of requests, loads and unloads: no version is used that is not resident (FakeWorkers
 // see to that), none is in memory beyond the limit while no request has it, and every request ends.
 TEST_F(AdapterPlacesTest, P6_WithFewPlacesEachRequestGetsItsOwn) {

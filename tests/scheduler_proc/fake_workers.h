@@ -105,6 +105,8 @@ class FakeWorkers {
     }
     // Ranks that cannot restore this version, and why.
     std::map<messages::AdapterId, std::vector<std::optional<Error>>> restore_failures{};
+    // Ranks that cannot evict this version, and why.
+    std::map<messages::AdapterId, std::vector<std::optional<Error>>> eviction_failures{};
     // Ranks that do not answer stages and orders about memory or adapters.
     std::vector<bool> is_silent{};
     // By rank: does not answer commits and drops.

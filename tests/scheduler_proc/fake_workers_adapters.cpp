@@ -14,6 +14,14 @@ std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerAdapters& 
             problems_.push_back(
                 fmt::format("adapter {} is evicted twice", static_cast<std::uint64_t>(adapter))
             );
+        const auto failures = eviction_failures.find(adapter);
+        if (failures == eviction_failures.end()) continue;
+        for (std::size_t i = 0; i < failures->second.size(); ++i) {
+            if (!failures->second[i]) continue;
+            messages::WorkerNotEvicted answer{.rank = static_cast<Rank>(i), .id = adapter};
+            answer.verdict = *failures->second[i];
+            answers.emplace_back(std::move(answer));
+        }
     }
     for (const messages::AdapterId adapter : order.restore) {
         if (!evicted_.contains(adapter))

@@ -201,6 +201,12 @@ def test_the_commands_load_use_show_and_unload(shared_tree, adapters):
     relative = os.path.relpath(adapters[0])
     code, out, err = command("load-adapter", "policy", relative, "--label", "step 1")
     assert code == 0 and "adapter 'policy' version" in out and "(step 1)" in out, (out, err)
+    admin = shared_tree.door("admin")
+    for flags, is_pinned in ((("--pinned",), True), ((), False)):
+        code, out, err = command("load-adapter", "policy", relative, *flags)
+        assert code == 0, (out, err)
+        (said,) = admin.call("status")["replicas"][0]["adapters"]
+        assert said.get("pinned", False) == is_pinned, said
     tokens = shared_tree.door().generate(PROMPT, max_new_tokens=16, adapter="policy", **GREEDY)
     code, out, err = command(
         "generate", "--adapter", "policy", "--temperature", "0", "--max-new-tokens", "16", "--ignore-eos", PROMPT

@@ -203,6 +203,14 @@ def test_an_eviction_that_finds_no_room_on_the_disk_keeps_it_in_memory(place, co
         wait_until(lambda: "adapter 'a' stays in memory: cannot write the file" in tree.log(), "the worker to say so")
         assert tokens_with(tree, "a") == first != second == tokens_with(tree, "b")
 
+        def both_are_there():
+            said = status_of(admin)
+            return all(not each.get("evicted", False) and each["bytes"] > 0 for each in said) and len(said) == 2
+
+        wait_until(both_are_there, "both to be counted in memory")
+        refused = admin.call("update_weights", update={"adapter": "c", "source": {"kind": "disk", "path": str(contents[2])}})
+        assert refused["code"] == "resource_exhausted" and "could not be evicted: cannot write" in refused["message"], refused
+
 
 def test_P2_pinned_ones_stay_and_are_pinned_after_a_restart(start_tree, place, contents):
     tree = start_tree("--restart", "--adapter-memory", 2 * bytes_of_one(place, contents[0]))

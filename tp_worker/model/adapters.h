@@ -5,6 +5,7 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "messages/adapters.h"
+#include "tp_worker/blocks/stack.h"
 #include "tp_worker/device/arena.h"
 #include "tp_worker/device/device.h"
 #include "tp_worker/device/pinned_pieces.h"
@@ -24,16 +25,19 @@ namespace pitstop::tp_worker {
 // One version of an adapter. Its address is constant: stages and steps point into it.
 //
 // On a GPU it is staged in host memory, which is freed when upload() has copied it: the GPU's
-// memory is taken at once, so that a load for which there is none fails before it begins.
+// memory is taken with it, so that a load for which there is none fails before it begins.
 class Adapter {
   public:
-    // Allocates memory, which is zero at first. `num_weights`: of the base model. Errors:
+    // Reserves addresses; take_memory() follows. `num_weights`: of the base model. Errors:
     // kResourceExhausted.
     static Result<std::unique_ptr<Adapter>> make(
         AdapterSlots slots, std::size_t num_weights, const Device& device
     );
     Adapter(const Adapter&) = delete;
     Adapter& operator=(const Adapter&) = delete;
+
+    // Allocates its memory, which is zero at first. Errors: kResourceExhausted.
+    [[nodiscard]] Result<> take_memory();
 
     [[nodiscard]] const WeightLayout& layout() const { return layout_; }
     [[nodiscard]] const BoundAdapter& bound() const { return bound_; }
@@ -61,6 +65,12 @@ class Adapter {
     CopyLedger ledger_;
     BoundAdapter bound_;
 };
+
+// Returns the memory that a rank's adapters may take: `limit` together (--adapter-memory), and that
+// of one more that is being loaded, which has at most `rank_max` everywhere; 0 without a limit.
+[[nodiscard]] Result<std::int64_t> adapter_bytes_max(
+    std::int64_t limit, std::int64_t rank_max, const Stack& stack, const Device& device
+);
 
 // The committed versions in memory, by id. Thread: any. A version is not removed before the
 // plans that name it have run.

@@ -206,10 +206,14 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     ASSIGN_OR_RETURN(
         const std::int64_t sampling, bytes_taken(Sampler::bytes(device_.ops(), sampler_sizes()))
     );
+    ASSIGN_OR_RETURN(
+        const std::int64_t adapters,
+        adapter_bytes_max(options_.adapter_memory, sizes_.adapter_rank_max, stack_, device_)
+    );
     ASSIGN_OR_RETURN(const std::int64_t kv_rounding, bytes_taken(1));  // rounding takes less
     const std::int64_t others = gpu_free_bytes_ - free + activations + sampling +
                                 transfer_bytes_max() + sizes_.num_scratch_pages * page +
-                                kv_rounding + args.graph_bytes_max + library_bytes_max();
+                                kv_rounding + args.graph_bytes_max + library_bytes_max() + adapters;
     const bool is_kv_open = sizes_.num_pages == 0;
     const double fraction = is_kv_open ? options_.mem_fraction : 1.0;
     const std::int64_t budget = std::min(
@@ -225,6 +229,7 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
         .free = gpu_free_bytes_,
         .budget = budget,
         .others = others,
+        .adapters = adapters,
         .copy = weights_->live_memory().bytes(),
         .page = page,
         .pages_wanted = pages_wanted,
@@ -235,25 +240,14 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
         stack_.states().state_bytes(), options_.num_slots, sizes_.num_checkpoints};
     ASSIGN_OR_RETURN(sizes_.num_checkpoints, add_states(states, &own, communicator_));
     ASSIGN_OR_RETURN(const RoomFacts facts, facts_of_all(own, communicator_));
+    RETURN_IF_ERROR(check_states(states, sizes_.num_checkpoints, facts));
     ASSIGN_OR_RETURN(room_, choose_room(options_.update_room, facts));
     spdlog::info("updates: {}, {}", name_of(room_.room), room_.why);
     if (room_.room == UpdateRoom::kHost) RETURN_IF_ERROR(weights_->stage_on_host());
     if (room_.room == UpdateRoom::kLend) weights_->stage_on_loan();
     if (!is_kv_open) return Ok{};
     sizes_.num_pages = std::min(room_.num_pages, kKvTokensMax / sizes_.page_size);
-    if (sizes_.num_pages < 1) {
-        return make_error(
-            ErrorCode::kResourceExhausted,
-            "no room for KV on {}: {} bytes were free, of which --mem-fraction {} allows {}; "
-            "weights and activations take {}, a page {}",
-            device_.name(),
-            gpu_free_bytes_,
-            options_.mem_fraction,
-            budget,
-            own.others,
-            page
-        );
-    }
+    if (sizes_.num_pages < 1) return no_room_for_kv(options_.mem_fraction, own);
     sizes_.num_positions = std::min(sizes_.num_positions, sizes_.num_pages * sizes_.page_size);
     return Ok{};
 }

@@ -80,6 +80,7 @@ struct EngineOptions {
     double kv_share = 0.25;                      // part of host memory, for all ranks' KV together
     std::int64_t context_len = 0;                // 0: the model's
     std::int64_t adapter_rank_max = 64;          // of adapters; 0: it computes none
+    std::int64_t adapter_memory = 0;             // bytes for adapters; 0: no limit
     std::string tuning_dir{};  // with cuda: where timed choices are kept (linear_tuning.h); empty:
                                // nothing is timed
     std::int64_t num_slots = 256;      // requests that may run at once

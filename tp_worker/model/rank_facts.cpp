@@ -37,20 +37,25 @@ Result<std::int64_t> add_states(
             default_num_checkpoints(own->budget - taken, states.state_bytes, states.num_slots);
         ASSIGN_OR_RETURN(num, smallest_of_all(wanted, communicator));
     }
-    const std::int64_t bytes = (states.num_slots + num) * states.state_bytes;
-    own->others += bytes;
-    if (own->others < own->budget) return num;
+    own->others += (states.num_slots + num) * states.state_bytes;
+    return num;
+}
+
+Result<> check_states(
+    const StatesAsked& states, std::int64_t num_checkpoints, const RoomFacts& of_all
+) {
+    if (states.state_bytes == 0 || of_all.others < of_all.budget) return Ok{};
     return make_error(
         ErrorCode::kResourceExhausted,
         "no room for KV on {}: the recurrent states of {} requests and {} checkpoints take {} "
         "bytes "
         "of {}, and {} may be used; lower --max-running-requests or --state-checkpoints",
-        own->device,
+        of_all.device,
         states.num_slots,
-        num,
-        bytes,
-        own->others,
-        own->budget
+        num_checkpoints,
+        (states.num_slots + num_checkpoints) * states.state_bytes,
+        of_all.others,
+        of_all.budget
     );
 }
 

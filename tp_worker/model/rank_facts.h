@@ -20,9 +20,15 @@ struct StatesAsked {
     std::int64_t num_checkpoints = 0;  // 0: by what is left
 };
 // Adds the states to the facts, before KV: a request needs one to run. Returns how many checkpoints
-// all ranks have. Errors: kResourceExhausted, with the numbers, if nothing is left for KV.
+// all ranks have. Whether anything is left for KV is known when the facts of all ranks are.
 Result<std::int64_t> add_states(
     const StatesAsked& states, RoomFacts* own, Communicator& communicator
+);
+
+// Errors: kResourceExhausted, with the numbers, if a rank has nothing left for KV beside the states
+// of this many checkpoints. All ranks get it, because all have the same facts.
+[[nodiscard]] Result<> check_states(
+    const StatesAsked& states, std::int64_t num_checkpoints, const RoomFacts& of_all
 );
 
 // Returns the worst of each number over the ranks, so that whatever fits by these facts fits on

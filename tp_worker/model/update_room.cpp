@@ -7,13 +7,23 @@
 namespace pitstop::tp_worker {
 namespace {
 
+std::string taken(const RoomFacts& facts) {
+    if (facts.adapters == 0) return fmt::format("weights and activations take {}", facts.others);
+    return fmt::format(
+        "weights, activations and adapters take {}, of which {} are for --adapter-memory and a "
+        "load",
+        facts.others,
+        facts.adapters
+    );
+}
+
 std::string numbers(const RoomFacts& facts) {
     return fmt::format(
-        "{} bytes were free, of which {} may be used; weights and activations take {}, a second "
+        "{} bytes were free, of which {} may be used; {}, a second "
         "copy {}, {} pages of KV {}; in host memory {} are free, and a version takes {}",
         facts.free,
         facts.budget,
-        facts.others,
+        taken(facts),
         facts.copy,
         facts.pages_wanted,
         facts.pages_wanted * facts.page,
@@ -53,6 +63,21 @@ Result<UpdateRoom> parse_update_room(std::string_view name) {
         ErrorCode::kInvalidArgument,
         "--update-mode takes auto, staged, host, lend or direct, not '{}'",
         name
+    );
+}
+
+Error no_room_for_kv(double mem_fraction, const RoomFacts& facts) {
+    return make_error(
+        ErrorCode::kResourceExhausted,
+        "no room for KV on {}: {} bytes were free, of which --mem-fraction {} allows {}; {}, a "
+        "page "
+        "{}",
+        facts.device,
+        facts.free,
+        mem_fraction,
+        facts.budget,
+        taken(facts),
+        facts.page
     );
 }
 

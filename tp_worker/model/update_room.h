@@ -30,11 +30,12 @@ enum class UpdateRoom : std::uint8_t {
 // Measured and requested amounts; in bytes unless stated otherwise.
 struct RoomFacts {
     std::string device{};
-    std::int64_t free = 0;    // before anything was allocated there
-    std::int64_t budget = 0;  // the part of that which may be used
-    std::int64_t others = 0;  // the serving weights, activations, everything but KV
-    std::int64_t copy = 0;    // a second copy of the weights
-    std::int64_t page = 0;    // per page of KV
+    std::int64_t free = 0;      // before anything was allocated there
+    std::int64_t budget = 0;    // the part of that which may be used
+    std::int64_t others = 0;    // the serving weights, activations, adapters: everything but KV
+    std::int64_t adapters = 0;  // of that, what --adapter-memory and a load may take
+    std::int64_t copy = 0;      // a second copy of the weights
+    std::int64_t page = 0;      // per page of KV
     // The requested pages of KV, or those of one request of the whole context.
     std::int64_t pages_wanted = 0;
     std::int64_t host_free = 0;  // free host memory, now
@@ -46,6 +47,8 @@ struct ChosenRoom {
     std::string why{};
     std::int64_t num_pages = 0;  // pages of KV that also fit within the budget; may be below 1
 };
+
+[[nodiscard]] Error no_room_for_kv(double mem_fraction, const RoomFacts& facts);
 
 // Errors: kResourceExhausted if the request does not fit; with the numbers.
 [[nodiscard]] Result<ChosenRoom> choose_room(UpdateRoom asked, const RoomFacts& facts);

@@ -1,18 +1,23 @@
 #include "tp_worker/update/adapter_file.h"
 
 #include "base/check.h"
+#include "base/isa.h"
+#include "digest/digest_run.h"
 #include "tp_worker/update/kept_directory.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
 #include <unistd.h>
+#include <vector>
 
 namespace pitstop::tp_worker {
 namespace {
 
-constexpr std::size_t kPieceBytes = std::size_t{8} << 20;
+constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20;
 
 // Returns a file without a name; -1: errno says why not. Some file systems have no O_TMPFILE.
 int make_file(const std::string& directory) {
@@ -24,8 +29,32 @@ int make_file(const std::string& directory) {
     return fd;
 }
 
-Digest digest_of_bytes(std::span<const std::byte> bytes) {
-    return digest_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+// Adds a piece, which begins at a word.
+void add_piece(std::int64_t begin, std::span<const std::byte> piece, digest::DigestSum* sum) {
+    static const digest::AddRun add_run = digest::add_run_on(best_isa());
+    add_run(
+        {.data = piece.data(),
+         .num_bytes = std::ssize(piece),
+         .first_word = static_cast<std::uint64_t>(begin / kDigestWordBytes)},
+        *sum
+    );
+}
+
+Result<> write_piece(int fd, std::int64_t at, std::span<const std::byte> piece) {
+    while (!piece.empty()) {
+        const ssize_t num = ::pwrite(fd, piece.data(), piece.size(), at);
+        if (num < 0 && errno == EINTR) continue;
+        if (num <= 0) {
+            return make_error(
+                ErrorCode::kUnavailable,
+                "cannot write the file of an evicted adapter: {}",
+                std::strerror(num < 0 ? errno : ENOSPC)
+            );
+        }
+        at += num;
+        piece = piece.subspan(static_cast<std::size_t>(num));
+    }
+    return Ok{};
 }
 
 }  // namespace
@@ -34,31 +63,49 @@ AdapterFile::~AdapterFile() {
     if (fd_ >= 0) ::close(fd_);
 }
 
-Result<> AdapterFile::write(const std::string& directory, std::span<const std::byte> bytes) {
+Result<> AdapterFile::write(
+    const std::string& directory, std::int64_t num_bytes, const Fetch& fetch
+) {
     CHECK(!is_written());
     const int fd = make_file(directory);
     if (fd < 0) return io_error("cannot make the file of an evicted adapter in", directory, errno);
-    for (std::size_t at = 0; at < bytes.size();) {
-        const auto piece = bytes.subspan(at, std::min(kPieceBytes, bytes.size() - at));
-        const ssize_t num = ::pwrite(fd, piece.data(), piece.size(), static_cast<off_t>(at));
-        if (num < 0 && errno == EINTR) continue;
-        if (num <= 0) {
-            const int number = num < 0 ? errno : ENOSPC;
+    std::vector<std::byte> piece;
+    digest::DigestSum sum;
+    for (std::int64_t at = 0; at < num_bytes; at += std::ssize(piece)) {
+        piece.resize(static_cast<std::size_t>(std::min(kPieceBytes, num_bytes - at)));
+        fetch(at, piece);
+        add_piece(at, piece, &sum);
+        if (Result<> written = write_piece(fd, at, piece); !written) {
             ::close(fd);
-            return io_error("cannot write the file of an evicted adapter in", directory, number);
+            Error error = std::move(written).error();
+            error.message += fmt::format(" (in '{}')", directory);
+            return error;
         }
-        at += static_cast<std::size_t>(num);
     }
     fd_ = fd;
-    digest_ = digest_of_bytes(bytes);
+    digest_ = sum.digest;
     return Ok{};
 }
 
 Result<> AdapterFile::read(std::span<std::byte> bytes) const {
+    digest::DigestSum sum;
+    for (std::int64_t at = 0; at < std::ssize(bytes);) {
+        const std::int64_t num = std::min(kPieceBytes, std::ssize(bytes) - at);
+        const auto piece =
+            bytes.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(num));
+        RETURN_IF_ERROR(read_at(at, piece));
+        add_piece(at, piece, &sum);
+        at += num;
+    }
+    if (sum.digest == digest_) return Ok{};
+    return Error{
+        ErrorCode::kDataLoss, "the file of an evicted adapter has changed since it was written"};
+}
+
+Result<> AdapterFile::read_at(std::int64_t begin, std::span<std::byte> bytes) const {
     CHECK(is_written());
-    for (std::size_t at = 0; at < bytes.size();) {
-        const auto piece = bytes.subspan(at, std::min(kPieceBytes, bytes.size() - at));
-        const ssize_t num = ::pread(fd_, piece.data(), piece.size(), static_cast<off_t>(at));
+    while (!bytes.empty()) {
+        const ssize_t num = ::pread(fd_, bytes.data(), bytes.size(), begin);
         if (num < 0 && errno == EINTR) continue;
         if (num < 0) {
             return make_error(
@@ -69,11 +116,10 @@ Result<> AdapterFile::read(std::span<std::byte> bytes) const {
         }
         if (num == 0)
             return Error{ErrorCode::kDataLoss, "the file of an evicted adapter is truncated"};
-        at += static_cast<std::size_t>(num);
+        begin += num;
+        bytes = bytes.subspan(static_cast<std::size_t>(num));
     }
-    if (digest_of_bytes(bytes) == digest_) return Ok{};
-    return Error{
-        ErrorCode::kDataLoss, "the file of an evicted adapter has changed since it was written"};
+    return Ok{};
 }
 
 }  // namespace pitstop::tp_worker

@@ -20,14 +20,14 @@ namespace fs = std::filesystem;
 constexpr std::string_view kNamed = "adapter-";
 constexpr std::string_view kBeingWritten = ".adapter-";
 constexpr std::string_view kMark = ".done-";  // and the rank
+constexpr std::string_view kFailed = ".failed";
+constexpr std::string_view kConfig = "adapter_config.json";
+constexpr std::string_view kTensors = "adapter_model.safetensors";
 
-KeptWeights file_of(const Adapter& adapter, messages::AdapterId id) {
+KeptWeights file_of(const AdapterBytes& bytes, messages::AdapterId id) {
     messages::WorkerKeep name;
     name.epoch = Epoch{static_cast<std::int64_t>(id)};
-    return {
-        adapter.layout(),
-        name,
-        {.file = "adapter_model.safetensors", .prefix = "base_model.model."}};
+    return {bytes.layout(), name, {.file = std::string(kTensors), .prefix = "base_model.model."}};
 }
 
 }  // namespace
@@ -47,11 +47,11 @@ AdapterKeeper::~AdapterKeeper() {
 }
 
 void AdapterKeeper::keep(
-    messages::AdapterId id, std::shared_ptr<const Adapter> adapter, std::string config
+    messages::AdapterId id, std::shared_ptr<const AdapterBytes> bytes, std::string config
 ) {
     {
         const MutexLock lock(mutex_);
-        jobs_.push_back({id, std::move(adapter), std::move(config)});
+        jobs_.push_back({id, std::move(bytes), std::move(config)});
     }
     is_changed_.notify_one();
 }
@@ -71,14 +71,15 @@ void AdapterKeeper::run() {
     for (;;) {
         while (!is_over_ && jobs_.empty()) is_changed_.wait(lock);
         if (is_over_) return;
-        const Job job = std::move(jobs_.front());
+        Job job = std::move(jobs_.front());
         jobs_.pop_front();
         current_ = job.id;
         is_cancelled_ = false;
         lock.unlock();
         Result<> done = Ok{};
-        if (job.adapter) {
+        if (job.bytes) {
             done = write(job);
+            clear_failed(job.id, !done);
         } else {
             std::error_code failed;
             for (const std::string_view prefix : {kNamed, kBeingWritten})
@@ -91,6 +92,7 @@ void AdapterKeeper::run() {
                 done.error().message
             );
         }
+        job = {};
         lock.lock();
         current_ = {};
     }
@@ -102,12 +104,13 @@ std::string AdapterKeeper::path_of(std::string_view prefix, messages::AdapterId 
 
 Result<> AdapterKeeper::write(const Job& job) {
     const std::string directory = path_of(kBeingWritten, job.id);
+    if (has_failed_anywhere(job.id)) return Ok{};
     if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
         return io_error("cannot make", directory, errno);
     const bool is_root = raw(args_.rank) == 0;
-    const KeptWeights file = file_of(*job.adapter, job.id);
+    const KeptWeights file = file_of(*job.bytes, job.id);
     if (is_root) {
-        RETURN_IF_ERROR(write_file(directory + "/adapter_config.json", job.config));
+        RETURN_IF_ERROR(write_file(fmt::format("{}/{}", directory, kConfig), job.config));
         RETURN_IF_ERROR(file.create(directory));
     }
     Pacer pacer(args_.pace);
@@ -116,8 +119,7 @@ Result<> AdapterKeeper::write(const Job& job) {
          .is_root = is_root,
          .copy = [&](std::int64_t begin, std::span<std::byte> out) -> Result<> {
              Result<> may = go_on();
-             if (may) job.adapter->memory().fetch(begin, out);
-             return may;
+             return may ? job.bytes->read(begin, out) : may;
          },
          .between =
              [&] {
@@ -128,6 +130,26 @@ Result<> AdapterKeeper::write(const Job& job) {
     const std::string mark = fmt::format("{}/{}{}", directory, kMark, raw(args_.rank));
     RETURN_IF_ERROR(write_file(mark, ""));
     return seal(job.id);
+}
+
+bool AdapterKeeper::has_failed_anywhere(messages::AdapterId id) const {
+    std::error_code failed;
+    return fs::exists(fmt::format("{}/{}", path_of(kBeingWritten, id), kFailed), failed);
+}
+
+// The mark comes first, and each rank looks for it after its last write: whichever rank is last
+// removes what all have written.
+void AdapterKeeper::clear_failed(messages::AdapterId id, bool has_failed) {
+    const std::string directory = path_of(kBeingWritten, id);
+    if (has_failed && args_.tp > 1)
+        static_cast<void>(write_file(fmt::format("{}/{}", directory, kFailed), ""));
+    std::error_code ignored;
+    if (has_failed && args_.tp == 1) {
+        fs::remove_all(directory, ignored);
+    } else if (has_failed_anywhere(id)) {
+        for (const std::string_view name : {kConfig, kTensors})
+            fs::remove(fmt::format("{}/{}", directory, name), ignored);
+    }
 }
 
 // Two ranks may find all marks at once: one of them renames, and the other finds nothing.

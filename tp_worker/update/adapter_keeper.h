@@ -9,7 +9,8 @@
 // no request uses any more and that serves no name is removed, also by each rank: the last one
 // finds nothing that another might still write.
 //
-// Nothing waits for the disk. A failure is a warning in the log, and changes nothing else.
+// Nothing waits for the disk. A failure is a warning in the log, and changes nothing else. A rank
+// that fails leaves a mark in place of the files, and the others write no more.
 //
 // Thread:  the loop's for keep() and forget(); its own for the work, which rests as stages do.
 // Bounded: a job per resident version, and one per version that is forgotten meanwhile.
@@ -19,7 +20,7 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "messages/adapters.h"
-#include "tp_worker/model/adapters.h"
+#include "tp_worker/update/adapter_bytes.h"
 #include "tp_worker/weights/pace.h"
 
 #include <atomic>
@@ -47,18 +48,23 @@ class AdapterKeeper {
     AdapterKeeper& operator=(const AdapterKeeper&) = delete;
 
     // `config`: the text of its adapter_config.json.
-    void keep(messages::AdapterId id, std::shared_ptr<const Adapter> adapter, std::string config);
+    void keep(
+        messages::AdapterId id, std::shared_ptr<const AdapterBytes> bytes, std::string config
+    );
     // Removes what is kept of it.
     void forget(messages::AdapterId id);
 
   private:
     struct Job {
         messages::AdapterId id{};
-        std::shared_ptr<const Adapter> adapter{};  // null: the version is to be forgotten
+        std::shared_ptr<const AdapterBytes> bytes{};  // null: the version is to be forgotten
         std::string config{};
     };
     void run();
     Result<> write(const Job& job);
+    // Removes what was written, if this rank or another one has failed.
+    void clear_failed(messages::AdapterId id, bool has_failed);
+    [[nodiscard]] bool has_failed_anywhere(messages::AdapterId id) const;
     // Gives the directory its name if every rank has written its part.
     Result<> seal(messages::AdapterId id);
     [[nodiscard]] Result<> go_on() const;

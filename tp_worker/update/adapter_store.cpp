@@ -10,6 +10,9 @@
 #include "tp_worker/config/adapter_config.h"
 
 #include <chrono>
+#include <future>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 #include <utility>
 #include <vector>
 
@@ -18,13 +21,13 @@ namespace {
 
 using Answers = std::vector<messages::Frames>;
 
-// Writes its tensors, which are read back first if a GPU has them.
+// Writes its tensors, wherever it serves from.
 Result<> write_to(AdapterFile& file, const std::string& directory, const Adapter& adapter) {
-    const auto num = static_cast<std::size_t>(adapter.layout().bytes());
-    if (!adapter.is_on_gpu()) return file.write(directory, {adapter.memory().data(), num});
-    std::vector<std::byte> bytes(num);
-    adapter.memory().fetch(0, bytes);
-    return file.write(directory, bytes);
+    return file.write(
+        directory,
+        adapter.layout().bytes(),
+        [&](std::int64_t begin, std::span<std::byte> out) { adapter.memory().fetch(begin, out); }
+    );
 }
 
 }  // namespace
@@ -42,6 +45,29 @@ Result<> AdapterStore::finish(WeightStage& stage, const StagedAdapter& staged) c
 
 void AdapterStore::keep_in(AdapterKeeper::Args args) {
     keeper_ = std::make_unique<AdapterKeeper>(std::move(args));
+}
+
+void AdapterStore::limit(Limits limits) {
+    limits_ = std::move(limits);
+    struct statfs info {};
+    if (limits_.bytes_max == 0 || ::statfs(limits_.directory.c_str(), &info) != 0) return;
+    const bool is_in_memory = info.f_type == TMPFS_MAGIC;
+    spdlog::info(
+        "evicted adapters go to {}{}",
+        limits_.directory,
+        is_in_memory ? ", which is a tmpfs: they stay in the host's memory" : ""
+    );
+}
+
+// Waits until the evictions that were ordered before have given up their memory.
+void AdapterStore::wait_for_moves() const {
+    const auto are_done = std::make_shared<std::promise<void>>();
+    const std::future<void> done = are_done->get_future();
+    moving_.give([are_done] {
+        are_done->set_value();
+        return Answers{};
+    });
+    done.wait();
 }
 
 Result<StagedAdapter> AdapterStore::open(const messages::UpdateSpec& spec) const {
@@ -66,6 +92,8 @@ Result<StagedAdapter> AdapterStore::open(const messages::UpdateSpec& spec) const
     ASSIGN_OR_RETURN(const AdapterConfig config, AdapterConfig::parse(staged.config, where));
     ASSIGN_OR_RETURN(staged.adapter, engine_.make_adapter(config));
     RETURN_IF_ERROR(check_room(staged));
+    if (limits_.bytes_max > 0) wait_for_moves();
+    RETURN_IF_ERROR(staged.adapter->take_memory());
     return staged;
 }
 
@@ -94,16 +122,21 @@ Result<> AdapterStore::check_room(const StagedAdapter& staged) const {
 
 void AdapterStore::commit(messages::AdapterId id, StagedAdapter staged) {
     const std::shared_ptr<Adapter> adapter = std::move(staged.adapter);
+    const auto kept = keeper_ ? std::make_shared<AdapterBytes>(adapter) : nullptr;
     if (limits_.bytes_max > 0) {
         auto version = std::make_shared<Version>();
+        version->kept = kept;
         version->name = std::move(staged.name);
         version->is_pinned = staged.is_pinned;
         version->bytes = adapter->bytes();
         version->config = staged.config;
         const MutexLock lock(mutex_);
+        for (const auto& [other, replaced] : versions_) {
+            if (replaced->name == version->name) replaced->is_pinned = false;
+        }
         CHECK(versions_.emplace(id, std::move(version)).second);
     }
-    if (keeper_) keeper_->keep(id, adapter, std::move(staged.config));
+    if (keeper_) keeper_->keep(id, kept, std::move(staged.config));
     engine_.adapters().add(id, adapter);
 }
 
@@ -118,14 +151,32 @@ void AdapterStore::evict(messages::AdapterId id) {
     if (found == versions_.end()) return;
     moving_.give([this, id, version = found->second] {
         const std::shared_ptr<Adapter> adapter = engine_.adapters().take_out(id);
-        if (!adapter || version->file.is_written()) return Answers{};
-        reach_fault_point("evict", "adapter");
-        const Result<> written = write_to(version->file, limits_.directory, *adapter);
-        if (written) return Answers{};
-        spdlog::warn("adapter '{}' stays in memory: {}", version->name, written.error().message);
-        engine_.adapters().add(id, adapter);
+        if (!adapter) return Answers{};
+        if (!version->file->is_written()) {
+            reach_fault_point("evict", "adapter");
+            const Result<> written = write_to(*version->file, limits_.directory, *adapter);
+            if (!written) {
+                stay(id, *version, adapter, written.error());
+                return Answers{};
+            }
+        }
+        if (version->kept) version->kept->leave_memory(version->file);
         return Answers{};
     });
+}
+
+// The version could not be evicted.
+void AdapterStore::stay(
+    messages::AdapterId id,
+    const Version& version,
+    const std::shared_ptr<Adapter>& adapter,
+    const Error& why
+) {
+    spdlog::warn("adapter '{}' stays in memory: {}", version.name, why.message);
+    engine_.adapters().add(id, adapter);
+    messages::WorkerNotEvicted answer{.rank = engine_.rank(), .id = id};
+    answer.verdict = why;
+    background_.answer(encode(answer));
 }
 
 void AdapterStore::restore(messages::AdapterId id) {
@@ -159,7 +210,8 @@ Result<> AdapterStore::restore_from(messages::AdapterId id, const Version& versi
     );
     ASSIGN_OR_RETURN(std::shared_ptr<Adapter> adapter, engine_.make_adapter(config));
     const auto num = static_cast<std::size_t>(adapter->layout().bytes());
-    RETURN_IF_ERROR(version.file.read({adapter->staged().data(), num}));
+    RETURN_IF_ERROR(adapter->take_memory());
+    RETURN_IF_ERROR(version.file->read({adapter->staged().data(), num}));
     RETURN_IF_ERROR(engine_.place(*adapter));
     engine_.adapters().add(id, std::move(adapter));
     return Ok{};

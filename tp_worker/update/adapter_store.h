@@ -2,6 +2,9 @@
 // for plans to name, with --keep-committed written to the disk, with --adapter-memory evicted and
 // restored, and forgotten.
 //
+// A load takes memory of its own beside --adapter-memory until its commit: at most that of one
+// adapter, because evictions that were ordered before it come first.
+//
 // Evictions and restores are carried out on a thread of their own, in the order given: reads of
 // files wait for no stage.
 //
@@ -11,10 +14,12 @@
 
 #include "base/mutex.h"
 #include "base/result.h"
+#include "messages/adapter_moves.h"
 #include "messages/adapters.h"
 #include "messages/update_orders.h"
 #include "messages/weights.h"
 #include "tp_worker/model/engine.h"
+#include "tp_worker/update/adapter_bytes.h"
 #include "tp_worker/update/adapter_file.h"
 #include "tp_worker/update/adapter_keeper.h"
 #include "tp_worker/update/background.h"
@@ -51,7 +56,7 @@ class AdapterStore {
     // Prepares for --keep-committed: from now on, committed versions are written.
     void keep_in(AdapterKeeper::Args args);
     // Prepares for --adapter-memory. Called before any adapter is loaded.
-    void limit(Limits limits) { limits_ = std::move(limits); }
+    void limit(Limits limits);
 
     // Reads the adapter's configuration, and makes the adapter. Thread: the background's. Errors:
     // it has no such configuration, one that is not accepted, or more bytes than there may be;
@@ -63,7 +68,8 @@ class AdapterStore {
     // From now on, plans may name the version.
     void commit(messages::AdapterId id, StagedAdapter staged);
     // Evicts and restores versions, and answers for each that it restores. No later plan names one
-    // that is evicted. If its file cannot be written, it stays in memory, with a warning.
+    // that is evicted. If its file cannot be written, it stays in memory, with a warning and an
+    // answer.
     void move(const messages::WorkerAdapters& order);
     // No later plan names the version. Another thread frees its memory, because unmapping takes
     // time in proportion to its size.
@@ -74,10 +80,19 @@ class AdapterStore {
         std::string name{};
         bool is_pinned = false;
         std::int64_t bytes = 0;
-        std::string config{};  // with a limit
-        AdapterFile file{};    // used by `moving_`
+        std::string config{};                  // with a limit
+        std::shared_ptr<AdapterBytes> kept{};  // for the keeper; null: it is not kept
+        // Written by a job of `moving_`; afterwards the keeper may read it.
+        std::shared_ptr<AdapterFile> file = std::make_shared<AdapterFile>();
     };
+    void wait_for_moves() const;
     void evict(messages::AdapterId id);
+    void stay(
+        messages::AdapterId id,
+        const Version& version,
+        const std::shared_ptr<Adapter>& adapter,
+        const Error& why
+    );
     void restore(messages::AdapterId id);
     [[nodiscard]] Result<> check_room(const StagedAdapter& staged) const;
     Result<> restore_from(messages::AdapterId id, const Version& version);
@@ -89,7 +104,7 @@ class AdapterStore {
     mutable Mutex mutex_{};
     // shared with the jobs that move them
     std::map<messages::AdapterId, std::shared_ptr<Version>> versions_ GUARDED_BY(mutex_){};
-    Background moving_{};  // after the members that its jobs use
+    mutable Background moving_{};  // after the members that its jobs use
 };
 
 }  // namespace pitstop::tp_worker

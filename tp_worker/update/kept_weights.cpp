@@ -48,7 +48,7 @@ struct KeptWeights::Output {
         while (!bytes.empty()) {
             const ssize_t num = ::pwrite(fd, bytes.data(), bytes.size(), at);
             if (num < 0 && errno == EINTR) continue;
-            if (num < 0) return io_error("cannot write", path, errno);
+            if (num <= 0) return io_error("cannot write", path, num < 0 ? errno : ENOSPC);
             at += num;
             num_dirty += num;
             bytes = bytes.subspan(static_cast<std::size_t>(num));

@@ -96,5 +96,27 @@ TEST(UpdateRoom, IsNamed) {
     EXPECT_NE(other.error().message.find("not 'borrow'"), std::string::npos);
 }
 
+TEST(UpdateRoom, TheNumbersNameWhatAdaptersMayTake) {
+    RoomFacts facts = facts_of(50);
+    facts.others += 300;
+    facts.adapters = 300;
+    const Result<ChosenRoom> lent = choose_room(UpdateRoom::kStaged, facts);
+    ASSERT_FALSE(lent) << "their memory is not KV's";
+    EXPECT_NE(
+        lent.error().message.find(
+            "; weights, activations and adapters take 600, of which 300 are for --adapter-memory "
+            "and a load, a second copy 200"
+        ),
+        std::string::npos
+    ) << lent.error().message;
+    facts.others = 995;
+    EXPECT_EQ(
+        no_room_for_kv(0.9, facts).message,
+        "no room for KV on a GPU: 1100 bytes were free, of which --mem-fraction 0.9 allows 1000; "
+        "weights, activations and adapters take 995, of which 300 are for --adapter-memory and a "
+        "load, a page 10"
+    );
+}
+
 }  // namespace
 }  // namespace pitstop::tp_worker

@@ -1,15 +1,22 @@
 // Adapters from their files to logits, against PEFT (tests/golden/make_adapters.py made
 // tests/data/golden/MODEL/adapters and says how); and refused adapters.
 #include "base/bf16.h"
+#include "base/time.h"
+#include "tests/checkpoint/temp_dir.h"
 #include "tests/tp_worker/update/adapted_fixture.h"
+#include "tp_worker/config/adapter_config.h"
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <memory>
+#include <sys/stat.h>
+#include <thread>
 
 namespace pitstop::tp_worker {
 namespace {
@@ -313,6 +320,77 @@ TEST_F(Adapted, P6_ARestoredVersionHasTheBitsThatWereEvicted) {
     EXPECT_EQ(answer->verdict.code, ErrorCode::kDataLoss);
 }
 
+// A full disk, for example.
+TEST_F(Adapted, OneThatCannotBeEvictedStaysAndTheSchedulerIsTold) {
+    open("qwen3_tied", 1);
+    updaters_[0]->adapters().limit({.bytes_max = 16 << 20, .directory = "/nowhere/at/all"});
+    const std::vector<TokenId> prompt{TokenId{3}, TokenId{9}, TokenId{27}};
+    const messages::AdapterId id = load(adapter_dir("qwen3_tied/all"));
+    const std::vector<float> before = logits_of(prompt, id);
+    const messages::WorkerAdapters order{.evict = {id}};
+    const auto answer = tp_worker::ask<messages::WorkerNotEvicted>(*updaters_[0], order);
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->id, id);
+    EXPECT_FALSE(answer->verdict.is_done());
+    EXPECT_NE(answer->verdict.message.find("in '/nowhere/at/all'"), std::string::npos)
+        << answer->verdict.message;
+    EXPECT_EQ(logits_of(prompt, id), before);
+}
+
+// The keeper waits for a disk. It holds no memory of a version that is evicted meanwhile; and when
+// it cannot write, it leaves nothing.
+TEST_F(Adapted, AnEvictedVersionThatIsBeingKeptGivesUpItsMemory) {
+    open("qwen3_tied", 1);
+    const test::TempDir dir;
+    const std::string being_written = dir.path(".adapter-1");
+    const std::string fifo = being_written + "/adapter_model.safetensors";
+    ASSERT_TRUE(fs::create_directory(being_written));
+    ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);  // whoever opens it waits for a reader
+    updaters_[0]->adapters().keep_in(
+        {.directory = dir.path(), .pace = pace_, .fault_point = FaultPoint("none")}
+    );
+    updaters_[0]->adapters().limit({.bytes_max = 16 << 20, .directory = testing::TempDir()});
+    const messages::AdapterId id = load(adapter_dir("qwen3_tied/all"));
+    Adapters& adapters = replica_->root().adapters();
+    std::shared_ptr<Adapter> taken = adapters.take_out(id);
+    const std::weak_ptr<Adapter> first = taken;
+    adapters.add(id, std::move(taken));
+    const messages::WorkerAdapters order{.evict = {id}, .restore = {id}};
+    const auto answer = tp_worker::ask<messages::WorkerRestored>(*updaters_[0], order);
+    ASSERT_TRUE(answer);
+    EXPECT_TRUE(answer->verdict.is_done()) << answer->verdict.message;
+    EXPECT_TRUE(first.expired()) << "the keeper has it";
+    std::ifstream(fifo).get();  // goes on, and cannot take room in a fifo
+    const TimePoint deadline = Clock::now() + std::chrono::seconds(60);
+    while (fs::exists(being_written) && Clock::now() < deadline)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_FALSE(fs::exists(being_written));
+}
+
+// What --adapter-memory takes of a GPU's.
+TEST_F(Adapted, TheMemoryOfAdaptersIncludesTheLargestThatMayBeLoaded) {
+    open("qwen3_tied", 1);
+    const Engine& engine = replica_->root();
+    const auto stack = Stack::make(engine.config(), RankOf{});
+    ASSERT_TRUE(stack);
+    const auto config = AdapterConfig::parse(
+        R"({"peft_type": "LORA", "r": 8, "lora_alpha": 8, "target_modules": "all-linear"})", "it"
+    );
+    ASSERT_TRUE(config);
+    const auto largest = engine.make_adapter(*config);
+    ASSERT_TRUE(largest);
+    const std::int64_t one = (*largest)->bytes();
+    const auto taken = [&](std::int64_t limit, std::int64_t rank_max) {
+        const auto bytes = adapter_bytes_max(limit, rank_max, *stack, engine.device());
+        return bytes ? *bytes : -1;
+    };
+    EXPECT_EQ(taken(10 * one, 8), 11 * one);
+    EXPECT_EQ(taken(one / 2, 8), one / 2 * 2) << "a larger one is refused";
+    EXPECT_GT(taken(10 * one, 512), 11 * one);
+    EXPECT_EQ(taken(0, 8), 0);
+    EXPECT_EQ(taken(10 * one, 0), 0);
+}
+
 TEST_F(Adapted, ALoadThatHasNoRoomBesidePinnedOnesIsRefused) {
     open("qwen3_tied", 1);
     const messages::AdapterId first = load(adapter_dir("qwen3_tied/all"));
@@ -328,6 +406,12 @@ TEST_F(Adapted, ALoadThatHasNoRoomBesidePinnedOnesIsRefused) {
     commit();
     spec.adapter = "other";
     expect_refused(spec, ErrorCode::kResourceExhausted, "(--adapter-memory)");
+    spec.adapter = "one";
+    spec.adapter_pinned = false;
+    ASSERT_TRUE(stage(spec).at(0).outcome.ok);
+    commit();
+    spec.adapter = "other";
+    EXPECT_TRUE(stage(spec).at(0).outcome.ok) << "the pinned ones of the name are replaced";
 }
 
 }  // namespace

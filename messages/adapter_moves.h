@@ -1,0 +1,37 @@
+// What workers say of an eviction that they could not carry out (--adapter-memory). Those that they
+// carry out have no answer (adapters.h).
+#pragma once
+
+#include "base/ids.h"
+#include "messages/adapters.h"
+#include "messages/fields.h"
+#include "messages/verdict.h"
+
+#include <concepts>
+#include <string_view>
+
+namespace pitstop::messages {
+
+struct WorkerNotEvicted {
+    static constexpr std::string_view kType = "worker_not_evicted";
+    static constexpr std::string_view kAbout =
+        "tp_worker -> scheduler_proc: the answer to `evict` of `worker_adapters` if the version's "
+        "bytes could not be written to a file. They stay in this rank's memory.";
+    Rank rank{};
+    AdapterId id{};
+    Verdict verdict{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("rank", rank, "the sender");
+        f("id", id, "the update that loaded it");
+        verdict.fields_in(f, "why it is not evicted");
+    }
+};
+
+// What a worker says of a version that it was to evict or restore.
+template <class Message>
+concept AdapterMove =
+    std::same_as<Message, WorkerNotEvicted> || std::same_as<Message, WorkerRestored>;
+
+}  // namespace pitstop::messages
