@@ -3,7 +3,7 @@
 //
 // A trial process is this program, started again, which keeps the vocabulary; each grammar is
 // compiled in a fork of it with a bound on CPU time and memory, at a lower priority. The fork
-// refuses a grammar of which the compiler would ignore a part, with a warning.
+// refuses a grammar if the compiler warns that it ignores a part.
 //
 // Owns:    the process, which ends with the object or with this process.
 // Thread:  any; each call to run() waits for its own grammar alone.

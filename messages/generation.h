@@ -134,7 +134,7 @@ struct Span {
         f("epoch", epoch, "the weight version that sampled the tokens");
         f("label", label, "that version's label");
         f("digest", digest, "that version's digest, 32 hex digits");
-        f("tokens", tokens, "so many tokens");
+        f("tokens", tokens, "the number of tokens");
         f("kv_min_epoch", kv_min_epoch, "the oldest version of the KV they attended to");
         f("kv_max_epoch", kv_max_epoch, "the newest version of the KV they attended to");
         f("adapter", adapter, "the version of the adapter; absent: they have none");

@@ -7,7 +7,7 @@
 //
 // `analysis` is thinking; a message to a recipient is a call of it; `final`, and `commentary` to
 // nobody, are the answer. Between two messages of thinking, and of the answer, a line end is put.
-// What is no such message is text, as it was written.
+// All other output is text, unchanged.
 //
 // Source: the harmony format of openai's gpt-oss; SGLang's and vLLM's gpt-oss parsers.
 // Bounded: holds back a marker, or a header of kHeaderBytesMax. A byte costs constant time.
@@ -26,7 +26,7 @@ namespace pitstop::http {
 
 class HarmonyParser {
   public:
-    // What is told apart; the rest is text, as it was written, with its markers.
+    // The kinds of message that are parsed; others remain text, unchanged, with their markers.
     struct Reads {
         bool thinking = true;
         bool calls = true;

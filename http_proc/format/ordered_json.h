@@ -1,7 +1,7 @@
 // Parses JSON whose objects keep the order of their members, as templates and schemas need it.
 //
-// It takes time in proportion to the text: nlohmann's own parser compares each member of an ordered
-// object with all before it. Looking a member up does so still.
+// Parsing takes time in proportion to the text. nlohmann's own parser compares each member of an
+// ordered object with all members before it, and so does a lookup of a member.
 #pragma once
 
 #include "base/result.h"

@@ -127,8 +127,8 @@ class Head {
         }
     }
 
-    // They continue a copy of the stored state, which nothing keeps. Few rows have guesses: the
-    // copy is not in the frame of run().
+    // Guesses continue a copy of the stored state, and the copy is dropped. Few rows have guesses,
+    // so the copy is not in the frame of run().
     [[gnu::noinline]] void run_guesses(Chunk* chunk) {
         alignas(64) float copied[kHeadMax * kHeadMax];
         float* const stored = state_;

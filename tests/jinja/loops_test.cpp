@@ -13,7 +13,7 @@
 namespace pitstop::jinja {
 namespace {
 
-// Three items, of which the first has its turn.
+// Three items; the loop is at the first.
 class LoopsTest : public testing::Test {
   protected:
     LoopsTest() {

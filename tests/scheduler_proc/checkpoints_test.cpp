@@ -202,7 +202,7 @@ TEST(CheckpointsOfDrafts, AnAbortOrARetractionAmidDraftsKeepsNoPlace) {
     }
 }
 
-// The workers keep the inputs of so many drafts at most.
+// Workers keep the inputs of at most kStateDraftsMax drafts.
 TEST(CheckpointsOfDrafts, AStepHasNoMoreDraftsThanWorkersKeep) {
     Rig rig(
         {.num_pages = 4096,

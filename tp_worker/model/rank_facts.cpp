@@ -48,8 +48,7 @@ Result<> check_states(
     return make_error(
         ErrorCode::kResourceExhausted,
         "no room for KV on {}: the recurrent states of {} requests and {} checkpoints take {} "
-        "bytes "
-        "of {}, and {} may be used; lower --max-running-requests or --state-checkpoints",
+        "bytes of {}, and {} may be used; lower --max-running-requests or --state-checkpoints",
         of_all.device,
         states.num_slots,
         num_checkpoints,

@@ -56,7 +56,7 @@ class Span:
     epoch: int = 0  # the weight version that sampled the tokens
     label: str = ""  # that version's label
     digest: str = ""  # that version's digest, 32 hex digits
-    tokens: int = 0  # so many tokens
+    tokens: int = 0  # the number of tokens
     kv_min_epoch: int = 0  # the oldest version of the KV they attended to
     kv_max_epoch: int = 0  # the newest version of the KV they attended to
     adapter: Optional[AdapterVersion] = None  # the version of the adapter; absent: they have none
