@@ -146,11 +146,14 @@ def test_P2_tensors_that_were_sent_come_back_from_where_they_were_kept(start_tre
 
 
 def test_P2_a_version_that_was_half_written_is_lost_and_named(start_tree, tmp_path, monkeypatch):
-    kept = tmp_path / "kept"
-    monkeypatch.setenv("PITSTOP_FAULT_POINT", "tp_worker[0.1]/keep_adapter")
+    kept, faults = tmp_path / "kept", tmp_path / "faults"
+    faults.mkdir()
+    monkeypatch.setenv("PITSTOP_FAULT_DIR", str(faults))
+    held = faults / "tp_worker[0.1]@keep_adapter"
+    held.write_text("delay 60000")  # only the thread that writes: the rank answers the update meanwhile
     tree = start_tree("--tp", 2, "--restart", "--keep-committed", kept)
     sent = send(tree, 1, "step 1")
-    tree.wait_stopped("tp_worker[0.1]")
+    wait_until(lambda: not held.exists(), "the rank to be amid its part of the file")
     assert names_in(kept) == [f".adapter-{sent['epoch']}"]
     crash(tree, "tp_worker[0.1]")
     assert f"with digest {sent['digest']} is lost; load it again" in refusal(tree, "sent")
