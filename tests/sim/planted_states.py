@@ -9,6 +9,8 @@ POOL_STATE = "scheduler_proc/kv_pool_state.cpp"
 PLANNER = "scheduler_proc/step_planner.cpp"
 MEMORY = "scheduler_proc/replica_memory.cpp"
 WORKER = "tp_worker/model/step_states.cpp"
+STEP = "tp_worker/model/step_batch.cpp"
+REPLAY = "tp_worker/model/draft_replay.cpp"
 BLOCK = "tp_worker/blocks/gated_delta.cpp"
 INPUTS = "kernels/gated_delta.cpp"
 KERNEL = "kernels/cpu/gated_delta.cpp"
@@ -186,6 +188,61 @@ MUTATIONS = (
         KERNEL,
         "is_new_       ? zeros",
         "begin_ >= 0   ? zeros",
+        unseen=NO_WORKER,
+    ),
+    Mutation(
+        "a state that a wrong draft kept from being saved is kept",
+        POOL,
+        "if (saving.position <= num_tokens) return false;",
+        "return false;",
+    ),
+    Mutation(
+        "a state amid drafts is never kept",
+        POOL_STATE,
+        "saving.step > step || saving.position > end",
+        "saving.step > step",
+        unseen=WASTE,
+    ),
+    Mutation(
+        "a step has more drafts than the workers keep",
+        PLANNER,
+        "if (pool_.has_state()) num_left = std::min(num_left, messages::kStateDraftsMax);",
+        "",
+        unseen="its steps have few tokens",
+    ),
+    Mutation(
+        "the state of a wrong draft is kept",
+        STEP,
+        "if (is_after_draft && counts[i]) ++nums.back();",
+        "if (is_after_draft) ++nums.back();",
+        unseen=NO_WORKER,
+    ),
+    Mutation(
+        "one right draft too few is replayed",
+        REPLAY,
+        "if (num_right[i] > 0) add_right(rows_[i], first, num_right[i]);",
+        "if (num_right[i] > 1) add_right(rows_[i], first, num_right[i] - 1);",
+        unseen=NO_WORKER,
+    ),
+    Mutation(
+        "a replay changes the state by the drafts of another row",
+        REPLAY,
+        "first += narrow(rows_[i].num);",
+        "first += narrow(num_right[i]);",
+        unseen=NO_WORKER,
+    ),
+    Mutation(
+        "a step stores the state after its drafts",
+        KERNEL,
+        "stored_end_ = args.stored_end(row);",
+        "stored_end_ = end_;",
+        unseen=NO_WORKER,
+    ),
+    Mutation(
+        "a step stores the convolution's inputs of its drafts",
+        INPUTS,
+        "leave_inputs(args, row, args.stored_end(row), before,",
+        "leave_inputs(args, row, args.q_starts[row + 1], before,",
         unseen=NO_WORKER,
     ),
 )

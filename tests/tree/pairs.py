@@ -35,7 +35,7 @@ def _bundled(old, new):
     )
 
 
-def _hybrid(place):
+def hybrid_pair(place):
     """A pair with random weights and a recurrent state in most layers."""
     directories, wholes, parts = [], [], []
     for number, name in enumerate(("old", "new"), start=1):
@@ -51,7 +51,7 @@ DENSE = _bundled("stories", "bard")
 
 @pytest.fixture(scope="module", params=["dense", "hybrid"])
 def pair(request, tmp_path_factory):
-    return DENSE if request.param == "dense" else _hybrid(tmp_path_factory.mktemp("hybrids"))
+    return DENSE if request.param == "dense" else hybrid_pair(tmp_path_factory.mktemp("hybrids"))
 
 
 @pytest.fixture(scope="module")
