@@ -74,15 +74,15 @@ TEST(FairQueue, TheNewestOfWhoHasTheMostIsTheFirstToGo) {
     EXPECT_EQ(queue.weight(), 105u);
 }
 
-// Random pushes, erasures and new names: a neighbour of its path overtakes an item at most once per
-// item of the item's own path in front of it, and once more for its own turn.
+// Random pushes, erasures and new names. For an item of client A, let n be A's earlier waiting
+// items: each other client overtakes the item at most n + 1 times.
 TEST(FairQueue, NobodyIsOvertakenMoreThanOncePerTurnWhoeverComes) {
     for (std::uint32_t seed = 1; seed <= 50; ++seed) {
         std::mt19937 random(seed);
         FairQueue<int> queue;
         struct Item {
             std::string client{};
-            int num_before = 0;  // when the previous item of its own client came
+            int num_before = 0;  // the earlier waiting items of the same client
             std::map<std::string, int> overtaken{};
         };
         std::map<int, Item> waiting;
@@ -99,7 +99,7 @@ TEST(FairQueue, NobodyIsOvertakenMoreThanOncePerTurnWhoeverComes) {
         for (int step = 0; step < 400; ++step) {
             const auto draw = random() % 10;
             if (draw < 6) {
-                // A few clients stay; the others are names that are never seen again.
+                // Four clients push again and again; every other client pushes once.
                 const std::string client =
                     draw == 0 ? "new-" + std::to_string(next)
                               : std::string(1, static_cast<char>('a' + random() % 4));

@@ -89,7 +89,7 @@ TEST_F(FaultDir, AFaultHappensOnceAndOnlyAtItsPlace) {
     EXPECT_TRUE(has("send stage"));
 }
 
-// The peer chooses the type: it must not lead out of the directory.
+// The peer chooses a message's type: a type must not name a path outside the directory.
 TEST_F(FaultDir, WhatIsNoNameOfAMessageIsNoPlace) {
     put("send ..", "kill");
     const int status = status_of([] {

@@ -1,4 +1,4 @@
-// Files of keys, and doors that open with them, over real sockets.
+// Tests key files, and doors that require their keys, over real sockets.
 #include "bus/curve_keys.h"
 
 #include "bus/key_guard.h"
@@ -75,7 +75,7 @@ TEST_F(CurveKeysTest, WhatKeygenMadeIsClosedToOthersAndReadBack) {
         EXPECT_EQ(allowed->find(client->pair.public_key), "alice");
         EXPECT_EQ(allowed->find(server->public_key), std::nullopt);
     }
-    // ZeroMQ's own arithmetic: the public key is that of the secret one.
+    // ZeroMQ derives the public key from the secret key: the file must have the same one.
     std::array<char, 41> derived{};
     ASSERT_EQ(::zmq_curve_public(derived.data(), client->pair.secret_key.c_str()), 0);
     EXPECT_EQ(client->pair.public_key, derived.data());
@@ -225,7 +225,7 @@ TEST_F(TcpDoorTest, AKeyThatIsNotListedIsRefusedAndCountedAndMayBeAddedLater) {
     EXPECT_FALSE(receive([&] { return guard_->num_refused("data") == 1; }));
     write(in_keys("data.keys"), fmt::format("alice {}\n", key->pair.public_key));
     const Socket again =
-        connect(endpoint_, *key);  // the first client got its answer and has given up
+        connect(endpoint_, *key);  // the first client was refused and no longer retries
     EXPECT_TRUE(receive());
 }
 

@@ -1,4 +1,5 @@
-// Real connections, more than a listener takes. Each wait is for a condition, with a deadline.
+// Makes more real connections than a listener accepts. Each wait is for a condition, with a
+// deadline.
 #include "bus/listener.h"
 
 #include "base/time.h"
@@ -138,7 +139,7 @@ TEST_F(ListenerTest, TakesAsManyConnectionsAsItMayAndClosesTheNext) {
     const auto num_closed = [&] { return std::ranges::count_if(raw, is_closed); };
     EXPECT_TRUE(comes_true([&] { return num_closed() == 17; })) << num_closed();
 
-    // Existing connections stay, and once the others have closed there is room again.
+    // Existing connections stay. After the surplus ones have closed, a new client is accepted.
     ASSERT_EQ(honest.send({"hello", "", {}}), Sent::kSent);
     EXPECT_TRUE(arrives(door));
     raw.clear();

@@ -56,7 +56,7 @@ class SocketTest : public testing::Test {
         ADD_FAILURE() << "nothing came";
         return {};
     }
-    // Sends parts as they are, past Frames.
+    // Sends raw parts, which need not form a valid Frames.
     static void send_parts(Socket& socket, const std::vector<std::string>& parts) {
         for (std::size_t i = 0; i < parts.size(); ++i) {
             const bool more = i + 1 < parts.size();
@@ -207,7 +207,7 @@ TEST_F(SocketTest, AQueueIsFullWhenItsLimitIsReached) {
         ASSERT_EQ(push.send({"t", "b", {"r", "s"}}), Sent::kSent);
     }
     EXPECT_EQ(push.send({"t", "b", {"r", "s"}}), Sent::kFull);
-    // A peer that connects late gets what was queued for it, and nothing else.
+    // A peer that connects late gets the messages queued for it, and no others.
     Socket pull = bind(SocketKind::kPull);
     for (int i = 0; i < kSmall.queue_len_max; ++i) {
         EXPECT_EQ(receive(pull).frames.raw.size(), 2U);
@@ -241,7 +241,7 @@ TEST_F(SocketTest, ThePollerWakesForFilesAndHoldsItsDeadline) {
     poller.wait(Clock::now() + kDeadline);
     EXPECT_TRUE(poller.is_ready(fd_index));
     EXPECT_FALSE(poller.is_ready(socket_index));
-    poller.wait(begin - 1s);  // a deadline in the past: only looks
+    poller.wait(begin - 1s);  // a deadline in the past: polls once and returns
     EXPECT_TRUE(poller.is_ready(fd_index));
     ::close(fds[0]);
     ::close(fds[1]);

@@ -14,7 +14,7 @@ namespace pitstop::test {
 class SafetensorsFile {
   public:
     SafetensorsFile() = default;                       // without tensors
-    explicit SafetensorsFile(const std::string& dir);  // as that of the directory
+    explicit SafetensorsFile(const std::string& dir);  // with the directory's tensors
     [[nodiscard]] const nlohmann::json& header() const { return header_; }
     [[nodiscard]] nlohmann::json& header() { return header_; }
     [[nodiscard]] std::string bytes_of(const std::string& name) const;

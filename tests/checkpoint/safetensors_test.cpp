@@ -215,8 +215,8 @@ TEST(Safetensors, ADamagedHeaderIsAnErrorOrStaysInsideTheFile) {
     }
 }
 
-// The cost of a tensor does not depend on their number: 300,000 take 0.2 s here. Looking for each
-// among all before it took more than 7 minutes.
+// The time per tensor does not depend on their number: 300,000 take 0.2 s here. A search among all
+// earlier tensors took more than 7 minutes.
 TEST(Safetensors, ReadsAHeaderOfManyTensorsInTimeThatGrowsWithThem) {
     constexpr std::size_t kNum = 300'000;
     const std::string header = open_header_of(kNum) + "}";
@@ -447,7 +447,7 @@ TEST_F(Shards, ThatChangeWhileTheyAreReadAreNamed) {
     for (const Change& change : changes) {
         SCOPED_TRACE(change.name);
         SetUp();
-        // Further back than the resolution of the file system's clock.
+        // Sets old times, so that a later write changes them whatever the clock's resolution.
         const auto then = std::filesystem::file_time_type::clock::now() - std::chrono::hours(1);
         for (const auto& file : std::filesystem::directory_iterator(dir_.path()))
             std::filesystem::last_write_time(file.path(), then);
@@ -468,7 +468,7 @@ TEST_F(Shards, ThatChangeWhileTheyAreReadAreNamed) {
     }
 }
 
-// The change is noticed after each piece: no reader waits for the end of a long file to hear of it.
+// Each read of a piece reports the change: a reader of a long file stops early.
 TEST_F(Shards, ThatAreWrittenToAreNoticedByTheNextPiece) {
     const auto then = std::filesystem::file_time_type::clock::now() - std::chrono::hours(1);
     std::filesystem::last_write_time(dir_.path() + "/one.safetensors", then);

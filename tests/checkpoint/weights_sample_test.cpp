@@ -1,4 +1,4 @@
-// Which checkpoints a look at some of their bytes tells apart.
+// Which changes of a checkpoint alter a sample of its bytes.
 #include "checkpoint/weights_sample.h"
 
 #include "tests/checkpoint/safetensors_file.h"

@@ -12,7 +12,7 @@ TensorToPush tensor(std::int64_t rows, std::int64_t cols) {
     return {.name = "t", .dtype = "BF16", .shape = {rows, cols}};
 }
 
-// The buckets, in turn.
+// All buckets, in order.
 std::vector<std::vector<Piece>> buckets_of(
     const std::vector<TensorToPush>& tensors, std::int64_t bucket_bytes, bool may_split
 ) {

@@ -54,7 +54,7 @@ TEST_F(ClientTest, DestroyedInARequestsCallbackItEndsEverythingBeforeTheDestruct
     ASSERT_EQ(over->get_future().wait_for(kLong), std::future_status::ready);
     EXPECT_EQ(ended, (std::set<std::string>{"one", "two", "status"}));
     EXPECT_EQ(num_late, 0);
-    // The tree has been told that both requests ended.
+    // The client has cancelled both requests at the tree.
     const std::vector<std::string> rids = door_->take<messages::Cancel>().second.rids;
     EXPECT_EQ(
         std::set<std::string>(rids.begin(), rids.end()), (std::set<std::string>{"one", "two"})
@@ -125,13 +125,13 @@ TEST_F(ClientTest, DestroyedInRunCallbacksItRunsNoOther) {
     for (int i = 0; i < 3; ++i) {
         client->generate(
             {},
-            [&](const messages::OutputChunk&) {  // refused: it ends without reaching a tree
+            [&](const messages::OutputChunk&) {  // an empty request is refused without being sent
                 ++num_run;
                 client.reset();
             }
         );
     }
-    // All three wait at once: they are refused in one turn or in several.
+    // The three refusals may become ready in one turn of the client's loop or in several.
     pollfd ready{client->ready_fd(), POLLIN, 0};
     ASSERT_EQ(::poll(&ready, 1, 20'000), 1);
     client->run_callbacks();

@@ -139,8 +139,8 @@ TEST_F(ClientTest, ARefusedRequestEndsWithTheDoorsError) {
     EXPECT_EQ(whole.error().message, "the queue is full");
 }
 
-// A door that refuses a message for its size has not read its rid: there would be no request to
-// answer.
+// A door that refuses a message for its size has not read its rid, so its answer could not name the
+// request.
 TEST_F(ClientTest, P5_ACallThatIsTooLargeIsRefusedBeforeItIsSent) {
     messages::Tokenize call;
     call.text = std::string(std::size_t{17} << 20, 'a');
@@ -230,7 +230,7 @@ TEST_F(ClientTest, ALateRequestIsCancelledAndEndsWithDeadlineExceeded) {
     const auto [peer, request] = door_->take<messages::Generate>();
     EXPECT_EQ(stream.wait(kLong).error().code, ErrorCode::kDeadlineExceeded);
     EXPECT_EQ(door_->take<messages::Cancel>().second.rids, std::vector<std::string>{request.rid});
-    // The answer comes after all: no call waits for it, and nothing breaks.
+    // An answer after the time-out reaches no call, and later requests work.
     door_->send_chunk(peer, last_chunk(request.rid, messages::FinishReason::kAbort));
     Stream other = client->generate(prompt("other"));
     const auto [other_peer, other_request] = door_->take<messages::Generate>();
@@ -352,7 +352,7 @@ TEST_F(ClientTest, AnAbortIsSentWhenTheDataDoorHasReadTheRequestsBeforeIt) {
     const auto [peer, question] = door_->take<messages::Tokenize>();
     door_->take<messages::Status>();  // asked after the abort, at the same door
     EXPECT_FALSE(door_->has<messages::Abort>());
-    messages::ErrorReply any_answer;  // a refusal also shows that the door has got this far
+    messages::ErrorReply any_answer;  // even a refusal shows that the door read the requests
     any_answer.call = question.call;
     any_answer.error.code = ErrorCode::kResourceExhausted;
     door_->send(messages::Door::kData, peer, encode(any_answer));

@@ -46,12 +46,12 @@ struct DoorMessage {
     messages::Door door{};
     std::string peer{};
     messages::Frames frames{};
-    std::string tree{};  // the tree that it is for
+    std::string tree{};  // the tree that the message names
 };
 
 class FakeDoor {
   public:
-    // A greeting gets `greeting_error`; without one it gets a HelloReply.
+    // Answers a greeting with `greeting_error`, or without one with a HelloReply.
     explicit FakeDoor(const std::string& run_dir, std::optional<Error> greeting_error = {})
         : tree_(fmt::format("tree {}", next_tree.fetch_add(1))),
           greeting_error_(std::move(greeting_error)),
@@ -67,7 +67,7 @@ class FakeDoor {
         }
         thread_ = std::thread([this] { run(); });
     }
-    // Ends as a process that dies: what it sent before is delivered, then the connections close.
+    // Ends like a process that dies: sent messages are delivered, then the connections close.
     ~FakeDoor() {
         is_stopping_ = true;
         ::eventfd_write(wake_fd_, 1);
@@ -178,7 +178,7 @@ class FakeDoor {
             messages::ErrorReply error;
             error.error = *greeting_error_;
             if (greeting_error_->code == ErrorCode::kUnavailable) greeting_error_.reset();
-            // A client that the other door has refused may be gone before this one answers.
+            // This client may be gone already, after a refusal from the other door.
             CHECK(socket.send(encode(error), peer) != bus::Sent::kFull);
             return;
         }

@@ -1,4 +1,4 @@
-// The open requests and calls of a client, and the order in which they are late.
+// The open requests and calls of a client, in the order of their deadlines.
 #include "client/open_work.h"
 
 #include <gtest/gtest.h>

@@ -59,7 +59,7 @@ TEST(PushSockets, BucketsAreUnderWayBeforeTheFirstIsAnswered) {
     Worker quick(sockets->handles().at("a"));
     Worker slow(sockets->handles().at("b"));
     for (std::int64_t bucket = 0; bucket < 3; ++bucket) {
-        // Sent once the worker has connected, which taking an answer waits for.
+        // A worker gets the bucket once it has connected, and receive_done() waits for that.
         std::thread workers([&] {
             EXPECT_EQ(quick.take(), bucket);
             quick.answer({});
@@ -118,7 +118,7 @@ TEST(PushSockets, ALayoutWhosePiecesLieElsewhereIsRefused) {
         ASSERT_FALSE(refused);
         EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
     }
-    // Elements of four bytes need twice the room; for an unknown dtype no room is known.
+    // A 4-byte dtype needs twice the memory; the size of an unknown dtype is unknown.
     dtype = "BF16";
     EXPECT_TRUE(decoded(good));
     dtype = "F32";
@@ -139,7 +139,8 @@ TEST(PushSockets, ARefusalIsTheAnswerToItsOwnBucket) {
         worker.answer({});
         EXPECT_EQ(worker.take(), 1);
         worker.answer({.verdict = Error{ErrorCode::kInvalidArgument, "bucket 1"}});
-        // The tree sends nothing more; the connection stays until the answer is read.
+        // The tree sends nothing more; the connection must stay open until the tree has read the
+        // answer.
         EXPECT_EQ(worker.take(), 2);
     });
     EXPECT_TRUE(sockets->receive_done(kPatience, kNever));

@@ -1,4 +1,4 @@
-// No later tree does what a client asked of one that went away.
+// A client's requests to a tree that ended reach no later tree.
 #include "messages/weights.h"
 #include "tests/client/client_fixture.h"
 
@@ -12,7 +12,8 @@ using namespace std::chrono_literals;
 
 class RestartedTree : public ClientTest {
   protected:
-    // Another tree takes the door's place, and the client has connected to it.
+    // Replaces the tree by another one at the same door, and waits until the client is connected to
+    // it.
     void restart(Client& client) {
         door_.reset();
         wait_lost(client);
@@ -26,7 +27,7 @@ class RestartedTree : public ClientTest {
         round_trip(client);
         EXPECT_EQ(door_->tree_of_last(), door_->tree());
     }
-    // Both doors' connections have noticed the loss.
+    // Waits until the client has noticed the loss at both doors.
     static void wait_lost(Client& client) {
         const TimePoint deadline = Clock::now() + kLong;
         const auto knows = [&](const auto& request) {
@@ -56,7 +57,7 @@ class RestartedTree : public ClientTest {
         EXPECT_EQ(reply.error().code, ErrorCode::kUnavailable);
         EXPECT_NE(reply.error().message.find(why), std::string::npos) << reply.error().message;
     }
-    // Waits until everything that was sent before it has come.
+    // Waits until a call sent now is answered, so that everything sent before it has arrived.
     void round_trip(Client& client) {
         auto status = start(client, messages::Status{});
         const auto [peer, call] = door_->take<messages::Status>();
@@ -129,7 +130,7 @@ TEST_F(RestartedTree, WhatIsAskedWhileNoTreeIsThereFailsAtOnceAndReachesNoTree) 
     EXPECT_FALSE(door_->has<messages::Generate>());
 }
 
-// Behind a proxy the connection stays while the tree is replaced by another.
+// A proxy keeps the connection open while another tree replaces the first.
 TEST_F(RestartedTree, ATreeThatSaysItIsAnotherOneEndsWhatIsOpenAndIsGreetedAgain) {
     const auto client = connect();
     auto pause = start(*client, messages::PauseGeneration{});
@@ -148,7 +149,7 @@ TEST_F(RestartedTree, ATreeThatSaysItIsAnotherOneEndsWhatIsOpenAndIsGreetedAgain
     refuse(messages::Door::kAdmin, peer);
     expect_unavailable(std::move(pause), "was restarted");
     expect_unavailable(std::move(next), "was restarted");
-    // The data door's connection has not noticed: calls there get the same error.
+    // The client has not noticed the new tree at the data door: requests there get the same error.
     Stream stream = client->generate(prompt("hello"));
     const auto [data_peer, request] = door_->take<messages::Generate>();
     refusal.call = CallId{};

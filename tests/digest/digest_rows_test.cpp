@@ -26,7 +26,7 @@ std::vector<std::byte> pattern(std::int64_t size) {  // as digest_reference.py
     return bytes;
 }
 
-// Follows base/digest.h word by word.
+// Implements the definition in base/digest.h word by word.
 DigestSum by_definition(const DigestRun& run) {
     DigestSum sum;
     for (std::int64_t begin = 0; begin < run.num_bytes; begin += 8) {
@@ -80,12 +80,12 @@ TEST_P(DigestOnLevel, GiveTheVectorsThatNumpyGave) {
     }
 }
 
-// The lengths are around every width of a step of the loops, at every alignment of a word.
+// The lengths cover the steps of all vector loops, at every alignment of a word.
 TEST_P(DigestOnLevel, RunsOfEveryLengthAtEveryAddressFollowTheDefinition) {
     std::mt19937_64 engine(3);
     std::vector<std::byte> bytes(1024);
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(engine());
-    for (std::size_t at = 0; at < bytes.size(); at += 34)  // infinities and NaNs among them
+    for (std::size_t at = 0; at < bytes.size(); at += 34)  // adds infinities and NaNs
         std::memset(&bytes[at], at % 4 == 0 ? 0x7f : 0xff, 2), bytes[at] |= std::byte{0x80};
     for (std::int64_t num = 0; num < 700; ++num) {
         const DigestRun run{
@@ -161,7 +161,7 @@ TEST_P(DigestOnLevel, EveryBf16IsFiniteOrCounted) {
     EXPECT_EQ(sum.num_nonfinite, 2u * 128);  // an exponent of ones: 128 mantissas, two signs
 }
 
-// Rows that can be joined, and rows that cannot, since the last word of each is padded.
+// Rows that can be joined, and rows that cannot because the last word of each is padded.
 TEST_P(DigestOnLevel, PiecesOfWholeRowsAddUp) {
     for (const std::int64_t row_bytes : {2, 6, 8, 30, 64, 1042, 4096}) {
         const std::vector<std::byte> bytes = pattern(37 * row_bytes);

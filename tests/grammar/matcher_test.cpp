@@ -116,7 +116,7 @@ TEST_F(GrammarTest, ACopyContinuesForItself) {
     EXPECT_FALSE(is_allowed(one, id_of('d')));
 }
 
-// A request that runs again leads a matcher through its output at once.
+// A retracted request runs again: its new matcher accepts the whole output in one call.
 TEST_F(GrammarTest, P6_ABudgetHoldsWhetherMasksWereMadeBetweenOrNot) {
     constexpr std::string_view kTag =
         R"({"type": "structural_tag", "format": {"type": "sequence", "elements": [
@@ -159,7 +159,7 @@ TEST_F(GrammarTest, AnEndTokenEndsACompleteOutput) {
     EXPECT_FALSE(one.accept(kEnd));
 }
 
-// Each token has more parses than the one before.
+// Each token adds parses, so that following the output takes ever longer.
 TEST_F(GrammarTest, AGrammarThatTakesTooLongToFollowAllowsNothing) {
     Matcher one = matcher(GrammarKind::kEbnf, "root ::= \"a\" | root root | root root root");
     const TimePoint begin = Clock::now();
@@ -184,7 +184,7 @@ TEST_F(GrammarTest, WhatCannotBeCompiledIsNamed) {
     }
 }
 
-// What the compiler would ignore, so that outputs would not be valid.
+// The compiler would ignore these keywords, so outputs would not be valid.
 TEST_F(GrammarTest, KeywordsThatWouldBeIgnoredAreNamed) {
     for (const auto& [schema, keyword] : std::vector<std::pair<std::string, std::string>>{
              {R"({"maxLength": 2})", "maxLength"},

@@ -28,7 +28,7 @@ class TrialsTest : public testing::Test {
         if (!why_none().empty()) GTEST_SKIP() << why_none();
     }
 
-    // A schema whose properties may be left out in any number.
+    // A schema of optional properties in any combination: compiling it takes too long.
     static Grammar hostile() {
         std::string text = R"({"type": "object", "properties": {)";
         for (int i = 0; i < 20'000; ++i)
@@ -61,7 +61,7 @@ TEST_F(TrialsTest, SayHowLargeAGrammarIsOrWhatIsWrong) {
         << bad.error().message;
 }
 
-// The compiler ignores some keywords, with a warning: outputs would be invalid.
+// The compiler only warns of some keywords and ignores them, so outputs would not be valid.
 TEST_F(TrialsTest, RefuseAKeywordThatWouldBeIgnored) {
     for (const std::string keyword :
          {R"("uniqueItems": true)",
@@ -77,7 +77,7 @@ TEST_F(TrialsTest, RefuseAKeywordThatWouldBeIgnored) {
 }
 
 TEST_F(TrialsTest, AHostileGrammarDelaysNobody) {
-    ASSERT_TRUE(trials_.run({GrammarKind::kRegex, "a+"}));  // the process is there
+    ASSERT_TRUE(trials_.run({GrammarKind::kRegex, "a+"}));  // starts the process
     auto slow = std::async(std::launch::async, [&] { return trials_.run(hostile()); });
     const TimePoint begin = Clock::now();
     int num_tried = 0;
@@ -90,7 +90,8 @@ TEST_F(TrialsTest, AHostileGrammarDelaysNobody) {
     }
     const auto verdict = slow.get();
     ASSERT_FALSE(verdict) << *verdict << " bytes";
-    // The grammar is at fault, unless the machine did not give it its seconds of a core in time.
+    // The error blames the grammar, unless a busy machine kept the process from using its CPU
+    // seconds in time.
     const bool is_late = Clock::now() - begin >= Trials::kWallMax;
     const ErrorCode code = verdict.error().code;
     EXPECT_TRUE(code == ErrorCode::kInvalidArgument || (is_late && code == ErrorCode::kUnavailable))
@@ -100,7 +101,7 @@ TEST_F(TrialsTest, AHostileGrammarDelaysNobody) {
     EXPECT_TRUE(trials_.run({GrammarKind::kRegex, "a+"}));
 }
 
-// A grammar that a busy machine did not finish is not a bad one: the verdict must not be kept.
+// A grammar that a busy machine did not finish may be good: its refusal must not be kept.
 TEST_F(TrialsTest, AMachineThatIsTooBusyIsToldFromABadGrammar) {
     Trials hurried(small_vocabulary(), std::chrono::milliseconds(300));
     const auto tried = hurried.run(hostile());
@@ -108,7 +109,7 @@ TEST_F(TrialsTest, AMachineThatIsTooBusyIsToldFromABadGrammar) {
     EXPECT_EQ(tried.error().code, ErrorCode::kUnavailable) << tried.error().message;
 }
 
-// A quote keeps brackets from being counted (messages/sampling.cpp), so these arrive here.
+// messages/sampling.cpp counts no brackets inside quotes, so this grammar reaches the trial.
 TEST_F(TrialsTest, ADeepGrammarEndsItsProcessAlone) {
     const std::string deep(100'000, '(');
     for (const GrammarKind kind : {GrammarKind::kRegex, GrammarKind::kEbnf})
@@ -116,7 +117,7 @@ TEST_F(TrialsTest, ADeepGrammarEndsItsProcessAlone) {
     EXPECT_TRUE(trials_.run({GrammarKind::kRegex, "a+"}));
 }
 
-// A process that neither reads nor ends holds nobody up for ever.
+// A process that neither reads nor ends delays no caller for ever.
 TEST_F(TrialsTest, P5_AProcessThatStandsStillIsReplaced) {
     Trials hurried(small_vocabulary(), std::chrono::milliseconds(500));
     ASSERT_TRUE(hurried.run({GrammarKind::kRegex, "a"}));
@@ -126,7 +127,7 @@ TEST_F(TrialsTest, P5_AProcessThatStandsStillIsReplaced) {
     const auto tried = hurried.run({GrammarKind::kRegex, "a"});
     ASSERT_FALSE(tried);
     EXPECT_EQ(tried.error().code, ErrorCode::kUnavailable) << tried.error().message;
-    hurried.stop();  // and its end is not held up
+    hurried.stop();  // returns although the process is stopped
 }
 
 TEST_F(TrialsTest, SayThatNoTokenEndsAnOutput) {

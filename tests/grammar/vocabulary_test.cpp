@@ -1,4 +1,5 @@
-// Tests which bytes a tokenizer's tokens have for grammars, and their way to another process.
+// Tests the bytes of tokens in a grammar's vocabulary, and the vocabulary's encoding for another
+// process.
 #include "grammar/vocabulary.h"
 
 #include "tests/grammar/small_vocabulary.h"

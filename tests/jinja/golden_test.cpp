@@ -49,7 +49,7 @@ TEST_P(Golden, RendersAsThePythonReference) {
     std::ifstream file(folder / (GetParam() + ".jsonl"));
     ASSERT_TRUE(file);
     int num_cases = 0;
-    std::string source;  // a case without one has that of the case before
+    std::string source;  // the template; without one, the previous case's
     Value variables;
     for (std::string json; std::getline(file, json); ++num_cases) {
         const Result<Value> line = parse_json(json);

@@ -1,4 +1,4 @@
-// The value `loop`, and the arguments of macros, without a template around them.
+// Tests the value `loop`, and the arguments of macros, without a template.
 #include "jinja/loops.h"
 
 #include "jinja/kept_objects.h"
@@ -13,7 +13,7 @@
 namespace pitstop::jinja {
 namespace {
 
-// Three items; the loop is at the first.
+// A loop over three items, at the first one.
 class LoopsTest : public testing::Test {
   protected:
     LoopsTest() {

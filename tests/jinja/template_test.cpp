@@ -1,5 +1,5 @@
-// Tests what the golden cases leave out: limits, errors at load, and values that outlive what made
-// them.
+// Tests what the golden cases leave out: limits, errors at load, and values that outlive the
+// template that made them.
 #include "jinja/template.h"
 
 #include "jinja/json.h"
@@ -132,7 +132,7 @@ TEST(Template, ValuesNestedTooDeepAreRefused) {
     );
 }
 
-// Operators nest to the left, without a bracket; destroying the tree recurses, too.
+// Left-associative operators nest without a bracket; destroying the tree recurses, too.
 TEST(Template, ChainsOfOperatorsThatAreTooLongAreRefusedAtLoad) {
     for (const std::string_view op :
          {" if a", " or a", " and a", " + a", " * a", " ** a", "|d", ".b", "[a]", "()"}) {
@@ -143,7 +143,7 @@ TEST(Template, ChainsOfOperatorsThatAreTooLongAreRefusedAtLoad) {
         while (source.size() < kSourceBytesMax - 10) source += op;
         EXPECT_TRUE(load_error(source + " }}").starts_with("line 1: nested deeper"));
     }
-    // Each kind is also in brackets around the last.
+    // Each chain of operators encloses the previous ones in brackets.
     std::string inner = "a";
     for (int i = 0; i < 20; ++i) {
         inner = "(" + inner + ")";

@@ -98,7 +98,7 @@ TEST_P(StreamedText, ContinuesItsPrompt) {
             const Streamed streamed =
                 stream(tokenizer_, {.skip_special = skip}, prompt, all.subspan(prompt_len));
             ASSERT_TRUE(streamed.every_piece_is_utf8);
-            // The prompt's text is complete: the rest of the whole text belongs to the output.
+            // Where the prompt decodes to complete text, the output is the rest of the whole text.
             const std::string whole = decode(all, skip);
             const std::string before = decode(prompt, skip);
             if (before.ends_with(kReplacementCharacter) || !whole.starts_with(before)) continue;
@@ -186,14 +186,14 @@ TEST(IncrementalDecoder, ACodePointBegunInThePromptBelongsToTheOutput) {
     };
     EXPECT_EQ(output_behind(0), "é中!");
     EXPECT_EQ(output_behind(1), "é中!");
-    EXPECT_EQ(output_behind(2), "中!");  // the run of bytes goes on, but é belongs to the prompt
+    EXPECT_EQ(output_behind(2), "中!");  // one run of bytes, whose é belongs to the prompt
     EXPECT_EQ(output_behind(3), "中!");
     EXPECT_EQ(output_behind(4), "中!");
     EXPECT_EQ(output_behind(5), "!");
     EXPECT_EQ(output_behind(6), "");
 }
 
-// A newline is a byte token of such tokenizers, and prompts end in newlines.
+// Tokenizers of this kind have a byte token for a newline, and prompts end in newlines.
 TEST(IncrementalDecoder, ANewlineThatEndsThePromptIsNotTheOutputs) {
     const auto tokenizer = llama_like();
     Ids prompt = {TokenId{1}, TokenId{259}};

@@ -78,7 +78,7 @@ TEST(Regex, TheTwoEnginesAgree) {
     }
 }
 
-// Oniguruma 6.9.10 gave the result of each of these; PCRE2 reads many of them otherwise.
+// Expected: the results of Oniguruma 6.9.10. PCRE2 reads many of these patterns differently.
 TEST(Regex, ReadsOnigurumasDialect) {
     EXPECT_EQ(matched(R"(\h)", "g1F\t"), "1|F|");      // a hexadecimal digit
     EXPECT_EQ(matched("[a[bc]]+", "a[bc]"), "a|bc|");  // classes nest
@@ -172,7 +172,7 @@ TEST(Regex, RandomPatternsNeverCrash) {
     EXPECT_GT(num_compiled, 500);
 }
 
-// A pattern that would try 2^n ways ends in an error, or is none of the kind.
+// A pattern that would backtrack 2^n times ends in an error, or matches without backtracking.
 TEST(Regex, NoPatternRunsForEver) {
     const auto regular = Regex::compile("(?:a|a)*b");
     ASSERT_TRUE(regular);
@@ -185,7 +185,7 @@ TEST(Regex, NoPatternRunsForEver) {
     EXPECT_TRUE(match || match.error().code == ErrorCode::kResourceExhausted);
 }
 
-// Written out, these would be a trillion empty matches.
+// Expanded, these patterns would be a trillion empty matches.
 TEST(Regex, RepeatsOfNothingAreNotWrittenOut) {
     const auto nothing = Regex::compile("a(){1000}{1000}{1000}{1000}");
     ASSERT_TRUE(nothing);

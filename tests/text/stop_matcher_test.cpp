@@ -62,25 +62,25 @@ TEST(StopMatcher, HoldsBackOnlyWhatMayBeAStop) {
 }
 
 TEST(StopMatcher, TheFirstCompleteMatchWins) {
-    // A prefix of another is complete before it.
+    // A stop text that is a prefix of another one is complete first.
     EXPECT_EQ(
         run({stops_of({"abc", "ab"}), StopMatcher::Trim::kStop}, {"xabc"}), (Outcome{"x", 1, 1})
     );
-    // These are complete at the same byte: the longest counts.
+    // Of stop texts that are complete at the same byte, the longest counts.
     EXPECT_EQ(
         run({stops_of({"c", "abc", "bc"}), StopMatcher::Trim::kStop}, {"xabc"}),
         (Outcome{"x", 1, 1})
     );
-    // One is inside another that is still open.
+    // A stop text inside another one that is not complete yet.
     EXPECT_EQ(
         run({stops_of({"abcd", "bc"}), StopMatcher::Trim::kStop}, {"a", "b", "c", "d"}),
         (Outcome{"a", 1, 1})
     );
-    // This one overlaps itself.
+    // A stop text that overlaps itself.
     EXPECT_EQ(
         run({stops_of({"aab"}), StopMatcher::Trim::kStop}, {"aa", "aab"}), (Outcome{"aa", 0, 2})
     );
-    // The same string twice is the first.
+    // A stop text that is listed twice: the first index counts.
     EXPECT_EQ(
         run({stops_of({"x", "ab", "ab"}), StopMatcher::Trim::kStop}, {"ab"}), (Outcome{"", 1, 0})
     );
@@ -104,7 +104,7 @@ TEST(StopMatcher, NothingToStopForHoldsNothing) {
     EXPECT_EQ(run({stops_of({}), StopMatcher::Trim::kStop}, {"a", "b"}), (Outcome{"ab", {}, 0}));
 }
 
-// The definition: searches all of the text at once, at every place.
+// The definition: searches the whole text at every position.
 Outcome by_definition(
     const std::vector<std::string>& stops, const std::string& text, StopMatcher::Trim trim
 ) {

@@ -1,5 +1,5 @@
-// Finds the tests' tokenizers: the small one in tests/data, always; the others in the directory
-// named by PITSTOP_SHARED, or beside the sources, if they exist.
+// Finds the tests' tokenizers: the small one in tests/data, always; larger ones, if they exist, in
+// the directory named by PITSTOP_SHARED, or next to the sources.
 #pragma once
 
 #include "tests/source_dir.h"

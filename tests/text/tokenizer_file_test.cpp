@@ -231,7 +231,8 @@ TEST(TokenizerFile, WhatIsNoFileIsAnError) {
     EXPECT_FALSE(Tokenizer::parse(deep));
 }
 
-// A value takes many times the two bytes that it is written with: such a file of 256 MiB took GiBs.
+// A parsed value needs many times the two bytes that it has in the file: 256 MiB of them needed
+// GiBs.
 TEST(TokenizerFile, MoreValuesThanAnyTokenizerHasAreNotKept) {
     std::string text = R"({"x":[0)";
     for (int i = 0; i < 2'000'000; ++i) text += ",0";
@@ -338,7 +339,7 @@ TEST(TokenizerFile, RandomBytesNeverCrashTheLoader) {
     }
 }
 
-// Twenty replacements that double the text make a million of one letter.
+// Twenty steps that each double the text make a million letters of one.
 TEST(TokenizerFile, ANormalizersGrowthIsBounded) {
     json file = small_file();
     json steps = json::array();
@@ -353,7 +354,7 @@ TEST(TokenizerFile, ANormalizersGrowthIsBounded) {
     ASSERT_FALSE(ids);
     EXPECT_EQ(ids.error().code, ErrorCode::kTooLarge);
     EXPECT_NE(ids.error().message.find("normalizer"), std::string::npos);
-    // The cost is known before: a caller with a loop to keep running does not start it.
+    // work_max() tells the cost before the call, so that a caller with a loop can refuse it.
     EXPECT_GE((*parsed)->work_max(1000), 20'000u);
     EXPECT_LT((*parsed)->work_max(1000), std::size_t{20} * 32'001);
 

@@ -86,8 +86,7 @@ double seconds_to_encode(const Tokenizer& tokenizer, const std::string& text) {
     return least;
 }
 
-// Eight times the text takes 8 times as long; 64 times if each character costs a look at all
-// others.
+// 8 times the text takes 8 times as long in linear time, and 64 times as long in quadratic time.
 TEST(Tokenizer, LongRunsTakeLinearTime) {
     constexpr std::size_t kShort = 12'500;
     constexpr double kRatioMax = 24;
@@ -121,7 +120,7 @@ TEST(Tokenizer, RandomTextComesBack) {
     }
 }
 
-// Decoding one token by itself loses part of a character, and a space at a text's beginning.
+// Decoding a single token may lose a part of a character, and the space at a text's beginning.
 TEST(Tokenizer, WhatItsTokensAddJoinsToTheText) {
     for (const std::string& name : tokenizer_names()) {
         const auto tokenizer = Tokenizer::load(tokenizer_dir(name));
