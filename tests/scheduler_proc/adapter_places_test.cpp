@@ -1,5 +1,5 @@
-// --adapter-memory: which versions are resident, who waits for whom, and that the tokens are those
-// of a replica with room for all.
+// --adapter-memory: which versions are resident, and which requests wait. The tokens must equal
+// those of a replica with room for all versions.
 #include "tests/scheduler_proc/adapters_fixture.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 using messages::AdapterId;
 
-constexpr std::int64_t kBytes = 1000;  // of each, as FakeWorkers have it
+constexpr std::int64_t kBytes = 1000;  // bytes per adapter, as FakeWorkers report
 
 class AdapterPlacesTest : public AdaptersTest {
   protected:
@@ -88,7 +88,7 @@ TEST_F(AdapterPlacesTest, OneInUseAndPinnedOnesStay) {
     EXPECT_EQ(resident(), (std::set{AdapterId{3}, AdapterId{5}}));
 }
 
-// Requests of the resident ones never cease; the evicted one gets its turn.
+// Requests for the resident adapters never cease; the evicted adapter still gets its turn.
 TEST_F(AdapterPlacesTest, P5_NoneWaitsForeverBehindRequestsThatKeepComing) {
     open(1);
     load("a", 3);
@@ -217,7 +217,7 @@ TEST_F(AdapterPlacesTest, P3_ANewVersionThatOpenRequestsTakeIsInUse) {
     EXPECT_EQ(rig.of(key).tokens, by_spans(ask, rig.of(key)));
 }
 
-// A full disk: one rank's file cannot be written, and the other one's was.
+// A full disk: one rank fails to write its file, after another rank has written its own.
 TEST_F(AdapterPlacesTest, OneThatCannotBeEvictedIsInMemoryOnAllRanksAndCountedThere) {
     open(1);
     load("c", 3);
@@ -278,8 +278,8 @@ TEST_F(AdapterPlacesTest, APinnedVersionThatIsReplacedOrUnloadedKeepsNoPin) {
     }
 }
 
-// Any order of requests, loads and unloads: no version is used that is not resident (FakeWorkers
-// see to that), none is in memory beyond the limit while no request has it, and every request ends.
+// Requests, loads and unloads in random order. FakeWorkers report a row that uses a version which
+// is not resident. Every request ends, and afterwards only `num_places` versions are resident.
 TEST_F(AdapterPlacesTest, P6_WithFewPlacesEachRequestGetsItsOwn) {
     for (std::uint32_t seed = 1; seed <= 20; ++seed) {
         std::mt19937 random(seed);

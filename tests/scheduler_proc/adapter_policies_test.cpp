@@ -1,4 +1,4 @@
-// A commit that replaces an adapter: with which version its open requests continue.
+// A commit that replaces an adapter: the version with which open requests continue.
 #include "tests/scheduler_proc/adapters_fixture.h"
 
 #include <gtest/gtest.h>
@@ -123,8 +123,8 @@ TEST_F(AdapterPolicies, P3_ScoresAreOfOneVersionWhateverThePolicy) {
     }
 }
 
-// Two requests with the same tokens, which the commit meets at different ones: a page of the one
-// was computed by the old version, the same page of the other by the new one.
+// Two requests with equal tokens, one 30 steps ahead when the commit comes. So a page that the old
+// version computed for one request, the new version computes for the other.
 TEST_F(AdapterPolicies, P6_EqualTokensOfTwoVersionsAreNotTakenForEachOther) {
     Rig monotone({.num_pages = 128, .vocab_size = 1});
     std::swap(rig, monotone);

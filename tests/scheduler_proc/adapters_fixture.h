@@ -1,4 +1,4 @@
-// A replica that the door leads through loads of adapters.
+// A replica, and the door's messages that load adapters into it.
 #pragma once
 
 #include "tests/scheduler_proc/rig.h"
@@ -82,7 +82,7 @@ class AdaptersTest : public UpdateTest {
         context.erase(context.begin(), context.begin() + std::ssize(ask.prompt));
         return context;
     }
-    // The versions of the adapter that its tokens have, in order, each run once.
+    // The adapter versions of its tokens, in order; a run of equal versions counts once.
     static std::vector<std::int64_t> versions_of(const Received& got) {
         std::vector<std::int64_t> versions;
         for (const messages::Span& span : got.spans) {

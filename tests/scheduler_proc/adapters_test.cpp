@@ -1,4 +1,4 @@
-// Adapters: which version a request has, and no KV of another one.
+// Adapters: the version that each request uses. No request may read KV of another version.
 #include "tests/scheduler_proc/adapters_fixture.h"
 
 #include <gtest/gtest.h>
@@ -225,7 +225,7 @@ TEST_F(AdaptersTest, StatusCountsByName) {
     EXPECT_EQ(status[0].loads_total, 1);
 }
 
-// A restart has lost it: no other adapter answers in its place.
+// After a restart that lost an adapter, requests for it are refused and name it.
 TEST_F(AdaptersTest, P2_ALostAdapterIsNamedUntilItIsLoadedAgain) {
     const messages::LostAdapter a{
         .adapter = {.name = "a", .version = Epoch{70}, .label = "step\t7", .digest = "d1"},

@@ -37,8 +37,8 @@ Ask asking(std::int64_t prompt_len, std::int64_t first, std::int64_t num_brought
         .brought = rows_of(num_brought)};
 }
 
-// Each plan of a token below num_brought has its row, and no other plan has one. For a request that
-// is alone in its slot.
+// Checks that plans have a row of routes for each computed token below num_brought, and for no
+// other token. For a request that is alone in its slot.
 void expect_followed(const Rig& rig, std::int64_t num_brought) {
     std::map<std::int64_t, std::int64_t> num_computed;
     for (const messages::StepPlan& plan : rig.workers.plans()) {
@@ -88,7 +88,8 @@ TEST(BroughtRoutes, P4_AreInThePlansAgainAfterARetract) {
     expect_followed(rig, 10);
 }
 
-// KV under brought routes depends on them, too: it is neither put into a cache nor taken from one.
+// KV of a request with brought routes depends on these routes: it must not enter the cache, and
+// cached KV must not serve the request.
 TEST(BroughtRoutes, P9_NeitherTakeAPrefixFromTheCacheNorLeaveOne) {
     Rig rig({.routes = kShape});
     const RequestKey first = rig.send(asking(20, 100, 20));

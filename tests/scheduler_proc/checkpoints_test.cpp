@@ -88,8 +88,8 @@ TEST_F(Checkpoints, SixteenSamplesOfAPromptComputeItOnce) {
     EXPECT_EQ(status().restored_total, 15);
 }
 
-// The first request with another end finds pages and no state: it saves one there for all later
-// ones.
+// The first request that branches off finds cached pages but no state there, and saves one for all
+// later requests.
 TEST_F(Checkpoints, WhereAConversationBranchesAStateIsSavedOnce) {
     const std::vector<TokenId> stem = prompt_of(600);
     EXPECT_EQ(run(ask_of(joined(stem, prompt_of(40, 300)), 4)), 640 + 3);
@@ -142,10 +142,11 @@ TEST(CheckpointsOfRequests, MorePlacesThanPagesAreNotManaged) {
     EXPECT_EQ(rig.status().checkpoints->places_total, 30);
 }
 
-// A step with drafts may pass the end of a page amid them: the state there is saved if the drafts
-// up to it are right. So the next turn computes no more than without drafts.
+// The end of a page may be among a step's drafts: the state there is saved if the drafts up to it
+// are right. So the next turn computes no more than without drafts.
 TEST(CheckpointsOfDrafts, ADecodesStateIsSavedWhereverItsDraftsPassAPagesEnd) {
-    // 178: the draft before the last page's end is wrong, and the next step saves the state there.
+    // With 178, the draft before the last page's end is wrong, and the next step saves the state
+    // there.
     for (const std::size_t wrong_every : {0u, 7u, 11u, 16u, 178u}) {
         for (const std::int64_t num_places : {8, 2, 1}) {
             SCOPED_TRACE(
@@ -176,7 +177,8 @@ TEST(CheckpointsOfDrafts, ADecodesStateIsSavedWhereverItsDraftsPassAPagesEnd) {
     }
 }
 
-// The step that saves such a state is over before anything is known of its drafts.
+// A step reserves a place for a state among its drafts. When the request ends or is retracted
+// during the step, the place must become free.
 TEST(CheckpointsOfDrafts, AnAbortOrARetractionAmidDraftsKeepsNoPlace) {
     for (const bool is_aborted : {true, false}) {
         Rig rig(model_of(4), {.drafts_max = 6});
@@ -230,7 +232,7 @@ TEST(CheckpointsOfDrafts, AStepHasNoMoreDraftsThanWorkersKeep) {
     EXPECT_EQ(num_most, messages::kStateDraftsMax);
 }
 
-// Other requests take the places between two turns.
+// Other requests use up the places between two turns.
 class CheckpointsOfConversations : public Checkpoints {
   protected:
     Ask turn_of(unsigned conversation, std::vector<TokenId> prompt) {
@@ -274,7 +276,7 @@ TEST_F(CheckpointsOfConversations, AnEndedOneHoldsNoState) {
     EXPECT_EQ(cached_by_next_turn(turn), 0);
 }
 
-// The share is half of the eight places.
+// Held states may use half of the eight places.
 TEST_F(CheckpointsOfConversations, TheOldestGivesItsStateUpWhenTheShareIsFull) {
     std::vector<Ask> turns;
     for (unsigned i = 0; i < 6; ++i) {
@@ -286,7 +288,7 @@ TEST_F(CheckpointsOfConversations, TheOldestGivesItsStateUpWhenTheShareIsFull) {
     for (const std::size_t i : {1u, 0u}) EXPECT_EQ(cached_by_next_turn(turns[i]), 0) << i;
 }
 
-// Two conversations may hold the same state, and one may end.
+// Two conversations may hold the same state, and one of them may end.
 TEST_F(CheckpointsOfConversations, AStateIsHeldAsLongAsOneHoldsIt) {
     const Ask turn = turn_of(7, prompt_of(200));
     const Ask same = turn_of(8, prompt_of(200));

@@ -129,7 +129,7 @@ TEST(DraftBudget, TheLikeliestAreFirstAndARowsOwnStayInOrder) {
     EXPECT_EQ(rows, (std::vector<std::size_t>{2, 4, 1, 1, 3, 4}));
 }
 
-// Another program slows the machine down while drafts are tried, and then no longer.
+// Another program slows the machine down while drafts are tried, and later stops.
 TEST(DraftBudget, MeasuresAgainWhatWasTooDear) {
     DraftBudget budget = measured();
     const Offers offers = falling(8, 0.9, 0.9);

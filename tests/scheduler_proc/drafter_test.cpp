@@ -30,7 +30,7 @@ class Running {
         request_.progress.plan(std::ssize(given.prompt), /*samples=*/true);
         request_.progress.finish_step(std::ssize(given.prompt));
     }
-    // The token being sampled is known, and the next one is being sampled.
+    // The token being sampled becomes known, and the next step is planned.
     void learn(TokenId token) {
         request_.progress.learn_token();
         request_.tokens.push_back(token);
@@ -132,7 +132,7 @@ TEST(Drafter, AKeyJoinsRequestsWhosePromptsDiffer) {
 
 TEST(Drafter, StopsDraftingForARequestWhoseDraftsAreWrongAndBeginsAgain) {
     Drafter drafter(kLimits);
-    std::vector<TokenId> text;  // tokens 1, 2, 3 are never followed by the same token
+    std::vector<TokenId> text;  // each run of tokens 1, 2, 3 is followed by another token
     for (int i = 0; i < 400; ++i) {
         for (const int token : {1, 2, 3, 1000 + i}) text.push_back(static_cast<TokenId>(token));
     }
@@ -175,7 +175,7 @@ TEST(Drafter, KeepsNoMoreThanItsMemoryAndDropsTheOldestFirst) {
     EXPECT_TRUE(drafted(drafter, oldest).empty());
 }
 
-// The same prompt again and again: the group keeps its newest texts.
+// The same prompt many times: the group keeps its newest texts.
 TEST(Drafter, AGroupTakesAPartOfTheMemory) {
     constexpr std::int64_t kMemory = 400000;
     Drafter drafter({.drafts_max = 4, .memory_max = kMemory});

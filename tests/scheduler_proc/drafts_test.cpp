@@ -1,6 +1,6 @@
-// Speculation in the scheduler: rows with drafts, which of their results count, and what remains of
-// the others. The fake workers derive tokens from the whole context and check every page that a row
-// reads: a token or a page after a wrong draft would show.
+// Speculation in the scheduler: rows with drafts, and which of their results count. The fake
+// workers derive tokens from the whole context and check every page that a row reads, so a token or
+// page after a wrong draft would be noticed.
 #include "tests/scheduler_proc/expectations.h"
 #include "tests/scheduler_proc/update_fixture.h"
 
@@ -67,7 +67,7 @@ TEST(Drafts, P11_WrongDraftsCountForNothingWhereverTheyAre) {
     }
 }
 
-// The cache has the same pages of a request with drafts as without.
+// A request with drafts leaves the same pages in the cache as one without.
 TEST(Drafts, P9_P11_PagesAreSharedWithTokensThatCountAlone) {
     for (const std::size_t wrong_every : {0u, 2u, 3u, 5u}) {
         SCOPED_TRACE(testing::Message() << "every " << wrong_every);
@@ -100,7 +100,7 @@ TEST(Drafts, P11_AStopTokenAmongTheDraftsEndsTheOutputThere) {
         Ask going_on{.prompt = prompt_of(6, first), .max_new_tokens = 40};
         going_on.sampling.ignore_eos = true;
         Ask ask{.prompt = prompt_of(6, first), .max_new_tokens = 40};
-        ask.draft_ids = rig.expected(going_on).tokens;  // they go on after the stop
+        ask.draft_ids = rig.expected(going_on).tokens;  // the drafts continue after the stop
         const RequestKey key = rig.send(ask);
         rig.run();
         expect_all(rig, key, ask);
@@ -123,7 +123,7 @@ TEST(Drafts, P11_ARequestGetsAsManyTokensAsItAskedForAndItsPoolHas) {
     }
 }
 
-// An abort, a pause and a retraction find the drafts of a row in flight.
+// An abort, a pause or a retraction comes while a row with drafts is in flight.
 TEST(Drafts, P4_P11_EndsAndPausesLoseNoTokenOfARowInFlight) {
     using messages::PauseMode;
     for (const PauseMode mode : {PauseMode::kInPlace, PauseMode::kRetract, PauseMode::kWait}) {
@@ -177,7 +177,7 @@ TEST(Drafts, P4_P11_RetractionsForPagesLoseNoToken) {
     }
 }
 
-// No request is retracted to make room for another's drafts.
+// No request is retracted to make room for another request's drafts.
 TEST(Drafts, TakeNoPageThatAnotherRequestHas) {
     Rig rig({.num_pages = 13, .page_size = 4}, speculating(8));
     const Ask greedy = with_drafts(rig, {.prompt = prompt_of(4, 1), .max_new_tokens = 20});
@@ -230,7 +230,8 @@ TEST(Drafts, P11_RoutesAreThoseOfTheTokensThatCount) {
     }
 }
 
-// A request without drafts is planned while its step runs; with drafts it waits for its token.
+// The next step of a request without drafts is planned while its step runs. A request with drafts
+// first waits for its token.
 TEST(Drafts, WithoutAnyTheNextStepIsPlannedWhileOneRuns) {
     Rig rig({}, speculating());
     rig.send({.prompt = prompt_of(7, 100), .max_new_tokens = 30});
@@ -247,7 +248,7 @@ TEST(Drafts, WithoutAnyTheNextStepIsPlannedWhileOneRuns) {
 TEST(Drafts, SamplesOfAPromptDraftFromEachOther) {
     Rig rig({}, speculating());
     std::vector<RequestKey> keys;
-    const Ask ask = ask_of(30);  // the fake model's samples of one seed are equal
+    const Ask ask = ask_of(30);  // the fake model gives equal samples for equal seeds
     keys.push_back(rig.send(ask));
     rig.turn();
     for (int i = 0; i < 12; ++i) rig.step();
@@ -276,7 +277,7 @@ TEST(Drafts, AWorkerThatVerifiesNoneRefusesTheFlagByName) {
     }
 }
 
-// --speculate auto: off when it cannot help; the budget changes nothing but speed.
+// --speculate auto stays off with workers that verify no drafts.
 TEST(Drafts, AutoIsOffWithWorkersThatVerifyNone) {
     Rig rig({.drafted_max = 0}, {.drafts_max = 16, .has_draft_budget = true});
     const Ask ask = with_drafts(rig, ask_of());

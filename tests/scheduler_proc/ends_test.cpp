@@ -98,7 +98,7 @@ TEST_P(TokenNotFinite, P6_IsNamedAndItsPagesAreNotShared) {
     if (start >= 0) ask.logprobs = {.enabled = true, .prompt_start = start};
     const RequestKey first = rig.send(ask);
     rig.run();
-    // Position p is scored against token p + 1.
+    // Token p + 1 scores position p.
     const bool is_scored = start >= 0 && start < 30 && at + 1 >= start;
     const bool has_logits = is_scored || (at == 29 && num_new > 0);
     const std::string where =
@@ -127,8 +127,8 @@ INSTANTIATE_TEST_SUITE_P(
     )
 );
 
-// The request has ended, or was retracted, when the result comes. A later request does not find the
-// pages that were shared when the step was planned.
+// The result comes after the request has ended or was retracted. The pages that were shared when
+// the step was planned must be forgotten, so that no later request finds them.
 TEST(Scheduler, PagesOfAPassThatIsNotFiniteAreForgottenWhoeverIsLeft) {
     for (const bool is_retracted : {false, true}) {
         FakeModel model{.overflowing = TokenId{999}};
@@ -156,8 +156,8 @@ TEST(Scheduler, PagesOfAPassThatIsNotFiniteAreForgottenWhoeverIsLeft) {
     }
 }
 
-// The second request begins on pages that the first is computing: the token that is not finite is
-// on them, and is not one of the second's own.
+// The second request begins on pages that the first is computing. The token that is not finite is
+// on those pages, so the second's error must not name a token of its own.
 TEST(Scheduler, ARequestOnPagesOfAPassUnderWayDoesNotNameATokenOfItsOwn) {
     for (const bool is_retracted : {false, true}) {
         FakeModel model{.overflowing = TokenId{999}};

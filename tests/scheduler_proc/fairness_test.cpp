@@ -14,7 +14,7 @@ std::vector<TokenId> prompt_of(int i) {
     return {static_cast<TokenId>(2 + i % 30), static_cast<TokenId>(2 + i / 30 % 30), TokenId{7}};
 }
 
-// The order in which they end when one runs at a time: the order of their admission.
+// One request runs at a time, so the order in which they end is the order of admission.
 std::vector<RequestKey> order_of(Rig& rig, const std::vector<RequestKey>& keys) {
     std::vector<RequestKey> order;
     rig.turn();
@@ -97,7 +97,7 @@ TEST(Fairness, PriorityComesBeforeTurns) {
     EXPECT_EQ(order_of(rig, {a, b, a1, a2}), (std::vector{a1, a2, a, b}));
 }
 
-// Filling the queue does not keep others out: the client with most of it is refused.
+// A client that fills the queue keeps no other client out: its own newest request is refused.
 TEST(Fairness, AFullQueuePushesOutTheNewestOfWhoHasTheMost) {
     Rig rig({}, {.running_max = 1, .queue_len_max = 4});
     std::vector<RequestKey> flood;

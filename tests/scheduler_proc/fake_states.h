@@ -23,7 +23,7 @@ struct FakeState {
 
 class FakeStates {
   public:
-    // No slots: requests have no state.
+    // Without slots, requests have no state.
     FakeStates(std::int64_t num_slots, std::int64_t num_checkpoints)
         : slots_(static_cast<std::size_t>(num_slots)),
           checkpoints_(static_cast<std::size_t>(num_checkpoints)) {}
@@ -86,7 +86,7 @@ class FakeStates {
         checkpoints_.at(static_cast<std::size_t>(raw(*row.save_to))) = after;
         ++num_saved_;
     }
-    // The memory was released.
+    // Forgets all states, as after a release of the memory.
     void forget() {
         for (FakeState& state : slots_) state = {};
         for (FakeState& state : checkpoints_) state = {};

@@ -10,7 +10,7 @@
 namespace pitstop::scheduler {
 namespace {
 
-// A hash of a prefix, whatever the weights.
+// Extends a prefix's hash by a token; the weights have no influence.
 std::uint64_t extended(std::uint64_t prefix, TokenId token) {
     return mix64(prefix ^ (static_cast<std::uint64_t>(raw(token)) + 0x100000001b3u));
 }
@@ -186,7 +186,7 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
         return std::ranges::find(context.tokens, model_.overflowing) != context.tokens.end();
     };
     std::optional<messages::NotFiniteRow> bad;
-    bool counts = true;  // every draft so far was drawn
+    bool counts = true;  // false after the first draft that was not sampled
     const TokenId taken = slot.sampled;
     const std::int64_t first_scored = row.begin + row.num_new - row.num_scored;
     const std::int64_t first_sampled = row.begin + row.num_new - row.num_sampled();
@@ -221,7 +221,7 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
             scores.ranks.values.push_back(fake_rank(context.tokens, target));
             add_alternatives(model, *slot.setup, context.tokens, scores);
         }
-        // The prompt's end: the context that a request without output attended to.
+        // At the prompt's end: the context that a request without output has attended to.
         if (position + 1 == slot.setup->prompt_len) kv_read_[{slot.setup->key, 0}] = context.read;
         if (!samples) continue;
         sample(placed, position - first_sampled, model, context, result);
@@ -234,7 +234,7 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
     if (bad) result.not_finite.push_back(*bad);
 }
 
-// Samples the row's output number `index`, of the context as if its drafts were right.
+// Samples output number `index` of the row, as if all drafts in its context were right.
 void FakeWorkers::sample(
     const PlacedRow& placed,
     std::int64_t index,
@@ -259,14 +259,14 @@ void FakeWorkers::sample(
     result.ranks.values.push_back(fake_rank(context.tokens, token));
     add_alternatives(model, setup, context.tokens, result);
     if (!setup.logprobs.support) return;
-    // The support has as many ids as the token's number, so some supports are too large.
+    // Makes a support of one id more than the token's number, so that some supports are too large.
     messages::DrawSupport support{.num_ids = raw(token) + 1};
     if (support.num_ids <= messages::kSupportMax)
         support.ids.resize(static_cast<std::size_t>(support.num_ids), token);
     result.supports.push_back(std::move(support));
 }
 
-// KV of an adapter belongs to it alone: the hash has the adapter of each token.
+// The hash covers each token's adapter, as adapters share no KV.
 void FakeWorkers::Context::append(
     TokenId token, Epoch epoch, std::optional<messages::AdapterId> adapter
 ) {

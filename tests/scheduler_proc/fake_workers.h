@@ -28,8 +28,8 @@ struct FakeModel {
     std::int64_t context_len = 256;
     std::int64_t vocab_size = 1000;
     std::vector<TokenId> eos_ids{TokenId{1}};
-    std::uint64_t weights = 0;    // another number, another model
-    Epoch epoch{1};               // the loaded weights: others after a restart
+    std::uint64_t weights = 0;    // a number per model
+    Epoch epoch{1};               // of the loaded weights; another one after a restart
     bool has_weights = true;      // false: they wait for a first update
     bool lends = false;           // --update-mode lend
     std::int64_t eos_one_in = 0;  // one in this many contexts ends; 0: none
@@ -41,7 +41,7 @@ struct FakeModel {
     std::int64_t num_checkpoints = 0;  // places for copies of such a state
     std::int64_t drafted_max = 32;     // drafts of a row
 
-    // The model with this version of an adapter.
+    // This model with that version of an adapter.
     [[nodiscard]] FakeModel adapted(std::optional<messages::AdapterId> adapter) const;
 };
 
@@ -57,7 +57,7 @@ struct FakeModel {
 [[nodiscard]] float fake_logprob(
     const FakeModel& model, std::span<const TokenId> context, TokenId token
 );
-// The rank of this token after this context: a number derived from both.
+// The rank of this token in this context: a number derived from both.
 [[nodiscard]] std::int32_t fake_rank(std::span<const TokenId> context, TokenId token);
 // The i-th most probable token after this context, for top logprobs.
 [[nodiscard]] TokenId fake_top_token(
@@ -75,7 +75,7 @@ class FakeWorkers {
 
     [[nodiscard]] std::vector<FromWorker> hellos() const;
 
-    // Queues a message, as on every rank's socket.
+    // Queues a message, as each rank's socket would.
     void receive(ToWorkers message);
     [[nodiscard]] bool is_idle() const { return queue_.empty(); }
     [[nodiscard]] std::size_t num_queued() const { return queue_.size(); }

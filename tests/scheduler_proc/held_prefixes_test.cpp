@@ -21,7 +21,7 @@ class HeldPrefixesTest : public UpdateTest {
         rig.run();
         return rig.of(key);
     }
-    // The next turn: all that the one before had, and more.
+    // Runs the next turn, whose prompt is the previous prompt and output and one token more.
     std::int64_t cached_by_next_turn(const Ask& before) {
         std::vector<TokenId> prompt = before.prompt;
         const std::vector<TokenId> output = rig.expected(before).tokens;
@@ -62,7 +62,7 @@ TEST_F(HeldPrefixesTest, AnEndedConversationHoldsNothing) {
     EXPECT_EQ(cached_by_next_turn(turn), 0);
 }
 
-// The share is half of the pool, 64 pages, and each turn has 16 in the cache.
+// Conversations may hold half of the pool, 64 pages, and each turn has 16 in the cache.
 TEST_F(HeldPrefixesTest, TheOldestIsGivenUpWhenTheShareIsFull) {
     std::vector<Ask> turns;
     for (int i = 0; i < 5; ++i) {
@@ -82,7 +82,7 @@ TEST_F(HeldPrefixesTest, AfterAFlushWhatWasHeldTakesNoShare) {
     rig.control(messages::FlushCache{});
     rig.run();
     std::vector<Ask> turns;
-    for (int i = 0; i < 4; ++i) {  // the whole share
+    for (int i = 0; i < 4; ++i) {  // together they hold the whole share
         turns.push_back(
             turn_of(prompt_of(60, 50 + 70 * i), messages::ConversationId{10U + unsigned(i)})
         );
@@ -105,10 +105,10 @@ TEST_F(HeldPrefixesTest, RunningRequestsGetHeldPagesWhenTheyNeedThem) {
         EXPECT_EQ(rig.of(key).counts->retractions, 0);
     }
     EXPECT_LT(cached_by_next_turn(turn), 64);
-    fill_the_pool();  // and what it held before is forgotten without harm
+    fill_the_pool();  // forgets the other held pages without harm
 }
 
-// P9: the tolerance of the turn decides, and the answer says which tokens were of older weights.
+// P9: a turn's kv_tolerance decides whether older KV is used, and the counts say how much was not.
 TEST_F(HeldPrefixesTest, P9_AnUpdateLeavesHeldPagesToTurnsThatTolerateThem) {
     Ask turn = turn_of(prompt_of(60), kFirst);
     run(turn);
@@ -143,12 +143,12 @@ TEST(HeldPrefixes, AHoldOfAnEvictedNodeIsNotOneOfTheNodeThatGotItsPage) {
     EXPECT_EQ(cache.evict(1, allocator), 1);
     const PageId again = add(TokenId{2});
     EXPECT_EQ(again, first);
-    held.hold(kSecond, {&again, 1}, cache);  // gives up the first's hold
+    held.hold(kSecond, {&again, 1}, cache);  // drops the first conversation's hold
     cache.unlock({&again, 1});
     const PageId other = add(TokenId{3});
     cache.unlock({&other, 1});
     EXPECT_EQ(cache.evict(1, allocator), 1);
-    EXPECT_TRUE(cache.holds(again));  // it was used earlier, and is held
+    EXPECT_TRUE(cache.holds(again));  // held, although it was used before `other`
     EXPECT_EQ(cache.audit(), std::nullopt);
 }
 

@@ -1,4 +1,4 @@
-// The pool alone: which request has which page and slot, and when it is taken back.
+// The pool alone: which request has which page and slot, and when pages and slots become free.
 #include "scheduler_proc/kv_pool.h"
 
 #include <gtest/gtest.h>
@@ -131,7 +131,7 @@ TEST_F(KvPoolTest, NobodyStartsOnPagesThatOthersNeedNext) {
     EXPECT_EQ(audit({&*lease}), "");
 }
 
-// Two requests with one prompt were planned before either was done.
+// Two requests with equal prompts were planned before either was computed.
 TEST_F(KvPoolTest, ADuplicateIsKeptWhileItIsWrittenToAndElseGivenUpForTheFirst) {
     const Lease first = lease_of(tokens(2));
     auto second = pool.start({}, 2, 0);

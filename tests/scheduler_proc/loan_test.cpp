@@ -1,5 +1,5 @@
 // --update-mode lend: the KV cache lends its memory to a staged update, and gets it back. The fake
-// workers report a stage that begins beside KV, or a step without it.
+// workers report a stage that begins while KV has the memory, and a step while it does not.
 #include "tests/scheduler_proc/update_fixture.h"
 
 #include <string>

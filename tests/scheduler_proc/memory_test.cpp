@@ -110,7 +110,8 @@ TEST_F(MemoryTest, RequestsAreRefusedWithAClearErrorWhileRunningAndQueuedWhilePa
     EXPECT_EQ(rig.of(queued).tokens, rig.expected(asks[0]).tokens);
 }
 
-// A continue then works as always: requests that cannot run wait, and are not refused (P4).
+// The pause's time is up while memory is released: it stays paused. After the pause, requests that
+// cannot run yet wait and are not refused (P4).
 TEST_F(MemoryTest, P4_APauseThatIsOverDueStaysWhileMemoryIsReleasedAndEndsByItselfThen) {
     const RequestKey key = start();
     rig.control(messages::PauseGeneration{
@@ -290,7 +291,7 @@ TEST_F(MemoryTest, ARankThatCannotEvenGoBackLeavesTheTagReleased) {
     EXPECT_TRUE(rig.workers.problems().empty());
 }
 
-// Undoing the failed resume may release weights that the failed release had not.
+// When a resume fails, undoing it may release weights that the failed release had left resident.
 TEST_F(MemoryTest, WeightsThatMayHaveBeenLetGoOnAWayBackDoNotServe) {
     for (auto& failure : rig.workers.memory_failures) failure = "the kernel says no";
     rig.control(messages::ReleaseMemory{.call = CallId{7}, .tags = kWeights});

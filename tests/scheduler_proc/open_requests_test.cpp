@@ -1,4 +1,4 @@
-// The open requests alone: which run, which wait, and what moves between the two keep.
+// The open requests alone: which run, which wait, and what a request keeps when that changes.
 #include "scheduler_proc/open_requests.h"
 
 #include <gtest/gtest.h>

@@ -179,14 +179,15 @@ TEST_F(PortsTest, AWorkerThatIsGoneIsTheLaunchersMatter) {
     EXPECT_EQ(wait_for(*workers[0])->frames.type, "worker_drop");
 }
 
-// Connections end, and a rank joins on one of their descriptors, before this reads either event.
+// Connections end, and a rank connects with one of their descriptors. Both events wait when the
+// ports read them.
 TEST_F(PortsTest, ARankOnADescriptorThatAStrangerHadIsNotTakenForLost) {
-    // All connections are open: from now on only this test opens and closes descriptors.
+    // All connections exist: from here on only this test opens and closes descriptors.
     for (bus::Socket* const socket : {&*requests, &*control, &*workers[0], &*workers[1]})
         ASSERT_EQ(socket->send({.type = "no_such_message", .body = "\x80"}), bus::Sent::kSent);
     receive([](const TurnInput& all) { return all.num_refused == 4; });
     zmq::context_t apart;
-    zmq::socket_t rank(apart, zmq::socket_type::dealer);  // ports opened everything before
+    zmq::socket_t rank(apart, zmq::socket_type::dealer);  // the ports opened theirs earlier
     rank.set(zmq::sockopt::linger, 0);
     bus::Poller poller;
     ports->add_to(poller);
@@ -208,7 +209,8 @@ TEST_F(PortsTest, ARankOnADescriptorThatAStrangerHadIsNotTakenForLost) {
     const auto num_descriptors = [] {
         return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
     };
-    // Their own ends stay in use, so that the new rank gets one of the descriptors here.
+    // The strangers keep their own descriptors open, so that the new rank's connection reuses one
+    // of the ports' descriptors.
     const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
     std::array<int, 4> strangers{};
     for (int& stranger : strangers) stranger = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

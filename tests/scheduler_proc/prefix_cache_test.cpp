@@ -75,7 +75,7 @@ TEST_F(PrefixCacheTest, WhatIsForgottenIsFoundByNobodyNorWhatFollowsIt) {
     cache.forget(pages[1]);
     cache.forget(pages[1]);  // once more does no harm
     EXPECT_EQ(num_hits(tokens({1, 2, 3, 4, 5, 6}), kOne), 1u);
-    // The same tokens computed anew are another node.
+    // The same tokens computed again become a new node.
     const auto anew = add(tokens({1, 2, 3, 4}), {kOne, kOne});
     EXPECT_EQ(anew[0], pages[0]);
     EXPECT_NE(anew[1], pages[1]);
@@ -106,7 +106,7 @@ TEST_F(PrefixCacheTest, P9_ANewerBlockOnAnOlderPrefixIsHitOnlyTogetherWithIt) {
     EXPECT_EQ(match.pages.size(), 2u);
     EXPECT_EQ(match.epochs, kBoth);
 
-    // The same tokens computed anew are another node: the block on the older prefix stays there.
+    // The first block computed again is a new node; the second block stays below the old node.
     add(tokens({1, 2}), {kTwo});
     EXPECT_EQ(num_hits(tokens({1, 2, 3, 4}), kTwo), 1u);
 }
@@ -210,7 +210,7 @@ TEST_F(PrefixCacheTest, ALookupIsBounded) {
     EXPECT_EQ(tree.match(same, kBoth, StepId{2}).epochs, kTwo);
 }
 
-// A cache whose nodes may have checkpoints of the state after them.
+// A cache whose nodes may have checkpoints.
 class PrefixCacheWithState : public PrefixCacheTest {
   protected:
     PrefixCacheWithState() { cache = PrefixCache(8, kPageSize, 4); }

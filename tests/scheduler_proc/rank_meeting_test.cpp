@@ -1,4 +1,4 @@
-// Which ranks may join the meetings, what they exchange there, and which are named when one is
+// Which ranks may join the meetings, what they exchange there, and which ranks are named if one is
 // missing.
 #include "scheduler_proc/rank_meeting.h"
 
@@ -62,13 +62,13 @@ class RankMeetingTest : public testing::Test {
         part.data.values = std::move(data);
         return meeting->bring(fmt::format("peer-{}", rank), std::move(part), now);
     }
-    // All have met once: the events below may not happen before that.
+    // Lets all ranks meet once: the tested events come only after that.
     void meet_once() {
         join_all();
         for (int rank = 0; rank < tp_; ++rank) ASSERT_TRUE(bring(rank, "barrier", {}));
         EXPECT_EQ(parts().size(), static_cast<std::size_t>(tp_));
     }
-    // The messages to each rank, by peer.
+    // The message to each rank, by its peer.
     std::map<std::string, messages::RankMet> parts() {
         std::map<std::string, messages::RankMet> all;
         for (const RankMeeting::Letter& letter : meeting->take_letters()) {
@@ -79,7 +79,7 @@ class RankMeetingTest : public testing::Test {
         }
         return all;
     }
-    // The refusal is sent to the rank, too.
+    // Checks that the rank gets the refusal, too.
     void expect_refused(const messages::RankJoin& refused, ErrorCode code, std::string_view text) {
         const Result<> joined = join(refused);
         ASSERT_FALSE(joined) << text;
@@ -120,7 +120,8 @@ TEST_F(RankMeetingTest, EveryRankIsGivenThePartsOfAllInRankOrder) {
     EXPECT_EQ(meeting->deadline(), std::nullopt) << "nobody waits";
 }
 
-// Numbers of a message are added to a time, and used as an index, only after this check.
+// Other code adds a message's numbers to a time, and uses them as an index, without a further
+// check.
 TEST_F(RankMeetingTest, P7_APartOrAJoinThatCannotBeIsNoMessage) {
     start(4, 2);
     messages::RankPart part{.meeting = 1, .limit_ms = messages::kRankLimitMsMax};
@@ -246,7 +247,7 @@ TEST_F(RankMeetingTest, AStatusSaysOnWhichMachineEachRankIs) {
     }
 }
 
-// A rank of the head's machine connects from there, and no other rank does.
+// The head's ranks connect on the head's machine; all others come from elsewhere.
 TEST_F(RankMeetingTest, AMachineThatTakesItselfForTheHeadIsRefused) {
     start(2, 2);
     const auto from_elsewhere =
@@ -284,7 +285,7 @@ TEST_F(RankMeetingTest, P5_WhoDoesNotComeIsNamedToAllWhoWait) {
     }
     ASSERT_TRUE(bring(1, "barrier", {})) << "too late";
     EXPECT_EQ(parts().at("peer-1").verdict.code, ErrorCode::kDeadlineExceeded);
-    meeting->end({});  // by the launcher, which saw ranks end because of the failure
+    meeting->end({});  // the launcher ends the meeting after it saw ranks end
     for (const RankMeeting::Letter& letter : meeting->take_letters()) {
         const auto end = decode<messages::RankEnd>(letter.frames, messages::UnknownFields::kRefuse);
         EXPECT_EQ(end->verdict.code, ErrorCode::kDeadlineExceeded) << letter.peer;
@@ -312,7 +313,7 @@ TEST_F(RankMeetingTest, P5_ALostRankIsNamedAndOneOfAnotherMachineEndsTheReplica)
     EXPECT_EQ(meeting->loss()->message, gone) << "the first reason counts";
 }
 
-// Machines are started by hand, in any order: one that is started again has not been needed yet.
+// Machines are started by hand, in any order: before all have met, a rank may leave and join again.
 TEST_F(RankMeetingTest, ARankOfAnotherMachineThatLeavesBeforeAllHaveMetMayComeAgain) {
     start(3, 3);
     ASSERT_TRUE(join(join_of(0)));
@@ -335,7 +336,7 @@ TEST_F(RankMeetingTest, ARankOfAnotherMachineThatLeavesBeforeAllHaveMetMayComeAg
     EXPECT_TRUE(meeting->loss()) << "all were there";
 }
 
-// A descriptor is reused at once: the end of its previous connection is not the end of the current
+// The kernel reuses a descriptor at once: its earlier connection's end must not end the current
 // one.
 TEST_F(RankMeetingTest, WhoJoinsOnADescriptorThatWasInUseEndsWhoeverHadIt) {
     start(2, 1);

@@ -31,7 +31,7 @@ class ReplicaMemoryTest : public testing::Test {
     TurnOutput out{};
 };
 
-// A caller learns about its own earlier call before others' calls: a second release is harmless.
+// A second release is reported as done already, even where a new release would be refused.
 TEST_F(ReplicaMemoryTest, ASecondReleaseIsDoneAlreadyWhateverIsAgainstOne) {
     ASSERT_FALSE(memory.release({.tags = {MemoryTag::kKvCache}}, kStart, std::nullopt));
     memory.settle(kIsStill, out);

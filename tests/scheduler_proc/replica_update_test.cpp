@@ -1,4 +1,4 @@
-// This replica's update alone: whose answers count, in which order it reports, what it refuses.
+// This replica's update alone: whose answers count, in which order it reports, and what it refuses.
 #include "scheduler_proc/replica_update.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ class ReplicaUpdateTest : public testing::Test {
     TurnOutput out{};
 };
 
-// P2: two votes of one rank are not the votes of two.
+// P2: two votes of one rank do not replace another rank's vote.
 TEST_F(ReplicaUpdateTest, P2_EachRankIsCountedOnceAndOnlyForTheUpdateUnderWay) {
     EXPECT_FALSE(vote(Rank{0})) << "nothing is under way";
     stage();
@@ -89,7 +89,7 @@ TEST_F(ReplicaUpdateTest, P2_ACommitIsRefusedUntilAllVotedAndTheReplicaStands) {
     EXPECT_TRUE(take_parts().empty()) << "what is not refused is answered by the ranks";
 }
 
-// P1: the next plan runs under the new version from the commit's order on, whenever ranks answer.
+// P1: plans have the new version as soon as the commit is ordered, before any rank has answered.
 TEST_F(ReplicaUpdateTest, P1_TheVersionIsTheNewOneFromTheOrderOnAndAnsweredByTheLastRank) {
     stage();
     vote(Rank{0});
@@ -122,8 +122,8 @@ TEST_F(ReplicaUpdateTest, AVoteAfterTheFirstNoIsForTheReportAndAnswersNothing) {
     EXPECT_EQ(take_parts().at(0).verdict.code, ErrorCode::kFailedPrecondition);
 }
 
-// Its ranks may have written since the stage was ordered, and none has reported that it had not
-// begun.
+// After a direct stage was ordered, its ranks may have written weights, unless all of them report
+// that they had not begun.
 TEST_F(ReplicaUpdateTest, P2_ADirectStageThatIsDroppedTearsAndOneThatWasNotOrderedDoesNot) {
     stop();
     EXPECT_TRUE(update.overwrites());

@@ -77,8 +77,8 @@ TEST(Retract, WhileScoresAreIncompleteStartsThemOver) {
     EXPECT_EQ(rig.of(elder).tokens, rig.expected(elder_ask).tokens);
 }
 
-// Decodes of younger requests are planned before the prefill of an older one, which may then take a
-// page from a row of the same plan.
+// Decodes of younger requests are planned first. The prefill of an older request may then take a
+// page from one of these rows in the same plan.
 TEST(Retract, AnElderPrefillTakesAPageFromARowOfTheSamePlan) {
     for (const std::int64_t num_pages : {40, 41, 42, 43}) {
         Rig rig({.num_pages = num_pages, .page_size = 1}, {.tokens_per_step_max = 1});
@@ -143,8 +143,8 @@ TEST(Retract, AnAbortedRetractedRequestReturnsItsTokens) {
     rig.run();
 }
 
-// The detokenizer may end it at any token, because of a stop text, with the counts that it got
-// last.
+// A stop text may end the request at any token. The detokenizer then reports the counts that it got
+// last, so these must include the retraction.
 TEST(Retract, IsToldWithTheFirstTokenAfterIt) {
     Rig rig({.num_pages = 14});
     rig.send({.prompt = prompt_of(8, 1), .max_new_tokens = 40});

@@ -149,7 +149,7 @@ void Rig::run(int steps_max) {
     ADD_FAILURE() << "still running after " << steps_max << " steps";
 }
 
-// The rows of these tokens from `start` on, except the last, or nothing if there are none.
+// The rows of routes from token `start` to the last but one; nothing if there are none.
 std::optional<messages::Routes> Rig::expected_routes(
     const FakeModel& model, std::span<const TokenId> tokens, std::optional<std::int64_t> start
 ) {

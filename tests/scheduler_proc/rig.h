@@ -36,7 +36,7 @@ struct Received {
 struct Ask {
     std::vector<TokenId> prompt{};
     std::optional<std::int64_t> max_new_tokens = 8;
-    messages::SamplingParams sampling{};  // max_new_tokens comes from above
+    messages::SamplingParams sampling{};  // with the max_new_tokens above
     messages::LogprobOptions logprobs{};
     std::optional<std::int64_t> routes_start{};
     std::vector<std::uint8_t> brought{};  // routes of its first tokens
@@ -55,7 +55,7 @@ class Rig {
     // The scheduler's tp and page size come from the model.
     explicit Rig(FakeModel model = {}, SchedulerConfig config = {});
 
-    // Takes a turn with `in` and the time; keeps its output.
+    // Runs a turn with `in` at the current time; keeps its output.
     TurnOutput turn(TurnInput in = {});
 
     RequestKey send(const Ask& ask);  // queued for the next turn
@@ -77,7 +77,7 @@ class Rig {
         const FakeModel& model, std::span<const TokenId> tokens, std::optional<std::int64_t> start
     );
 
-    // Takes out the messages of one type to the tokenizer.
+    // Removes and returns the messages of one type to the tokenizer.
     template <class Message>
     std::vector<Message> take() {
         std::vector<Message> found;

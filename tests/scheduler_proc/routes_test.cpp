@@ -1,4 +1,5 @@
-// Routes: complete whatever happens to a request, each row from the pass that its output follows.
+// Routes: complete whatever happens to a request. Each row is from the pass whose output the
+// request got.
 #include "tests/scheduler_proc/rig.h"
 #include "tests/scheduler_proc/update_fixture.h"
 
@@ -9,7 +10,7 @@ namespace {
 
 constexpr messages::RouteShape kShape{.layers = 3, .per_token = 2, .num_experts = 300};
 
-// The rows of tokens [start, end), each from the model `model_of` its token.
+// The rows from token `start` to the last but one; model_of(i) is the model of token i's row.
 template <class ModelOf>
 std::vector<std::uint8_t> rows_of(
     std::span<const TokenId> tokens, std::int64_t start, ModelOf model_of
@@ -29,7 +30,7 @@ std::vector<TokenId> sequence_of(const Ask& ask, const Received& received) {
     return tokens;
 }
 
-// All rows are there, of one model.
+// Checks that all rows exist and are the current model's.
 void expect_complete(Rig& rig, const Ask& ask, RequestKey key) {
     const Received& received = rig.of(key);
     ASSERT_TRUE(received.routes) << "request " << raw(key);
@@ -137,7 +138,7 @@ TEST_P(RoutesInUpdates, P3_NameTheVersionThatChoseThem) {
     std::map<Epoch, std::int64_t> num_tokens = tokens_by_epoch(received);
     ASSERT_EQ(num_tokens.size(), 2u);
     ASSERT_TRUE(received.routes);
-    // The row of the prompt's last token comes with the first output.
+    // The prompt's last token's row comes with the first output.
     const std::int64_t first_new = std::ssize(ask.prompt) - 1 + num_tokens[Epoch{1}];
     const std::vector<messages::RouteSpan> expected{
         {Epoch{1}, first_new}, {Epoch{2}, num_tokens[Epoch{2}]}};

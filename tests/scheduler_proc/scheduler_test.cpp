@@ -27,7 +27,7 @@ TEST(Scheduler, SaysHelloOnceWhenEveryRankIsLoaded) {
     EXPECT_EQ(hello.pool_tokens, 64 * 4);
     EXPECT_EQ(hello.epoch, Epoch{1});
     EXPECT_EQ(hello.digest.size(), 32u);
-    // A rank that says hello again is counted, and changes nothing.
+    // A second hello of a rank is counted as late, and changes nothing.
     EXPECT_TRUE(scheduler.turn(second).tokenizer.empty());
     EXPECT_EQ(scheduler.num_late(), 1);
 }

@@ -27,7 +27,7 @@ class ScoringTest : public UpdateTest {
             .enabled = true, .prompt_start = start, .top = 2, .ids = {TokenId{5}, TokenId{7}}};
         return ask;
     }
-    // This many of its chunks are planned, two of them in flight.
+    // Returns when `num_chunks` chunks of the request are planned, two of them in flight.
     RequestKey begin(const Ask& ask, int num_chunks) {
         const RequestKey key = rig.send(ask);
         rig.turn();
@@ -54,7 +54,7 @@ class ScoringTest : public UpdateTest {
         committed = answer();
         EXPECT_TRUE(committed.ok);
     }
-    // All of the prompt's scores are those of the weights that serve now.
+    // Checks that the current weights computed all of the prompt's scores.
     void expect_of_serving(RequestKey key, const Ask& ask) {
         ASSERT_TRUE(rig.of(key).finish);
         EXPECT_EQ(rig.of(key).prompt, rig.expected(ask).prompt);
@@ -138,7 +138,7 @@ TEST_F(ScoringTest, P3_OneThatManyCommitsCutHasScoresOfTheLast) {
     expect_all(rig, key, ask);
 }
 
-// The commit queues behind the steps in flight: those still belong to the old version.
+// The commit waits for the steps in flight, which still belong to the old version.
 TEST_F(ScoringTest, P3_OneWhoseLastChunkIsInFlightIsTheOldVersions) {
     for (const std::int64_t num_outputs : {0, 1, 5}) {
         SCOPED_TRACE(num_outputs);
@@ -161,8 +161,8 @@ TEST_F(ScoringTest, P3_OneWhoseLastChunkIsInFlightIsTheOldVersions) {
     }
 }
 
-// Its last chunk is in flight when its pages are taken. A request without output scores anew; with
-// output, the token that is being sampled counts, and so do its scores.
+// The request is retracted while its last chunk is in flight. Without output it scores its prompt
+// again. With output, the token being sampled counts, and so do the scores.
 TEST_F(ScoringTest, P3_OneThatIsRetractedWithItsLastChunkInFlight) {
     for (const std::int64_t num_outputs : {0, 5}) {
         SCOPED_TRACE(num_outputs);
@@ -201,7 +201,7 @@ TEST_F(ScoringTest, P3_OneThatGoesOnWithOutputKeepsItsKv) {
     EXPECT_EQ(rig.of(key).spans.back().epoch, Epoch{2});
 }
 
-// A start at the prompt's end asks for no score.
+// A prompt_start at the prompt's end asks for no score.
 TEST_F(ScoringTest, OneThatScoresNothingGoesOnFromItsKv) {
     open();
     prepare(messages::KvPolicy::kKeep);
@@ -234,7 +234,7 @@ TEST_F(ScoringTest, P9_NoOlderPrefixGoesIntoAScoringWhateverItTolerates) {
             const RequestKey key = run(ask);
             expect_of_serving(key, ask);
             expect_all(rig, key, ask);
-            // The first of them leaves a prefix of this version to the others.
+            // The first request caches a prefix of this version, which the later ones use.
             const bool is_first = tolerance == messages::KvTolerance::kKeep && num_outputs == 0;
             EXPECT_EQ(rig.of(key).counts->cached_tokens, is_first ? 0 : 28);
         }

@@ -1,5 +1,5 @@
-// Random schedules, small and short; tests/sim runs long ones. After each turn the rig checks the
-// invariants, the KV that every row read and every chunk.
+// Small random schedules; tests/sim runs long ones. After each turn the rig checks the invariants,
+// the KV that every row read, and every chunk.
 #include "tests/scheduler_proc/rig.h"
 
 #include <fmt/format.h>
@@ -71,7 +71,7 @@ class Soak {
             .has_draft_budget = pick(0, 1) == 1,
             .draft_memory = pick(0, 1) * pick(1000, 20000)};
     }
-    // Its output, with some tokens replaced.
+    // The request's expected output, with some tokens replaced.
     std::vector<TokenId> some_drafts(const Ask& ask) {
         std::vector<TokenId> tokens = rig_.expected(ask).tokens;
         for (TokenId& token : tokens) {
@@ -93,7 +93,7 @@ class Soak {
             rig_.run();
         }
         EXPECT_EQ(update_, messages::UpdateId{}) << "an update was never answered";
-        // A second later nothing is left to send.
+        // A second later there is nothing more to send.
         rig_.now += std::chrono::seconds(1);
         rig_.run();
         EXPECT_TRUE(rig_.scheduler.turn({.now = rig_.now}).tokenizer.empty());

@@ -12,7 +12,8 @@ using Purpose = StatePlaces::Purpose;
 
 class StatePlacesTest : public testing::Test {
   protected:
-    // A node gets a checkpoint in a step that is done. Returns its place; -1: there was none.
+    // Saves a checkpoint for a page's node in a step of its own. Returns its place; -1: none was
+    // free.
     int save(int page, Purpose purpose = Purpose::kPrompt) {
         const auto place = places.reserve(purpose, step);
         if (!place) return -1;

@@ -162,7 +162,7 @@ TEST_F(StepPlannerTest, P4_TheYoungestGivesWayAndItsRowIsNoPartOfThePlan) {
     EXPECT_EQ(requests.first_waiting(), &second);
 }
 
-// An older request's prefill takes the page that the youngest one's decode was to use next.
+// An older request's prefill takes the page that the youngest request's next decode needs.
 TEST_F(StepPlannerTest, P4_ARowThatWasDraftedForTheYoungestIsTakenBack) {
     pool = KvPool({.num_pages = 9, .page_size = 2, .num_slots = 4});
     tokens_max = 3;

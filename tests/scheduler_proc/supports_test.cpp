@@ -13,7 +13,7 @@ Ask asks_for_supports(std::int64_t first) {
     return ask;
 }
 
-// The fake workers' support of a token has one id more than its number, each the token itself.
+// The fake workers' support of token t has t + 1 ids, each of them t.
 void expect_supports(const Received& got) {
     ASSERT_TRUE(got.supports);
     ASSERT_EQ(got.supports->sizes.size(), got.tokens.size());

@@ -48,7 +48,8 @@ TEST(Tallies, CacheHitsAreCountedByHowOldTheKvIs) {
     rig.run();
     rig.send(ask);
     rig.run();
-    // Two whole pages: the prompt's last token is computed, to sample after it.
+    // The two whole pages are cached; the prompt's last token is computed, because sampling needs
+    // its pass.
     EXPECT_EQ(rig.status().cache_hits, (std::vector<messages::CacheHits>{{.lag = 0, .tokens = 8}}));
     const messages::UpdateId update{1};
     messages::UpdateStage stage{.update = update, .new_epoch = Epoch{4}};

@@ -1,4 +1,4 @@
-// A replica that is driven through updates as the door does.
+// A replica that is driven through updates as the door would do it.
 #pragma once
 
 #include "tests/scheduler_proc/rig.h"
@@ -45,7 +45,7 @@ class UpdateTest : public testing::Test {
     ) {
         order(messages::UpdateStage{.update = id, .spec = std::move(spec), .new_epoch = epoch});
     }
-    // The answer, once it has come; steps run meanwhile.
+    // Runs steps until the update's answer has come, and returns it.
     messages::UpdatePart answer() {
         for (int i = 0; i < 200; ++i) {
             auto parts = rig.take<messages::UpdatePart>();

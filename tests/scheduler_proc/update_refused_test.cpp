@@ -180,8 +180,8 @@ TEST_F(UpdateTest, ADirectStageNeedsAReplicaThatStandsStill) {
     EXPECT_EQ(answer().verdict.code, ErrorCode::kFailedPrecondition);
 }
 
-// One machine's memory reaches no rank of another machine, whole or bucket by bucket; files and the
-// call's own bytes do.
+// A source in one machine's memory is refused, whole or bucket by bucket: ranks of another machine
+// cannot read it. Files and bytes in the call are accepted.
 TEST(ReplicaOnTwoMachines, P2_RefusesSourcesThatAreMemoryOfOne) {
     Rig rig({.tp = 2, .num_pages = 128}, {.nodes = 2});
     const auto answer_to = [&](Control message) {

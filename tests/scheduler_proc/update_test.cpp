@@ -90,7 +90,7 @@ TEST_F(UpdateTest, P1_TheCommitLiesBetweenTwoPlansAndGenerationNeverStops) {
 
 TEST_F(UpdateTest, TheAnswerSaysWhatStagingCostTheStreams) {
     start_requests();  // six steps
-    // Workers get it after the two steps in flight.
+    // Workers receive the stage after the two steps in flight.
     order_stage(spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep));
     const messages::UpdatePart staged = answer();
     ASSERT_TRUE(staged.ok) << staged.verdict.message;
@@ -264,7 +264,7 @@ TEST_F(UpdateTest, P2_RollbackReturnsToThePreviousVersion) {
     rig.run();
     EXPECT_EQ(rig.of(keys[0]).spans.back().digest, first.digest);
 
-    // And forward again: the version that was left is the retained one now.
+    // Rolls forward again: the version that served before the rollback is the retained one now.
     order(messages::UpdateRollback{.update = messages::UpdateId{3}, .new_epoch = Epoch{4}});
     EXPECT_EQ(answer().digest, second_digest);
 }

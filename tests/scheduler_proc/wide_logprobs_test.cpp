@@ -11,7 +11,7 @@
 namespace pitstop::scheduler {
 namespace {
 
-// Two positions of it fill a step, three do not fit.
+// A step has room for two positions with this many logprobs, and not for three.
 constexpr std::int64_t kTop = 700'000;
 
 Ask wide(std::int64_t first, std::int64_t prompt_len) {
@@ -46,7 +46,7 @@ TEST(WideLogprobs, TakeTurnsAndHoldUpNobodyElse) {
     const std::optional<messages::StepPlan> plan = plan_of(rig.turn());
     ASSERT_TRUE(plan);
     EXPECT_EQ(num_wide_positions(*plan), 2);
-    EXPECT_EQ(plan->rows.size(), 3u);  // and the other one, which came last
+    EXPECT_EQ(plan->rows.size(), 3u);  // two wide requests, and the last one, which is not wide
     rig.run();
     for (const RequestKey key : keys) {
         EXPECT_EQ(rig.of(key).tokens.size(), 2u);
