@@ -1,4 +1,4 @@
-// A caller at the admin door, and replicas that obey.
+// A caller at the admin door, and the replicas' answers to its orders.
 #pragma once
 
 #include "messages/control.h"
@@ -24,7 +24,7 @@ class AdminTest : public DoorsTest {
     Message reply(const std::string& peer = "admin") {
         return next_to<Message>(peer, messages::Door::kAdmin);
     }
-    // Replica 0 has done its part of the update.
+    // Sends replica 0's answer to an order of the update.
     void update_part(
         messages::UpdateId update, messages::UpdateOrder order, const std::string& label = ""
     ) {

@@ -41,7 +41,7 @@ TEST_F(AdminTest, P5_ALateCallFailsNamingWhoDidNotAnswerAndThePhase) {
     EXPECT_NE(error.error.message.find("scheduler_proc[1]"), std::string::npos);
     EXPECT_EQ(error.error.message.find("scheduler_proc[0]"), std::string::npos);
     EXPECT_NE(error.error.message.find("phase status"), std::string::npos);
-    // Its answer after all: no caller is answered twice.
+    // Replica 1 answers after the time-out: the caller must not be answered twice.
     part.call = order<messages::Status>(1).call;
     part.replica = ReplicaId{1};
     from_tree(part);

@@ -107,7 +107,7 @@ class BadInputOfALongContext : public BadInput {
     BadInputOfALongContext() { context_len_ = 4 * kContextLen; }
 };
 
-// Whole vocabularies: as many positions as a reply holds.
+// Asks for the logprobs of whole vocabularies, at one position more than a reply can hold.
 TEST_F(BadInputOfALongContext, MoreLogprobsThanAReplyHolds) {
     messages::Generate message = prompt("bad");
     message.logprobs.enabled = true;
@@ -123,7 +123,7 @@ TEST_F(BadInputOfALongContext, MoreLogprobsThanAReplyHolds) {
         send("p", message);
         return refusal("p").error;
     };
-    // (2 + 2 * 2048 + 1024) * 5 bytes each: 1310 fit.
+    // A position takes (2 + 2 * 2048 + 1024) * 5 bytes, so a reply can hold 1310 of them.
     for (const auto& [num_prompt, num_output] : {std::pair{1311, 1}, std::pair{1, 1311}}) {
         const Error error = refused(num_prompt, num_output);
         EXPECT_EQ(error.code, ErrorCode::kTooLarge) << error.message;
@@ -138,7 +138,7 @@ TEST_F(BadInput, PromptsThatAreEmptyMissingOrTwo) {
     expect_refused(message, "both");
     message.text.reset();
     message.input_ids->clear();
-    // An empty array is left out on the wire, so it reads like no prompt at all.
+    // The wire leaves an empty array out, so the message has no prompt at all.
     expect_refused(message, "");
 }
 

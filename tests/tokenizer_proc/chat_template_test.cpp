@@ -142,7 +142,7 @@ TEST_F(ChatTemplateTest, TheFinalMessageIsContinued) {
     );
 }
 
-// A single letter, or an empty text, is also in the template's text after the message.
+// The template's own text after the message contains the single letter, or the empty text, too.
 TEST_F(ChatTemplateTest, APrefillThatTheTemplateWritesItselfIsContinuedInItsPlace) {
     write("chat_template.jinja", "{% for m in messages %}<{{ m.content }}<end>\n{% endfor %}");
     const auto chat = [](const std::string& content) {

@@ -1,4 +1,4 @@
-// Calls that come during a call of a collection, its commit or its drop; and the collection's
+// Calls that come while a collection has a call, a commit or a drop in progress; and a collection's
 // label.
 #include "tests/tokenizer_proc/collected_fixture.h"
 
@@ -64,7 +64,7 @@ TEST_F(CollectedBesideTest, ABucketNamesAWholeModelToo) {
     EXPECT_EQ(reply<messages::UpdateReply>().label, "by the last bucket");
 }
 
-// The calls of two trainers: part of one model and the rest of another's would become a version.
+// Calls of two trainers: together, parts of two models would become one version.
 TEST_F(CollectedBesideTest, ACallForAVersionOfAnotherLabelEndsTheCollection) {
     start();
     pause();
@@ -114,7 +114,7 @@ TEST_F(CollectedBesideTest, SetWeightLabelNamesWhatCallsOfAnotherLabelMake) {
     EXPECT_EQ(go_on().update->label, "of its own");
 }
 
-// Another client's continue published the calls so far.
+// Another client's continue has published the calls so far, so this call comes too late.
 TEST_F(CollectedBesideTest, ACallThatNamesAVersionPublishedBeforeIsNoVersionOfItsOwn) {
     start();
     pause();
@@ -127,7 +127,7 @@ TEST_F(CollectedBesideTest, ACallThatNamesAVersionPublishedBeforeIsNoVersionOfIt
     const auto late = reply<messages::UpdateReply>();
     EXPECT_EQ(late.verdict.code, ErrorCode::kAborted);
     expect_said(late.verdict.message, "label 'step-2' was published as epoch 2");
-    // A label of another trainer is refused.
+    // A call with another label starts a version of its own.
     send_tensors(14, "step-3");
     EXPECT_EQ(order<messages::UpdateStage>().spec.label, "step-3");
 }
@@ -260,7 +260,7 @@ TEST_F(CollectedBesideTest, P5_AContinueWhoseCommitIsLateSaysThatItMayTakeEffect
     EXPECT_EQ(late.error.code, ErrorCode::kDeadlineExceeded);
     expect_said(late.error.message, "still being committed, and may take effect: ask status");
     EXPECT_EQ(late.error.message.find("failed"), std::string::npos) << late.error.message;
-    // The same call, sent again, still does not join the commit.
+    // The same call, sent a second time, must not join the commit either.
     call(messages::ContinueGeneration{.timeout_ms = 60'000}, 13);
     EXPECT_FALSE(is_anything_ordered()) << "it waits for the commit";
     answer(messages::UpdateOrder::kCommit);

@@ -92,13 +92,13 @@ class CollectedTest : public DoorsTest {
         standing_.released = std::move(tags);
         from_tree(standing_);
     }
-    // One call is collected.
+    // Collects one call.
     void collect_one(bool is_partial = true, const std::string& label = "step-2") {
         begin_collecting(is_partial, label);
         answer(messages::UpdateOrder::kFill, is_partial ? 0 : 2);
         ASSERT_EQ(reply<messages::UpdateReply>().state, messages::UpdateState::kCollecting);
     }
-    // A call fails on the ranks: what was collected is lost.
+    // A call fails on the ranks, so the collection is lost.
     void lose_collection() {
         collect_one();
         send_tensors(11);
@@ -108,7 +108,7 @@ class CollectedTest : public DoorsTest {
         answer(messages::UpdateOrder::kDrop);
         ASSERT_EQ(reply<messages::UpdateReply>().verdict.code, ErrorCode::kInvalidArgument);
     }
-    // A pause ends by itself; another caller is refused because of the loss, and continues.
+    // A pause's end loses a collection; another caller's continue is refused for it, and repeated.
     void lose_beside_another(const std::string& label) {
         start();
         pause(5);

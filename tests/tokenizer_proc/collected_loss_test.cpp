@@ -10,8 +10,7 @@ TEST_F(CollectedTest, P2_AfterALossTheContinueIsRefusedOnceAndNothingOfItTakesEf
     start();
     pause();
     lose_collection();
-    // The later calls would go on as if nothing had happened: they bring the second half of a
-    // model.
+    // The trainer's later calls bring the second half of the model, as if nothing had happened.
     send_tensors(13);
     const messages::UpdateStage stage = order<messages::UpdateStage>();
     update_ = stage.update;
@@ -68,7 +67,8 @@ TEST_F(CollectedTest, APauseAndTheStatusSayWhatWasLost) {
         << paused.verdict.message;
 }
 
-// Its trainer was slow, and pauses again; few trainers read a pause's answer.
+// A slow trainer lost its collection and pauses again. Few trainers read a pause's answer, so its
+// next continue must be refused.
 TEST_F(CollectedTest, P2_APauseOfItsTrainerForgetsNoLossOfWhichNobodyWasRefused) {
     for (const std::string label : {"", "step-2"}) {
         start();
@@ -90,7 +90,8 @@ TEST_F(CollectedTest, P2_APauseOfItsTrainerForgetsNoLossOfWhichNobodyWasRefused)
     }
 }
 
-// Another caller is refused, and continues.
+// Another caller was refused for the loss, and continued. The lost version's trainer must be
+// refused, too.
 TEST_F(CollectedTest, P2_TheRestOfALostVersionIsRefusedByItsLabel) {
     for (const bool is_paused : {false, true}) {
         lose_beside_another("of A");
@@ -122,7 +123,7 @@ TEST_F(CollectedTest, P2_APartOfALostVersionIsRefusedHoweverLate) {
     expect_lost(refusal("admin", messages::Door::kAdmin), 22);
 }
 
-// Another trainer's version does not belong to the rest.
+// A version with another label belongs to another trainer, and is accepted.
 TEST_F(CollectedTest, AnotherLabelThanTheLostOneIsAVersionOfItsOwn) {
     lose_beside_another("of A");
     pause();
@@ -154,7 +155,8 @@ TEST_F(CollectedTest, P2_APauseThatEndsByItselfDropsWhatWasCollected) {
     collect_one();
 }
 
-// The trainer was slow before its first call, and believes that generation is paused.
+// The pause ends before a slow trainer's first call, so the trainer believes that generation is
+// paused.
 TEST_F(CollectedTest, P2_APauseThatEndsByItselfBeforeTheFirstCallKeepsPartsOut) {
     start();
     pause(5);
@@ -193,7 +195,7 @@ TEST_F(CollectedTest, P2_AnotherTrainersVersionForgetsNoLoss) {
     expect_lost(refusal("admin", messages::Door::kAdmin), 21);
 }
 
-// A trainer has sent seven eighths of a first model when another one's complete update comes.
+// A trainer has sent seven eighths of a first model when another trainer's complete update comes.
 TEST_F(CollectedTest, P2_ACompleteUpdateThatTakesTheirPlaceIsALossWhateverComesOfIt) {
     for (const bool is_done : {false, true}) {
         has_weights_ = false;
@@ -286,7 +288,7 @@ TEST_F(CollectedTest, P2_ACallThatIsUnderWayWhenThePauseEndsIsToldSo) {
     expect_lost(refusal("admin", messages::Door::kAdmin), 14);
 }
 
-// The timer of a pause that a continue has ended ends nothing else.
+// A continue ended the pause: the pause's time limit must end no later collection.
 TEST_F(CollectedTest, P2_AnEarlierPausesTimeEndsNoLaterCollection) {
     start();
     pause(5);
@@ -331,7 +333,7 @@ TEST_F(CollectedTest, P2_WhatComesAfterADropThatWasAskedForMustBeWhole) {
     order<messages::UpdateDrop>();
     answer(messages::UpdateOrder::kDrop);
     reply<messages::UpdateReply>();
-    send_tensors(32);  // a trainer that was not told of it
+    send_tensors(32);  // from a trainer that was not told of the drop
     EXPECT_FALSE(order<messages::UpdateStage>().spec.partial);
 }
 

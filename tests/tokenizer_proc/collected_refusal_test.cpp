@@ -1,5 +1,5 @@
-// A refused call may belong to the version that is being collected. That version would lack its
-// tensors, and a trainer that ignores answers would publish it.
+// A refused call may belong to the version that is being collected. That version would lack the
+// call's tensors, and a trainer that ignores answers would publish it.
 #include "tests/tokenizer_proc/collected_fixture.h"
 
 namespace pitstop::tokenizer {
@@ -7,7 +7,8 @@ namespace {
 
 class CollectedRefusalTest : public CollectedTest {
   protected:
-    // The next continue is refused because of the loss, and the one after it changes no version.
+    // The next continue is refused because of the loss. The one after it works and changes no
+    // version.
     void expect_told_once() {
         call(messages::ContinueGeneration{}, 90);
         const messages::ErrorReply refused = refusal("admin", messages::Door::kAdmin);
@@ -19,7 +20,7 @@ class CollectedRefusalTest : public CollectedTest {
         EXPECT_TRUE(went_on.ok);
         EXPECT_FALSE(went_on.update) << "nothing was published";
     }
-    // What was collected takes effect with the continue.
+    // The collection takes effect with the continue.
     void expect_published() {
         call(messages::ContinueGeneration{}, 90);
         finish("step-2");
@@ -110,8 +111,8 @@ TEST_F(CollectedRefusalTest, P2_ACallBesideAnothersStageIsMissedLater) {
     expect_told_once();
 }
 
-// A session of calls that name none is lost. Then another trainer, who begins none, pauses and
-// sends its calls. The door takes its first call for one of the lost session's.
+// A session of calls that name none is lost. Then another trainer, who begins no session, pauses
+// and sends its calls. The door refuses the first one as a call of the lost session.
 TEST_F(CollectedRefusalTest, P2_ACallThatIsTakenForOneOfALostSessionIsMissed) {
     start();
     messages::BeginUpdate begin;

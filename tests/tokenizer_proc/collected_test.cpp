@@ -97,7 +97,7 @@ TEST_F(CollectedTest, ATreeWithoutWeightsHasThemWithTheLastTensor) {
     EXPECT_EQ(staged.state, messages::UpdateState::kCollecting);
     EXPECT_NE(staged.verdict.message.find("2 missing"), std::string::npos)
         << staged.verdict.message;
-    // The continue has nothing to wait for: its answer names the version that serves.
+    // Two tensors are missing: the continue publishes nothing, and is answered at once.
     call(messages::ContinueGeneration{}, 12);
     from_tree(messages::ContinuePart{.call = order<messages::ContinueGeneration>().call});
     EXPECT_TRUE(reply<messages::ContinueReply>().ok);
@@ -210,7 +210,8 @@ TEST_F(CollectedTest, P2_AContinueThatWouldBeRefusedPublishesNothing) {
     collect_one();
     release({messages::MemoryTag::kKvCache});
     call(messages::ContinueGeneration{}, 12);
-    // No replica is asked: a resumed one would go on without the collected call.
+    // The continue is refused before any replica is asked: a replica would generate without the
+    // collected call.
     const auto refused = reply<messages::ErrorReply>();
     EXPECT_EQ(refused.call, CallId{12});
     EXPECT_EQ(refused.error.code, ErrorCode::kFailedPrecondition);
@@ -340,7 +341,8 @@ TEST_F(CollectedTest, P5_AnUpdateThatWaitsHasNoMoreTimeThanItWasGiven) {
     EXPECT_EQ(late.error.code, ErrorCode::kDeadlineExceeded);
 }
 
-// Each would wait for the other: requests that a pause has frozen do not end.
+// The update waits until requests end, and a pause has frozen them: only the continue lets them
+// end.
 TEST_F(CollectedTest, P5_AContinueDoesNotWaitForAnUpdateThatWaitsForRequests) {
     start();
     kv_policy_ = messages::KvPolicy::kDrain;
@@ -412,8 +414,8 @@ TEST_F(CollectedTest, P5_WhoWaitsBehindAnotherCallHasNoMoreTimeThanItWasGiven) {
     ) << late.error.message;
 }
 
-// The continue has waited for the call. Its commit would have no time left, fail, and lose the
-// collection.
+// The continue has waited for the call until its own time was up. A commit would have no time left,
+// fail, and lose the collection.
 TEST_F(CollectedTest, P2_P5_AContinueWhoseTimeIsUpLeavesTheCollectionAsItIs) {
     start();
     pause();

@@ -74,7 +74,8 @@ TEST(ContinuedChats, EndWithinTheLastMessageAsInTransformers) {
         const Mapping line = parsed(json);
         const Result<std::string> prompt =
             ChatTemplate().render(chat_of(line, setting), jinja::reference_time());
-        // A text that the template has changed may be elsewhere in the prompt by chance.
+        // If the template has changed the message's text, the prompt may still contain the text by
+        // chance.
         const bool is_changed = line.find(std::string_view("is_changed")) != nullptr;
         if (is_changed || member(line, "text").is_none()) {
             ++num_refused;

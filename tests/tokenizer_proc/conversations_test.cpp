@@ -85,7 +85,8 @@ TEST_F(ConversationsTest, ATurnContinuesFromPromptAndOutputOfTheTurnThatItNames)
     EXPECT_EQ(run(turn_of("t2", ids({9}), "t1"), ids({10})), ids({5, 6, 7, 8, 9}));
     EXPECT_EQ(last_.counts->history_tokens, 4);
     EXPECT_EQ(run(turn_of("t3", ids({11}), "t2"), {}), ids({5, 6, 7, 8, 9, 10, 11}));
-    // An earlier turn may be continued once more, and without a turn the prompt is the whole.
+    // An earlier turn can be continued a second time. A turn that continues none has its own prompt
+    // alone.
     EXPECT_EQ(run(turn_of("t4", ids({12}), "t1"), {}), ids({5, 6, 7, 8, 12}));
     EXPECT_EQ(run(turn_of("t5", ids({13})), {}), ids({13}));
 }
@@ -153,7 +154,7 @@ TEST_F(ConversationsTest, ReplacingATurnDropsWhatFollowedItAndAbortsWhatRuns) {
     next_to<messages::Outputs>("a");
     message = turn_of("w", ids({30}));
     message.turn->replace = true;
-    send("a", message);  // of all turns
+    send("a", message);  // replaces all turns
     EXPECT_EQ(next_request().prompt.values, ids({30}));
     send("a", turn_of("v", ids({1}), "t1"));
     EXPECT_EQ(refusal("a").error.code, ErrorCode::kNotFound);
@@ -232,7 +233,7 @@ TEST_F(ConversationsTest, WhatCannotBeContinuedIsRefusedByName) {
     open_done("c");
     open("c");
     EXPECT_EQ(refusal("a").error.code, ErrorCode::kAlreadyExists);
-    send("b", turn_of("t", ids({5})));  // it is another client's
+    send("b", turn_of("t", ids({5})));  // the conversation is another client's
     EXPECT_EQ(refusal("b").error.code, ErrorCode::kNotFound);
     send("a", turn_of("t1", ids({5})));
     const RequestKey open_key = next_request().key;
@@ -242,7 +243,7 @@ TEST_F(ConversationsTest, WhatCannotBeContinuedIsRefusedByName) {
     next_to<messages::Outputs>("a");
     send("a", turn_of("t1", ids({5}), "t1"));
     EXPECT_EQ(refusal("a").error.code, ErrorCode::kAlreadyExists);
-    // The whole prompt must fit, not only the turn's own part.
+    // The limit is on the whole prompt, not on the turn's own part.
     messages::Generate message = turn_of("t3", Ids(1018, TokenId{3}), "t1");
     message.sampling.max_new_tokens = 5;
     send("a", message);
@@ -257,7 +258,7 @@ TEST_F(ConversationsTest, ATurnThatEndsWithAnErrorLeavesNothingToContinue) {
     next_to<messages::Outputs>("a");
     send("a", turn_of("t2", ids({5}), "t1"));
     EXPECT_EQ(refusal("a").error.code, ErrorCode::kNotFound);
-    EXPECT_EQ(run(turn_of("t1", ids({9})), {}), ids({9}));  // so its name is free
+    EXPECT_EQ(run(turn_of("t1", ids({9})), {}), ids({9}));  // the failed turn's name is free again
 }
 
 TEST_F(ConversationsTest, AnIdleOneEndsAndItsReplicasAreTold) {
@@ -312,7 +313,8 @@ TEST_F(ConversationsTest, AClosedOneAndOneOfALostClientAreFreed) {
     next_to_replica<messages::EndConversations>(0, ReplicaSocket::kControl);
 }
 
-// The replica holds the pages of a turn when it ends: it is told again.
+// The replica keeps a turn's pages when the turn ends, so it is told of the conversation's end a
+// second time.
 TEST_F(ConversationsTest, OneThatIsClosedDuringATurnIsFreedAfterIt) {
     start();
     open_done("c");

@@ -44,8 +44,8 @@ class DoorsTest : public testing::Test {
         );
     }
 
-    // Does what the loop does: a turn and its messages; then another turn if something could not be
-    // sent, and further ones while any are due at once.
+    // Does what the loop does: a turn, and its messages. Runs another turn if something could not
+    // be sent, and further ones while any is due.
     void turn(DoorsInput in = {}) {
         turn_once(std::move(in));
         if (is_anything_unsent()) turn_once({});
@@ -119,7 +119,7 @@ class DoorsTest : public testing::Test {
         return message;
     }
 
-    // The next message of this type to that client or replica; the test ends if there is none.
+    // The next message of this type to that client or replica; without one, the test ends.
     template <class Message>
     Message next_to(const std::string& peer, messages::Door door = messages::Door::kData) {
         return take<Message>(to_client_[{door, peer}]);
@@ -151,7 +151,7 @@ class DoorsTest : public testing::Test {
     }
 
     void finish_job(TextDone done) { turn({.texts = {std::move(done)}}); }
-    // Does the jobs for the other thread.
+    // Runs the text jobs, in place of the other thread.
     void finish_jobs() {
         for (TextJob& job : std::exchange(jobs_, {}))
             finish_job(run_job(*tokenizer_, std::move(job)));

@@ -1,4 +1,4 @@
-// A request's way through the doors, and back.
+// A request's path through the doors to a replica, and its output's way back.
 #include "tests/tokenizer_proc/doors_fixture.h"
 
 #include <map>
@@ -335,7 +335,7 @@ TEST_F(DoorsTest, BeforeAllReplicasAreThereRequestsAreUnavailableAndSaySoWhy) {
     EXPECT_EQ(status().refused_total, 1);
 }
 
-// A client that starts with the tree asks until all is up: that is no error.
+// A client that starts together with the tree greets until the tree is ready: that is no error.
 TEST_F(DoorsTest, AHelloBeforeTheTreeIsReadyIsAnsweredAndNotCountedAsRefused) {
     make(2);
     messages::Hello hello;

@@ -1,4 +1,4 @@
-// Calls that wait for an update: their order, their bounds, and when they are late.
+// Calls that wait for an update: their order, bounds and deadlines.
 #include "tokenizer_proc/held_calls.h"
 
 #include <gtest/gtest.h>

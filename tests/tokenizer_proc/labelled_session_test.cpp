@@ -6,7 +6,7 @@ namespace {
 
 // ---- trainers that labels tell apart ----
 
-// Otherwise both would become one version, which the end would name after one of them.
+// Without the check, both trainers' calls would become one version, under one of the two labels.
 TEST_F(UnnamedSessionTest, P2_CallsOfTwoLabelsEndTheSession) {
     open();
     bucket("step-2");
@@ -50,7 +50,7 @@ TEST_F(UnnamedSessionTest, ACallOfAnotherLabelHarmsNoSessionThatItsTrainerNames)
     EXPECT_FALSE(unnamed()) << "nothing was lost";
 }
 
-// Another client's end published the calls so far.
+// The session's end has published its calls, so a later call with this label is refused.
 TEST_F(UnnamedSessionTest, P2_ACallThatNamesAVersionPublishedBeforeIsNoVersionOfItsOwn) {
     open();
     bucket("step-2");

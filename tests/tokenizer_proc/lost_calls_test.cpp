@@ -1,4 +1,5 @@
-// Calls that took no effect: who is refused for them, how often, and what ends that.
+// Calls that took no effect: which later calls are refused for them, how often, and when refusals
+// end.
 #include "tokenizer_proc/lost_calls.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +77,7 @@ TEST_F(LostCallsTest, P3_APartIsRefusedUntilNoneHasComeForAWhile) {
 
 TEST_F(LostCallsTest, P3_ALaterCallWithTheLabelRestoresTheLossOnce) {
     lose("step-5");
-    lost_.end();  // another trainer sent everything
+    lost_.end();  // another trainer has sent a complete update
     lost_.recall(now_, "step-6");
     EXPECT_FALSE(lost_.is_any());
     lost_.recall(now_, "step-5");

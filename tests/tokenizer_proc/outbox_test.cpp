@@ -101,7 +101,7 @@ TEST_F(DoorsTest, ATooSlowClientsRequestsEndWithAnErrorAndOthersGoOn) {
     const RequestKey open = next_request().key;
     const RequestKey c = next_request().key;
     full_.insert("slow");
-    deliver({chunk(done, "x")});  // the head, which found the queue full
+    deliver({chunk(done, "x")});  // held back, as the client's queue is full
     deliver({chunk(done, "complete", /*is_last=*/true)});
     const std::string large(1 << 20, 'x');
     int num_sent = 0;

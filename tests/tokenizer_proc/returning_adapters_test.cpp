@@ -20,7 +20,8 @@ std::vector<messages::LostAdapter> adapters(int num) {
     return all;
 }
 
-// Directories that are gone are refused at once, each within the call that asks for it.
+// Missing directories are refused at once, within the call that loads them: 4096 refusals must not
+// recurse.
 TEST(ReturningAdapters, ThousandsThatAreRefusedAtOnceAreNoRecursion) {
     const TimePoint now{seconds(100)};
     ReturningAdapters returning;
@@ -44,7 +45,7 @@ TEST(ReturningAdapters, ThousandsThatAreRefusedAtOnceAreNoRecursion) {
     EXPECT_EQ(deepest, 1);
 }
 
-// Workers that stand still: the tree starts without the adapters before the launcher gives it up.
+// If workers do not answer, the tree starts without the adapters, before the launcher's time limit.
 TEST(ReturningAdapters, AllHaveATimeTogether) {
     TimePoint now{seconds(100)};
     ReturningAdapters returning;

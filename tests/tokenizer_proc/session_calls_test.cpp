@@ -1,4 +1,4 @@
-// Which calls a session consists of, and for which version they are.
+// Which calls belong to a session, and which version each call is for.
 #include "tokenizer_proc/session_calls.h"
 
 #include <gtest/gtest.h>

@@ -26,7 +26,7 @@ TEST_F(DoorsTest, TokenizeEncodesAndDecodes) {
     EXPECT_EQ(next_to<messages::TokenizeReply>("p").text, "Once upon a time");
 }
 
-// A token outside of the vocabulary must not decode to an empty text, on which the caller relies.
+// A token outside the vocabulary is refused: callers would trust an empty text.
 TEST_F(DoorsTest, WhatIsNoTokenIsNotDecoded) {
     start();
     messages::Tokenize call;
@@ -51,7 +51,8 @@ TEST_F(DoorsTest, WhatIsNoTokenIsNotDecoded) {
     EXPECT_EQ(next_to<messages::TokenizeReply>("p").ids, *call.ids);
 }
 
-// A template's cost is not known in advance: this includes the model's own, with the shortest chat.
+// A template's cost is not known in advance, so even the shortest chat is rendered on the other
+// thread.
 TEST_F(DoorsTest, TheLoopRendersNoChat) {
     chat_template_ = ChatTemplate::load("/nowhere");
     start();

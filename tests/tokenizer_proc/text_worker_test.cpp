@@ -88,7 +88,8 @@ TEST_F(TextWorkerTest, WhatOneClientMayHaveWaitingIsBounded) {
     EXPECT_TRUE(worker.push(encode_job(1000, text, {"b"})));
 }
 
-// A client that fills the queue under many names is refused in favour of others.
+// A client fills the queue under many names: its newest job is refused to make room for another
+// client.
 TEST_F(TextWorkerTest, WhenAllIsFullTheNewestOfWhoHasTheMostGivesWay) {
     TextWorker worker(tokenizer_);
     const std::string text(8 << 20, 'a');
@@ -109,8 +110,8 @@ TEST_F(TextWorkerTest, WhenAllIsFullTheNewestOfWhoHasTheMostGivesWay) {
     EXPECT_TRUE(was_pushed_out);
 }
 
-// Twelve renderings of one client, and then a text of another: it waits for the current rendering
-// and for one more.
+// One client has twelve renderings queued. Another client's text waits for the current rendering,
+// and for at most one more.
 TEST_F(TextWorkerTest, OneClientsRenderingsDoNotHoldUpAnother) {
     const auto no_template = ChatTemplate::load("/nowhere");
     TextWorker worker(tokenizer_);
@@ -127,7 +128,7 @@ TEST_F(TextWorkerTest, OneClientsRenderingsDoNotHoldUpAnother) {
     };
     for (std::uint64_t i = 1; i <= 12; ++i) ASSERT_TRUE(worker.push(chat_of(i)));
     ASSERT_TRUE(worker.push(encode_job(100, std::string(20 << 10, 'a'), {"b"})));
-    // The jobs that were done before the text.
+    // Finds the jobs that were done before the text.
     std::vector<TextDone> all = worker.take_done();
     const auto num_before = static_cast<std::ptrdiff_t>(all.size());
     for (TextDone& done : wait_for(worker, 13 - all.size())) all.push_back(std::move(done));
@@ -151,7 +152,7 @@ TEST_F(TextWorkerTest, FirstComeFirstServedIsThereForTheAsking) {
     for (std::uint64_t i = 1; i <= 40; ++i) EXPECT_EQ(all[i - 1].id, JobId{i});
 }
 
-// In the queue or in progress: the job gives no result, and the next one starts.
+// A cancelled job, queued or running, gives no result, and the next job starts.
 TEST_F(TextWorkerTest, WhatIsCancelledIsNotFinished) {
     TextWorker worker(tokenizer_);
     std::string words;

@@ -1,4 +1,4 @@
-// The door's report of its callers' unfinished work, and its use after a restart.
+// The door's report of unfinished updates, and what a restarted door does with it.
 #include "tokenizer_proc/unfinished.h"
 
 #include "tests/tokenizer_proc/collected_fixture.h"
@@ -122,7 +122,7 @@ TEST_F(UnfinishedTest, AfterARestartAPauseOfATrainerThatWasRefusedBeginsAnew) {
 
 TEST_F(UnfinishedTest, P2_AStandstillThatARestartEndedKeepsPartsOutUntilSomebodyContinues) {
     restart({.calls = Calls::kStandStill});
-    from_tree(standing_);  // a report from a running replica is no client's continue
+    from_tree(standing_);  // a running replica's report does not count as a continue
     send_tensors(10);
     expect_told(refusal("admin", messages::Door::kAdmin), "stands still no longer");
     call(messages::ContinueGeneration{}, 14);

@@ -36,7 +36,7 @@ class UnnamedSessionTest : public UpdateCoordinatorTest {
         both_answer(messages::UpdateOrder::kOpen);
         ASSERT_TRUE(last_reply().ok) << last_reply().verdict.message;
     }
-    // Sends an update that names no session; false: it is an update of its own.
+    // Sends an update that names no session. Returns false if it became an update of its own.
     bool unnamed(std::string label = "") {
         messages::UpdateWeights call;
         call.call = CallId{12};
@@ -90,7 +90,7 @@ class UnnamedSessionTest : public UpdateCoordinatorTest {
         ++next_update_;
     }
     const messages::UpdateReply& last_reply() const { return out_.replies.back().second; }
-    // The last answer is a refusal with all of these words.
+    // Checks that the last answer is a refusal with all of these words.
     void expect_refused(std::initializer_list<std::string_view> words) const {
         EXPECT_FALSE(last_reply().ok);
         EXPECT_EQ(last_reply().verdict.code, ErrorCode::kFailedPrecondition);

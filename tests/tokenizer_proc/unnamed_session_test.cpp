@@ -1,4 +1,4 @@
-// Sessions of trainers that name none, and which session replaces which.
+// Sessions of trainers whose calls name none, and which session replaces which.
 #include "tests/tokenizer_proc/unnamed_session_fixture.h"
 
 namespace pitstop::tokenizer {
@@ -32,7 +32,7 @@ TEST_F(UnnamedSessionTest, ASessionOfTheBusTakesNoneOfThem) {
     EXPECT_TRUE(last_reply().ok);
 }
 
-// Otherwise a call after an idle time-out would become an update of its own, of half a model.
+// After an idle time-out, an accepted call would become an update of its own, of half a model.
 TEST_F(UnnamedSessionTest, P2_WhatFollowsALossIsRefusedUntilItsTrainerKnows) {
     open();
     bucket();
@@ -76,7 +76,7 @@ TEST_F(UnnamedSessionTest, ALossEndsWithABeginADropOrQuiet) {
     }
 }
 
-// A trainer cleans up before it begins, and does not know of another's loss.
+// Trainer B drops before it begins, and knows nothing of trainer A's loss.
 TEST_F(UnnamedSessionTest, P2_AnothersDropForgetsNoLoss) {
     open();
     bucket();
@@ -104,7 +104,7 @@ TEST_F(UnnamedSessionTest, P2_TheFirstEndAfterALossMayBeAnothers) {
     EXPECT_FALSE(unnamed());
 }
 
-// The first trainer goes on when another's session has ended.
+// Trainer A, whose session was lost, sends its next call after trainer B's session has ended.
 TEST_F(UnnamedSessionTest, P2_ALossThatNobodyWasToldOfOutlivesTheNextSession) {
     open();
     bucket();
@@ -209,8 +209,8 @@ TEST_F(UnnamedSessionTest, P2_ATakeOverDropsWhatIsIdleAndSaysSo) {
     expect_refused({"session 1", "trainer B took over"});
 }
 
-// Trainer A has staged all of its version, and B's session is empty: A's commit does not belong to
-// B.
+// Trainer A has staged its whole version, and trainer B's session is empty: A's commit must not
+// commit B's session.
 TEST_F(UnnamedSessionTest, P2_ACommitWithoutANumberIsRefusedWhereASessionTookOver) {
     messages::StageWeights stage;
     stage.call = CallId{9};
@@ -239,7 +239,7 @@ TEST_F(UnnamedSessionTest, P2_ACommitWithoutANumberIsRefusedWhereASessionTookOve
     EXPECT_TRUE(last_reply().ok);
 }
 
-// Calls without a session are collected, and the session that replaces them is for such calls.
+// A collection of calls without a session is replaced by a session for such calls.
 TEST_F(UnnamedSessionTest, P2_ASessionThatTookOverFromACollectionTakesNoneOfItsCalls) {
     messages::UpdateWeights part;
     part.call = CallId{12};
@@ -261,8 +261,8 @@ TEST_F(UnnamedSessionTest, P2_ASessionThatTookOverFromACollectionTakesNoneOfItsC
     expect_refused({"session 2 took over from collected update 1", "Name it"});
 }
 
-// The bucket may come from the trainer whose session was lost and who was not told of it: the
-// collection has none of its other calls.
+// The bucket may come from trainer A, which was not told that its session was lost. The collection
+// has none of A's other calls.
 TEST_F(UnnamedSessionTest, P2_AfterALossABucketWithoutASessionJoinsNoCollection) {
     open();
     bucket("A's");
@@ -305,7 +305,7 @@ TEST_F(UnnamedSessionTest, NoTakeOverOfACallUnderWay) {
     EXPECT_EQ(count_orders<messages::UpdateDrop>(), 0u);
 }
 
-// A call that could not begin anyway drops no other session.
+// A take-over that would be refused anyway must not drop the open session.
 TEST_F(UnnamedSessionTest, ATakeOverLooksAtItsOwnConditionsFirst) {
     open();
     messages::BeginUpdate call = begin_call();
@@ -332,7 +332,7 @@ TEST_F(UnnamedSessionTest, AHeldStageIsTakenOver) {
     both_answer(messages::UpdateOrder::kOpen);
     ASSERT_TRUE(last_reply().ok);
     EXPECT_NE(last_reply().verdict.message.find("update 1"), std::string::npos);
-    bucket();  // no unnamed calls were lost with it
+    bucket();  // the dropped stage had no calls without a session
 }
 
 TEST_F(UnnamedSessionTest, ATakeOverWhoseTimeIsUpBeginsNothing) {

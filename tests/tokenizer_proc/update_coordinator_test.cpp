@@ -125,7 +125,7 @@ TEST_F(UpdateCoordinatorTest, P5_TheLongestTimeoutsOverflowNothing) {
     EXPECT_EQ(out_.replies.size(), 1u) << "nobody was told that their time is up";
 }
 
-// Schedulers that keep the protocol never do this; an OK would be the worst answer (P10).
+// A scheduler that follows the protocol never does this. The caller must not get an OK (P10).
 TEST_F(UpdateCoordinatorTest, P2_AReplicaThatDoesNotCommitLeavesEveryoneTornAndNobodyMixed) {
     start(call());
     both_answer(messages::UpdateOrder::kStage);
@@ -200,7 +200,7 @@ TEST_F(UpdateCoordinatorTest, P5_ALateReplicaIsNamedWithThePhase) {
         reply.verdict.message.find("phase stage: no answer from replica 1"), std::string::npos
     ) << reply.verdict.message;
 
-    // The order to drop remains in force: nothing begins before it is carried out.
+    // The order to drop remains in force: no update begins before replica 1 has dropped.
     start(call());
     EXPECT_EQ(out_.replies.back().second.verdict.code, ErrorCode::kFailedPrecondition);
     answer(1, messages::UpdateOrder::kDrop);

@@ -1,4 +1,4 @@
-// What status tells of the latest calls about weights.
+// The latest calls about weights, as `status` reports them.
 #include "tokenizer_proc/update_history.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Updates that come in many calls.
+// Updates whose tensors come in many calls.
 #include "tests/tokenizer_proc/update_coordinator_fixture.h"
 
 namespace pitstop::tokenizer {
