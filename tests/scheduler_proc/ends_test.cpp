@@ -98,7 +98,7 @@ TEST_P(TokenNotFinite, P6_IsNamedAndItsPagesAreNotShared) {
     if (start >= 0) ask.logprobs = {.enabled = true, .prompt_start = start};
     const RequestKey first = rig.send(ask);
     rig.run();
-    // Token p + 1 scores position p.
+    // The logits of position p give the score of token p + 1.
     const bool is_scored = start >= 0 && start < 30 && at + 1 >= start;
     const bool has_logits = is_scored || (at == 29 && num_new > 0);
     const std::string where =
