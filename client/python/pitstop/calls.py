@@ -216,8 +216,8 @@ class Calls(Generic[StreamType]):
         )
 
     def refused_part(self, why: str, timeout: float = CALL_TIMEOUT_S) -> Any:
-        """For front ends: one has refused a call that may be a part of a version whose calls name no session. The
-        collected calls are dropped, and the next continue is refused once and says why (docs/weights.md)."""
+        """For front ends: reports a refused call that named no session, and may have been a part of a version. The
+        collected calls are dropped, and the next continue is refused once with the reason (docs/weights.md)."""
         return self._control("refused_part", timeout, why=why)
 
     def drop_stage(self, session: int = 0, timeout: float = UPDATE_TIMEOUT_S) -> Any:

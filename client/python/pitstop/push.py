@@ -35,7 +35,7 @@ PROTOCOL = 1
 IDLE_MAX_S = 10.0
 ALIGN = 64
 BUCKETS_MAX = 4  # buckets in progress: filled, and not yet read by every worker
-READ_BYTES = 32 << 20  # buckets in shared memory already, that workers may be asked to read at once
+READ_BYTES = 32 << 20  # bytes of buckets in shared memory that workers may be asked to read at once
 MESSAGE_MAX = 1024  # characters of a message to workers
 MIX_STEP = numpy.uint64(0x9E3779B97F4A7C15)
 F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 2, 4
@@ -155,7 +155,8 @@ class _Ring:
         return self._memory.describe()
 
     def buckets(self) -> Iterator[list[dict[str, Any]]]:
-        """Yields the description of each bucket. REQUIRES: the bucket under_way_max before it was read."""
+        """Yields the description of each bucket. REQUIRES: workers have read the bucket under_way_max
+        before it."""
         for number, bucket in enumerate(_buckets(self._tensors, self._bucket_bytes)):
             entries = []
             for name, array, at in bucket:
@@ -357,7 +358,7 @@ class WeightPusher:
         num_asked = 0
         buckets = enumerate(memory.buckets())
         while True:
-            if num_asked == memory.under_way_max:  # the oldest one's place is needed
+            if num_asked == memory.under_way_max:  # the oldest bucket's memory is needed
                 conversation.answers()
                 num_asked -= 1
             number, entries = next(buckets, (0, None))

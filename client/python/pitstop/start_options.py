@@ -75,9 +75,9 @@ ONLY = {
     "tokenizer": ((), "the tokenizer is the model's"),
     "tokenizer_path": ((), "the tokenizer is the model's"),
 }
-OVER_RANKS = "enable_expert_parallel"  # vLLM's: each expert on one rank
+OVER_RANKS = "enable_expert_parallel"  # vLLM's: each expert is on one rank
 NO_DRAFT_MODEL = "drafts come from texts (NGRAM; vLLM's methods ngram and suffix), not from a model"
-DRAFTS = 8  # per row, where the caller names no number
+DRAFTS = 8  # drafts per row, if the caller names no number
 FLAG_TOO = {"load_format": ("null",)}  # a value that is a flag of the tree
 
 
