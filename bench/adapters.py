@@ -61,7 +61,7 @@ def write_adapter(directory, model, rank, seed):
 
 
 def decode(client, prompts, num_tokens, adapters):
-    """Stream i has adapter i, from the beginning again after the last."""
+    """Stream i uses adapter i, modulo the number of adapters."""
     client.flush_cache()
     streams = [
         client.generate(
@@ -93,7 +93,7 @@ def measure_decodes(options, client, meter, vocab, names):
 
 
 def measure_loads(options, client, vocab, directories):
-    """Replaces an adapter again and again, while streams run that have none."""
+    """Replaces an adapter repeatedly while streams without adapters run."""
     random, gaps, is_over = numpy.random.default_rng(3), [], threading.Event()
 
     def watch():

@@ -36,7 +36,7 @@ def launch(command):
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     output = command[command.index("-o") + 1] if "-o" in command else ""
     line = {"cpu_s": used.ru_utime + used.ru_stime, "wall_s": time.monotonic() - begin, "output": output}
-    with open(os.environ[LOG], "a") as log:  # one write of a short line: compilers run side by side
+    with open(os.environ[LOG], "a") as log:  # a short line in one write, as compilers run in parallel
         log.write(json.dumps(line) + "\n")
     return code
 

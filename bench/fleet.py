@@ -146,7 +146,7 @@ def updates(given):
                     put.append(puts.pop() - begun)
                     reports = [each["report"] for each in outcome.replicas.values()]
                     skews.append(_spread(report["committed_at"] for report in reports))
-                    # the trees' share alone, by their own clocks
+                    # the trees' own times alone
                     own.append(_spread(report["total_s"] for report in reports))
                     receive.append(max(report["receive_s"] for report in reports))
                     held.append(max(report["held_s"] for report in reports))

@@ -37,7 +37,7 @@ sys.path.insert(0, str(ROOT / "client" / "python"))
 
 import pitstop  # noqa: E402  (after the path)
 
-STEP = 7919  # of a token to the next; a prime, so that no token comes twice
+STEP = 7919  # from one output token to the next; a prime, so that no token appears twice
 QUOTED_LEN, EDIT_EVERY = 256, 25
 TAIL_LEN_MAX = 320
 ROWS = ("quoted", "random", "epoch", "tail", "cost")

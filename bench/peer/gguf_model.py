@@ -39,7 +39,8 @@ def wide(tensor: Any) -> Any:
 
 
 def fused(tensors: Iterator[tuple[str, Any]], num_experts: int) -> Iterator[tuple[str, Any]]:
-    """The same with each layer's experts as one tensor per projection, [experts, rows, cols]."""
+    """Yields the same tensors, with each layer's experts joined into one tensor per projection, [experts, rows, cols].
+    """
     parts: dict[str, dict[int, Any]] = {}
     for name, tensor in tensors:
         found = re.fullmatch(r"(.*\.mlp\.experts)\.(\d+)\.(\w+)\.weight", name)
@@ -69,7 +70,7 @@ def add_delta_nets(writer: Any, config: dict[str, Any]) -> None:
 
 
 def of_delta_net(name: str, tensor: Any) -> tuple[str, Any]:
-    """A tensor of Qwen3.5 by the name and in the form that llama.cpp has."""
+    """Converts a tensor of a Qwen3.5's gated delta net to llama.cpp's name and form."""
     if name.endswith(".A_log"):
         return name, -numpy.exp(wide(tensor))
     if name.endswith(".dt_bias"):
