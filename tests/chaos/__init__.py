@@ -1,1 +1,1 @@
-"""launch/chaos: a tree under load and faults, and an oracle that says what each token should be."""
+"""launch/chaos: a tree under load and faults, and an oracle that computes what each token should be."""

@@ -1,8 +1,7 @@
-"""Adapters (LoRA): their files, their versions, and what a request may say of the adapter that it
-had.
+"""Adapters (LoRA): their files, their versions, and which version a request may report.
 
-One content after the other gets the same name, and names come and go. So a stale version, the KV of
-another version or an answer of the model alone has another distribution, which the oracle sees.
+A name gets one content after another, and names are loaded and unloaded. A stale version, another version's KV and the
+model alone all give another distribution, which the oracle notices.
 """
 
 import json
@@ -15,10 +14,10 @@ from . import weights
 
 NAMES = ("policy", "critic", "draft")
 NUM_CONTENTS = 3
-SHARE = 0.45  # of the requests of clients whose answers name their adapter: the share that asks for one
-THERE = 0.8  # of these, the share that names an adapter loaded a moment ago
+SHARE = 0.45  # the share of requests that ask for an adapter, among clients whose answers name it
+THERE = 0.8  # of these requests, the share that names an adapter which the last status showed as loaded
 SIZE = 0.5  # size of an adapter's change of a weight, in standard deviations of that weight
-ONE_LIFE = 1 << 20  # versions of two lives of a tree differ by more than this, except by chance
+ONE_LIFE = 1 << 20  # version numbers of two lives of a tree differ by more than this, except by chance
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP = ("gate_proj", "up_proj", "down_proj")
@@ -124,12 +123,12 @@ class AdapterBook:
         return rng.choice(there if there and rng.random() < THERE else NAMES)
 
     def is_there(self, names):
-        """Takes in a status."""
+        """Notes the loaded names of a status."""
         with self._lock:
             self._there = sorted(names)
 
     def floor(self, name):
-        """The allowed versions of requests that begin now."""
+        """The oldest version that a request which begins now may get."""
         with self._lock:
             return self._floors.get(name, 0)
 
@@ -156,7 +155,7 @@ class AdapterBook:
         return None if known == (name, digest) else f"version {version} was {known} and is now {name, digest}"
 
     def problem_of(self, record):
-        """What is wrong with the adapter of a record that has a last chunk, or None."""
+        """What is wrong with the adapter of a record that has a last chunk; None: nothing."""
         if (record.adapter_name or None) != (record.adapter and record.adapter[0]):
             return f"it asked for adapter '{record.adapter_name}', and says that it had {record.adapter}"
         if record.adapter is None:

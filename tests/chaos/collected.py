@@ -50,7 +50,7 @@ class Publish:
     who: str
     begin: float
     end: float = math.inf
-    is_continue: bool = False  # a successful continue: calls collected before it are in effect, or lost
+    is_continue: bool = False  # a successful continue: earlier collected calls are then in effect, or lost
 
 
 class CallBook:
@@ -62,10 +62,10 @@ class CallBook:
         self._calls = {}  # who -> [Call]
         self._publishes = []
         self._news = []  # (at, who): an answered pause, begin or continue
-        self._alone = []  # keys that were in effect when their call was answered
+        self._alone = []  # keys of calls whose own answer said that they are in effect
         self._lives = []  # when each began: calls collected before that are lost
         self._offset = 0
-        self._spoilt = {}  # who -> when that trainer learned that http_proc refused one of its calls
+        self._spoilt = {}  # who -> when that trainer learned that http_proc had refused one of its calls
         self._told = []  # digests that answers to calls named, in that order
 
     def register(self, who, calls):
@@ -113,15 +113,14 @@ class CallBook:
                 call.is_refused = call.collected_at == math.inf
 
     def told(self):
-        """Versions that answers named: each may be the base of the next."""
+        """Digests of versions that answers named: a partial version may be based on each."""
         with self._lock:
             self._read()
             return list(self._told)
 
     def candidates(self):
-        """Lists of {name: digest}: the sets that may have taken effect as one version so far, on
-        top of the one before.
-        """
+        """Lists of {name: digest}: all sets of tensors that may have taken effect as one version, on top of the
+        previous one."""
         with self._lock:
             self._read()
             under_way = [
@@ -153,11 +152,11 @@ class CallBook:
         return found
 
     def _sets_of(self, calls, publish, since):
-        """Which of a trainer's calls this call publishes, if any. Calls before `since` do not count."""
+        """The possible sets of a trainer's calls that `publish` has published. Calls before `since` do not count."""
         life = max((at for at in self._lives if at <= publish.begin), default=-math.inf)
         calls = [call for call in calls if call.sent_at > max(since, publish.begin) - AGE_MAX_S]
         if not any(max(since, life) < call.collected_at <= publish.end for call in calls):
-            # Answered later, if ever: the tree may have got them before the publishing call.
+            # Calls that are answered later, or never: the tree may have received them before the publishing call.
             calls = [call for call in calls if call.sent_at > max(since, life)]
         known = [call for call in calls if life < call.collected_at <= publish.begin]
         beside = [
@@ -179,9 +178,8 @@ class CallBook:
         return list({tuple(map(id, each)): each for each in sets}.values())
 
     def may_name_several(self, who):
-        """Whether the calls with this label may have become several versions, with the trainer's
-        knowledge: a call met a generating tree, or another client published the first part.
-        """
+        """Whether the calls with this label may have become several versions, so that their trainer knows of it: a call
+        reached a generating tree, or another client published the first calls."""
         with self._lock:
             self._read()
             calls = [call for call in self._calls.get(who, []) if call.sent_at < math.inf]
@@ -190,7 +188,8 @@ class CallBook:
             return bool(calls and self._others_amid(who, calls))
 
     def _others_amid(self, who, calls):
-        """Calls of others that may have published or dropped some of these calls before their trainer did."""
+        """Other clients' calls that may have published or dropped some of these calls before their trainer published
+        them."""
         begin = min(call.sent_at for call in calls)
         own_end = max((each.end for each in self._publishes if each.who == who), default=math.inf)
         others = [at for at, other in self._news if other != who and begin <= at <= own_end]
@@ -198,7 +197,7 @@ class CallBook:
         return others + [each for each in self._lives if each >= begin]
 
     def problem_of(self, who, keys):
-        """None, or what is wrong with the version that the answer to this trainer's own continue named."""
+        """What is wrong with the version that the answer to this trainer's own continue named; None: nothing."""
         with self._lock:
             self._read()
             calls = [call for call in self._calls[who] if call.collected_at < math.inf]

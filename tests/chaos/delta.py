@@ -1,7 +1,7 @@
 """Gated delta nets in NumPy: the layers of a Qwen3.5 that have a state instead of keys and values.
 
 Yang et al. 2024 (arXiv:2412.06464), eq. 10, token by token; transformers 5.24, Qwen3_5GatedDeltaNet. The inputs of the
-convolution are not rounded: the engine keeps them as products leave them.
+convolution are not rounded, as the engine does not round them either.
 """
 
 import dataclasses

@@ -49,7 +49,7 @@ def place_of(message):
 
 
 def problem_of(place, prompt, tokens, is_tied):
-    """Why that token should be finite under a diverged version, or None. `prompt`: empty if unknown."""
+    """Why that token should be finite under a diverged version; None: it may overflow. `prompt`: empty if unknown."""
     is_there, kind, whose, index, _ = place
     if is_tied or not prompt:
         return None
@@ -71,7 +71,7 @@ class Overflows:
         self._world = world
         self._is_tied = world.config["tie_word_embeddings"]
         self._lock = threading.Lock()
-        self._late = []  # (rid, message, epoch), of epochs not seen so far
+        self._late = []  # (rid, message, epoch) of errors whose epoch is not seen yet
         directory = world.directory / "diverged"
         directory.mkdir()
         tensors, self._name = diverge(world.checkpoints[0][2], self._is_tied)
@@ -83,7 +83,7 @@ class Overflows:
         world.diverged = (directory, digest, tensors)
 
     def is_diverged(self, digest):
-        """Whether this version has the huge embeddings, whichever other tensors a partial update has changed."""
+        """Whether this version has the huge embeddings. Partial updates may have changed its other tensors."""
         book = self._world.book
         return book.knows(digest) and book.keys_in(digest)[self._name] == self._key
 

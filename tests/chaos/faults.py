@@ -1,4 +1,4 @@
-"""Faults: what happens to which process, and its undoing. One at a time, so that a finding has a
+"""Faults: each does something to a process, and is undone. Only one is active at a time, so that a finding has one
 cause.
 
 Named points are those of base/fault_point.h, in builds that have them (the presets).
@@ -66,10 +66,11 @@ POINTS = {
 
 
 class Place:
-    """Directories that can be full, and a clock that can step. Each says why if this machine cannot
-    have it.
+    """Directories that can be made full, and a clock that can be set. Each reports the reason if this machine does not
+    allow it.
 
-    Mounts are private to this program, which launch/chaos starts in a namespace of its own."""
+    Mounts are private to this program, which launch/chaos starts in a namespace of its own.
+    """
 
     def __init__(self, root, has_mounts):
         self.root = pathlib.Path(root)
@@ -222,7 +223,7 @@ class Faults(threading.Thread):
         try:
             file.unlink()
             self.num_deaths -= action == "kill"
-            return  # nobody came by
+            return  # no process has reached the point
         except FileNotFoundError:
             self.done(f"{action} at {where}:", name)
         if action == "stop":

@@ -181,7 +181,7 @@ class PythonClient(LoadThread):
             self.prompts.drafts.note(record, counts.drafts["drafted"], counts.drafts["accepted"])
 
     def took(self, record, chunk):
-        """The other fields of a chunk."""
+        """Reads the other fields of a chunk into the record."""
 
     def close(self):
         if self._client is not None:
@@ -230,7 +230,7 @@ class HttpClient(LoadThread):
             self.stopped.wait(0.2)
 
     def _has_ended(self, server):
-        """Whether the server ended about now, or lacked the memory or descriptors to answer."""
+        """Whether the server has ended within LOST_S, or lacked the memory or descriptors to answer."""
         deadline = time.monotonic() + LOST_S
         while time.monotonic() < deadline:
             if server is None or not is_alive(server) or server in self.tree.denied:
@@ -361,7 +361,7 @@ class OpenAiClient(HttpClient):
 
 
 class SlowReader(SglangClient):
-    """Reads an event, pauses, reads on, or leaves in mid-stream."""
+    """Reads one event, pauses, then reads on or closes the connection in mid-stream."""
 
     kind, reads_slowly = "slow", True
 

@@ -64,7 +64,7 @@ class Matrix:
 
 
 def _adapted(part, pairs):
-    """A part of a version, with its matrices adapted."""
+    """Returns a version's entry, with the adapter's pairs if it is a Matrix."""
     if isinstance(part, Matrix):
         return part.adapted(pairs)
     if isinstance(part, (list, tuple)):
@@ -263,7 +263,7 @@ class Sequence:
         self.reserve(capacity)
 
     def mark(self):
-        """For return_to()."""
+        """The state for return_to()."""
         return self.length, [dataclasses.replace(state) if state else None for state in self.states]
 
     def return_to(self, mark):
@@ -276,7 +276,7 @@ class Sequence:
         self.router_logits = []  # [count, E] per layer with experts
 
     def note_choice(self, logits, chosen, is_given):
-        """Of a layer: logits [T, E], the experts that are used [T, k]."""
+        """Notes the choice of one layer: logits [T, E], and the experts that are used [T, k]."""
         self.router_logits.append(logits)
         used = numpy.take_along_axis(logits, chosen, axis=1)
         others = logits.copy()

@@ -58,9 +58,9 @@ class Record:
 @dataclasses.dataclass
 class Verdict:
     rid: str
-    num_verified: int = 0  # tokens
-    num_scored: int = 0  # of the prompt
-    num_rows: int = 0  # of routes
+    num_verified: int = 0  # verified tokens
+    num_scored: int = 0  # verified scores of prompt tokens
+    num_rows: int = 0  # verified rows of routes
     problem: str | None = None
     is_undecided: bool = False  # more histories were possible than were tried
     num_hypotheses: int = 0
@@ -75,7 +75,7 @@ class Replay:
 
     def __init__(self, oracle, weights_of, tolerance, page_size, router_tolerance=0.0):
         self.oracle, self._weights_of = oracle, weights_of
-        self._adapter = ()  # the digest of the record's, if it has one: one version from its beginning to its end
+        self._adapter = ()  # the digest of the record's adapter, if any: one version for the whole request
         self.tolerance, self.page_size, self.router_tolerance = tolerance, page_size, router_tolerance
 
     def verify(self, record, epochs):
@@ -99,15 +99,14 @@ class Replay:
         return self._weights_of(digest, *self._adapter)
 
     def wrong_row(self, sequence, first, num_brought):
-        """(the first position of the sequence's last pass whose routes its router did not choose,
-        by how much); (None, 0) if there is none. Routes that the request brought do not count.
-        """
+        """(position, excess) of the first position in the sequence's last pass whose routes its router did not choose;
+        (None, 0): none. Routes that the request brought do not count."""
         (wrong,) = numpy.nonzero(sequence.excess > self.router_tolerance)
         wrong = wrong[wrong + first >= num_brought]
         return (int(wrong[0]) + first, sequence.excess[wrong[0]]) if len(wrong) else (None, 0.0)
 
     def is_ambiguous(self, sequence):
-        """Whether some router of that pass had two experts that rounding may have exchanged."""
+        """Whether a router of the last pass chose between two experts so close that rounding may exchange them."""
         return bool((sequence.margin <= self.router_tolerance).any())
 
     def _shape_problem(self, record, epochs):
@@ -134,9 +133,7 @@ class Replay:
         return None
 
     def _verify_scores(self, record, verdict):
-        """Checks that all of them are of the version that the first span names, over that version's
-        KV alone.
-        """
+        """Checks that the version of the first span has computed all scores, over its own KV alone."""
         num = len(record.prompt) - record.score_start
         if len(record.scores) != num or len(record.ids_scores) != num * len(record.score_ids):
             verdict.problem = f"{len(record.scores)} scores of {num} prompt tokens"
@@ -201,7 +198,7 @@ class Replay:
             verdict.problem = f"{search.furthest[1]} ({verdict.num_hypotheses} histories)"
 
     def count_good(self, record, digest, ids, sequence, begin, end, rows=None, num_brought=0):
-        """How many tokens from `begin` on are right, what is wrong with the next, the largest error."""
+        """How many tokens from `begin` on are right, what is wrong with the next one, and the largest error."""
         at = len(record.prompt) - 1 + begin
         logits = self.oracle.forward(sequence, self.weights_of(digest), ids[at : at + end - begin], 0, rows)
         logprobs = log_softmax(logits)
@@ -234,7 +231,7 @@ class Replay:
 
 
 class _Search:
-    """Depth first: the request goes on undisturbed, or is retracted if that explains what follows."""
+    """Searches depth first: assumes that the request continues undisturbed, then that it was retracted."""
 
     def __init__(self, replay, record, known, runs, verdict):
         self.replay, self.record, self.known, self.runs, self.verdict = replay, record, known, runs, verdict
@@ -247,10 +244,8 @@ class _Search:
         self.deadline = time.process_time() + SEARCH_CPU_S
 
     def explains(self, index, begin, sequence, versions, resets):
-        """Whether some history explains the tokens from `begin` on, which lies in runs[index], for
-        a request whose earlier positions have these versions. `resets`: reported retractions that
-        the history does not have yet.
-        """
+        """Whether some history explains the tokens from `begin` on, where runs[index] contains `begin`. `versions` are
+        those of the earlier positions. `resets`: reported retractions that the history does not contain yet."""
         if index == len(self.runs):
             return True
         epoch, kv_min, kv_max, _, end = self.runs[index]
@@ -275,9 +270,8 @@ class _Search:
         return False
 
     def _explains_reset(self, index, begin, before, resets):
-        """The same, with all positions computed anew before the token `begin`. Histories that
-        explain the whole run come first: a wrong one can explain a token or two by chance.
-        """
+        """The same as explains(), if a retraction before token `begin` had all positions computed again. Histories that
+        explain the whole run come first: a wrong one may explain a few tokens by chance."""
         epoch, kv_min, kv_max, _, end = self.runs[index]
         record, at = self.record, len(self.record.prompt) - 1 + begin
         own = before if record.kv_tolerance != "never" else []
@@ -298,20 +292,19 @@ class _Search:
             elif self.explains(index + 1, end, sequence, versions + [epoch] * good, resets):
                 return True
         partly.sort(key=lambda each: -each[0])
-        for good, prefix in partly[:PARTLY_MAX] if resets else []:  # and retracted again, in the same run
+        for good, prefix in partly[:PARTLY_MAX] if resets else []:  # retracted a second time in the same run
             sequence, versions, _ = self._computed(prefix, at + end - begin, is_first=not begin)
             self._good(sequence, epoch, begin, begin + good)
             if self.explains(index, begin + good, sequence, versions + [epoch] * good, resets):
                 return True
-        # A cached prefix, or a prompt's chunks, may have more versions than are tried, or other
-        # cuts.
+        # The cached prefix or the prompt's chunks may have more versions, or other cuts, than are tried.
         num = sum(kv_min <= each <= kv_max for each in self.known)
         if num > 3 or (num > 2 and (at > SHORT_MAX or record.kv_tolerance != "never")):
             self.is_cut_short = True
         return False
 
     def _histories(self, length, span, own, is_first):
-        """The possible histories of the positions before a pass. Rows of routes leave one."""
+        """The possible histories of the positions before a pass. Reported routes leave only one."""
         if not is_first or self.record.routes is None:
             return _prefixes(length, span, sorted(self.known), self.replay.page_size, self.record.cached, own)
         told = self.record.route_epochs[:length]
@@ -324,10 +317,8 @@ class _Search:
         return []
 
     def _computed(self, prefix, capacity, is_first):
-        """A sequence of these versions, the version of each of its positions, and whether the
-        reported routes are choices of its routers. `is_first`: these passes are those whose rows
-        were reported.
-        """
+        """Computes the positions of `prefix`. Returns the sequence, the version of each position, and whether their
+        routers may have chosen the reported routes. `is_first`: the rows were reported for these very passes."""
         sequence, versions, is_right = Sequence(self.replay.oracle, capacity), _versions(prefix), True
         num_told = len(versions) if is_first else self.routes.num_same(versions)
         for version, first, last in prefix:
@@ -365,7 +356,7 @@ class _Search:
 
 
 def _has_unseen(spans, known):
-    """Whether an unseen version may have computed some of their KV."""
+    """Whether a version whose digest is unknown may have computed some of the spans' KV."""
     return any(not known.keys() >= set(range(kv_min, kv_max)) for _, _, _, kv_min, kv_max in spans)
 
 
@@ -406,9 +397,9 @@ def _runs(versions):
 
 
 def _prefixes(length, span, epochs, page_size, cached, own):
-    """Histories of the positions [0, length) before a pass of `span`, (epoch, kv_min, kv_max): lists of
-    (version, first, last). First come histories of one version, then those that a request may find
-    of itself in the prefix cache (`own`: its versions before), then of two, then of three."""
+    """Possible histories of positions [0, length) before a pass of `span`, (epoch, kv_min, kv_max), each a list of
+    (version, first, last). First histories of one version; then those of the request's own cached prefix (`own`: its
+    earlier versions); then those of two and of three versions."""
     epoch, kv_min, kv_max = span
     within = [each for each in epochs if kv_min <= each <= kv_max]
     if kv_min == kv_max == epoch:

@@ -48,7 +48,7 @@ def _epochs(spans):
 
 
 def shape_problem(record, config):
-    """What is wrong with a record's rows, whatever the weights, or None."""
+    """What is wrong with a record's rows, whatever the weights; None: nothing."""
     rows, num = record.routes, len(record.prompt) - 1 + len(record.tokens)
     if rows is None:
         return None
@@ -80,7 +80,7 @@ def shape_problem(record, config):
 
 
 class Known:
-    """The rows that passes of a record's positions must have followed."""
+    """The rows of routes that the passes over a record's positions must have followed."""
 
     def __init__(self, record, config):
         self._has_experts = bool(num_experts(config))
@@ -90,9 +90,8 @@ class Known:
         self.num_brought = 0 if record.brought is None else len(record.brought)
 
     def rows(self, first, last, num_told):
-        """Rows of positions [first, last): those that the request brought, then those reported of
-        positions before `num_told`.
-        """
+        """Rows of positions [first, last): the request's own brought rows, or else the rows reported for positions
+        before `num_told`."""
         if not self._has_experts:
             return None
         rows = self._none[first:last].copy()
@@ -105,9 +104,8 @@ class Known:
         return rows
 
     def num_same(self, versions):
-        """How many positions from the first on have the version of their row: computing them again
-        in that version must follow the row, too (P6).
-        """
+        """How many positions from the first on have the version of their reported row. If that version computes them
+        again, the routes must be the same (P6)."""
         if self._record.routes is None:
             return 0
         for at, (version, epoch) in enumerate(zip(versions, self._record.route_epochs)):

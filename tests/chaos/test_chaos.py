@@ -1,4 +1,4 @@
-"""launch/chaos itself, in short: it verifies tokens, injects faults, and says so in its last lines."""
+"""launch/chaos itself, in a short run: it verifies tokens, injects faults, and reports both in its last lines."""
 
 import re
 import subprocess

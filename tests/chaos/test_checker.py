@@ -125,7 +125,7 @@ def test_a_prompt_whose_chunks_lie_on_both_sides_of_an_update_is_verified(versio
 
 @pytest.mark.parametrize("is_seen", [True, False])
 def test_a_version_that_nobody_saw_between_two_may_have_computed_a_chunk(versions, checker, is_seen):
-    """Its trainer died, and no token was sampled under it: only gaps in the numbers show that it existed."""
+    """The version's trainer died, and no token was sampled under it: only a gap in the epochs shows that it existed."""
     oracle = Oracle(versions.config, Rounding.EXACT)
     record = generated(versions, [1] * NUM_TOKENS)
     sequence, ids = Sequence(oracle), record.prompt + record.tokens[:-1]
@@ -146,7 +146,7 @@ def test_a_version_that_nobody_saw_between_two_may_have_computed_a_chunk(version
 def test_a_retraction_in_mid_run_is_found_however_many_there_may_be(versions, checker):
     record = generated(versions, [1] * 8 + [2] * 16, reset_at=15)
     assert checker.verify(record, kv_digests(versions)).problem is None
-    record.retractions = 4  # a dialect that does not say
+    record.retractions = 4  # as with a dialect that does not report retractions
     verdict = checker.verify(record, kv_digests(versions))
     assert verdict.problem is None and verdict.num_verified == NUM_TOKENS, verdict
 

@@ -1,6 +1,5 @@
-"""What may take effect together, by lines as trainers write them: whole sets are accepted, halves
-are not.
-"""
+"""Which sets of calls may take effect together, given the lines that trainers write: whole sets are accepted, halves
+are not."""
 
 import json
 
@@ -12,7 +11,7 @@ A, B, C, X = {"a": "1"}, {"b": "2"}, {"c": "3"}, {"x": "9"}
 
 
 class Log:
-    """A book whose trainers write at given times."""
+    """A CallBook, and lines of its trainers with given times."""
 
     def __init__(self, path, **trainers):
         self.book = CallBook(path)
@@ -90,7 +89,7 @@ def test_a_call_that_was_refused_is_in_none(log):
 
 def test_a_call_made_twice_is_in_what_its_first_sending_was_collected_for(log):
     log.add(1, "t", "sent", call=0)
-    log.publish(1.2, "warden")  # its continue waits for the call
+    log.publish(1.2, "warden")  # the warden's continue waits until the call is answered
     log.add(1.5, "t", "collected", call=0)
     assert log.has(A)
     log.add(1.6, "t", "sent", call=0)

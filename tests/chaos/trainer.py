@@ -73,7 +73,7 @@ class Job:
         self.point("paused")
 
     def go_on(self):
-        """The version that this published, if any."""
+        """Continues. Returns the version that this published, if any."""
         if self.spec.get("by") == "http":
             reply = self.publish(self._post, "/continue_generation", {})
         else:
@@ -81,7 +81,7 @@ class Job:
         return {"ok": True, **(reply.get("update") or {})}
 
     def update(self):
-        """Fields of the update that every source accepts."""
+        """The fields of the update that every source accepts."""
         fields = {"label": self.spec.get("label", ""), "kv_policy": self.spec.get("kv_policy", "keep")}
         for name in ("partial", "base_digest", "epoch", "digest"):
             if self.spec.get(name):
@@ -202,9 +202,8 @@ class Job:
         return reply
 
     def collect(self):
-        """Calls without a session, one after the other or two at once, that a continue makes one
-        update; or calls of an open session that none of them names.
-        """
+        """Sends calls without a session, one after another or two at once, and publishes them by a continue; or sends
+        them into an open session that none of them names."""
         tensors, parts = self.tensors(), self.spec["parts"]
         is_session = self.spec["unnamed"] and self.spec.get("begins", False)
         if is_session:
@@ -240,7 +239,7 @@ class Job:
         return self.go_on()
 
     def spoil(self):
-        """A call that http_proc refuses; the trainer ignores the refusal."""
+        """Sends a call that http_proc refuses, and ignores the refusal."""
         self.spec["spoils"] = False
         try:
             self._post("/update_weights_from_tensor", {"serialized_named_tensors": ["AAAA"]})
@@ -256,7 +255,7 @@ class Job:
                 failures.append(error)
 
     def diverge(self):
-        """A diverged version for a while: some of its passes overflow."""
+        """Serves a diverged version for a while: some of its passes overflow."""
         diverged = self.client.update_weights(self.spec["diverged_dir"], timeout=CALL_S, **self.update())
         self.point("half")
         time.sleep(self.spec["hold_s"])
@@ -316,7 +315,7 @@ class Job:
     # ---- partial ones ----
 
     def sparse(self):
-        """The elements that differ from the version that serves."""
+        """Updates only the elements that differ from the version that serves."""
         base = weights.read_checkpoint(self.spec["base_dir"])
         data, counts, infos = b"", [], {}
         for name, new in self.tensors().items():
@@ -336,7 +335,7 @@ class Job:
     # ---- adapters ----
 
     def adapter(self):
-        """Loads or replaces one, through one of the routes."""
+        """Loads or replaces an adapter, through one of the routes."""
         name, how, fields = self.spec["adapter"], self.spec["by"], {"label": self.spec["label"]}
         if how == "http":
             body = {"lora_name": name, "lora_path": self.spec["dir"]}
@@ -394,7 +393,7 @@ class Job:
         return self.go_on()
 
     def memory(self):
-        """Sleep and wake, with the weights kept, or discarded and replaced."""
+        """Sleeps and wakes, with the weights kept, or discarded and replaced."""
         self.pause()
         keep = self.spec["keep_weights"]
         tags = self.spec["tags"]

@@ -201,7 +201,7 @@ class TrainerThread(threading.Thread):
         }
 
     def _adapter(self):
-        """Loads, replaces and unloads; some loads must be refused."""
+        """Loads, replaces or unloads an adapter; some loads must be refused."""
         world, rng = self.world, self.rng
         draw = rng.random()
         files, digest = rng.choice(world.adapters.contents)
@@ -257,28 +257,27 @@ class TrainerThread(threading.Thread):
         return spec, world.checkpoints[index][1], kind + (" direct" if "mode" in spec else "")
 
     def _partial(self, kind):
-        """Some tensors of another checkpoint, on top of whatever serves; sparse ones, on top of the
-        version that they name.
-        """
+        """Some tensors of another checkpoint, on top of the version that serves. A sparse update requires the base that
+        it names."""
         world, rng = self.world, self.rng
         index, other = rng.sample(range(len(world.checkpoints)), 2)
         directory, _, tensors = world.checkpoints[index]
         names = rng.sample(sorted(tensors), rng.randint(1, 5))
         spec = self._base(kind, directory)
         spec.update(names=names, partial=True)
-        if kind == "sparse":  # the other checkpoint must serve, else it is refused
+        if kind == "sparse":  # refused unless the other checkpoint serves
             spec.update(base_dir=str(world.checkpoints[other][0]), base_digest=world.checkpoints[other][1])
             whole = {**world.checkpoints[other][2], **{name: tensors[name] for name in names}}
             return spec, world.book.add(whole), "sparse"
         changes = {name: tensors[name] for name in names}
-        if kind in ("tensors_call", "broadcast"):  # calls of others may be collected with it
+        if kind in ("tensors_call", "broadcast"):  # may be collected together with others' calls
             world.book.calls.register(spec["label"], [world.book.keys_of(changes)])
         else:
             world.book.add_partial(changes)
         return spec, None, f"{kind} partial"
 
     def _collect(self):
-        """Calls that name no session: under a pause, or in a session that was begun over HTTP."""
+        """Calls that name no session, under a pause or in a session begun over HTTP."""
         world, rng = self.world, self.rng
         directory, _, tensors = rng.choice(world.checkpoints)
         names = rng.sample(sorted(tensors), rng.randint(2, 8))

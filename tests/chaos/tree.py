@@ -52,7 +52,7 @@ def marked(mark):
 
 
 def tells_of_a_lost_version(log):
-    """A restart logs this before the new life answers any client."""
+    """Whether the log reports a version that a restart lost. The restart logs this before any client gets an answer."""
     return "cannot be brought back" in log
 
 

@@ -1,4 +1,4 @@
-"""Records are verified by separate processes, beside the tree."""
+"""Verifies records in separate processes, at the same time as the tree runs."""
 
 import collections
 import multiprocessing

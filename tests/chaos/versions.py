@@ -1,8 +1,7 @@
-"""Which versions exist: everything that trainers were given to send, by digest.
+"""Which versions exist: all that trainers were told to send, by digest.
 
-A version is registered before it is sent, so that a commit whose trainer died is known, too. The
-result of a partial update depends on the version that served at its commit: it is found by its
-digest.
+A version is registered before it is sent, so that it is known even if its trainer dies. A partial update's result
+depends on the version that served at its commit, so the result is looked up by its digest.
 """
 
 import json
@@ -27,13 +26,13 @@ class VersionBook:
         self.directory = pathlib.Path(directory)
         self.directory.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
-        self._tensors = {}  # digest -> array
+        self._tensors = {}  # digest -> array of a tensor
         self._digests = {}  # id of an array in _tensors -> digest
         self._versions = {}  # digest -> {name: tensor digest}
         self._shapes = {}
         self._partials = []  # {name: tensor digest}
         self.calls = CallBook(self.directory / "calls.log")
-        self._served = []  # digests that were looked up: possible bases of partial updates
+        self._served = []  # digests of versions that served: possible bases of partial updates
 
     def _key(self, name, bits):
         """A tensor's digest; each is computed once and kept on disk for the verifiers."""
@@ -86,7 +85,7 @@ class VersionBook:
             return {name: self._tensors[key] for name, key in self._versions[digest].items()}
 
     def knows(self, digest):
-        """Whether it was sent; also finds results of partial updates."""
+        """Whether the version was sent. Also finds the results of partial updates."""
         with self._lock:
             if digest not in self._versions:
                 self._find(digest, reversed(self._partials))
@@ -97,7 +96,8 @@ class VersionBook:
             return digest in self._versions
 
     def _find_collected(self, digest):
-        """Finds results of calls without a session; one or two versions may have served unseen before."""
+        """Finds the results of calls without a session. One or two earlier versions may have served without being seen.
+        """
         candidates = self.calls.candidates()
         for told in self.calls.told():
             if told not in self._versions:

@@ -34,7 +34,7 @@ def _mix64(z):
 
 
 def _digest_rows(rows):
-    """`rows`: [n, bytes] of uint8. 32 hex digits."""
+    """`rows`: [n, bytes] of uint8. Returns 32 hex digits."""
     padding = -rows.shape[1] % 8
     if padding:
         rows = numpy.pad(rows, ((0, 0), (0, padding)))
@@ -46,12 +46,12 @@ def _digest_rows(rows):
 
 
 def _is_fp32(name):
-    """Whether the engine keeps this tensor in fp32, though the model's is sent as bf16."""
+    """Whether the engine keeps this tensor in fp32, although the model's is sent as bf16."""
     return name.endswith(".A_log") or ".lora_" in name
 
 
 def tensor_digest(name, bits):
-    """The tensor as it is resident."""
+    """The digest of a tensor in its resident form."""
     resident = from_bf16(bits) if _is_fp32(name) and bits.dtype == numpy.uint16 else bits
     return _digest_rows(resident.reshape(-1, bits.shape[-1]).view(numpy.uint8))
 
@@ -246,12 +246,11 @@ def _delta_shapes(config):
 
 
 def random_tensors(config, rng):
-    """Weights whose distributions are far from uniform and far from certain, in which each layer
-    and each KV entry counts: the first token shows another version.
-    """
+    """Random weights whose distributions are neither uniform nor certain. Each layer and each KV entry matters, so the
+    first token of another version is noticed."""
     tensors = {}
     for name, shape in shapes_of(config).items():
-        if name.endswith((".A_log", ".dt_bias")):  # a state forgets within a few to hundreds of tokens
+        if name.endswith((".A_log", ".dt_bias")):  # so that a state forgets within a few to some hundred tokens
             values = rng.uniform(-3.0, 0.0, shape)
         elif len(shape) == 1:
             is_around_zero = is_hybrid(config) and ".linear_attn." not in name
