@@ -10,7 +10,7 @@ from pitstop.blocking import Blocking
 
 
 class Counter:
-    """Something that lives in an event loop."""
+    """An object that lives in an event loop."""
 
     def __init__(self):
         self.is_closed = False
@@ -89,7 +89,7 @@ def test_a_forked_child_is_refused_by_name_and_ends_at_once():
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:  # os._exit alone: nothing of pytest's may run here
-        signal.alarm(20)  # the alarm kills a child that waits
+        signal.alarm(20)  # the alarm kills a child that waits for ever
         try:
             counter.count(1)
             said = "no error"

@@ -37,7 +37,7 @@ def engine(build):
 
 @pytest.fixture(autouse=True)
 def on_stories(request):
-    """A test may leave other weights, a pause or released memory: the next one has what the tree started with."""
+    """After each test, restores the state in which the tree started: its weights, its memory, no pause."""
     yield
     if "engine" in request.fixturenames:
         engine = request.getfixturevalue("engine")
@@ -51,7 +51,8 @@ def weights(model):
 
 
 def frozen_in_the_middle(engine, rid, num_tokens):
-    """The stream of a request that is paused after its first tokens. Asks again if the request was too fast."""
+    """The stream of a request that a pause has frozen after its first tokens. Tries again if the request ended before
+    the pause."""
     for attempt in range(20):
         how = {"max_new_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
         stream = engine.generate(PROMPT, how, rid=f"{rid}-{attempt}", stream=True)
@@ -67,7 +68,7 @@ def greedy(engine):
 
 
 def fresh(model):
-    """What a fresh start on that model generates."""
+    """The output of a fresh start on that model."""
     with pitstop.Engine(str(MODELS / model), threads=1) as engine:
         return greedy(engine)
 

@@ -1,6 +1,5 @@
-"""A trainer's group when something goes wrong: what it reports, returns and leaves as it was. NCCL
-and CUDA are played.
-"""
+"""A trainer's group when something goes wrong: what it reports, what it returns, and what it leaves unchanged. NCCL and
+CUDA are simulated."""
 
 import contextlib
 import pathlib
@@ -16,17 +15,17 @@ from pitstop import PitstopError, cuda_runtime, nccl_broadcast  # noqa: E402
 from pitstop.nccl_broadcast import SUCCESS, NcclBroadcast  # noqa: E402
 
 WEIGHTS = {"a": numpy.ones(8, numpy.float32), "b": numpy.ones(100, numpy.float32)}
-USERS, OURS = 0, 2  # GPUs
+USERS, OURS = 0, 2  # the program's own GPU, and the group's
 
 
 class Driver:
-    """CUDA's runtime library, with the calls that are used here; counts memory."""
+    """Simulates the used calls of CUDA's runtime library; counts allocated memory."""
 
     def __init__(self):
         self.device = USERS
         self.entered = []
         self.allocated = {}
-        self.looks = 0  # until a stream is done
+        self.looks = 0  # how often a stream is asked before it is done
         self.fails = set()
 
     def __getattr__(self, name):
@@ -62,7 +61,7 @@ class Driver:
 
 
 class Nccl:
-    """The library, and the calls that it got."""
+    """Simulates NCCL's library, and lists its calls."""
 
     version = "2.28.9"
 
@@ -88,7 +87,7 @@ class Nccl:
 
 @pytest.fixture
 def driver(monkeypatch):
-    """A driver by which only the group's GPUs are in use; a test may change `in_use`."""
+    """A driver on which this program uses only the group's GPUs; a test may change `in_use`."""
     played = Driver()
     runtime = cuda_runtime.CudaRuntime.__new__(cuda_runtime.CudaRuntime)
     runtime._library = played
@@ -114,7 +113,7 @@ def group(driver, nccl):
 
 
 def test_an_update_that_ends_before_its_last_broadcast_is_seen_to_be_done_leaves_the_group_whole(group, driver):
-    """The watching thread is delayed between its two looks: at the broadcast, and at the update."""
+    """The watching thread is delayed between looking at the broadcast and looking at the update."""
     driver.looks = 1
     group.send(WEIGHTS, is_called_off=lambda: True)
     assert group.is_whole and (group.num_broadcasts, group.num_bytes) == (1, 432)
@@ -145,7 +144,7 @@ def test_room_is_made_before_anything_is_sent(group, driver, nccl):
 
 def test_its_end_is_quiet_and_aborts_nccl_where_the_gpu_is_lost(group, driver, nccl):
     driver.fails |= {"cudaSetDevice", "cudaGetDevice", "cudaStreamQuery"}
-    with pytest.raises(ZeroDivisionError):  # without the error of its end
+    with pytest.raises(ZeroDivisionError):  # the body's error, not one of the group's end
         with group:
             raise ZeroDivisionError
     assert "ncclCommAbort" in nccl.called and not group.is_whole

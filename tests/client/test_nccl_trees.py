@@ -1,6 +1,5 @@
-"""The rank of each worker of many trees in a trainer's NCCL group, the workers that cannot be in
-one, and the tensors of one broadcast.
-"""
+"""The rank of each worker of many trees in a trainer's NCCL group, the workers that cannot join it, and the tensors of
+one broadcast."""
 
 import pathlib
 import random

@@ -1,6 +1,5 @@
-"""How long a trainer's update over NCCL waits, for whom, and in which group it is sent. NCCL and
-the coordinator are played.
-"""
+"""How long a trainer's update over NCCL waits, what for, and which group sends it. NCCL and the coordinator are
+simulated."""
 
 import asyncio
 import pathlib
@@ -32,7 +31,7 @@ class Runtime:
 
 
 class Group:
-    """Like NcclBroadcast, on the played NCCL."""
+    """Simulates NcclBroadcast."""
 
     made = []
     room = True
@@ -67,7 +66,7 @@ class Group:
 
 
 class Fleet:
-    """The coordinator: the calls that it got, and its answers."""
+    """Simulates the coordinator: lists its calls, and has its answers."""
 
     def __init__(self):
         self.members = {"a": {"workers": [{"device_uuid": "GPU-a", "nccl": VERSION}]}}
@@ -120,7 +119,7 @@ def test_a_group_serves_as_long_as_it_is_whole():
         assert (await fleet.update())[1] == {"transfer": "nccl", "workers": 1, "broadcasts": 1, "bytes": 32}
         await fleet.update()
         assert len(Group.made) == 1 and fleet.asked.count("init_group") == 1
-        Group.made[0].is_whole = False  # though that update took effect
+        Group.made[0].is_whole = False  # broken, although the update took effect
         assert (await fleet.update("third"))[0] == "third"
         assert len(Group.made) == 2 and fleet.asked.count("init_group") == 2
 
@@ -133,7 +132,7 @@ def test_an_update_that_took_effect_is_not_called_off(monkeypatch):
 
         def send(self, weights, timeout, is_called_off):
             has_begun.set()
-            for _ in range(100):  # the update ends meanwhile
+            for _ in range(100):  # the update ends during these looks
                 seen.append(is_called_off())
                 time.sleep(0.001)
 
@@ -167,7 +166,7 @@ def test_workers_join_in_the_trainers_turn_and_it_gives_that_up():
 
 
 def fleet_without(what):
-    """A fleet that never reaches that state, once an update has timed out."""
+    """A fleet in which an update has timed out, and which never reaches the state `what` afterwards."""
     fleets = []
 
     async def run():

@@ -1,4 +1,4 @@
-"""The Python clients against a fake door that does what a tree rarely does."""
+"""The Python clients against a fake door, which does what a real tree rarely does."""
 
 import asyncio
 import pickle
@@ -90,7 +90,7 @@ def test_the_error_of_a_result_has_what_came_before(door, client):
 
 
 def test_P5_what_is_too_large_for_a_door_is_refused_before_it_is_sent(door, client):
-    """A door that refuses a message for its size has not read its rid: there would be no request to answer."""
+    """A door that refuses a message for its size has not read its rid, so its answer could not name the request."""
     text = "a" * (17 << 20)
     with pytest.raises(pitstop.PitstopError) as error:
         client.generate(text, max_new_tokens=1).result(DEADLINE_S)
@@ -180,10 +180,10 @@ def test_a_duplicate_rid_leaves_the_first_request_alone(door, client):
     with pytest.raises(pitstop.PitstopError) as error:
         client.generate("hello", rid="mine").result()
     assert error.value.code == "already_exists"
-    unread = client.generate("hello", rid="mine")  # refused, too; nothing reads that answer
+    unread = client.generate("hello", rid="mine")  # refused, too; nobody reads this answer
     del unread
     peer, _ = door.take("generate")
-    client.generate("another", rid="other")  # once this has arrived, everything sent before has
+    client.generate("another", rid="other")  # once it has arrived, so has everything sent before it
     assert door.take("generate")[1]["rid"] == "other"
     door.chunk(peer, "mine", finish={"reason": "stop"})
     first.result()
@@ -291,7 +291,7 @@ def test_P5_what_cannot_be_packed_is_told_to_its_caller(door, client, wrong):
     with pytest.raises(pitstop.PitstopError) as failed:
         client.generate("hello", **wrong).result(timeout=10)
     assert failed.value.code == "invalid_argument"
-    client.close()  # nothing of it is left open
+    client.close()  # closes nothing else: no request is left open
 
 
 def test_closing_ends_what_is_open(door, run_dir):
@@ -321,7 +321,7 @@ def test_closing_ends_a_call_that_waits(door, run_dir):
 
 
 def test_a_client_ends_that_is_let_go_of_in_its_own_loop(door, run_dir):
-    """Nothing could wait for the end there."""
+    """The client's own thread drops the last reference, and must not wait for its own end."""
     holder = [pitstop.Client(run_dir)]
     (thread,) = [each for each in threading.enumerate() if each.name == "pitstop-client"]
     holder[0]._loop.call_soon_threadsafe(holder.clear)
@@ -467,7 +467,7 @@ def test_async_connecting_says_why_not(run_dir):
 
 
 def test_a_door_that_is_full_is_knocked_at_now_and_then(tmp_path):
-    """A door that closes each connection at once."""
+    """The door closes each connection at once."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "data.sock"))
     listener.listen(128)

@@ -1,4 +1,4 @@
-"""No later tree does what a Python client asked of one that went away."""
+"""A client's calls to a tree that ended reach no later tree."""
 
 import asyncio
 import threading
@@ -47,7 +47,7 @@ def wait_found(client, door):
 
 
 def next_answer(door, call):
-    """The tree answers a status: everything that was sent there before has arrived."""
+    """Lets the tree answer a status, so that everything sent before it has arrived."""
     answers = Calls()
     answers.start("status", call)
     peer, body = door.take("status")
@@ -98,7 +98,7 @@ def test_what_is_asked_while_no_tree_is_there_fails_at_once_and_reaches_no_tree(
 
 
 def test_a_tree_that_says_it_is_another_one_ends_what_is_open_and_is_greeted_again(door, client):
-    """Behind a proxy the connection stays while the tree is replaced by another."""
+    """A proxy keeps the connection open while another tree replaces the first."""
     calls = Calls()
     calls.start("pause", lambda: client.pause("in_place"))
     door.take("pause_generation")
@@ -108,7 +108,7 @@ def test_a_tree_that_says_it_is_another_one_ends_what_is_open_and_is_greeted_aga
     door.send(peer, "error", door="admin", call=body["call"], code="unavailable", message="", tree="another")
     for error in calls.wait().values():
         assert error.code == "unavailable" and "was restarted" in error.message
-    # The data door's connection has not noticed: calls there get the same error.
+    # The client has not noticed the new tree at the data door: calls there get the same error.
     stream = client.generate("hello")
     _, peer, kind, body = door.received.get(timeout=DEADLINE_S)
     assert (kind, body["tree"]) == ("generate", before)

@@ -1,6 +1,4 @@
-"""No call waits in silence: what a Python client hears from a paused tree, and how long calls may
-wait.
-"""
+"""No call waits in silence: what a Python client is told about a paused tree, and the time limits of its calls."""
 
 import asyncio
 import inspect
@@ -137,7 +135,7 @@ def test_output_that_comes_warns_of_nothing(engine):
             assert engine.generate("Once upon a time", {"max_new_tokens": 200, "ignore_eos": True}).text
 
 
-LIVES = {"start", "close", "async_generate"}  # the first has start_timeout; the last is generate
+LIVES = {"start", "close", "async_generate"}  # start has start_timeout instead; async_generate has generate's arguments
 
 
 @pytest.mark.parametrize("owner", [pitstop.AsyncEngine, pitstop.Engine, pitstop.AsyncClient, pitstop.Client])
