@@ -81,10 +81,10 @@ def place(ray_python, options, replicas, gpus, bundle):
     "options, replicas, gpus, bundle, device",
     [
         ({"tp": 2}, 1, [0], {"CPU": 2}, "cpu"),
-        ({"tp": 2}, 1, [2], {"CPU": 1, "GPU": 2}, None),  # the tree, given no flag for them, uses them
-        ({"tp": 1}, 3, [1], {"CPU": 1}, "cpu"),  # one GPU, three replicas: no two trees on it, and all three start
+        ({"tp": 2}, 1, [2], {"CPU": 1, "GPU": 2}, None),  # without a device flag, the tree uses the two GPUs
+        ({"tp": 1}, 3, [1], {"CPU": 1}, "cpu"),  # one GPU cannot serve three replicas, so all three run on CPUs
         ({"tp": 2}, 3, [3, 4, 0], {"CPU": 1, "GPU": 2}, None),
-        ({"tp": 2}, 3, [3, 3, 0], {"CPU": 2}, "cpu"),  # six of them, but one replica would have its two on two machines
+        ({"tp": 2}, 3, [3, 3, 0], {"CPU": 2}, "cpu"),  # six GPUs, but one replica would be spread over two machines
         ({"tp": 2, "dp": 2}, 1, [2], {"CPU": 4}, "cpu"),
         ({"tp": 2, "device": "auto"}, 1, [8], {"CPU": 1, "GPU": 2}, "auto"),
         ({"tp": 2, "device": "cpu"}, 1, [8], {"CPU": 2}, "cpu"),

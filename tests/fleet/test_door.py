@@ -45,7 +45,8 @@ class Trees:
             await engine.close()
 
     async def strike(self, member):
-        """Kills its tree in the middle of the request; False: the request had all its tokens already."""
+        """Kills the replica's tree in the middle of the request. Returns False if the request had all its tokens
+        already."""
         engine = self.engines[int(member[1:])]
         if (await engine.pause("in_place")).num_frozen == 0:
             await engine.resume()
@@ -54,7 +55,7 @@ class Trees:
         return True
 
     async def in_its_middle(self):
-        """A stream that has begun and stays where it is: its tree is paused."""
+        """A stream that has begun, and whose tree is then paused."""
         for _ in range(ATTEMPTS_MAX):
             stream = Call(self.door, None, 0).generate(PROMPT, temperature=0.0, **SAMPLING)
             await stream.__anext__()
@@ -69,9 +70,8 @@ class Trees:
         os.kill(self.engines[int(member[1:])]._tree._launcher.process.pid, 9)
 
     async def until_dead(self, member):
-        """The kernel kills a tree's processes while its launcher ends; once the launcher can be
-        waited for, they are dead.
-        """
+        """Waits until the replica's tree is dead: the kernel ends the tree's processes while its launcher ends, before
+        the launcher can be waited for."""
         process = self.engines[int(member[1:])]._tree._launcher.process
         while process.poll() is None:
             await asyncio.sleep(0.01)
@@ -86,7 +86,7 @@ def run(work):
 
 
 async def die_in_the_middle(trees, prompt, kill_after, **sampling):
-    """A request whose tree dies after this many tokens: all chunks joined, and the undisturbed output."""
+    """Runs a request whose tree dies after this many tokens. Returns all chunks joined, and the undisturbed output."""
     is_struck = False
     for _ in range(ATTEMPTS_MAX):
         if is_struck:

@@ -124,7 +124,7 @@ def test_what_is_asked_wrongly_is_refused_with_a_status():
 def test_a_client_that_goes_away_ends_its_request():
     async def work(trees, server):
         for engine in trees.engines:
-            await engine.pause("in_place")  # so that it does not end by itself
+            await engine.pause("in_place")  # so that the request does not end by itself
         reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
         body = json.dumps({"text": PROMPT, "sampling_params": SAMPLING}).encode()
         writer.write(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)

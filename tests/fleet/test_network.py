@@ -28,6 +28,6 @@ def test_the_trainer_sends_its_weights_to_one_of_three_machines(ray_python, name
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     row, = json.loads((tmp_path / "said.json").read_text())["rows"]
-    # The model is small, so that Ray's own traffic counts; and a machine that is slow for seconds
-    # is passed over, once.
+    # With a model this small, Ray's own traffic counts. An update may exceed the limit if a slow machine is passed
+    # over, so the least result is compared.
     assert min(row["trainer_sent_over_bytes"]) < 1.6, row

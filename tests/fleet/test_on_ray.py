@@ -20,7 +20,7 @@ def test_P2_a_fleet_serves_and_takes_updates_of_two_trainers_in_mid_stream(on_ra
 
 @pytest.mark.timeout(120 + 60 * NUM_DEATHS)
 def test_P4_whatever_dies_in_an_update_requests_end_whole_and_one_version_serves(on_ray):
-    """At night: PITSTOP_FLEET_DEATHS=200."""
+    """PITSTOP_FLEET_DEATHS sets the number of deaths: 200 at night."""
     said = on_ray("deaths", NUM_DEATHS, SEED, timeout=60 + 60 * NUM_DEATHS)
     assert said["runs"] == NUM_DEATHS and said["lost"] == 0
     assert said["moved"] > 0
@@ -46,9 +46,8 @@ def test_a_cluster_of_this_machine_alone_has_room_for_every_replica(on_ray):
 
 
 def test_what_a_program_raises_within_a_fleet_is_told(ray_python):
-    """Its cluster outlives the fleet: otherwise Ray would wait for it in vain, and end the program
-    without a message.
-    """
+    """The cluster must outlive the fleet: otherwise Ray waits for the cluster in vain, and ends the program without a
+    message."""
     program = ROOT / "tests" / "fleet" / "on_ray" / "raises.py"
     environment = {"PITSTOP_BUILD": str(ROOT / "build" / "cpu"), **os.environ, "PYTHONPATH": str(CLIENT)}
     done = subprocess.run([ray_python, program], env=environment, capture_output=True, text=True, timeout=300)
@@ -114,9 +113,8 @@ def test_trees_on_gpus_have_one_each_and_take_updates(on_ray, gpus):
 
 @pytest.mark.parametrize("part", ["all", *(pytest.param(part, marks=pytest.mark.night) for part in ("quorum", "two", "cpu"))])
 def test_P2_a_trainer_on_a_gpu_broadcasts_to_all_trees_at_once(on_ray, gpus, tmp_path, monkeypatch, part):
-    """Broadcasts reach all trees, whichever join, leave or die meanwhile; with a quorum, those that
-    are left; and none on a CPU.
-    """
+    """Broadcasts reach all trees, even if trees join, leave or die meanwhile. With a quorum they reach the remaining
+    trees. Trees on CPUs get none."""
     gpus(4)
     for name, library in (("libcudart.so.13", "libpitstop_emulated_cuda.so"), ("libnccl.so.2", "libnccl.so.2")):
         (tmp_path / name).symlink_to(next(EMULATED.rglob(library)))

@@ -1,6 +1,4 @@
-"""Asking a cluster with a Ray that has tokens in another form, or none. Ray is played: only the
-names in it count.
-"""
+"""Asking a cluster whose Ray has tokens in another form, or none. Ray is simulated: only its names matter here."""
 
 import sys
 import types
@@ -17,7 +15,7 @@ class GcsClient:
 
 @pytest.fixture
 def played_ray(monkeypatch):
-    """Modules of a Ray that has every name that the tokens need."""
+    """Simulated modules of a Ray that has every name that tokens need."""
     made = {name: types.ModuleType(name) for name in MODULES}
     made["ray._raylet"].GcsClient = GcsClient
     made["ray._raylet"].Config = types.SimpleNamespace()

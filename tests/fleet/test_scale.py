@@ -25,7 +25,7 @@ def test_an_update_costs_three_calls_per_tree_however_many_there_are():
 
 
 def test_the_skew_does_not_grow_with_the_trees():
-    """All commit at a time that they were told before, each by its own clock."""
+    """All trees commit at a time that they were told in advance, each by its own clock."""
     module = scale()
     costs = module.dataclasses.replace(module.Costs(), commit_spread=0.0, clock_s=0.0)
     for num_trees in (2, 300, 3000):

@@ -51,7 +51,7 @@ def test_a_version_without_a_label_is_an_epoch():
 
 
 class Coordinator:
-    """The parts of a fleet that refresh() uses, when it has no version yet."""
+    """The parts of a fleet that refresh() uses, before it has a version."""
 
     committed, generation, num_waiting = None, 1, 0
 

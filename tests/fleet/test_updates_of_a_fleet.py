@@ -37,7 +37,7 @@ def test_the_schedules_reach_what_they_are_for():
 
 
 def coordinator_of(*names):
-    """Ready, in a fleet that serves the model's own weights."""
+    """A coordinator whose replicas are ready and serve the model's own weights."""
     made = Coordinator(1, names)
     for name in names:
         made.handle_answer(orders.State(name, 1, update_world.INITIAL))
@@ -138,7 +138,7 @@ def test_a_trainer_gives_up_what_waits_or_is_staged_and_nothing_that_is_decided(
 
 
 def staged_by_all(coordinator, uid):
-    """The next update, up to its end. Returns the replicas that were asked to stage it."""
+    """Runs the next update to its end. Returns the replicas that were asked to stage it."""
     stages = {name: order.key for name, order in coordinator.take_orders() if isinstance(order, orders.Stage) and order.uid == uid}
     for name, key in stages.items():
         coordinator.handle_answer(orders.Staged(name, key, orders.Version(key[1] + 1, uid, "", uid)))
@@ -225,7 +225,7 @@ def test_an_updates_time_begins_with_the_clock_that_its_coordinator_was_made_wit
 
 
 def test_where_all_vanish_that_had_heard_the_decision_nobody_says_that_it_had_no_effect():
-    """A successor may have ordered the commit, and its predecessor may still live."""
+    """The coordinator has a successor, which may have ordered the commit while the coordinator still runs."""
     coordinator = coordinator_of("a")
     coordinator.update("it")
     key = coordinator.take_orders()[0][1].key

@@ -29,7 +29,7 @@ def test_the_trainer_sends_to_one_machine_however_many_there_are(num_machines, o
     assert {name for name, way in made.items() if way.passes_on} == {
         way.source for name, way in made.items() if way.source and nodes[way.source] != nodes[name]
     }
-    deepest = max(depth(made, name) for name in nodes)  # and ends at the trainer: no ring
+    deepest = max(depth(made, name) for name in nodes)  # ends at the trainer: no ring
     assert deepest <= (num_machines if num_machines <= CHAIN_MAX else num_machines.bit_length() + 1)
 
 

@@ -63,16 +63,16 @@ def throw(dice):
 
 
 class Oracle:
-    """What has really happened, whether or not a process knows it."""
+    """What has really happened, even if no process knows it."""
 
     def __init__(self, quorum):
         self.quorum = quorum
         self.asked = {}  # key -> participants, as the first order of each named them
         self.prepared = {}  # key -> the participants that prepared
-        self.served = {}  # key -> who committed it
+        self.served = {}  # key -> the participants that committed it
         self.outcomes = {}  # uid -> Outcome
         self.uid_of = {}
-        self.groups = {}  # uid -> the request's receiver, or None
+        self.groups = {}  # uid -> the replicas that the update is for, or None: all
 
     def stage_ordered(self, member, order):
         if member not in self.groups.get(order.uid, {member}):
@@ -106,8 +106,7 @@ class Oracle:
     def check_end(self):
         served = {self.uid_of[key] for key in self.served}
         for uid, outcome in self.outcomes.items():
-            # "aborted" and "data_loss" promise nothing: another coordinator, or none, knows the
-            # outcome.
+            # "aborted" and "data_loss" promise nothing: another coordinator knows the outcome, or nobody does.
             if not outcome.ok and outcome.code not in ("aborted", "data_loss") and uid in served:
                 raise Broken(f"{uid} is said to have failed ({outcome.code}), and was served")
 
@@ -120,8 +119,8 @@ class Node:
         self.name = name
         self.participant = Participant(name, version)
         self.is_alive = True
-        self.is_gone = False  # it gets no more messages, though it may live
-        self.held = None  # what it does when it goes on; None: it does not hang
+        self.is_gone = False  # gets no more messages, although it may still run
+        self.held = None  # what a hung node does when it continues; None: it does not hang
 
     def later(self, delay, what):
         self.world.after(delay, lambda: self.act(what))
@@ -277,7 +276,7 @@ class World:
             self.after(HANG_S, lambda: self.end(name))
 
     def end(self, name):
-        """The watch ends it. Callers get an error at once; its process may go on for a moment."""
+        """The watch ends this replica. Callers get an error at once; its process may run for a moment longer."""
         node = self.nodes[name]
         if node.is_alive:
             node.is_gone = True
@@ -290,8 +289,7 @@ class World:
             if coordinator not in self.silent:
                 coordinator.gone(name)
                 self.carry(coordinator)
-        # A new replica takes its place. It loads the model's own weights only while the fleet
-        # serves those.
+        # A new replica replaces it, and loads the model's own weights only while the fleet serves those.
         self.after(self.dice.random() * 4.0, self.replace_replica)
 
     def replace_replica(self):
@@ -303,7 +301,7 @@ class World:
     # ---- coordinators ----
 
     def start_coordinator(self):
-        # Replicas whose death is not noticed are asked, too.
+        # Also asks replicas whose death is not noticed yet.
         members = [
             name for name, node in self.nodes.items()
             if not node.is_gone and (node.is_alive or self.dice.random() < 0.5)
@@ -324,7 +322,7 @@ class World:
     def replace_coordinator(self):
         old = self.coordinators[-1]
         if self.dice.random() < 0.7:
-            self.silent.add(old)  # it is dead; otherwise it does not know yet that it was replaced
+            self.silent.add(old)  # it is dead; in the other case it does not know yet that it was replaced
         else:
             self.after(self.dice.random() * 10.0, lambda: self.silent.add(old))
         self.start_coordinator()

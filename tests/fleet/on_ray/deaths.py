@@ -33,7 +33,7 @@ MOMENTS_S = 0.35
 
 
 def strike(victim, fleet, made, dice):
-    """The victim."""
+    """Kills the victim. Returns what was killed."""
     where = places(fleet)
     member, place = dice.choice(sorted(where.items()))
     conductor = ray.get(fleet._inner._conductor.view.remote())["number"][0] if "conductor" in victim else None
@@ -59,7 +59,7 @@ def run(number, victim, dice, fleet, made, weights, committed):
     outputs, errors, update, is_struck = [], [], {}, threading.Event()
 
     def stream(index):
-        """Runs requests one after the other, so that one is amid its tokens at the death, on a machine of any speed."""
+        """Runs requests one after another, so that one is running at the death, however fast the machine."""
         try:
             while True:
                 outputs.append(fleet.generate(f"Once upon a time {index}", SAMPLING))
@@ -92,7 +92,7 @@ def run(number, victim, dice, fleet, made, weights, committed):
         assert not thread.is_alive(), f"{struck}: a request or the update hangs"
     assert not errors, (struck, errors)
     deadline = time.monotonic() + READY_S
-    while struck.partition(",")[0] in places(fleet):  # neither the death nor the update's end is noticed yet
+    while struck.partition(",")[0] in places(fleet):  # neither the death nor the update's end has been noticed yet
         assert time.monotonic() < deadline, f"{struck}: it is there still"
         time.sleep(0.1)
     fleet.until_ready(timeout=READY_S)

@@ -1,6 +1,5 @@
-"""A replica's actor when several calls wait for its tree, and when a trainer dies; and the
-conductor when replicas come and go. Without a cluster.
-"""
+"""A replica's actor when several calls wait for its tree, and when its trainer dies; and the conductor when replicas
+join or leave. Runs without a cluster."""
 
 import asyncio
 import json
@@ -22,7 +21,7 @@ SERVES = orders.Version(1, "d1")
 
 
 class Tree:
-    """Takes the place of a replica's connection."""
+    """Replaces a replica's connection to its tree."""
 
     def __init__(self):
         self.staged = []
@@ -49,7 +48,7 @@ async def a_stage_that_was_dropped_while_a_fetch_gave_way_to_it():
         given_up = replica._given_up
         while not given_up.is_set():
             await asyncio.sleep(0)
-        for _ in range(10):  # both later calls wait by now
+        for _ in range(10):  # by then both later calls wait
             await asyncio.sleep(0)
 
     async def staged(order, given_up):
@@ -95,7 +94,7 @@ class PausingTree(Tree):
 
 
 async def decided(tree, hold_s):
-    """A replica with a staged update, whose coordinator has told it the decision."""
+    """A replica with a staged update, to which the coordinator has sent the decision."""
     replica = replica_of(tree)
 
     async def staged(order, given_up):
@@ -113,7 +112,7 @@ async def a_tree_that_is_held_until_its_commit():
     replica = await decided(tree, 60.0)
     assert await replica.order(orders.Decide(0, (1, 1))) == orders.Refused("r", 1)
     pausing = asyncio.ensure_future(replica.call("pause_generation", 1.0, {}))
-    await replica.call("status", 1.0, {})  # a call that is no pause does not wait
+    await replica.call("status", 1.0, {})  # other calls than pauses do not wait for the hold's end
     assert await replica.order(orders.Decide(1, (1, 1))) == orders.Decided("r", (1, 1))
     committed = await replica.order(orders.Commit(1, (1, 1)))
     assert committed.report["held_s"] == 0.25
@@ -123,8 +122,8 @@ async def a_tree_that_is_held_until_its_commit():
 
 async def a_hold_that_is_not_to_be():
     for tree, said in (
-        (PausingTree(pause_mode="retract"), ["commit"]),  # another client has paused it
-        (PausingTree(hangs=True), [("in_place", 0.01), "commit"]),  # it is not waited for
+        (PausingTree(pause_mode="retract"), ["commit"]),  # another client has paused the tree: no hold is needed
+        (PausingTree(hangs=True), [("in_place", 0.01), "commit"]),  # a tree that does not answer delays no commit
     ):
         replica = await decided(tree, 0.01)
         await replica._hold.is_over.wait()
@@ -173,7 +172,7 @@ async def one_that_vanishes_while_all_are_asked():
     conductor._handles = {"a": Handle(), "b": Handle()}
     num_tasks = len(asyncio.all_tasks())
     asking = asyncio.ensure_future(conductor.fan_out("status", 1.0, {}))
-    while len(asyncio.all_tasks()) < num_tasks + 3:  # one for itself, and one for each replica that has not begun yet
+    while len(asyncio.all_tasks()) < num_tasks + 3:  # one task for the call, and one per replica, not begun yet
         await asyncio.sleep(0)
     del conductor._handles["b"]
     said = await asking
@@ -181,7 +180,7 @@ async def one_that_vanishes_while_all_are_asked():
 
 
 async def one_that_dies_again_and_again_before_it_is_ready():
-    """The actor is started again at ever longer intervals, without end; and at once after it was ready."""
+    """The actor is started again without end, at growing intervals, and at once after it was ready."""
     class Handle:
         def __init__(self):
             self.until_end = self

@@ -1,6 +1,5 @@
-"""A fleet of trees on GPUs: one GPU each, updates through the object store and from a directory;
-and without room for it.
-"""
+"""A fleet of trees on one GPU each: updates through the object store and from a directory; and a fleet without enough
+GPUs."""
 
 import json
 import os

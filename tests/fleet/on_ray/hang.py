@@ -1,6 +1,5 @@
-"""Hangs are found and ended: of a replica's actor, in an update and without one, of a tree under
-streams, of the conductor. No call waits longer than the watch does.
-"""
+"""Hangs are found and ended: of a replica's actor (during an update and without one), of a tree under streams, and of
+the conductor. No call waits longer than the watch does."""
 
 import json
 import os

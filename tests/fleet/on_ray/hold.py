@@ -70,7 +70,7 @@ def refuses_a_hold_without_end(fleet, weights):
 def goes_on_when_its_coordinator_dies(fleet, where):
     member, place = next(iter(where.items()))
     replica = ray.get_actor(member, NAMESPACE)
-    generation = time.time_ns() // 1_000_000  # as sent by the conductor, which dies in the next moment
+    generation = time.time_ns() // 1_000_000  # the generation of a conductor that dies right after its order
     key = (generation, 1)
     payload = {"path": BARD, "label": "bard", "hold_s": 1.0}
     staged = ray.get(replica.order.remote(orders.Stage(generation, key, 10, "it", payload)))

@@ -54,7 +54,7 @@ def serve_one_version(fleet, version):
 
 
 def in_thread(call, *args, **kwargs):
-    """Its result, or its PitstopError, when joined."""
+    """Runs the call in a thread. The returned function joins it and gives its result, or its PitstopError."""
     said = []
 
     def run():
@@ -168,10 +168,10 @@ def of_all_or_none(made):
 
 
 def with_a_quorum(_):
-    """The tensors are broadcast to the other replicas again."""
+    """After a death, the tensors are broadcast again to the remaining replicas."""
     with Fleet("stories", replicas=3, quorum=2, **TREE) as fleet:
         weights = weights_of(next(iter(places(fleet).values())))
-        is_sent(fleet.update_weights(another_version(weights, 9)), 3, weights)  # its group is the one that breaks
+        is_sent(fleet.update_weights(another_version(weights, 9)), 3, weights)  # makes the group that breaks later
         member, worker, update = a_tree_dies(fleet, weights, 1)
         kill(worker)
         outcome = update()
@@ -182,21 +182,20 @@ def with_a_quorum(_):
 
 
 def of_two_trainers(made):
-    """The trainer whose group is complete waits for the other's update: its workers cannot receive
-    meanwhile.
-    """
+    """While one trainer's update runs, its workers cannot receive. The other trainer, whose group is complete, waits
+    for its turn."""
     with Fleet("stories", replicas=2, **TREE) as fleet:
         weights = weights_of(next(iter(places(fleet).values())))
         is_sent(fleet.update_weights(another_version(weights, 3)), 2, weights)
         trainer = begun_trainer(made)
-        _, worker, update = a_tree_dies(fleet, weights, 4)  # it is only stopped
+        _, worker, update = a_tree_dies(fleet, weights, 4)  # here the worker is only stopped
         go_on(trainer)
         until(lambda: fleet.status()["updates_waiting"] == 1, "the other trainer does not ask for its turn")
         os.kill(worker, signal.SIGCONT)
         outcome = update()
         is_sent(outcome, 2, weights)
         until_ready(trainer)
-        for _ in range(3):  # each has its group now
+        for _ in range(3):  # each trainer has its own group by now
             is_sent(fleet.update_weights(another_version(weights, 5)), 2, weights)
         go_on(trainer)
         until_ready(trainer)

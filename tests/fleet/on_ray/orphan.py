@@ -31,7 +31,7 @@ def until(is_so, what):
 
 
 def main():
-    # The watch takes no part in this.
+    # The long hang_timeout keeps the watch from ending anything here.
     with machines(2) as made, Fleet("stories", replicas=2, threads=1, hang_timeout=3600, start_timeout=START_S) as fleet:
         before = fleet.status()
         weights = weights_of(next(iter(places(fleet).values())))

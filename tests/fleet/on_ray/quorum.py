@@ -12,12 +12,12 @@ from pitstop import PitstopError
 from pitstop.fleet import Fleet
 
 MODELS = pathlib.Path(__file__).resolve().parents[3] / "launch" / "models"
-UPDATE_S = 15.0  # the others are prepared long before that
+UPDATE_S = 15.0  # the other replicas are prepared long before that
 DEADLINE_S = 240
 
 
 def main():
-    options = {"threads": 1, "quorum": 2, "start_timeout": START_S, "hang_timeout": 3600}  # the watch takes no part in this
+    options = {"threads": 1, "quorum": 2, "start_timeout": START_S, "hang_timeout": 3600}  # the watch ends nothing here
     with machines(1, cpus=3), Fleet("stories", replicas=3, **options) as fleet:
         where = places(fleet)
         member, place = sorted(where.items())[0]
@@ -31,7 +31,7 @@ def main():
         assert {span.epoch for each in out for span in each.spans} == {outcome.version.epoch}
         os.kill(place["pid"], signal.SIGCONT)
         fleet.until_ready(timeout=DEADLINE_S)
-        assert set(places(fleet)) == set(where)  # the same replica, not another in its place
+        assert set(places(fleet)) == set(where)  # the same replica, and no new one in its place
         two = sorted(where)[:2]
         for name in two:
             os.kill(where[name]["pid"], signal.SIGSTOP)

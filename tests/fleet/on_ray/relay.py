@@ -22,8 +22,8 @@ def sources(outcome):
 
 
 def in_a_chain(fleet, weights):
-    """The names, in the order in which they pass buckets on."""
-    for _ in range(ATTEMPTS_MAX):  # until no replica was so slow that another one fetched a bucket from the trainer
+    """The replicas' names, in the order in which they pass buckets on."""
+    for _ in range(ATTEMPTS_MAX):  # again if a slow replica made the next one fetch a bucket from the trainer
         of_each = sources(fleet.update_weights(another_version(weights, 1)))
         assert len(of_each) == 3 and all(sum(each.values()) > 2 for each in of_each.values()), of_each
         after = {next(iter(each)): name for name, each in of_each.items() if len(each) == 1}
@@ -36,7 +36,8 @@ def in_a_chain(fleet, weights):
 
 
 def one_hangs(fleet, weights, name, number):
-    """The replica is set aside when the update's time is over; the next one has fetched its buckets itself."""
+    """The replica is set aside when the update's time is over. The next replica in the chain has fetched the buckets
+    itself."""
     pid = places(fleet)[name]["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -51,7 +52,7 @@ def one_hangs(fleet, weights, name, number):
 
 def one_dies(fleet, weights, name, number):
     pid = places(fleet)[name]["pid"]
-    os.kill(pid, signal.SIGSTOP)  # so that it takes part, and sends nothing
+    os.kill(pid, signal.SIGSTOP)  # so that the replica takes part in the update, but passes nothing on
     came = []
     thread = threading.Thread(target=lambda: came.append(fleet.update_weights(another_version(weights, number))))
     thread.start()
@@ -66,7 +67,7 @@ def one_dies(fleet, weights, name, number):
 
 def main():
     of_fleets.BUCKET_BYTES = BUCKET_BYTES
-    options = {"threads": 1, "quorum": 2, "start_timeout": START_S, "hang_timeout": 3600}  # the watch takes no part in this
+    options = {"threads": 1, "quorum": 2, "start_timeout": START_S, "hang_timeout": 3600}  # the watch ends nothing here
     with machines(3) as _, Fleet("stories", replicas=3, **options) as fleet:
         weights = weights_of(next(iter(places(fleet).values())))
         chain = in_a_chain(fleet, weights)

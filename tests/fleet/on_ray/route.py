@@ -1,5 +1,4 @@
-"""A router in front of a fleet: KIND. It serves, and adapts when a replica dies and another takes
-its place.
+"""A router in front of a fleet: KIND. Requests succeed, also after a replica has died and another has taken its place.
 """
 
 import json

@@ -1,6 +1,5 @@
-"""Errors are reported by name, at once, and leave nothing behind: arguments, a missing model, a
-port in use, tensors that do not fit.
-"""
+"""Errors name their cause, come at once, and leave nothing behind: wrong arguments, a missing model, a port in use,
+tensors that do not fit."""
 
 import json
 import pathlib
@@ -97,7 +96,7 @@ def main():
                 assert f"not {count}" in said(PitstopError, lambda: fleet.add_replicas(count))
             status = fleet.status()
             assert status["epoch"] == 1 and {each["digest"] for each in status["replicas"].values()} == {before}
-            for number in (1, 2):  # two updates may have one label: only its caller gives it a meaning
+            for number in (1, 2):  # two updates may have the same label
                 assert fleet.update_weights(another_version(weights, number), label="same").version.epoch == 1 + number
     print(json.dumps({"digest": before}))
 
