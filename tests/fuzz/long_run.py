@@ -84,7 +84,7 @@ class Place:
         return corpus
 
     def run(self, kind, target, seconds):
-        """How many executions there were, and whether no input failed."""
+        """Returns the number of executions, and whether no input failed."""
         start = BUILD / "seeds" / target
         seeds.write(target, start)
         ended = program(
@@ -151,14 +151,13 @@ def print_totals(place):
 
 
 def share_of_night(done, nights):
-    """The total of executions at the end of this night, the first of this many."""
+    """The total of executions that this night, the first of `nights`, must reach."""
     return done + -(-max(0, EXECUTIONS - done) // nights)
 
 
 def fuzz(place, targets, hours, executions):
-    """Turn after turn until the hours are over or the executions reach this total (None: no limit).
-    Returns the targets without failures.
-    """
+    """Fuzzes the targets in turn until the hours are over or the executions reach this total (None: no limit). Returns
+    the targets without failures."""
     end = time.monotonic() + hours * 3600
     left = [target for target in targets if not place.fails_still(target)]
 

@@ -7,8 +7,7 @@ import pytest
 
 import long_run
 
-# Prints libFuzzer's count, and "found" if one of the inputs is the one that it is told to find; a
-# merge keeps one file.
+# Prints libFuzzer's count, and reports a crash while a file `is_bad` exists; a merge keeps one file.
 PROGRAM = """#!/usr/bin/env python3
 import pathlib, sys
 flags = dict(each[1:].split("=", 1) for each in sys.argv[1:] if each.startswith("-"))
