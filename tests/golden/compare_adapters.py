@@ -88,7 +88,7 @@ def lora_config(rng, num_layers):
 
 
 def adapted(model, settings, dtype, directory):
-    """PEFT's model, whose files are in the directory; or the reason why there is none."""
+    """PEFT's model, whose files are written into the directory; or None, and the reason."""
     try:
         model = peft.get_peft_model(model, peft.LoraConfig(**settings)).eval()
     except (ValueError, KeyError, TypeError) as error:
@@ -135,7 +135,7 @@ def run_case(seed, engine, place):
     case = {"seed": seed, "family": config["model_type"], "settings": settings, "dtype": str(dtype)}
     case["tp"] = tp = rng.choice([1, 2]) if config["num_attention_heads"] % 2 == 0 else 1
     model, case["peft"] = adapted(model.eval(), settings, dtype, directory / "adapter")
-    if model is None:  # its files are as they would have been
+    if model is None:  # writes the files that PEFT would have written
         (directory / "adapter").mkdir(exist_ok=True)
         described = {**peft.LoraConfig(**{**settings, "exclude_modules": None}).to_dict(), **settings, "peft_type": "LORA"}
         (directory / "adapter" / "adapter_config.json").write_text(json.dumps(described, default=list))

@@ -64,7 +64,7 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def clean(rng, families):
-    """The same configuration, written in one of its possible ways."""
+    """A valid configuration of a random family, in one of the ways to write it."""
     family = rng.choice(families)
     if family in HYBRIDS:
         return hybrid(rng, family, ARCHITECTURES[family], rope(rng), experts)
@@ -101,12 +101,12 @@ def clean(rng, families):
         config["max_window_layers"] = rng.choice([0, 1, 2, 28])
     if family in OF_EXPERTS:
         config.update(experts(rng, family, layers))
-    if family not in ("mistral", "mixtral", "qwen3_moe"):  # whose layer_types make it another model
+    if family not in ("mistral", "mixtral", "qwen3_moe"):  # with layer_types, these would become another model
         if rng.random() < 0.3 and config.get("sliding_window") and config.get("use_sliding_window"):
             config["layer_types"] = [
                 rng.choice(["full_attention", "sliding_attention"]) for _ in range(layers)
             ]
-    if family not in ("qwen3", "mixtral") and rng.random() < 0.3:  # Mixtral's YaRN multiplies by it
+    if family not in ("qwen3", "mixtral") and rng.random() < 0.3:  # Mixtral's YaRN multiplies by head_dim
         del config["head_dim"]
     config.update(rope(rng))
     return config
@@ -251,7 +251,7 @@ def changed(config, changes):
 
 
 def by_expert(tensors, is_mixtral):
-    """As published: transformers' own modules hold the experts of a layer in two tensors."""
+    """In the published form, a tensor per expert: transformers' own modules join a layer's experts in two tensors."""
     apart = {}
     block = ".block_sparse_moe." if is_mixtral else ".mlp."
     gate, up, down = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")

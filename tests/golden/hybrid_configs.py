@@ -6,14 +6,14 @@ import torch
 import transformers
 
 HYBRIDS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
-WRAPPERS = {  # of the text families: (model_type, architecture) of the model with vision
+WRAPPERS = {  # text family -> (model_type, architecture) of the model with vision
     "qwen3_5_text": ("qwen3_5", "Qwen3_5ForConditionalGeneration"),
     "qwen3_5_moe_text": ("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration"),
 }
 
 
 def hybrid(rng, family, architecture, rope, experts):
-    """One of them, with the keys of `rope`, and the keys of `experts` if it has any."""
+    """A random configuration of the family, with the keys of `rope`, and those of `experts` if it has any."""
     heads = rng.choice([2, 4, 6])
     layers = rng.choice([1, 2, 3, 5])
     key_heads = rng.choice([1, 2, 4])
@@ -64,7 +64,7 @@ def hybrid(rng, family, architecture, rope, experts):
 
 
 def wrapped(rng, config):
-    """The configuration in the form of a model with vision, and whether it has that form."""
+    """Returns (the configuration, perhaps in the form of a model with vision; whether it has that form)."""
     if config.get("model_type") not in WRAPPERS or rng.random() < 0.5:
         return config, False
     model_type, architecture = WRAPPERS[config["model_type"]]
@@ -76,7 +76,7 @@ def wrapped(rng, config):
         "text_config": text,
         "vision_config": {"depth": 1, "hidden_size": 8, "model_type": f"{model_type}_vision"},
     }
-    where = rng.choice(["outside", "both"])  # transformers' text class reads the inner one
+    where = rng.choice(["outside", "both"])  # transformers' text class reads the inner tie_word_embeddings
     if "tie_word_embeddings" in text and where == "both":
         whole["tie_word_embeddings"] = text["tie_word_embeddings"]
     return whole, True

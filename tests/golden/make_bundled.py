@@ -18,15 +18,14 @@ from hybrid_configs import exact_logits  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "tests" / "data" / "models" / "reference.json"
-OF = {"stories-hybrid": "stories", "bard-hybrid": "bard"}  # the prompts' models
+OF = {"stories-hybrid": "stories", "bard-hybrid": "bard"}  # the models that have the prompts
 ABOUT = " Of the hybrid models: transformers in double precision (tests/golden/make_bundled.py)."
 NUM_GREEDY = 64
 NUM_CASES = 4  # of the dense models' eight
 
 
 def greedy(directory, case):
-    """Like the dense model's entry, of the same prompt: fp32 proposes the tokens, double precision
-    must agree.
+    """An entry like the dense model's, of the same prompt. fp32 proposes the tokens, and double precision must agree.
     """
     ids = torch.tensor([case["ids"]])
     model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)

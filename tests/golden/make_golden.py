@@ -274,7 +274,7 @@ MODELS = {
     ),
 }
 
-# A user's additions to the config.json that transformers saved.
+# Additions to the config.json that transformers saved, as a user makes them.
 EDITS = {"qwen2_yarn_beside": {"rope_scaling": {**YARN, "rope_theta": 1000000.0}}}
 
 

@@ -19,7 +19,7 @@ OUT = pathlib.Path(__file__).resolve().parent.parent / "data" / "golden" / "rope
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 8192}
-# As the cards of Qwen2.5 and Qwen3 have it.
+# As in the model cards of Qwen2.5 and Qwen3.
 QWEN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 YARN = {"rope_type": "yarn", "factor": 4.0}
 
