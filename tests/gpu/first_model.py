@@ -60,13 +60,13 @@ def updates_beside_streams(run):
     a second.
     """
     limits = run.limits()
-    with Sender(run.environment()) as sender:  # first: the tree does not have its memory
+    with Sender(run.environment()) as sender:  # before the tree, which would take the memory
         loaded = sender.ask("load", dir=str(run.model(SMALL)))
 
         def measure(client, _, found):
             digest = client.weight_digests()["digest"]
             before = updates.tokens_of(client)
-            for number in ("first", "again"):  # the first push creates objects that stay, while graphs are made
+            for number in ("first", "again"):  # the first push creates objects that stay, while graphs are built
                 updates.lent_beside_streams(client, sender, loaded, run.of, limits, found)
                 found.figures[f"lent, {number}"] = found.figures.pop("lent")
             found.expect(updates.tokens_of(client) == before, "other tokens after the updates")
@@ -184,7 +184,7 @@ def update_large(run):
     """From the GPU's own memory; by pitstop push (files, shared memory, GPU); from a disk. All verified."""
     limits = run.limits()
     model = run.model(LARGE)
-    with Sender(run.environment()) as sender:  # first: the tree does not have its memory
+    with Sender(run.environment()) as sender:  # before the tree, which would take the memory
         loaded = sender.ask("load", dir=str(model))
 
         def measure(client, served, found):

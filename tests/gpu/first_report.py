@@ -7,7 +7,7 @@ import time
 
 from report import Report, gap_lines
 
-LOG_BYTES_MAX = 12 << 20  # of log.txt: a borrowed machine returns at most 16 MiB per file
+LOG_BYTES_MAX = 12 << 20  # log.txt: a borrowed machine returns at most 16 MiB per file
 WHY_MAX = 400  # characters of a step's reason in the table; the log has all
 
 
@@ -50,9 +50,8 @@ class FirstReport(Report):
         self.log = Log(self.out / "log.txt")
 
     def take_earlier(self):
-        """Steps of an earlier call in this place, of the same commit on the same GPU, are not
-        repeated.
-        """
+        """Takes over the steps of an earlier call in this directory, if it was of the same commit on the same GPU; they
+        are not repeated."""
         found = self._earlier
         device = found.get("device") or {}
         if [found.get("commit"), device.get("uuid")] != [self._commit, self.device.get("uuid")]:
@@ -62,7 +61,7 @@ class FirstReport(Report):
         self.facts = self.facts or found["facts"]
         self.kernels = self.kernels or found["kernels"]
         self.gaps = self.gaps or found.get("gaps")
-        self.write()  # the file has this call's steps alone, and the call may end in its next one
+        self.write()  # otherwise an interruption of the next step would lose the earlier steps
 
     def _found(self):
         try:

@@ -172,7 +172,7 @@ def generate(run):
 
 
 def printed(done):
-    """The program's standard output. A marked line of standard error may follow half a line of it."""
+    """The program's standard output. A marked line of standard error may interrupt one of its lines."""
     text = re.sub(r"! [^\n]*(\n|$)", "", done.output)
     return "\n".join(line for line in text.splitlines() if not line.startswith(("#", "$"))).strip()
 

@@ -8,7 +8,7 @@ import tempfile
 
 from timed_call import call
 
-CRASHES_MAX = 3  # of a suite: then the cause concerns all of it
+CRASHES_MAX = 3  # per suite: then the cause concerns all of it
 
 
 class Counts:
@@ -44,22 +44,21 @@ def tests_of(program, environment, which="*"):
 
 
 def run(program, environment, budget, timeout_s, test_s):
-    """Runs all of its tests, for timeout_s at most; one without output for test_s hangs."""
+    """Runs all tests of the program, for timeout_s at most. A test without output for test_s counts as hanging."""
     counts = Counts()
     suites, why = tests_of(program, environment)
     if suites is None:
         counts.failed.append(f"{pathlib.Path(program).name}: {why}")
         return counts
-    end_left = max(0.0, budget.left() - timeout_s)  # of the budget, when the time here is over
+    end_left = max(0.0, budget.left() - timeout_s)  # what must be left of the budget when timeout_s is over
     for suite, tests in suites.items():
         _run_suite(program, environment, suite, tests, counts, lambda: budget.left() - end_left, test_s)
     return counts
 
 
 def run_in_one(program, environment, which, budget, timeout_s, test_s, log=None):
-    """The same for the tests that `which` filters, in one process, and in another process for those
-    after one that crashed or hung: a process's start takes seconds on a GPU.
-    """
+    """Runs the tests that `which` filters in one process, as a process's start takes seconds on a GPU. Another process
+    runs the tests after one that crashed or hung."""
     counts = Counts()
     suites, why = tests_of(program, environment, which)
     if suites is None:
@@ -118,7 +117,7 @@ def _add_results(results, counts):
 
 
 def _add_lines(ended, left, counts):
-    """Handles the output of a program that is gone. Returns the tests that it did not reach."""
+    """Handles the output of a program that has ended. Returns the tests that it did not reach."""
     started = None
     done = set()
     for line in ended.output.splitlines():

@@ -22,7 +22,7 @@ DTYPES = {"BF16": ("torch.bfloat16", 2), "F16": ("torch.float16", 2), "F32": ("t
 
 
 class NoSender(Exception):
-    """There is no sender, for this reason, or this was its answer."""
+    """The sender does not exist, or has answered with an error; the text has the reason."""
 
 
 class Sender:
@@ -102,7 +102,7 @@ class Tensor:
 
 
 def torch_of(device_uuid):
-    """The module: one GPU, whose work is done whenever it is asked."""
+    """The module `torch`: one GPU, whose work counts as done at any time."""
     torch = types.ModuleType("torch")
     properties = types.SimpleNamespace(uuid=device_uuid.removeprefix("GPU-"))
     torch.cuda = types.SimpleNamespace(

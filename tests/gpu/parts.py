@@ -99,8 +99,7 @@ def run_limits(report, name, budget):
 
 
 def run_kernel_bench(report, name, budget):
-    """Family by family, each in a process of its own. Without limits the first one measures
-    them.
+    """Runs each family in a process of its own. If there are no limits yet, the first family's process measures them.
     """
     program = programs.program("gpu_bench")
     listed = run([program, "--list"], budget, 30)
@@ -144,7 +143,7 @@ def bench_family(program, family, kernels, budget):
 
 
 def limit_flags(limits):
-    """Earlier measurements are not repeated."""
+    """Flags that pass earlier limits on, so that they are not measured again."""
     if not limits:
         return []
     return [f"--copy-gb-s={limits['copy_gb_s']}", f"--matrix-tflop-s={limits['matrix_tflop_s']}"]

@@ -46,9 +46,8 @@ class Report:
         self.write()
 
     def take_earlier(self):
-        """The results of an earlier call in this place, if it was the same commit on the same GPU.
-        Without a GPU they are set aside for the next call that has one.
-        """
+        """Takes over the results of an earlier call in this directory, if it was of the same commit on the same GPU.
+        Without a GPU these results are set aside for the next call that has one."""
         if self.device is None:
             self._put_earlier_aside()
             return

@@ -57,9 +57,8 @@ def found_in(ended):
 
 
 class Sanitizers:
-    """Runs it for `families` of the program `tests`; whether a working compute-sanitizer exists is
-    checked once, with `probe`.
-    """
+    """Runs compute-sanitizer for `families` of the program `tests`. Whether a working one exists is checked once, with
+    `probe`."""
 
     def __init__(self, tests, probe, environment, budget, families=FAMILIES, tools=TOOLS):
         self._families = families
@@ -78,7 +77,7 @@ class Sanitizers:
             return "skipped", why, {}
         found, troubles = [], []
         for families in self._families:
-            seconds = self._budget.left() / self._left  # time that one does not need goes to the others
+            seconds = self._budget.left() / self._left  # the unused time of one run goes to the later ones
             self._left -= 1
             if seconds < 1:
                 troubles.append(f"{families}: {NO_TIME}")

@@ -19,7 +19,7 @@ class Sizes:
     text_tokens: int = 48  # of the bundled model's text
     streams: int = 64  # requests that decode beside an update
     tokens_before: int = 80  # tokens of each stream before the update, which is compared with the latest 64 steps
-    stream_tokens: int = 1024  # tokens of each stream that is not ended before
+    stream_tokens: int = 1024  # tokens of each stream that is not stopped earlier
     tree: tuple = ()  # flags of the trees
 
     @property

@@ -17,7 +17,7 @@ MARK = "PITSTOP_GPU_RUN"  # in the environment of the started program, and of it
 # itself.
 SLICE_S = 0.5
 
-_started = {}  # {mark: process} that neither stop() nor call() has seen end
+_started = {}  # {mark: process} of started processes whose end stop() or call() has not seen
 
 
 class Budget:
@@ -51,7 +51,7 @@ def deadline(seconds):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        if others_left > 0:  # another caller's, who continues to wait for it
+        if others_left > 0:  # continues the timer of the caller's own deadline
             signal.setitimer(signal.ITIMER_REAL, max(0.001, others_left - (time.monotonic() - begin)))
 
 
@@ -109,9 +109,8 @@ class Ended:
 
 
 def call(command, environment, timeout_s, silence_s=None, log=None):
-    """Runs it to its end, for timeout_s at most, and at most silence_s after its last line. Its
-    output is written into `log` as it arrives.
-    """
+    """Runs the command to its end, for timeout_s at most, and for at most silence_s after its last line. Writes its
+    output into `log` as it arrives."""
     if log is not None:
         log.write(f"$ {' '.join(str(word) for word in command)}\n")
     try:
@@ -201,9 +200,8 @@ def _read(pipe, lines):
 
 
 def stop(process):
-    """Ends it and its children, including a launcher in a session of its own: a remaining process
-    would keep the GPU's memory.
-    """
+    """Ends the process and its children, including a launcher in a session of its own: a remaining process would keep
+    the GPU's memory."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -229,12 +227,12 @@ def _wait_until(condition):
 
 
 def _marked(mark):
-    """Ids of the living processes that have it in their environment."""
+    """Ids of the living processes that have the mark in their environment."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
         try:
-            if f"{MARK}={mark}".encode() in path.read_bytes():  # empty of a process that has ended
+            if f"{MARK}={mark}".encode() in path.read_bytes():  # the environment of a process that has ended is empty
                 found.append(int(path.parent.name))
         except OSError:
-            pass  # it has ended meanwhile, or belongs to another user
+            pass  # the process has ended meanwhile, or belongs to another user
     return found

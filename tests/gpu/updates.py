@@ -16,7 +16,7 @@ GREEDY = {"temperature": 0.0, "ignore_eos": True, "timeout": 120.0}
 NUM_TOKENS = 4
 START_S = 180.0
 PUSH_S = 120.0
-WORTH_S = 20.0  # a round does not begin with less
+WORTH_S = 20.0  # a round begins only with this much time left
 BUCKETS = 8  # of a broadcast model
 
 
@@ -44,7 +44,7 @@ def measured(measure, budget):
         skipped = measure(found)
     except (NotServed, NoSender) as error:
         return "failed", str(error), found.figures
-    except Exception as error:  # of the client: whether or not the tree answered
+    except Exception as error:  # an error of the client, whether or not the tree answered
         return "failed", f"{type(error).__name__}: {error}", found.figures
     return ("skipped", skipped, found.figures) if skipped else found.as_part()
 
@@ -53,7 +53,7 @@ def of_this_machine(model, of, limits, environment, budget):
     """Release and resume, and updates from disk, from the host's memory and from the GPU's own, of one tree."""
 
     def measure(found):
-        with Sender(environment) as sender:  # first: the tree does not have its memory
+        with Sender(environment) as sender:  # before the tree, which would take the memory
             loaded = sender.ask("load", dir=str(model))
             served = Served(model, of.untuned, environment, min(START_S, budget.left()))
             with served as client:
@@ -134,7 +134,7 @@ def broadcast(client, sender, tensors, found):
 
 
 class Beside:
-    """A call on a thread of its own."""
+    """Runs a call on a thread of its own."""
 
     def __init__(self, function, *arguments, **fields):
         self._outcome = []
@@ -156,7 +156,7 @@ class Beside:
 
 
 def digits(number):
-    """Four buckets, however small the model is."""
+    """The number, rounded to four significant digits."""
     return float(f"{number:.4g}")
 
 
@@ -165,7 +165,7 @@ def rate(num_bytes, seconds):
 
 
 def share(gb_s, limits, name):
-    """As a share of a limit of the same run; None: it was not measured."""
+    """The share of a limit that this run has measured; None: not measured."""
     limit = (limits or {}).get(name)
     return digits(gb_s / limit) if limit else None
 
@@ -204,9 +204,8 @@ def timed(function, **arguments):
 
 
 def release_and_resume(client, sender, found, budget):
-    """Memory is returned, as the driver counts it, and taken again; afterwards the tokens are the
-    same.
-    """
+    """Releases memory, which the driver must count as returned, and takes it again. The tokens must be the same
+    afterwards."""
     before = tokens_of(client)
     for round_name in ("first", "again"):  # the first also takes its page-locked memory
         if budget.left() < WORTH_S:
