@@ -37,7 +37,7 @@ PAIRS = {
 }
 MODELS = ("random", "random", "stories", "random-experts", "random-experts", "stories-moe", "random-hybrid", "stories-hybrid")
 OF_EXPERTS = ("random-experts", "stories-moe")
-ROUTED = {"fp32": 0.6, "bf16": 1.0}  # the share of requests that ask for routes; without, bf16 leaves too many undecided
+ROUTED = {"fp32": 0.6, "bf16": 1.0}  # share of requests that ask for routes; without, bf16 leaves many undecided
 QUIET_PROMPTS = 4  # records per version that are scored again at the end
 
 
