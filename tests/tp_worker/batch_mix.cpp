@@ -120,7 +120,7 @@ class RandomPool {
         for (const PageId page : request->pages) --uses_[static_cast<std::size_t>(raw(page))];
         retract(request);
     }
-    // `to` starts on the first pages of `from`, which hold its first tokens.
+    // `to` begins with the first pages of `from`, whose KV is that of `from`'s first tokens.
     void share(
         const TestRequest& from, TestRequest* to, std::int64_t num_pages, std::int64_t page_size
     ) {
@@ -136,7 +136,7 @@ class RandomPool {
     std::mt19937* random_;
 };
 
-// Some of the tokens that follow the request's, every third one wrong.
+// Up to six drafts: the tokens that follow in `done`, about every third one replaced.
 std::vector<TokenId> some_drafts(
     const TestRequest& request, const TestRequest& done, std::mt19937* random
 ) {
@@ -213,7 +213,7 @@ void expect_same(const std::vector<TestRequest>& a, const std::vector<TestReques
         EXPECT_EQ(a[i].outputs, b[i].outputs);  // floats compared for equality: the same bits
         EXPECT_EQ(a[i].scores.size(), b[i].scores.size());
         EXPECT_EQ(a[i].scores, b[i].scores);
-        // A request that begins on another's prefix has no routes of it.
+        // A request that begins with another request's prefix has no routes for that prefix.
         EXPECT_EQ(a[i].routes.empty(), b[i].routes.empty());
         for (const auto& [position, row] : b[i].routes)
             EXPECT_EQ(a[i].routes.at(position), row) << "position " << position;

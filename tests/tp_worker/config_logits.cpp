@@ -44,7 +44,7 @@ Json logits_of(TestReplica* replica, const std::vector<TokenId>& ids, AdapterOfP
     return logits;
 }
 
-// Loads it on every rank. Errors: the first rank's reason.
+// Loads the adapter on every rank. Errors: the first rank's reason.
 Result<messages::AdapterId> load_adapter(TestReplica* replica, int tp, const std::string& dir) {
     Pace pace{1.0};
     FaultPoint fault_point{"none"};

@@ -177,7 +177,7 @@ TEST_F(WorkerProcess, SaysHelloRunsPlansAndStopsWhenTold) {
     EXPECT_EQ(wait_for_exit(1), 0);
 }
 
-// As under load: the next plan always arrives before the last result is sent.
+// A loaded worker: the next plan always arrives before the last result is sent.
 TEST_F(WorkerProcess, VotesThoughPlansNeverCease) {
     start(1);
     expect_hellos();
@@ -211,7 +211,7 @@ TEST_F(WorkerProcess, VotesThoughPlansNeverCease) {
     EXPECT_EQ(vote->update, messages::UpdateId{1});
 }
 
-// Where steps run ahead of their results.
+// A worker on a GPU, whose steps run ahead of their results.
 class GpuWorkerProcess : public WorkerProcess {
   protected:
     void SetUp() override {
@@ -229,7 +229,7 @@ class GpuWorkerProcess : public WorkerProcess {
     }
 };
 
-// The token after first_plan()'s, which the scheduler has not seen.
+// Plans the token after first_plan()'s token, which the scheduler has not seen.
 messages::StepPlan next_plan(StepId step, Epoch epoch) {
     messages::StepPlan plan;
     plan.step = step;
@@ -241,8 +241,8 @@ messages::StepPlan next_plan(StepId step, Epoch epoch) {
     return plan;
 }
 
-// The scheduler gets every result of the old epoch before it learns of the new one, and no step
-// changes weights in progress.
+// The scheduler gets every result of the old epoch before it learns of the new one, and no step's
+// weights change while it is in progress.
 TEST_F(GpuWorkerProcess, P1_ACommitWaitsForTheStepsUnderWay) {
     start(1, {"--device=cuda"});
     expect_hellos();
@@ -259,7 +259,7 @@ TEST_F(GpuWorkerProcess, P1_ACommitWaitsForTheStepsUnderWay) {
         const auto result = expect<messages::StepResult>();
         EXPECT_EQ(result.step, StepId{step});
         EXPECT_EQ(result.epoch, Epoch{1});
-        ASSERT_FALSE(HasFailure());  // a dead worker sends no more
+        ASSERT_FALSE(HasFailure());  // a dead worker sends nothing more
         sampled.insert(sampled.end(), result.sampled.values.begin(), result.sampled.values.end());
     }
     EXPECT_EQ(expect<messages::WorkerCommitted>().update, messages::UpdateId{1});

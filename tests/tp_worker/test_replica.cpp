@@ -137,8 +137,9 @@ void add_row(
         plan->tokens.values.push_back(request->tokens[static_cast<std::size_t>(i)]);
     }
     for (const PageId page : request->pages) plan->pages.values.push_back(page);
-    // Prompt logprobs: position i scores token i + 1. The prompt's last position has no such token
-    // yet. As scored positions must be a row's last, it gets any target, and its score is dropped.
+    // Prompt logprobs: position i scores token i + 1. The prompt's last position has no next token
+    // yet, but scored positions must be a row's last. So it gets any target, and its score is
+    // dropped.
     const std::int64_t first =
         std::max(row.begin, std::max<std::int64_t>(request->logprobs.prompt_start - 1, 0));
     if (request->logprobs.prompt_start >= 0 && first < end && end <= request->prompt_len) {
@@ -171,7 +172,7 @@ void add_row(
 
 namespace {
 
-// The entry-th numbers of a request that wants `top` and `ids`, from arrays handed out in order.
+// The numbers of one entry of a request that wants `top` and `ids`, from arrays in entry order.
 class NumbersReader {
   public:
     NumbersReader(

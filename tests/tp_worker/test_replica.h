@@ -62,7 +62,7 @@ struct TestRequest {
     std::map<std::int64_t, std::vector<std::uint8_t>> brought{};  // routes by position, from 0 on
     bool is_set_up = false;
 
-    // The results: of each output token, and of each scored prompt position (-> the next token).
+    // The results of each output token, and of each scored prompt position (its next token).
     struct Numbers {
         float logprob = 0.f;
         std::int32_t rank = 0;
@@ -81,9 +81,9 @@ struct TestRequest {
 
 [[nodiscard]] messages::SamplingParams greedy();
 
-// Appends a row for the next `num_new` tokens, the first time with the request's setup. The row
-// samples if they are the last tokens. Only then it has drafts, which follow them. REQUIRES: the
-// request has pages for all.
+// Appends a row for the next `num_new` tokens, and the request's setup if it is the first row. If
+// these are the last tokens, the row samples, and may have drafts after them. REQUIRES: the request
+// has pages for all.
 void add_row(
     TestRequest* request,
     std::int64_t num_new,

@@ -109,7 +109,7 @@ TEST(ExpertsConfig, WindowsOfModelsOfExpertsAreThoseOfTransformers) {
     qwen3["sliding_window"] = 100;
     EXPECT_EQ(parse(qwen3)->windows.front(), std::nullopt);
     qwen3["use_sliding_window"] = true;
-    qwen3["max_window_layers"] = 2;  // is not looked at
+    qwen3["max_window_layers"] = 2;  // ignored
     EXPECT_EQ(parse(qwen3)->windows, std::vector<std::optional<std::int64_t>>(4, 100));
     Json qwen2 = of_experts("Qwen2MoeForCausalLM");
     qwen2["sliding_window"] = 100;

@@ -59,7 +59,7 @@ TEST(HybridConfig, ReadsTheThreeFamilies) {
 
     Json moe = of_text("Qwen3_5MoeForCausalLM");
     moe.erase("intermediate_size");
-    moe["norm_topk_prob"] = false;  // does not count, as in transformers
+    moe["norm_topk_prob"] = false;  // ignored, as in transformers
     moe["mlp_only_layers"] = {0};
     const ModelConfig of_moe = *parse(moe);
     EXPECT_EQ(of_moe.experts.num, 256);

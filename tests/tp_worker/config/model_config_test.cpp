@@ -64,7 +64,8 @@ TEST(ModelConfig, SlidingWindowsAreThoseOfTransformers) {
     EXPECT_EQ(parse(qwen)->windows[1], std::nullopt);
 }
 
-// What transformers 5.23 does with each of them (tests/golden/compare_configs.py asks it).
+// What transformers 5.23 computes for each configuration, as tests/golden/compare_configs.py
+// checks.
 TEST(ModelConfig, WindowsOfOddConfigurationsAreThoseOfTransformers) {
     const auto qwen = [](Json changes) {
         Json json = qwen3();
@@ -86,7 +87,7 @@ TEST(ModelConfig, WindowsOfOddConfigurationsAreThoseOfTransformers) {
     EXPECT_EQ(
         parse(qwen({{"use_sliding_window", true}, {"sliding_window", nullptr}}))->windows, none
     );
-    EXPECT_EQ(parse(qwen({{"sliding_window", 0}}))->windows, none);  // of no consequence
+    EXPECT_EQ(parse(qwen({{"sliding_window", 0}}))->windows, none);  // ignored
     for (const Json& value : {Json("1"), Json(1.0), Json(true), Json()}) {
         expect_refused(
             qwen({{"max_window_layers", value}}), ErrorCode::kMalformed, "max_window_layers"
@@ -100,7 +101,7 @@ TEST(ModelConfig, WindowsOfOddConfigurationsAreThoseOfTransformers) {
     Json llama = of_family("LlamaForCausalLM");
     llama["sliding_window"] = 511;
     expect_refused(llama, ErrorCode::kUnsupported, "sliding_window");
-    llama["sliding_window"] = 512;  // all its positions
+    llama["sliding_window"] = 512;  // the whole context
     EXPECT_EQ(parse(llama)->windows, none);
     llama["layer_types"] = layers;
     expect_refused(llama, ErrorCode::kUnsupported, "layer_types");

@@ -1,4 +1,4 @@
-// Turns of transfers on the GPU in software: whose time runs when.
+// Turns of transfers on the GPU in software: when each turn's time limit begins.
 #include "tp_worker/device/transfers.h"
 
 #include "base/isa.h"
@@ -15,7 +15,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Work enqueued behind it waits until the gate is opened.
+// Work enqueued after the gate waits until the gate is opened.
 class Gate {
   public:
     explicit Gate(kernels::Stream stream) {
@@ -37,8 +37,8 @@ void pass(Gate& gate, const kernels::DeviceEvent& behind) {
     while (!behind.is_done()) std::this_thread::yield();
 }
 
-// Two steps are enqueued at once, and each takes longer than half of a step's time limit. The
-// second gets the device when the first is done, and its time begins then.
+// Two steps are enqueued at once, and each runs for longer than half of a step's time limit. The
+// second step's time begins when the first one ends.
 TEST(TransferTurns, P5_OfTwoSlowOnesTheSecondHasATimeOfItsOwn) {
     ASSERT_EQ(why_no_gpu(), "");
     constexpr Duration kWaitMax = std::chrono::milliseconds(100);
@@ -60,7 +60,7 @@ TEST(TransferTurns, P5_OfTwoSlowOnesTheSecondHasATimeOfItsOwn) {
         second_done->record(device->stream());
         const TimePoint enqueued = Clock::now();
         while (Clock::now() - enqueued < kWaitMax) std::this_thread::yield();
-        EXPECT_TRUE(transfers->is_turn_over());  // the first has had its time
+        EXPECT_TRUE(transfers->is_turn_over());  // the first one's time is over
         pass(first, *first_done);
         const TimePoint begun = Clock::now();
         transfers->finish_turn();

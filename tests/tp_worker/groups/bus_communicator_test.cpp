@@ -1,5 +1,5 @@
-// Ranks on threads that meet over the bus, at a scheduler's own sockets: ranks of this machine, and
-// through the nodes' door ranks of another.
+// Ranks on threads that meet over the bus, at a real scheduler's sockets. Ranks of another machine
+// connect through the nodes' door.
 #include "tp_worker/groups/bus_communicator.h"
 
 #include "base/digest.h"
@@ -45,7 +45,7 @@ class Meeting {
         thread_ = std::thread([this] { run(); });
     }
     ~Meeting() { end({}); }
-    // The scheduler's end.
+    // Ends the scheduler's side.
     void end(const messages::Verdict& verdict) {
         if (!thread_.joinable()) return;
         verdict_ = verdict;
@@ -91,7 +91,7 @@ class Meeting {
     }
     [[nodiscard]] zmq::context_t& ranks_context() { return ranks_context_; }
     [[nodiscard]] std::string stranger_file() const { return stranger_file_; }
-    [[nodiscard]] std::string loss() const { return loss_; }  // after the end
+    [[nodiscard]] std::string loss() const { return loss_; }  // known after end()
 
   private:
     void run() {
@@ -127,14 +127,14 @@ float value_of(int rank, std::size_t i) {
     return static_cast<float>(bits) * (2000.f / 0x1p24f) - 1000.f;
 }
 
-class BusRanks : public testing::TestWithParam<int> {};  // how many machines
+class BusRanks : public testing::TestWithParam<int> {};  // the number of machines
 
 TEST_P(BusRanks, SumInRankOrderOnEveryRank) {
     const int size = 4;
     Meeting meeting(size, GetParam());
     meeting.on_ranks([&](BusCommunicator& ranks) {
         EXPECT_EQ(ranks.num_on_machine(), size / GetParam());
-        for (const std::size_t n : {1u, 17u, 300'001u}) {  // the last is more than a part
+        for (const std::size_t n : {1u, 17u, 300'001u}) {  // the last one exceeds a part
             std::vector<float> expected(n);
             std::vector<float> data(n);
             for (std::size_t i = 0; i < n; ++i) {
@@ -218,11 +218,11 @@ void meet_once(BusCommunicator& first, BusCommunicator& second) {
 
 TEST(BusCommunicator, ARankThatLeavesBeforeAllHaveMetMayComeAgain) {
     Meeting meeting(2, 2);
-    ASSERT_NE(meeting.join(1), nullptr);  // joins, and leaves at once
+    ASSERT_NE(meeting.join(1), nullptr);  // joins and leaves at once
     const auto first = meeting.join(0);
     std::unique_ptr<BusCommunicator> second;
     const TimePoint deadline = Clock::now() + seconds(20);
-    while (second == nullptr && Clock::now() < deadline) {  // until its end was noticed
+    while (second == nullptr && Clock::now() < deadline) {  // until the scheduler noticed the leave
         Result<std::unique_ptr<BusCommunicator>> joined =
             BusCommunicator::join(meeting.ranks_context(), meeting.args_of(1));
         if (joined) {

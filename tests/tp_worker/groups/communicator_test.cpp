@@ -143,7 +143,7 @@ TEST(ShmCommunicator, LeavesNothingBehind) {
     auto communicator = attach_shm_communicator(args_of(dir, 0, 2, milliseconds(20'000)));
     ASSERT_TRUE(communicator.has_value());
     ASSERT_TRUE((*communicator)->barrier().has_value());
-    EXPECT_TRUE(std::filesystem::is_empty(dir.path()));  // while both are still there
+    EXPECT_TRUE(std::filesystem::is_empty(dir.path()));  // while both ranks are attached
     ASSERT_TRUE((*communicator)->barrier().has_value());
     other.join();
 }

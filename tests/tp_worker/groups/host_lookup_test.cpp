@@ -49,7 +49,7 @@ TEST(HostLookup, ANameOfTheHostsFileIsFound) {
 class SilentNameServer : public testing::Test {
   protected:
     void SetUp() override {
-        // An address of its own, so that tests beside each other do not meet.
+        // An address of its own, so that tests that run at the same time do not bind the same one.
         const auto pid = static_cast<unsigned>(::getpid());
         address_ = fmt::format("127.{}.{}.53", 1 + (pid >> 8) % 250, 1 + pid % 250);
         socket_ = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -120,7 +120,7 @@ TEST_F(SilentNameServer, AConnectionIsCalledOff) {
     });
 }
 
-// The last test: the look-up that it leaves behind waits on.
+// Must be the last test: its look-ups still wait when it ends.
 TEST_F(SilentNameServer, LookUpsThatWereLeftBehindAreBounded) {
     run([&] {
         ErrorCode code = ErrorCode::kDeadlineExceeded;

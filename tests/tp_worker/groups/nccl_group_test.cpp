@@ -1,5 +1,5 @@
-// A trainer's NCCL group on the GPU in software: its work in flight is over before another group or
-// a step has the turn.
+// A trainer's NCCL group on the GPU in software: its work in flight ends before another group or a
+// step gets the turn.
 #include "tp_worker/groups/nccl_group.h"
 
 #include "kernels/cuda_device.h"
@@ -41,7 +41,7 @@ Joined join_in_vain(NcclTurn& turn, const std::string& id) {
     return join_nccl_group(spec, 1, turn, {Clock::now() + milliseconds(20), never});
 }
 
-// Takes the turn as soon as a failed join has ended, again and again.
+// Takes the turn as soon as a failed join gives it back, several times.
 int be_next() {
     if (!kernels::open_cuda_device(0)) return wrong("no GPU");
     constexpr int kNum = 20;
@@ -60,7 +60,7 @@ int be_next() {
         const std::int64_t num_ended = emulator::num_calls("ncclCommAbort") - num_before;
         const Joined joined = joining.get();
         if (joined) return wrong("joined alone");
-        // On a slow machine its time may be over before it has the turn.
+        // On a slow machine the join may time out before it has the turn.
         if (joined.error().message.find("timed out waiting for the other ranks") ==
             std::string::npos)
             continue;

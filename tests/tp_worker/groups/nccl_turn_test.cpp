@@ -61,8 +61,8 @@ TEST_F(NcclTurnTest, P5_AWaitIsCalledOff) {
     EXPECT_EQ(taken.error().message, "cancelled while group 'the other' used NCCL");
 }
 
-// Steps, which do without the turn if they cannot have it at once, leave it to waiting callers,
-// quick or slow.
+// A step, which continues without the turn if the turn is taken, does not overtake a waiting
+// caller.
 TEST_F(NcclTurnTest, GoesToWhoWaitsBeforeWhoDoesNot) {
     constexpr int kNumTimes = 50;
     for (int i = 0; i < kNumTimes; ++i) {
@@ -84,7 +84,7 @@ TEST_F(NcclTurnTest, GoesToWhoWaitsBeforeWhoDoesNot) {
     }
 }
 
-// Whoever asks, one caller has the turn at a time, and every caller gets it.
+// One caller at a time has the turn, and every caller gets it.
 TEST_F(NcclTurnTest, IsOnesAtATime) {
     constexpr int kNumThreads = 4;
     constexpr int kNumTimes = 50;

@@ -162,7 +162,7 @@ int be_exchanging() {
     return side->host->barrier() ? 0 : wrong("nobody leaves before");
 }
 
-// A trainer's group of rank 1 has NCCL for a while: the step waits, on all ranks, and goes on.
+// A trainer's group on rank 1 keeps NCCL for a while: the step waits on all ranks, then continues.
 int be_waiting() {
     const Result<Side> side = open_side();
     if (!side) return wrong(side.error().message);
@@ -170,7 +170,7 @@ int be_waiting() {
     if (side->rank() == 1) held.emplace(*side->turn->try_take("a trainer's"));
     if (!side->host->barrier()) return wrong("no start");
     std::thread trainer([&] {
-        std::this_thread::sleep_for(milliseconds(50));  // rank 0's step has begun by then, or waits
+        std::this_thread::sleep_for(milliseconds(50));  // rank 0's step has begun, or waits
         held.reset();
     });
     const std::string bad = sum_twos(*side);

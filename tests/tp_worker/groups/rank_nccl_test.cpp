@@ -1,5 +1,5 @@
-// NCCL between the ranks of a replica, on the GPU in software: each rank is a process with a GPU of
-// its own, as NCCL takes no GPU twice.
+// NCCL between the ranks of a replica, on the GPU in software. Each rank is a process with its own
+// GPU, because NCCL refuses two ranks on one GPU.
 #include "tp_worker/groups/rank_nccl.h"
 
 #include "base/digest.h"
@@ -32,7 +32,7 @@ using emulator::wait_part;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr std::size_t kNum = 40'000;  // floats: several pieces of what goes between ranks
+constexpr std::size_t kNum = 40'000;  // floats: several pieces of an exchange
 constexpr std::int64_t kBytes = kNum * sizeof(float);
 
 int number_of(const char* name) { return std::stoi(std::getenv(name)); }
@@ -142,7 +142,7 @@ std::string sum_values(const Side& side, RankNccl& nccl) {
         for (int rank = 0; rank < side.host->size(); ++rank) whole[i] += value_of(rank, i);
     }
     side.upload(mine);
-    for (int times = 0; times < 2; ++times) {  // one behind the other
+    for (int times = 0; times < 2; ++times) {  // one after the other
         if (const Result<> summed = nccl.all_reduce_sum(side.floats()); !summed)
             return summed.error().message;
     }
@@ -150,7 +150,7 @@ std::string sum_values(const Side& side, RankNccl& nccl) {
     if (nccl.is_in_use()) return "the step has not ended";
     const std::vector<float> sums = side.fetch();
     if (!side.is_everybodys(std::as_bytes(std::span(sums)))) return "others have other bits";
-    constexpr float kRounding = 0.01f;  // of some thousands, in whatever order they were added
+    constexpr float kRounding = 0.01f;  // of sums of some thousands, in any order
     for (std::size_t i = 0; i < kNum; ++i) {
         const float expected = whole[i] * static_cast<float>(side.host->size());
         if (std::abs(sums[i] - expected) > kRounding) return "a wrong sum";
@@ -203,7 +203,7 @@ int be_lost() {
     return is_named ? 0 : wrong(message);
 }
 
-// Rank 1 is stopped before its sums, and rank 0 has more to enqueue than a GPU's queue would take.
+// Rank 1 is stopped before its sums, and rank 0 enqueues more than a GPU's queue could contain.
 int be_flooding() {
     const Result<Side> side = open_side();
     if (!side) return wrong(side.error().message);
@@ -237,7 +237,7 @@ int be_failing() {
     return is_own && message.find("has not arrived") == std::string::npos ? 0 : wrong(message);
 }
 
-// There is no NCCL: every rank uses the same other way and knows why.
+// No NCCL exists: every rank uses the same other way and knows the reason.
 int be_without() {
     const Result<Side> side = open_side();
     if (!side) return wrong(side.error().message);
@@ -266,7 +266,7 @@ int be_insisting() {
     return side->host->barrier() ? 0 : wrong("nobody leaves before");
 }
 
-// NCCL connects and then fails a timed sum: the ranks go on with their own sums.
+// NCCL connects and then fails a timed sum: the ranks continue with their own sums.
 int be_falling_back() {
     const Result<Side> side = open_side();
     if (!side) return wrong(side.error().message);

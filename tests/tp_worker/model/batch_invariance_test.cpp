@@ -56,9 +56,9 @@ TEST_P(BatchInvariance, P6_NothingAroundARequestChangesItsBits) {
     }
 }
 
-// A row with drafts equals the rows of one token that it stands for: each position has its own
-// penalties, bans and bias, as if the drafts before it were right, and nothing of a wrong draft
-// remains.
+// A row with drafts gives the bits of the rows of one token that it replaces. Each position has its
+// own penalties, bans and bias, as if the drafts before it were right. A wrong draft leaves no
+// trace.
 TEST_P(BatchInvariance, P11_DraftsChangeNoBit) {
     const auto& [compute, tp] = GetParam();
     const std::vector<TestRequest> alone = run_alone(open(compute, tp, 1, 16).get(), kMix);
@@ -144,7 +144,7 @@ TEST_P(BatchInvarianceOfExperts, P6_NothingAroundARequestChangesItsBits) {
     }
 }
 
-// In every batch a request's tokens reach a recurrent state in other chunks, and beside other
+// In every batch a request's tokens reach a recurrent state in other chunks, together with other
 // requests.
 class BatchInvarianceOfHybrids : public testing::TestWithParam<std::tuple<Compute, int>> {
   protected:
@@ -191,7 +191,7 @@ TEST_P(BatchInvarianceOfHybrids, P6_NothingAroundARequestChangesItsBits) {
     }
 }
 
-// No wrong draft remains in a state, and every right one does.
+// A state contains every right draft and no wrong one.
 TEST_P(BatchInvarianceOfHybrids, P11_DraftsOverStatesChangeNoBit) {
     const auto& [compute, tp] = GetParam();
     for (const bool is_next : {false, true}) {
@@ -211,7 +211,7 @@ TEST_P(BatchInvarianceOfHybrids, P11_DraftsOverStatesChangeNoBit) {
     }
 }
 
-// Another request continues from it with the bits of the whole.
+// A request that continues from a checkpoint among drafts has the bits of an undisturbed request.
 TEST_P(BatchInvarianceOfHybrids, P11_ACheckpointOfAStateMayFollowADraft) {
     const auto& [compute, tp] = GetParam();
     const Hybrid hybrid(/*is_next=*/false);
@@ -257,7 +257,7 @@ TEST_P(BatchInvarianceOfHybrids, P11_ACheckpointOfAStateMayFollowADraft) {
     }
 }
 
-// Of a random model: the experts' weights are normalized over the chosen ones, or over all.
+// With a random model whose experts' weights are normalized over the chosen experts or over all.
 class BroughtRoutes : public testing::TestWithParam<std::tuple<Compute, int>> {};
 
 // Scores in chunks, together with a request that brings no routes.
@@ -324,7 +324,7 @@ TEST_P(BroughtRoutes, P6_ScoringWithThemGivesTheBitsThatSamplingGave) {
             }
             scoring.routes.erase(scoring.prompt_len - 1);  // sampling ended before that pass
             EXPECT_EQ(scoring.routes, request.routes) << "those that it brought are its routes";
-            // Other routes change the numbers: they are followed.
+            // Other routes change the numbers: the worker uses the given routes.
             TestRequest turned;
             turned.tokens = request.tokens;
             turned.prompt_len = scoring.prompt_len;
@@ -344,7 +344,7 @@ TEST_P(BroughtRoutes, P6_ScoringWithThemGivesTheBitsThatSamplingGave) {
     }
 }
 
-// A chunk of logits holds at most kLogitRowsMax rows; more are asked for here.
+// This prompt needs more rows than kLogitRowsMax, the most that a chunk of logits has.
 TEST(BatchInvarianceOfLogitChunks, P6_ScoringALongPromptInOneStepOrManyIsTheSame) {
     const auto replica = open(Compute::kBf16, 1, 2, 16);
     std::mt19937 random(3);

@@ -136,7 +136,7 @@ TEST(EngineOptions, AContextLongerThanTheKvIsCutToIt) {
     EXPECT_EQ(hello.digests.size(), 68u);
 }
 
-// A plan beyond this worker's room is an error, whatever the scheduler believed.
+// A worker refuses a plan that exceeds its own limits, which the scheduler cannot know.
 class Plans : public testing::TestWithParam<LoadFormat> {
   protected:
     void SetUp() override {
@@ -157,7 +157,7 @@ class Plans : public testing::TestWithParam<LoadFormat> {
     void expect_refused(void (*change)(messages::StepPlan&), std::string_view part) {
         messages::StepPlan plan = good_;
         change(plan);
-        EXPECT_EQ(messages::invalid(plan), std::nullopt);  // only this worker can know
+        EXPECT_EQ(messages::invalid(plan), std::nullopt);  // only this worker knows the limit
         const Result<messages::StepResult> result = engine_->run(plan);
         ASSERT_FALSE(result.has_value()) << part;
         EXPECT_NE(result.error().message.find(part), std::string::npos) << result.error().message;
@@ -245,7 +245,7 @@ TEST_P(Plans, OutOfRangeAreRefusedNamingWhat) {
         },
         "129 tokens"
     );
-    EXPECT_TRUE(engine_->run(good_).has_value());  // nothing of the above left a trace
+    EXPECT_TRUE(engine_->run(good_).has_value());  // the refused plans left no trace
 }
 
 TEST_P(Plans, ResultsHaveOneEntryPerRowThatSamples) {
@@ -267,7 +267,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& suite) { return suite.param == LoadFormat::kAuto ? "Model" : "Null"; }
 );
 
-// Overlap: the next plan names no token; the worker uses the one that it sampled.
+// When steps overlap, the next plan names no token; the worker uses the token that it sampled.
 TEST(Engine, ARowThatTakesWhatWasSampledIsTheRowThatNamesIt) {
     ReplicaOptions options{.engine = options_for(model_dir("stories")), .tp = 2};
     const auto replica = TestReplica::make(options);

@@ -1,6 +1,6 @@
-// Two steps in progress on a GPU: the second takes the first one's draws from the device, and every
-// number equals that of one step at a time. Runs on a GPU and, in the emulated preset, on the one
-// in software.
+// Two steps in progress on a GPU: the second step reads the first one's draws on the device, and
+// all numbers equal those of one step at a time. Runs on a GPU and, in the emulated preset, on a
+// GPU in software.
 #include "tests/emulated_gpu/faults.h"
 #include "tests/tp_worker/model/gpu_replica.h"
 
@@ -37,7 +37,7 @@ class Planner {
         add_row(setup.slot, 0, setup.prompt_len, /*takes_sampled=*/false);
         plan.setups.push_back(std::move(setup));
     }
-    // The next token of the request in the slot, from the last one that it drew.
+    // Plans the next token of the slot's request, whose input is the token that it drew last.
     void go_on(SlotId slot) {
         Held& held = held_.at(raw(slot));
         plans_.back().tokens.values.push_back(TokenId{0});
@@ -103,7 +103,8 @@ std::vector<messages::RequestSetup> free_requests() {
     return setups;
 }
 
-// Requests whose draws depend on earlier ones directly: counts of tokens, and banned sequences.
+// Requests whose draws also depend on earlier draws directly: by counts of tokens and by bad
+// tokens.
 std::vector<messages::RequestSetup> following_requests() {
     std::vector<messages::RequestSetup> setups = free_requests();
     setups[1].sampling.frequency_penalty = 1.5;
@@ -118,16 +119,16 @@ std::vector<messages::RequestSetup> following_requests() {
     return setups;
 }
 
-// All of them decode; then one ends, and another request has its slot and its pages. Every plan has
-// its rows in another order than the last.
+// All requests decode; then one ends, and another request gets its slot and its pages. The order of
+// rows changes with every plan.
 std::vector<messages::StepPlan> plans_of(
     const std::vector<messages::RequestSetup>& setups, Epoch epoch
 ) {
     constexpr std::size_t kNumPlans = 11;
-    constexpr std::size_t kTakenOver = 6;  // by this plan
+    constexpr std::size_t kTakenOver = 6;  // the plan at which this happens
     const auto first_page = [](SlotId slot) { return 10 * (1 + raw(slot)); };
     messages::RequestSetup other = setup_of(raw(setups[1].slot), 5);
-    // Earlier tokens are likely to come again, and show in every logprob.
+    // Negative penalties make earlier tokens likely again and change every logprob.
     other.sampling.presence_penalty = -2.0;
     other.sampling.frequency_penalty = -2.0;
     other.logprobs.mode = messages::LogprobsMode::kScaled;
@@ -218,7 +219,7 @@ TEST_F(GpuAhead, TakesTheTokensThatTheHostSees) {
     }
 }
 
-// A worker that is told to stop has steps in progress.
+// An engine may be destroyed while steps are in progress.
 TEST_F(GpuAhead, AnEngineGoesWithStepsUnderWay) {
     const auto replica = open(/*has_graphs=*/true);
     const std::vector<messages::StepPlan> plans =
@@ -229,7 +230,7 @@ TEST_F(GpuAhead, AnEngineGoesWithStepsUnderWay) {
 }
 
 #if defined(PITSTOP_EMULATED)
-// A step is enqueued while the one before it runs: nothing queries whether that is done.
+// A step is enqueued while the step before it runs: nothing queries the device for its end.
 TEST_F(GpuAhead, StartingAStepWaitsForNothing) {
     const auto replica = open(/*has_graphs=*/true);
     Engine& engine = replica->root();
@@ -243,8 +244,8 @@ TEST_F(GpuAhead, StartingAStepWaitsForNothing) {
         const std::int64_t before = num_waits();
         ASSERT_TRUE(engine.start(plans[i]).has_value());
         while (engine.wants_graph()) ASSERT_TRUE(engine.make_graph().has_value());
-        // The request that takes over a slot counts its own draws, which are not known before the
-        // step that makes them is done.
+        // The request that gets a used slot counts its own draws, which are unknown until the step
+        // that makes them is done.
         if (i < 6) {
             EXPECT_EQ(num_waits(), before) << "step " << i;
         }

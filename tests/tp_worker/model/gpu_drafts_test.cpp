@@ -22,8 +22,8 @@ class GpuDrafts : public GpuReplica {};
 
 std::int64_t num_launched(TestReplica& replica) { return replica.root().graphs()->num_launched(); }
 
-// Each draw of a row has its own penalties, bans and bias, as if the drafts before it were right,
-// and nothing of a wrong draft remains.
+// Each draw of a row has its own penalties, bans and bias, as if the drafts before it were right. A
+// wrong draft leaves no trace.
 TEST_F(GpuDrafts, P11_ChangeNoBit) {
     const auto without = open(/*has_graphs=*/false, Determinism::kBatchInvariant);
     const std::vector<TestRequest> alone = run_alone(without.get(), kMix);
@@ -104,8 +104,8 @@ TEST_F(GpuDrafts, P11_AreVerifiedUpToTheMost) {
     }
 }
 
-// The step after drafts is started while they are verified. It takes the last token that counts,
-// and knows the penalties of all that count.
+// The step after drafts starts while the drafts are verified. Its input is the last token that
+// counts, and its penalties include all tokens that count.
 TEST_F(GpuDrafts, P11_ALastTokenIsTheLastThatCounts) {
     const auto replica = open(/*has_graphs=*/true, Determinism::kBatchInvariant);
     Engine& engine = replica->root();
@@ -126,7 +126,7 @@ TEST_F(GpuDrafts, P11_ALastTokenIsTheLastThatCounts) {
         next.pages = plan.pages;
         next.tokens.values = {TokenId{0}};
         messages::PlanRow& row = next.rows.front();
-        row.begin += 2;  // the token before the drafts, and one that is right
+        row.begin += 2;  // the token before the drafts, and one right draft
         row.num_new = 1;
         row.output_index += 2;
         row.takes_sampled = true;

@@ -1,6 +1,6 @@
-// The engine on a GPU against the reference, against the CPU and against itself. Runs on a GPU (and
-// skips without one) and, with less work, in the emulated preset on a GPU in software, where the
-// host cannot touch device memory.
+// Compares the engine on a GPU with the reference, with the CPU and with itself. Runs on a GPU
+// (skips without one) and, with less work, in the emulated preset on a GPU in software, whose
+// memory the host cannot access.
 #include "base/isa.h"
 #include "kernels/cuda_device.h"
 #include "tests/emulated_gpu/faults.h"
@@ -117,8 +117,8 @@ TEST_F(GpuEngine, Fp32GivesExactlyTheGreedyIds) {
     }
 }
 
-// Draws, penalties, biases, every logprobs mode, top ids and chosen ids. In fp32, where logits
-// differ so little that the draws are the same.
+// Draws, penalties, biases, every logprobs mode, top ids and chosen ids. In fp32 the CPU's and the
+// GPU's logits differ so little that the draws are equal.
 TEST_F(GpuEngine, SamplesAndReportsWhatTheCpuDoes) {
     const BatchMix mix = kIsEmulated
                              ? BatchMix{.num_requests = 7, .num_output = 2, .prompt_len_max = 6}
@@ -289,7 +289,7 @@ TEST_F(GpuEngine, P8_ReleasedMemoryGoesBackAndComesBackAtTheSameAddress) {
     const Result<std::int64_t> kv_bytes = kv.release();
     ASSERT_TRUE(kv_bytes.has_value()) << kv_bytes.error().message;
     EXPECT_GE(*weight_bytes, weights.bytes());
-    // Of a device's memory the driver and other processes may have taken some meanwhile.
+    // On a real device the driver and other processes may have allocated memory meanwhile.
     const bool is_alone = kernels::opened_cuda_device().name == "emulated GPU";
     const std::int64_t back = *weight_bytes + *kv_bytes - (is_alone ? 0 : 64 << 20);
     EXPECT_GE(kernels::device_memory_info().free_bytes, free_bytes + back);
@@ -301,7 +301,7 @@ TEST_F(GpuEngine, P8_ReleasedMemoryGoesBackAndComesBackAtTheSameAddress) {
 }
 
 #if defined(PITSTOP_EMULATED)
-// The purposes of calls to cudaMalloc, cudaFree and the like.
+// Counts the calls that allocate or free memory.
 std::int64_t num_memory_calls() {
     std::int64_t num = 0;
     for (const char* function :
@@ -310,7 +310,7 @@ std::int64_t num_memory_calls() {
     return num;
 }
 
-// Runs beside steps, which an allocation would delay.
+// A digest runs at the same time as steps, which an allocation would delay.
 TEST_F(GpuEngine, ADigestTakesNoMemory) {
     const auto replica = open(options(DeviceKind::kCuda));
     Engine& engine = replica->root();
@@ -326,7 +326,7 @@ TEST_F(GpuEngine, ADigestTakesNoMemory) {
         EXPECT_EQ((*digests)[i].lane0, loaded[i].lane0) << loaded[i].name;
 }
 
-// At the first start; the next start reads them from the file.
+// The first start measures the choices and saves them to a file; the next start reads the file.
 TEST_F(GpuEngine, ChoosesHowItMultipliesBeforeItServes) {
     const test::TempDir directory;
     ReplicaOptions tuned = options(DeviceKind::kCuda);

@@ -1,6 +1,6 @@
-// Steps as CUDA graphs: the bits of steps without graphs, whichever copy of the weights serves, and
-// padding that no request sees. gpu_small_steps_test.cpp has those with prompts, too. Runs on a GPU
-// and, in the emulated preset, on the one in software.
+// Steps as CUDA graphs give the bits of steps without graphs, with either copy of the weights, and
+// no request sees their padding. gpu_small_steps_test.cpp tests those with prompts. Runs on a GPU
+// and, in the emulated preset, on a GPU in software.
 #include "base/log.h"
 #include "kernels/device_memory.h"
 #include "tests/emulated_gpu/faults.h"
@@ -76,7 +76,7 @@ TEST_F(GpuGraphs, GiveTheBitsOfStepsWithoutThem) {
     }
 }
 
-// Draws and reports come after a graph, whether its rows have ranks and bans or not.
+// Draws and reports are enqueued after a graph, for rows with and without ranks and bans.
 TEST_F(GpuGraphs, RanksAndBansAreThoseOfStepsWithoutThem) {
     const auto run = [](TestReplica& replica, bool is_together) {
         std::vector<TestRequest> requests = requests_of(4, 16);
@@ -177,8 +177,8 @@ TEST_F(GpuGraphs, P8_AreValidAfterAReleaseAndAResume) {
     EXPECT_EQ(replica->root().graphs()->num_graphs(), num_graphs);
 }
 
-// Five rows of decodes are padded to eight, and with a prompt of six tokens beside them eleven to
-// 32. Padding writes only to scratch pages, never to the scheduler's.
+// Five rows of decodes are padded to eight. With a prompt of six tokens they are eleven tokens,
+// padded to 32. Padding writes only to scratch pages, never to the scheduler's.
 class GpuPadding : public GpuGraphs, public testing::WithParamInterface<std::tuple<bool, bool>> {};
 std::string name_of_padding(const testing::TestParamInfo<std::tuple<bool, bool>>& of) {
     const auto [has_graphs, has_prompt] = of.param;
@@ -198,7 +198,7 @@ TEST_P(GpuPadding, WritesToScratchPagesAlone) {
     if (has_prompt) {
         requests.push_back(last);
         decode(*replica, requests);
-        // The same step again: a graph was made of it.
+        // Repeats that step, which now has a graph.
         requests.back() = last;
     }
     Arena& kv = *replica->root().kv_memory();
@@ -207,7 +207,8 @@ TEST_P(GpuPadding, WritesToScratchPagesAlone) {
         kernels::copy_and_wait(bytes.data(), kv.data(), kv.bytes());
         return bytes;
     };
-    // Padding is the same in every step: its earlier values are gone.
+    // Overwrites the KV: padding writes equal values in every step, so a repeated write would not
+    // show.
     const std::vector<std::byte> before(static_cast<std::size_t>(kv.bytes()), std::byte{0x11});
     kernels::copy_and_wait(kv.data(), before.data(), kv.bytes());
     std::vector<std::int32_t> written;  // pages that this step may write to
@@ -261,13 +262,13 @@ TEST_F(GpuGraphs, NoneIsMadeWithoutRoomForIt) {
         EXPECT_EQ(graphs.num_graphs(), bytes_max == 0 ? 0 : 1);
         EXPECT_EQ(num_enqueued, bytes_max == 0 ? 4 : 2);
 #if defined(PITSTOP_EMULATED)
-        EXPECT_EQ(graphs.bytes(), bytes_max == 0 ? 0 : 4096);  // a page, part of which a node takes
+        EXPECT_EQ(graphs.bytes(), bytes_max == 0 ? 0 : 4096);  // a page; a node uses a part of it
 #endif
     }
 }
 
-#if defined(PITSTOP_EMULATED)  // when a graph takes a page
-// Prompts have many shapes, and come first.
+#if defined(PITSTOP_EMULATED)  // where each graph uses one page
+// Prompts have many shapes, and their steps run first.
 TEST_F(GpuGraphs, PromptsLeaveRoomForDecodes) {
     constexpr std::int64_t kPage = 4096;
     constexpr std::int64_t kRoom = 16;  // graphs
@@ -325,8 +326,8 @@ class LogLines {
         std::make_shared<spdlog::sinks::ostream_sink_mt>(lines_);
 };
 
-// A version's memory is taken beside steps: graphs made at that time are not charged for it. Once
-// they have their own memory, the log says so once.
+// A version's memory is allocated while graphs are made: a graph is charged at most what its nodes
+// can use. Once the graphs have used all their memory, the log says so once.
 TEST_F(GpuGraphs, WhatOthersTakeIsChargedToAGraphAsFarAsItsNodesCanTakeIt) {
     const Result<kernels::DeviceStream> stream =
         kernels::DeviceStream::create(kernels::StreamPriority::kStep);

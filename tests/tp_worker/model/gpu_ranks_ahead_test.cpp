@@ -1,6 +1,6 @@
-// Steps of several ranks overlap, on the GPU in software: each rank is a process with a GPU of its
-// own. Work runs there when something waits for it ("late"): an enqueued step has not begun, unless
-// the rank waited for it.
+// Steps of several ranks overlap, on the GPU in software. Each rank is a process with its own GPU.
+// The emulator runs work only when something waits for it ("late"), so an enqueued step has not
+// begun unless the rank waited.
 #include "base/isa.h"
 #include "tests/checkpoint/temp_dir.h"
 #include "tests/emulated_gpu/faults.h"

@@ -64,7 +64,7 @@ std::vector<TestRequest> run_together(
     return requests;
 }
 
-// Each request alone, as far as it got beside the others, with its prompt in one piece.
+// Each request alone, for as many outputs as it had together with others, its prompt in one piece.
 std::vector<TestRequest> run_alone_as_far(
     TestReplica& replica, const std::vector<TestRequest>& together
 ) {
@@ -80,9 +80,10 @@ std::vector<TestRequest> run_alone_as_far(
     return requests;
 }
 
-// Requests that share a prompt: the first computes its whole pages, and in the same step the others
-// read them and compute only the last token, as rows that decode. The scheduler makes them wait for
-// the next step (scheduler_proc/prefix_cache.h), but no rank relies on that.
+// Requests that share a prompt. The first one computes the prompt's whole pages; in the same step
+// the others read these pages and compute only the last token, as rows that decode. The scheduler
+// would let them wait for the next step (scheduler_proc/prefix_cache.h), but no rank relies on
+// that.
 constexpr std::int64_t kSharedPages = 5;
 constexpr int kSiblings = 3;
 constexpr int kSiblingTokens = 3;
@@ -91,7 +92,7 @@ std::vector<TestRequest> make_siblings(int round) {
     constexpr std::int64_t kShared = kSharedPages * GpuReplica::kPageSize;
     constexpr std::int64_t kOwnPages = 2;
     std::vector<TestRequest> requests(1 + kSiblings);
-    std::int64_t next_page = round % 2;  // pages with other contents than in the round before
+    std::int64_t next_page = round % 2;  // so that contents of pages differ between rounds
     for (int i = 0; i <= kSiblings; ++i) {
         TestRequest& request = requests[static_cast<std::size_t>(i)];
         request.slot = static_cast<SlotId>(1 + i);
@@ -115,7 +116,7 @@ std::vector<TestRequest> make_siblings(int round) {
     return requests;
 }
 
-// All in one step, then one token each. In odd rounds the siblings' rows come first.
+// All requests in one step, then one token each. In odd rounds the siblings' rows are first.
 std::vector<TestRequest> run_siblings(TestReplica& replica, int round) {
     std::vector<TestRequest> requests = make_siblings(round);
     std::vector<TestRequest*> rows;
@@ -152,7 +153,7 @@ TEST_F(GpuSmallSteps, HaveTheSameBitsAsGraphsAndWithout) {
         const std::vector<TestRequest> a = run_together(*with);
         const std::vector<TestRequest> b = run_together(*without);
         expect_same(a, b);
-        // All have one shape; the first runs without a graph, and so does the one without logits.
+        // All steps have one shape. The first step and the step without logits run without a graph.
         EXPECT_GE(num_launched(*with), 8);
         EXPECT_EQ(with->root().graphs()->num_graphs(), 1);
         EXPECT_EQ(num_launched(*without), 0);
@@ -160,8 +161,8 @@ TEST_F(GpuSmallSteps, HaveTheSameBitsAsGraphsAndWithout) {
     }
 }
 
-// Their graph was made from a step in which every row has one token, and runs steps whose prompts
-// have more: with heads of 128, whose attention has separate kernels for the two.
+// A graph made from a step with one token per row runs steps whose prompts have more tokens per
+// row. Heads of 128 have separate attention kernels for the two.
 TEST_F(GpuSmallSteps, AreNotThoseThatTheirGraphWasMadeOf) {
     const test::TempDir directory;
     write_random_checkpoint({.head_dim = 128}, directory);
@@ -180,7 +181,7 @@ TEST_F(GpuSmallSteps, AreNotThoseThatTheirGraphWasMadeOf) {
     EXPECT_GE(num_launched(*with), num_before + 8);
 }
 
-// Padding has positions of its own, and a step without padding has no graph.
+// Padding needs positions of its own; a step that cannot be padded has no graph.
 TEST_F(GpuSmallSteps, AreNotPaddedInAContextThatHasNoPositionsForIt) {
     for (const std::int64_t num_tokens : {kPaddingTokenStep - kPageSize, kPaddingTokenStep}) {
         ReplicaOptions options;
@@ -210,7 +211,7 @@ TEST_F(GpuSmallSteps, P6_PaddingDecidesNoBit) {
     expect_same(together, run_alone_as_far(*without, together));
 }
 
-// No row of padding, one token of padding, and a bucket's last tokens.
+// Steps without a row of padding, with one token of padding, and with a bucket's last tokens.
 TEST_F(GpuSmallSteps, P6_AreThoseOfAnyNumberOfTokens) {
     const auto replica = open(/*has_graphs=*/true, Determinism::kBatchInvariant);
     const auto first_of = [&](std::int64_t prompt_len, std::int64_t chunk) {
@@ -235,7 +236,7 @@ TEST_F(GpuSmallSteps, P6_AreThoseOfAnyNumberOfTokens) {
 }
 
 // A row that decodes reads pages that a prompt of the same step fills. In a graph, attention's
-// kernels begin before those that write the pages have ended, and wait for them.
+// kernels start early and wait for the kernels that write the pages.
 TEST_F(GpuSmallSteps, ReadWhatAnotherRowOfTheStepWrites) {
     const test::TempDir directory;
     write_random_checkpoint({.head_dim = 128}, directory);

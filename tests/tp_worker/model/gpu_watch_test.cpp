@@ -1,5 +1,5 @@
-// A step without an end, on the GPU in software: its time runs out whether the rank waits for it or
-// looks for other work meanwhile. In a process of its own, which this ends.
+// A step that never ends, on the GPU in software: its time limit applies while the rank waits for
+// it and while the rank only queries it. Each case ends its own process.
 #include "base/isa.h"
 #include "kernels/cuda_device.h"
 #include "tests/emulated_gpu/in_process.h"
@@ -16,9 +16,9 @@ namespace pitstop::tp_worker {
 namespace {
 
 constexpr int kWrong = 1;
-constexpr int kUnreached = 11;  // every step had an end
-constexpr int kEnded = 12;      // by the handler of CUDA's failures, called about a step
-constexpr int kNotTold = 13;    // no process would have noticed
+constexpr int kUnreached = 11;  // every step ended
+constexpr int kEnded = 12;      // the handler of CUDA's failures was called for a step
+constexpr int kNotTold = 13;    // the time limit had no effect
 constexpr auto kStepTimeout = std::chrono::seconds(2);
 constexpr auto kDeadline = std::chrono::seconds(60);
 
@@ -36,7 +36,7 @@ messages::StepPlan plan_of(int step, Epoch epoch) {
     return plan;
 }
 
-// Never waits for a step, but queries it, as the loop does without a plan.
+// Queries each step without waiting for it, as the loop does when it has no plan.
 int look_after_steps() {
     kernels::set_cuda_failure_handler([](const std::string& line) {
         const bool is_told = line.find("a step did not end on the GPU") != std::string::npos;
@@ -58,7 +58,7 @@ int look_after_steps() {
         const TimePoint begun = Clock::now();
         if (!engine.start(plan_of(step, engine.epoch()))) return kWrong;
         while (!engine.is_over()) {
-            // At once: the replica's destructor waits for its steps, and would fail.
+            // Exits here, because the replica's destructor would wait for its steps.
             if (Clock::now() - begun > kDeadline) std::_Exit(kNotTold);
             std::this_thread::yield();
         }

@@ -73,7 +73,7 @@ void write_random_checkpoint(const CheckpointShape& shape, const test::TempDir& 
         const bool is_norm = tensor.shape.size() == 1;
         const float scale = 1.f / std::sqrt(static_cast<float>(tensor.whole_cols));
         for (std::int64_t i = 0; i < tensor.whole_rows * tensor.whole_cols; ++i) {
-            const float mean = tensor.name.ends_with("A_log") ? -3.f : 1.f;  // a state that lasts
+            const float mean = tensor.name.ends_with("A_log") ? -3.f : 1.f;  // slow decay
             const bf16 x = to_bf16(is_norm ? mean + 0.1f * normal(random) : scale * normal(random));
             data.append(reinterpret_cast<const char*>(&x), sizeof x);
         }

@@ -38,7 +38,7 @@ messages::RequestSetup setup_of(std::uint64_t seed) {
     return setup;
 }
 
-// A request of each kind: those for which the ranks' parts are enough, and those that need the row.
+// One request of each kind: some need only the ranks' parts, the others need the whole row.
 std::vector<messages::RequestSetup> all_kinds() {
     std::vector<messages::RequestSetup> setups;
     for (std::uint64_t seed = 0; seed < 12; ++seed) setups.push_back(setup_of(seed));
@@ -54,7 +54,7 @@ std::vector<messages::RequestSetup> all_kinds() {
     setups[7].logprobs.ids = {TokenId{0}, TokenId{999}};
     setups[8].sampling.logit_bias = {{17, 9.0}, {990, 9.0}};
     setups[8].logprobs.mode = messages::LogprobsMode::kScaled;
-    setups[9].sampling.logit_bias = {{17, 30.0}};  // its logprobs are of the logits before
+    setups[9].sampling.logit_bias = {{17, 30.0}};  // its logprobs are those before the bias
     setups[10].sampling.min_p = 0.1;
     setups[11].sampling.temperature = 0;
     setups[11].logprobs.top = 2;
@@ -77,7 +77,7 @@ Rows rows_of(const std::vector<messages::RequestSetup>& setups, std::int64_t V) 
 }
 
 void expect_near(const std::vector<float>& a, const std::vector<float>& b) {
-    constexpr float kError = 4e-5f;  // the bound of a sum of logprobs' ops, on either side, in logs
+    constexpr float kError = 4e-5f;  // the bound of each side's sum of exponentials, in logs
     ASSERT_EQ(a.size(), b.size());
     for (std::size_t i = 0; i < a.size(); ++i) {
         if (std::isinf(a[i])) {
@@ -112,7 +112,7 @@ TEST(RankSampling, RanksReportTogetherWhatOneRankDoes) {
     }
 }
 
-// A row whose support is wanted is gathered: its draw has the same bits.
+// A row that reports its support is gathered: its draw has the same bits.
 TEST(RankSampling, P6_RanksReportTheSupportsOfOneRankAndDrawTheSame) {
     std::vector<messages::RequestSetup> setups = all_kinds();
     const Rows without = rows_of(setups, 1003);
@@ -133,7 +133,7 @@ TEST(RankSampling, P6_RanksReportTheSupportsOfOneRankAndDrawTheSame) {
     }
 }
 
-// No slot is the place of its row.
+// No request's slot equals the index of its row.
 TEST(RankSampling, EveryRankKeepsWhatWasDrawnByItsSlot) {
     Rows rows = rows_of(all_kinds(), 1003);
     std::ranges::reverse(rows.rows);
@@ -163,7 +163,7 @@ TEST(RankSampling, P6_WhatSharesACallDecidesNoBit) {
     }
 }
 
-// Raw logprobs are the same bits however the row was drawn, and whatever else was requested of it.
+// Raw logprobs have the same bits however the row was drawn and whatever else it reports.
 TEST(RankSampling, P6_WhatElseIsAskedOfARowDecidesNoBitOfItsLogprob) {
     constexpr unsigned kNum = 40;  // about one in ten logprobs shows the order of a sum
     constexpr std::size_t kWays = 4;
@@ -243,7 +243,7 @@ TEST(RankSampling, ScoresThatARequestMakesInfiniteAreToldApart) {
     }
 }
 
-// On any rank, and in rows of either kind.
+// The logits are on any rank, in rows that are gathered and rows that are not.
 TEST(RankSampling, LogitsThatAreNotFiniteAreKnownToAllRanks) {
     constexpr std::int64_t V = 9;
     Rows rows;
@@ -257,7 +257,7 @@ TEST(RankSampling, LogitsThatAreNotFiniteAreKnownToAllRanks) {
         }
     }
     std::vector<TokenId> expected(6, messages::kNotFinite);
-    messages::RequestSetup banned = setup_of(4);  // of everything
+    messages::RequestSetup banned = setup_of(4);  // all of its ids are banned
     banned.sampling.allowed_token_ids = {TokenId{6}};
     banned.sampling.bad_tokens = {{TokenId{6}}};
     rows.add(banned, random_logits(V, 6));
@@ -268,7 +268,7 @@ TEST(RankSampling, LogitsThatAreNotFiniteAreKnownToAllRanks) {
     EXPECT_EQ(sampled.result.logprobs.values[0], 0.f);
 }
 
-// The last rank has less than a whole part, or nothing.
+// The last rank's part is smaller than the others', or empty.
 TEST(RankSampling, ARankWithoutIdsTakesPart) {
     for (const std::int64_t V : {5, 7}) {
         messages::RequestSetup scaled = setup_of(9);
@@ -344,7 +344,7 @@ class GivenBytes : public testing::Test {
         replica_ = *std::move(replica);
     }
 
-    // Of a step of decodes of such requests; the same on every rank.
+    // Returns the bytes of a step of decodes of these requests, which are the same on every rank.
     Given of_a_step(const std::vector<messages::RequestSetup>& setups) {
         std::vector<TestRequest> requests(setups.size());
         for (std::size_t i = 0; i < setups.size(); ++i) {

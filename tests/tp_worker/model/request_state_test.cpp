@@ -20,7 +20,7 @@ TEST(RequestState, CountsItsOwnOutputAsAHistoryWould) {
     RequestState running(setup, 100);
     running.take_sampled(TokenId{5});
     running.take_sampled(TokenId{9});
-    running.take_sampled(TokenId{-1});  // not finite: counts for nothing
+    running.take_sampled(TokenId{-1});  // not finite: ignored
     setup.history = {TokenId{4}, TokenId{5}, TokenId{5}, TokenId{9}};
     const RequestState resumed(setup, 100);
     ASSERT_EQ(running.counts().size(), resumed.counts().size());
@@ -39,8 +39,8 @@ std::vector<TokenId> banned(const RequestState& request, std::int64_t output_ind
     return ids;
 }
 
-// Banned sequences look at the output alone, not at the prompt; a recomputed request remembers its
-// output.
+// A bad sequence is matched against the output alone, not the prompt. A recomputed request is given
+// its output again.
 TEST(RequestState, TheLastTokenOfABadSequenceIsBannedAfterTheOthers) {
     messages::RequestSetup setup;
     setup.prompt_len = 2;
@@ -56,7 +56,7 @@ TEST(RequestState, TheLastTokenOfABadSequenceIsBannedAfterTheOthers) {
     };
     const std::vector<std::pair<int, std::vector<TokenId>>> steps{
         {1, ids({9})}, {1, ids({9})}, {2, ids({3, 5, 9})}, {4, ids({9})}, {2, ids({5, 9})}};
-    EXPECT_EQ(banned(request, 0), ids({9}));  // 1, 2 are of the prompt
+    EXPECT_EQ(banned(request, 0), ids({9}));  // 1 and 2 are in the prompt
     for (std::size_t i = 0; i < steps.size(); ++i) {
         request.take_sampled(TokenId{steps[i].first});
         setup.history.push_back(TokenId{steps[i].first});
@@ -64,13 +64,13 @@ TEST(RequestState, TheLastTokenOfABadSequenceIsBannedAfterTheOthers) {
         EXPECT_EQ(banned(request, index), steps[i].second) << i;
         EXPECT_EQ(banned(RequestState(setup, 10), index), steps[i].second) << i;
     }
-    EXPECT_EQ(request.biases(9).size(), 4u);  // 3 and 8 have theirs, and 5 and 9
+    EXPECT_EQ(request.biases(9).size(), 4u);  // the biases of 3 and 8, the bans of 5 and 9
     setup.sampling.num_output_in_prompt = 2;
     setup.history.resize(2);
     EXPECT_EQ(banned(RequestState(setup, 10), 0), ids({3, 5, 9}));
 }
 
-// Added to a logit and divided by the smallest temperature it is still a number.
+// The bias, added to a logit and divided by the smallest temperature, is still finite.
 TEST(RequestState, ABiasOfAnySizeStaysFinite) {
     messages::RequestSetup setup;
     setup.sampling.logit_bias = {{0, 1e300}, {1, -1e300}, {2, 3.0}};

@@ -63,14 +63,14 @@ TEST_F(SamplerTest, ReportsTopAndChosenIds) {
     EXPECT_NEAR(result.ids_logprobs.values[1], expected[4], 1e-6);
 }
 
-// The token's rank, in the distribution of its logprob.
+// A token's rank is its place in the distribution of its logprob.
 TEST_F(SamplerTest, RanksAreAmongTheWholeVocabularyWhereLogprobsAreAskedFor) {
     const std::vector<float> logits{0.5f, 2.f, 1.f, 2.f, -3.f};
     messages::RequestSetup setup = greedy_setup();
     setup.sampling.logit_bias = {{2, 10.0}};
-    add_sample(setup, logits);  // none are asked for
+    add_sample(setup, logits);  // without logprobs
     setup.logprobs.enabled = true;
-    add_sample(setup, logits);  // raw: two are larger
+    add_sample(setup, logits);  // raw: two logits are larger
     setup.logprobs.mode = messages::LogprobsMode::kScaled;
     add_sample(setup, logits);
     for (const int target : {0, 1, 3, 4}) add_score(setup, logits, TokenId{target});
@@ -167,7 +167,7 @@ TEST_F(SamplerTest, ScaledLogprobsFollowThePenaltiesInTheirOrder) {
     EXPECT_NEAR(result.logprobs.values[0], expected[sampled], 2e-6);
 }
 
-// A request that began elsewhere: the output that it brings counts as its own.
+// A request that moved from another replica: the output in its prompt counts as its own.
 TEST_F(SamplerTest, PenaltiesCountTheOutputInThePrompt) {
     for (const bool is_carried : {false, true}) {
         messages::RequestSetup setup;
@@ -361,10 +361,9 @@ TEST_F(SamplerTest, P6_DrawsDependOnSeedAndPositionAlone) {
     add_sample(setup, flat, 4);
     const std::vector<TokenId> sampled = run().sampled.values;
     EXPECT_EQ(sampled[0], sampled[2]);
-    EXPECT_NE(sampled[0], sampled[3]);  // equal once in a thousand seeds: not for this one
+    EXPECT_NE(sampled[0], sampled[3]);  // equal for one seed in a thousand, but not for this one
 }
 
-// 20,000 positions of one request: each id as often as its probability, within 5 sigma.
 // A row that scores, or samples with any mix of penalties, bias, truncation and logprobs asked for.
 void add_random_row(std::mt19937& random, std::vector<SampledRows*> batches) {
     constexpr std::size_t kVocabLen = 40;
@@ -447,6 +446,7 @@ TEST_F(SamplerTest, P6_ReportsDependOnTheirOwnRowAlone) {
     }
 }
 
+// Over 20,000 positions each id is drawn as often as its probability, within 5 sigma.
 TEST_F(SamplerTest, DrawsFollowTheDistribution) {
     constexpr int kDraws = 20'000;
     messages::RequestSetup setup;

@@ -22,11 +22,11 @@ constexpr std::int64_t kSlotPages = 11;
 constexpr std::int32_t kScratchPage = 500;
 constexpr std::int64_t kRowsMax = 16;
 
-// A request with the data that the scheduler has of it.
+// A request, as the scheduler knows it.
 struct Held {
     SlotId slot{};
     TokenId token{};
-    std::int32_t position = 0;  // of the token that comes now
+    std::int32_t position = 0;  // of the token in this step
     std::vector<PageId> pages{};
 };
 
@@ -63,7 +63,7 @@ struct Step {
     std::vector<SlotId> slots{};
 };
 
-// The device's memory.
+// The memory on the device.
 class There {
   public:
     void apply(std::span<const std::int32_t> update, std::int64_t num_rows) {
@@ -150,7 +150,7 @@ void go_on(std::vector<Held>& requests) {
 
 class StepUpdatesTest : public testing::Test {
   protected:
-    // The words of a step; applies them.
+    // Applies the update of a step; returns its number of words.
     std::size_t run(const std::vector<Held>& requests, bool is_padded = true) {
         const Step step(requests);
         const StepBatch batch = step.batch(is_padded);
@@ -198,7 +198,7 @@ TEST_F(StepUpdatesTest, StepsThatAreNotPaddedBringPagesAlone) {
     EXPECT_EQ(run(requests), 4u + 2 * 3) << "the rows there are two positions behind";
 }
 
-// Other requests have the tokens and the positions with which those of the last step would go on.
+// Other requests have the tokens and positions with which the last step's rows would continue.
 TEST_F(StepUpdatesTest, RowsOfOtherRequestsDoNotGoOn) {
     std::vector<Held> requests = requests_at(9, {4, 0});
     std::vector<Held> others = requests_at(10, {3, 0});
@@ -226,7 +226,7 @@ TEST_F(StepUpdatesTest, FollowAnyOrderOfRequests) {
                 if (below(3) != 0) page = static_cast<PageId>(below(kScratchPage));
             }
         }
-        // No two tokens in one place.
+        // Keeps one row for each place in the KV.
         std::vector<Held> rows;
         std::set<std::int64_t> places;
         for (const Held& held : requests) {

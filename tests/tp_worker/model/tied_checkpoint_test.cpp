@@ -21,7 +21,7 @@ std::string shown(const std::vector<std::string>& problems) {
     return std::accumulate(problems.begin(), problems.end(), std::string());
 }
 
-// Another head in the same bytes, except for one element.
+// A copy of the bytes in which one element differs.
 std::string changed(std::string bytes, std::size_t element) {
     bytes[2 * element + 1] = static_cast<char>(bytes[2 * element + 1] ^ 0x01);
     return bytes;

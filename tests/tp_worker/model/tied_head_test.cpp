@@ -23,7 +23,7 @@ std::string shown(const std::vector<std::string>& problems) {
     return std::accumulate(problems.begin(), problems.end(), std::string());
 }
 
-// Another head in the same bytes, except for one element.
+// A copy of the bytes in which one element differs.
 std::string changed(std::string bytes, std::size_t element) {
     bytes[2 * element + 1] = static_cast<char>(bytes[2 * element + 1] ^ 0x01);
     return bytes;
@@ -147,7 +147,7 @@ class StageTest : public testing::Test {
             .num = std::ssize(updates)};
         return stage_->stage_sparse(std::span(&sparse, 1));
     }
-    // The embedding's rows as they are staged now.
+    // The embedding's rows, as staged so far.
     [[nodiscard]] std::string staged() const {
         const WeightTensor& tensor = *layout_.find(kEmbedding);
         const auto* begin = reinterpret_cast<const char*>(target_.data() + tensor.offset);

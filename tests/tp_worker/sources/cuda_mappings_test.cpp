@@ -61,7 +61,7 @@ int find_again() {
         mappings.end_message();
     }
     if (mappings.num_opened() != 1 || mappings.num_found_open() != 5) return 3;
-    // A process that reuses the number of one that has ended has other counters.
+    // A new process that has the number of an ended one has other counters.
     mappings.begin_message();
     if (!mappings.find(handle, {::getppid(), "/torch_1_9_3"})) return 4;
     mappings.end_message();
@@ -111,7 +111,7 @@ int close_the_oldest() {
     return 0;
 }
 
-// CUDA's second call fails: an earlier message's mapping may be in the way.
+// CUDA's second open fails, as if an earlier message's mapping were at the new address.
 int open_where_a_stale_one_was() {
     if (!kernels::open_cuda_device(0)) return 1;
     const std::string handle = handle_in("PITSTOP_TEST_HANDLE");
@@ -137,12 +137,12 @@ int read_chunks() {
         if (!found) return 2;
         std::vector<unsigned char> bytes(static_cast<std::size_t>((*found)->bytes()), 0);
         kernels::copy_and_wait(bytes.data(), (*found)->data(), (*found)->bytes());
-        // In the order of the handle, which has the second chunk first.
+        // The bytes have the handle's order, in which the second chunk is first.
         if (bytes.size() != std::size_t{4} << 20 || bytes.front() != 9 || bytes.back() != 7)
             return 3;
-        if (kernels::device_memory_info().free_bytes != free) return 4;  // it is the exporter's
+        if (kernels::device_memory_info().free_bytes != free) return 4;  // the exporter owns it
         mappings.end_message();
-        if (mappings.num_open() != 0) return 5;  // the numbers may mean other memory now
+        if (mappings.num_open() != 0) return 5;  // the handle's numbers may mean other memory now
     }
     return mappings.num_opened() == 2 ? 0 : 6;
 }

@@ -47,7 +47,7 @@ TEST(CudaMemory, ARunOfAnExpandableSegmentIsReadAsEachVersionWritesIt) {
     }
 }
 
-// 64 bytes are a handle of CUDA's, whatever the second byte is.
+// 64 bytes are always a handle of CUDA's, whatever their second byte is.
 TEST(CudaMemory, AHandleOfBefore25IsNoRun) {
     EXPECT_FALSE(is_segment_run(std::string(64, 'e')));
     EXPECT_FALSE(is_segment_run(""));
@@ -136,7 +136,7 @@ TEST(PeerDescriptors, AProcessThatHasEndedIsSeenToHave) {
     EXPECT_EQ(PeerDescriptors::open(0).error().code, ErrorCode::kInvalidArgument);
 }
 
-// A child of another user asks for root's descriptor.
+// A child process of another user requests a descriptor of root's process.
 TEST(PeerDescriptors, WithoutPermissionTheErrorSaysWhatWouldPermitIt) {
     if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
     int ends[2] = {-1, -1};

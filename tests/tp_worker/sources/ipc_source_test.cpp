@@ -1,5 +1,5 @@
-// checkpoint-engine's and pitstop's own senders whose update has ended before it began: each sender
-// is on its way, and would wait for ever without a worker that answers.
+// checkpoint-engine's and pitstop's own senders, for an update that ended before their first
+// message arrived: without an answer from the worker they would wait for ever.
 #include "base/isa.h"
 #include "messages/codec.h"
 #include "messages/push.h"
@@ -85,7 +85,7 @@ TEST_F(IpcSourceTest, ASenderIsToldOfADropThatCameBeforeIt) {
     give(messages::WorkerDrop{.update = order_.update});
     say({"whatever it is, it is not read"});
     EXPECT_EQ(receive(), "the stage was dropped");
-    say({kNone});  // twice: the sender's end
+    say({kNone});  // the sender ends with two None
     EXPECT_EQ(receive(), "");
     say({kNone});
     EXPECT_EQ(receive(), "");
@@ -134,7 +134,7 @@ TEST_F(IpcSourceTest, P5_AFarewellEndsWithTheProcess) {
     give(messages::WorkerDrop{.update = order_.update});
     say({"whatever it is, it is not read"});
     EXPECT_EQ(receive(), "the stage was dropped");
-    updater_.reset();  // while the sender still has its two None to say
+    updater_.reset();  // before the sender has sent its two None
 }
 
 TEST_F(IpcSourceTest, ASenderIsToldOfAManifestThatIsNotTheModels) {

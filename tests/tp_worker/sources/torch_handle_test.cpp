@@ -65,7 +65,7 @@ TEST(TorchHandle, ATransposedViewIsGathered) {
     EXPECT_EQ(read_all(*bytes, 6), (std::vector<std::uint16_t>{5, 9, 6, 10, 7, 11}));
 }
 
-// Its strides reach beyond the storage, its elements do not.
+// An empty view's strides may exceed the storage, because it has no elements.
 TEST(TorchHandle, AnEmptyViewHasNoBytesToReachFor) {
     const Segment segment;
     for (const std::int64_t offset : {std::int64_t{0}, std::int64_t{3}, kElements}) {
@@ -94,7 +94,8 @@ TEST(TorchHandle, AnExpandedViewMayNotBeLargerThanItsStorage) {
     EXPECT_EQ(read_all(*bytes, 6), (std::vector<std::uint16_t>{0, 1, 2, 0, 1, 2}));
 }
 
-// Each is at most as large as its storage; a thousand of them would be a thousand times as large.
+// Each view is at most as large as its storage, but a thousand views would be a thousand times as
+// large.
 TEST(TorchHandle, ViewsOfOneStorageMayNotTogetherBeMuchLarger) {
     const Segment segment;
     TorchStorages storages;

@@ -47,7 +47,7 @@ class Segment {
         EXPECT_EQ(::pread(fd_, &num, sizeof num, 0), static_cast<ssize_t>(sizeof num));
         return num;
     }
-    // As in a sender that holds a reference.
+    // Maps the segment, like a sender that has a reference.
     void map() {
         mapped_ = ::mmap(nullptr, kHeaderBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
         ASSERT_NE(mapped_, MAP_FAILED);

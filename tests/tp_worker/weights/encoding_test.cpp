@@ -128,7 +128,7 @@ TEST(Encoding, AcceptsTheDtypesThatItNamesAndNoOther) {
     for (int i = 0; i <= static_cast<int>(checkpoint::StoredDtype::kC64); ++i) {
         const auto dtype = static_cast<checkpoint::StoredDtype>(i);
         const bool is_named = accepted_dtypes(kBf16).find(name_of(dtype)) != std::string_view::npos;
-        // "F16" is in "BF16": the names are compared if both accept.
+        // "BF16" contains "F16", so the whole list of names is compared below, too.
         if (is_accepted(kBf16, dtype)) accepted.push_back(name_of(dtype));
         EXPECT_EQ(is_accepted(kBf16, dtype), is_named) << name_of(dtype);
     }
@@ -152,7 +152,8 @@ TEST(Encoding, FindsTheFirstValueThatIsNotFinite) {
     EXPECT_FALSE(find_nonfinite(kBf16, {}));
 }
 
-// A GPU's ops know bf16 alone: they convert to F32 by halves, and leave the rest as it was.
+// A GPU's ops write bf16 only, so F32 is converted in halves; elements outside the shard are
+// unchanged.
 TEST(Encoding, OpsConvertToF32ByHalves) {
     using checkpoint::StoredDtype;
     const std::vector<float> values{1.5f, -3.1415927f, 0x1p-130f, 7.f, 8.f, 9.f};
@@ -161,7 +162,7 @@ TEST(Encoding, OpsConvertToF32ByHalves) {
         uppers.push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16));
     const auto converted = [&](StoredDtype dtype, const void* from) {
         std::vector<float> shard(9, 0.f);
-        shard[3] = shard[4] = -1.f;  // beside the rectangle
+        shard[3] = shard[4] = -1.f;  // outside the rectangle
         std::vector<kernels::ShardCopy> copies;
         add_conversions(
             Encoding::kF32,

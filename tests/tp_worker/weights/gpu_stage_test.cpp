@@ -73,7 +73,7 @@ class GpuStage : public testing::Test {
                 const std::lock_guard lock(mutex_);
                 readers_.insert(std::this_thread::get_id());
             }
-            // Other data are written to it, too.
+            // Lets other threads read their tensors meanwhile.
             std::this_thread::sleep_for(std::chrono::milliseconds(2));
             const auto from_byte = static_cast<std::size_t>(begin);
             if (name == failing_ && from_byte + out.size() > all.size() / 2)
@@ -88,7 +88,7 @@ class GpuStage : public testing::Test {
         std::vector<std::byte> target{};
         messages::WorkerStaged vote{};
     };
-    // Everything at once. `gpu` null: on the CPU.
+    // Stages all tensors at once; on the CPU if `gpu` is null.
     Staged stage(From from, GpuStaging* gpu) {
         const auto size = static_cast<std::size_t>(layout_.bytes());
         Staged staged{.target = std::vector<std::byte>(size)};
@@ -200,7 +200,7 @@ TEST(GpuPieces, ThreadsSendAndFetchEveryByte) {
         const auto there = kernels::DeviceBuffer::create(bytes);
         ASSERT_TRUE(there);
         auto* const data = static_cast<std::byte*>(there->data());
-        for (const int num_threads : {0, 2, 9}) {  // the last: more than there are pieces for
+        for (const int num_threads : {0, 2, 9}) {  // nine: more than the pieces allow at once
             std::optional<TaskPool> threads;
             if (num_threads > 0) threads.emplace(num_threads);
             TaskPool* const pool = threads ? &*threads : nullptr;
@@ -219,7 +219,7 @@ TEST(GpuPieces, ThreadsSendAndFetchEveryByte) {
     for (int i = 0; i < 20; ++i) (void)(*pieces)->take();  // pieces that are not sent are returned
 }
 
-// Five pieces: threads that waited for a fourth each would wait for each other.
+// Of five pieces, two threads that each waited for a fourth one would wait for each other.
 TEST(GpuPieces, ThreadsThatFetchAtOnceDoNotWaitForEachOther) {
     if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
     constexpr std::int64_t kBytes = 6 * PinnedPieces::kPieceBytes;

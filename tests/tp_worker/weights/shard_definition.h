@@ -1,6 +1,6 @@
-// The element of the whole tensor at each place of a rank's shard: the definition at the heads of
-// the blocks (tp_worker/blocks), written again element by element and without rectangles, as the
-// tests' reference.
+// Maps each place of a rank's shard to an element of the whole tensor, as the comments at the
+// top of tp_worker/blocks define it: element by element, without rectangles. The tests'
+// reference.
 #pragma once
 
 #include "tp_worker/blocks/vocabulary.h"
@@ -16,8 +16,8 @@ namespace pitstop::tp_worker {
 
 class ShardDefinition {
   public:
-    // `ffns`: the size of each rank's slice of the FFN. How even they are is the layout's choice;
-    // that they follow each other in the order of the ranks is the definition.
+    // `ffns`: the size of each rank's slice of the FFN. The layout chooses the sizes; the
+    // definition only orders the slices by rank.
     ShardDefinition(const ModelConfig& config, std::int64_t rank, std::vector<std::int64_t> ffns)
         : config_(config),
           rank_(rank),
@@ -61,7 +61,7 @@ class ShardDefinition {
         for (std::int64_t i = 0; i < rank_; ++i) begin += ffns_[static_cast<std::size_t>(i)];
         return begin;
     }
-    // The KV head that all query heads which read the local one need; -1: they need several.
+    // The KV head of all query heads that read this local one; -1: they need several.
     [[nodiscard]] std::int64_t kv_head(std::int64_t local, const WeightTensor& tensor, bool is_bias)
         const {
         const std::int64_t num_local = (is_bias ? tensor.cols : tensor.rows) / config_.head_dim;

@@ -124,7 +124,7 @@ TEST(ShardPart, PutsEveryElementWhereTheDefinitionHasIt) {
     });
 }
 
-// However the rows are cut into pieces, the pieces cover the whole; of the shard each element once.
+// The pieces of rows cover the whole tensor, and each element of the shard once, for any cut.
 TEST(ShardPart, CutIntoRowsIsTheSameElements) {
     for_each_tensor([](const WeightTensor& tensor, const auto& expected, std::mt19937& random) {
         std::vector<std::int64_t> by_shard_rows(expected.size(), kNone);
@@ -165,7 +165,7 @@ std::vector<bf16> numbered(const WeightTensor& tensor) {
     return whole;
 }
 
-// By a source that hands out memory, and by one that is read piece by piece.
+// Loads from a source in memory, and from a source that is read piece by piece.
 TEST(ShardPart, LoadingFillsTheShardThatIsDefined) {
     for_each_tensor([](const WeightTensor& tensor, const auto& expected, std::mt19937& random) {
         const std::vector<bf16> whole = numbered(tensor);

@@ -202,7 +202,7 @@ TEST(WeightSlot, ANameThatTwoHaveIsRefused) {
     EXPECT_NE(layout.error().message.find("'a'"), std::string::npos);
 }
 
-// Blocks know their weights by number, all other code by name: neither order is the other's.
+// Blocks know their weights by number, all other code by name; the two orders differ.
 TEST(BoundWeights, AreFoundByTheSlotThatWasDeclared) {
     WeightSlots slots;
     std::vector<WeightId> ids;

@@ -24,7 +24,7 @@ Result<WeightLayout> layout_of_mixtral() {
     return layout_of(config, Rank{0}, 1);
 }
 
-// The form of transformers' own modules: all experts of a layer in a tensor, gate over up.
+// The form of transformers' own modules: one tensor has all experts of a layer, gate above up.
 TEST(PackedWeights, StandForTheWeightsThatTheyHold) {
     const Result<WeightLayout> layout = layout_of_mixtral();
     ASSERT_TRUE(layout.has_value());

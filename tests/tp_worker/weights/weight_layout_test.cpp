@@ -307,7 +307,7 @@ TEST(WeightDigest, IsTheSameForAnyNumberOfRanks) {
                 parts.push_back(*std::move(digested));
             }
             if (static_cast<int>(parts.size()) < tp) {
-                EXPECT_TRUE(parts.empty());  // no rank or every rank can
+                EXPECT_TRUE(parts.empty());  // every rank can or none can
                 continue;
             }
             std::vector<messages::RankParts> ranks;
@@ -322,7 +322,7 @@ TEST(WeightDigest, IsTheSameForAnyNumberOfRanks) {
     }
 }
 
-// Every element of an expert is on one rank of the expert's group, and on no other group's.
+// Every element of an expert is on one rank of the expert's group, and in no other group.
 TEST(WeightLayout, TheRanksOfOneGroupHaveAnExpert) {
     for (const std::string name : {"qwen3_moe_every_other", "qwen3_moe_all", "mixtral"}) {
         const ModelConfig config = config_of(golden_dir(name));
@@ -400,7 +400,7 @@ TEST(WeightDigest, IsOfADtypeOnWhichRanksAgree) {
     named.dtype = "BF16";
     messages::PartDigest other = part;
     other.dtype = "F32";
-    ASSERT_TRUE(digest_of_both(part, named));  // absent is BF16
+    ASSERT_TRUE(digest_of_both(part, named));  // an absent dtype means BF16
     EXPECT_EQ(digest_of_both(part, named)->tensors[0].dtype, "BF16");
     ASSERT_TRUE(digest_of_both(other, other));
     EXPECT_EQ(digest_of_both(other, other)->tensors[0].dtype, "F32");
