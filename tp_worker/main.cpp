@@ -59,7 +59,7 @@ void settle_auto(Options& options) {
     }
 }
 
-// How this rank reaches the others: always by `host`, and by `bus` through the scheduler.
+// How this rank reaches the other ranks: host() always exists, `bus` uses the scheduler.
 struct Ranks {
     std::unique_ptr<BusCommunicator> bus{};
     std::unique_ptr<Communicator> apart{};  // null: only `bus` exists
@@ -68,15 +68,15 @@ struct Ranks {
 };
 
 // How long a rank waits for another on the host. If a GPU or another machine takes part in a step,
-// the waiting rank must name the missing one before the scheduler's deadline, which only knows that
-// the step does not end.
+// the waiting rank must name the missing rank before the scheduler's deadline. The scheduler only
+// knows that the step does not end.
 Duration host_patience(const Options& options) {
     if (options.engine.device != DeviceKind::kCpu || options.nodes > 1)
         return options.engine.exchange_limit;
     return std::chrono::milliseconds(options.peer_timeout_ms);
 }
 
-// Where the scheduler's workers connect, and with which key.
+// The socket where the scheduler's workers connect, and the key for it.
 struct SchedulerDoor {
     zmq::context_t& context;
     std::string endpoint{};
@@ -323,8 +323,8 @@ int main(int argc, char** argv) {
 int main(int argc, char** argv) {
     if (argc == 3 && argv[1] == pitstop::grammar::Trials::kArgument)
         return pitstop::grammar::serve_trials(std::atoi(argv[2]));
-    // xgrammar alone writes there: warnings about requests' grammars, with which clients could fill
-    // the log.
+    // Only xgrammar writes to std::cerr: warnings about requests' grammars. Clients could fill the
+    // log with them.
     std::cerr.setstate(std::ios_base::failbit);
     try {
         return pitstop::tp_worker::main(argc, argv);

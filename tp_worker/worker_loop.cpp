@@ -65,8 +65,8 @@ Result<> WorkerLoop::run() {
     }
 }
 
-// With a step in progress, now: the GPU has no file descriptor. A graph is made as soon as there is
-// nothing else to do, while the GPU runs the step.
+// Returns now while a step is in progress, because a GPU has no file descriptor to poll. While the
+// GPU runs the step, a graph is made as soon as there is nothing else to do.
 TimePoint WorkerLoop::next_deadline() {
     const TimePoint now = Clock::now();
     if (engine_.num_under_way() > 0 || engine_.wants_graph()) return now;

@@ -69,7 +69,7 @@ class WorkerLoop {
     bus::Socket& scheduler_;
     Supervision& supervision_;
     BusCommunicator* head_;
-    bool is_asked_to_end_ = false;  // a line is read once, and asked about more often
+    bool is_asked_to_end_ = false;  // each line can be read only once
     bool has_head_ended_ = false;
     std::int64_t num_dropped_ = 0;
     TimePoint last_turn_{};  // an order arrived, or a result was sent

@@ -62,7 +62,7 @@ class Attention {
     View2<float> cos_{};           // [positions, D/2]
     View2<float> sin_{};           // [positions, D/2]
     kernels::Workspace workspace_{};
-    std::uint32_t* arrivals_ = nullptr;  // attention's on a GPU: zeros between its calls
+    std::uint32_t* arrivals_ = nullptr;  // on a GPU: attention's counters, zero between its calls
     kernels::KvCache kv_{};
 };
 

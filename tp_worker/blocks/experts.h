@@ -24,7 +24,7 @@
 
 namespace pitstop::tp_worker {
 
-inline constexpr std::int64_t kLoadCountsMax = std::int64_t{1} << 16;  // messages::ExpertLoad's
+inline constexpr std::int64_t kLoadCountsMax = std::int64_t{1} << 16;  // as in messages::ExpertLoad
 
 // The choices of a pass's routers, in all layers; layers without experts have zeros.
 struct Choices {
@@ -76,11 +76,11 @@ class Experts {
     ExpertsConfig config_{};
     std::int64_t hidden_;
     std::int64_t layer_;
-    Elements experts_{};  // of the rank's group
-    AxisShare share_{};   // of the intermediate size of such an expert
+    Elements experts_{};  // those of the rank's group
+    AxisShare share_{};   // of one such expert's intermediate size
     WeightId norm_{};
     Product router_{};
-    Expert first_{};  // of the group's
+    Expert first_{};  // the first one of the group
     Expert last_{};
     std::optional<GatedMlp> shared_{};
     Product shared_gate_{};

@@ -190,7 +190,7 @@ void GatedDelta::replay(const Trunk& trunk, const Pass& pass) const {
     recur(trunk, pass);
 }
 
-// From projected_ to mixed_.
+// Computes mixed_ from projected_.
 void GatedDelta::recur(const Trunk& trunk, const Pass& pass) const {
     const StepBatch& batch = pass.batch;
     const std::int64_t T = batch.num_tokens();

@@ -41,7 +41,7 @@ class GatedDelta {
     void ask(Scratch& scratch, const Trunk& trunk);
     void attach(const StatePool& pool) { state_ = pool.part(state_id_); }
     void run(const Trunk& trunk, const Pass& pass) const;
-    // Changes the states by drafts of the last pass: those in the batch's drafted_rows.
+    // Applies drafts of the last pass to the states: those in the batch's drafted_rows.
     void replay(const Trunk& trunk, const Pass& pass) const;
     [[nodiscard]] std::array<const Product*, 2> products() const { return {&in_, &out_}; }
 

@@ -8,7 +8,7 @@
 
 namespace pitstop::tp_worker {
 
-// kBf16  products of bf16 by bf16: what goes into a product is rounded to bf16 once; KV in bf16.
+// kBf16  products of bf16 by bf16: the inputs of a product are rounded to bf16 once; KV in bf16.
 //        On a GPU q, k, v, gate and up are bf16 as they leave their products, too: half the bytes
 // kFp32  the truth mode: fp32 activations and KV on the bf16 weights
 enum class Compute : std::uint8_t { kBf16, kFp32 };
@@ -22,10 +22,10 @@ struct ModelSizes {
     std::int64_t num_positions = 0;   // per request, at most
     std::int64_t num_pages = 0;
     std::int64_t page_size = 0;          // P, tokens
-    std::int64_t num_scratch_pages = 0;  // behind the others, for padding (step_padding.h)
-    std::int64_t adapter_rank_max = 0;   // 0: it computes no adapters
+    std::int64_t num_scratch_pages = 0;  // after the other pages, for padding (step_padding.h)
+    std::int64_t adapter_rank_max = 0;   // 0: the model computes no adapters
     std::int64_t num_checkpoints = 0;    // copies of requests' states; 0 without states
-    std::int64_t state_drafts_max = 0;   // drafts of a step with states; 0: it verifies none
+    std::int64_t state_drafts_max = 0;   // of a step with states; 0: no drafts are verified
 };
 
 }  // namespace pitstop::tp_worker

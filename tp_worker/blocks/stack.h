@@ -48,7 +48,7 @@ class Stack {
     // The choices of the last pass; nothing if no layer has experts.
     [[nodiscard]] const std::optional<Choices>& choices() const { return choices_; }
 
-    // Every part requests its buffers. To be called twice (scratch.h).
+    // Requests the buffers of every part. Call it twice (scratch.h).
     void ask(Scratch& scratch);
     // REQUIRES: ask() after the scratch was placed; the pools have their memory.
     void attach(const KvPool& pool, const StatePool& states);

@@ -28,7 +28,7 @@ class StatePlan {
     };
     StateId add(const State& state);
     [[nodiscard]] bool is_empty() const { return offsets_.empty(); }
-    // A state of all blocks; 0: no block keeps one.
+    // Bytes of one state of all blocks; 0: no block keeps a state.
     [[nodiscard]] std::int64_t state_bytes() const { return bytes_; }
 
     struct Offsets {
@@ -55,7 +55,7 @@ class StatePool {
     // `memory` is the pool's, of bytes() bytes, 64-byte aligned.
     void place(std::byte* memory) { memory_ = memory; }
 
-    // A block's part of the state in the first place; those in other places are state_bytes apart.
+    // A block's part of the pool's first state; the parts in later states are state_bytes apart.
     struct Part {
         float* recurrent = nullptr;
         float* inputs = nullptr;

@@ -19,9 +19,9 @@ struct AdaptedTokens {
     const BoundAdapter* adapter = nullptr;
 };
 
-// The places of the states of a step's rows in the pool (state_pool.h, kernels/gated_delta.h).
-// Empty for a model whose blocks keep none. Rows of padding, which are in these arrays too, have
-// -1.
+// The places in the pool of the states of a step's rows (state_pool.h, kernels/gated_delta.h).
+// Empty for a model whose blocks keep no states. These arrays include the rows of padding, whose
+// place is -1.
 struct StatePlaces {
     std::span<const std::int32_t> places{};        // [R]
     std::span<const std::int32_t> from_places{};   // [R]
@@ -43,8 +43,8 @@ struct StepBatch {
     std::span<const PageId> pages{};
     std::span<const SlotId> slots{};  // [R], the rows' requests
     StatePlaces states{};
-    // With states: the tokens that are drafts, whose inputs of the recurrence the blocks keep. In a
-    // replay (model/draft_replay.h): which of the kept inputs are its tokens'.
+    // With states: the draft tokens, for which the blocks keep the inputs of the recurrence. In a
+    // replay (model/draft_replay.h): the indices of the kept inputs to apply.
     std::span<const std::int32_t> drafted_rows{};  // [N]
     // For a step of decodes on a GPU: R including rows of padding (model/step_padding.h), which are
     // in none of the arrays before place(). 0: any other step, or one on a CPU.

@@ -29,7 +29,7 @@ class AdapterConfig {
 
     struct Module {
         std::int64_t rank = 0;
-        double scale = 0;  // of B (A x)
+        double scale = 0;  // multiplies B (A x)
     };
     // Returns how the module of this path is adapted; nothing if it is not. Errors:
     // kResourceExhausted if a pattern needs too many steps.

@@ -75,7 +75,7 @@ void HostCopy::exchange(std::byte* gpu, kernels::Stream steps) {
         kernels::copy_to_device(gpu + begin, from, size, up_.stream());
         is_up_[event].record(up_.stream());
     }
-    // The chunk that goes up last waits for the last that comes down.
+    // The last upload waits for the last download.
     const auto last = static_cast<std::size_t>(num_chunks_ - 1) % kEvents;
     is_up_[last].wait(
         kernels::kDeviceWaitMax, "an upload of weights", kernels::DeviceEvent::Watch::kLoose

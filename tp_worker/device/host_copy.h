@@ -49,7 +49,7 @@ class HostCopy {
 
   private:
     static constexpr std::int64_t kFreeSlots = 2;
-    static constexpr std::size_t kEvents = 4;  // more than are waited for later
+    static constexpr std::size_t kEvents = 4;  // more than the events still waited for
     HostCopy() = default;
 
     std::int64_t bytes_ = 0;

@@ -66,7 +66,7 @@ PinnedPieces::Piece* PinnedPieces::take_piece(bool waits) {
     MutexLock lock(mutex_);
     if (free_.empty() && !waits) return nullptr;
     const TimePoint deadline = Clock::now() + wait_max_;
-    bool may_come = true;  // a lease lasts as long as a copy and the filling of a piece
+    bool may_come = true;  // a lease ends after one copy and the filling of a piece
     while (free_.empty()) {
         CHECK(may_come);
         may_come = is_free_.wait_until(lock, deadline);
@@ -147,8 +147,8 @@ void PinnedPieces::fetch(
         });
         return;
     }
-    // One thread empties a piece while the next ones are on their way. Two such threads that waited
-    // for further pieces could each have those that the other waits for.
+    // One thread empties a piece while the next pieces are in transit. If two such threads waited
+    // for more pieces, each could hold the pieces that the other one waits for.
     std::deque<Lease> coming;
     for (std::size_t next = 0, out = 0; out < num; ++out) {
         for (; next < num && coming.size() < kInTransit; ++next) {

@@ -4,8 +4,8 @@
 // same with one piece at a time, and block the caller for each.
 //
 // Owns:    the pieces, and a stream that yields to steps.
-// Thread:  any for take() and for send(), wait() and fetch() without threads, and one for each
-//          Lease; with threads one at a time. A fetch() waits for a piece only while it has none.
+// Thread:  any may call take(), and without threads send(), wait() and fetch(); one per
+// Lease.
 // Bounded: for num_threads() leases and kInTransit pieces on their way, from construction on:
 //          page-locking takes 0.5 s per GiB (an H200's machine), too long for an update.
 // Not ordered with any other stream except by start_after(): the source was written before, and
@@ -80,7 +80,7 @@ class PinnedPieces {
 
     // Orders later work here after all work enqueued on `stream`. Any thread may call it.
     void start_after(kernels::Stream stream);
-    // For work that must be ordered with the copies.
+    // A stream for work that must be ordered with the copies.
     [[nodiscard]] kernels::Stream stream() const { return stream_.stream(); }
 
     // Sends to the GPU; `from_host` may be overwritten at once. `threads` share the pieces; without

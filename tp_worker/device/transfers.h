@@ -78,8 +78,8 @@ class Transfers {
     // Starts the upload of every array passed to in() since the last send().
     void send();
 
-    // Keeps the places of this turn's arrays so far: only the turn's end fills them, whatever waits
-    // come before that.
+    // Keeps the addresses of this turn's arrays so far: no wait() fills those arrays, only the
+    // turn's end does.
     void keep();
 
     // Returns when everything enqueued on the stream is done and every out() array since keep() is
@@ -123,8 +123,8 @@ class Transfers {
         kernels::PinnedBuffer pinned{};
         kernels::DeviceEvent event{};
         std::vector<Output> outputs{};  // by offset
-        bool has_ended = false;         // and finish_turn() was not called yet
-        TimePoint since{};              // it has ended, and the device works on it
+        bool has_ended = false;         // true until finish_turn()
+        TimePoint since{};              // when the device began to work on the ended turn
     };
     [[nodiscard]] bool is_on_cpu() const { return stream_.handle == nullptr; }
     [[nodiscard]] Turn& turn() { return turns_[current_]; }

@@ -6,8 +6,8 @@
 // has_ended() tells.
 //
 // Owns:    the connection. Waits: for peers, whom the scheduler names; for the scheduler itself a
-//          little longer.
-// Bounded: a part of each rank, of messages::kRankPartBytesMax.
+//          Owns:    the connection. Waits: for peers (an error names those that are missing); for
+//          the scheduler itself a little longer.
 #pragma once
 
 #include "bus/curve_keys.h"

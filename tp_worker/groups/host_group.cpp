@@ -15,8 +15,8 @@ constexpr std::uint32_t kVersion = 1;
 constexpr char kBroadcast[] = {'B', 'C', 'S', 'T'};
 constexpr std::uint32_t kTextMax = 16 << 10;
 constexpr auto kHostFarewellMax = std::chrono::milliseconds(200);
-// A trainer listens before it can tell where. If nobody listens for this long, it has died, and
-// other groups wait to be joined.
+// A trainer listens before it announces its address. If nobody listens for this long, the trainer
+// has died, and other groups wait to be joined.
 constexpr auto kListenMax = std::chrono::seconds(5);
 
 struct Header {

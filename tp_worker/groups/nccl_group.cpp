@@ -29,8 +29,8 @@ constexpr auto kNcclLook = std::chrono::microseconds(100);
 constexpr auto kStoreGoneMax = std::chrono::seconds(10);
 constexpr auto kNcclFarewellMax = std::chrono::seconds(2);
 
-// Passes through PrefixStore(G), then PrefixStore(G/) and PrefixStore(cuda/), to the group's
-// first communicator.
+// The key of the group's first communicator, as PrefixStore(G), PrefixStore(G/) and
+// PrefixStore(cuda/) nest it.
 std::string sglang_key(const std::string& group) {
     return fmt::format("/{}/{}//cuda//0", group, group);
 }
@@ -171,7 +171,7 @@ class NcclGroup : public BroadcastGroup {
         NcclGroup& group_;
     };
 
-    // Takes the turn when there is an id; the caller gives it back.
+    // Takes the turn once the id exists; the caller gives the turn back.
     Result<Landed> receive_alone(
         const Broadcast& broadcast, const Patience& patience, std::optional<NcclTurn::Held>& turn
     ) {

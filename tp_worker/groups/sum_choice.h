@@ -37,11 +37,11 @@ inline constexpr std::int64_t kNeverBytes = std::numeric_limits<std::int64_t>::m
 // `bytes_max`; none if that is less.
 [[nodiscard]] std::vector<std::int64_t> sizes_to_measure(std::int64_t bytes_max);
 
-// Returns the size from which on every measurement has NCCL ahead; kNeverBytes if the largest has
-// not. REQUIRES: sizes ascend.
+// Returns the size from which NCCL was faster in every measurement; kNeverBytes if it was not
+// faster at the largest size. REQUIRES: sizes ascend.
 [[nodiscard]] std::int64_t nccl_bytes_min(std::span<const SumTime> times);
 
-// The same without measurements: what others found on Hopper with NVLink.
+// As nccl_bytes_min(), without measurements: vLLM's sizes, measured on Hopper with NVLink.
 // Source: vLLM, vllm/distributed/device_communicators/all_reduce_utils.py,
 // CUSTOM_ALL_REDUCE_MAX_SIZES.
 [[nodiscard]] std::int64_t nccl_bytes_min_guess(int num_ranks);

@@ -27,8 +27,8 @@ class TcpStore {
         const Patience& patience
     );
 
-    // Adds to a counter, and returns its new value. Keys are as on the wire: torch puts "/" before
-    // a user's.
+    // Adds to a counter, and returns its new value. `key` is the key on the wire, where torch puts
+    // "/" before a user's key.
     Result<std::int64_t> increase(
         std::string_view key, std::int64_t delta, const Patience& patience
     );

@@ -24,8 +24,8 @@ namespace pitstop::tp_worker {
 
 // One version of an adapter. Its address is constant: stages and steps point into it.
 //
-// On a GPU it is staged in host memory, which is freed when upload() has copied it: the GPU's
-// memory is taken with it, so that a load for which there is none fails before it begins.
+// On a GPU a version is staged in host memory, which upload() frees. The GPU's memory is allocated
+// at the same time, so that a load without GPU memory fails before it begins.
 class Adapter {
   public:
     // Reserves addresses; take_memory() follows. `num_weights`: of the base model. Errors:
@@ -66,8 +66,8 @@ class Adapter {
     BoundAdapter bound_;
 };
 
-// Returns the memory that a rank's adapters may take: `limit` together (--adapter-memory), and that
-// of one more that is being loaded, which has at most `rank_max` everywhere; 0 without a limit.
+// Returns the memory that a rank's adapters may use: `limit` for all (--adapter-memory), plus one
+// more adapter that is being loaded, with `rank_max` in each module; 0 without a limit.
 [[nodiscard]] Result<std::int64_t> adapter_bytes_max(
     std::int64_t limit, std::int64_t rank_max, const Stack& stack, const Device& device
 );
@@ -77,7 +77,7 @@ class Adapter {
 class Adapters {
   public:
     [[nodiscard]] const Adapter* find(messages::AdapterId id) const;  // null: none
-    // Shared with whoever still writes it to the disk.
+    // The adapter is shared with a thread that may still write it to the disk.
     void add(messages::AdapterId id, std::shared_ptr<Adapter> adapter);
     // Removes a version; does nothing if the id is unknown. Returns its memory, to be freed on a
     // thread that may take time.

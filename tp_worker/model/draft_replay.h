@@ -1,8 +1,8 @@
 // The drafts of a step whose rows keep a recurrent state, from which a wrong draft could not be
 // removed. So the step stores the states before its drafts, and its blocks keep the inputs of their
-// recurrences for the drafts (blocks/gated_delta.h). When the step has sampled, a pass over those
-// of the drafts that are right brings the states after them. A token's bits do not depend on how
-// tokens are cut into passes (P6), so these states have the bits of rows without drafts (P11).
+// recurrences for the drafts (blocks/gated_delta.h). When the step has sampled, a pass over the
+// right drafts advances the states. A token's bits do not depend on how tokens are cut into passes
+// (P6), so these states have the bits of rows without drafts (P11).
 //
 // Bounded: by messages::kStateDraftsMax drafts.
 #pragma once
@@ -34,8 +34,8 @@ class DraftReplay {
     // Returns the drafts of all rows, by their index in the step.
     [[nodiscard]] std::span<const std::int32_t> token_rows() const { return token_rows_; }
 
-    // Returns the pass over the first num_right[i] drafts of each row i; without tokens, if all are
-    // 0. Borrowed until the next call. REQUIRES: 0 <= num_right[i] <= rows()[i].num.
+    // Returns the pass over the first num_right[i] drafts of each row i; it has no tokens if all
+    // are 0. Borrowed until the next call. REQUIRES: 0 <= num_right[i] <= rows()[i].num.
     [[nodiscard]] StepBatch make(std::span<const std::int64_t> num_right);
 
   private:
@@ -43,7 +43,7 @@ class DraftReplay {
 
     std::vector<Row> rows_{};
     std::vector<std::int32_t> token_rows_{};
-    // The pass.
+    // The data of the pass that make() returns.
     std::vector<TokenId> tokens_{};  // only their number counts
     std::vector<std::int32_t> drafted_rows_{};
     std::vector<std::int32_t> positions_{};

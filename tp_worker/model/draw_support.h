@@ -25,8 +25,8 @@ struct StatsOp {
     kernels::Stream stream{};
 };
 
-// `logits`: [1, V] on the CPU, as they were drawn from. The logprob has the bits of the truncated
-// mode's (messages/sampling.h). A greedy draw has no other id than its own.
+// `logits`: [1, V] on the CPU, as used for the draw. The logprob has the bits of the truncated
+// mode's (messages/sampling.h). The support of a greedy draw is the drawn id alone.
 [[nodiscard]] messages::DrawSupport support_of(
     View2<const float> logits, const Drawn& drawn, const StatsOp& op
 );

@@ -168,8 +168,8 @@ std::int64_t Engine::padded_rows_max() const {
     return std::min({kPaddedRowsMax, sizes_.tokens_max, sizes_.logit_rows_max});
 }
 
-// Padding goes as far as sums over the ranks can be captured. It has positions of its own, so the
-// context must have these, too.
+// Steps are padded up to the size whose sums over the ranks can be captured. Tokens of padding have
+// positions of their own, which must fit the context.
 std::int64_t Engine::padded_tokens_max() {
     if (!device_.is_cuda() || !model_ || sizes_.num_positions < kPaddingTokenStep) return 0;
     std::int64_t num =
@@ -194,8 +194,8 @@ Result<> Engine::load_model() {
     return load_runtime();
 }
 
-// Divides what a GPU has left after weights and activations: within the fraction, all of it is for
-// KV, unless KV's size is given, less the room for a second copy of the weights.
+// Divides the GPU memory that is left after weights and activations, within the fraction. A second
+// copy of the weights may use a part; KV uses the rest, unless its size is given.
 Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     ModelSizes one_page = sizes_;
     one_page.num_pages = 1;

@@ -194,8 +194,8 @@ class Engine {
     // Makes an adapter as its configuration says, to be filled. Thread: any. Errors: those of
     // AdapterConfig and AdapterSlots; kUnsupported where this rank computes none.
     [[nodiscard]] Result<std::unique_ptr<Adapter>> make_adapter(const AdapterConfig& config) const;
-    // Takes an adapter whose tensors are staged to where it serves. Thread: any. Errors:
-    // upload()'s.
+    // Moves an adapter whose tensors are staged to the memory that it serves from. Thread: any.
+    // Errors: upload()'s.
     [[nodiscard]] Result<> place(Adapter& adapter) {
         return adapter.is_on_gpu() ? adapter.upload(weights_->pieces()) : Ok{};
     }

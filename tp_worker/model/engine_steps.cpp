@@ -104,7 +104,7 @@ Result<> Engine::compute(const messages::StepPlan& plan, RunningStep* step) {
     const std::span<const LogitRow> wanted = step->planned.logit_rows();
     const bool is_long = static_cast<std::int64_t>(wanted.size()) > sizes_.logit_rows_max;
     const bool waits = num_under_way_ > 0 && follows_tokens(*step);
-    // Its chunks use turns of their own.
+    // The chunks of a long step use turns of their own.
     if (is_long) RETURN_IF_ERROR(complete_older());
     const bool samples = !wanted.empty() && !is_long;
     ASSIGN_OR_RETURN(const StepBatch placed, place(plan, step));
@@ -288,7 +288,7 @@ Result<> Engine::complete_older() {
 // Steps are completed in order.
 Result<> Engine::complete(RunningStep* step) {
     if (step->is_complete) return Ok{};
-    transfers_->finish_turn();  // a step without logits is done, too, when its result says so
+    transfers_->finish_turn();  // also ends a step without logits before its result is sent
     step->is_complete = true;
     RETURN_IF_ERROR(tensor_communicator().check());
     finish_load(step);
@@ -310,7 +310,7 @@ void Engine::replay_drafts(const RunningStep& step) {
     if (!replay.tokens.empty()) model_->replay(replay, weights_->live());
 }
 
-// The next step's rows may use it; every rank knows it.
+// Stores the sampled tokens on every rank: the next step's rows may use them.
 void Engine::take_sampled(const RunningStep& step) {
     const std::span<const LogitRow> rows = step.planned.logit_rows();
     CHECK(step.ids.size() == rows.size());

@@ -25,8 +25,8 @@ Result<std::int64_t> add_states(
     const StatesAsked& states, RoomFacts* own, Communicator& communicator
 );
 
-// Errors: kResourceExhausted, with the numbers, if a rank has nothing left for KV beside the states
-// of this many checkpoints. All ranks get it, because all have the same facts.
+// Errors: kResourceExhausted, with the numbers, if a rank has nothing left for KV besides the
+// states of this many checkpoints. All ranks get the error, because all have the same facts.
 [[nodiscard]] Result<> check_states(
     const StatesAsked& states, std::int64_t num_checkpoints, const RoomFacts& of_all
 );

@@ -56,7 +56,7 @@ RequestState::RequestState(
     if (grammar) set_grammar(setup, vocab_len, std::move(grammar));
 }
 
-// The output so far leads the matcher to where it was.
+// Replays the output so far, so that the matcher returns to its earlier state.
 void RequestState::set_grammar(
     const messages::RequestSetup& setup,
     std::int64_t vocab_len,
@@ -72,7 +72,7 @@ void RequestState::set_grammar(
     set_mask();
 }
 
-// After the end no draw counts, and none is restricted.
+// After the grammar's end no draw counts, so none is restricted.
 void RequestState::set_mask() {
     if (matcher_->has_ended()) {
         mask_.clear();

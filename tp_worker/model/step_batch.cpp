@@ -186,7 +186,7 @@ Result<> PlannedStep::prepare(
     }
     RETURN_IF_ERROR(check_brought(plan, limits));
     num_padded_ = 0;
-    // No graph follows routes, or keeps what drafts make of states.
+    // A graph can neither use given routes nor keep the inputs of drafts for a replay.
     if (!brought_rows_.empty() || (limits.has_states && has_drafts())) return Ok{};
     num_padded_ = is_of_decodes() ? padded_rows(static_cast<std::int64_t>(kv_lens_.size())) : 0;
     if (num_padded_ > limits.padded_rows_max) num_padded_ = 0;
@@ -221,19 +221,20 @@ bool PlannedStep::only_samples() const {
     });
 }
 
-// Every row has one token, and samples after it.
+// Whether every row has one token, and samples after it.
 bool PlannedStep::is_of_decodes() const {
     return q_len_max_ == 1 && tokens_.size() == kv_lens_.size() &&
            logit_rows_.size() == tokens_.size() && only_samples();
 }
 
-// A step with few tokens.
+// Whether the step has few tokens.
 bool PlannedStep::is_small(const StepLimits& limits) const {
     return padded_tokens(static_cast<std::int64_t>(tokens_.size())) <= limits.padded_tokens_max &&
            padded_small_rows() <= limits.padded_rows_max && only_samples();
 }
 
-// There are as many rows of logits as rows: fewer of the first without drafts, more with them.
+// Returns one padded number for rows and for rows of logits: the larger number, which is that of
+// logits only with drafts.
 std::int64_t PlannedStep::padded_small_rows() const {
     return padded_prompt_rows(
         static_cast<std::int64_t>(std::max(kv_lens_.size(), logit_rows_.size()))
@@ -277,7 +278,7 @@ Result<> PlannedStep::add_row(
     RETURN_IF_ERROR(check_lengths(index, row, limits));
     RETURN_IF_ERROR(check_support(index, row, request, limits));
     const std::int64_t kv_len = row.begin + row.num_new;
-    // Each would leave its token where the request's next row reads it.
+    // Both rows would store their token where the request's next row reads it.
     if (row.output_index >= 0 && samples_[slot])
         return bad("another row samples for the same request; its output is", row.output_index);
     if (row.num_pages * limits.page_size < kv_len) return bad("too few pages for length", kv_len);

@@ -33,7 +33,7 @@ struct LogitRow {
     // kSample: the plan's row has drafts, so only the host learns which of its draws is the
     // request's last.
     bool has_drafts = false;
-    // kSample: the request as it is if the drafts before are right; null: its own state will do.
+    // kSample: the request's state if all drafts before are right; null: its current state.
     const RequestState* ahead = nullptr;
     // The first entry in the arrays of StepResult (kSample) or StepScores (kScore).
     std::size_t entry = 0;
@@ -114,11 +114,11 @@ class PlannedStep {
     }
     // The tokens whose routes are reported, by their index in the step, in the plan's order.
     [[nodiscard]] std::span<const std::int32_t> routed_rows() const { return routed_rows_; }
-    // Returns by row of logits whether it counts: not if it samples after a draft that was not
-    // drawn. `ids` as below.
+    // Returns for each row of logits whether it counts. A row does not count if it samples after a
+    // draft that was not drawn. `ids` as below.
     [[nodiscard]] std::vector<bool> counting_rows(std::span<const TokenId> ids) const;
-    // Returns of each row of the plan with drafts, in order, how many of them are right. `ids` as
-    // below.
+    // Returns the number of right drafts of each row of the plan that has drafts, in order. `ids`
+    // as below.
     [[nodiscard]] std::vector<std::int64_t> num_right(std::span<const TokenId> ids) const;
     // Finds the rows of the plan with a token that is not finite, and the first such token of each:
     // by its logits if these are wanted, with `ids` as note_draws writes them (kernels/draws.h),

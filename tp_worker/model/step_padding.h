@@ -36,8 +36,8 @@ inline constexpr std::int64_t kPaddingTokenStep = 32;
 [[nodiscard]] constexpr std::int64_t padded_tokens(std::int64_t num_tokens) {
     return (num_tokens + kPaddingTokenStep - 1) / kPaddingTokenStep * kPaddingTokenStep;
 }
-// Returns its number of rows (without the row of padding) and of rows of logits, which are equal:
-// powers of two, so that few numbers occur with each number of tokens. `num_rows` is the larger.
+// Returns the number of rows of such a step (without the row of padding), which is also its number
+// of rows of logits: a power of two, so that few numbers occur. `num_rows` is the larger number.
 [[nodiscard]] constexpr std::int64_t padded_prompt_rows(std::int64_t num_rows) {
     constexpr std::int64_t kLeast = 8;
     if (num_rows <= kLeast) return kLeast;

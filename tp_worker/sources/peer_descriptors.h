@@ -1,7 +1,7 @@
 // Copies file descriptors from another process of this machine, by their numbers there.
 //
-// The kernel allows it to a process that may attach a debugger to the other one: of the same user,
-// unless the security module Yama forbids it, or with CAP_SYS_PTRACE.
+// The kernel allows this to a process that may attach a debugger to the other process: of the same
+// user, unless the security module Yama forbids it, or with CAP_SYS_PTRACE.
 //
 // Owns:   a descriptor of the process, so that its number cannot be reused meanwhile.
 // Source: pidfd_open(2), pidfd_getfd(2), ptrace(2) ("PTRACE_MODE_ATTACH_REALCREDS").

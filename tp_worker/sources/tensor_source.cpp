@@ -133,8 +133,8 @@ class PickledTensors {
         }
     }
 
-    // Returns the first problem of any. Handles that were not opened also give their
-    // references back.
+    // Returns the first problem found. Handles that were not opened also give their references
+    // back.
     Result<> add_found() {
         Result<> result = Ok{};
         if (problem_) result = *problem_;

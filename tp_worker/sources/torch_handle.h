@@ -26,7 +26,7 @@
 
 namespace pitstop::tp_worker {
 
-// The arguments of rebuild_cuda_tensor, of its 15, that matter to a receiver.
+// Those of rebuild_cuda_tensor's 15 arguments that a receiver needs.
 struct CudaHandle {
     std::string device_uuid{};  // without "GPU-"; empty: the sender gave its own index
     std::string memory{};       // for cuda_memory.h; empty: an empty storage

@@ -50,8 +50,8 @@ class CheckpointTensors {
     const checkpoint::Checkpoint& checkpoint_;
     std::vector<const checkpoint::StoredTensor*> offered_{};
     std::vector<std::string_view> left_out_{};
-    StringMap<TensorBytes> unpacked_{};  // what packs hold
-    // Tensors that a file has under another name of theirs, by their own name.
+    StringMap<TensorBytes> unpacked_{};  // the contents of packs
+    // Tensors that a file has under another accepted name, by the model's name for them.
     std::unordered_map<std::string_view, const checkpoint::StoredTensor*> renamed_{};
 };
 

@@ -47,7 +47,7 @@ Result<GpuStaging> GpuStaging::make(
             PinnedPieces::kPieceBytes
         );
     }
-    ++made.num_sums_;  // the last one is nobody's
+    ++made.num_sums_;  // one more, for digests that are not used
     const std::int64_t bytes = made.num_sums_ * kDigestBytes + made.num_jobs_ * kCountBytes;
     ASSIGN_OR_RETURN(made.sums_, kernels::DeviceBuffer::create(bytes));
     ASSIGN_OR_RETURN(made.host_sums_, kernels::PinnedBuffer::create(bytes));

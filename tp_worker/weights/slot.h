@@ -49,7 +49,7 @@ struct AxisShare {
     // Returns the share with each element replaced by `times` elements: for example heads
     // by their rows.
     [[nodiscard]] AxisShare scaled(std::int64_t times) const;
-    // Returns the share of a rank that has nothing of a weight whose holders have shares like this.
+    // Returns the share of a rank without the weight: empty, in the form of the holders' shares.
     [[nodiscard]] AxisShare of_no_holder() const;
 };
 

@@ -109,8 +109,8 @@ std::vector<std::string> transposed_on_gpu(
     return problems;
 }
 
-// A transposed pack [E, b, a] has in each of its E matrices the columns of the weights, one weight
-// beside the next.
+// Each of the E matrices of a transposed pack [E, b, a] has the columns of the weights, one weight
+// next to the other.
 std::vector<Incoming> unpacked(
     const WeightLayout& layout, const checkpoint::TensorSpec& spec, const TensorBytes& bytes
 ) {

@@ -25,8 +25,8 @@ void append_parts(const WeightTensor& tensor, std::vector<messages::PartDigest>&
 [[nodiscard]] kernels::DigestArgs digest_args(
     Encoding encoding, const ShardPart& part, const std::byte* shard
 );
-// Digests rows on a GPU, and counts their infinities and NaNs in `count`, unless it is null. kF32
-// elements are counted by their upper halves, which say it; those are digested into `unused`.
+// Digests rows on a GPU, and counts their infinities and NaNs in `count`, unless it is null. The
+// upper halves of kF32 elements suffice for the count; their own digest goes into `unused`.
 void digest_and_count(
     Encoding encoding,
     kernels::DigestArgs args,

@@ -227,7 +227,7 @@ Result<> WeightStage::stage_shard(std::span<const std::byte> bytes, Shard shard)
     return fill_all(std::move(jobs), Keep::kInPlace);
 }
 
-// Checks the rows that belong to no part: they must be zero, and here the sender wrote them.
+// Checks that the rows of padding are zero, if the sender wrote them.
 void WeightStage::check_padding(const WeightTensor& tensor, std::span<const std::byte> shard) {
     std::int64_t num_rows = 0;
     for (const ShardPart& part : tensor.parts)

@@ -51,8 +51,7 @@ Result<> WeightStore::stage_on_host() {
     return Ok{};
 }
 
-// The ledger of the version in host memory is that of the copy without GPU memory, which is not
-// live.
+// The copy that is not live has no GPU memory; its ledger describes the version in host memory.
 void WeightStore::exchange(kernels::Stream steps) {
     host_->exchange(live_data(), steps);
     copies_[live_].ledger->swap_entries(*copies_[1 - live_].ledger);

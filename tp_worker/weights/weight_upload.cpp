@@ -97,7 +97,7 @@ Result<> upload_weights(
             for (std::size_t i = next++; i < rows.size(); i = next++) {
                 Result<> done = send(rows[i], scratch);
                 if (done) continue;
-                next = rows.size();  // the others end
+                next = rows.size();  // so that the other threads end
                 return done;
             }
             return Ok{};
