@@ -1,4 +1,4 @@
-"""HTTP servers for tests: one per module on a live tree, and any number beside it."""
+"""HTTP servers for tests: one per module on a live tree, and further ones on request."""
 
 import contextlib
 import pathlib
@@ -24,7 +24,7 @@ def tree(request):
 
 @pytest.fixture
 def port():
-    """A port that stays free between two trees: bound here, without a listener."""
+    """A port that stays free between two trees: it is bound here, and nothing listens."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
@@ -38,7 +38,7 @@ def http(tree):
 
 @pytest.fixture
 def door(tree):
-    """The bus: a second view of the tree."""
+    """The bus: another way to the tree, independent of HTTP."""
     with tree.door() as connection:
         yield connection
 
@@ -63,7 +63,7 @@ def wait_for_open(admin):
 
 @pytest.fixture
 def paused(admin):
-    """with paused(): open requests stay, as nothing is generated. Aborts work."""
+    """with paused(): open requests stay open, as nothing is generated. Aborts work."""
 
     @contextlib.contextmanager
     def hold():
@@ -78,7 +78,7 @@ def paused(admin):
 
 @pytest.fixture
 def front_end(tree):
-    """front_end(*flags): a server beside the module's own."""
+    """front_end(*flags): another server for the module's tree."""
     started = []
 
     def start(*flags, **options):

@@ -17,11 +17,11 @@ LONG_OF_MANY = 150
 
 @pytest.fixture
 def http(tree):
-    """The tree serves stories, generates, and holds nothing, before and after."""
+    """A client of the tree. Before and after each test the tree serves stories, generates, and has no open request."""
     client = Http(tree.url)
     yield client
     client.post("/abort_request", {"abort_all": True})
-    client.post("/drop_weight_update")  # after a test that failed within a session
+    client.post("/drop_weight_update")  # after a test that failed during a session
     states = [memory["state"] for state in client.states() for memory in state["memory_usage"].values()]
     if any(state != "resident" for state in states):
         client.ok("POST", "/resume_memory_occupation")
@@ -43,7 +43,7 @@ def many(http, num, prompt="Story {}: once", **sampling):
 
 
 def paused_amid(admin, begin, num_running=1, pause=None):
-    """amid.paused_amid for requests in the background."""
+    """amid.paused_amid() for requests that run in the background."""
     return amid.paused_amid(admin, begin, finished, num_running, pause)
 
 
@@ -56,7 +56,7 @@ def kind(answer):
 
 
 def read_tensor(directory, name):
-    """Read from a checkpoint, by the format's own description: float32."""
+    """Reads a tensor from a checkpoint by the format's own description, as float32."""
     with open(f"{directory}/model.safetensors", "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
         base = file.tell()

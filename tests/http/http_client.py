@@ -24,7 +24,7 @@ class Answer:
 
     @property
     def message(self):
-        """The message of an error, in any dialect."""
+        """The text of an error, in any dialect."""
         error = self.json["error"]
         return error["message"] if isinstance(error, dict) else error
 
@@ -64,13 +64,13 @@ class Http:
         return self.call("POST", path, body, **options)
 
     def generate(self, **body):
-        """/generate; the answer's JSON. Sampling parameters are given flat."""
+        """Calls /generate and returns the answer's JSON. Sampling parameters are given flat."""
         answer = self.post("/generate", native(body))
         assert answer.status == 200, answer
         return answer.json
 
     def events(self, path, body):
-        """The data of each event of a stream without the last, "[DONE]", which is required."""
+        """The data of each event of a stream, without the "[DONE]" that must end it."""
         connection = self.connect()
         headers = {**self.headers, "Content-Type": "application/json"}
         connection.request("POST", path, body=json.dumps(body), headers=headers)
@@ -91,9 +91,8 @@ class Http:
         connection.close()
 
     def named_events(self, path, body):
-        """The data of each event of a stream whose events have names, as in the agents' dialects: a
-        name is the type of its data.
-        """
+        """The data of each event of a stream whose events have names, as in the agents' dialects: the name must be the
+        data's type."""
         connection = self.connect()
         headers = {**self.headers, "Content-Type": "application/json"}
         connection.request("POST", path, body=json.dumps(body), headers=headers)
@@ -133,7 +132,7 @@ class Raw:
         return data
 
     def read_answer(self):
-        """One whole answer with a Content-Length: (status, head, body)."""
+        """Reads one whole answer with a Content-Length: (status, head, body)."""
         head = b""
         while not head.endswith(b"\r\n\r\n"):
             byte = self.socket.recv(1)
@@ -181,7 +180,7 @@ def program(name):
 
 
 class FrontEnd:
-    """A pitstop_http_proc of the test's own beside a tree: with limits that a test can reach."""
+    """A pitstop_http_proc of the test's own for a running tree, with limits that a test can reach."""
 
     def __init__(self, run_dir, *flags, env=None, num_descriptors=None, waits=True):
         def begin():

@@ -1,6 +1,5 @@
-"""The JSON Schema organization's own test suite, from the source distribution of jsonschema, which has it: fetched once,
-into the build's folder, pinned by its hash.
-"""
+"""The JSON Schema organization's own test suite, from the source distribution of the package jsonschema: fetched once
+into the build's folder, pinned by its hash."""
 
 import hashlib
 import json

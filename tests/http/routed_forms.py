@@ -1,4 +1,4 @@
-"""Trainers' own ways to read routed experts, each written again by hand from the named function."""
+"""How trainers read routed experts: each reader is written here anew, after the function that its comment names."""
 
 import base64
 import io
@@ -11,7 +11,7 @@ PREFIX = b'"routed_experts":{"data":"'
 
 
 def of_slime(meta, num_tokens, num_layers, k):
-    """slime's Sample: int32 of exactly (tokens - 1) rows, behind those of earlier turns."""
+    """slime's Sample: int32 of exactly (tokens - 1) rows, which follow those of earlier turns."""
     ids = numpy.frombuffer(base64.b64decode(meta["routed_experts"].encode("ascii")), dtype=numpy.int32)
     held = meta.get("routed_experts_start_len", 0)
     assert ids.size == (num_tokens - 1 - held) * num_layers * k
@@ -52,7 +52,8 @@ def of_prime_rl(raw):
 
 
 def of_skyrl_body(raw):
-    """SkyRL's generate_wire.load_packed_body, which finds every envelope's base64 in the bytes. [rows], by choice."""
+    """SkyRL's generate_wire.load_packed_body, which finds the base64 of every envelope in the bytes. Returns [rows], by
+    choice."""
     rest, blobs = without_base64(raw)
     answer = json.loads(rest)
     envelopes = [choice["routed_experts"] for choice in answer["choices"]]

@@ -44,7 +44,7 @@ def write_scripted_model(directory, scripts):
     head = numpy.zeros((vocab_size, hidden), numpy.uint16)
     for token, following in successors.items():
         if following == EOS:
-            continue  # several scripts end with it: see below
+            continue  # several scripts may end with this token: see below
         head[following] = directions[token]
     last = [token for token, following in successors.items() if following == EOS]
     as_float = (directions[last].astype("<u4") << 16).view("<f4")
@@ -68,9 +68,8 @@ def write_scripted_model(directory, scripts):
 
 @contextlib.contextmanager
 def serve_scripts(scripts, chat_template=None):
-    """A tree that serves such a model and reads calls of tools in Hermes' format; `prompts` has
-    each script's. The model's own chat template, if it is to have one.
-    """
+    """A tree that serves such a model and reads calls of tools in Hermes' format; `prompts` has each script's.
+    `chat_template`: the model's own, if it has one."""
     with short_directory() as path:
         model, prompts = write_scripted_model(path / "model", scripts)
         if chat_template is not None:

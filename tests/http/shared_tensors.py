@@ -14,7 +14,7 @@ numbers = itertools.count()
 
 
 def pickled(value):
-    """Its opcodes, without the protocol before and the stop behind; no memo."""
+    """The opcodes of a value, without the protocol before them and the STOP after them; without a memo."""
     file = io.BytesIO()
     pickler = pickle.Pickler(file, 2)
     pickler.fast = True
@@ -54,7 +54,7 @@ def pickle_of(array, segment):
 
 @contextlib.contextmanager
 def shared(tensors):
-    """A payload of these arrays for one rank. Whatever of their memory is left afterwards is removed."""
+    """A payload of these arrays for one rank. Memory that the receiver leaves is removed at the end."""
     segments, items = [], b""
     for name, array in tensors.items():
         segments.append(f"/torch_{os.getpid()}_{id(tensors) % 2**31}_{next(numbers)}")

@@ -16,7 +16,7 @@ DOORS = "tokenizer_proc"
 
 @pytest.fixture(autouse=True)
 def paused(http):
-    """So no request ends before its abort, however late that comes."""
+    """Pauses generation, so that no request ends before its abort, however late the abort comes."""
     assert http.post("/pause_generation", {"mode": "in_place"}).status == 200
     yield
     assert http.post("/continue_generation").status == 200
@@ -48,17 +48,15 @@ def end_of(output):
 
 
 def was_read(http):
-    """The server has read everything that arrived before: it looks at its connections in the order
-    of arrival.
-    """
+    """Returns when the server has read everything that arrived before: the server looks at its connections in the order
+    of arrival."""
     for _ in range(2):
         assert http.get("/ping").status == 200
 
 
 def test_an_abort_right_behind_its_request_ends_it_or_came_first(http):
-    """By the count in the answer of vLLM's route: while it is 0 the request has not arrived, and
-    the next abort ends it.
-    """
+    """vLLM's route answers with the number of aborted requests. While it is 0 the request has not arrived, and the next
+    abort must end it."""
     requests, aborts = Line(http), Line(http)
     for i in range(NUM_PAIRS):
         requests.send("/generate", body_of(f"pair-{i}"))
@@ -109,16 +107,15 @@ def test_no_process_on_the_way_lets_an_abort_overtake(tree, http, process, path,
 
 
 def test_an_abort_reaches_what_the_tree_has_read_of_another_front_end(tree, http, front_end):
-    """Messages of two front ends that the doors have not read have no order; those that they have
-    read are aborted.
-    """
+    """Messages of two front ends have no order before the doors have read them. An abort ends the requests that the
+    doors have read."""
     other = front_end().http
     request, aborts = Line(other), Line(http)
     for body in ({"rid": "held"}, {"abort_all": True}):
         with tree.frozen("scheduler_proc[0]"):
             request.send("/generate", body_of("held"))
             was_read(other)
-            # The same door answers it, after the request.
+            # The data door answers this call after it has read the request.
             assert other.post("/tokenize", {"prompt": "Once"}).status == 200
             aborts.send("/abort_request", body)
             was_read(http)
@@ -149,7 +146,7 @@ def test_an_answer_is_aborted_by_its_name_from_the_moment_it_was_read(tree, http
 
 
 def test_an_abort_does_not_wait_for_a_request_that_was_refused(tree, http):
-    """Its preparation ended without a request."""
+    """The refused request ended during its preparation, so the abort must not wait for it."""
     request, aborts = http.connect(), Line(http)
     with tree.frozen(DOORS):
         body = body_of("wrong", text="Once", input_ids=None, return_logprob=True, logprob_start_len=99)

@@ -1,7 +1,6 @@
-"""Adapters on trees: loaded and replaced while requests run, over HTTP in SGLang's, vLLM's, SkyRL's
-and prime-rl's form, and from Python. The reference is a checkpoint with the same weights merged,
-which is exact for these adapters (lora_files.py).
-"""
+"""Adapters on trees: loaded and replaced while requests run, over HTTP in the forms of SGLang, vLLM, SkyRL and
+prime-rl, and from Python. The reference is a checkpoint with merged weights, which is exact for these adapters
+(lora_files.py)."""
 
 import contextlib
 import json
@@ -144,7 +143,7 @@ def test_prefixes_are_of_one_version_of_one_adapter(http, files, references):
     assert cached(None) == 0 and cached(None) > 0
     assert cached("one") == 0, "the model's prefix is not the adapter's"
     assert cached("one") > 0
-    load(http, "one", files["two"][0])  # the name means another adapter now
+    load(http, "one", files["two"][0])  # from now on the name means another adapter
     assert cached("one") == 0, "the name is the same, the weights are not"
     assert_same(tokens_of(http, "one"), references["two"])
     load(http, "one", files["two"][0])  # the very same weights again: still a new version
@@ -271,7 +270,7 @@ def test_status_metrics_and_the_page_count_by_adapter(http, files, served):
         replicas = client.status()["replicas"]
     ranks = len(replicas[0]["workers"])
     assert (loaded.loads_total, loaded.num_requests) == (2, 0)
-    # what a rank has whole, others have, too
+    # Ranks split some tensors, and each rank has the other tensors whole.
     assert tensors <= loaded.bytes <= ranks * tensors
     totals = [adapter for replica in replicas for adapter in replica["adapters"]]
     assert sum(each.get("requests_total", 0) for each in totals) == 3
@@ -308,9 +307,9 @@ def test_vllms_and_skyrls_routes(http, files, references):
 
 
 def test_prime_rls_calls(http, files, references, tmp_path):
-    """The bodies that its client sends (005c286c9): a name, and a directory for each step, which may arrive late; it loads
-    again after 404 and 500 only, and does not look at the answer to an unload. Its requests have a salt for each version.
-    """
+    """The bodies that prime-rl's client sends (005c286c9): a name, and a directory per step, which may arrive late. The
+    client repeats a load after 404 and 500 only, and ignores the answer to an unload. Its requests have a salt for each
+    version."""
     models = {card["id"] for card in http.get("/v1/models").json["data"]}
     assert models == {"stories"}
     for number, name in enumerate(("one", "two"), 1):
@@ -350,7 +349,7 @@ def test_tensors_without_upsert_do_not_replace(http, files):
 
 @pytest.mark.skipif(torch_sender.torch is None, reason=torch_sender.REASON)
 def test_tensors_in_the_request_are_the_directorys_adapter(http, files, served, tmp_path):
-    """Of two patterns that match a module PEFT takes the first: the configuration keeps the body's order."""
+    """If two patterns match a module, PEFT uses the first: the configuration must keep the body's order."""
     torch = torch_sender.torch
     adapter = files["one"][2]
     config = config_of(alpha_pattern={"q_proj": 2, r"layers\.0\.self_attn\.q_proj": 64})

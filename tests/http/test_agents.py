@@ -34,7 +34,7 @@ def scripted():
 
 @pytest.fixture
 def tree(scripted):
-    """Replaces the folder's own fixture, for `http` and `front_end`."""
+    """Overrides conftest's fixture, for `http` and `front_end`."""
     return scripted
 
 
@@ -86,7 +86,7 @@ def test_a_streamed_message_is_the_same(anthropic_client, script):
 
 
 def test_a_round_of_messages_with_a_tool(anthropic_client):
-    """As agents do: the answer's blocks are sent back unchanged, with the results."""
+    """As agents do: sends the answer's blocks back unchanged, with the results."""
     first = anthropic_client.messages.create(**message("two"))
     results = [
         {"type": "tool_result", "tool_use_id": block.id, "content": "noon"}
@@ -173,7 +173,8 @@ def test_a_streamed_response_is_the_same(openai_client, script):
 
 
 def test_a_round_of_responses_with_a_tool(openai_client):
-    """As agents do: nothing is stored here, so the answer's items are sent back unchanged, with the outputs."""
+    """As agents do: nothing is stored here, so the answer's items are sent back unchanged, with the outputs of the
+    calls."""
     first = openai_client.responses.create(**response("two"))
     outputs = [
         {"type": "function_call_output", "call_id": item.call_id, "output": "noon"}
@@ -205,7 +206,7 @@ def test_a_call_that_is_cut_off_is_text_of_a_response(openai_client):
 
 
 def test_without_the_flag_a_call_is_text(front_end, tree):
-    """Both work as in /v1/chat/completions."""
+    """Without the flag, both routes return a call as text, as /v1/chat/completions does."""
     http = front_end().http
     body = {"max_tokens": 50, "messages": [{"role": "user", "content": "two"}], "tools": MESSAGE_TOOLS, **EXTRA}
     (block,) = http.post("/v1/messages", body).json["content"]

@@ -111,7 +111,7 @@ def bad_sequences(http, words):
 
 
 def without(http, sequences, num_tokens, vocab_size):
-    """Greedy, a token at a time. Source: vLLM's apply_bad_words."""
+    """Computes the banned output here, greedily, a token at a time. Source: vLLM's apply_bad_words."""
     output = []
     for _ in range(num_tokens):
         row = distribution(http, PROMPT + output, vocab_size)
@@ -123,10 +123,8 @@ def without(http, sequences, num_tokens, vocab_size):
 
 
 def test_bad_words_do_not_come(http, vocab_size):
-    """Words that the output has without the ban, of one token and of several. A word that has
-    another number of tokens after a space is banned only at a text's start, as in vLLM: such a word
-    is no use here.
-    """
+    """Bans words of one and of several tokens from the output. A word that has another number of tokens after a space
+    is banned only at a text's start, as in vLLM, so the test uses none."""
     free = complete(http, max_tokens=12, return_token_ids=True, ignore_eos=True)
     found = {}
     for num in (1, 2, 3):
@@ -160,7 +158,7 @@ def test_a_bias_may_be_of_any_size_and_for_every_token(http, vocab_size):
     assert complete(http, max_tokens=3, logit_bias=bias, return_token_ids=True)["token_ids"] == [17] * 3
 
 
-# For every route: the place of its sampling fields, and a body for the rest.
+# For each route: where its sampling fields are, and a body for the remaining fields.
 DIALECTS = {
     "/v1/completions": (None, {"prompt": PROMPT, "max_tokens": 3}),
     "/v1/chat/completions": (None, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}),

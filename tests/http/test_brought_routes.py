@@ -109,13 +109,13 @@ def test_P6_scoring_with_them_is_sampling_bit_for_bit_after_updates_of_the_route
     with_routes, answer = scored(http, tokens, routed_experts=as_int32(rows), return_routed_experts=True)
     assert with_routes == logprobs
     assert (of_slime(answer["meta_info"], len(tokens), LAYERS, K) == rows).all()
-    # The request leaves no KV for others, and takes none of theirs.
+    # A request with brought routes leaves no KV in the cache, and uses none from it.
     assert scored(http, tokens)[0] != logprobs
     assert scored(http, tokens, routed_experts=as_int32(rows))[0] == logprobs
 
 
 def test_P6_with_another_router_too_as_long_as_it_is_the_one_that_sampled(http, client):
-    """Weights that are not equal: the brought experts' weights, from the router's logits."""
+    """The two experts' weights differ here: they are computed from the router's logits of the brought experts."""
     client.update_weights(source=raw_source(own_router()), partial=True)
     tokens, logprobs, rows = sampled(http)
     with_routes, answer = scored(http, tokens, routed_experts=as_int32(rows))

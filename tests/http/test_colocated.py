@@ -114,7 +114,7 @@ def test_calls_under_a_pause_are_one_update(http, tree, fresh):
     is_served(http, fresh, BARD)
 
 
-# The call that pauses generation, and the call that continues it.
+# The calls that pause and continue generation, by dialect.
 WAYS = {
     "SGLang's pause": (("/pause_generation", {"mode": "in_place"}), "/continue_generation"),
     "AReaL's continue": (("/pause_generation", {"mode": "retract"}), "/areal_continue_generation"),
@@ -155,7 +155,8 @@ def test_a_digest_sees_whole_updates_only(http, tree, fresh):
 
 @pytest.mark.parametrize("is_paused", (True, False))
 def test_eight_calls_at_once_are_queued_and_all_succeed(http, tree, fresh, is_paused):
-    """As SGLang's tokenizer queues them. All are sent before the first is answered, as a worker stands still."""
+    """A stopped worker delays the first answer, so all calls are sent before it. SGLang's tokenizer queues them in the
+    same way."""
     before = status(tree)["replicas"][0]["epoch"]
     if is_paused:
         http.ok("POST", "/pause_generation", {"mode": "in_place"})

@@ -13,7 +13,7 @@ NUM_CLIENTS = 200
 
 @contextlib.contextmanager
 def crowd(port):
-    """As many connections as are accepted, and more in the backlog; all are held open."""
+    """Opens and holds as many connections as the server accepts, and more in its backlog."""
     with contextlib.ExitStack() as held:
         for _ in range(NUM_CLIENTS):
             connection = held.enter_context(socket.socket())

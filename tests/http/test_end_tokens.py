@@ -31,7 +31,7 @@ def test_the_tokenizers_end_token_ends_a_chat(turns):
     (choice,) = http.ok("POST", "/v1/chat/completions", body).json()["choices"]
     assert choice["message"]["content"] == " One"
     assert choice["finish_reason"] == "stop"
-    assert choice["stop_reason"] is None  # like the model's own: not a stop token of the request
+    assert choice["stop_reason"] is None  # like the model's own end token: no stop token of the request
 
 
 def test_a_request_may_go_on_past_it(turns):

@@ -58,7 +58,7 @@ class Counted:
         return self.client.status().get("expert_load")
 
     def is_told(self):
-        """A step reports its counts, with all before it, once a second."""
+        """Whether `load` has all counts. A step reports its counts and all earlier ones once a second."""
         self.run(4, 1)
         load = self.load()
         return load is not None and load["tokens"] == self.expected.tolist()
@@ -74,7 +74,7 @@ def test_counts_are_those_of_the_routes(served):
     assert (load["layers"], load["num_experts"]) == (LAYERS, NUM_EXPERTS)
     assert sum(load["tokens"][DENSE]) == 0 and min(map(sum, load["tokens"][:DENSE])) > 0
 
-    # No request runs: all three have the same counts.
+    # No request runs, so /metrics, the status and the routes have the same counts.
     expected = counted.expected
     lines = counted.http.get("/metrics").body.decode().splitlines()
     sample = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}

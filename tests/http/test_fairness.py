@@ -38,10 +38,8 @@ class Greedy(threading.Thread):
 
 
 def finished_before(tree, headers):
-    """How many of a greedy client's requests end while one of another client, which came last,
-    waits; and how many tokens the tree has emitted by then. Both send under a pause, so that speed
-    is no advantage.
-    """
+    """How many of the greedy client's requests end while the last request, of another client, waits; and the tokens
+    that the tree has emitted by then. Both clients send under a pause, so that none is faster."""
     greedy = Greedy(tree.url, headers[0])
     other = Http(tree.url, headers[1])
     with contextlib.ExitStack() as ends:
@@ -90,7 +88,7 @@ def test_a_client_waits_for_its_turn_only(served, headers):
 
 
 def test_with_fcfs_it_waits_for_all_that_came_before(served):
-    """Judged by the tree's emitted tokens: a client may be slow to read."""
+    """Judged by the tokens that the tree has emitted, as a client may be slow to read."""
     _, num_tokens = finished_before(served("--scheduling", "fcfs"), ({}, {}))
     assert num_tokens > (MANY - NUM_RUNNING) * NUM_NEW
 

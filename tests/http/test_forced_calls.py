@@ -31,7 +31,7 @@ def scripted():
 
 @pytest.fixture
 def tree(scripted):
-    """Replaces the folder's own fixture, for `http` and `front_end`."""
+    """Overrides conftest's fixture, for `http` and `front_end`."""
     return scripted
 
 
@@ -66,7 +66,7 @@ def named(path, name="weather"):
 
 
 def said(path, answer):
-    """[(name, arguments) or text], and the finish reason."""
+    """Returns [(name, arguments) or text], and the finish reason."""
     assert answer.status == 200, answer
     if path == CHAT:
         (choice,) = answer.json["choices"]
@@ -93,7 +93,7 @@ ENDS = {CHAT: "tool_calls", RESPONSES: "completed", MESSAGES: "tool_use"}
 
 @pytest.fixture(params=["hermes", "llama3", "mistral"])
 def server(request, http, front_end):
-    """The flag of a server that reads each format."""
+    """The flag of a server that reads this format of calls."""
     return http if request.param == "hermes" else front_end("--tool-call-parser", request.param).http
 
 
@@ -130,7 +130,7 @@ def test_a_stream_tells_the_same(http):
 
 
 def test_the_beginning_is_of_the_prompt_and_the_rest_the_models(http, tree):
-    """Sampled tokens and forced ones are told apart by token ids and by logprobs."""
+    """The forced beginning belongs to the prompt's token ids, and only the sampled tokens have logprobs."""
     free = http.post(CHAT, chat_body("auto", max_tokens=1, return_token_ids=True)).json
     whole = http.post(CHAT, chat_body(named(CHAT), return_token_ids=True, logprobs=True)).json
     opening = tree.prompts["hermes"][0] + 1

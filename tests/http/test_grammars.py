@@ -102,7 +102,7 @@ def test_one_that_is_cut_says_length(http):
 
 
 def test_P6_neighbours_cuts_and_retractions_change_no_bit(http, door, admin):
-    """The matcher is led anew through the output so far where a request runs again."""
+    """A retracted request runs again, and a new matcher follows its whole output so far."""
     sampling = {"temperature": 1.0, "max_new_tokens": 900, "seed": 5, "json_schema": json.dumps(PERSON)}
     alone = door.generate(PROMPT, logprobs={"enabled": True}, **sampling)
     assert is_person(alone.text), alone.text
@@ -127,7 +127,7 @@ def test_logprobs_are_of_the_model_alone(http):
 
 
 def test_an_answer_says_which_distribution_its_logprobs_have(http):
-    """The answer names it if a grammar or the request may change it from the model's own."""
+    """The answer names the distribution if a grammar or the request may change it from the model's own."""
     held = {"max_new_tokens": 2, "regex": "ab"}
     body = {"text": PROMPT, "return_logprob": True}
     assert http.post("/generate", {**body, "sampling_params": held}).json["meta_info"]["logprobs_mode"] == "scaled"
@@ -219,14 +219,15 @@ def test_structured_outputs_are_vllms(http, outputs, matches):
 )
 def test_a_grammar_that_cannot_be_served_is_refused_by_name(http, grammar, named):
     body = {"text": PROMPT, "sampling_params": {"max_new_tokens": 5, **grammar}}
-    for _ in range(2):  # the second time as it was the first
+    for _ in range(2):  # the refusal is the same the second time
         answer = http.post("/generate", body)
         assert answer.status == 400 and named in answer.message, answer
     assert http.generate(text=PROMPT, max_new_tokens=3)["meta_info"]["completion_tokens"] == 3
 
 
 def test_a_hostile_grammar_costs_its_sender_alone(http, door):
-    """While it is compiled, tokens come and other grammars are compiled, each within a second."""
+    """While the hostile grammar is compiled, tokens are generated and other grammars are compiled, each within a
+    second."""
     hostile = json.dumps({"type": "object", "properties": {str(i): {} for i in range(18000)}})
     answers = []
 
@@ -239,14 +240,14 @@ def test_a_hostile_grammar_costs_its_sender_alone(http, door):
         answers.append(answer)
 
     sender = threading.Thread(target=send)
-    http.generate(text=PROMPT, max_new_tokens=3, regex="a+")  # the compiler is there
+    http.generate(text=PROMPT, max_new_tokens=3, regex="a+")  # starts the compiler
     sender.start()
     num = 0
     while not answers:
         num += 1
         begin = time.monotonic()
         out = http.generate(text=PROMPT, max_new_tokens=5, regex=f"[ab]{{{num}}}")
-        assert out["text"] and time.monotonic() - begin < 5  # a second on a machine with a core for it
+        assert out["text"] and time.monotonic() - begin < 5  # takes a second on a machine with a free core
     sender.join()
     assert answers[0].status == 400 and "json_schema cannot be compiled in" in answers[0].message, answers[0]
     assert num > 3

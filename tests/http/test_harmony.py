@@ -27,7 +27,7 @@ def scripted():
 
 @pytest.fixture
 def tree(scripted):
-    """Replaces the folder's own fixture, for `http` and `front_end`."""
+    """Overrides conftest's fixture, for `http` and `front_end`."""
     return scripted
 
 
@@ -53,7 +53,7 @@ def test_a_chat_tells_thinking_and_calls_apart(server):
     assert (call["function"]["name"], call["function"]["arguments"]) == (NAME, '{"city":"Paris"}')
     assert choice["message"]["reasoning_content"] == "Look it up." and choice["message"]["content"] is None
     assert choice["finish_reason"] == "tool_calls"
-    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 6  # with header and marker
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 6  # including the header and the marker
     final = server.post(CHAT, body_of(CHAT, "final")).json["choices"][0]
     assert final["message"]["content"] == "It is 4." and final["message"]["reasoning_content"] == "Two."
     assert final["finish_reason"] == "stop" and not final["message"].get("tool_calls")

@@ -1,6 +1,5 @@
-"""Calls of tools whose arguments a grammar holds to their schemas: forced ones, and those of strict tools. From a model
-that writes stories, at temperature 1.
-"""
+"""Calls of tools whose arguments a grammar holds to their schemas: forced calls, and those of strict tools. The model
+writes stories, at temperature 1."""
 
 import json
 import re
@@ -12,7 +11,7 @@ jsonschema = pytest.importorskip("jsonschema", reason="the package index could n
 TREE_FLAGS = ("--speculate", "4")
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 FORMATS = ("hermes", "llama3", "mistral", "qwen3_coder", "glm45", "glm47")
-# Calls are held only where tool_choice names the function.
+# In these formats a grammar holds a call only if tool_choice names its function.
 NAMED_FORMATS = ("kimi_k2", "deepseekv3", "deepseekv31", "gpt-oss")
 SCHEMAS = {
     "weather": {
@@ -92,7 +91,7 @@ def forced(path, name=None):
 
 
 def said(path, answer):
-    """The calls, the text, and whether the output is whole."""
+    """Returns the calls, the text, and whether the output is complete."""
     assert answer.status == 200, answer
     told = answer.json
     if path == CHAT:
@@ -186,7 +185,7 @@ def test_a_forced_call_ends_the_thinking_of_its_prompt(server):
 
 @pytest.mark.parametrize("name", ("hermes", "llama3", "qwen3_coder", "glm45", "glm47"))
 def test_texts_beside_strict_tools_are_free(server, name):
-    """Until a call begins, the draws are those without a grammar."""
+    """Until a call begins, the draws are the same as without a grammar."""
     http = server(name)
     for path in (CHAT, RESPONSES, MESSAGES):
         free = body_of(path, {"type": "auto"} if path == MESSAGES else "auto", seed=2)
@@ -218,7 +217,7 @@ def test_what_cannot_be_held_is_refused_by_name(server, parser, schema, more, na
     assert answer.status == 400 and re.search(named, answer.message), answer
 
 
-# JSON is free to have the tag that ends a value, and a name to have braces.
+# A JSON value may contain the tag that ends a value, and a name may contain braces.
 @pytest.mark.parametrize("name", ("qwen3_coder", "glm45"))
 def test_a_value_of_json_may_have_the_tag_that_ends_values(server, name):
     tag = {"qwen3_coder": "</parameter>", "glm45": "</arg_value>"}[name]

@@ -1,5 +1,5 @@
-"""Schemas, names and sizes that would cost more than they are large, or end http_proc: each is refused, or takes no longer
-than its size."""
+"""Schemas, names and sizes that would cost far more than their length, or end http_proc. Each is refused, or takes a
+time in proportion to its length."""
 
 import json
 import time

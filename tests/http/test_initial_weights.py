@@ -24,7 +24,7 @@ def test_alive_from_the_start_and_ready_after_the_first_complete_update(tree):
     assert http.get("/health_generate").status == 200
     assert http.ok("GET", "/server_info").json()["status"] == "ready"
     assert http.generate(max_new_tokens=4)["meta_info"]["weight_version"] == "1"
-    # A later absence of weights is no reason to evict it.
+    # Released weights, unlike missing first weights, are no reason to evict a server.
     http.ok("POST", "/release_memory_occupation", {})
     assert http.get("/health").status == 200
     http.ok("POST", "/resume_memory_occupation", {})

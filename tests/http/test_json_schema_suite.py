@@ -1,6 +1,5 @@
-"""Schemas of the JSON schema test suite: what a grammar makes of one is valid, or the refusal names the keyword. From a
-model that writes stories, at temperature 1.
-"""
+"""Schemas of the JSON schema test suite: outputs under a grammar are valid, or the refusal names the keyword. The model
+writes stories, at temperature 1."""
 
 import json
 import os
@@ -62,4 +61,4 @@ def test_what_a_grammar_makes_of_the_suites_schemas_is_valid(http):
             wrong.append(f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:300]}")
     print(f"{len(chosen)} schemas, {served} served")
     assert not wrong, "\n".join(wrong)
-    assert served > len(chosen) // 5  # the suite is of corners: most of its schemas have no type
+    assert served > len(chosen) // 5  # the suite tests odd cases: most of its schemas have no type

@@ -1,4 +1,4 @@
-"""Anthropic's /v1/messages on a live tree, by Anthropic's own client and without."""
+"""Anthropic's /v1/messages on a live tree, through Anthropic's own client and without it."""
 
 import json
 
@@ -20,7 +20,7 @@ def post(http, body, path="/v1/messages"):
 
 
 def prompt_of(http, **chat):
-    """The tokens of the chat that the conversation must become."""
+    """The token ids of the chat that a conversation must become."""
     return http.post("/tokenize", chat).json["tokens"]
 
 
@@ -114,7 +114,8 @@ def test_a_stop_sequence_is_named(client):
 
 
 def test_the_conversation_is_the_templates(http):
-    """System, turns with blocks, a call and its result: equal to the same chat in OpenAI's shape."""
+    """A conversation of a system prompt, turns with blocks, a call and its result has the prompt of the same chat in
+    OpenAI's form."""
     body = {
         "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
         "tools": [{**TOOL, "cache_control": {"type": "ephemeral"}}],
@@ -291,7 +292,7 @@ def test_the_client_counts(client):
 def test_the_clients_key_opens_the_route(front_end, tree):
     anthropic = pytest.importorskip("anthropic", reason="the package index could not be reached")
     url = front_end(env={"PITSTOP_API_KEY": "api-secret"}).http.url
-    # Its own header, x-api-key; and its other one.
+    # Anthropic's own header x-api-key, and the usual one.
     for named in ({"api_key": "api-secret"}, {"auth_token": "api-secret"}):
         with anthropic.Anthropic(base_url=url, max_retries=0, **named) as client:
             assert client.messages.create(**asked()).usage.output_tokens == 6

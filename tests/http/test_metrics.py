@@ -43,7 +43,7 @@ def exposition(http, admin):
     body = {"prompt": "Once", "max_tokens": 3, "stream": True}
     assert http.post("/v1/completions", body).status == 200
     source = {"kind": "disk", "path": str(ROOT / "launch/models/stories")}
-    # Characters that a label may hold, and that would end it without escapes.
+    # Characters that a label may contain, and that would end it if they were not escaped.
     assert admin.call("update_weights", update={"source": source, "label": 'step "7" \\ one'})["ok"]
     admin.call("pause_generation", mode="in_place")
     try:
@@ -66,9 +66,8 @@ def test_prometheus_reads_every_line(http, admin):
 
 
 def test_the_strict_parser_of_openmetrics_reads_it_too(http, admin):
-    """OpenMetrics' parser refuses what Prometheus' overlooks: families that clash, separated
-    samples, bad histograms.
-    """
+    """OpenMetrics' parser refuses what Prometheus' parser overlooks: clashing families, separated samples, bad
+    histograms."""
     parser = pytest.importorskip("prometheus_client.openmetrics.parser")
     # OpenMetrics names a counter's family without the suffix, and ends with a line of its own.
     text = re.sub(r"(?m)^# (HELP|TYPE) (\S+)_total ", r"# \1 \2 ", exposition(http, admin)) + "# EOF\n"
@@ -204,7 +203,7 @@ def test_a_streams_decoding_is_timed_as_a_whole_and_by_token(http):
     before = samples(http)
     body = {"prompt": "Once", "max_tokens": 5, "ignore_eos": True}
     http.post("/v1/completions", {**body, "stream": True})
-    http.post("/v1/completions", body)  # of which only the end is seen
+    http.post("/v1/completions", body)  # not a stream: the server sees only the whole answer
     after = samples(http)
     for name in names:
         assert value(after, name + "_count") - value(before, name + "_count") == 1

@@ -63,7 +63,7 @@ class Server:
         return self.door.generate(prompt, **fields)
 
     def ended(self):
-        """Requests that ended so, by kind."""
+        """Requests that ended with not_finite, by kind."""
         counts = self.admin.call("status")["replicas"][0]["not_finite"]
         return {count["kind"]: count["requests"] for count in counts}
 
@@ -139,7 +139,7 @@ def test_P6_neighbours_of_a_request_that_ends_have_the_bits_that_they_have_alone
     prompts = [[(31 * i + 7 * j) % 70 for j in range(1, 30)] for i in range(4)]
     alone = [server.ask(p, seed=i, **healthy) for i, p in enumerate(prompts)]
     bad = [*PROMPT[:9], BAD_TOKEN, *PROMPT[9:]]
-    for _ in range(3):  # pages of the first round's failed requests are written again
+    for _ in range(3):  # later rounds write pages of the first round's failed requests again
         rids = []
         for i, prompt in enumerate(prompts):
             rids.append(server.door.start(prompt, seed=i, **healthy))

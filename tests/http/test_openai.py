@@ -152,7 +152,7 @@ def test_the_whole_vocabulary_by_ids_has_an_entry_per_token(http):
         return len(complete(http, max_tokens=1, logprobs=-1, **more)["choices"][0]["logprobs"]["top_logprobs"][0])
 
     assert num_shown(return_tokens_as_token_ids=True) == 2048
-    assert num_shown() < 2048  # tokens of one text are one entry
+    assert num_shown() < 2048  # tokens of the same text are one entry
 
 
 def test_tokens_can_be_shown_as_ids(http):
@@ -274,7 +274,7 @@ def test_logprob_entries_satisfy_older_and_newer_clients(http):
     for token, entry in zip(choice["token_ids"], choice["logprobs"]["content"]):
         assert entry["token_id"] == token and entry["token"] == f"token_id:{token}"
         assert entry["logprob"] <= 0 and entry["rank"] == 1
-        assert entry["top_logprobs"][0]["token_id"] == token  # the sampled one first
+        assert entry["top_logprobs"][0]["token_id"] == token  # the sampled token comes first
         assert len(entry["top_logprobs"]) == 2
 
 

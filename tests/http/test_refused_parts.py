@@ -1,6 +1,5 @@
-"""A trainer ignores that this server refused its call, and continues. The version would lack that
-call's tensors, so none is made, and the answer to the continue says so.
-"""
+"""This server refuses a trainer's call, and the trainer ignores that and continues. A version would lack the call's
+tensors, so none is made, and the answer to the continue reports it."""
 
 import socket
 import urllib.parse
@@ -38,7 +37,8 @@ def send_half(http, group):
 
 
 def post_head_of_too_much(tree, path):
-    """The status for a body of more than BODY_BYTES_MAX, which comes before the body is sent."""
+    """Sends the head of a POST with more than BODY_BYTES_MAX, and returns the status, which comes before the body is
+    sent."""
     address = urllib.parse.urlsplit(tree.url)
     with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
         head = f"POST {path} HTTP/1.1\r\nhost: {address.netloc}\r\ncontent-length: {BODY_BYTES_MAX + 1}\r\n\r\n "

@@ -1,4 +1,4 @@
-"""vLLM's render routes: their results run as the request itself would."""
+"""vLLM's render routes: a rendered request gives the same output as the request itself."""
 
 MESSAGES = [{"role": "user", "content": "Tell me of a cat."}]
 SAMPLING = {

@@ -1,6 +1,5 @@
-"""Fields that decide where, when and on what a request runs, under every dialect's names; two
-replicas, each of which runs one request at a time.
-"""
+"""Fields that decide where, when and on which weights a request runs, under every dialect's names. Two replicas run one
+request at a time each."""
 
 import json
 import threading
@@ -61,7 +60,7 @@ def test_vllm_routers_header_names_the_replica(http, admin):
 def test_what_is_more_urgent_runs_first(http, admin, path):
     """Larger runs first; on vLLM's own route lower runs first, as in vLLM."""
     order, threads = [], []
-    # Both replicas are kept busy, so that all requests are queued before any runs.
+    # Both replicas are kept busy, so that all requests are queued before the first of them runs.
     admin.call("pause_generation", mode="in_place")
 
     def call(priority):
@@ -88,7 +87,8 @@ def test_what_is_more_urgent_runs_first(http, admin, path):
 def test_26_a_prefix_of_older_weights_is_shared_by_those_that_tolerate_it_and_by_no_other_replica(
     http, admin, path
 ):
-    """SGLang's scenario: the answer reports the stale part of the prompt, which a flush removes."""
+    """SGLang's scenario: the answer reports how much of the prompt's cached KV is of older weights; a flush removes it.
+    """
     http.post("/update_weights_from_disk", {"model_path": STORIES})
     http.post("/flush_cache")
 
@@ -157,7 +157,7 @@ def test_an_update_may_say_what_must_result_and_how_it_is_made(http):
 
 @pytest.mark.parametrize("path", PATHS[1:])
 def test_the_callers_name_for_an_answer_aborts_it_by_vllms_route(http, admin, paused, path):
-    """Like the object in an answer, or bare."""
+    """The id with the prefix that it has in an answer, or without."""
     prefix = {"/v1/completions": "cmpl-", "/v1/chat/completions": "chatcmpl-"}.get(path, "generate-tokens-")
     for name in (prefix + "mine", "mine"):
         got = []
@@ -285,7 +285,7 @@ def test_what_asks_for_what_is_done_anyhow_is_taken(http, path):
      ("stop", "a"), ("logit_bias", {"5": 1}), ("skip_special_tokens", False), ("bad_words", ["a"])],
 )  # fmt: skip
 def test_sampling_parameters_beside_their_object_are_refused_by_name(http, path, name, value):
-    """Both engines ignore them without an error, and sample otherwise than the caller expects."""
+    """SGLang and vLLM ignore such parameters without an error, and sample in another way than the caller expects."""
     refused = http.post(path, {**body_of(path), name: value})
     assert refused.status == 400 and name in refused.message and "sampling_params" in refused.message, refused
     assert http.post(path, {**body_of(path), name: None}).status == 200
@@ -353,7 +353,7 @@ def test_tokenizing_has_its_other_name(http, path):
 @pytest.mark.parametrize("path", ("/detokenize", "/v1/detokenize"))
 @pytest.mark.parametrize("tokens", ([5, -1], [5, 1_000_000], [[5], [5, 1_000_000]], [2**31 - 1], [2**40]))
 def test_what_is_no_token_is_not_decoded(http, path, tokens):
-    """Such a token must not decode to an empty text, on which the caller relies."""
+    """A token outside the vocabulary is refused: callers would trust an empty text."""
     refused = http.post(path, {"tokens": tokens})
     assert refused.status == 400, refused
     culprit = tokens[-1][-1] if isinstance(tokens[-1], list) else tokens[-1]

@@ -1,4 +1,4 @@
-"""OpenAI's /v1/responses on a live tree, by OpenAI's own client and without."""
+"""OpenAI's /v1/responses on a live tree, through OpenAI's own client and without it."""
 
 import json
 import threading
@@ -20,7 +20,7 @@ def post(http, **body):
 
 
 def prompt_of(http, **chat):
-    """The tokens of the chat that the items must become."""
+    """The token ids of the chat that the items must become."""
     return http.post("/tokenize", chat).json["tokens"]
 
 
@@ -52,7 +52,7 @@ def test_a_response_is_the_assistants_turn(http):
     version = http.get("/weight_version").json
     (span,) = answer["weight_version_spans"]
     assert (span["epoch"], span["digest"], span["end"]) == (version["weight_epoch"], version["weight_digest"], 6)
-    # The answer repeats the request's fields, as they are served.
+    # The answer repeats the request's fields with the values that are served.
     assert answer["metadata"] == {"run": "7"} and answer["user"] == "me"
     assert answer["store"] is False and answer["previous_response_id"] is None
     assert answer["temperature"] == 0 and answer["tools"] == [] and answer["max_output_tokens"] == 6
@@ -67,7 +67,7 @@ def test_openais_client_reads_it(client):
     assert response.weight_version_spans[0]["end"] == 6
 
 
-# Ends by itself, as OpenAI's helper returns no final response for one that is cut.
+# The output ends by itself: OpenAI's helper returns no final response for one that is cut.
 WHOLE = {**GREEDY, "max_output_tokens": 60, "extra_body": {"stop": ["."]}}
 
 
@@ -94,7 +94,7 @@ def test_a_stream_is_the_events_of_the_api(http):
         + ["output_text.delta"] * num_deltas
         + ["output_text.done", "content_part.done", "output_item.done", "incomplete"]
     )
-    assert num_deltas > 0  # events that wait for a slow reader are joined
+    assert num_deltas > 0  # events are joined while a reader is slow
     created, added, part = events[0]["response"], events[2]["item"], events[3]["part"]
     assert created["status"] == "in_progress" and created["output"] == [] and created["usage"] is None
     assert added["status"] == "in_progress" and added["content"] == [] and part["text"] == ""
@@ -122,7 +122,7 @@ def test_the_texts_logprobs_are_the_chats(http, num_top):
     (done,) = [event["logprobs"] for event in events if event["type"] == "response.output_text.done"]
     assert done == events[-1]["response"]["output"][0]["content"][0]["logprobs"] == expected
     told = sum(deltas, [])
-    assert told == expected[: len(told)] and len(told) >= 1  # a last token without text comes with the end
+    assert told == expected[: len(told)] and len(told) >= 1  # a last token without text comes with the end event
 
 
 def test_openais_client_reads_logprobs(client):
@@ -133,7 +133,7 @@ def test_openais_client_reads_logprobs(client):
 
 
 def test_the_conversation_is_the_templates(http):
-    """Instructions, items of each kind, a call and its output: equal to the same chat."""
+    """Instructions, items of each kind, a call and its output have the prompt of the same chat."""
     items = [
         {"role": "developer", "content": "In English."},
         {"role": "user", "content": "How is it?"},

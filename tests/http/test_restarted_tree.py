@@ -1,4 +1,4 @@
-"""A server of its own beside a tree that is restarted: 503 while it is away, then it serves again."""
+"""A server that runs while its tree is restarted: it answers 503 without a tree, and then serves again."""
 
 import json
 
@@ -32,7 +32,7 @@ def test_what_is_asked_while_the_tree_is_away_gets_503_and_is_not_done_later(res
         "/generate": generate,
         "/pause_generation": {"mode": "in_place"},
         "/pause?mode=keep": None,
-        "/update_weights_from_disk": {"model_path": "/nowhere"},  # its calls have no time limit
+        "/update_weights_from_disk": {"model_path": "/nowhere"},  # a route whose calls have no time limit
         "/release_memory_occupation": {},
         "/abort_request": {"abort_all": True},
     }
@@ -51,7 +51,8 @@ def test_what_is_asked_while_the_tree_is_away_gets_503_and_is_not_done_later(res
 
 @pytest.mark.parametrize("begin", ["/pause_generation", "/begin_weight_update", "/start_weight_update"])
 def test_P2_a_server_that_outlives_a_tree_goes_on_with_nothing_of_it(restarting, begin):
-    """The update that a trainer had begun there is lost, and the rest of it alone would be a version."""
+    """The update that a trainer had begun is lost with the tree. Without the check, the rest of its calls would become
+    a version."""
     tree, http = restarting
     assert http.post(begin, {"mode": "in_place"}).status == 200
     tree.go_away()
@@ -67,7 +68,7 @@ def test_P2_a_server_that_outlives_a_tree_goes_on_with_nothing_of_it(restarting,
     else:
         refused = http.post("/end_weight_update")
         assert refused.status in (400, 409) and "the tree restarted at" in refused.message, refused
-    # From here on each call is an update of its own.
+    # After the trainer was told, each call is an update of its own.
     refused = http.post("/update_weights_from_distributed", body)
     assert refused.status == 400 and "model.norm.weight" in refused.message, refused
 
@@ -88,7 +89,8 @@ def test_a_stream_of_named_events_tells_that_its_tree_went_away(restarting, path
     body = json.dumps({**body, "stream": True, "ignore_eos": True, "temperature": 0})
 
     def paused_in_mid_stream():
-        """The remaining lines of an answer; None: it was complete before the pause."""
+        """Pauses in the middle of a stream. Returns its remaining lines; None: the answer was complete before the
+        pause."""
         connection = http.connect()
         connection.request("POST", path, body, {"Content-Type": "application/json"})
         response = connection.getresponse()

@@ -30,7 +30,7 @@ GREEDY = {"temperature": 0, "ignore_eos": True}
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["tp1", "tp2"])
 def served(request, tmp_path_factory):
-    """A tree with experts, and the directory of the weights for its updates."""
+    """A tree with experts, and a directory with weights for updates."""
     place = tmp_path_factory.mktemp("models")
     models = [write_experts(place / str(seed), upcycled(seed)) for seed in (1, 2)]
     flags = ("--model", models[0], "--tp", request.param, "--compute", "fp32", "--page-size", 4)
@@ -69,7 +69,7 @@ def routed(http, prompt=PROMPT, max_new_tokens=24, **options):
 
 
 def recomputed(http, answer):
-    """The rows of the same tokens in one prefill."""
+    """The rows of the same tokens, computed again in one prefill."""
     ids = answer["prompt_token_ids"] + answer["output_ids"]
     whole = http.generate(input_ids=ids, max_new_tokens=0, return_routed_experts=True)
     return rows_of(whole["meta_info"])
@@ -89,7 +89,7 @@ def test_rows_are_what_transformers_chooses(tp, tmp_path):
             answer = Http(tree.url).generate(input_ids=golden["ids"], max_new_tokens=0, return_routed_experts=True)
             rows = rows_of(answer["meta_info"], num_layers, k)
             expected = numpy.array(golden["routes"])[:-1]
-            is_clear = numpy.array(golden["gaps"])[:-1] > 2e-4  # logits of both have errors of 1e-4
+            is_clear = numpy.array(golden["gaps"])[:-1] > 2e-4  # the two sides' logits differ by up to 1e-4 each
             assert rows.shape == expected.shape
             assert (rows[is_clear] == expected[is_clear]).all()
 
@@ -100,14 +100,14 @@ def test_P6_rows_are_the_same_however_they_come(http, client):
     assert (rows[..., 0] != rows[..., 1]).all()
     assert (recomputed(http, answer) == rows).all()
     client.flush_cache()
-    # A prefix in the cache, which keeps no routes.
+    # The prefix is now in the cache, which keeps no routes.
     plain = http.generate(text=PROMPT, max_new_tokens=24, **GREEDY)
     assert "routed_experts" not in plain["meta_info"]
     again, rows_again = routed(http)
     assert again["output_ids"] == answer["output_ids"]
     assert (rows_again == rows).all()
     assert again["meta_info"]["cached_tokens"] == 0
-    # The next turn: only new rows; the tokens before them come from the cache.
+    # The next turn asks for new rows only: the earlier tokens come from the cache.
     held = len(rows) - 3
     whole = answer["prompt_token_ids"] + answer["output_ids"]
     later = http.generate(
@@ -148,7 +148,7 @@ def test_a_stream_has_them_in_its_last_event(http):
 
 @pytest.fixture
 def amid(http, served):
-    """amid(mode, **options): the future (answer, rows) of a request amid which the tree was paused."""
+    """amid(mode, **options): the future (answer, rows) of a request during which the tree was paused."""
     with served[0].door("admin") as admin, ThreadPoolExecutor(1) as thread:
 
         def meet(mode, **options):

@@ -1,6 +1,5 @@
-"""Routed experts in the answers of completions, chats, vLLM's generate and SkyRL's: in the form
-that each engine's trainers read, and the same rows as /generate's.
-"""
+"""Routed experts in the answers of completions, chats, vLLM's generate and SkyRL's: in the form that each engine's
+trainers read, with the same rows as in /generate's answer."""
 
 import json
 
@@ -33,8 +32,7 @@ def http(model):
 
 @pytest.fixture(scope="module", params=["npy", "envelope"])
 def telling(request, model):
-    """(A tree whose answers have routes without a request for them, wherever vLLM's have them with its flag; the flag's
-    form)."""
+    """(A tree whose flag adds routes to every answer that has them in vLLM; the flag's form)."""
     flags = ("--port", "0", "--model", model, "--compute", "fp32", "--return-routed-experts", request.param)
     with short_directory() as path, live_tree(path / "tree", *flags) as tree:
         yield Http(tree.url), request.param
@@ -133,7 +131,7 @@ def test_the_flag_returns_them_without_a_field(telling, expected):
         assert answer.status == 200, answer
         told, start = told_by_flag(form, answer)
         assert start in (None, 0) and told.dtype == numpy.uint8 and (told == rows).all()
-    # Requests with SGLang's field get its form, and /generate returns routes only on request.
+    # Requests with SGLang's field get SGLang's form. /generate returns routes only on request.
     answer = answered(http, "/v1/completions", completion(prompt, return_routed_experts=True))
     assert "sglext" in answer and "routed_experts" not in answer["choices"][0]
     assert "routed_experts" not in http.generate(text=PROMPT, max_new_tokens=2)["meta_info"]

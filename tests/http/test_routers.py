@@ -1,6 +1,5 @@
-"""Other projects' routers, unmodified, before two trees: each serves, keeps its place through a
-pause and an update, and can be ended without cutting a request that a router has sent it.
-"""
+"""Other projects' routers, unmodified, in front of two trees. Each router serves, keeps its trees through a pause and
+an update, and a tree can be ended without cutting a request that the router has sent."""
 
 import os
 import socket
@@ -135,7 +134,7 @@ def num_open(trees):
 
 
 def all_open(router, trees, num):
-    """This many long requests, none of which ends before all are open."""
+    """This many long requests: all are open at the same time, under a pause."""
     for tree in trees:
         assert Http(tree.url).post("/pause_generation", {"mode": "in_place"}).status == 200
     calls = Calls(router, num, max_tokens=600)
@@ -176,7 +175,7 @@ def test_a_tree_that_is_drained_cuts_no_request_and_the_other_serves_on(router, 
 
 
 def test_requests_of_a_tree_that_dies_are_made_again_by_the_other(router, trees):
-    """Whole requests only: a stream's client already has a part of it."""
+    """The router repeats whole requests only, as a stream's client already has a part of the output."""
     calls = all_open(router, trees, 8)
     trees[0].kill("http_proc")
     for answer in calls.join():

@@ -19,7 +19,8 @@ ENDS = [2045, 2047]  # the ids that end an output of the model
 
 
 def kept(position, top_k=None, top_p=1.0, min_p=0.0):
-    """The ids that are left of [logprob, id, text] triples, the most probable first, by the definitions."""
+    """The ids that remain of [logprob, id, text] triples, the most probable first, by the definitions of top-k, top-p
+    and min-p."""
     left = [(logprob, token) for logprob, token, _ in position]
     if min_p:
         left = [each for each in left if each[0] >= left[0][0] + math.log(min_p)]
@@ -87,7 +88,7 @@ def test_a_grammar_is_a_part_of_the_mask(http):
     texts = http.post("/detokenize", {"tokens": [[token] for token in masks[0]]}).json["text"]
     assert all("yes".startswith(text) or "no".startswith(text) for text in texts), texts
     assert all(token in mask for token, mask in zip(answer["output_ids"], masks, strict=True))
-    assert masks[-1] == ENDS  # only the end is left
+    assert masks[-1] == ENDS  # only the end tokens remain
 
 
 def test_greed_has_one_choice(http):

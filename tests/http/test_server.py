@@ -1,4 +1,4 @@
-"""HTTP/1.1 to the letter, and the limits."""
+"""HTTP/1.1 as specified, and the server's limits."""
 
 import json
 import socket
@@ -200,11 +200,11 @@ def test_a_body_over_the_limit_is_413_however_it_comes(front_end):
             + b"200\r\n" + b" " * 512 + b"\r\n200\r\n" + b" " * 512 + b"\r\n"
         )
         assert raw.read_all().startswith(b"HTTP/1.1 413 ")
-    assert server.http.post("/generate", b" " * 1000).status == 400  # refused only after it was read: it has no prompt
+    assert server.http.post("/generate", b" " * 1000).status == 400  # read, then refused: it has no prompt
 
 
 def test_a_header_that_does_not_come_ends_the_connection_slow_loris(front_end):
-    server = front_end("--header-timeout-s", 2)  # in which an honest client on a busy machine has sent its own
+    server = front_end("--header-timeout-s", 2)  # seconds: enough for an honest client on a busy machine
     slow = [server.http.raw().send(PING[:-7]) for _ in range(20)]
     assert server.http.get("/ping").status == 200  # other clients are served meanwhile
     for raw in slow:
@@ -314,7 +314,7 @@ def test_it_listens_at_an_ipv6_address(front_end):
 
 
 def test_P5_what_is_too_large_for_a_door_is_said_at_once(http):
-    """The server accepts bodies up to 32 MiB, the doors messages up to 16 MiB."""
+    """The server accepts bodies up to 32 MiB, and the doors messages up to 16 MiB."""
     text = "a" * (17 << 20)
     for path, body in (
         ("/tokenize", {"prompt": text}),

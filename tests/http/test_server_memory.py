@@ -1,4 +1,4 @@
-"""The memory that clients make the server hold is bounded, and other clients do not notice."""
+"""The memory that clients make the server hold is bounded, and other clients are not affected."""
 
 import json
 import resource
@@ -22,7 +22,7 @@ def post(body):
 
 
 def send_what_is_taken(raw, data):
-    """The server may stop reading, or close, before the end."""
+    """Sends as much as the server reads: it may stop reading, or close, before the end."""
     wait_s = raw.socket.gettimeout()
     raw.socket.settimeout(2)
     try:
@@ -88,7 +88,7 @@ def test_bodies_that_do_not_end_are_held_together_up_to_the_limit(front_end):
     begun = CHUNKED + b"%x\r\n" % (3 * MIB) + b" " * (3 * MIB)
     held = [server.http.raw().send(begun) for _ in range(3)]
     answered, _, _ = select.select([raw.socket for raw in held], [], [], DEADLINE_S)
-    assert len(answered) == 1  # either one may reach the limit first
+    assert len(answered) == 1  # any of them may be the first to reach the limit
     assert answered[0].recv(100).startswith(b"HTTP/1.1 503 ")
     for raw in held:
         raw.close()
@@ -97,7 +97,8 @@ def test_bodies_that_do_not_end_are_held_together_up_to_the_limit(front_end):
 
 
 def test_a_body_is_let_go_of_once_its_prompts_are_on_their_way(front_end, http, wait_for_open):
-    """Requests stay, as generation is paused in place: their bodies together would exceed the limit."""
+    """Requests stay open under a pause, and their bodies together exceed the limit: each body must be freed once its
+    prompts are sent to the tree."""
     server = front_end("--held-bytes-max", 8 * MIB)
     assert http.post("/pause_generation", {"mode": "in_place"}).status == 200
     body = native({"text": "Once", "max_new_tokens": 1})
@@ -134,7 +135,7 @@ def test_a_client_that_sends_far_ahead_and_goes_away_ends_its_request(http, wait
         wait_for_open(1)
         send_what_is_taken(raw, PING * (4 * MIB // len(PING)))
         raw.close()
-        wait_for_open(0)  # though nothing is generated meanwhile
+        wait_for_open(0)  # the request ends although generation is paused
     finally:
         assert http.post("/continue_generation", {}).status == 200
 

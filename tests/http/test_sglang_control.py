@@ -37,7 +37,7 @@ def update(http, path, **fields):
 
 
 def pause(http, mode, **fields):
-    """A call of the route; `pause.said`: its last answer."""
+    """Returns a function that calls the route; the function's `said` has the last answer."""
 
     def call():
         call.said = http.ok("POST", "/pause_generation", {"mode": mode, **fields}).json()
@@ -118,7 +118,7 @@ def test_scenarios_2_9_12_14_an_update_under_a_pause_ends_no_request(http, admin
 
 
 def test_a_flush_that_could_not_be_is_refused_before_anything_is_updated(http, admin):
-    """SGLang flushes after the update, and a failing flush kills the server."""
+    """SGLang flushes after the update, and its server dies of a flush that fails."""
     (request,) = paused_amid(admin, one(http, max_new_tokens=LONG), pause=pause(http, "in_place"))
     epoch = replicas(admin)[0]["epoch"]
     answer = update(http, BARD, flush_cache=True)
@@ -185,7 +185,7 @@ def test_scenario_17_a_disk_update_under_retract_splits_spans(http, admin):
 
 @pytest.mark.parametrize("fields", ({}, {"abort_all_requests": False}))
 def test_scenario_18_a_label_changed_in_place_aborts_nothing(http, admin, fields):
-    """Also without the field, where SGLang would abort requests without being asked."""
+    """Also without the field abort_all_requests, where SGLang aborts requests without being asked."""
     http.ok("POST", "/update_weight_version", {"new_version": "a"})
     (request,) = paused_amid(admin, one(http, max_new_tokens=LONG), pause=pause(http, "in_place"))
     http.ok("POST", "/update_weight_version", {"new_version": "b", **fields})
@@ -201,7 +201,7 @@ def test_update_weight_version_with_abort_all_requests_ends_what_is_open(http, a
 
 
 def test_P3_an_update_without_a_label_keeps_no_other_versions(http):
-    """SGLang keeps the label, and no trainer relies on that: it would name other weights."""
+    """After such an update SGLang keeps the old label, which would name other weights; no trainer relies on that."""
     update(http, BARD, weight_version="p1")
     assert "updated to" not in update(http, STORIES).json()["message"]
     version = http.ok("GET", "/get_weight_version").json()
@@ -244,7 +244,7 @@ def test_scenario_21_requests_aborted_while_retracted_report_their_spans(http, a
 
 
 def test_scenario_25_an_abort_while_paused_in_place_is_answered_at_once(http, admin):
-    """SGLang answers only after the continue."""
+    """SGLang answers such an abort only after the continue."""
     (request,) = paused_amid(admin, one(http, rid="paused-25", max_new_tokens=LONG), pause=pause(http, "in_place"))
     assert http.post("/abort_request", {"rid": "paused-25"}).status == 200
     output = request.result()
@@ -302,7 +302,7 @@ def test_control_calls_take_query_parameters_and_json_alike(http, admin):
     assert http.post("/pause_generation", {"mode": "sideways"}).status == 400
     assert http.post("/pause_generation", {"mode": "abort", "max_pause_s": -1}).status == 400
     http.ok("POST", "/continue_generation")
-    http.ok("POST", "/continue_generation")  # harmless
+    http.ok("POST", "/continue_generation")  # a second continue is harmless
 
 
 def test_flush_is_refused_in_place_and_done_under_retract(http, admin):
@@ -390,7 +390,7 @@ def test_scenario_33_a_wrong_order_is_a_clean_error_and_the_engine_serves_on(htt
 
 
 def test_a_release_of_a_busy_engine_is_refused_and_ends_nothing(http, admin):
-    """SGLang's scheduler dies of it."""
+    """SGLang's scheduler dies of such a release."""
     (request,) = running_amid(admin, one(http, max_new_tokens=LONG))
     answer = http.post("/release_memory_occupation", {})
     assert answer.status == 400 and answer.json()["success"] is False
@@ -436,7 +436,7 @@ def test_scenario_40_abort_all_ends_running_and_queued_requests(http, admin):
 
 @pytest.mark.parametrize("body", [None, {}, {"rid": "other"}])
 def test_an_abort_may_stand_in_the_query(http, admin, body):
-    """Answered with 200, and no request was aborted."""
+    """SGLang answers such a call with 200, and aborts nothing."""
     requests = paused_amid(admin, many(http, 2, max_new_tokens=LONG), 2)
     assert http.post("/abort_request?abort_all=true", body).status == 200
     assert {kind(output) for output in finished(requests)} == {"abort"}

@@ -51,7 +51,7 @@ def test_samples_are_grouped_by_prompt_and_have_ids_of_their_own(http):
 
 
 def test_samples_compute_their_prompt_once(http, door):
-    """SGLang first runs a prefill of it, with the same result."""
+    """SGLang computes the prompt in a first request, with the same result."""
     prompt = list(range(300, 700))
     items = http.generate(input_ids=prompt, max_new_tokens=2, n=4)
     cached = sorted(item["meta_info"]["cached_tokens"] for item in items)
@@ -100,7 +100,7 @@ def test_logprobs_mode_selects_the_distribution(http):
     def logprobs(**more):
         return [e[0] for e in http.generate(**ask, **more)["meta_info"]["output_token_logprobs"]]
 
-    assert logprobs(logprobs_mode="truncated") == [0.0] * 3  # one token was left
+    assert logprobs(logprobs_mode="truncated") == [0.0] * 3  # only one token was left to draw from
     assert logprobs(logprobs_mode="processed_logprobs") == [0.0] * 3
     raw, scaled = logprobs(logprobs_mode="raw"), logprobs(logprobs_mode="scaled")
     assert all(a < b for a, b in zip(raw, scaled))  # at 0.5 the likeliest is likelier
@@ -159,7 +159,7 @@ def test_a_stop_token_is_matched_and_kept_in_the_ids(http):
     assert answer["output_ids"] == ids
     assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": ids[2]}
     assert answer["meta_info"]["completion_tokens"] == 3
-    # SGLang's ignore_eos disables every stop by token.
+    # SGLang's ignore_eos disables stop_token_ids, too.
     going = http.generate(
         text=PROMPT, max_new_tokens=9, temperature=0, stop_token_ids=[ids[2]], ignore_eos=True
     )
@@ -199,7 +199,7 @@ def test_events_are_deltas_where_asked(http, front_end):
         assert sum((event["output_ids"] for event in events), []) == whole["output_ids"]
         logprobs = sum((e["meta_info"]["output_token_logprobs"] for e in events), [])
         assert logprobs == whole["meta_info"]["output_token_logprobs"]
-        assert events[-1]["meta_info"]["completion_tokens"] == 200  # a count is never a delta
+        assert events[-1]["meta_info"]["completion_tokens"] == 200  # counts are totals, never deltas
 
 
 def test_a_batch_streams_with_indices(http):
@@ -212,7 +212,7 @@ def test_a_batch_streams_with_indices(http):
 
 def test_stream_interval_leaves_events_out(http):
     events = list(http.events("/generate", stream_body(stream_interval=5, max_new_tokens=40)))
-    assert 1 <= len(events) <= 10  # events that were ready together came together
+    assert 1 <= len(events) <= 10  # events that are ready together are joined
     assert events[-1]["meta_info"]["completion_tokens"] == 40
 
 
@@ -239,9 +239,8 @@ def test_one_bad_prompt_refuses_the_batch_and_is_named(http, wait_for_open, body
 
 @pytest.mark.parametrize("body", BAD_PROMPTS.values(), ids=BAD_PROMPTS)
 def test_one_bad_prompt_ends_a_stream_of_the_batch_and_is_named(http, wait_for_open, body):
-    """The good prompt may have a token before the tree has refused the bad one: then the error
-    comes as an event.
-    """
+    """The good prompt may have tokens before the tree has refused the bad one. In that case the error comes as an
+    event."""
     answer = http.post("/generate", {**body, "stream": True})
     assert answer.status in (200, 400) and b"prompt 1 of 2 (the first is 0): " in answer.body, answer
     wait_for_open(0)
@@ -310,7 +309,7 @@ def test_unknown_members_and_odd_types_are_taken_as_sglang_takes_them(http):
 
 
 def test_events_that_are_joined_lose_nothing(http):
-    """Their number depends on the machine: http_proc/server/event_pace.h, which has a test."""
+    """How many events are joined depends on the machine; http_proc/server/event_pace.h has a test of that."""
     events = list(http.events("/generate", stream_body(max_new_tokens=900)))
     counts = [event["meta_info"]["completion_tokens"] for event in events]
     assert counts == sorted(set(counts)) and counts[-1] == 900
@@ -320,7 +319,7 @@ def test_events_that_are_joined_lose_nothing(http):
 
 
 def test_a_stop_with_the_last_token_is_a_length(http):
-    """SGLang checks the length before it checks for a stop."""
+    """SGLang checks for the length before it checks for a stop."""
     params = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
     body = {"input_ids": [740, 543, 258], "sampling_params": params}
     ids = http.post("/generate", body).json["output_ids"]

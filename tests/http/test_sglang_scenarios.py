@@ -85,7 +85,7 @@ def test_24_openai_routes_have_the_same_spans_and_those_of_the_first_sample(http
             assert (spans[0]["start"], spans[-1]["end"]) == (0, 900)
         assert body["weight_versions"] == body["choices"][0]["weight_versions"]
         assert body["weight_version"] == "later" and body["metadata"] == {"weight_version": "later"}
-    admin.call("set_weight_label", label="epoch 1")  # the version's name before; any label is accepted
+    admin.call("set_weight_label", label="epoch 1")  # the label that the version had before; any label is accepted
 
 
 def test_41_an_aborted_request_says_all_that_it_has(http, admin):
@@ -171,9 +171,8 @@ def test_44_a_client_that_is_gone_ends_its_requests(http, front_end, admin, wait
 
 @pytest.mark.parametrize("mode", ["in_place", "retract"])
 def test_49_a_pause_just_after_a_prefill_shifts_no_requests_tokens(http, admin, mode):
-    """Some end with their prefill, others begin and go on: whenever the pause comes, each answer
-    equals the one without a pause.
-    """
+    """Some requests end with their prefill, others continue. Whenever the pause comes, each answer must equal the one
+    without a pause."""
     def body(i):
         return {"text": f"Story {i}: {PROMPT}", "max_new_tokens": 1 + 7 * (i % 3), "temperature": 0,
                 "ignore_eos": True, "return_logprob": True}  # fmt: skip
@@ -206,7 +205,7 @@ def test_50_a_drain_waits_until_nothing_is_open(http, admin):
 
 
 def test_28_29_memory_goes_and_comes_back_on_one_rank(http, admin):
-    """test_sglang_control.py has this with two."""
+    """test_sglang_control.py tests the same with two ranks."""
     before = http.generate(text=PROMPT, max_new_tokens=24, temperature=0)["text"]
     for keeps in (True, False):
         assert http.post("/release_memory_occupation", {"keep_weights": keeps}).json is None
@@ -224,7 +223,7 @@ def test_an_abort_is_by_exact_id(http, wait_for_open, paused):
         calls = Background(http, [long_body(rid="req-1"), long_body(rid="req-10")])
         wait_for_open(2)
         http.post("/abort_request", {"rid": "req-1"})
-        wait_for_open(1)  # SGLang would have ended both
+        wait_for_open(1)  # SGLang would have ended both requests
         http.post("/abort_request", {"rid": "req-10"})
         assert [a.json["meta_info"]["id"] for a in calls.join()] == ["req-1", "req-10"]
 
@@ -289,7 +288,7 @@ def test_with_samples_too_a_rid_in_use_is_refused(http, wait_for_open, paused, o
         http.post("/abort_request", {"rid": "w"})
         wait_for_open(0)
         calls.join()
-    answer = http.generate(text=PROMPT, max_new_tokens=1, rid="w", n=n)  # the place is free again
+    answer = http.generate(text=PROMPT, max_new_tokens=1, rid="w", n=n)  # the request's place is free again
     assert (answer if n == 1 else answer[0])["meta_info"]["id"] == ("w" if n == 1 else "w_0")
 
 

@@ -91,7 +91,7 @@ def test_scenario_2_a_broadcast_under_a_pause_and_an_abort_pause_after_it(
 
 @pytest.fixture(scope="module")
 def untied_tree():
-    """Its model has a head of its own."""
+    """A tree whose model has a head of its own."""
     tensors = load(STORIES)
     tensors["lm_head.weight"] = tensors[EMBEDDING][::-1].copy()
     with short_directory() as path:
@@ -119,7 +119,7 @@ def test_a_broadcast_into_a_group_that_is_not_there_names_it(http):
 
 
 def test_one_tensor_may_come_by_its_singular_names(http):
-    """In the form of SkyRL's client."""
+    """SkyRL's client sends `name`, `dtype` and `shape` for a single tensor."""
     array = load(BARD)[DOWN]
     with sglang_group(http) as group:
         body = {"name": DOWN, "dtype": "bfloat16", "shape": list(array.shape)}
@@ -203,7 +203,7 @@ def test_scenario_47_a_bucket_whose_metadata_is_wrong_is_400_and_changes_nothing
     sound = torch_sender.load(BARD)[DOWN]
 
     def bucket(change, data=None):
-        """Its metadata is what change() makes of a valid entry."""
+        """A bucket whose metadata is a valid entry, changed by change()."""
         entry = torch_sender.bucket_class()()
         size = sound.numel() * sound.element_size()
         entry.name, entry.shape, entry.dtype = DOWN, sound.shape, sound.dtype

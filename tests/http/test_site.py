@@ -1,4 +1,4 @@
-"""Without keys: a program gets answers, a web page of another site does not."""
+"""Without keys, programs get answers, but web pages of other sites do not."""
 
 import contextlib
 import functools
@@ -14,7 +14,7 @@ API = {"PITSTOP_API_KEY": "api-secret"}
 OPEN = ("/ping", "/health", "/health_generate", "/metrics", "/")
 PAGE = {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site", "User-Agent": "Mozilla/5.0"}
 IMAGE = {"Sec-Fetch-Site": "cross-site", "User-Agent": "Mozilla/5.0"}
-# Over plain HTTP to another machine's address a browser sends no headers about the page.
+# A browser sends no headers about the page to another machine's address over plain HTTP.
 FAR_IMAGE = {"User-Agent": "Mozilla/5.0", "Accept": "image/*"}
 REBOUND = {"Host": "evil.example:30000", "Sec-Fetch-Site": "same-origin", "User-Agent": "Mozilla/5.0"}
 BY_GET = ("/flush_cache", "/release_memory_occupation", "/resume_memory_occupation", "/weights_checker")
@@ -140,7 +140,7 @@ def test_a_host_that_is_no_name_is_refused_at_the_start(front_end):
     assert server.http is None and "--allowed-host is 'node7:30000'" in server.said
 
 
-# Requests that a page can send without a preflight: each is counted at its end, however it ended.
+# Requests that a page can send without a preflight. Each is counted when it is over, however it ended.
 ATTACK = """<!doctype html><title>other</title><script>
 window.ended = 0;
 const done = () => { ++window.ended; };
@@ -183,7 +183,7 @@ def another_site(page):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium (the Debian package) to open pages in")
 class TestABrowser:
-    # Names of other owners, and an address that a browser takes for another machine, lead here.
+    # Hosts of other sites, and an address that a browser takes for another machine, lead to this server.
     FLAGS = ("--host-resolver-rules=MAP evil.example 127.0.0.1,MAP 10.9.8.7 127.0.0.1",)
 
     @pytest.mark.parametrize("asked", ["127.0.0.1", "localhost", "10.9.8.7"])

@@ -1,4 +1,4 @@
-"""A client that does not read costs bounded memory, and slows nobody else."""
+"""A client that does not read costs bounded memory, and delays no other client."""
 
 import json
 import select
@@ -22,7 +22,7 @@ def start(http):
 
 
 def is_closed(raw):
-    """By the server's counts, without reading the answer."""
+    """Whether the server has closed the connection, found without reading the answer."""
     poll = select.poll()
     poll.register(raw.socket, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
     return bool(poll.poll(0))
@@ -66,7 +66,7 @@ def test_a_reader_that_comes_back_gets_the_newest_event_and_the_end(http, wait_f
     with paused():
         raw = start(http)
         wait_for_open(1)
-    wait_for_open(0)  # all is generated, and nothing was read
+    wait_for_open(0)  # the tree has generated everything, and nothing was read
     data = read_chunked(raw)
     raw.close()
     assert data.endswith(b"data: [DONE]\n\n")

@@ -44,8 +44,8 @@ class Pollers:
             assert not thread.is_alive()
 
     def _run(self, first):
-        turn = first  # each begins elsewhere
-        while not self._is_over.wait(0.002):  # pauses, so that the tree has the cores, too
+        turn = first  # each thread begins with another route
+        while not self._is_over.wait(0.002):  # the pauses leave the cores to the tree
             method, path = self.routes[turn % len(self.routes)]
             turn += 1
             status = self._ask(method, path)
@@ -66,7 +66,7 @@ class Pollers:
 
 
 def is_answered_again(pollers, status=200):
-    """Waits until every open route was called once more."""
+    """Waits until every open route has given this status once more."""
     before = {path: pollers.num(path, status) for _, path in pollers.routes}
     wait_until(
         lambda: all(pollers.num(path, status) > before[path] for path in before),

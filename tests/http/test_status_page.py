@@ -61,7 +61,7 @@ def text_of_events(http, headers=None):
 
 
 def test_without_a_key_nobody_learns_where_anything_lies(tree, http, admin, front_end):
-    """A caller without access to data routes may see the events, too."""
+    """A caller whose key opens no data routes may see the events, too."""
     nowhere = "/nowhere-at-all/step-3"
     failed = admin.call("update_weights", update={"source": {"kind": "disk", "path": nowhere}})
     assert not failed["ok"] and nowhere in failed["message"]
@@ -96,7 +96,7 @@ def test_a_pause_and_an_update_are_in_the_events(http, admin):
 
 
 def test_who_listens_later_is_sent_what_was_before(http, admin):
-    """A pause that ended before the page was opened is in its history."""
+    """A stream that is opened after a pause has the pause in its history."""
     def past():
         """The history at the beginning of a new stream. There are three events a second, so few
         streams are open at once.
@@ -185,7 +185,7 @@ def test_the_page_shows_the_tree_in_a_browser(http, admin, tmp_path):
             admin.call("pause_generation", mode="in_place")
             browser.wait_for("document.getElementById('said').textContent === 'Paused'")
             assert "in_place" in browser.value("document.getElementById('why').textContent")
-            # The server samples once a second, the page twice.
+            # The server samples once a second, and the page twice.
             browser.wait_for("history.filter(point => point.paused).length >= 6")
             admin.call("continue_generation")
             browser.wait_for("document.title.startsWith('Serving')")

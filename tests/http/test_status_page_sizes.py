@@ -1,4 +1,4 @@
-"""The status page on a phone, in the dark, with failed updates, and after its tree is gone."""
+"""The status page on a phone, in dark mode, with failed updates, and after its tree has ended."""
 
 import re
 

@@ -35,7 +35,7 @@ def scripted():
 
 @pytest.fixture
 def tree(scripted):
-    """Replaces the folder's own fixture, for `front_end`."""
+    """Overrides conftest's fixture, for `front_end`."""
     return scripted
 
 
@@ -46,7 +46,7 @@ def thinker(front_end):
 
 @pytest.fixture
 def inside(front_end):
-    """A server whose model begins inside its thinking."""
+    """A server with the flag for models whose output begins inside the thinking."""
     return front_end("--reasoning-parser", "deepseek-r1", "--tool-call-parser", "hermes").http
 
 
@@ -61,7 +61,7 @@ def chat(http, script, **more):
 
 
 def streamed(http, script, **more):
-    """[(member, text)] of the deltas in their order, and the usage."""
+    """Streams a chat. Returns [(member, text)] of the deltas in order, and the usage."""
     told, usage = [], None
     options = {"include_usage": True}
     for event in http.events(CHAT, body_of(script, stream=True, stream_options=options, **more)):
@@ -106,9 +106,8 @@ def test_tokens_logprobs_and_spans_are_whole(thinker):
 
 
 def test_an_output_begins_inside_where_the_prompt_ends_there(thinker, inside, tree):
-    """As after a template that opens the thinking, by text or by tokens; and for a model that
-    always begins with it.
-    """
+    """The output begins inside the thinking if the prompt's text or tokens open it, and for a model that always begins
+    so."""
     choice, usage = chat(thinker, "?", chat_template="assistant: <think>", return_token_ids=True)
     message = choice["message"]
     assert (message["reasoning"], message["content"]) == (THINKING, TEXT)
@@ -127,7 +126,7 @@ def test_an_output_begins_inside_where_the_prompt_ends_there(thinker, inside, tr
 
 
 def test_the_templates_end_of_thinking_is_seen(inside, tree):
-    """With enable_thinking false a template writes an empty thinking, which ends the prompt."""
+    """With enable_thinking false a template writes an empty thinking, so the prompt ends after it."""
     template = (
         "<script plain>{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
     )
@@ -142,7 +141,7 @@ def test_the_templates_end_of_thinking_is_seen(inside, tree):
 
 
 def test_a_turn_that_is_continued_is_inside_what_it_was_inside_of(thinker):
-    """The template here puts the last message at the prompt's end."""
+    """A continued message may end inside its thinking. The template here ends the prompt with the last message."""
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
 
     def continued(text):

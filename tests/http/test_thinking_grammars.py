@@ -1,6 +1,5 @@
-"""Grammars that begin after the thinking, and budgets of thinking: from a model that writes stories, at temperature 1,
-with drafts, on two ranks.
-"""
+"""Grammars that begin after the thinking, and limits of thinking. The model writes stories at temperature 1, on two
+ranks, with drafts."""
 
 import json
 import re
@@ -45,7 +44,7 @@ def is_who(text):
 
 
 def thought_tokens(choice, end="</think>"):
-    """How many tokens the choice has before those of the end of its thinking."""
+    """How many tokens the choice has before the end marker of its thinking."""
     texts = [entry["token"] for entry in choice["logprobs"]["content"]]
     whole = "".join(texts)
     begin, num = whole.index(end), 0
@@ -82,7 +81,8 @@ def test_the_end_is_forced_when_the_budget_is_used_up(http, budget, form):
 
 
 def test_a_thinking_that_ends_before_its_budget_is_told(http):
-    """An output that is cut by length inside the thinking has no answer."""
+    """thinking_budget_used tells whether the thinking used its whole budget. An output that is cut inside the thinking
+    has no answer."""
     choice, usage = chat(http, seed=1, thinking_token_budget=50, max_tokens=20, **FORMAT)
     assert choice["finish_reason"] == "length" and choice["thinking_budget_used"] is False
     assert choice["message"]["content"] == "" and usage["reasoning_tokens"] == usage["completion_tokens"] == 20
@@ -102,7 +102,7 @@ def test_without_thinking_there_is_nothing_to_wait_for(http):
 
 
 def test_where_the_model_may_open_the_thinking_itself_the_same_holds(http):
-    """A grammar of the answer leaves two beginnings: its own, and that of the thinking."""
+    """The grammar allows two beginnings: the answer's, and a thinking's."""
     thought = set()
     for seed in range(8):
         choice, _ = chat(http, template=OUTSIDE, seed=seed, thinking_token_budget=5, **FORMAT)
@@ -162,7 +162,8 @@ def test_P11_drafts_change_no_bit(http, form):
 @pytest.mark.parametrize("form", [{}, FORMAT], ids=["any answer", "a schema"])
 @pytest.mark.parametrize("when", [4, 12, 16])
 def test_P6_retractions_change_no_bit(http, door, admin, form, when):
-    """The bus has the grammar that the front end makes: a matcher is led anew through thinking, marker and answer."""
+    """Sends the grammar that the front end would make. A retracted request's new matcher follows thinking, marker and
+    answer again."""
     tag = {"type": "tag", "begin": "", "content": {"type": "any_text", "max_tokens": 10}, "end": "</think>"}
     rest = {"type": "json_schema", "json_schema": SCHEMA} if form else {"type": "any_text"}
     tag = {"type": "structural_tag", "format": {"type": "sequence", "elements": [tag, rest]}}

@@ -40,7 +40,7 @@ def scripted():
 
 @pytest.fixture
 def tree(scripted):
-    """Replaces the folder's own fixture, for `http`, `door`, `front_end`."""
+    """Overrides conftest's fixture, for `http`, `door` and `front_end`."""
     return scripted
 
 
@@ -86,7 +86,7 @@ TEXTS = {"hermes": "Let me look.", "qwen3_coder": "I shall see.\n"}
 
 @pytest.fixture(params=["hermes", "llama3", "mistral", "qwen3_coder", "kimi_k2"])
 def with_parser(request, http, front_end):
-    """(format, a client of a server that reads it)"""
+    """(a format, a client of a server that reads it)"""
     if request.param == "hermes":
         return request.param, http
     return request.param, front_end("--tool-call-parser", request.param).http
@@ -182,7 +182,7 @@ def test_a_format_that_is_not_known_is_refused_with_those_that_are(front_end):
 
 
 def test_one_call_at_most_where_calls_may_not_be_parallel(http, tree):
-    """Text after the calls is left out, and so is the fact that the output reached its length there."""
+    """Text after the first call is left out, and so is the length limit that the output may have reached there."""
     one = {"parallel_tool_calls": False}
     for more in ({}, {"max_tokens": 8}):
         choice = chat(http, tree, "hermes", **one, **more)

@@ -49,7 +49,7 @@ def test_areal_announces_a_broadcast_and_starts_it(http):  # noqa: F811
         for array in tensors.values():
             group.broadcast(array)
         assert update.result().json()["success"], update.result()
-        again = http.post("/areal_update_weights_xccl")  # one announcement is for one update
+        again = http.post("/areal_update_weights_xccl")  # refused: an announcement is for one update
         assert again.status == 400 and "areal_set_update_weight_meta" in again.json()["message"]
         http.ok("POST", "/destroy_weights_update_group", {"group_name": "areal"})
     checksums = http.ok("POST", "/weights_checker", {"action": "checksum"}).json()
@@ -82,7 +82,7 @@ def test_slimes_own_calls_say_what_they_mean_here(http):  # noqa: F811
 
 
 def test_a_wake_ignores_tags_of_a_body_that_are_none(http):  # noqa: F811
-    """skyrl-train sends such bodies; vLLM reads none of their fields."""
+    """skyrl-train sends bodies with such fields, and vLLM ignores all of them."""
     http.ok("POST", "/sleep?level=1")
     http.ok("POST", "/wake_up", {"tags": 1})
     assert not http.get("/is_sleeping").json()["is_sleeping"]
@@ -96,5 +96,5 @@ def test_an_init_that_joins_no_group_is_refused(http):  # noqa: F811
 
 def test_trl_finds_how_weights_are_sent(http):  # noqa: F811
     config = http.get("/server_info?config_format=json").json()["vllm_config"]
-    # The backend of weight groups: a tree on CPUs has no NCCL, and TRL only requires that some is named.
+    # A tree on CPUs has no NCCL, so its groups use `host`. TRL only requires that a backend is named.
     assert config["weight_transfer_config"] == {"backend": "host"} and config["model"] == STORIES

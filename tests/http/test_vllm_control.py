@@ -91,7 +91,7 @@ def test_pause_takes_the_deprecated_flag_json_and_refuses_what_it_does_not_know(
 
 
 def test_pauses_and_resumes_may_be_made_again_and_together(http):
-    """A client retries them; two at once have the same result."""
+    """A client may repeat the calls; two at once have the same result."""
     for _ in range(3):
         http.ok("POST", "/pause?mode=keep")
     answers = finished([http.in_background(http.post, "/pause?mode=keep") for _ in range(8)])
@@ -113,7 +113,7 @@ def test_dp_a_pause_with_one_rank_busy_and_a_thousand_cycles_with_arrivals(http,
 
 @pytest.mark.parametrize("fan_out", ("sequential", "concurrent"))
 def test_dp_a_fan_out_to_every_server_pauses_once_however_it_is_made(http, admin, front_end, fan_out):
-    """Trainers call every server in their list; here two of them belong to one tree."""
+    """Trainers call every server in their list; here two of the servers belong to one tree."""
     servers = [http, Http(front_end().http.url)]
 
     def everywhere(path):
@@ -159,7 +159,7 @@ def test_a_partial_wake_generates_nothing_and_a_second_of_the_same_tag_is_harmle
     assert states(admin) == [{"weights": "resident", "kv_cache": "released"}] * 2
     http.ok("POST", "/wake_up?tags=weights")
     assert not request.done() and num(admin, "steps_in_flight") == 0
-    # Of two tags one is resumed already; the call still resumes the other.
+    # One of the two tags is resumed already: the call still resumes the other one.
     http.ok("POST", "/wake_up?tags=weights&tags=kv_cache")
     assert request.result()["meta_info"]["completion_tokens"] == 5
 
@@ -224,7 +224,7 @@ def test_reset_prefix_cache_says_what_came_of_it(http, admin):
 def test_reset_prefix_cache_does_not_touch_another_callers_pause(http, admin):
     keep = lambda: http.ok("POST", "/pause?mode=keep&clear_cache=false")  # noqa: E731
     (request,) = paused_amid(admin, one(http, max_new_tokens=LONG), pause=keep)
-    # In a body it has no effect, as in vLLM.
+    # vLLM ignores this field in a body, and so does this server.
     reset = http.ok("POST", "/reset_prefix_cache", {"reset_running_requests": True}).json()
     assert reset["success"] is False and "hold" in reset["message"]
     assert replicas(admin)[0]["num_running"] == 1
@@ -260,7 +260,7 @@ def test_abort_requests_by_bare_unknown_and_no_ids(http, admin):
 
 
 def test_two_servers_abort_and_pause_the_same_tree(http, admin, tree):
-    """In vLLM an abort of everything reaches only the server that gets it."""
+    """In vLLM, an abort of everything reaches only the server that it is sent to."""
     program = f"{environment()['PITSTOP_BUILD']}/bin/pitstop_http_proc"
     second = subprocess.Popen(
         [program, f"--run-dir={tree.run_dir}", "--port=0"],
@@ -330,7 +330,7 @@ def test_a_bucket_that_is_refused_ends_the_session_of_calls_that_name_none(http)
 
 
 def test_update_weight_version_is_one_route_for_both_dialects(http, admin):
-    """Without abort_all_requests it is vLLM's call, and ends no request."""
+    """Without abort_all_requests the call is vLLM's, and ends no request."""
     keep = lambda: http.ok("POST", "/pause?mode=keep&clear_cache=false")  # noqa: E731
     (request,) = paused_amid(admin, one(http, max_new_tokens=LONG), pause=keep)
     answer = http.ok("POST", "/update_weight_version", {"new_version": "v9"}).json()

@@ -42,7 +42,7 @@ def end_group(admin):
 
 SIZES = [array.nbytes for array in load(BARD).values()]
 PACKED = {
-    "exact fit of all": sum(SIZES),  # a sum equal to the limit does not close the chunk: one chunk
+    "exact fit of all": sum(SIZES),  # a chunk that is exactly full does not end: one chunk
     "one byte over": sum(SIZES) - 1,
     "exact fit of the first two": SIZES[0] + SIZES[1],
     "one byte over the first two": SIZES[0] + SIZES[1] - 1,
@@ -54,7 +54,7 @@ PACKED = {
 @pytest.mark.parametrize("name", PACKED)
 @pytest.mark.parametrize("said", ("at the start", "with the update"))
 def test_packed_broadcasts_of_every_size(http, admin, name, said):
-    """/init_weight_transfer_engine (newest) or update_info (before) turns packing on."""
+    """Packing is turned on by /init_weight_transfer_engine (new clients) or by update_info (older ones)."""
     packing = {"packed": True, "packed_buffer_size_bytes": PACKED[name]}
     tensors = load(BARD)
     with vllm_group(http, **(packing if said == "at the start" else {"packed": False})) as group:
@@ -125,12 +125,12 @@ def test_skyrls_calls_say_what_is_wrong(http):
 
 @needs_torch
 def test_ipc_packed_the_producer_overwrites_right_after_the_reply(http):
-    """One buffer per worker, filled anew and passed again for each chunk of one session."""
+    """Each worker has one buffer. Each chunk of a session is written into it and announced again."""
     torch = torch_sender.torch
     size = 600_000
     buffers = {device: torch.zeros(size, dtype=torch.uint8).share_memory_() for device in DEVICES}
     chunks, chunk, used = [], {}, 0
-    for name, tensor in torch_sender.load(BARD).items():  # closed before it would overflow
+    for name, tensor in torch_sender.load(BARD).items():  # a chunk ends before it would overflow the buffer
         data = torch_sender.as_bytes(tensor)
         if used + len(data) > size:
             chunks.append(chunk)
@@ -197,7 +197,7 @@ def test_what_is_missing_or_malformed_is_400_in_vllms_shape(http, path, body):
 
 @pytest.mark.parametrize("clear_cache", ("false", "true"))
 def test_the_reference_order_of_an_update_while_requests_run(http, admin, clear_cache):
-    """Pause, start, update, finish, resume: every request goes on, and names its versions."""
+    """Pause, start, update, finish, resume: every request continues, and names its versions."""
     http.ok("POST", "/update_weight_version", {"new_version": "step-6"})
     tensors, said = load(BARD), []
     with vllm_group(http) as group:

@@ -1,7 +1,8 @@
-"""Sessions of trainers over HTTP: which trainer a call belongs to, what follows a loss, and which
-session replaces which.
+"""Sessions of trainers over HTTP: which trainer a call belongs to, what follows a loss, and which session replaces
+which.
 
-SGLang's and vLLM's trainers name no session. Two front ends stand for a load balancer."""
+SGLang's and vLLM's trainers name no session. Two front ends are used, as behind a load balancer.
+"""
 
 import json
 import pathlib
@@ -28,13 +29,13 @@ def serves_stories(http, admin):
     yield
     if session := admin.call("status").get("session"):
         admin.call("drop_stage", session=session["session"])
-    http.post(END)  # its answer reports a loss, and the drop after that clears it
+    http.post(END)  # END reports a loss, if there is one, and DROP then clears it
     http.post(DROP)
 
 
 @pytest.fixture
 def other(front_end):
-    """The same tree through another front end."""
+    """A second front end of the same tree."""
     return Http(front_end().http.url)
 
 
@@ -44,7 +45,7 @@ def halves():
 
 
 def body_of(tensors, **fields):
-    """An update whose tensors are never sent, as it must be refused before."""
+    """The body of an update that must be refused before its tensors are sent."""
     return {
         "names": list(tensors),
         "dtypes": ["bfloat16"] * len(tensors),
@@ -122,7 +123,8 @@ def test_a_session_of_the_bus_is_none_of_http(http, admin):
 
 @pytest.mark.parametrize("way", ["drop on the bus", "idle", "failure", "drop by the other"])
 def test_P2_what_follows_a_loss_is_refused_by_name(http, admin, other, way):
-    """Otherwise the rest would become an update of its own, and half a model would serve."""
+    """Without the refusal, the trainer's remaining calls would become an update of their own, and half a model would
+    serve."""
     first, second = halves()
     with sglang_group(http, survives=way != "failure") as group:
         fields = {"idle_timeout_s": 0.3} if way == "idle" else {}
@@ -153,9 +155,8 @@ def test_P2_what_follows_a_loss_is_refused_by_name(http, admin, other, way):
 
 
 def test_the_next_trainers_calls_are_its_own_after_a_drop_on_the_bus(http, admin):
-    """If the front end kept the ended session's number, the first call of the next trainer would be lost, and the rest
-    committed.
-    """
+    """If the front end kept the ended session's number, it would lose the next trainer's first call and commit the
+    remaining ones."""
     first, second = halves()
     with sglang_group(http) as group:
         http.ok("POST", "/begin_weight_update")
@@ -198,7 +199,7 @@ def test_P2_a_take_over_drops_the_dead_ones_half_and_takes_none_of_its_calls(htt
         begun = other.ok("POST", begin, {"take_over": True}).json()
         number = begun["session"]
         assert number != dead and f"session {dead}" in begun["message"] and "must name it" in begun["message"]
-        # The first trainer is alive after all.
+        # The first trainer is still alive, and sends another call.
         refused(http.post(UPDATE, body_of(second)), f"session {number} took over from session {dead}")
         refused(http.post(end), "took over")
         assert broadcast(other, group, first, session=number).status == 200

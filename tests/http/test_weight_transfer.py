@@ -159,7 +159,7 @@ def test_a_call_that_was_not_understood_leaves_the_session_open(http, admin):
         ended = http.ok("POST", "/end_weight_update").json()
         assert ended["weight_digest"] == DIGESTS["bard"]["digest"]
         assert http.ok("GET", "/get_weight_version").json()["weight_version"] == "named-by-a-bucket"
-        assert http.post("/end_weight_update").status == 400  # it is over
+        assert http.post("/end_weight_update").status == 400  # the session has ended
 
 
 def test_a_begin_or_an_end_beside_a_bucket_is_refused_and_ends_nothing(http, admin):
@@ -170,7 +170,7 @@ def test_a_begin_or_an_end_beside_a_bucket_is_refused_and_ends_nothing(http, adm
         http.ok("POST", "/begin_weight_update")
         bucket = http.in_background(http.post, "/update_weights_from_distributed", body)
         wait_until(lambda: admin.call("drop_stage", session=2**63)["state"] == "fill", "the bucket to fill")
-        for path in ("/begin_weight_update", "/end_weight_update"):  # another bucket waits for its turn
+        for path in ("/begin_weight_update", "/end_weight_update"):  # refused while a bucket is in progress
             refused = http.post(path, body)
             assert refused.status == 400 and "under way" in refused.json()["message"], refused
         for array in tensors.values():

@@ -23,7 +23,8 @@ NUM_WORKERS = 2
 
 @contextlib.contextmanager
 def sglang_group(http, survives=True):
-    """The workers have joined it through SGLang's route; they leave it at the end, if they have not before."""
+    """A host group that the workers join through SGLang's route. At the end they leave it, unless they have left
+    before."""
     with HostBroadcast("weight_update_group", num_workers=NUM_WORKERS) as group:
         spec = {
             "master_address": group.host,
@@ -43,7 +44,7 @@ def sglang_group(http, survives=True):
 
 
 def broadcast(http, group, tensors, load_format=None, **fields):
-    """The answer to an update with these arrays (bfloat16 as uint16)."""
+    """Updates with these arrays (bfloat16 as uint16); returns the answer."""
     body = {
         "names": list(tensors),
         "dtypes": ["bfloat16"] * len(tensors),
@@ -62,7 +63,7 @@ def broadcast(http, group, tensors, load_format=None, **fields):
 
 @contextlib.contextmanager
 def vllm_group(http, **packing):
-    """The workers have joined it through vLLM's route; the caller's `admin` door ends it."""
+    """A host group that the workers join through vLLM's route; the caller's `admin` door ends it."""
     with HostBroadcast("vllm_weight_transfer", num_workers=NUM_WORKERS) as group:
         info = {
             "master_address": group.host,
@@ -112,7 +113,7 @@ def tensors_body(tensors, load_format=None, **fields):
 
 
 def write_checkpoint(directory, model, tensors, **config):
-    """A copy of the model's directory with these arrays (bfloat16 as uint16) as its weights."""
+    """Copies the model's directory, with these arrays (bfloat16 as uint16) as its weights."""
     shutil.copytree(model, directory)
     header, data = {}, b""
     for name, array in tensors.items():
