@@ -1,4 +1,4 @@
-"""Programs that behave as GoogleTest's do, or not, for tests of tests/gpu/run."""
+"""Programs that behave like GoogleTest's, or misbehave, for tests of tests/gpu/run."""
 
 import pathlib
 

@@ -71,7 +71,7 @@ def test_brings_the_python_client(bundle):
 
 @pytest.mark.parametrize("python", OTHERS)
 def test_the_client_is_for_every_python(bundle, python):
-    """Not only for the builder's architecture: a machine with a GPU has another, and no network."""
+    """The bundle has wheels for each Python version: a machine with a GPU may have another version, and no network."""
     if not (ROOT / "build" / "wheels").exists():
         pytest.skip("no wheels could be fetched: the packages are this machine's Python's")
     ask = "import msgpack, pitstop, zmq; pitstop.Client; print(zmq.zmq_version(), msgpack.Packer)"
@@ -99,8 +99,7 @@ def test_its_benchmarks_start_its_own_tree(bundle, tmp_path):
 
 
 def test_packs_all_of_it_or_nothing(tmp_path):
-    """Programs copied by hand, and only some of them: the missing ones are named, and nothing is
-    left behind.
+    """Programs copied by hand, and only some of them: the error names the missing ones, and no bundle is left behind.
     """
     (tmp_path / "bin").mkdir()
     for name in ("pitstop_tp_worker", "pitstop_cli"):
@@ -119,7 +118,7 @@ def test_packs_all_of_it_or_nothing(tmp_path):
 
 @pytest.fixture
 def hollow(tmp_path):
-    """A build that has every program; none of them does anything."""
+    """A build with every program, none of which does anything."""
     place = tmp_path / "build" / "bin"
     place.mkdir(parents=True)
     text = (ROOT / "launch" / "bundle").read_text()
@@ -141,7 +140,7 @@ def bundle_of(build, out, **environment):
 
 
 def test_what_fails_in_the_middle_leaves_nothing(hollow, tmp_path):
-    """The next call may make it in the same place."""
+    """A failure leaves nothing behind, so that the next call can make the bundle in the same place."""
     tool = tmp_path / "path" / "patchelf"
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\necho 'no such section' >&2; exit 1\n")
@@ -154,7 +153,7 @@ def test_what_fails_in_the_middle_leaves_nothing(hollow, tmp_path):
 
 
 def test_a_build_that_fails_says_why(hollow, tmp_path):
-    """As ninja does: the compiler's messages are on its standard output."""
+    """ninja writes the compiler's messages to standard output, and so does the failing build here."""
     cmake = tmp_path / "path" / "cmake"
     cmake.parent.mkdir()
     targets = "pitstop_cli pitstop_scheduler_proc pitstop_detokenizer_proc pitstop_http_proc_main " \

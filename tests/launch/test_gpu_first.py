@@ -1,4 +1,4 @@
-"""tests/gpu/first, with programs that print what they would on a GPU, or crash, hang and lie."""
+"""tests/gpu/first with programs that print the same as on a GPU, or that crash, hang or lie."""
 
 import json
 import os
@@ -81,7 +81,7 @@ def test_what_crashes_costs_itself_alone_and_its_words_are_kept(build, tmp_path)
 
 
 def test_a_hang_costs_its_silence(build, tmp_path):
-    """And the tests after it run in another process."""
+    """A hang costs only the time without output, and the tests after it run in another process."""
     path = build / "bin" / "kernels_gpu_test"
     path.write_text(path.read_text().replace('run("Bad.Hangs", os.abort)', 'run("Bad.Hangs", lambda: time.sleep(600))'))
     _, report = first(build, tmp_path / "out", "--step=kernel tests")
@@ -91,7 +91,7 @@ def test_a_hang_costs_its_silence(build, tmp_path):
 
 
 def test_a_second_call_goes_on_where_the_first_ended(build, tmp_path):
-    """With time for the first steps only, then for others; passed steps are not repeated."""
+    """The first call has time for the first steps only; the second one continues, and repeats no step that passed."""
     _, report = first(build, tmp_path / "out", "--step=engine tests")
     passed = report["steps"]["engine tests"]
     assert passed["status"] == "passed"

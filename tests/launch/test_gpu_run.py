@@ -87,7 +87,7 @@ def test_what_a_stopped_program_started_is_stopped_too(tmp_path):
 
 
 def test_what_left_its_session_is_stopped_too(tmp_path):
-    """As a benchmark's launcher does: a child that is left would keep the GPU's memory."""
+    """A benchmark's launcher starts a session of its own. A remaining child would keep the GPU's memory."""
     script = (
         "import subprocess, time; subprocess.Popen(['sleep', '600.75'], start_new_session=True);"
         "print('up', flush=True); time.sleep(600)"
@@ -97,9 +97,9 @@ def test_what_left_its_session_is_stopped_too(tmp_path):
     assert not any(command.startswith(b"sleep") and b"600.75" in command for command in commands())
 
 
-# Moments at which a signal, or a child process, could be lost: when a child is started and not
-# registered yet; and between the last check for signals and a wait for a lock, which is like a lock
-# that another thread has.
+# Moments at which a signal or a child process could be lost: after a child has started and before it is registered; and
+# between the last check for signals and a wait for a lock. A signal to another
+# thread simulates the latter.
 AS_IT_STARTS = """
 class Popen(subprocess.Popen):
     def __init__(self, *arguments, **flags):
@@ -144,7 +144,7 @@ def test_a_deadline_ends_whatever_is_waited_for_and_what_was_started():
     assert not any(command.startswith(b"sleep") and b"600.5" in command for command in commands())
     with timed_call.deadline(2.0):
         pass
-    time.sleep(2.1)  # over once its body has ended
+    time.sleep(2.1)  # the deadline is cancelled when its body ends
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_deadline_ends_whatever_is_waited_for_and_what_was_started():
     [
         (0, "========= ERROR SUMMARY: 0 errors\n", ""),
         (0, "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n", ""),
-        (1, "a test failed\n========= ERROR SUMMARY: 0 errors\n", ""),  # a failure, and no finding of the sanitizer
+        (1, "a test failed\n========= ERROR SUMMARY: 0 errors\n", ""),  # a test failed, and the sanitizer found nothing
         (9, "========= Invalid __global__ read of size 4 bytes\n========= ERROR SUMMARY: 3 errors\n", "3 errors"),
         (9, "========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)\n", "2 errors"),
         (None, "========= Uninitialized __global__ memory read\n", "Uninitialized __global__ memory read"),
@@ -200,7 +200,7 @@ def test_a_target_is_the_worst_of_its_figures_and_not_run_without_all_of_them():
     assert found["GEMMs of qwen3-8b, M = 1"]["measured"] == 0.7
     assert found["GEMMs of qwen3-8b, M = 1"]["holds"] is False
     assert found["prefill attention, 8k, causal, mma"]["holds"] is True
-    assert found["norms, rope + KV write, silu_mul, digest, scatter"]["holds"] is None  # only one of five
+    assert found["norms, rope + KV write, silu_mul, digest, scatter"]["holds"] is None  # only one of its families ran
     assert found[targets.DECODE[0]]["measured"] == pytest.approx(0.75)
     assert found[targets.DECODE[0]]["holds"] is True
 
@@ -237,12 +237,12 @@ def test_without_a_gpu_every_target_says_not_run(tmp_path):
     assert sum("not run |" in line for line in lines) == len(targets.evaluate(None, {}))
 
 
-# The benchmarks of bench/gpu_bench: families, and the logits' rows in a file of their own.
+# The benchmarks of bench/gpu_bench, by family; those of the logits' rows are in a file of their own.
 BENCHMARKS = "".join((ROOT / "bench" / name).read_text() for name in ("gpu_families.cpp", "gpu_logits.cpp"))
 
 
 def test_every_target_names_benchmarks_that_there_are():
-    """A target without a row of the benchmarks would stay `not run` for ever."""
+    """A target that names no existing benchmark would stay `not run` for ever."""
     for _, _, _, names in targets.KERNELS:
         for family, name in names.items():
             assert f'"{family}"' in BENCHMARKS
@@ -266,7 +266,7 @@ def test_peers_stand_beside_ours_by_the_benchmarks_name():
 
 
 def test_every_peer_is_of_a_benchmark_that_there_is():
-    """peers_torch.py and the benchmarks use the same names: a row without a partner compares nothing."""
+    """peers_torch.py and the benchmarks must use the same names: a row without a partner compares nothing."""
     theirs = (ROOT / "tests" / "gpu" / "peers_torch.py").read_text()
     for name in ("64 x 151936, plain draw", "64 x 151936, top-p 0.95", "64 x 151936, greedy", "top 20 of 64 x 151936",
                  "decode, 64 requests x 4096, GQA 4:1", "prefill, 8192, causal, wgmma", "qkv", "gate, up", "head"):

@@ -1,4 +1,4 @@
-"""The whole of tests/gpu/run, with programs that print what they would on a GPU."""
+"""The whole of tests/gpu/run, with programs that print the same as on a GPU."""
 
 import json
 import os
@@ -88,9 +88,9 @@ def test_with_a_gpu_every_part_is_run_and_reported(build, tmp_path):
     parts = report["parts"]
     assert parts["kernel tests"]["status"] == "failed" and parts["kernel tests"]["passed"] == 5
     assert parts["engine tests"]["status"] == "passed"
-    assert "crashes" in parts["kernel benchmarks"]["why"]  # and the family after it is there
+    assert "crashes" in parts["kernel benchmarks"]["why"]  # although the family after it has run
     assert [row["family"] for row in report["kernels"]["kernels"]] == ["rmsnorm", "crashes", "linear"]
-    assert parts["generate on the GPU"]["status"] == "failed"  # no program of the tree is there
+    assert parts["generate on the GPU"]["status"] == "failed"  # the programs of a tree do not exist
     assert parts["qwen3-8b, random weights"]["prefill_8k"]["decode.tokens_per_s"] == 190.0
     assert report["errors"]["Good"]["worst_error"] == 0.5
     holds = {target["what"]: target["holds"] for target in report["targets"]}
@@ -125,7 +125,7 @@ def test_a_part_joins_what_others_found(build, tmp_path):
     assert report["parts"]["limits"]["status"] == "passed"
     assert report["parts"]["kernel benchmarks"]["status"] == "failed"  # a family crashed
     assert report["kernels"]["limits"]["copy_gb_s"] == 4000.0
-    assert run_all(build, out, "--part=limits").returncode == 0  # earlier failures are not this run's
+    assert run_all(build, out, "--part=limits").returncode == 0  # failures of an earlier call do not count
     assert len(list(out.iterdir())) <= 8
 
 
@@ -226,7 +226,7 @@ def test_tests_that_all_skip_are_not_green(build, tmp_path):
 
 def test_models_are_made_once_in_a_run_and_go_with_it(build, tmp_path):
     models = lambda: set(pathlib.Path("/dev/shm").glob("pitstop-models-*/qwen3-8b"))  # noqa: E731
-    before = models()  # of a run that was killed, perhaps
+    before = models()  # perhaps of a run that was killed
     run_all(build, tmp_path / "out", "--part=engine", "--part=updates", "--part=profile", "--part=peers")
     assert sorted((build / "bin" / "made").read_text().split()) == ["qwen3-0.6b", "qwen3-8b"]
     assert models() <= before, "a model is left"

@@ -41,7 +41,7 @@ def snapshot(cache, model, names=NAMES, revision="main"):
 def generate(model, cache, python=sys.executable, **environment):
     build = os.environ.get("PITSTOP_BUILD", str(ROOT / "build" / "cpu"))
     command = [python, ROOT / "launch" / "pitstop", "generate", PROMPT, f"--model={model}", "--temperature=0"]
-    with tempfile.TemporaryDirectory(dir="/tmp") as runtime:  # where no other tree is found
+    with tempfile.TemporaryDirectory(dir="/tmp") as runtime:  # a directory in which no other tree is registered
         own = {"PATH": "/usr/bin:/bin", "PITSTOP_BUILD": build, "HF_HUB_CACHE": str(cache), "XDG_RUNTIME_DIR": runtime}
         return subprocess.run(
             [*map(str, command), "--max-new-tokens=20"],
@@ -87,7 +87,7 @@ def test_what_is_not_there_is_said_in_one_line(tmp_path, name, why):
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """The requests of huggingface_hub to a hub: a repository's files, and each of them."""
+    """Answers huggingface_hub's requests to a hub: for the list of a repository's files, and for each file."""
 
     protocol_version = "HTTP/1.1"
     fetched = []
@@ -145,7 +145,7 @@ def test_what_is_missing_is_fetched_once(tmp_path, expected, hub):
     done = generate("org/name", tmp_path / "cache", **options)
     assert done.stdout == expected, done.stderr
     assert "fetching org/name" in done.stderr and "model.safetensors" in Hub.fetched
-    assert "README.md" not in Hub.fetched  # not read by a tree
+    assert "README.md" not in Hub.fetched  # a tree does not need this file
     Hub.fetched.clear()
     done = generate("org/name", tmp_path / "cache", **options)
     assert done.stdout == expected and not Hub.fetched

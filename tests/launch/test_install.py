@@ -30,7 +30,7 @@ def run(*command, **options):
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory):
-    """Both components, installed and then moved: nothing may depend on where it was installed first."""
+    """Both components, installed and then moved: nothing may depend on the first place."""
     first = tmp_path_factory.mktemp("first") / "usr"
     for component in ("runtime", "development"):
         run("cmake", "--install", BUILD, "--prefix", first, "--component", component)
@@ -41,7 +41,8 @@ def prefix(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run_dir(prefix):
-    """Of a tree that the installed launcher started, without this build's environment variables."""
+    """The run directory of a tree that the installed launcher has started, without this build's environment variables.
+    """
     place = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
     tree = subprocess.Popen(
         [prefix / "bin" / "pitstop", "serve", "--no-http", f"--run-dir={place / 'tree'}"],
@@ -86,7 +87,7 @@ def test_find_package_gives_the_client(prefix, source, run_dir):
 
 
 def test_pkg_config_gives_the_client(prefix, source, run_dir):
-    """By the README's command."""
+    """The command is the README's."""
     (command,) = re.findall(r"^g\+\+ .*", (ROOT / "README.md").read_text(), re.MULTILINE)
     command = command.replace("g++", os.environ.get("CXX", "c++"), 1).replace("-o front_end", "-o by_pkg_config")
     env = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib" / "pkgconfig")}
@@ -120,7 +121,7 @@ def test_the_packages_say_what_they_need(packages):
 
 
 def test_they_run_from_a_clean_root(packages, tmp_path):
-    """Installed by dpkg into an empty root; dependencies are this machine's."""
+    """dpkg installs the packages into an empty root; this machine provides their dependencies."""
     root = tmp_path / "root"
     for folder in ("var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers"):
         (root / folder).mkdir(parents=True)
@@ -129,7 +130,7 @@ def test_they_run_from_a_clean_root(packages, tmp_path):
         "dpkg", f"--root={root}", "--force-not-root", "--force-depends", "--force-script-chrootless", "--log=/dev/null",
         "-i", packages["pitstop"], packages["python3-pitstop"],
     )
-    with tempfile.TemporaryDirectory(dir="/tmp") as runtime:  # where no other tree is found
+    with tempfile.TemporaryDirectory(dir="/tmp") as runtime:  # a directory in which no other tree is registered
         own = {"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": runtime}
         said = run(root / "usr/bin/pitstop", "generate", PROMPT, "--temperature=0", "--max-new-tokens=20", env=own)
     assert "little girl named Lily" in said

@@ -1,6 +1,4 @@
-"""The wheel, installed with Python alone: Debian's, and another minor version if one is on the
-path.
-"""
+"""The wheel, installed with Python alone: with Debian's, and with another minor version if one is on the path."""
 
 import collections
 import os
@@ -16,7 +14,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL_BYTES_MAX = 3e6  # compressed
-OTHERS_BYTES_MAX = 20e6  # compressed; the worker is half of it, and most of that is kernels for GPUs
+OTHERS_BYTES_MAX = 20e6  # compressed; the worker is half of it, and the kernels for GPUs are most of the worker
 PROGRAM = """
 import pitstop
 with pitstop.Engine("stories") as engine:
@@ -46,7 +44,7 @@ def wheel(tmp_path_factory):
 
 
 def interpreters():
-    """Debian's, and one of another minor version: on the path, or pyenv's."""
+    """Debian's Python, and one of another minor version: on the path, or pyenv's."""
     places = [shutil.which(f"python3.{minor}") for minor in range(14, 8, -1)]
     if shutil.which("pyenv"):
         root = subprocess.run(["pyenv", "root"], capture_output=True, text=True).stdout.strip()
@@ -84,7 +82,7 @@ def call(command, **environment):
 
 
 def test_it_is_small(wheel):
-    """With a build's kernels for GPUs, too, which launch/wheel leaves out."""
+    """Also made from a build with kernels for GPUs, which launch/wheel leaves out."""
     sizes = collections.Counter()
     for entry in zipfile.ZipFile(wheel).infolist():
         of_model = re.search(r"/models/([^/]+)/", entry.filename)
@@ -97,7 +95,7 @@ def test_it_is_small(wheel):
 
 
 def test_the_command_generates_with_next_to_no_environment(installed):
-    with tempfile.TemporaryDirectory(dir="/tmp") as runtime:  # where no other tree is found
+    with tempfile.TemporaryDirectory(dir="/tmp") as runtime:  # a directory in which no other tree is registered
         command = [installed / "pitstop", "generate", "Once upon a time", "--temperature=0"]
         done = call(command, XDG_RUNTIME_DIR=runtime)
     assert done.returncode == 0, done.stderr
