@@ -23,7 +23,7 @@ PATH = ROOT / "tests" / "data" / "messages" / "every.txt"
 
 DIGEST = "00112233445566778899aabbccddeeff"
 ABSENT = object()
-# Values that the page's meanings require. By message or part, and field.
+# Values that the fields' meanings on the page require, by message or part, and by field.
 VALUES = {
     "hello": {"protocol": 2},
     "push_open": {"protocol": 1},
@@ -162,7 +162,7 @@ class Maker:
         return len(self.raw) - 1
 
     def part(self, data, num):
-        """One of the arrays that share a frame, which comes in place of the first of them."""
+        """Adds an array to the frame that such arrays share. The frame is placed where the first of them is."""
         if self.parts_frame is None:
             self.parts_frame = self.frame(b"")
         begin = len(self.raw[self.parts_frame])
@@ -175,7 +175,7 @@ class Maker:
             return self.fields_of(link[1], values)
         if kind.startswith("array of "):
             kind = kind.removeprefix("array of ")
-            if kind.startswith("one of "):  # each of them once
+            if kind.startswith("one of "):  # two of the listed values
                 return re.findall(r"`(\w+)`", kind)[:2]
             return [self.value(kind, field, default, values) for _ in range(2)]
         if kind.startswith("raw frame of "):
