@@ -24,7 +24,7 @@ SKIPPED = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.']*|&&|\|\||::|->|[^\s\w]")
-# Template arguments, innermost first: their commas separate nothing.
+# Template arguments, innermost first: their commas separate no function's arguments.
 ARGUMENTS = re.compile(r"(?<=[\w>])<(?:(?!&&|\bco_await\b)[\w\s:,*&])*>")
 HEADERS = {"if", "while", "switch", "for", "constexpr"}
 # Words before a name or a brace that are neither a type nor a name.
@@ -90,12 +90,13 @@ def _brackets(tokens):
 
 
 def _is_choice(tokens, at):
-    """A choice of an expression; `auto&&` declares a reference."""
+    """Whether the token chooses between expressions. In `auto&&` it declares a reference."""
     return tokens[at][0] in CHOICES and not (tokens[at][0] == "&&" and tokens[at - 1][0] == "auto")
 
 
 def _has_choice_beside(tokens, partner, at, step, ends):
-    """From `at` in the direction of `step` to the end of the expression, inside no other bracket."""
+    """Whether a choice is between `at`, in the direction of `step`, and the end of the expression, outside of other
+    brackets."""
     while 0 <= at < len(tokens) and tokens[at][0] not in ends:
         token = tokens[at][0]
         if token in OPENING or token in CLOSING:
@@ -203,9 +204,8 @@ def _expression_around(tokens, partner, around, at):
 
 
 def _made_by(tokens, around, brace):
-    """The type of the value that braces make; without a type's name: the call whose argument they
-    are, as `call()`.
-    """
+    """The type of the value that braces make. Braces without a type's name count under the call whose argument they
+    are, as `call()`."""
     before = [token for token, _ in tokens[max(brace - 3, 0) : brace]]
     if not re.fullmatch(r"[A-Za-z_]\w*", before[-1]) or before[-1] in NO_TYPE:
         call = around[brace]
@@ -227,7 +227,7 @@ def braces_with_co_await(text):
             continue
         begin, end = _expression_around(tokens, partner, around, at)
         while begin < end:
-            if _is_block(tokens, begin):  # a lambda's, whose statements are not part of this expression
+            if _is_block(tokens, begin):  # a lambda's body, whose statements are not part of this expression
                 begin = partner[begin]
             elif tokens[begin][0] == "{":
                 made[begin] = (tokens[begin][1], _made_by(tokens, around, begin))

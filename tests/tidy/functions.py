@@ -28,14 +28,14 @@ class Function:
 
 
 def python_functions(text):
-    """A nested function is one of its own, and also counts in the outer one."""
+    """All functions of a Python file. A nested function counts by itself, and in the outer function, too."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
     return [Function(node.name, node.lineno, node.end_lineno) for node in nodes]
 
 
 def blocks_with_heads(text):
-    """[(what is before the brace, first line, last line)], from 1, of each block of more than one line."""
+    """[(the text before the brace, first line, last line)], from 1, of each block of more than one line."""
     lines = _code_of(text).split("\n")
     for begin, end in sorted(_blocks(lines)):
         first = _head_of(lines, begin, end)
@@ -86,7 +86,7 @@ def _blocks(lines):
 
 
 def _head_of(lines, begin, end):
-    """The line in which the head of that block begins."""
+    """The line in which the text before a block begins."""
     first, column = begin, _indent(lines[end])
     while first > 0 and (_indent(lines[first]) != column or not _begins_a_head(lines[first])):
         first -= 1

@@ -14,7 +14,7 @@ def test_a_folder_opens_with_what_it_is():
 
 def test_every_source_is_built():
     wrong = []
-    # A folder's list may go on in *.cmake files beside it.
+    # A folder's list may continue in *.cmake files of the same folder.
     lists = {path.parent: read(path) for path in FOLDERS}
     for path in files(".cmake"):
         if path.parent in lists:

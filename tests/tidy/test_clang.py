@@ -1,4 +1,4 @@
-"""What Clang's tools say: mutexes guard what they say they guard, and every file is formatted."""
+"""Checks with Clang's tools: mutexes guard what their comments and types claim, and every file is formatted."""
 
 import json
 import os
@@ -90,9 +90,8 @@ def test_every_mutex_of_the_product_is_one_that_the_analysis_knows():
 
 
 def files_for_clang_tidy():
-    """All at night; otherwise changed files: of many only a few, as one takes ten seconds, and one
-    skip that counts the others.
-    """
+    """All files at night. Otherwise changed files, or some of them if there are many, as a file takes ten seconds; one
+    skip counts the omitted files."""
     sources = [path for path in files(".cpp") if path.parts[0] in PRODUCT]
     if os.environ.get("PITSTOP_CLANG_TIDY_ALL"):
         return sources
@@ -108,9 +107,8 @@ def files_for_clang_tidy():
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """A folder with compile commands for each source alone, so that one that relies on its group's
-    includes is found.
-    """
+    """A folder with compile commands for each source alone, so that a source that relies on includes of its group is
+    found."""
     place = tmp_path_factory.mktemp("alone")
     configure = ["cmake", "-S", ROOT, "-B", place, "-G", "Ninja", "-DPITSTOP_UNITY_BUILD=OFF"]
     configure += ["-DPITSTOP_WERROR=ON", "-DPITSTOP_FAULT_POINTS=ON"]

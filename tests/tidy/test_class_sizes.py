@@ -8,7 +8,7 @@ from functions import blocks_with_heads, cpp_functions
 from project import files, read
 
 CLASS_LINES_MAX = 500
-# Classes that have more. Each may shrink, and none may grow: give a new part a class of its own.
+# Classes with more lines. Each may shrink and none may grow: new parts become classes of their own.
 LARGER = {
     ("scheduler_proc", "ReplicaUpdate"): 658,
     ("scheduler_proc", "Runner"): 661,

@@ -22,7 +22,7 @@ CASES = {
     "condition": ["if", "while", "do", "for", "switch"],
     "braces": ["named", "unnamed", "awaited", "beside", "around"],
 }
-# Calls that take nothing but texts, whose unnamed braces are an empty std::string_view.
+# Calls whose arguments are all texts: their unnamed braces are an empty std::string_view.
 TAKES_TEXTS = {"send_now()": "Sent send_now(std::string_view head, std::string_view bytes, std::string_view tail);"}
 
 WRONG = {

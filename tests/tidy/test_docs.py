@@ -1,4 +1,4 @@
-"""What the pages say is what the code does."""
+"""The pages agree with the code."""
 
 import importlib.util
 import pathlib
@@ -32,7 +32,7 @@ def launcher_module(name):
 # ---- README.md ----
 
 def is_defined(function, source):
-    """Whether the name follows a type there: a call does not."""
+    """Whether the source defines the function: a definition has a type before the name, a call has not."""
     return re.search(rf"^ *(?!return|co_return)[\w:<>]+[\w:<>&* ]* (?:\w+::)*{re.escape(function)}\(", source, re.MULTILINE)
 
 
@@ -110,7 +110,7 @@ def test_contributing_names_files_that_exist():
 
 
 def named_by_the_design(what):
-    """The names between the page's marks of this list."""
+    """The names that the page lists between these marks."""
     listed = re.search(rf"<!-- begin: {what} -->(.*?)<!-- end: {what} -->", read("docs/design.md"), re.DOTALL)
     return [name.strip() for name in listed.group(1).split(",")]
 
@@ -162,7 +162,7 @@ def test_the_pages_list_each_flag_of_serve():
 
 
 def test_every_message_is_in_the_list_of_all_messages():
-    """The page lists exactly these: the test below."""
+    """A test below checks that the page has exactly the declared messages."""
     listed = set(re.findall(r"^### `(\w+)`$", read("docs/protocol.md"), re.MULTILINE))
     declared = set()
     for path in files(".h"):
@@ -190,7 +190,7 @@ def test_python_has_the_fields_of_the_messages():
 
 
 def sampling_parameters():
-    """Their names, of docs/protocol.md, which is written from messages/sampling.h."""
+    """The names of sampling parameters in docs/protocol.md, which is written from messages/sampling.h."""
     section = read("docs/protocol.md").split("\n### SamplingParams\n")[1].split("\n#")[0]
     names = [re.fullmatch(r"`(\w+)`", row[0]) for row in table_rows(section)]
     return {name.group(1) for name in names if name}
@@ -207,7 +207,7 @@ def test_the_page_of_http_lists_each_sampling_parameter():
 
 @pytest.mark.parametrize("script", ["golden.py", "every_golden.py"])
 def test_the_golden_bytes_are_what_their_script_writes(script):
-    """every_golden.py reads them from the page."""
+    """every_golden.py reads the messages' fields from the page."""
     pytest.importorskip("msgpack")
     subprocess.run([sys.executable, ROOT / "tests/messages" / script, "--check"], check=True)
 

@@ -36,7 +36,7 @@ ROOMS = {
         {"update"},
     ],
 }
-# Has the place of test data; a benchmark takes its texts and tokenizers from there, too.
+# Tells where test data is; a benchmark uses the same texts and tokenizers.
 FOR_EVERYBODY = {"tests/text/tokenizer_dirs.h"}
 LAYER_OF = {folder: layer for layer, folders in enumerate(LAYERS) for folder in folders}
 
@@ -70,11 +70,11 @@ PYTHON_PACKAGES = {
     "numpy": "python3-numpy",
     "pytest": "python3-pytest",
 }
-# tests/requirements.txt, without which tests skip; and a benchmark's peer.
+# Packages of tests/requirements.txt, without which tests skip, and a benchmark's peer.
 CLIENTS = {"anthropic", "openai", "sglang_router", "tokenizers", "ray"}
 # What bench/peer/environment.py installs.
 PEERS = {"gguf", "llama_cpp", "vllm"}
-# Imported where tests skip without them: launch/dependencies_optional.txt.
+# Packages of launch/dependencies_optional.txt: tests skip without them.
 EXAMPLES_PACKAGES = {"peft", "transformers"}  # examples begin with the command that installs them
 OPTIONAL_PACKAGES = {"torch": "python3-torch", "tqdm": "python3-tqdm", "matplotlib": "python3-matplotlib"}
 
@@ -173,11 +173,11 @@ def test_python_imports_come_from_the_standard_library_or_the_listed_packages():
     own = {path.stem for path in files(".py")} | {path.parent.name for path in files(".py")}
     for path in files(".py"):
         if path.parts[:2] == ("tests", "golden") or path.name.startswith("make_"):
-            continue  # makes data that is checked in; names the versions of its packages itself
+            continue  # makes data that is checked in, and lists the versions of its packages itself
         if path.parts[:2] == ("tests", "trainers") or "integrations" in path.parts:
-            continue  # of other people's packages, which have environments of their own
+            continue  # uses other people's packages, which have environments of their own
         if path.name == "peers_torch.py":
-            continue  # runs in the python3 of a machine that has the measured packages
+            continue  # runs under the python3 of a machine that has the measured packages
         for name in re.findall(r"^\s*(?:import|from)\s+(\w+)", read(path), re.MULTILINE):
             if name in sys.stdlib_module_names or name in own:
                 continue

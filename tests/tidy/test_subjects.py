@@ -10,7 +10,7 @@ SUBJECT_LEN_MAX = 72
 
 
 def new_subjects():
-    """The subjects of the commits that origin/main lacks; None without git, or without origin/main."""
+    """The subjects of commits that origin/main does not have; None without git, or without origin/main."""
     log = subprocess.run(
         ["git", "log", "--no-merges", "--format=%s", "origin/main..HEAD"],
         cwd=ROOT, capture_output=True, text=True, check=False,

@@ -1,10 +1,10 @@
-"""Texts that no file of the project may have."""
+"""Texts that no file of the project may contain."""
 
 import re
 
 from project import files, read
 
-# Written in pieces, so that this file does not have them either.
+# In pieces, so that this file does not contain them either.
 FORBIDDEN = {
     "a path of somebody's machine": re.compile("(?<![\\w.])/(wo" + "rk|ho" + "me|ro" + "ot)/[a-z]"),
     "where the work is planned": re.compile(r"\bis" + r"sue #?\d", re.IGNORECASE),
