@@ -42,8 +42,7 @@ ENVIRONMENTS = {
     "grpo": Environment(("pyzmq==27.3.0", "msgpack", "matplotlib"), is_nightly=True),
     "grpo_lora": Environment((*HF, "peft==0.21.2", "pyzmq==27.3.0", "msgpack", "matplotlib"), is_nightly=True),
     "hub": Environment(("huggingface_hub==2.4.0",), needs_torch=False),
-    # Packages that work without PyTorch, or with its replacement (without_torch), in one
-    # environment.
+    # Packages that work without PyTorch or with its replacement (without_torch), in one environment.
     LIGHT: Environment(
         (*HTTP, *WEB, "numpy==2.4.6", "transformers==5.23.0", "aiofiles==25.1.0", "colorlog==6.12.0", "einops==0.8.2",
          "httpx==0.28.1", "hydra-core==1.3.8", "interegular==0.3.3", "ipython==9.18.1", "jinja2==3.1.6", "json5==0.17.3",
@@ -53,7 +52,7 @@ ENVIRONMENTS = {
         ("areal==1.0.4", "lm-eval==0.4.13", "sglang==0.5.23", "skyrl==0.3.0", "trl==1.16.0", "verl==0.9.1"),
         needs_torch=False,
     ),
-    # For reading routed experts: a newer SkyRL than the one above, and slime's imports.
+    # For reading routed experts: a newer SkyRL than the one above, and the packages that slime imports.
     "skyrl_routes": Environment(
         (*HTTP, "numpy==2.4.6", "orjson==3.13.0", "pybase64==1.5.1", "loguru==0.7.3", "rich==15.0.0"), ("skyrl==0.4.0",),
         needs_torch=False,
@@ -82,7 +81,7 @@ ENVIRONMENTS = {
         (*HTTP, *WEB, "loguru==0.7.3", "httpx==0.28.1", "safetensors==0.8.0"), ("checkpoint-engine==0.4.2",),
         is_nightly=True,
     ),
-    # The bases of the integrations, and verl's imports on the way to its base classes.
+    # The integrations' base classes, and what verl imports before its base classes.
     "integrations": Environment(
         (*HTTP, *HF, "codetiming==1.4.0", "datasets==5.2.0", "hydra-core==1.3.8", "omegaconf==2.3.1", "ray==2.60.0",
          "tensordict==0.15.3", "torchdata==0.11.0", "orjson==3.13.0", "pylatexenc==2.11", "peft==0.21.2"),

@@ -1,6 +1,5 @@
-"""Trainers' own code loads, replaces and unloads adapters (LoRA), each in its own way. The output must be that of the same
-adapter loaded by the bus, under another name.
-"""
+"""Trainers' own code loads, replaces and unloads adapters (LoRA), each in its own way. The output must equal that of
+the same adapter loaded over the bus under another name."""
 
 import json
 
@@ -50,7 +49,7 @@ def test_each_step_samples_its_own_adapter(trainer, tree, step, directories, exp
 
 
 def test_areals_versions_follow_each_other(tree, step, directories, expected):
-    """AReaL unloads version N - 1 after each load, and ignores how that ends: status shows it."""
+    """AReaL unloads version N - 1 after each load and ignores the answer; status must show that it is unloaded."""
     said = step(LIGHT, "areal_lora_step", json.dumps(tokens_of_prompt(tree)), *directories)
     assert said["steps"] == expected[1:]
     with tree.door("admin") as admin:

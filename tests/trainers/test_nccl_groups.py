@@ -72,7 +72,7 @@ def test_P10_a_group_of_pytorchs_own_store_brings_a_whole_model(gpu, interpreter
 @pytest.mark.parametrize("trainer", ["trl", "slime"])
 @pytest.mark.parametrize("tp", [1, 2])
 def test_P10_a_trainers_own_code_sends_its_weights_by_nccl(gpu, sglang, fresh, place, trainer, tp):
-    """The output then is that of a fresh start on the new weights."""
+    """The output must equal that of a fresh start on the new weights."""
     package = os.environ.get("PITSTOP_SLIME") if trainer == "slime" else "-"
     if not package:
         pytest.skip("PITSTOP_SLIME names no checkout of slime")
@@ -93,7 +93,7 @@ def test_P10_a_trainers_own_code_sends_its_weights_by_nccl(gpu, sglang, fresh, p
 
 @pytest.mark.parametrize("tp", [1, 2])
 def test_P10_openrlhfs_own_trainer_sends_its_weights_by_nccl(gpu, sglang, fresh, tp):
-    """Sends to a rollout actor of its own with pitstop's engine in it."""
+    """The trainer sends to a rollout actor of its own, which has pitstop's engine."""
     interpreter = python_of("integrations")
     (package,) = pathlib.Path(interpreter).parents[1].glob("lib/python*/site-packages")
     gpu(gpus=tp + 1)

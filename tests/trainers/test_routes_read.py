@@ -26,7 +26,7 @@ READERS = {"slime": "slime_routes", "verl": LIGHT, "skyrl": "skyrl_routes", "are
 def reader(request):
     if request.param == "slime" and not os.environ.get("PITSTOP_SLIME"):
         pytest.skip("PITSTOP_SLIME names no checkout of slime")
-    python_of(READERS[request.param])  # skips before there is a tree if the packages cannot be had
+    python_of(READERS[request.param])  # skips before a tree starts, if the packages cannot be installed
     return request.param
 
 

@@ -21,7 +21,7 @@ def is_a_step(said, fresh):
 
 @pytest.fixture(params=["openai", "anthropic", "trl", "skyrl", "sglang", "verl", "areal", "checkpoint_engine"])
 def trainer(request):
-    python_of(request.param)  # skips before there is a tree if the packages cannot be had
+    python_of(request.param)  # skips before a tree starts, if the packages cannot be installed
     return request.param
 
 
@@ -36,7 +36,7 @@ def test_a_whole_step_without_pytorch(trainer, fresh, step):
 
 
 def test_lm_eval_scores_the_version_that_serves(step):
-    """Log-likelihoods are those of the tree's own prompt logprobs, before an update and after it."""
+    """The log-likelihoods equal the tree's own prompt logprobs, before an update and after it."""
     said = step(LIGHT, "lm_eval_step", ROOT / "launch" / "models" / "stories")
     for mine, theirs in zip(said["lm_eval"], said["engine"]):
         assert mine == pytest.approx(theirs, abs=1e-4)

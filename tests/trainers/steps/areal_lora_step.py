@@ -51,7 +51,7 @@ def main(url, _other, prompt, *directories):
     print(json.dumps(said))
 
 
-if __name__ == "__main__":  # its calls run in processes that it starts
+if __name__ == "__main__":  # guarded, as AReaL's calls run in processes that import this file
     main(*sys.argv[1:])
     sys.stdout.flush()
-    os._exit(0)  # its threads would wait for rollouts that are never started
+    os._exit(0)  # otherwise its threads would wait for rollouts that are never started

@@ -80,7 +80,7 @@ def main(url, other, prompt):
     print(json.dumps(said))
 
 
-if __name__ == "__main__":  # its calls run in processes that it starts
+if __name__ == "__main__":  # guarded, as AReaL's calls run in processes that import this file
     main(*sys.argv[1:4])
     sys.stdout.flush()
-    os._exit(0)  # its threads would wait for rollouts that are never started
+    os._exit(0)  # otherwise its threads would wait for rollouts that are never started

@@ -30,7 +30,7 @@ RANK_0 = None
 
 
 def become_rank_0(cuda, nccl, model, gpu):
-    """Makes this process a trainer's on that GPU."""
+    """Makes this process rank 0, the trainer, on that GPU."""
     global RANK_0
     RANK_0 = nccl_trainer.Rank0(cuda, nccl, model, int(gpu))
     return RANK_0
@@ -39,9 +39,8 @@ def become_rank_0(cuda, nccl, model, gpu):
 
 
 def taken_from(package, file, *wanted, **names):
-    """A namespace with these functions, classes and constants of a module that is not imported;
-    `Class.method` is a function. `names`: the globals that they use.
-    """
+    """A namespace with the wanted functions, classes and constants of a module that is not imported; `Class.method`
+    becomes a function. `names`: the globals that they use."""
     path = pathlib.Path(package) / file
     tree = ast.parse(path.read_text())
     parts = {**_definitions(tree.body)}

@@ -28,12 +28,12 @@ from emulated_nccl import PyNccl, become_rank_0, free_port, register_backend, se
 from weights import NUM_TOKENS, PROMPT, load
 
 HOST = "127.0.0.1"
-STUCK_S = 280  # shorter than the test waits
-BUCKET_BYTES = 200_000  # several per model
+STUCK_S = 280  # seconds; the test waits longer
+BUCKET_BYTES = 200_000  # each model has several buckets
 
 
 class Call:
-    """One method of an actor: its calls run one after another, beside the trainer."""
+    """A method of an actor: its calls run one after another, at the same time as the trainer."""
 
     def __init__(self, begin):
         self.remote = begin
@@ -76,7 +76,7 @@ def group_of(sglang, host, port, world_size):
 
 
 class Model(torch.nn.Module):
-    """A trainer's: parameters by the checkpoint's names."""
+    """A trainer's model, with parameters under the checkpoint's names."""
 
     def __init__(self, directory):
         super().__init__()
@@ -94,7 +94,7 @@ def as_trl(url, model, sglang, world_size, package):
         return group_of(sglang, info["master_address"], info["master_port"], info["world_size"])
 
     def send_packed(iterator, group, src, post_iter_func):
-        """One broadcast, of bytes: the whole model is smaller than vLLM's buffer."""
+        """Sends one broadcast of bytes: the whole model is smaller than vLLM's buffer."""
         send(torch.cat([post_iter_func(item).detach().reshape(-1).view(torch.uint8) for item in iterator]))
 
     trl_client.is_vllm_available = lambda *_, **__: True  # shim: vLLM is not installed
@@ -232,7 +232,7 @@ def main(trainer, url, model, sglang, cuda, nccl, gpu, world_size, package):
         url, model, sglang, int(world_size), package
     )
     print(json.dumps({**said, "broadcasts": rank.num_broadcasts}), flush=True)
-    os._exit(0)  # leaves others' objects alone at exit
+    os._exit(0)  # skips the clean-up of other packages' objects
 
 
 main(*sys.argv[1:])

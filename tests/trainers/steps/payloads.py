@@ -13,7 +13,7 @@ torch.multiprocessing.set_sharing_strategy("file_system")
 
 
 def shared(pairs):
-    """Copies that a payload may lend: one set for each rank and call."""
+    """Copies of the tensors that one payload may lend: a set for each rank and call."""
     return [(name, tensor.clone().share_memory_()) for name, tensor in pairs]
 
 

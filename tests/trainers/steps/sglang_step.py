@@ -14,7 +14,7 @@ from sglang.srt.weight_sync.tensor_bucket import FlattenedTensorBucket
 import payloads  # shim: how tensors are shared on a CPU
 from weights import NUM_TOKENS, PROMPT, chunks, load
 
-KEPT = []  # lent memory lives until the end
+KEPT = []  # lent memory must live until the end
 
 
 def post(url, route, body=None):

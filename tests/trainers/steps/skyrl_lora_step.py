@@ -48,7 +48,7 @@ async def main(url, _other, *directories):
         try:
             await sample(SKYRL_LORA_ADAPTER_NAME)
             said["unloaded"] = "it answers"
-        except Exception as error:  # whatever its class is
+        except Exception as error:  # of any class
             said["unloaded"] = str(error)
     print(json.dumps(said))
 

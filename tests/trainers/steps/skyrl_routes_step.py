@@ -28,7 +28,7 @@ async def main(url, prompt, num_tokens):
         proxy_url=url, server_urls=[url], model_name="stories-moe", data_parallel_size=1, enable_return_routed_experts=True
     )
     async with client:
-        for turn in ([], [11, 12, 13]):  # a tool's text between two turns
+        for turn in ([], [11, 12, 13]):  # the text of a tool between two turns
             tokens += turn
             got = await client.generate({
                 "prompt_token_ids": [tokens],

@@ -64,7 +64,7 @@ async def main(url, other):
             await client.pause()
             await update(client, group, tensors, 5)
             await client.resume()
-            said["spanning"] = len(await long)  # frozen or not yet begun: it lost nothing
+            said["spanning"] = len(await long)  # frozen, or not begun yet: no token may be lost
             await client.reset_prefix_cache()
             said["after"] = await sample()
             await client.sleep(level=2)

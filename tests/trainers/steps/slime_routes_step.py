@@ -19,7 +19,7 @@ def main(url, prompt, num_tokens, num_layers, per_token):
         num_layers=num_layers, moe_router_topk=per_token, moe_layer_freq=[0] + [1] * (num_layers - 1)
     )
     sample = Sample(tokens=list(prompt))
-    for turn in ([], [11, 12, 13]):  # a tool's text between two turns
+    for turn in ([], [11, 12, 13]):  # the text of a tool between two turns
         if turn:
             sample.append_response_tokens(args, tokens=turn, trainable=False)
         body = {"input_ids": sample.tokens, "return_logprob": True, "return_routed_experts": True,

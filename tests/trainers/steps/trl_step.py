@@ -25,7 +25,7 @@ class HostGroup:
 
 
 def send_packed(iterator, group, src, post_iter_func):
-    """vLLM's packing when everything is smaller than its buffer: one broadcast."""
+    """One broadcast, as vLLM's packing makes of tensors that all fit its buffer."""
     group.group.broadcast(torch.cat([torch.from_numpy(as_bytes(post_iter_func(item))) for item in iterator]).numpy())
 
 
@@ -44,7 +44,7 @@ class Client(trl_client.VLLMClient):
 
 
 class Model(torch.nn.Module):
-    """A trainer's: parameters by the checkpoint's names."""
+    """A trainer's model, with parameters under the checkpoint's names."""
 
     def __init__(self, directory):
         super().__init__()
@@ -74,7 +74,7 @@ def main(url, other):
     sequence = ids["prompt_ids"][0] + ids["completion_ids"][0]
     scored = client.get_sequence_logprobs([sequence], [len(ids["prompt_ids"][0])], top_logprobs=2)
     said["scores"] = len(scored["logprobs"][0])
-    # Distillation's request: tokens far from the top, whose ranks are beyond it.
+    # A distillation's request: tokens far from the top, whose ranks are over the requested number.
     num_prompt = len(ids["prompt_ids"][0])
     scored = client.get_sequence_logprobs([sequence[:num_prompt] + [17, 1999, 31]], [num_prompt], top_logprobs=2)
     said["distilled"] = [[*best, *own] for best, own in zip(scored["logprobs"][0], scored["actual_logprobs"][0])]

@@ -21,7 +21,7 @@ from weights import NUM_TOKENS, load  # noqa: E402
 
 @dataclasses.dataclass
 class Config:
-    """The settings that are read of verl's RolloutConfig, which asks for a GPU's."""
+    """The used settings of verl's RolloutConfig, which itself requires a GPU."""
 
     tensor_model_parallel_size: int = 1
     data_parallel_size: int = 1

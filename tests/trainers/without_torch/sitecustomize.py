@@ -1,3 +1,3 @@
-"""Runs before a program's first line, so that its imports work."""
+"""Python runs this before a program's first line, so that the program's imports work."""
 
 import torch  # noqa: F401

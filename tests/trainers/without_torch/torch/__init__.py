@@ -52,7 +52,7 @@ class device:  # noqa: N801 (as PyTorch has it)
 
 
 class Tensor:
-    """Contiguous."""
+    """A contiguous tensor."""
 
     is_cuda = False
     requires_grad = False

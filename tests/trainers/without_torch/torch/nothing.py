@@ -1,4 +1,4 @@
-"""Modules that are not installed, and of which only names are used."""
+"""Replaces modules that are not installed, if only their names are used."""
 
 import importlib.abc
 import importlib.machinery
@@ -7,7 +7,7 @@ import types
 
 
 class _Names(type):
-    """For the class itself: every attribute is the class again."""
+    """The class of Nothing: each attribute of Nothing is Nothing again."""
 
     def __getattr__(cls, name):
         if name.startswith("__"):
@@ -57,7 +57,7 @@ class _Module(types.ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """The last finder: installed modules, and those beside this file, come first."""
+    """The last finder, after those that find installed modules and the files here."""
 
     def __init__(self, packages):
         self._packages = packages

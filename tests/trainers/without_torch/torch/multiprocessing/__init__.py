@@ -1,4 +1,4 @@
-"""Pickled tensors are always shared by files."""
+"""Tensors are pickled by sharing their memory in files; there is no other strategy."""
 
 
 def set_sharing_strategy(name):

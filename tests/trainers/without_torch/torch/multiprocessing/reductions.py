@@ -1,4 +1,4 @@
-"""Names for pickles: their reader here runs nothing."""
+"""Functions that pickles name. pitstop's reader runs none of them."""
 
 
 def rebuild_tensor(*_):
