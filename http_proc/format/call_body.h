@@ -1,5 +1,5 @@
-// The part of an output that a marker of calls has begun: the bytes that were read of it, and the
-// call that is open. Readers of the formats fill it in; the pieces tell it to the client.
+// The part of an output after a marker of calls: the bytes read of it, and the open call. The
+// readers of the formats fill in the body; its pieces report it to the client.
 //
 // Bounded: by the output.
 #pragma once
@@ -14,31 +14,31 @@
 
 namespace pitstop::http {
 
-// What a byte is to a body.
+// The meaning of a byte for a body.
 enum class CallStep : std::uint8_t {
     kMore,
-    kCall,        // the byte ends the call; the body goes on
+    kCall,        // the byte ends the call; the body continues
     kEndOfCalls,  // the byte ends the list of calls; what follows belongs to no call
     kBody,        // the byte ends the body, and its call
-    kBroken,      // no call goes on with the byte
-    kReread,      // a part ended before: the body's unread bytes are read again, and this one
+    kBroken,      // no call can continue with the byte
+    kReread,      // a part ended earlier: the body's unread bytes and this byte are read again
 };
 
 class CallBody {
   public:
     // Begins a body after `opening`: the marker, with the space before it.
     void begin(std::string opening);
-    // The body has ended, and nothing of it remains.
+    // Ends the body; none of its bytes remain.
     void end();
 
-    // ---- its bytes ----
+    // ---- the body's bytes ----
     void take(std::string_view bytes) { written_ += bytes; }
     void forget_written() { written_.clear(); }
-    // The bytes since the body or its last call began or ended.
+    // The bytes that were read and are in no piece yet.
     [[nodiscard]] const std::string& written() const { return written_; }
     [[nodiscard]] bool is_right_after_opening() const { return !opening_.empty(); }
     void set_num_unread(std::size_t num) { num_unread_ = num; }
-    // Removes the unread bytes, which are the last ones, and returns them.
+    // Removes and returns the unread bytes, which are the last bytes.
     [[nodiscard]] std::string take_unread();
 
     // ---- the open call ----
@@ -48,23 +48,23 @@ class CallBody {
     void set_name(std::string name) { name_ = std::move(name); }
     [[nodiscard]] bool is_begun() const { return is_begun_; }
     [[nodiscard]] const std::optional<std::string>& name() const { return name_; }
-    // The arguments that are in no piece yet. They are {} if none is ever given.
+    // The arguments that are in no piece yet. A call without arguments gets {}.
     [[nodiscard]] std::string& arguments() { return arguments_; }
     void set_has_arguments() { has_arguments_ = true; }
     [[nodiscard]] bool has_arguments() const { return has_arguments_; }
     // Writes the key of the arguments' next member, before its value.
     void add_key(std::string_view key);
-    // Begins the call where `arguments()` has an object with some content, or its end.
+    // Whether `arguments()` has enough of an object to begin the call: some content, or the end.
     [[nodiscard]] bool may_begin() const { return !is_begun_ && arguments_.size() >= 2; }
     // REQUIRES: the call is begun, or has a name.
     void end_call();
-    // The call does not go on. One that was not begun is text, which the caller makes of it.
+    // Ends a call that cannot continue. If it was not begun, the caller turns its bytes into text.
     void break_call();
-    // Returns the text of a body without a begun call, up to the end of what was read.
+    // Returns the text of a body that began no call, up to the last byte that was read.
     [[nodiscard]] std::string take_opening();
     [[nodiscard]] std::string take_written();
 
-    [[nodiscard]] bool has_call() const { return has_call_; }  // this body has had one
+    [[nodiscard]] bool has_call() const { return has_call_; }  // this body has had a call
     [[nodiscard]] bool has_calls() const { return has_calls_; }
 
     // Moves the arguments that have arrived into the pieces.

@@ -26,26 +26,26 @@ constexpr auto kReplaceBytes = OrderedJson::error_handler_t::replace;
 // How a format writes calls, from the first on: `list_open`, calls with `separator` between them,
 // `list_close`. A call is `open`, the name, and the arguments.
 struct CallForm {
-    // Where the arguments are.
+    // The place of the arguments.
     enum class Arguments : std::uint8_t {
         kMember,  // `arguments`, of an object with the name as JSON
         kTagged,  // between tags
-        // JSON behind the opening of a forced call of one function. Between names and arguments are
-        // special tokens, which no grammar has: other calls are not held.
+        // JSON after the opening of a forced call of one function. Special tokens, which match no
+        // grammar, separate names from arguments, so other calls are not held to their schemas.
         kAfterOpening,
     };
     ToolFormat format{};
     Arguments place = Arguments::kMember;
     std::string_view list_open{};
     std::string_view open{};
-    std::string_view arguments{};   // the member, as it is written before its value
+    std::string_view arguments{};   // the member, up to its value
     std::string_view name_close{};  // of a tagged call
     ParameterTags tags{};
     std::string_view close{};
     std::string_view separator{};
     std::string_view list_close{};
-    std::string_view trigger{};  // in any text, this begins a call; empty: nothing can
-    std::string_view never{};    // in such a text: another way to begin one
+    std::string_view trigger{};  // begins a call within any text; empty: none can begin there
+    std::string_view never{};    // must not occur in that text: another way to begin a call
 };
 constexpr std::array kCallForms{
     CallForm{
@@ -109,7 +109,7 @@ const CallForm* form_of(ToolFormat format) {
     return form == kCallForms.end() ? nullptr : form;
 }
 
-// Whether calls are held that tool_choice does not name.
+// Whether calls that tool_choice does not name are held to their schemas, too.
 bool holds_any_call(const CallForm& form) {
     return form.place != CallForm::Arguments::kAfterOpening;
 }
@@ -155,7 +155,7 @@ Result<OrderedJson> schema_of(const Tool& tool) {
     return schema;
 }
 
-// Returns a call of the tool without its first `num_written` bytes, which the prompt has.
+// Returns the rest of a call of the tool: its first `num_written` bytes are in the prompt.
 Result<OrderedJson> call_of(const CallForm& form, const Tool& tool, std::size_t num_written) {
     std::string begin(form.open);
     OrderedJson content;
@@ -196,7 +196,7 @@ Result<OrderedJson> calls_of(
     return calls;
 }
 
-// Returns the calls of an output that consists of them, after what the prompt has of the first.
+// Returns the rest of an output that is a list of calls, whose first bytes are in the prompt.
 Result<OrderedJson> list_of_calls(
     const CallForm& form, const std::vector<Tool>& tools, bool takes_one, std::size_t num_written
 ) {
@@ -216,7 +216,7 @@ Result<OrderedJson> list_of_calls(
     return elements_of("sequence", std::move(list));
 }
 
-// Returns the arguments of the only call, whose opening the prompt has.
+// Returns the arguments of the only call. The prompt ends with the call's opening.
 Result<OrderedJson> arguments_of(const CallForm& form, const Tool& tool) {
     ASSIGN_OR_RETURN(OrderedJson schema, schema_of(tool));
     OrderedJson parts =
@@ -241,7 +241,7 @@ Result<OrderedJson> text_with_calls(
             {"at_least_one", false},
             {"stop_after_first", takes_one}};
     }
-    // A call is the whole output. Other texts begin neither like one nor like its marker.
+    // Calls are the whole output. Any other text must not begin like a call or like its marker.
     ASSIGN_OR_RETURN(OrderedJson calls, list_of_calls(form, tools, takes_one, 0));
     OrderedJson text = OrderedJson::array(
         {{{"type", "regex"}, {"pattern", "[ \\t\\r\\n]{0,16}[^{< \\t\\r\\n]"}},
@@ -252,7 +252,7 @@ Result<OrderedJson> text_with_calls(
     );
 }
 
-// The forced function alone, or all.
+// Returns the forced function alone, or all tools.
 std::vector<Tool> tools_that_may_be(
     const std::vector<Tool>& tools, const std::optional<ForcedCall>& forced
 ) {
@@ -301,11 +301,11 @@ Result<std::string> call_grammar(
     const auto strict = std::ranges::find(held, true, &Tool::is_strict);
     const bool has_strict = strict != held.end();
     if (held.empty() || (!forced && !has_strict)) return std::string();
-    if (!format) return std::string();  // calls are text
+    if (!format) return std::string();  // without a format, calls are text
     const CallForm* form = form_of(*format);
     const bool is_named = forced && !forced->function.empty();
     const bool is_held = form != nullptr && (is_named || holds_any_call(*form));
-    if (!is_held && !has_strict) return std::string();  // the opening alone is forced
+    if (!is_held && !has_strict) return std::string();  // only the call's opening is forced
     if (!is_held || (!forced && *format == ToolFormat::kMistral)) {
         return not_held(
             *strict,

@@ -1,10 +1,10 @@
-// Holds calls of tools to their schemas: makes, for the model's format of calls, what its output
-// must match so that every call is of a tool of the request, with arguments that its schema
-// accepts.
+// Makes the grammar that a model's output must match so that its tool calls fit their schemas: each
+// call names a tool of the request, and its arguments are accepted by the tool's schema. Such calls
+// are *held* to their schemas.
 //
-// No grammar has a special token. So the formats whose calls need none are held wherever a call
-// begins; Mistral's, which begin with one, if they are forced; and those with one before the
-// arguments if they are forced and tool_choice names the function.
+// A special token matches no grammar. So calls are held wherever they begin if their format needs
+// no special token. Mistral's begin with one: they are held if forced. Formats with one before the
+// arguments are held if the call is forced and tool_choice names the function.
 #pragma once
 
 #include "base/result.h"
@@ -26,12 +26,12 @@ struct ToolSpec {
     bool is_strict = false;  // calls that the model makes by itself are held to the schema, too
 };
 
-// Reads a request's tools in any dialect's shape, in their order. Parts that are none are left out.
+// Reads a request's tools in any dialect's shape, in their order. Skips entries that are no tool.
 [[nodiscard]] std::vector<ToolSpec> tool_specs(const nlohmann::ordered_json& tools);
 
-// Returns the format of a structural tag that the output matches; empty if nothing is held. After a
-// forced call's opening (forced_call.h) it is the rest of that call and, unless `takes_one_call`,
-// others; without one, any text with calls in it.
+// Returns the output's grammar as the format of a structural tag; empty if nothing is held. After a
+// forced call's opening (forced_call.h) this is the rest of that call, followed by other calls
+// unless `takes_one_call` is set. Without a forced call it is any text with calls in it.
 // Errors: kInvalidArgument names the tool, and what cannot be held.
 [[nodiscard]] Result<std::string> call_grammar(
     const std::optional<ToolFormat>& format,

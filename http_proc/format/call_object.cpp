@@ -87,7 +87,7 @@ CallStep CallObject::read_value(char c, CallBody& body) {
     return status == Status::kDone ? CallStep::kMore : read(c, body);
 }
 
-// Takes a name, or arguments that are no object: none, or an object that was written as a string.
+// Handles a whole value: a name, null arguments, or an object that was written as a string.
 CallStep CallObject::end_of_value(CallBody& body) {
     if ((key_ == "arguments" || key_ == "parameters") && !body.has_arguments()) {
         if (token_ == "null") return CallStep::kMore;

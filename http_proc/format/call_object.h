@@ -1,5 +1,5 @@
-// Reads one call that is a JSON object: {"name": N, "arguments": {...}}, in which `parameters`
-// means the same, members have any order, and others are left out.
+// Reads one call that is a JSON object: {"name": N, "arguments": {...}}. `parameters` is accepted
+// for `arguments`, members may have any order, and other members are skipped.
 //
 // Bounded: ValueReader's bounds.
 #pragma once
@@ -19,7 +19,7 @@ class CallObject {
     // `depth`: the levels of JSON that the object's members are within.
     explicit CallObject(std::size_t depth) : depth_(depth) {}
 
-    // The opening brace was read.
+    // Called after the opening brace was read.
     void begin();
     // kCall: the byte is the object's last. REQUIRES: begin().
     [[nodiscard]] CallStep read(char c, CallBody& body);
@@ -33,11 +33,11 @@ class CallObject {
 
     std::size_t depth_;
     Place place_ = Place::kFirst;
-    bool has_comma_ = false;  // read before this member
+    bool has_comma_ = false;  // a comma precedes this member
     std::string key_{};
     std::string token_{};  // a key or a value that is no object
     std::optional<ValueReader> value_{};
-    bool is_arguments_ = false;  // the value, and it goes where the call's arguments go
+    bool is_arguments_ = false;  // the value is the arguments of the call
 };
 
 }  // namespace pitstop::http

@@ -21,10 +21,10 @@ class CallReader {
     );
 
     [[nodiscard]] CallStep read(char c, CallBody& body);
-    // Whether the output's end may be that of the body, and of its call if one is open.
+    // Whether the body, and its open call if any, may end where the output ends.
     [[nodiscard]] bool is_whole(const CallBody& body) const;
-    // At the output's end: whether a part of the body may have ended before. Then the body's unread
-    // bytes are read again.
+    // Called at the output's end. Returns whether a part of the body may have ended earlier; then
+    // the body's unread bytes are read again.
     [[nodiscard]] bool ends_earlier(CallBody& body);
 
   private:

@@ -45,7 +45,7 @@ inline bool may_be_call_name_before(std::string_view text, std::string_view mark
 // Reads one marker; leaves out white space before it.
 class MarkerReader {
   public:
-    // Returns `at_end` for the marker's last byte, and is at the beginning again.
+    // Returns `at_end` for the marker's last byte, and then starts over.
     [[nodiscard]] CallStep read(char c, std::string_view marker, CallStep at_end) {
         if (num_read_ == 0 && is_call_space(c)) return CallStep::kMore;
         if (marker[num_read_] != c) return CallStep::kBroken;

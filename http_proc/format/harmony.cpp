@@ -45,7 +45,7 @@ std::string_view next_word(std::string_view& text) {
 struct MessageHeader {
     bool is_assistants = true;
     std::string_view channel{};
-    std::string_view recipient{};  // empty: nobody
+    std::string_view recipient{};  // empty: no recipient
 };
 
 MessageHeader message_header_of(std::string_view text) {
@@ -111,7 +111,7 @@ void HarmonyParser::feed(char c) {
         take_marker(std::exchange(marker_, {}));
 }
 
-// A byte that is in no marker.
+// Takes a byte that is not part of a marker.
 void HarmonyParser::take(char c) {
     const std::string_view byte(&c, 1);
     TurnPieces& pieces = body_.pieces();
@@ -164,7 +164,7 @@ void HarmonyParser::take_marker(std::string_view marker) {
     for (const char c : marker) take(c);
 }
 
-// The header is whole.
+// Called when the header is complete.
 void HarmonyParser::begin_message() {
     const MessageHeader header = message_header_of(header_);
     std::string_view name = header.recipient;
@@ -188,7 +188,7 @@ void HarmonyParser::begin_message() {
     }
 }
 
-// `marker`: that ends it; empty if the next message does.
+// `marker`: the marker that ends the message; empty: the next message ends it.
 void HarmonyParser::end_message(std::string_view marker) {
     needs_line_ = false;
     if (part_ == Part::kCall) break_call({});
@@ -217,7 +217,7 @@ void HarmonyParser::take_of_call(char c) {
     if (step == CallStep::kCall) part_ = Part::kAfterCall;
 }
 
-// The message is text, from what no piece has yet.
+// Turns the message into text, from its first byte that is in no piece yet.
 void HarmonyParser::break_call(std::string_view rest) {
     if (body_.is_begun()) {
         body_.break_call();

@@ -5,9 +5,9 @@
 //   <|constrain|>json<|message|>{...}<|call|>
 //   <|start|>assistant<|channel|>final<|message|>...<|return|>
 //
-// `analysis` is thinking; a message to a recipient is a call of it; `final`, and `commentary` to
-// nobody, are the answer. Between two messages of thinking, and of the answer, a line end is put.
-// All other output is text, unchanged.
+// `analysis` is thinking; a message with a recipient is a call of that function; `final`, and
+// `commentary` without a recipient, are the answer. A line end separates two messages of thinking,
+// and two of the answer. All other output is text, unchanged.
 //
 // Source: the harmony format of openai's gpt-oss; SGLang's and vLLM's gpt-oss parsers.
 // Bounded: holds back a marker, or a header of kHeaderBytesMax. A byte costs constant time.
@@ -41,9 +41,9 @@ class HarmonyParser {
     [[nodiscard]] TurnPieces append(std::string_view piece);
     [[nodiscard]] TurnPieces finish();
 
-    // Where the output is now.
+    // The kind of message that the output is in now.
     enum class At : std::uint8_t {
-        kHeader,  // or in a marker: what follows is not known yet
+        kHeader,  // or a marker: the next kind is not known yet
         kThinking,
         kOther,
     };
@@ -51,12 +51,12 @@ class HarmonyParser {
 
   private:
     enum class Part : std::uint8_t {
-        kOutside,  // of messages
+        kOutside,  // between messages
         kHeader,
         kThinking,
         kAnswer,
         kCall,
-        kAfterCall,  // its arguments are whole
+        kAfterCall,  // after the call's whole arguments
         kWritten,    // text, as it is written
     };
 

@@ -98,7 +98,7 @@ CallStep MistralCallReader::read(char c, CallBody& body) {
     return step;
 }
 
-// After the opening bracket, or after an object.
+// Reads after the opening bracket, or after an object.
 CallStep MistralCallReader::read_between(char c, CallBody& body) {
     if (is_call_space(c) && body.written().size() <= kCallSpaceBytesMax) return CallStep::kMore;
     if (c == ',' && !has_comma_) {
@@ -183,7 +183,7 @@ CallStep NamedJsonCallReader::read_arguments(char c, CallBody& body) {
     return CallStep::kMore;
 }
 
-// White space may be on either side of what closes the arguments.
+// White space may surround the marker that closes the arguments.
 CallStep NamedJsonCallReader::read_end(char c) {
     if (is_call_space(c) && (marker_.empty() || marker_ == row_->args_close))
         return CallStep::kMore;

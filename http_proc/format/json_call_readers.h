@@ -1,5 +1,5 @@
 // Reads the bodies of calls whose arguments are JSON, in the formats of Hermes, Llama, Mistral,
-// Kimi and DeepSeek. Each reader reads one body, from behind its marker on.
+// Kimi and DeepSeek. Each reader reads one body, which begins after its marker.
 #pragma once
 
 #include "http_proc/format/call_body.h"
@@ -15,7 +15,7 @@
 
 namespace pitstop::http {
 
-// Arguments that are an object. Reports none of them before the text is known to be an object.
+// Reads arguments that are an object. Reports nothing before the text is known to be an object.
 class CallArguments {
   public:
     // Returns `at_end` for the object's last byte.
@@ -30,7 +30,7 @@ class ObjectCallReader {
   public:
     explicit ObjectCallReader(const ToolFormatRow& row) : row_(&row) {}
     [[nodiscard]] CallStep read(char c, CallBody& body);
-    // Whether the output's end may be the body's.
+    // Whether the body may end where the output ends.
     [[nodiscard]] bool is_whole(const CallBody&) const { return place_ == Place::kClose; }
 
   private:
@@ -94,12 +94,12 @@ class NamedJsonCallReader {
     Place place_ = Place::kBetween;
     SectionReader section_{};
     std::string name_{};
-    std::string marker_{};  // of what ends a call
+    std::string marker_{};  // the beginning of a marker that ends a call
     CallArguments arguments_{};
 };
 
-// Reads the name of a call that is written as such. Returns it and its id, which may be empty;
-// nothing if it is no name.
+// Splits a call's name, as the model wrote it, into the name and the id, which may be empty.
+// Returns nothing if the text is no name.
 [[nodiscard]] std::optional<std::pair<std::string, std::string>> call_name_of(
     const ToolFormatRow& row, std::string_view written
 );

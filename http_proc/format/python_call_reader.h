@@ -16,7 +16,7 @@ class PythonCallReader {
   public:
     explicit PythonCallReader(const ToolFormatRow& row) : row_(&row) {}
     [[nodiscard]] CallStep read(char c, CallBody& body);
-    // Whether the output's end may be the body's.
+    // Whether the body may end where the output ends.
     [[nodiscard]] bool is_whole(const CallBody&) const { return place_ == Place::kOptionalEnd; }
 
   private:

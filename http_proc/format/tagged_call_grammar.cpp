@@ -22,17 +22,17 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr int kAlternativesNestedMax = 4;  // levels of anyOf and $ref
 constexpr int kSchemasOfToolMax = 4096;    // parameters and alternatives
-constexpr std::size_t kTypesMax = 7;       // JSON has no more
+constexpr std::size_t kTypesMax = 7;       // JSON has seven types
 constexpr std::size_t kDefinitionBytesMax = messages::kGrammarBytesMax;
 
 Error unserved(std::string_view what) {
     return make_error(ErrorCode::kInvalidArgument, "{}", what);
 }
 
-// What the parameters of one tool may take together.
+// The limits that the parameters of one tool share.
 struct Budget {
     int schemas = kSchemasOfToolMax;
-    std::size_t definition_bytes = kDefinitionBytesMax;  // of their copies
+    std::size_t definition_bytes = kDefinitionBytesMax;  // of the copied definitions
 };
 
 // Reads the schema of one parameter.
@@ -44,7 +44,8 @@ class ParameterForm {
     )
         : root_(root), name_(name), value_end_(value_end), budget_(budget) {}
 
-    // Returns the form of its value. `among_others`: a text must not look like another value.
+    // Returns the form of the parameter's value. `among_others`: text must differ from other
+    // values.
     Result<OrderedJson> value_of(
         const OrderedJson& schema, bool among_others = false, int num_nested = 0
     ) const {
@@ -120,7 +121,7 @@ class ParameterForm {
         return {{"type", "any_text"}, {"excludes", OrderedJson::array({std::string(value_end_)})}};
     }
 
-    // JSON, which finds its definitions in the schema of all arguments.
+    // JSON, with a copy of the definitions from the schema of all arguments.
     [[nodiscard]] Result<OrderedJson> json(OrderedJson schema) const {
         for (const char* name : {"$defs", "definitions"}) {
             if (!root_.contains(name) || schema.contains(name)) continue;
@@ -143,7 +144,7 @@ class ParameterForm {
         return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
     }
 
-    // A value that is written out. `value`: const or one of enum.
+    // One fixed value. `value`: a const, or one entry of an enum.
     [[nodiscard]] Result<OrderedJson> constant(const OrderedJson& value) const {
         const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
         if (text.find(value_end_) != std::string::npos)

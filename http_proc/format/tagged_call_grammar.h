@@ -1,12 +1,12 @@
-// Holds arguments that are pairs of a key and a value between tags to a schema. As Qwen3-Coder
-// writes them, and as GLM does:
+// Makes the grammar of a call's arguments, from their schema, for formats that write each key and
+// value between tags, such as Qwen3-Coder's and GLM's:
 //
 //   <parameter=city>               <arg_key>city</arg_key>
 //   Paris                          <arg_value>Paris</arg_value>
 //   </parameter>
 //
-// A text has no quotes, other values are JSON: ToolCallParser reads them back by the schema's
-// types.
+// Texts have no quotes; other values are JSON. ToolCallParser reads the values back by the types in
+// the schema.
 #pragma once
 
 #include "base/result.h"
@@ -21,14 +21,14 @@ namespace pitstop::http {
 struct ParameterTags {
     std::string_view before_key{};
     std::string_view after_key{};
-    std::string_view after_value{};  // ends with the tag that no value may have
-    std::string_view value_end{};    // that tag
+    std::string_view after_value{};  // ends with value_end
+    std::string_view value_end{};    // the tag that no value may contain
 };
 inline constexpr ParameterTags kQwen3CoderParameters{
     "\n<parameter=", ">\n", "\n</parameter>", "</parameter>"};
 
-// Returns the format of a structural tag: the parameters of the schema, an object's, in its order.
-// Errors: kInvalidArgument names the keyword or the parameter that these arguments cannot follow.
+// Returns the parameters of an object's schema, in its order, as the format of a structural tag.
+// Errors: kInvalidArgument, naming the keyword or the parameter that tagged values cannot follow.
 [[nodiscard]] Result<nlohmann::ordered_json> tagged_arguments(
     const nlohmann::ordered_json& schema, const ParameterTags& tags = kQwen3CoderParameters
 );

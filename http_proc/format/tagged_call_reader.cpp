@@ -36,8 +36,8 @@ CallStep TaggedCallReader::read(char c, CallBody& body) {
     return end_.read(c, row_->close, body);
 }
 
-// A name ends with `name_close`; or, without one, where the first parameter begins or the call
-// ends.
+// A name ends with `name_close`. Formats without `name_close` end it where the first parameter
+// begins or the call ends.
 CallStep TaggedCallReader::read_name(char c, CallBody& body) {
     token_ += c;
     const auto ends_with = [&](std::string_view marker) {
@@ -72,7 +72,7 @@ bool TaggedCallReader::begin_call(CallBody& body) const {
     return true;
 }
 
-// Between parameters: the next one begins, or the call ends.
+// Reads between parameters: the next one begins, or the call ends.
 CallStep TaggedCallReader::read_next_key(char c, CallBody& body) {
     const std::string_view end = row_->call_close.empty() ? row_->close : row_->call_close;
     if (marker_.empty() && is_call_space(c)) return CallStep::kMore;

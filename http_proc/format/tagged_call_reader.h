@@ -2,8 +2,8 @@
 //
 //   (`name_open` NAME `name_close` PARAMETER* `call_close`)* `close`
 //
-// A PARAMETER is `key_open` KEY `key_close` `value_open` VALUE `value_close`, and its value the
-// text itself if the tool's schema says string.
+// A PARAMETER is `key_open` KEY `key_close` `value_open` VALUE `value_close`. VALUE is the text
+// itself if the tool's schema has the type string.
 #pragma once
 
 #include "http_proc/format/call_body.h"
@@ -31,15 +31,15 @@ class TaggedCallReader {
           place_(is_named || row.name_open.empty() ? Place::kName : Place::kBetween) {}
 
     [[nodiscard]] CallStep read(char c, CallBody& body);
-    // Whether the output's end may be the body's.
+    // Whether the body may end where the output ends.
     [[nodiscard]] bool is_whole(const CallBody& body) const;
-    // At the output's end: whether a value may have ended before. Then the body's unread bytes are
-    // read again.
+    // Called at the output's end. Returns whether a value may have ended earlier; then the body's
+    // unread bytes are read again.
     [[nodiscard]] bool ends_earlier(CallBody& body);
 
   private:
     enum class Place : std::uint8_t {
-        kBetween,  // calls of one section
+        kBetween,  // between two calls of a section
         kName,
         kNextKey,  // or the call's end
         kKey,

@@ -66,7 +66,7 @@ void TaggedValue::follow(char c) {
     if (status == ValueReader::Status::kMore) return;
     nesting_ = Nesting::kNone;
     reader_.reset();
-    // A whole value: the tags in it were parts of its strings.
+    // The value is whole, so the tags in it were parts of its strings.
     if (status == ValueReader::Status::kDone) first_end_.reset();
 }
 
@@ -94,8 +94,8 @@ TaggedValue::Status TaggedValue::read_text(char c, std::string& json) {
     return Status::kDone;
 }
 
-// For a value that may be text or another type: it is no text only if the other allowed types fit.
-// REQUIRES: Typing::kEither.
+// Whether a value that may be text or another type is text: it is not if its JSON has one of the
+// other types. REQUIRES: Typing::kEither.
 bool TaggedValue::is_text_of_either() const {
     const auto json = json_of_value(token_, Language::kJson);
     if (!json) return true;

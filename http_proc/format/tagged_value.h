@@ -1,8 +1,8 @@
-// Reads one value that is written without quotes, up to its closing tag, and writes it as JSON. A
-// text is written while it arrives; other values once they are whole.
+// Reads one value that is written without quotes, up to its closing tag, and writes it as JSON.
+// Text is written while it arrives, other values when they are whole.
 //
-// The closing tag inside a JSON string does not end a value that is an object or a list. If the
-// text turns out to be no JSON, it ended at the first tag, and what came after is read again.
+// The closing tag inside a JSON string does not end an object or a list. If the value turns out to
+// be no JSON, it ended at the first tag, and the bytes after that tag are read again.
 #pragma once
 
 #include "http_proc/format/tool_formats.h"
@@ -22,26 +22,26 @@ class TaggedValue {
     enum class Status : std::uint8_t {
         kMore,
         kDone,
-        kDoneBefore,  // it ended num_after() bytes before this one
+        kDoneBefore,  // the value ended num_after() bytes before this byte
     };
 
     TaggedValue() = default;
-    // `types`: what the schema allows; null: none is known. The types outlive this.
+    // `types`: the types that the schema allows, which outlive this; null: none is known.
     TaggedValue(const ToolFormatRow& row, const std::vector<std::string>* types);
 
-    // Whether the value is written while it arrives: begin with its opening quote.
+    // Whether the value is written while it arrives, beginning with its opening quote.
     [[nodiscard]] bool is_text() const { return typing_ == Typing::kText; }
     // Appends to `json` what the byte decides.
     [[nodiscard]] Status read(char c, std::string& json);
-    // At the output's end: as a byte that no JSON goes on with. kMore: the value is not whole.
+    // Called at the output's end, like a byte that JSON cannot contain. kMore: not a whole value.
     [[nodiscard]] Status finish(std::string& json);
     [[nodiscard]] std::size_t num_after() const { return num_after_; }
 
   private:
     enum class Typing : std::uint8_t {
-        kText,    // as it is written
-        kJson,    // text only if it is no JSON
-        kEither,  // the types that the schema allows decide, once the value is whole
+        kText,    // text, unchanged
+        kJson,    // JSON, or text if it is no JSON
+        kEither,  // the schema's types decide, when the value is whole
     };
     enum class Nesting : std::uint8_t {
         kUnknown,
@@ -60,11 +60,11 @@ class TaggedValue {
     Typing typing_ = Typing::kText;
     const std::vector<std::string>* types_ = nullptr;
     bool skips_line_end_ = false;
-    std::string marker_{};  // of a text: what may become its end
-    std::string token_{};   // of other values: all
+    std::string marker_{};  // of a text: the possible beginning of its end
+    std::string token_{};   // of other values: all of it
     Nesting nesting_ = Nesting::kUnknown;
     std::optional<ValueReader> reader_{};
-    std::optional<std::size_t> first_end_{};  // in `token_`, behind the first tag in a JSON string
+    std::optional<std::size_t> first_end_{};  // in `token_`: after the first tag in a JSON string
     std::size_t num_after_ = 0;
 };
 

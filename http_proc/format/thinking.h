@@ -25,17 +25,17 @@ namespace pitstop::http {
 // How a model marks its thinking. It thinks at most once, at the beginning of its turn.
 struct ThinkingFormat {
     enum class Begins : std::uint8_t {
-        kByPrompt,  // inside its thinking if the prompt ends there, else with the opening marker
-        kInside,    // always inside, unless the prompt has ended the thinking
+        kByPrompt,  // begins inside if the prompt ends there, else at the opening marker
+        kInside,    // begins inside, unless the prompt has ended the thinking
     };
 
     std::string open{};
     std::string close{};
     Begins begins = Begins::kByPrompt;
-    // A call may end thinking without `close`; empty: none does. It belongs to the answer.
+    // A call's marker, which may end thinking without `close` and belongs to the answer; or empty.
     std::string interrupted_by{};
     bool has_special_markers = false;  // the markers are special tokens
-    bool is_harmony = false;           // a message of its own, which harmony.h reads
+    bool is_harmony = false;           // thinking is a message, which harmony.h reads
 };
 
 // Reads --reasoning-parser: a name from the engines' flags, or two markers with a space between.
@@ -62,9 +62,9 @@ class ThinkingParser {
 
     [[nodiscard]] Part append(std::string_view piece);
     [[nodiscard]] Part finish();
-    // Whether the next output belongs to the answer, whatever it is.
+    // Whether all further output belongs to the answer.
     [[nodiscard]] bool is_in_answer() const { return state_ == State::kAnswer; }
-    // The last bytes of the output that are in no part yet.
+    // The number of output bytes at the end that are in no part yet.
     [[nodiscard]] std::size_t num_held() const { return held_.size(); }
     // Whether the output was inside its thinking at any time.
     [[nodiscard]] bool has_thought() const { return has_thought_; }

@@ -5,10 +5,10 @@
 //   use(parser.finish());
 //
 // A call begins as soon as its name and the beginning of its arguments are known; its arguments
-// follow in pieces, as compact JSON. If the output does not go on as a call, a call that has not
-// begun is text, as it was written; one that has begun is broken, and the rest is text. Text that
-// may become a marker is held back until that is decided. The output is read byte by byte, so its
-// pieces change nothing.
+// follow in pieces, as compact JSON. If the output cannot continue as a call, a call that has not
+// begun is text, unchanged; one that has begun is broken, and the rest is text. Text that may
+// become a marker is held back until that is decided. The output is read byte by byte, so
+// how it is cut into pieces changes nothing.
 //
 // Source: the formats' rows (tool_formats.h).
 // Bounded: by the output; a byte costs constant time, and is read again at most a few times.

@@ -38,20 +38,20 @@ struct ToolFormatRow {
         kPythonic,   // [NAME(KEY=LITERAL, ...), ...]
         kHarmony,    // messages to functions
     };
-    // A PARAMETER is `key_open` KEY `key_close` `value_open` VALUE `value_close`, and its value the
-    // text itself if the tool's schema says string; this if no schema is known.
+    // A PARAMETER is `key_open` KEY `key_close` `value_open` VALUE `value_close`. VALUE is the text
+    // itself if the tool's schema has the type string; without a schema, Untyped decides.
     enum class Untyped : std::uint8_t { kText, kJsonOrText };
 
     ToolFormat format{};
     Grammar grammar{};
     std::string_view open{};  // the marker before a call, or before a section of calls
-    std::string_view
-        short_open{};  // a marker that some models begin with in its place: `name_open`
-    char start =
-        '\0';  // at an output's beginning, a call may begin with this; 0: with nothing else
+    // `name_open`, which some models write in place of `open`.
+    std::string_view short_open{};
+    // An output that begins with this may begin a call; 0: none does.
+    char start = '\0';
     std::string_view close{};
     std::string_view call_open{};
-    std::string_view name_prefix{};  // its name is PREFIX NAME:INDEX, which is also its id
+    std::string_view name_prefix{};  // names are PREFIX NAME:INDEX, which is also the id
     std::string_view name_open{};
     std::string_view name_close{};  // empty: the first parameter, or `close`, ends the name
     std::string_view args_open{};
@@ -63,8 +63,8 @@ struct ToolFormatRow {
     std::string_view value_close{};
     bool value_has_lines = false;  // a line end after `key_close` and one before `value_close`
     Untyped untyped = Untyped::kText;
-    // What begins a call of any function, and of one: {} is its name, {q} its name as JSON. Each
-    // ends where the model's tokens end.
+    // The beginning of a call of any function, and of a named one: {} is the name, {q} the name as
+    // JSON. Each beginning ends at a boundary of the model's tokens.
     std::string_view begins_any{};
     std::string_view begins_named{};
     bool has_short_ids = false;  // its template accepts only ids of nine letters and digits

@@ -45,7 +45,7 @@ const AnyJson* referred(const AnyJson& root, const AnyJson& reference) {
     return at;
 }
 
-// Reads the types that values may have from schemas of one text, as many as `num_left` says.
+// Reads the types of values from the schemas of one text. `num_left` limits how many are read.
 template <class AnyJson>
 class SchemaTypes {
   public:

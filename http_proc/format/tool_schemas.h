@@ -11,14 +11,14 @@
 
 namespace pitstop::http {
 
-// Schemas and types that are read of one text. One without $ref has fewer; definitions may refer to
-// each other in more ways than anyone could follow.
+// The most schemas and types that are read of one text. A text without $ref never has this many,
+// but definitions can refer to each other in exponentially many ways.
 constexpr int kSchemasMax = 100'000;
 
 class ToolSchemas {
   public:
     ToolSchemas() = default;
-    // Reads a request's tools in any dialect's shape. Parts that are none are left out.
+    // Reads a request's tools in any dialect's shape. Skips entries that are no tool.
     explicit ToolSchemas(const nlohmann::json& tools);
 
     // Returns the types that a value may have ("string", "null", ...); null if none is known.
@@ -35,9 +35,9 @@ class ToolSchemas {
     const nlohmann::ordered_json& root, const nlohmann::ordered_json& schema
 );
 
-// Returns the types that a value of this schema may have; `root` has the definitions that it may
-// refer to. Empty: the schema does not say. `num_left`: how many schemas and types may still be
-// read, which is reduced by those that were; at 0 the answer is empty.
+// Returns the types that a value of this schema may have; empty if the schema does not say. `root`
+// has the definitions that the schema may refer to. `num_left` is the number of schemas and types
+// that may still be read; each one read reduces it, and at 0 the result is empty.
 [[nodiscard]] std::vector<std::string> types_of_schema(
     const nlohmann::ordered_json& root, const nlohmann::ordered_json& schema, int& num_left
 );

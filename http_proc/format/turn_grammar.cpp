@@ -57,8 +57,8 @@ OrderedJson thinking_of(const TurnGrammar& turn, bool may_be_interrupted) {
         {"end", std::move(ends)}};
 }
 
-// The turn where the answer may be any text, but its thinking has a budget: the opening marker
-// always begins one.
+// The turn if the answer may be any text but its thinking has a budget: each opening marker begins
+// thinking.
 OrderedJson with_budget(const TurnGrammar& turn) {
     OrderedJson thought =
         sequence_of(thinking_of(turn, /*may_be_interrupted=*/true), {{"type", "any_text"}});
@@ -69,7 +69,7 @@ OrderedJson with_budget(const TurnGrammar& turn) {
          OrderedJson::array({std::move(thought), any_text_without(turn.thinking->open)})}};
 }
 
-// The turn where the answer has a form.
+// The turn if the answer must match a grammar.
 OrderedJson with_answer(const TurnGrammar& turn, OrderedJson answer) {
     OrderedJson thinking = thinking_of(turn, /*may_be_interrupted=*/false);
     // JSON may begin with the line ends that models write after their thinking.

@@ -1,7 +1,7 @@
 // Makes the grammar of an assistant's turn, as one structural tag: the thinking that comes first
 // and its budget, then what the answer must match.
 //
-// Special tokens match no grammar, so a turn with one has none but its end.
+// Special tokens match no grammar, so a turn's only special token is its end.
 #pragma once
 
 #include "base/result.h"
@@ -15,9 +15,9 @@
 namespace pitstop::http {
 
 struct TurnGrammar {
-    std::optional<ThinkingFormat> thinking{};  // that the turn may begin with; null: none
+    std::optional<ThinkingFormat> thinking{};  // possible at the turn's beginning; null: none
     ThinkingParser::Start start = ThinkingParser::Start::kOutside;
-    bool has_ended_thinking = false;       // the prompt has: the output has none
+    bool has_ended_thinking = false;       // the prompt ended it: the output has none
     std::optional<std::int64_t> budget{};  // the most tokens of thinking, without its markers
     // What the answer's calls must match (call_grammar.h); empty: nothing. With it, the request may
     // have no grammar of its own.

@@ -25,7 +25,7 @@ struct ToolCall {
 };
 
 struct TurnPiece {
-    //   kText, kThinking  a part of it
+    //   kText, kThinking  a part of the text or of the thinking
     //   kCall             a call begins: `text` is its name
     //   kArguments        a part of the open call's arguments; it may be empty
     //   kCallEnd          the open call is whole
@@ -35,8 +35,8 @@ struct TurnPiece {
     Kind kind{};
     std::string text{};
     std::string id{};  // of kCall: as ToolCall::id
-    // Of a call's pieces: the output that they were read from. A whole answer shows a broken call
-    // as this text.
+    // The output that a call's piece was read from. A whole answer shows a broken call as this
+    // text.
     std::string written{};
 
     friend bool operator==(const TurnPiece&, const TurnPiece&) = default;

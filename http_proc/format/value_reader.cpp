@@ -221,8 +221,8 @@ bool ValueReader::takes_utf8(unsigned char c) {
     if (c < 0x80) return true;
     if (c < 0xc2 || c > 0xf4) return false;
     num_utf8_ = c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
-    if (c == 0xe0) utf8_min_ = 0xa0;  // no longer than it must be
-    if (c == 0xed) utf8_max_ = 0x9f;  // no surrogates
+    if (c == 0xe0) utf8_min_ = 0xa0;  // refuses overlong forms
+    if (c == 0xed) utf8_max_ = 0x9f;  // refuses surrogates
     if (c == 0xf0) utf8_min_ = 0x90;
     if (c == 0xf4) utf8_max_ = 0x8f;
     return true;
@@ -266,8 +266,8 @@ Status ValueReader::read_escape(char c, std::string& json) {
         json += c;
         return Status::kMore;
     }
-    if (c == '\n') return Status::kMore;  // a line that goes on
-    // Python keeps a backslash that means nothing.
+    if (c == '\n') return Status::kMore;  // an escaped line break is dropped
+    // As in Python, a backslash before any other character stays.
     json += "\\\\";
     return read_string(c, json);
 }

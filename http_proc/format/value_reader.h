@@ -22,9 +22,9 @@ class ValueReader {
     enum class Language : std::uint8_t { kJson, kPython };
     enum class Status : std::uint8_t {
         kMore,        // the byte was read
-        kDone,        // it was the value's last
-        kDoneBefore,  // the value had ended before it
-        kBroken,      // no value goes on with it
+        kDone,        // the byte was the value's last
+        kDoneBefore,  // the value had ended before the byte
+        kBroken,      // no value can continue with the byte
     };
 
     // `depth`: the levels that the value is already within.
@@ -68,11 +68,11 @@ class ValueReader {
     Language language_;
     std::size_t depth_;
     State state_ = State::kValue;
-    std::string brackets_{};  // the open ones
+    std::string brackets_{};  // the open brackets
     std::string token_{};
     char quote_ = '"';
     bool is_key_ = false;
-    bool has_comma_ = false;  // read, and not written yet
+    bool has_comma_ = false;  // read, but not written yet
     int num_hex_ = 0;         // digits to come
     std::uint32_t code_ = 0;
     std::uint32_t high_ = 0;  // a surrogate that waits for its other half

@@ -64,7 +64,7 @@ TurnPieces AssistantTurn::append_harmony(std::string_view text, bool is_end) {
     return pieces;
 }
 
-// Thinking that is shown as a whole is now.
+// Adds thinking that was kept back to be shown as a whole.
 void AssistantTurn::end_thinking(TurnPieces& pieces) {
     pieces.add_thinking(std::exchange(held_thinking_, {}));
 }

@@ -31,16 +31,16 @@ class AssistantTurn {
     };
     enum class Thinking : std::uint8_t {
         kInPieces,
-        kWhole,   // in one piece, when it has ended
-        kHidden,  // left out, and counted
+        kWhole,   // in one piece, after its end
+        kHidden,  // left out, but counted
     };
 
     struct Args {
         std::optional<ToolFormat> calls_format{};      // null: calls are text
         std::shared_ptr<const ToolSchemas> schemas{};  // of the tools; null: none is known
         Calls calls = Calls::kAny;
-        // Begins the turn and was appended to the prompt: passed on with the first output. After
-        // it there is no thinking.
+        // Begins the turn. The prompt already ends with it, and the first output includes it. No
+        // thinking follows.
         std::string opening{};
         std::optional<ThinkingFormat> thinking_format{};  // null: thinking is text
         ThinkingParser::Start start = ThinkingParser::Start::kOutside;
@@ -53,7 +53,7 @@ class AssistantTurn {
         [[nodiscard]] bool reads_special_tokens() const {
             return calls_format || (thinking_format && thinking_format->has_special_markers);
         }
-        // Whether the output is a list of messages: then nothing but harmony is looked for.
+        // Whether the output is a list of messages: then only harmony is parsed.
         [[nodiscard]] bool is_harmony() const {
             return calls_format == ToolFormat::kHarmony ||
                    (thinking_format && thinking_format->is_harmony);
@@ -65,7 +65,7 @@ class AssistantTurn {
 
     // Adds a chunk's text, and returns the pieces that are decided so far.
     [[nodiscard]] TurnPieces append(messages::OutputChunk& chunk);
-    // Whether there was a whole call.
+    // Whether the turn had a whole call.
     [[nodiscard]] bool has_calls() const { return has_calls_; }
     // The tokens of thinking so far, with its markers.
     [[nodiscard]] std::int64_t num_thinking_tokens() const {

@@ -39,8 +39,8 @@ void Generation::start(
     std::vector<messages::Generate> requests,
     std::vector<std::vector<std::string>> names
 ) {
-    // The preparation ends when the client library has the requests, because an abort
-    // finds them there.
+    // The preparation ends when the client library has the requests: from then on an abort finds
+    // them there.
     const Preparations::Entry to_the_end = std::move(preparation);
     CHECK(state_->running.empty());
     CHECK(names.size() == requests.size());
