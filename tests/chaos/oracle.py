@@ -244,13 +244,13 @@ class Oracle:
 
 
 class Sequence:
-    """The keys, values and states of a request, whichever versions computed them; and of its last
-    pass, per position, over all layers:
+    """The keys, values and states of a request, whichever versions computed them. Also two numbers per position of
+    the last pass, over all layers; both are differences of this router's logits:
 
-    excess    the most by which a router here prefers an expert that is not given to the last given one,
-              or a given one to the one before it; 0: nowhere
-    margin    the least by which a router here prefers the last expert that it chose itself to the next;
-              inf: none chose
+    excess    where experts were given: the largest amount by which they deviate from this router's own choice, in the
+              experts or their order; 0: nowhere
+    margin    where this router chose: the smallest distance between the last chosen expert and the next one; inf: the
+              experts of all layers were given
     """
 
     def __init__(self, oracle, capacity=64):
@@ -315,12 +315,13 @@ def tolerance(config, versions, rounding, seed=0, num_tokens=192):
 def tolerances(config, versions, rounding, seed=0, num_tokens=192, adapters=()):
     """How far a correct engine's logprobs, and its routers' logits, may be from the oracle's.
 
-    The oracle's own arithmetic is compared with float64 over the whole vocabulary after random tokens
-    of each version, and of the first with each adapter, half a million logprobs and more: e, the error that rounding makes in a right program.
-    The engine rounds in the same places and adds in another order, so it is off by as much and the two
-    differ by twice that at most: twice the largest e, and, as the largest of ever more tokens grows, at
-    least ten deviations of the difference. The engine's exp and log add 2^-18 (KERNELS.md). Both follow the
-    same routes."""
+    The oracle's own arithmetic is compared with float64, over the whole vocabulary after random tokens of each version,
+    and of the first version with each adapter: half a million logprobs and more. The differences are the errors that
+    rounding makes in a correct program. The engine rounds in the same places but adds in another order, so its errors
+    are as large, and the two may differ by twice the largest error. The largest error grows with the number of tokens,
+    so the result is at least ten standard deviations of the difference. The engine's exp and log add 2^-18
+    (KERNELS.md). Both sides follow the same routes.
+    """
     rng = numpy.random.default_rng(seed)
     errors, router_errors = [], []
     versions = list(versions)
