@@ -7,7 +7,7 @@ import time
 
 from wire import DEADLINE_S
 
-TOKENS = 4  # of each running request, before anything happens to it
+TOKENS = 4  # tokens of each running request before something happens to it
 
 
 def look(admin):
@@ -17,7 +17,8 @@ def look(admin):
 
 
 def turns(admin, is_enough, what):
-    """Lets the tree run for a moment at a time until is_enough(), which is called under a pause in place. The pause stays."""
+    """Lets the tree run for a moment at a time, until is_enough(). The tree is paused in place when is_enough() is
+    called, and at the end."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
         admin.call("continue_generation")
@@ -63,7 +64,7 @@ def paused_amid(admin, begin, finish, num_running=1, pause=None):
 
 
 def running_amid(admin, begin, finish, num_running=1):
-    """Does what paused_amid does, and lets the tree go on."""
+    """Does the same as paused_amid, and then lets the tree run."""
     requests = paused_amid(admin, begin, finish, num_running)
     assert admin.call("continue_generation")["ok"]
     return requests

@@ -1,4 +1,4 @@
-"""Trees for tests. Each test that gets one checks that nothing of it is left."""
+"""Trees for tests. Each test that gets a tree checks that the tree leaves nothing behind."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ def reference():
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Numbers that tests measured, for people to read: no limit applies to them here."""
+    """Prints the numbers that tests measured, for people to read; they are compared with no limit."""
     lines = [
         line
         for reports in terminalreporter.stats.values()
@@ -36,7 +36,7 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture
 def tell(record_property):
-    """tell(line): printed at the end of the run."""
+    """tell(line): prints the line at the end of the run."""
     return lambda line: record_property("number", line)
 
 

@@ -22,7 +22,7 @@ SEGMENT_BYTES = 2 << 20
 
 
 class Trainer:
-    """The test's side of the trainer process. `uuids`: of the GPUs that the trainer sees, in order."""
+    """Controls the trainer process from the test. `uuids`: of the GPUs that the trainer sees, in order."""
 
     def __init__(self, build, run_dir, model, uuids):
         library = next(pathlib.Path(build).rglob("libpitstop_emulated_cuda.so"))
@@ -209,7 +209,7 @@ def main(library, run_dir, model, uuids):
         return gpus.tensors(wide if dtype is torch.float32 else plain, shapes, dtype, memory=memory)
 
     def in_calls(engine, tensors):
-        """Three calls of a paused tree. One of them has a tensor in the host's memory."""
+        """Sends the tensors to a paused tree in three calls. One of them has a tensor in the host's memory."""
         engine.pause()
         first, second, *others = tensors.items()
         name = first[0]

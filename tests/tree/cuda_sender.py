@@ -22,7 +22,7 @@ ALIGNMENT = 256
 COUNTERS = 10_000
 HEADER_BYTES = 64
 TO_DEVICE = 1
-INTERPROCESS = 0x04 | 0x02  # an event that has no time
+INTERPROCESS = 0x04 | 0x02  # an event for other processes, without timing
 # A chunk of PyTorch's pool of small tensors, and the kinds of handles that its headers name from version 3 on.
 CHUNK_BYTES = 2 << 20
 POSIX_FD, FABRIC = 1, 2
@@ -31,7 +31,7 @@ FABRIC_HANDLE_BYTES = 64
 
 
 class Sender:
-    """The test's side of the trainer process."""
+    """Controls the trainer process from the test."""
 
     def __init__(self, build, model):
         library = next(pathlib.Path(build).rglob("libpitstop_emulated_cuda.so"))
@@ -192,7 +192,7 @@ class Cuda:
 
 
 class Shared:
-    """A model in one allocation of the GPU, tensors at multiples of 256 bytes."""
+    """A model in one allocation on the GPU, with tensors at multiples of 256 bytes."""
 
     def __init__(self, library, model):
         self.cuda = Cuda(library)
@@ -233,7 +233,7 @@ class Shared:
         self.handle = bytes([version]) + b"e" + header + b"".join(handles)
 
     def lend(self):
-        """The place of a new reference counter, which is 1."""
+        """Makes a new reference counter of 1. Returns its index."""
         index, self.num_lent = self.num_lent, self.num_lent + 1
         with open(self.counters, "r+b") as file:
             file.seek(HEADER_BYTES + 8 * index)
@@ -245,7 +245,7 @@ class Shared:
         return list(struct.unpack_from(f"<{self.num_lent}q", data))
 
     def arguments(self, offset, num_bytes, shape=None, device=0, **lie):
-        """The arguments of rebuild_cuda_tensor; with a shape bfloat16, without one a flat uint8."""
+        """The arguments of rebuild_cuda_tensor: with a shape a bfloat16 tensor, without one a flat uint8 tensor."""
         names = self.names
         extents = tuple(shape) if shape is not None else (num_bytes,)
         stride, strides = 1, []
@@ -282,7 +282,7 @@ class Shared:
         return Reduced()
 
     def transpose(self, name):
-        """Stores the matrix in memory the other way round, seen through a transposed view."""
+        """Stores the matrix transposed; a transposed view of that memory is the same matrix."""
         at, size, (rows, columns) = self.places[name]
         elements = memoryview(self.packed[at : at + size]).cast("H")
         turned = b"".join(elements[column::columns].tobytes() for column in range(columns))
@@ -293,7 +293,7 @@ class Shared:
         return [1, rows]
 
     def share(self, only=None, flattened=False, device=0, about=None, **lie):
-        """`about`: the one tensor whose handle is false; otherwise all are."""
+        """`lie` falsifies handles: that of the tensor `about`, or all of them."""
         if "handle" in lie:
             lie["handle"] = b"\x02c" + bytes.fromhex(lie["handle"])
         places = {n: p for n, p in self.places.items() if only is None or n in only}
@@ -316,7 +316,7 @@ class Shared:
         return [{"name": n, "dtype": "BF16", "shape": shape} for n, (_, _, shape) in self.places.items()]
 
     def handles_by_device(self, uuid):
-        """vLLM's payload: per tensor the result of reduce_tensor, by the device that it is for."""
+        """vLLM's payload: for each tensor, the result of reduce_tensor by its device."""
         handles = [
             {uuid: (self.names.rebuild, self.arguments(at, size, shape))} for at, size, shape in self.places.values()
         ]

@@ -1,6 +1,5 @@
-"""Random hybrid models: gated delta nets in most layers, gated attention in the others. Their
-output is nonsense, different for each.
-"""
+"""Random hybrid models: gated delta nets in most layers, gated attention in the others. Each has other output, which is
+nonsense."""
 
 import json
 import shutil

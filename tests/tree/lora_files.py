@@ -50,7 +50,7 @@ def exact_adapter(seed, size=0.5, base=None, modules=MODULES):
 
 
 def write_merged(directory, whole):
-    """The bundled model with these tensors; its head stays tied."""
+    """Writes the bundled model with these tensors in place of its own; its head stays tied."""
     shutil.copytree(STORIES, directory)
     write_model(directory, {name: bits for name, bits in whole.items() if name != "lm_head.weight"})
     return directory

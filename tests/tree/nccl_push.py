@@ -19,7 +19,7 @@ CLIENT = pathlib.Path(__file__).resolve().parents[2] / "client" / "python"
 
 
 def libraries(build, place):
-    """The variables with which a program finds the emulated libraries."""
+    """The environment variables with which a program finds the emulated libraries."""
     for name, library in (("libcudart.so.13", "libpitstop_emulated_cuda.so"), ("libnccl.so.2", "libnccl.so.2")):
         if not (place / name).exists():
             (place / name).symlink_to(next(pathlib.Path(build).rglob(library)))
@@ -27,7 +27,7 @@ def libraries(build, place):
 
 
 def push(build, place, **order):
-    """The test's side of the trainer process: its answers."""
+    """Runs the trainer process for one order. Returns its answers."""
     there = libraries(build, place) if build else {"CUDA_VISIBLE_DEVICES": ""}
     environment = {**os.environ, "PYTHONPATH": str(CLIENT), **there}
     done = subprocess.run(

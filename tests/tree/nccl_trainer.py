@@ -22,13 +22,13 @@ from cuda_sender import Cuda, Sender
 ID_BYTES = 128
 UINT8, FLOAT32, BFLOAT16, INT32 = 1, 7, 9, 2
 SUM = 0
-BLOCKING = 0  # a stream that follows the default one, in which cudaMemcpy works
+BLOCKING = 0  # a stream that waits for the default stream, as cudaMemcpy needs it
 VALIDATE, SET, GET, ADD, WAIT, PING = 0, 1, 3, 4, 6, 13
 MAGIC = 0x3C85F7CE
 
 
 class Trainer(Sender):
-    """The test's side of the trainer process."""
+    """Controls the trainer process from the test."""
 
     def __init__(self, build, model, gpu=1):
         import subprocess
@@ -139,7 +139,7 @@ class Rank0:
             raise RuntimeError(f"{name}: {error}")
 
     def counted_in(self, world_size):
-        """The wait in TCPStore's constructor; the trainer itself counts as one."""
+        """Waits as TCPStore's constructor does; the trainer counts as one member."""
         self.store.wait(b"init/", lambda count: int(count) >= world_size - 1)
         return {}
 
@@ -149,7 +149,8 @@ class Rank0:
         return {"id": bytes(self.id).hex()}
 
     def publish(self, group=None):
-        """As torch does before its first collective; without a group at once, as vLLM does."""
+        """Publishes the id: for a group, as torch does before its first collective; without one at once, as vLLM does.
+        """
         if group is None:
             self.store.put(b"/broadcast_from/0/0", pickled(bytes(self.id)))
         else:
@@ -183,7 +184,7 @@ class Rank0:
             yield data[begin:end]
 
     def broadcast(self, names, packs=None, die_before=None):
-        """One broadcast per tensor; or packs, which end after this many tensors each."""
+        """Sends one broadcast per tensor; or packs, each of which ends after this many tensors."""
         tensors = list(self.tensors(names))
         if packs is None:
             pieces = [(tensor, BFLOAT16, len(tensor) // 2) for tensor in tensors]
@@ -197,7 +198,7 @@ class Rank0:
         return {"num_broadcasts": self.num_broadcasts}
 
     def broadcast_bytes(self, parts):
-        """[[hex, type], ...]; 4 or 2 bytes per element."""
+        """Broadcasts [[hex, type], ...], with 4 or 2 bytes per element."""
         for text, type in parts:
             data = bytes.fromhex(text)
             self.send(data, type, len(data) // (4 if type == INT32 else 2))

@@ -18,14 +18,14 @@ import fleet_network  # noqa: E402  (after the path)
 
 
 def free_port():
-    """A port at which nothing listened a moment ago: the head's door has one that all machines are told."""
+    """A port at which nothing listened a moment ago: all machines must be told the port of the head's door."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
 def make_keys(place, *names):
-    """The directory of a head, and the files of the machines that it lets in."""
+    """Makes the head's directory of keys, and the key files of the machines that it accepts."""
     path = place / "keys"
     for arguments in ((), *(("--node", name) for name in names)):
         made = run("keygen", path, *arguments)
@@ -94,7 +94,7 @@ class Spanning:
         self.keys, self.key = keys, key
 
     def check_ended(self):
-        """Nothing is left of the second machine."""
+        """Checks that nothing is left of the second machine."""
         workers = self.node.workers() if self.node.launcher.poll() is None else []
         self.node.wait_exit()
         wait_until(lambda: not any(map(is_alive, workers)), "the node's workers to end")
@@ -107,7 +107,7 @@ def drop_link(name):
 
 @pytest.fixture
 def start_spanning(start_tree, place):
-    """start_spanning(*flags): see Spanning; ended with the test."""
+    """start_spanning(*flags): a Spanning, which ends with the test."""
     started = []
 
     def start(*flags, **options):
@@ -116,7 +116,7 @@ def start_spanning(start_tree, place):
 
     yield start
     try:
-        for spanning in started:  # the head first: without its second machine it would be an error
+        for spanning in started:  # the head first: the loss of its second machine would be an error
             if spanning.tree.launcher.poll() is None:
                 spanning.tree.stop()
     finally:

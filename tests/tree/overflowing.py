@@ -74,7 +74,7 @@ def huge_row(tensors):
 
 
 class Model:
-    """Versions of the model in a directory: the healthy one is the first to be served."""
+    """Versions of the model in a directory; the healthy one serves first."""
 
     def __init__(self, directory):
         self.directory = pathlib.Path(directory)

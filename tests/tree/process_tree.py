@@ -24,19 +24,20 @@ PR_SET_PDEATHSIG = 1
 LAUNCHER = ROOT / "launch" / "pitstop"
 
 
-HOME = "PITSTOP_TEST_HOME"  # where a test may have its trees registered, instead of this process's own place
+HOME = "PITSTOP_TEST_HOME"  # another directory in which a test may have its trees registered
 
 
 @functools.lru_cache(maxsize=None)
 def _home(pid):
-    """The place where plain commands look for this process's trees; removed with it."""
+    """The directory in which this process's trees are registered; removed with the process."""
     path = tempfile.mkdtemp(prefix="pitstop-test-home-", dir="/tmp")
     atexit.register(lambda: os.getpid() == pid and shutil.rmtree(path, ignore_errors=True))
     return path
 
 
 def environment():
-    """The environment of programs under test: the build under test, and a home in which no other trees are registered."""
+    """The environment of programs under test: the build under test, and a directory of registered trees in which there
+    are no others."""
     return {
         **os.environ,
         "PITSTOP_BUILD": os.environ.get("PITSTOP_BUILD", str(ROOT / "build/cpu")),
@@ -114,7 +115,7 @@ class ProcessTree:
             resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
 
     def log(self):
-        """The standard error of launcher and processes."""
+        """The standard error of the launcher and of all processes."""
         self._log.flush()
         return pathlib.Path(self._log.name).read_text()
 
@@ -139,7 +140,7 @@ class ProcessTree:
 
     @contextlib.contextmanager
     def frozen(self, name):
-        """Within the block the process reads nothing; after it, all messages are there at once."""
+        """Within the block the process reads nothing; afterwards it finds all messages that came meanwhile."""
         self.kill(name, signal.SIGSTOP)
         try:
             self.wait_stopped(name)
@@ -148,9 +149,7 @@ class ProcessTree:
             self.kill(name, signal.SIGCONT)
 
     def go_away(self):
-        """Kills every process while the launcher is stopped: the gap of a restart, for as long as
-        the test likes.
-        """
+        """Kills every process while the launcher is stopped: the gap of a restart, until come_back()."""
         self.launcher.send_signal(signal.SIGSTOP)
         for pid in self.pids():
             os.kill(pid, signal.SIGKILL)
@@ -175,7 +174,7 @@ class ProcessTree:
         return self.launcher.wait(timeout_s)
 
     def check_gone(self, is_killed=False):
-        """Checks that nothing is left: no process, no file (unless the launcher itself was killed)."""
+        """Checks that no process and no file is left (no file: unless the launcher itself was killed)."""
         for door in self.doors:
             door.close()
         self.launcher.stdout.close()
@@ -194,7 +193,7 @@ class ProcessTree:
         assert code == 0, f"exit {code}: {self.log()}"
 
     def abandon(self):
-        """After a failed test: ends what could disturb the next one."""
+        """Ends everything that could disturb the next test, after a failed one."""
         if self.launcher.poll() is None:
             self.launcher.terminate()
             self.launcher.send_signal(signal.SIGCONT)  # it may be stopped

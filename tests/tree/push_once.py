@@ -43,7 +43,7 @@ def load(directory):
 
 
 def push_adopted(run_dir, model):
-    """This process becomes the command, so that a kill hits it."""
+    """Replaces this process by the command, so that a kill hits the command."""
     cli = ROOT / os.environ.get("PITSTOP_BUILD", "build/cpu") / "bin/pitstop_cli"
     os.execv(cli, [cli, "push", model, "--run-dir", run_dir, "--adopt", "--json"])
 
@@ -95,9 +95,8 @@ def broadcast(client, tensors):
 
 
 def sparse(client, tensors):
-    """Sends every element of a few tensors as a sparse update, on top of the version that serves;
-    the rest in the same session, whole.
-    """
+    """Sends all elements of a few tensors as a sparse update on top of the version that serves, and the other tensors
+    whole, in the same session."""
     base = client.weight_digests()["digest"]
     number = client.begin_update(idle_timeout=5, partial=True, base_digest=base)["session"]
     whole = {n: a for n, a in tensors.items() if "norm" not in n}

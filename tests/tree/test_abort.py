@@ -50,7 +50,7 @@ def test_P4_a_queued_request_ends_and_those_that_run_do_not(door, admin):
 
 def test_P4_a_request_in_prefill_ends(door, admin):
     pause(admin)
-    rid = door.start([5] * 900, max_new_tokens=50, **GREEDY)  # 29 chunks
+    rid = door.start([5] * 900, max_new_tokens=50, **GREEDY)  # 29 chunks of prefill
     turns(admin, lambda: admin.call("status")["replicas"][0]["num_running"] == 1, "its first chunk")
     cancel(door, rid)
     (output,) = door.finish([rid])
@@ -75,7 +75,7 @@ def test_ids_that_are_not_open_and_clients_that_do_not_own_them_change_nothing(s
         cancel(stranger, "owned", "nobody")
         assert len(stranger.generate("One", max_new_tokens=3, **GREEDY).tokens) == 3
     assert door.finish([rid])[0].finish["reason"] == "length"
-    cancel(door, "owned")  # finished
+    cancel(door, "owned")  # has finished
     assert len(door.generate("One", max_new_tokens=3, **GREEDY).tokens) == 3
 
 

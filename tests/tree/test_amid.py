@@ -1,4 +1,4 @@
-"""amid.py, on which many tests rely."""
+"""Tests amid.py, on which many tests rely."""
 
 from amid import paused_amid
 

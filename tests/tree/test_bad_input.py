@@ -14,7 +14,7 @@ GREEDY = {"temperature": 0.0, "ignore_eos": True}
 
 @pytest.fixture
 def witness(shared_tree):
-    """A request that runs before, during and after the test's input, which must not disturb it."""
+    """A request that runs before, during and after the test's input, and whose output must not change."""
     with shared_tree.door() as door:
         expected = door.generate("Once upon a time", max_new_tokens=400, **GREEDY)
         rid = door.start("Once upon a time", max_new_tokens=400, **GREEDY)
@@ -33,7 +33,7 @@ def refusal(door, **fields):
 
 
 def good(door):
-    """The connection still works."""
+    """Checks that the connection still works."""
     assert len(door.generate("Once", max_new_tokens=2, **GREEDY).tokens) == 2
 
 
@@ -201,7 +201,7 @@ def sockets(tree):
 
 
 def test_random_messages_on_every_socket(start_tree):
-    """As ZeroMQ messages, also into the inner sockets, which trust more than the doors do."""
+    """Sends random ZeroMQ messages, also to the inner sockets, which check less than the doors do."""
     tree = start_tree("--dp", 2)
     watcher = tree.door()
     expected = watcher.generate("Once upon a time", max_new_tokens=100, **GREEDY).tokens
@@ -226,7 +226,7 @@ def test_random_messages_on_every_socket(start_tree):
 
 
 def test_random_bytes_on_every_socket(start_tree):
-    """Below ZeroMQ: bytes into the unix socket, and connections that send nothing."""
+    """Sends random bytes into the unix sockets, below ZeroMQ, and opens connections that send nothing."""
     tree = start_tree()
     watcher = tree.door()
     expected = watcher.generate("Once upon a time", max_new_tokens=100, **GREEDY).tokens
@@ -242,7 +242,7 @@ def test_random_bytes_on_every_socket(start_tree):
                     try:
                         raw.sendall(head + draw.randbytes(size))
                     except OSError:
-                        pass  # it closed the connection, as it may
+                        pass  # the peer may close the connection
         quiet = socket.socket(socket.AF_UNIX)
         quiet.connect(str(path))
         silent.append(quiet)

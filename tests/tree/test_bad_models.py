@@ -25,7 +25,7 @@ def copy_model(path):
 
 
 def refusals(model, place, *flags):
-    """Standard error: a line per problem."""
+    """Returns the lines of standard error, one per problem."""
     ended = run("serve", "--model", model, "--run-dir", place / "tree", *flags)
     assert ended.returncode == 3, ended.stderr
     assert ended.stdout == ""
@@ -36,7 +36,7 @@ def refusals(model, place, *flags):
 
 
 def refusal(model, place, *flags):
-    """The one problem there is."""
+    """Returns the only problem."""
     (line,) = refusals(model, place, *flags)
     return line
 
@@ -48,7 +48,7 @@ def header_of(path):
 
 
 def last_tensor(header):
-    """The tensor whose bytes end the file: changing it leaves no gap."""
+    """The tensor at the end of the file: changing its length leaves no gap."""
     return max(
         (name for name in header if name != "__metadata__"),
         key=lambda name: header[name]["data_offsets"][1],
@@ -216,7 +216,7 @@ def add_tensor(model, name, dtype, shape, raw):
 
 
 def generated(model, *flags):
-    """The result of a tree of this model, and its lines of warnings."""
+    """Returns the output of a tree of this model, and its warnings."""
     ended = run("generate", "--model", model, "--temperature", 0, "--max-new-tokens", 12, *flags,
                 "Once upon a time")  # fmt: skip
     assert ended.returncode == 0, ended.stderr
@@ -260,5 +260,5 @@ def test_a_wider_checkpoint_says_that_it_is_rounded(model):
     for flags in ((), ("--compute", "fp32", "--tp", 2)):
         text, warnings = generated(model, *flags)
         assert text == generated("stories", *flags)[0]
-        (warning,) = warnings  # of one rank
+        (warning,) = warnings  # one rank reports it
         assert "F32 are rounded to BF16" in warning

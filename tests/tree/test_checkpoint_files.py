@@ -30,7 +30,7 @@ def serves(door, admin, model):
 
 
 def with_many_tensors(directory, num):
-    """The checkpoint, with this many additional tensors of no bytes."""
+    """Copies the checkpoint and adds this many tensors without bytes."""
     shutil.copytree(BARD, directory)
     header, data = read_checkpoint(BARD)
     for i in range(num):
@@ -39,7 +39,8 @@ def with_many_tensors(directory, num):
     write_checkpoint(directory, header, data)
 
 
-# Reading it would take more than 7 minutes, past the deadline and the drop, while later orders wait.
+# If such a header were read, that would take more than 7 minutes: past the deadline and the drop, while later orders
+# wait.
 def test_P5_a_header_of_300000_tensors_is_refused_and_the_next_update_works(door, admin, place):
     with_many_tensors(place / "many", 300_000)
     begun = time.monotonic()
@@ -67,13 +68,13 @@ def test_P5_files_that_come_slowly_cost_the_deadline_and_no_more(door, admin, pl
         serves(door, admin, "stories")
         assert update(admin, BARD)["ok"]
         serves(door, admin, "bard")
-        # A dropped update is not read to its end.
+        # After the drop, the update's files are not read to their end.
         assert num_reads < os.path.getsize(f"{BARD}/model.safetensors") / 4096
 
 
 def rewritten(directory):
-    """Every byte as it was, but written again."""
-    with (directory / "model.safetensors").open("r+b") as file:  # never shorter, not for a moment
+    """Writes every byte of the files again, unchanged."""
+    with (directory / "model.safetensors").open("r+b") as file:  # opened so that the file is never shorter
         data = file.read()
         file.seek(0)
         file.write(data)

@@ -41,7 +41,7 @@ def go_on(client):
 
 @pytest.fixture(autouse=True)
 def runs_again(client):
-    """Whatever a test leaves behind, the next one begins with stories, running."""
+    """After each test, restores what the next one expects: stories, running."""
     yield
     status = client.status()
     if status.get("collecting"):
@@ -59,7 +59,7 @@ def test_P2_a_pause_that_ends_by_itself_publishes_nothing_of_a_dead_trainer(clie
     client.pause(mode="in_place", max_pause_s=600)
     for tensors in parts(3)[:2]:
         send(client, tensors, label="half")
-    client.pause(mode="in_place", max_pause_s=0.5)  # the latest pause sets the time
+    client.pause(mode="in_place", max_pause_s=0.5)  # the latest pause sets the time limit
     wait_until(lambda: "collecting" not in client.status(), "the pause to end")
     wait_until(lambda: client.status()["replicas"][0]["state"] == "running", "the version before to serve")
     assert digest_of(client) == OLD
@@ -74,7 +74,7 @@ def test_P2_a_pause_that_ends_by_itself_publishes_nothing_of_a_dead_trainer(clie
 
 @pytest.mark.parametrize("label", ["", "step 2"])
 def test_P2_a_slow_trainer_that_pauses_again_publishes_no_rest(client, label):
-    """The trainer's pause has ended by itself, and it ignores the answer to its next pause."""
+    """The trainer's pause has ended by itself, and the trainer ignores the answer to its next pause."""
     client.pause(mode="in_place", max_pause_s=600)
     send(client, parts(3)[0], label=label)
     client.pause(mode="in_place", max_pause_s=0.5)
@@ -90,7 +90,7 @@ def test_P2_a_slow_trainer_that_pauses_again_publishes_no_rest(client, label):
 
 
 def test_P2_a_pause_that_ends_by_itself_before_the_first_call_is_told(client):
-    """Otherwise each part would become a version while the tree generates."""
+    """Without the refusal, each part would become a version while the tree generates."""
     client.pause(mode="in_place", max_pause_s=0.2)
     wait_until(lambda: client.status()["replicas"][0]["state"] == "running", "the pause to end")
     for tensors in parts(3):
@@ -106,7 +106,7 @@ def test_P2_an_earlier_pause_has_no_say(client):
     client.release_memory(["kv_cache"])
     first, second = halves(BARD_TENSORS)
     send(client, first)
-    time.sleep(1.5)  # the rest of the ended pause's time
+    time.sleep(1.5)  # until the time limit of the ended pause is over
     assert client.status()["collecting"]["calls"] == 1 and digest_of(client) == OLD
     send(client, second)
     resumed = client.resume_memory(["kv_cache"])
@@ -118,7 +118,7 @@ def test_P2_the_same_call_again_is_no_error(client):
     client.pause(mode="in_place")
     for tensors in parts(4):
         send(client, tensors)
-        send(client, tensors)  # its answer was lost
+        send(client, tensors)  # sent again, as if its answer was lost
     went_on = go_on(client)
     assert went_on["update"]["digest"] == NEW and went_on["update"]["calls"] == 8
     assert digest_of(client) == NEW

@@ -12,7 +12,7 @@ import pytest
 
 from process_tree import LAUNCHER, ROOT, environment, run
 
-# The launcher's value; in a process of its own, as its modules' names are common ones.
+# Asks for the launcher's value in a process of its own, as the launcher's modules have common names.
 MOST = json.loads(
     subprocess.check_output(
         [sys.executable, "-c", "import tree_flags, json; print(json.dumps(tree_flags.MOST))"],
@@ -209,7 +209,7 @@ def test_a_named_directory_keeps_what_is_not_the_trees(start_tree, place):
 
 
 def test_from_serve_to_the_first_token(start_tree, tell):
-    """Only prints the number; bench/ checks it against a limit."""
+    """Prints the number for people to read; a benchmark in bench/ compares it with a limit."""
     begin = time.monotonic()
     tree = start_tree()
     door = tree.door()

@@ -15,7 +15,7 @@ from wire import DEADLINE_S, Refused
 
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
 NUM_TOKENS = 900
-NUM_LONG = 40  # requests of this length: seconds of work on any machine, and no test waits for their ends
+NUM_LONG = 40  # enough requests for seconds of work on any machine; no test waits for their ends
 
 EXIT_CODES = {
     "tokenizer_proc": 10,

@@ -89,9 +89,8 @@ def test_where_there_are_not_enough_gpus_all_ranks_go_to_the_cpu(gpu, start_tree
 @needs_gpu
 @pytest.mark.parametrize("error", ["cudaErrorMemoryAllocation", "cudaErrorDevicesUnavailable"])
 def test_beside_a_gpu_that_others_have_the_start_ends(gpu, place, error):
-    """A trainer has all of its memory, or it is another process's alone: a CPU would serve, slowly,
-    without a warning.
-    """
+    """Another program has all of the GPU's memory, or uses the GPU exclusively. A CPU would serve too slowly, and
+    without a warning."""
     gpu(gpus=1, faults=f"cudaSetDevice:1={error}")
     done = run("serve", "--no-http", "--run-dir", place / "tree", "--tuning-dir", "none", *SMALL)
     assert done.returncode == 3, done

@@ -1,6 +1,5 @@
-"""Routes on the GPU in software, where two steps are in progress and the second overwrites the
-first one's choices: each request's rows are those of a prefill of its tokens.
-"""
+"""Routes on the GPU in software. Two steps are in progress there, and the second overwrites the routers' choices of the
+first: each request's rows must be those of a prefill of its tokens."""
 
 import json
 import shutil

@@ -17,11 +17,11 @@ from chaos.weights import from_bf16, read_checkpoint, to_bf16  # noqa: E402
 MODEL = ROOT / "launch/models/stories-moe"
 CONFIG = json.loads((MODEL / "config.json").read_text())
 IDS = [int(each) for each in numpy.random.default_rng(1).integers(0, 2000, 100)]
-ERROR = 5e-5  # fp32's; rounding moves logprobs of these tokens by up to 9e-3
+ERROR = 5e-5  # of logprobs in fp32; rounding the weights moves these logprobs by up to 9e-3
 
 
 class RoundedOracle(Oracle):
-    """As transformers computes a bf16 Qwen."""
+    """Rounds the weights of experts as transformers does in a bf16 Qwen."""
 
     def _experts(self, sequence, x, layer, given):
         logits = x @ layer["router"]

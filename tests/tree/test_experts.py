@@ -46,7 +46,7 @@ def test_a_dense_model_has_no_groups_of_ranks(place):
 
 
 def changed(**by_name):
-    """The old model's tensors with some in place of its own."""
+    """The old model's tensors, with these in place of its own."""
     return upcycled(1) | by_name
 
 

@@ -1,4 +1,4 @@
-"""A model with the names and counts of Qwen3-30B-A3B: 18,867 tensors from every kind of source."""
+"""A model with the names and counts of Qwen3-30B-A3B: 18,867 tensors, from each kind of source."""
 
 import json
 import sys

@@ -93,7 +93,7 @@ def test_P5_a_worker_that_stands_still_in_a_commit_is_named_by_the_deadline(star
         admin.call("get_weights", name="model.layers.0.mlp.down_proj.weight", timeout_ms=500)
     assert late.value.code == "deadline_exceeded"
     assert late.value.message.endswith("no answer in time from replica 0 (rank 1)")
-    # The order remains in force: it is executed when the worker goes on.
+    # The order remains in force: the worker executes it when it continues.
     tree.kill("tp_worker[0.1]", signal.SIGCONT)
     wait_until(
         lambda: admin.call("status")["replicas"][0]["state"] == "running", "the commit to be done"
@@ -132,7 +132,7 @@ def test_P5_a_process_that_is_stopped_for_good_ends_the_tree(start_held, name):
 
 
 def reasons_or_outputs(door, rids):
-    """Every request has an end: whole, if it was done before, or an error."""
+    """Checks that every request has an end: whole, if it was done before, or with an error."""
     ended = set()
     while len(ended) < len(rids):
         try:

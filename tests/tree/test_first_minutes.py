@@ -100,7 +100,7 @@ print(len(times), times[-1] - told_at)
 
 
 def test_demo_ends_with_a_sentence():
-    done = demo("--model", "bard")  # the other is stories, which has a sentence every few tokens
+    done = demo("--model", "bard")  # bard, as stories ends a sentence every few tokens
     assert done.returncode == 0, done.stderr
     story, _, bar = done.stdout.decode().rpartition("|==")
     story = story.rstrip("= \n")

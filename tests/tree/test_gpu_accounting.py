@@ -51,13 +51,13 @@ def driver_bytes(pid):
 
 
 def num_locked(pid):
-    """Of pieces of host memory that are page-locked."""
+    """The number of page-locked pieces of host memory."""
     links = [path.readlink() for path in pathlib.Path(f"/proc/{pid}/fd").iterdir()]
     return sum(str(link).startswith("/memfd:pitstop_emulated_pinned") for link in links)
 
 
 class Books:
-    """Both sides of one worker."""
+    """A worker's memory as the driver counts it, and as `status` reports it."""
 
     def __init__(self, tree, machine):
         self._admin, self._machine = tree.door("admin"), machine
@@ -100,7 +100,7 @@ class Books:
         return {each["tag"]: (each["resident_bytes"], each.get("host_bytes", 0)) for each in self._replica()["memory"]}
 
     def graphs_agree(self, more_than):
-        """Waits until status reports the driver's memory for graphs, and more than `than`; returns it."""
+        """Waits until status reports the driver's bytes of graphs, and more than `more_than`; returns them."""
 
         def is_said():
             return self.worker()["graph_bytes"] == self.driver()["graph"] > more_than
@@ -109,9 +109,8 @@ class Books:
         return self.worker()["graph_bytes"]
 
     def agree(self, weights, kv_cache, staged_on_host=0, kept=0):
-        """Waits until status reports this, within a second of the change; the driver must have
-        allocated exactly that.
-        """
+        """Waits until status reports these numbers, within a second of the change. The driver must have allocated
+        exactly as much."""
         expected = {"weights": (weights, staged_on_host + kept), "kv_cache": (kv_cache, 0)}
         wait_until(lambda: self.said() == expected, f"status to say {expected}, not {self.said()}")
         found = self.driver()
@@ -145,7 +144,7 @@ def test_P8_status_and_the_driver_say_the_same_bytes_through_updates_and_release
     on_host = books.host_copy if mode == "host" else 0
     two = 2 * one if comes_to == "staged" else one
     assert kv > 0
-    books.agree(one, kv)  # neither a second copy nor host memory before it is needed
+    books.agree(one, kv)  # neither a second copy nor host memory exists before it is needed
     locked = books.num_locked()
     if mode == "direct":
         assert update(admin, BARD, mode="direct")["ok"]
@@ -228,7 +227,7 @@ def test_a_model_of_which_two_copies_do_not_fit_is_updated_in_each_mode_but_stag
 
 
 def test_a_gpu_that_others_fill_after_the_start_still_does_what_it_has_not_done_yet(gpu, start_tree, reference):
-    """A trainer takes the rest of the memory before the first request: no launch may need memory for its kernel."""
+    """Another program takes all free memory before the first request: no launch may need memory for its kernel."""
     gpu(memory=ROOMY)
     tree = start_tree(*FULL, "direct", "--mem-fraction", 0.9)
     door, admin = tree.door(), tree.door("admin")
@@ -244,7 +243,8 @@ def test_a_gpu_that_others_fill_after_the_start_still_does_what_it_has_not_done_
 
 
 def test_a_trainers_group_joins_a_gpu_of_which_kv_has_all_that_it_may(gpu, start_tree, place):
-    """NCCL allocates when the group joins, on the worker's GPU, too: more than the unused part of the steps' memory."""
+    """NCCL allocates memory on the worker's GPU, too, when the group joins: more than the unused part of the steps'
+    memory."""
     nccl = 7 << 20
     gpu(memory=1 << 30, nccl=nccl)
     tree = start_tree(*FULL, "direct", "--mem-fraction", 1.0, "--no-graphs")

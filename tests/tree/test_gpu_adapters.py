@@ -23,7 +23,7 @@ SEEDS = {"a": 1, "b": 2}
 
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory):
-    """{name: (its directory, that of the model which it makes)}."""
+    """{name: (its directory, the directory of the merged model)}."""
     place = pathlib.Path(tmp_path_factory.mktemp("adapters"))
     made = {}
     for name, seed in SEEDS.items():

@@ -35,7 +35,7 @@ def serves(admin):
 
 
 def is_lent(said):
-    """Nothing was copied through the host's memory."""
+    """Whether nothing was copied through the host's memory."""
     assert said["num_to_host"] == 0, said
     assert "digest" in said, said
     return said["digest"] == DIGESTS["bard"]["digest"]
@@ -53,7 +53,7 @@ def test_P10_tensors_in_the_workers_gpu_are_read_there(trainer_of):
 
 
 def one_open(gpu):  # noqa: F811
-    """After the first, no call of CUDA's to open an allocation succeeds."""
+    """Makes every call of CUDA's to open an allocation fail, except the first."""
     gpu(faults=",".join(f"cudaIpcOpenMemHandle:{n}=cudaErrorInvalidValue" for n in range(2, 100)))
 
 
@@ -61,12 +61,13 @@ def test_P10_an_allocation_is_opened_once_for_all_buckets_of_a_push(gpu, trainer
     one_open(gpu)
     trainer, _ = trainer_of()
     assert is_lent(trainer.ask("update", bucket_bytes=1 << 18))
-    said = trainer.ask("update")  # opened anew: the trainer may have freed it
+    said = trainer.ask("update")  # refused: each update opens the allocation again, as the trainer may have freed it
     assert said["code"] == "unavailable", said
 
 
 def test_P10_each_call_of_a_session_opens_what_it_is_lent(gpu, trainer_of):  # noqa: F811
-    """The trainer may free a call's tensors after it; its next memory may have the same handle."""
+    """The trainer may free a call's tensors afterwards, and its next memory may get the same handle: each call opens it
+    again."""
     one_open(gpu)
     trainer, _ = trainer_of()
     said = trainer.ask("calls")

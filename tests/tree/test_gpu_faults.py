@@ -28,7 +28,7 @@ SOURCES = ("disk", "ipc")
 
 
 def some(product, always):
-    """All of them at night, otherwise those in `always`."""
+    """All cases at night, otherwise those in `always`."""
     return [case for case in product if ALL or case in always]
 
 
@@ -37,7 +37,7 @@ def flags(mode):
 
 
 def begin(admin, source, mode, sender=None, timeout_ms=60_000):
-    """Orders an update; its answer is still to come."""
+    """Orders an update, and does not wait for the answer."""
     spec = {"kind": "disk", "path": BARD}
     if source == "ipc":
         endpoint = f"ipc://@pitstop-test-{os.getpid()}-{next(Door.numbers)}.sock"
@@ -62,7 +62,8 @@ def check_afterwards(tree, admin, mode, reference):
         assert greedy(door, reference, "stories")
 
     def is_mended():
-        """A failure is answered before its drop is over; until then the next update is refused."""
+        """Whether an update works again. A failure is answered before its drop has ended; until then the next update is
+        refused."""
         reply = update(admin, BARD)
         assert reply["ok"] or reply["state"] == "drop", reply
         return reply["ok"]
@@ -181,7 +182,7 @@ def test_P5_a_cuda_error_ends_the_tree_and_the_answer_says_rank_phase_and_error(
     tree = ProcessTree(place / "tree", *CUDA, *flags(mode))
     try:
         admin, door = tree.door("admin"), tree.door()
-        # Steps copy, too: a request runs only if the failing call is none of theirs.
+        # Steps copy, too: a request runs only if none of its steps makes the failing call.
         rids = [start(door, tokens=2, max_new_tokens=900)] if "WaitEvent" in fault else []
         begin(admin, "disk", mode)
         kind, reply = admin.receive(60)

@@ -1,6 +1,5 @@
-"""A hybrid model on the GPU in software: the CPU's tokens, and the promises that a state beside
-pages could break.
-"""
+"""A hybrid model on the GPU in software: the same tokens as on the CPU, and the promises that a state besides pages
+could break."""
 
 import random
 import sys
@@ -80,7 +79,7 @@ def test_P6_batches_chunks_turns_and_scores_change_nothing(tree, client):
         together = door.finish([door.start(prompt, **GREEDY) for prompt in PROMPTS])
         assert list(map(bits, together)) == list(map(bits, alone))
 
-        # Continued from a checkpoint: by the same prompt, and after the turn before.
+        # The same prompt, and the next turn, continue from a checkpoint.
         again = door.generate(PROMPTS[-1], **GREEDY)
         assert bits(again) == bits(alone[-1]) and again.counts["cached_tokens"] == 64
         turn = PROMPTS[-1] + again.tokens + words(6, 20)
@@ -130,11 +129,11 @@ def test_P3_updates_under_load(gpu, start_tree, old, place, kv):
         assert 3 <= num_old < 40
         after = door.generate(PROMPTS[1], **GREEDY)
         assert after.tokens != before.tokens
-        if kv == "keep":  # nothing of the old weights is shared; what was recomputed is
+        if kv == "keep":  # no KV of the old weights is shared; recomputed KV is
             assert after.counts["cached_tokens"] == 0
         client.flush_cache()
         assert bits(door.generate(PROMPTS[1], **GREEDY)) == bits(after)
-        if kv == "recompute":  # the rest is the new weights' continuation of the tokens so far
+        if kv == "recompute":  # the rest is what the new weights generate after the tokens so far
             whole = PROMPTS[1] + output.tokens[:num_old]
             rest = door.generate(whole, **{**GREEDY, "max_new_tokens": 40 - num_old})
             assert bits(rest) == (output.tokens[num_old:], output.logprobs[num_old:])

@@ -84,7 +84,7 @@ def test_P1_P2_P3_P10_each_update_mode_beside_a_running_request(gpu, start_tree,
         after = door.generate(PROMPTS[1], **LONG)
         assert after.tokens != before.tokens
         client.flush_cache()
-        # The rest is what the new weights say after the tokens so far.
+        # The rest is what the new weights generate after the tokens so far.
         rest = door.generate(PROMPTS[1] + output.tokens[:num_old], **{**LONG, "max_new_tokens": 40 - num_old})
         assert bits(rest) == (output.tokens[num_old:], output.logprobs[num_old:])
         assert client.update_weights(models.old, **spec)["digest"] == models.old_digest

@@ -37,7 +37,7 @@ def sender(admin):
 
 
 def test_P10_an_allocation_is_opened_once_for_all_buckets_of_a_session(gpu, start_tree):
-    # No other call of CUDA's to open one succeeds.
+    # Every further call of CUDA's to open the allocation fails.
     gpu(faults=",".join(f"cudaIpcOpenMemHandle:{n}=cudaErrorInvalidValue" for n in range(2, 100)))
     tree = start_tree(*CUDA)
     with pitstop.Client(tree.run_dir) as client, Sender(BUILD, BARD) as sender:
@@ -49,7 +49,7 @@ def test_P10_an_allocation_is_opened_once_for_all_buckets_of_a_session(gpu, star
             assert not any(sender.ask("references")["references"]), "of each bucket"
         client.commit_weights(session=session)
         assert client.weight_digests()["digest"] == DIGESTS["bard"]["digest"]
-        # The next update opens it anew: the sender may have freed it.
+        # The next update must open the allocation again, as the sender may have freed it; here that fails.
         assert refusal(client, sender.payload()).code == "unavailable"
 
 
@@ -84,11 +84,11 @@ def drop(admin):
 
 @pytest.mark.parametrize("flattened", [False, True])
 def test_P10_tensors_are_read_where_they_lie_and_their_references_come_back(client, sender, flattened):
-    for _ in range(3):  # a handle is opened anew: its sender may free the memory that it names
+    for _ in range(3):  # each update opens the handle again, as its sender may have freed the memory
         assert send(client, sender.payload(flattened=flattened)) == DIGESTS["bard"]["digest"]
         references = sender.ask("references")["references"]
         assert references and not any(references), references
-    sender.ask("free")  # nothing has it open
+    sender.ask("free")  # freed at once, as no worker has it open
     refused = refusal(client, sender.payload(flattened=flattened))
     assert refused.code == "unavailable", refused
     assert f"the sender, process {sender.process.pid}, runs: it freed the memory" in refused.message, refused
@@ -300,7 +300,7 @@ def test_handles_by_a_device_that_is_not_this_workers_are_refused_by_its_uuid(ad
     with pytest.raises(pitstop.PitstopError) as error:
         send(other)
     assert error.value.code == "not_found" and f"this worker's device, GPU-{own}" in error.value.message, error.value
-    num_refused = len(sender.ask("references")["references"])  # of another engine, which returns them itself
+    num_refused = len(sender.ask("references")["references"])  # the other engine returns these itself
     assert send(own)["digest"] == DIGESTS["bard"]["digest"]
     assert not any(sender.ask("references")["references"][num_refused:])
     client.rollback_weights()

@@ -1,6 +1,5 @@
-"""--update-mode lend on the GPU in software: a version is staged in the place of KV, in a memory
-without room for both.
-"""
+"""--update-mode lend on the GPU in software: a version is staged in the KV cache's memory, as there is no room for
+both."""
 
 import sys
 
@@ -95,7 +94,7 @@ def test_P8_memory_that_somebody_takes_meanwhile_is_missed_by_name_and_resumed(t
     with Sender(BUILD, BARD) as other:
         assert other.ask("take")["bytes"] > 0
         admin.call("drop_stage")
-        # Of the lent memory only the second copy's part is free now.
+        # Of the lent memory, only the part of the second copy is free now, so the KV cache cannot be restored.
         wait_until(lambda: replica(admin)["state"] == "released", "the KV cache to be missed")
         refused = door.generate("Once", max_new_tokens=1, **GREEDY)
         assert refused.finish["code"] == "failed_precondition", refused.finish

@@ -19,12 +19,12 @@ from test_updates import BARD, DIGESTS
 pytestmark = needs_gpu
 ALL = "PITSTOP_EMULATED_GPU_ALL" in os.environ
 NUM_ROUNDS = 1000 if ALL else 20
-WARM_UP = 5  # rounds after which everything that is made once exists
+WARM_UP = 5  # rounds until everything that is made only once exists
 HOST_SLACK = 8 << 20  # allocators keep some; one page per round would be 4 MiB at night
 
 
 def gpu_bytes(machine):
-    """Of each process, from the machine's file (tests/emulated_gpu/machine.cpp)."""
+    """{pid: bytes} from the machine's file (tests/emulated_gpu/machine.cpp)."""
     entries = struct.iter_unpack("<4q", pathlib.Path(machine).read_bytes())
     return {pid: num_bytes for pid, _, _, num_bytes in entries if pid != 0}
 

@@ -32,7 +32,7 @@ def client(shared_tree, monkeypatch):
 
 @pytest.fixture
 def start_trainer(client):
-    """start_trainer(gpu=1): one more; all end with the test."""
+    """start_trainer(gpu=1): starts a trainer, which ends with the test."""
     trainers = []
 
     def start(gpu=1, model=BARD):
@@ -151,14 +151,14 @@ def test_P2_a_trainer_that_dies_in_mid_broadcast_costs_the_group_and_the_stage(c
         error = refused(update)
         assert error.code == "unavailable" and "NCCL 2.28.9" in error.message, error
         assert digest_of(client) == before
-    # The next one joins under the same name, and nothing else was lost.
+    # The next trainer joins under the same name, and everything else is as before.
     trainer = start_trainer()
     meet(client, trainer)
     update = in_thread(client.update_weights, source=held_by("w"))
     trainer.ask("join", world_size=2)
     trainer.ask("broadcast", names=NAMES)
     assert update()["digest"] == DIGESTS["bard"]["digest"]
-    # A trainer that dies between two updates blocks no other either.
+    # The death of a trainer between two updates does not block the next trainer either.
     trainer.kill()
     trainer = start_trainer()
     meet(client, trainer)
@@ -182,7 +182,7 @@ def test_P5_who_does_not_come_is_waited_for_until_the_deadline(client, start_tra
 
 
 def test_P5_steps_wait_for_no_broadcast(client, start_trainer, shared_tree):
-    """A tensor that is not sent yet is in flight; requests go on."""
+    """Requests run while a worker waits for a tensor that is not sent yet."""
     trainer = start_trainer()
     meet(client, trainer)
     update = in_thread(client.update_weights, source=held_by("w", format="flattened"))
@@ -196,7 +196,8 @@ def test_P5_steps_wait_for_no_broadcast(client, start_trainer, shared_tree):
 
 
 def test_P5_one_group_at_a_time_uses_nccl(client, start_trainer):
-    """The other trainer's join waits for its turn; if its time runs out, it names the group that has the turn."""
+    """The other trainer's join waits for its turn. If the time runs out, the error names the group that has the turn.
+    """
     trainer, other = start_trainer(), start_trainer()
     meet(client, trainer)
     update = in_thread(client.update_weights, source=held_by("w", format="flattened"))

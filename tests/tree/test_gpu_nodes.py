@@ -60,7 +60,7 @@ def test_two_machines_follow_the_reference_and_are_updated(machines, start_apart
 
 
 def test_every_kind_of_row_is_as_on_one_machine(gpu, start_apart, start_tree):
-    """Rows that need all logits, rows for which the ranks' parts are enough, ranks of logprobs."""
+    """The kinds: rows that need all logits, rows for which the ranks' parts are enough, and ranks of logprobs."""
     outputs = []
     for one in (True, False):
         if one:
@@ -92,7 +92,7 @@ def test_P5_a_rank_of_another_machine_that_is_lost_is_named_to_every_request(mac
         assert reason.startswith("unavailable: ") and "rank 1 on node 1" in reason, (rid, reason)
     assert spanning.tree.wait_exit() != 0
     spanning.tree.check_gone()
-    with contextlib.suppress(ProcessLookupError):  # its launcher, told that the head has ended, may have killed it
+    with contextlib.suppress(ProcessLookupError):  # its launcher may have killed it already
         os.kill(worker, signal.SIGCONT)
     assert spanning.node.wait_exit() != 0
 

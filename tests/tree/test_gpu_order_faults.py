@@ -96,7 +96,7 @@ def test_P5_a_worker_that_stands_still_in_an_order_is_named_and_carries_it_out(o
     def serves():
         try:
             return admin.call("weight_digests")["digest"] == DIGESTS[model]["digest"]
-        except Refused as refused:  # during the order
+        except Refused as refused:  # the order is in progress
             assert refused.code == "failed_precondition", refused
             return False
 

@@ -84,7 +84,7 @@ def test_P6_steps_of_ranks_as_graphs_have_the_bits_of_steps_without(gpu, start_t
         assert (first.tokens, first.logprobs) == (second.tokens, second.logprobs)
 
 
-# Rows for which the ranks' parts are enough, and rows that rank 0 needs whole, beside one another.
+# Rows for which the ranks' parts are enough, next to rows that rank 0 needs whole.
 KINDS = (
     SEEDED,
     {**SEEDED, "top_p": 0.8},
@@ -108,7 +108,7 @@ def test_tokens_and_logprobs_of_all_sizes_are_alike(gpu, start_tree):
 
 
 def test_logprobs_of_all_sizes_are_alike_in_deterministic_mode(gpu, start_tree, reference):
-    """Of a given text, so that different draws cannot make the outputs differ."""
+    """The outputs are scores of a given text, so that different draws cannot make them differ."""
     gpu(gpus=4)
     ids = reference["stories"]["greedy"][0]["ids"] + reference["stories"]["greedy"][0]["continuation"][:NUM]
     outputs = []

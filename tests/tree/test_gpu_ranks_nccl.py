@@ -24,7 +24,7 @@ OWN, OF_ALL = "sums over the ranks: own kernels", "; from 0 bytes on by NCCL 2.2
 
 
 def how_it_sums(admin):
-    """Each rank's report about it."""
+    """What each rank reports about the library that sums."""
     return {worker["libraries"][2] for worker in workers_of(admin)}
 
 
@@ -41,7 +41,7 @@ def test_ranks_that_sum_by_nccl_follow_the_reference(gpu, start_tree, reference,
 
 
 def test_small_sums_go_by_own_kernels_and_no_nccl_is_opened(gpu, start_tree):
-    """Ranks on the GPU in software time no sums: own kernels are used up to a fixed size."""
+    """Ranks on the GPU in software do not time sums: own kernels are used up to a fixed size."""
     tree = start_tree(*CUDA, "--tp", 2)
     assert how_it_sums(tree.door("admin")) == {OWN}
 
@@ -75,7 +75,7 @@ def test_an_nccl_that_cannot_sum_is_found_at_the_start_and_named(gpu, place):
 
 
 def test_P5_a_sum_that_nccl_fails_ends_the_tree_and_is_named(gpu, start_tree):
-    """The second sum of the first prompt, on one rank; one was tried before."""
+    """The second sum of the first prompt fails on one rank. The first sum was the trial at the start."""
     gpu(faults="gpu1/ncclAllReduce:3=ncclSystemError")
     tree = start_tree(*BY_NCCL, "--tp", 2, "--step-timeout", 20)
     door = tree.door()
@@ -88,7 +88,7 @@ def test_P5_a_sum_that_nccl_fails_ends_the_tree_and_is_named(gpu, start_tree):
 
 
 def test_P5_steps_go_on_while_a_trainers_broadcast_is_in_flight(gpu, start_tree, reference):
-    """No two communicators of a GPU at once: the ranks' sums yield, and use NCCL again afterwards."""
+    """A GPU never runs two communicators at once: the ranks' sums stop using NCCL, and use it again later."""
     gpu(gpus=3)
     tree = start_tree(*BY_NCCL, "--tp", 2)
     door = tree.door()

@@ -36,7 +36,7 @@ EXPECTED = {
     "PyTorch and transformers": "skipped",
 }
 TORCH = pathlib.Path(os.environ.get("PITSTOP_TRAINERS", ROOT / "build" / "trainers")) / "trl" / "bin"
-EMULATED = ("libcublasLt.so.13", "libnccl.so.2")  # replacements for libraries that a user brings
+EMULATED = ("libcublasLt.so.13", "libnccl.so.2")  # replacements of libraries that a user must provide
 
 
 def rehearse(place, *flags, source=ROOT, timeout=900, **environment):
@@ -71,7 +71,7 @@ def check_all_ran(done, report, expected):
     assert set(report["times"]) == {
         "limits", "correctness", "kernels", "engine", "updates", "profile", "peers", "sanitizer"
     }
-    assert max(report["times"].values()) < 540, report["times"]  # each part is held to under nine minutes
+    assert max(report["times"].values()) < 540, report["times"]  # seconds; each part must stay under nine minutes
     assert report["device"]["cublas_lt_path"] and report["device"]["nccl_path"]
     assert report["kernels"]["kernels"] and report["gaps"] and report["errors"]
     assert all(target["measured"] is not None for target in report["targets"]), report["targets"]
@@ -105,7 +105,7 @@ def test_a_lost_gpu_is_a_failure_with_a_report(place):
 
 
 def test_every_group_of_a_sanitizers_families_has_tests():
-    """A filter that matches nothing would waste a minute of a GPU."""
+    """A group whose filter matches nothing would waste a minute of a GPU's time."""
     for families in sanitizers.FAMILIES:
         command = [BUILD / "bin" / "kernels_gpu_test", "--gtest_list_tests", f"--gtest_filter={families}"]
         listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -76,9 +76,7 @@ VLLM_PACKINGS = {"each": {}, "packed": {"packed": True, "packed_buffer_size_byte
 
 
 def join_by_vllms_route(tree, trainer, **packing):
-    """As vLLM's trainers begin: the id is in the store at once, and the group's first operation is
-    an all-reduce.
-    """
+    """Joins as vLLM's trainers do: the id is in the store at once, and the group's first operation is an all-reduce."""
     place = {"master_address": "127.0.0.1", "master_port": trainer.port, "rank_offset": 1, "world_size": 2}
     joined = in_thread(post, tree, "/init_weight_transfer_engine", {"init_info": {**place, **packing}})
     trainer.ask("counted_in", world_size=2)
@@ -98,7 +96,7 @@ def update_info(names):
 
 
 def packs_of(names):
-    """After how many tensors each packed broadcast ends: it closes once it has grown beyond the size."""
+    """The number of tensors after which each packed broadcast ends: when it has grown beyond the size."""
     ends, size = [], 0
     for number, name in enumerate(names, 1):
         size += BARD_TENSORS[name].nbytes

@@ -17,7 +17,8 @@ FLAGS = (*CUDA, "--deterministic")
 
 
 def short_requests(seed):
-    """As those of the CPU's trees, but for sampling masks, which GPUs do not report; and one that matches a grammar."""
+    """The same kinds of requests as on the CPU's trees, without sampling masks, which GPUs do not report; and one
+    request with a grammar."""
     work = []
     for prompt, fields in requests(NUM, seed):
         fields = {**fields, "max_new_tokens": min(fields["max_new_tokens"], TOKENS_MAX)}
@@ -44,7 +45,7 @@ def run_amid(tree, work, drafts, disturb):
 
 
 def without_drafts(door, work):
-    """(work, outputs); without what a build without xgrammar refuses."""
+    """(work, outputs), without the requests that a build without xgrammar refuses."""
     outputs = run_all(door, work)
     if "no xgrammar" in outputs[-1].finish.get("message", ""):
         work, outputs = work[:-1], outputs[:-1]
@@ -73,7 +74,7 @@ def test_P11_every_kind_of_request_gives_the_same_bits(gpu, start_tree, tell, tp
 
 
 def test_P11_a_budget_changes_no_bit(gpu, start_tree):  # noqa: F811
-    """Steps without drafts, which overlap, follow steps with drafts."""
+    """Steps without drafts overlap, and steps with drafts follow them."""
     off = start_tree(*FLAGS)
     with off.door() as door:
         work, outputs = without_drafts(door, short_requests(seed=3))

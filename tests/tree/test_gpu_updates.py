@@ -23,7 +23,7 @@ NUM = 8  # tokens: one takes some tenths of a second
 
 
 def greedy(door, reference, model):
-    """Whether the output now is that of a fresh start on `model`."""
+    """Whether the output is now that of a fresh start on `model`."""
     case = reference[model]["greedy"][0]
     output = door.generate(case["prompt"], max_new_tokens=NUM, skip_special_tokens=False, **GREEDY)
     return output.tokens == case["continuation"][:NUM]
@@ -70,7 +70,7 @@ def test_status_says_how_updates_are_staged_and_an_answer_what_it_cost(gpu, star
     assert outcome["num_steps"] >= 1 and outcome["step_s_before"] > 0, outcome
     assert outcome["gap_s"] >= outcome["step_s"] > 0, outcome
     ended_after(door, rid, epoch=2)
-    assert admin.call("flush_cache", wait_idle=True)["ok"]  # no step of it is in flight
+    assert admin.call("flush_cache", wait_idle=True)["ok"]  # afterwards no step of the request is in flight
     (outcome,) = update(admin, BARD)["replicas"]
     assert outcome["num_steps"] == 0 and outcome["step_s"] == 0 and outcome["step_s_before"] > 0, outcome
 
@@ -167,7 +167,7 @@ def test_P2_a_second_copy_that_does_not_fit_is_refused_with_the_numbers(gpu, sta
     door, admin = tree.door(), tree.door("admin")
     assert admin.call("status")["replicas"][0]["workers"][0]["update_mode"] == "direct"
     with Sender(BUILD, BARD) as other:
-        other.ask("take")  # also what the worker reserves for adapters and does not use yet
+        other.ask("take")  # takes also the memory that the worker reserves for adapters and does not use yet
         reply = update(admin, BARD)
     assert reply["code"] == "resource_exhausted" and "are free" in reply["message"], reply
     assert greedy(door, reference, "stories")
@@ -216,7 +216,7 @@ def test_P8_a_resume_that_finds_the_memory_taken_says_so_and_may_be_tried_again(
         taken = other.ask("take")["bytes"]
         refused = admin.call("resume_memory")
         assert refused["code"] == "resource_exhausted" and "are free" in refused["message"], refused
-        # Its processes, from the driver's management library.
+        # The error names the processes on the GPU, as the driver's management library lists them.
         holder = re.search(rf"process {other.process.pid} \(python[^)]*\) uses (\d+) bytes", refused["message"])
         assert holder and int(holder.group(1)) >= taken > 0 and "are missing" in refused["message"], refused
     assert admin.call("resume_memory")["ok"]
@@ -291,7 +291,7 @@ def num_tensors(model):
 @pytest.mark.parametrize(
     "call, error",
     [
-        ("cudaStreamWaitEvent", "cudaErrorUnknown"),  # only a stage calls it; the fault is at the first call
+        ("cudaStreamWaitEvent", "cudaErrorUnknown"),  # called by stages only: the first call fails
         ("cudaMemcpyAsync", "cudaErrorUnknown"),  # one per tensor at the start, one per tensor of a stage
         ("cudaLaunchKernelEx", "cudaErrorLaunchFailure"),  # digests: one per tensor at the start and of a stage
         ("kernel", "cudaErrorIllegalAddress"),

@@ -1,6 +1,5 @@
-"""A hybrid model on real trees: it serves, chunks and batches change nothing, and its weights are
-updated under the trainers' names for them.
-"""
+"""A hybrid model on real trees: it serves, chunks and batches change nothing, and trainers update its weights under
+their own names."""
 
 import numpy
 import pytest
@@ -81,7 +80,7 @@ def test_P2_weights_are_updated_by_the_names_of_trainers(tree, client, start_tre
     with pitstop.Client(start_tree("--model", wrapped, "--compute", "fp32").run_dir) as other:
         assert digest_of(other) == second
 
-    # A bf16 trainer's tensors, with digests of all, as they will be resident.
+    # A bf16 trainer's tensors, with the digests of all of them in their resident form.
     client.rollback_weights()
     half = {n: (a.view(numpy.uint32) >> 16).astype(numpy.uint16) if n.endswith("A_log") else a for n, a in tensors(2).items()}
     assert WeightPusher(client).push(as_published(half))["ok"]

@@ -1,4 +1,4 @@
-"""No later tree does what one was asked, and the caller gets an error at once."""
+"""A client's calls to a tree that ended reach no later tree, and fail at once."""
 
 import signal
 import sys
@@ -45,7 +45,7 @@ def test_a_call_in_the_gap_of_a_restart_fails_at_once_and_does_not_reach_the_nex
         wait_lost(client)
         calls = (
             lambda: client.pause("in_place", timeout=0.1),
-            lambda: client.update_weights(BARD),  # which would wait for ten minutes
+            lambda: client.update_weights(BARD),  # its own time limit is ten minutes
             lambda: client.abort(all=True),
             lambda: client.set_weight_label("stale"),
             lambda: client.generate("Once", max_new_tokens=1).result(),
@@ -68,7 +68,7 @@ def test_a_call_in_the_gap_of_a_restart_fails_at_once_and_does_not_reach_the_nex
 def test_calls_and_requests_that_are_open_end_when_the_tree_dies(start_tree):
     tree = start_tree("--restart")
     with pitstop.Client(tree.run_dir) as client:
-        tree.kill("tp_worker[0.0]", signal.SIGSTOP)  # so that nothing of it is done
+        tree.kill("tp_worker[0.0]", signal.SIGSTOP)  # so that the tree does nothing of it
         tree.wait_stopped("tp_worker[0.0]")
         stream = client.generate("Once", max_new_tokens=5)
         errors = []
@@ -82,7 +82,7 @@ def test_calls_and_requests_that_are_open_end_when_the_tree_dies(start_tree):
         call = threading.Thread(target=digest)
         call.start()
         wait_until(lambda: client.status()["open_requests"] == 1, "the request to be open")
-        tree.kill("tokenizer_proc")  # no process is left to answer
+        tree.kill("tokenizer_proc")  # the process that would answer is gone
         call.join(DEADLINE_S)
         assert errors == ["unavailable"]
         with pytest.raises(pitstop.PitstopError) as error:
@@ -93,7 +93,7 @@ def test_calls_and_requests_that_are_open_end_when_the_tree_dies(start_tree):
 
 
 def test_a_message_that_a_socket_kept_for_the_next_tree_is_refused(place):
-    """A new launcher in the same place; the socket does not know of any loss."""
+    """A new launcher starts in the same place, and the client's socket notices no loss."""
     run_dir = place / "tree"
     first = ProcessTree(run_dir)
     admin, data = Door(run_dir, "admin"), Door(run_dir)
@@ -189,13 +189,13 @@ def test_a_tree_that_stands_still_for_a_while_is_not_taken_for_a_dead_one(start_
         identity = client.info.tree
         expected = client.generate("Once", max_new_tokens=60, **GREEDY).result().tokens
         stream = client.generate("Once", max_new_tokens=60, **GREEDY)
-        chunk = next(stream)  # the last one, if this process waited for a core
+        chunk = next(stream)  # the last chunk already, if this process waited for a core
         tree.kill("tokenizer_proc", signal.SIGSTOP)
         tree.wait_stopped("tokenizer_proc")
         late = []
         call = threading.Thread(target=lambda: late.append(client.status(timeout=DEADLINE_S)))
         call.start()
-        with pytest.raises(pitstop.PitstopError) as error:  # its own time is over, nothing else
+        with pytest.raises(pitstop.PitstopError) as error:  # only the call's own time limit ends it
             client.status(timeout=2.0)
         assert error.value.code == "deadline_exceeded"
         tree.kill("tokenizer_proc", signal.SIGCONT)

@@ -105,7 +105,7 @@ def test_what_is_kept_is_a_checkpoint_like_the_one_it_came_from(start_tree, plac
     other = start_tree("--model", directory)
     assert serving(other.door("admin"))["digest"] == BARD_DIGEST
     other.stop()
-    # The tree that wrote the directory accepts it as the source of an update, too.
+    # The tree that wrote the directory accepts it as an update's source, too.
     update(admin, STORIES)
     assert update(admin, str(directory))["digest"] == BARD_DIGEST
 
@@ -158,7 +158,7 @@ def test_a_directory_that_was_overwritten_does_not_matter_where_versions_are_kep
     assert serving(admin) == {
         "path": str(kept), "epoch": 2, "label": "step-7", "digest": BARD_DIGEST
     }
-    # The kept files were damaged, too: then nothing is left.
+    # The kept files are damaged, too: no copy of the version is left.
     with open(kept / "model.safetensors", "r+b") as file:
         file.seek(-2, os.SEEK_END)
         file.write(b"\x01\x02")
@@ -170,7 +170,7 @@ def test_a_directory_that_was_overwritten_does_not_matter_where_versions_are_kep
 
 
 def start_held(place, monkeypatch, point, *flags):
-    """A tree whose first worker stops there, once: not again in its next life."""
+    """A tree whose first worker stops at the point once, and not again after a restart."""
     faults = place / "faults"
     faults.mkdir()
     (faults / f"tp_worker[0.0]@{point}").write_text("stop")
@@ -301,6 +301,6 @@ def test_what_the_tree_was_started_from_is_never_removed(start_tree, place):
         update(admin, str(perturbed(place / f"v{epoch}", epoch)))
         wait_kept(admin, epoch)
         assert (model / "config.json").exists() and (model / "model.safetensors").exists()
-    update(admin, BARD)  # the same digest: already kept, under its own name
+    update(admin, BARD)  # the same weights as at the start: already kept, in the model's directory
     assert wait_kept(admin, 5) == model and model.exists()
     tree.stop()

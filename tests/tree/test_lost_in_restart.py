@@ -58,7 +58,7 @@ def check_told(error, *words):
 
 @pytest.mark.parametrize("dead", ["tp_worker[0.1]", "scheduler_proc[0]", "tokenizer_proc"])
 def test_P2_the_rest_of_a_collection_is_refused_after_a_restart(tree, dead):
-    """Otherwise the rest would become a version, half an update, while the tree generates."""
+    """Otherwise the remaining calls would become a version, half an update, while the tree generates."""
     with pitstop.Client(tree.run_dir) as client:
         client.pause(mode="in_place")
         assert send(client, FIRST)["state"] == "collecting"
@@ -86,7 +86,7 @@ def test_P2_a_loss_outlives_a_second_restart(tree):
 
 
 def test_P2_a_pause_that_a_restart_has_ended_is_told_before_a_part_takes_effect(tree):
-    """Its trainer has sent nothing yet, and believes that generation is paused."""
+    """The trainer has sent nothing yet, and believes that generation is paused."""
     with pitstop.Client(tree.run_dir) as client:
         client.pause(mode="in_place")
     with crash(tree) as client:
@@ -158,7 +158,7 @@ def test_P2_http_the_rest_is_refused_after_a_restart(start_tree, way):
         answer = http.post(end)
         assert answer.status in (400, 409) and "the tree restarted at" in str(answer.json()), answer
         assert http.ok("GET", "/get_weight_version").json()["weight_digest"] == OLD
-        # The next attempt is complete.
+        # The next attempt sends everything, and is accepted.
         http.ok("POST", begin, {"mode": "in_place"} if way == "pause" else {})
         for tensors in (FIRST, SECOND):
             assert broadcast(http, group, tensors).json()["success"]

@@ -55,7 +55,7 @@ def test_P6_256_streams_of_one_client_are_what_each_is_alone(start_tree, tell, d
     together = [bits(output) for output in door.finish(rids)]
     for (prompt, length), output in zip(work, together):
         assert len(output[0]) == length
-        # Alone, and with its prefix in the cache by now.
+        # The same prompt alone: its prefix is in the cache by now.
         assert alone(door, prompt, length, **GREEDY) == output, prompt
     replicas = {output.counts["replica"] for output in map(door.outputs.get, rids)}
     assert replicas == set(range(dp))
@@ -67,7 +67,7 @@ def test_P6_64_clients_get_their_own_output_and_nobody_elses(start_tree, tell, d
     tree = start_tree("--dp", dp)
     doors = [tree.door() for _ in range(64)]
     work = list(zip(prompts(64, seed=3), lengths(64, seed=4)))
-    # All use the same rid: an id belongs to its client.
+    # All requests use the same rid: an id belongs to its client.
     for door, (prompt, length) in zip(doors, work):
         door.start(
             prompt, rid="mine", max_new_tokens=length, logprobs={"enabled": True}, **GREEDY

@@ -48,7 +48,7 @@ def resident_bytes(admin, name):
 def test_what_is_resident_is_what_the_kernel_counts(start_tree):
     tree = start_tree(*TREE_FLAGS, "--max-total-tokens", 200_000)
     door, admin = tree.door(), tree.door("admin")
-    # Besides the tags a worker has its code, and its working memory.
+    # A worker has more than the tags' memory: its code, and its working memory.
     wait_until(lambda: resident_bytes(admin, "weights") > 0, "a first measurement")
     weights = resident_bytes(admin, "weights")
     for number in range(8):  # with nothing in common, so that each has pages of its own
@@ -81,7 +81,7 @@ def start(door, rid, **fields):
 
 
 def expect_unreadable(admin, why):
-    """Released memory is neither digested nor read, and no process dies of the attempt."""
+    """Checks that released memory is neither digested nor read, and that no process dies of such a call."""
     digests = admin.call("weight_digests")
     assert digests["code"] == "failed_precondition" and why in digests["message"], digests
     with pytest.raises(Refused, match=f"failed_precondition.*{why}"):
@@ -97,7 +97,7 @@ def test_P8_memory_goes_back_measured_and_comes_again(shared_tree, door, admin, 
     assert not any(part.get("has_weights", True) for part in released["parts"])
     freed = sum(tag["freed_bytes"] for part in released["parts"] for tag in part["tags"])
     assert freed > 0
-    # Other memory of the workers changes meanwhile only by a few pages.
+    # The workers' other memory changes meanwhile by a few pages only.
     assert abs((before - anonymous_kib(shared_tree)) - freed / 1024) < 0.1 * freed / 1024 + 512
     expect_unreadable(admin, "released")
     assert admin.call("resume_memory")["ok"]
@@ -197,7 +197,7 @@ def test_shutdown_drains_and_ends_the_tree_with_exit_code_0(start_tree):
     tree = start_tree()
     door, admin = tree.door(), tree.door("admin")
     (rid,) = paused_amid(admin, begin(door, "s1"), door.finish)
-    with tree.frozen("tp_worker[0.0]"):  # so the request runs on, and does not end
+    with tree.frozen("tp_worker[0.0]"):  # the worker is stopped, so that the request does not end
         admin.call("continue_generation")
         assert admin.call("shutdown", drain_s=100.0)["open_requests"] == 1
         late = door.start("Too late", max_new_tokens=1)

@@ -1,6 +1,5 @@
-"""A worker dies or stops while memory is released or resumed: it is named by the deadline, and the
-order executed when it goes on, or the tree is down with every request answered.
-"""
+"""A worker dies or stops while memory is released or resumed. A stopped worker is named when the time limit is over,
+and executes the order when it continues. After a death the tree ends, and every request is answered."""
 
 import signal
 
@@ -16,7 +15,7 @@ LONG = 600
 
 
 def begin_release(tree):
-    """With a request that waits in the pause; returns once worker [0.1] has stopped in the release."""
+    """Releases memory while a request waits under a pause. Returns once worker [0.1] has stopped during the release."""
     door, admin = tree.door(), tree.door("admin")
     pause = lambda: admin.call("pause_generation", mode="retract")
     begin = lambda: [door.start("Once upon a time", max_new_tokens=LONG, **GREEDY)]

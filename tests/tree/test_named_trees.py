@@ -1,4 +1,4 @@
-"""Which tree a command is for: it is named, found in any place, and never used by accident."""
+"""Which tree a command is for: commands name it, find it in any place, and never use another one by accident."""
 
 import json
 import os
@@ -15,7 +15,7 @@ SHORT = ("--max-new-tokens", "4", "--temperature", "0")
 
 @pytest.fixture(autouse=True)
 def own_home(place, monkeypatch):
-    """No other tree of this user is in sight."""
+    """Hides this user's other trees from the test's commands."""
     (place / "home").mkdir(mode=0o700)
     monkeypatch.setenv(HOME, str(place / "home"))
 

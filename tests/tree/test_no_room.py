@@ -16,7 +16,7 @@ EXIT_START, EXIT_PLACE = 3, 4
 
 
 def check_ended(ended, codes=(EXIT_START, EXIT_PLACE)):
-    """With a line and a code, and without Python's traceback."""
+    """Checks that the launcher has ended with one line and such a code, and without Python's traceback."""
     assert ended.returncode in codes, (ended.returncode, ended.stderr)
     assert "Traceback" not in ended.stderr and "Exception ignored" not in ended.stderr, ended.stderr
     assert ended.stderr.startswith("pitstop: ") or "\npitstop: " in ended.stderr, ended.stderr
@@ -56,7 +56,7 @@ def test_a_file_system_that_cannot_be_written(mount_tmpfs):
 
 
 def test_a_run_directory_that_cannot_be_cleared_does_not_change_the_exit_code(place, mount_tmpfs):
-    mount_tmpfs(1)  # or it skips: this takes a mount, too
+    mount_tmpfs(1)  # skips if it cannot mount: the test itself mounts, too
     tree = ProcessTree(place / "tree")
     try:
         subprocess.run(["mount", "--bind", tree.run_dir, tree.run_dir], check=True)
@@ -78,7 +78,7 @@ def test_files_that_may_not_grow(place):
 
 @pytest.mark.parametrize("limit", (8, 12, 16, 20))
 def test_few_descriptors(place, limit):
-    """Soft and hard: no process can raise it."""
+    """Soft and hard limit are equal, so no process can raise its limit."""
     lower = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     ended = serve_in(place, preexec_fn=lower)
     check_ended(ended)

@@ -149,7 +149,7 @@ def test_who_may_not_come_in_is_told_and_the_replica_serves_on(start_spanning, p
     refused("does not accept this node's key", key=made.stdout.strip())
     (place / "elsewhere").mkdir()
     _, (foreign,) = make_keys(place / "elsewhere", "foreign")
-    refused("its key is not the one", key=foreign, start_s=15)  # the worker gives up after nine tenths of this
+    refused("its key is not the one", key=foreign, start_s=15)  # the worker gives up after nine tenths of this time
     greedy(spanning.tree.door(), reference, "stories")
     log = spanning.tree.log()
     assert "rank 1 of node 1: it has joined already" in log and "refused so far: 1" in log, log
@@ -183,7 +183,7 @@ def test_a_machine_that_leaves_before_all_are_there_may_come_again(place):
         return node(name, "--node-rank", rank, "--node-key", key)
 
     try:
-        first = other("first", 1)  # before the head
+        first = other("first", 1)  # started before the head
         head = node("head", "--no-http", "--door-keys", keys, "--log-level", "info")
         wait_until(lambda: "rank 1 on node 1 (" in head.log(), "the first machine to come")
         first.launcher.terminate()

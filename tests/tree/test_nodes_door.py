@@ -1,6 +1,5 @@
-"""Other peers at the door for ranks of other machines: each is refused by name, or ended and
-counted, and the head waits for the right machine, or serves on.
-"""
+"""Wrong peers at the door for other machines' ranks. Each is refused by name, or its connection is ended and counted.
+The head then waits for the right machine, or serves on."""
 
 import contextlib
 import os
@@ -146,13 +145,13 @@ def test_who_comes_before_the_heads_rank_and_says_hello_at_once_keeps_nobody_out
         assert answer[:2] == ("rank_end", "failed_precondition") and "before the ranks have met" in answer[2], answer
         for worker in head.launchers[0].workers():
             os.kill(worker, signal.SIGCONT)
-        answer = told(early)  # now there is a reference, which it does not match
+        answer = told(early)  # now the head's rank has joined, and the early rank does not match it
         assert answer[:2] == ("rank_end", "invalid_argument") and "all ranks take the same" in answer[2], answer
     head.check_a_right_machine_is_let_in()
 
 
 def other_weights(directory):
-    """One tensor, of which each rank has its own half: there are no copies to compare."""
+    """A checkpoint with one changed tensor, which the ranks split: no two ranks have the same part to compare."""
     tensors = tensors_of(*read_checkpoint(STORIES))
     name = "model.layers.3.mlp.up_proj.weight"
     changed = [(n, t, s, raw[::-1] if n == name else raw) for n, t, s, raw in tensors]

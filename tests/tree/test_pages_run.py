@@ -81,7 +81,7 @@ def test_what_the_pages_call_is_among_the_packages_that_are_installed():
 
 
 def test_quickstart_builds_what_the_wheel_packs():
-    """The next line of both pages packs that build as it is."""
+    """Both pages' next line packs exactly this build."""
     listed = re.search(r"PITSTOP_PROGRAMS\n(.*?)\)", (ROOT / "cmake/programs.cmake").read_text(), re.DOTALL)[1].split()
     packed = {name.removeprefix("pitstop_").removesuffix("_main") for name in listed}
     built = re.search(r"bin/pitstop_\{(.*?)\}", (ROOT / "launch/quickstart").read_text())[1].split(",")
@@ -101,7 +101,7 @@ def test_the_programs_of_the_first_page_run(number, reader):
 
 
 def shape(value):
-    """The keys of an answer, and of its members."""
+    """The keys of an answer, and the keys of its members."""
     if isinstance(value, dict):
         return {name: shape(each) for name, each in value.items()}
     return [shape(value[0])] if isinstance(value, list) and value else type(value).__name__.replace("int", "float")

@@ -113,7 +113,7 @@ def test_P4_abort_returns_what_was_sampled_and_queues_newcomers(door, admin):
 def test_wait_lets_running_requests_end_and_keeps_newcomers_out(shared_tree, door, admin):
     paused_amid(admin, begin(door, "w1"), door.finish)
     with shared_tree.door("admin") as pauser:
-        with shared_tree.frozen("tp_worker[0.0]"):  # so the request runs on, and does not end
+        with shared_tree.frozen("tp_worker[0.0]"):  # the worker is stopped, so that the request does not end
             admin.call("continue_generation")
             pauser.send("pause_generation", call=1, mode="wait")
             wait_until(lambda: status(admin)["state"] == "pausing", "the drain to begin")
@@ -150,7 +150,7 @@ def test_P4_a_pause_that_is_overdue_waits_for_released_memory(door, admin):
     rid = door.start("Once upon a time", max_new_tokens=LONG, **GREEDY)
     assert admin.call("pause_generation", mode="retract")["ok"]
     assert admin.call("release_memory", keep_weights=True)["ok"]
-    assert admin.call("pause_generation", mode="retract", max_pause_s=0.5)["ok"]  # the latest pause sets the time
+    assert admin.call("pause_generation", mode="retract", max_pause_s=0.5)["ok"]  # the latest pause sets the time limit
     wait_until(lambda: "pause_expiry" in status(admin), "max_pause_s to run out")
     now = status(admin)
     assert now["pause_mode"] == "retract" and now["state"] == "released"

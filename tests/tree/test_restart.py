@@ -1,6 +1,5 @@
-"""--restart: the tree comes back with exactly the weights committed last, and their label; or with
-none, and says which it lost.
-"""
+"""--restart: the tree comes back with exactly the last committed weights and their label; or without weights, and names
+the version that it lost."""
 
 import json
 import os
@@ -29,7 +28,7 @@ def update(admin, path, **spec):
 
 
 def crash(tree, name="scheduler_proc[0]"):
-    """Returns once the tree is back: the line that says so, and its doors."""
+    """Kills a process. Returns when the tree is back: its ready line, and its doors."""
     tree.kill(name)
     line = tree.launcher.stdout.readline()
     assert line, tree.log()
@@ -38,7 +37,7 @@ def crash(tree, name="scheduler_proc[0]"):
 
 
 def serving(admin):
-    """The version's line in status, after its digest was proven."""
+    """The version in status, after its digest was checked."""
     status = admin.call("status")
     (replica,) = status["replicas"]
     assert admin.call("weight_digests")["digest"] == replica["digest"]
@@ -273,7 +272,7 @@ def test_P2_a_version_whose_commit_was_ordered_is_the_one_that_comes_back(place,
         admin.send("update_weights", call=1, timeout_ms=60_000, update=spec)
         tree.wait_stopped("tp_worker[1.0]")
         door = tree.door()
-        wait_until(  # replica 0 has committed
+        wait_until(  # until replica 0 has committed
             lambda: {span["epoch"] for span in door.generate("A", max_new_tokens=1, replica=0).spans} == {2},
             "tokens of the new version",
         )

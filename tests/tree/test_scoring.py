@@ -18,7 +18,7 @@ TREE_FLAGS = ("--chunked-prefill-size", CHUNK)
 PROMPT = [(31 * i + i * i // 7) % 2000 for i in range(900)]
 POLICIES = ("keep", "recompute", "drain", "abort")
 PAUSES = ("in_place", "retract", "wait", "abort")
-# Frozen requests cannot end: such an update is refused.
+# Under these pauses requests cannot end, so an update that waits for their ends is refused.
 UNDER_PAUSE = [
     (pause, policy)
     for pause in PAUSES
@@ -63,7 +63,7 @@ def quiet(shared_tree):
 
 
 def start_scorings(door):
-    """Some of each kind. They are prefilled one after another, so at any moment one of them is half-way."""
+    """Starts some scorings of each kind. They are prefilled one after another, so one of them is always half-way."""
     fields = [scoring(), scoring(3), scoring(0, start=450), scoring(40), scoring(), scoring(3, start=880)]
     return [
         door.start(PROMPT, kv_tolerance=("keep", "never")[i % 2], **fields[i]) for i in range(NUM_AT_ONCE)

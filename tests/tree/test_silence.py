@@ -1,4 +1,4 @@
-"""The message about a silent tree: whether its processes hang, or have no core."""
+"""The message about a tree that does not answer: its processes hang, or they get no core."""
 
 import signal
 

@@ -198,19 +198,19 @@ def test_P11_every_kind_of_request_gives_the_same_bits(start_tree, tell, shape):
         check(work, run_all(door, work), want)
         with meanwhile(on, retract):
             num_aborted = check(work, run_all(door, work, partly_wrong(outputs), range(0, len(work), 9)), want)
-        got = run_all(door, work)  # they draft from the others' outputs
+        got = run_all(door, work)  # these draft from the outputs of the requests before
         check(work, got, want)
     if shape == "tight":
         assert sum(output.counts["retractions"] for output in got) > 0, "no pressure, no test"
     total = {name: sum(each[name] for each in counts_of(on)) for name in ("passes", "drafted", "accepted")}
     tell(f"{shape}: {len(work)} requests, {num_aborted} aborted, {total}")
     assert num_aborted > 0
-    if speculate != "auto":  # which drafts only when that pays
+    if speculate != "auto":  # auto drafts only if that pays
         assert total["accepted"] > 300 and total["drafted"] - total["accepted"] > 30, total
 
 
 def test_P3_P11_updates_and_pauses_between_passes_with_drafts(start_tree):
-    """The same weights again and again: every policy and every pause, and no bit differs."""
+    """The weights stay the same under every policy and every pause, so no bit may differ."""
     work = requests(max(NUM_REQUESTS // 10, 60), seed=5)
     tree = start_tree("--speculate", 4)
     with tree.door() as door:

@@ -41,7 +41,8 @@ def keys(place):
 @pytest.mark.parametrize("flag", ["--client", "--node", "--remove"])
 @pytest.mark.parametrize("name", ["", "-x", "--admin", ".x", "a b"])
 def test_what_is_no_name_makes_no_key(place, flag, name):
-    """An empty name must not select the tree's own key, nor a flag without a value the next flag as its name."""
+    """An empty name must not select the tree's own key, and a flag without a value must not use the next flag as its
+    name."""
     path = place / "keys"
     refused = run("keygen", path, flag, name)
     assert refused.returncode != 0 and not path.exists(), refused
@@ -69,12 +70,12 @@ class Remote:
         return pitstop.Client(data=self.data, admin=self.admin, key=self.key(name), timeout=timeout)
 
     def flags(self, name="trainer"):
-        """Of launch/pitstop."""
+        """The flags for commands of launch/pitstop."""
         data, admin = self.data.removeprefix("tcp://"), self.admin.removeprefix("tcp://")
         return "--tcp-door", data, "--admin-tcp-door", admin, "--key", self.key(name)
 
     def listener(self, endpoint=None):
-        """As a client on the tree's machine sees it."""
+        """The listener's status, as a client on the tree's machine gets it."""
         with self.tree.door("admin") as door:
             (found,) = [
                 each
@@ -138,7 +139,7 @@ def test_with_its_key_every_command_works_from_elsewhere(remote, reference):
 
 
 def refusal(remote, name, door="data"):
-    """The error of a client with that key."""
+    """The error that a client with that key gets."""
     endpoint = remote.data if door == "data" else remote.admin
     with pytest.raises(pitstop.PitstopError) as refused:
         pitstop.Client(data=endpoint, key=remote.key(name), timeout=DEADLINE_S)
@@ -205,7 +206,7 @@ def test_without_a_key_nobody_speaks(remote, place):
     done = run("status", *remote.flags()[:4])
     assert done.returncode == 2 and "--key FILE is missing" in done.stderr
     before = remote.listener()["handshakes_failed_total"]
-    plain = zmq.Context.instance().socket(zmq.DEALER)  # the NULL mechanism
+    plain = zmq.Context.instance().socket(zmq.DEALER)  # without a key
     plain.linger = 0
     plain.connect(remote.data)
     plain.send_multipart([b"hello", b"\x81\xa8protocol\x01"])
@@ -256,12 +257,12 @@ def test_handshakes_that_are_never_finished_keep_nobody_out_for_long(remote):
                 try:
                     opened[-1].sendall(greeting)
                 except (ConnectionResetError, BrokenPipeError):
-                    pass  # one too many
+                    pass  # more connections than the door accepts
             full = remote.listener()
             assert full["connections"] <= full["connections_max"]
             assert full["refused_total"] > 0, full
             assert len(honest.generate("Once", max_new_tokens=4, **GREEDY).result().tokens) == 4
-            # The door ends them by itself.
+            # The door itself ends the silent connections.
             wait_until(lambda: remote.listener()["connections"] < 10, "silent connections to be ended")
             remote.check_served()
         finally:
@@ -295,7 +296,7 @@ def test_weights_in_shared_memory_are_refused_by_name_from_elsewhere(remote):
 
 
 def test_a_message_over_the_limit_costs_its_sender_the_connection_and_nobody_else(remote, monkeypatch):
-    monkeypatch.setattr(pitstop.wire, "MESSAGE_BYTES_MAX", 1 << 30)  # which does not look at its size
+    monkeypatch.setattr(pitstop.wire, "MESSAGE_BYTES_MAX", 1 << 30)  # so that this client sends messages of any size
     with remote.client() as honest, remote.client() as large:
         with pytest.raises(pitstop.PitstopError) as lost:
             large.call("data", "tokenize", timeout=DEADLINE_S, text="x" * (17 << 20))

@@ -1,4 +1,4 @@
-"""An update's times: every part is in a field of the answer, each kind in its own."""
+"""An update's times: the answer has a field for every part."""
 
 import time
 
@@ -14,7 +14,7 @@ PAUSE_S = 0.3
 
 
 def check_sums(reply):
-    """Parts of the stage belong to the stage, and parts of the update to the update."""
+    """Checks that the parts of the stage add up to the stage, and those of the update to the update."""
     parts = sum(reply[name] for name in STAGE_PARTS)
     assert 0 < parts <= reply["stage_s"], reply
     ranks = [rank for replica in reply["replicas"] for rank in replica["ranks"]]
@@ -36,13 +36,13 @@ def test_a_slow_sender_is_what_was_waited_for(start_tree, tp):
         reply = client.commit_weights(session=number)
     check_sums(reply)
     assert reply["wait_s"] >= 2 * PAUSE_S, reply
-    assert reply["rest_s"] == 0, reply  # nothing ran
+    assert reply["rest_s"] == 0, reply  # no request ran
 
 
 def test_rests_beside_running_requests_are_told_apart(start_tree):
     tree = start_tree("--stage-share", 0.05)
     with tree.door() as door, tree.door("admin") as admin:
-        for path in (BARD, STORIES) * 10:  # until a step ran while a piece was staged
+        for path in (BARD, STORIES) * 10:  # repeated until a step ran while a piece was staged
             rid = start(door)
             reply = admin.call("update_weights", update={"source": {"kind": "disk", "path": path}})
             door.finish([rid])

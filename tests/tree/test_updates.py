@@ -223,7 +223,7 @@ def tensors_of(header, data):
 
 
 def with_norm(change):
-    """The final norm, changed."""
+    """A change of the final norm alone."""
     return lambda h, d: rebuilt(
         [change(*t) if t[0] == "model.norm.weight" else t for t in tensors_of(h, d)]
     )
@@ -287,7 +287,7 @@ def test_P2_torn_refuses_to_generate_until_a_complete_update(start_tree, place):
     door, admin = tree.door(), tree.door("admin")
     shutil.copytree(DENSE.new, place / "bad")
     header, data = read_checkpoint(DENSE.new)
-    write_checkpoint(place / "bad", header, data[:-2] + b"\xc0\x7f")  # noticed when it is written
+    write_checkpoint(place / "bad", header, data[:-2] + b"\xc0\x7f")  # not finite: noticed when it is written
     reply = update(admin, str(place / "bad"), mode="direct")
     assert not reply["ok"] and reply["state"] == "torn", reply
     assert admin.call("status")["replicas"][0]["state"] == "torn"

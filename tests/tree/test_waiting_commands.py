@@ -9,7 +9,7 @@ GENERATE = ("generate", "--max-new-tokens", "4", "--temperature", "0")
 
 
 def waiting(tree, prompt="Once upon a time"):
-    """A generate that waits, once it has said so: (the process, its line)."""
+    """Starts a generate that waits. Returns (the process, its line with the reason)."""
     client = subprocess.Popen(
         [LAUNCHER, *GENERATE, "--run-dir", tree.run_dir, prompt],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),

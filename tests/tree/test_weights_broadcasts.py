@@ -1,4 +1,4 @@
-"""Weights that trainers broadcast to a group of workers; each all or nothing."""
+"""Weights that trainers broadcast to a group of workers. Each update takes effect as a whole or not at all."""
 
 import pathlib
 import subprocess
@@ -27,7 +27,7 @@ TREE_FLAGS = ("--tp", 2)
 
 
 def in_thread(function, *args, **kwargs):
-    """Its result, or the error it raised, when joined."""
+    """Runs the function on a thread. The returned function joins it and returns its result, or its error."""
     result = {}
 
     def run():
@@ -106,7 +106,7 @@ def test_P2_a_trainer_that_died_before_it_was_joined_keeps_the_next_one_out_for_
     dead = HostBroadcast("dead", num_workers=num_workers(client))
     spec = dead.spec()
     dead.close()
-    call = in_thread(client.init_group, **spec)  # with a limit of ten minutes
+    call = in_thread(client.init_group, **spec)  # this call's time limit is ten minutes
     with HostBroadcast("w", num_workers=num_workers(client)) as group:
         join_group(client, group)
         client.destroy_group("w")
@@ -118,7 +118,7 @@ def test_P2_a_broadcast_of_another_size_is_told_to_the_trainer(client):
         join_group(client, group)
         update = in_thread(client.update_weights, source=distributed(BARD_TENSORS, format="each"))
         with pytest.raises(pitstop.PitstopError):
-            while True:  # until a worker has read the first, at the latest when no more fits
+            while True:  # until a worker has read the first broadcast, or no more fits into the connection
                 group.broadcast(numpy.zeros(7, numpy.uint16))
         assert "broadcast 0 has 14 bytes" in refused(update).message
 
@@ -183,7 +183,7 @@ def test_the_rendezvous_with_a_real_tcp_store(client, style):
     else:
         error = refused(joined)
     trainer.communicate("", timeout=120)
-    # A CPU has no NCCL: the error comes after the id, and no group stays joined.
+    # A CPU has no NCCL: the error comes once the id is there, and no group stays joined.
     assert error.code == "unsupported" and "NCCL unique id" in error.message, error
     assert digest_of(client) == DIGESTS["stories"]["digest"]
     assert refused(client.destroy_group, "g").code == "not_found"

@@ -44,7 +44,7 @@ def devices_of(admin):
 
 
 def start_update(admin, handles, stall_ms=30_000, **spec):
-    """The call, in progress. Its answer: finish_update."""
+    """Starts the call. finish_update() returns its answer."""
     source = {"kind": "ipc", "handles": handles, "stall_ms": stall_ms}
     admin.send("update_weights", call=next(Door.numbers), update={"source": source, **spec})
 
@@ -56,7 +56,7 @@ def finish_update(admin):
 
 
 def check_serves(admin, model):
-    """The resident weights are the model's, bit for bit."""
+    """Checks that the resident weights are the model's, bit for bit."""
     reply = admin.call("weight_digests")
     assert reply["ok"] and reply["digest"] == DIGESTS[model]["digest"], reply
 
@@ -201,7 +201,7 @@ def test_a_missing_device_is_named_and_the_others_are_told(admin, bard):
 def test_P5_a_sender_that_stalls_is_given_up(admin, bard):
     for num_messages in (0, 1, 2):
         server = ParameterServer(DEVICES)
-        # Long enough for a sender that goes on, and may have to wait for a core.
+        # Time enough for a sender that continues, even if it waits for a core.
         start_update(admin, server.handles, stall_ms=300 if num_messages == 0 else 4000)
         buckets = list(server.buckets(bard))
         if num_messages >= 1:
@@ -225,7 +225,7 @@ def test_P5_a_stall_of_any_length_may_be_asked_for(admin, bard):
 
 
 def give_up(socket):
-    """The whole stage is dropped then, on the other rank too."""
+    """Sends the sender's error to one worker. The whole stage is dropped, on the other rank too."""
     socket.send(pickle.dumps(RuntimeError("out of memory")))
 
 
@@ -239,11 +239,11 @@ def test_P5_a_sender_that_goes_on_after_a_drop_is_heard_for_seconds_only(admin, 
     message = pickle.dumps([])  # an empty bucket
     begun = time.monotonic()
     second.send(message)
-    while second.poll(4000):  # as fast as the answers come
+    while second.poll(4000):  # repeats the bucket as fast as answers come
         second.recv()
         try:
             second.send(message, zmq.NOBLOCK)
-        except zmq.Again:  # the rank has left
+        except zmq.Again:  # the rank has closed its socket
             break
         assert time.monotonic() - begun < 60, "it is answered for ever"
     assert finish_update(admin)["code"] == "aborted"
@@ -259,9 +259,9 @@ def test_P5_a_drop_is_noticed_after_an_error_that_the_sender_ignores(admin, bard
     second.send(pickle.dumps([{"name": "model.nothing"}]))
     assert "entry 0" in second.recv().decode()
     begun = time.monotonic()
-    give_up(first)  # and the second sends no more
+    give_up(first)  # and nothing more is sent to the second rank
     assert not finish_update(admin)["ok"]
-    check_serves(admin, "stories")  # runs after the stage
+    check_serves(admin, "stories")  # this call waits for the stage's end
     assert time.monotonic() - begun < 50  # the stall is 60 s
     server.close()
 

@@ -36,7 +36,7 @@ def test_P10_push_and_adopt_and_back(start_tree, tp):
         assert report["digest"] == DIGESTS["bard"]["digest"] == digest_of(admin), report
         assert report["num_workers"] == tp and report["num_buckets"] > 1
         assert report["reply"]["label"] == "bard"
-        # Adopted shards outlive the pusher, whose memory they are; the last push is copied again.
+        # An adopted shard is the pusher's memory, which outlives the pusher. The last push is copied again.
         for model, flags in (("stories", ["--adopt"]), ("bard", ["--adopt"]), ("stories", [])):
             done = push(tree, model, *flags)
             assert done.returncode == 0, done.stderr
@@ -44,7 +44,7 @@ def test_P10_push_and_adopt_and_back(start_tree, tp):
             assert digest_of(admin) == DIGESTS[model]["digest"]
         reply = admin.call("rollback_weights")
         assert reply["digest"] == DIGESTS["bard"]["digest"] == digest_of(admin)
-        # A direct update overwrites an adopted shard; a partial one builds on it.
+        # A direct update overwrites an adopted shard; a partial update adds to one.
         assert push(tree, "stories", "--adopt").returncode == 0
         disk = {"source": {"kind": "disk", "path": str(BARD)}}
         reply = admin.call("update_weights", update={**disk, "mode": "direct"})
@@ -72,7 +72,7 @@ def test_P2_a_push_that_cannot_be_is_refused_by_name(start_tree, place):
     with tree.door("admin") as admin:
         done = push(tree, "/nowhere")
         assert done.returncode == 1 and "/nowhere" in done.stderr
-        # Another model: its tensors are named.
+        # A push of another model names the tensors that do not match.
         other = place / "other"
         shutil.copytree(ROOT / "tests/data/golden/llama_default", other)
         done = push(tree, other)

@@ -21,9 +21,9 @@ NUM_PUSHES = int(os.environ.get("PITSTOP_SOAK_PUSHES", "16"))
 PUSH_ONCE = pathlib.Path(__file__).with_name("push_once.py")
 KINDS = ["push", "adopted", "session", "broadcast", "sparse"]
 TORCH_KINDS = ["checkpoint_engine", "handles"]
-NUM_WARM = 50  # after this many pushes memory no longer grows
+NUM_WARM = 50  # pushes after which memory no longer grows
 GROWTH_MAX_KIB = 10_000
-# A KV pool that the first pushes' requests fill: a larger one would be touched, and grow, for long.
+# The first pushes' requests fill this KV pool. A larger pool's pages would be touched, and memory grow, for long.
 KV_TOKENS = 1024
 PUSH_MAX_S = 600  # the machine of a soak is busy
 CLOSED_AFTER_S = 20
@@ -51,7 +51,7 @@ class Held:
                 try:
                     links.append(os.readlink(f"/proc/{pid}/fd/{entry}"))
                 except FileNotFoundError:
-                    pass  # closed since
+                    pass  # closed meanwhile
             self.files[name] = len(links)
             self.sockets[name] = sum(link.startswith("socket:") for link in links)
             status = pathlib.Path(f"/proc/{pid}/status").read_text()
@@ -73,12 +73,12 @@ class Held:
 
 
 def settle(admin):
-    """Waits for the end of whatever a dead pusher left."""
+    """Waits until nothing is left of a dead pusher's update."""
     wait_until(lambda: is_idle(admin), "the update to end", timeout_s=60)
 
 
 def is_idle(admin):
-    reply = admin.call("drop_stage")  # of a pusher that has ended, if there is one
+    reply = admin.call("drop_stage")  # drops the stage of a pusher that has ended, if there is one
     return not reply["ok"] and "nothing is staged, and" in reply["message"]
 
 
@@ -86,7 +86,7 @@ def push(tree, model, kind, kill_after_s, pushers):
     """Whether the tree answered that the new version is in effect, and the pusher's output.
     `pushers` gets its pid.
     """
-    # Into a file: PyTorch's helper process keeps open a pipe that its dead parent left to it.
+    # Output goes into a file: PyTorch's helper process would keep a pipe of its dead parent open.
     with tempfile.TemporaryFile() as words:
         child = subprocess.Popen(
             [sys.executable, PUSH_ONCE, tree.run_dir, ROOT / "launch/models" / model, kind],
@@ -108,7 +108,7 @@ def push(tree, model, kind, kill_after_s, pushers):
 def test_P2_P4_pushes_in_a_row_with_random_kills(start_tree):
     tree = start_tree("--tp", 2, "--max-total-tokens", KV_TOKENS)
     kinds = KINDS + (TORCH_KINDS if torch_sender.torch is not None else [])
-    whole_s = dict.fromkeys(kinds, 1.0)  # seconds of a push of this kind; learnt
+    whole_s = dict.fromkeys(kinds, 1.0)  # seconds of a push of each kind, measured during the run
     rng = random.Random(7)
     counts = {"done": 0, "killed": 0}
     before, pushers = None, set()

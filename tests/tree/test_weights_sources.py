@@ -1,5 +1,5 @@
-"""Weights from trainers over the bus: serialized tensors, raw bytes, sessions, sparse updates, NumPy pushes;
-each all or nothing."""
+"""Weights from trainers over the bus: serialized tensors, raw bytes, sessions, sparse updates, NumPy pushes. Each
+update takes effect as a whole or not at all."""
 
 import mmap
 import os
@@ -66,7 +66,7 @@ def test_P2_a_session_that_is_not_complete_or_wrong_is_dropped(client):
 
     client.begin_update()
     client.update_bucket(raw_source(first))
-    client.update_bucket(raw_source(first))  # the same bytes again are no error
+    client.update_bucket(raw_source(first))  # sending the same bytes again is no error
     other = {name: array + 1 for name, array in first.items()}
     assert "arrived before" in refused(client.update_bucket, raw_source(other)).message
     assert refused(client.commit_weights).code == "failed_precondition"
@@ -155,7 +155,7 @@ def test_P10_a_sparse_update_changes_those_elements(client, name):
     expected = dict(DIGESTS["stories"]["tensors"])
     expected.pop(name)
     assert tensors == expected
-    # The version it was made for no longer serves.
+    # The base version of this update no longer serves.
     error = refused(client.update_weights, source=source, partial=True, base_digest=base)
     assert error.code == "failed_precondition"
 
@@ -209,7 +209,7 @@ def test_P10_flattened_buckets_in_a_session(client):
 
 @needs_torch
 def test_P10_tensors_that_were_serialized_once_serve_many_updates(client):
-    """In updates after the first no reference is lent: only the sender's own exist."""
+    """Only the first update returns a lent reference; later ones find only the sender's own references."""
     before = torch_sender.torch_segments()
 
     def send():
@@ -231,7 +231,7 @@ def test_P10_what_its_sender_has_let_go_of_is_freed_by_the_last_that_reads_it(cl
     before = torch_sender.torch_segments()
 
     def lent():
-        """Only the two pickles hold the tensors."""
+        """Returns two pickles, the only owners of the tensors."""
         tensors = {n: t.share_memory_() for n, t in torch_sender.load(BARD).items()}
         return [bytes(torch_sender.ForkingPickler.dumps(list(tensors.items()))) for _ in range(2)]
 
@@ -330,7 +330,7 @@ def test_P10_arrays_elsewhere_are_copied_whoever_is_named_as_holder(client, shar
     turned = {**shared_bard.tensors}
     for name, array in shared_bard.tensors.items():
         if array.ndim == 2 and array.shape[0] == array.shape[1]:
-            turned[name] = array.T  # in the same shared memory, but in another order
+            turned[name] = array.T  # the same memory, with the elements in another order
     wanted = {name: numpy.ascontiguousarray(array) for name, array in turned.items()}
     WeightPusher(client, holders=[os.getpid()]).push(turned)
     found = {t["name"]: t["digest"] for t in client.weight_digests()["tensors"]}
@@ -364,7 +364,7 @@ def test_P2_a_file_that_is_no_shared_memory_is_refused(client, tmp_path, monkeyp
 
 
 def test_P2_a_pusher_that_fails_tells_its_workers(client):
-    """The other workers do not wait for the stopped one, and the next push succeeds at once."""
+    """Workers that wait for further buckets are told, and the next push succeeds at once."""
 
     class Failed(Exception):
         pass

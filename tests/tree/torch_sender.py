@@ -57,12 +57,12 @@ def as_bytes(tensor):
 
 
 def shared(tensor):
-    """In a trainer's form: in shared memory, pickled with torch's own reductions."""
+    """A tensor in shared memory, pickled with torch's own reductions, as trainers send it."""
     return bytes(ForkingPickler.dumps(tensor.share_memory_()))
 
 
 def torch_segments():
-    """Shared memory of this process's torch."""
+    """The segments of shared memory of this process's torch."""
     return {
         path.name
         for path in pathlib.Path("/dev/shm").iterdir()
@@ -148,7 +148,7 @@ class ParameterServer:
         for device in devices:
             socket = self.context.socket(zmq.REQ)
             socket.linger = 0
-            socket.sndtimeo = DEADLINE_MS  # a worker that never joins
+            socket.sndtimeo = DEADLINE_MS  # for a worker that never joins
             endpoint = f"ipc://@checkpoint-engine-{device}-{uuid.uuid4().hex}.sock"
             socket.bind(endpoint)
             self.sockets[device] = socket
@@ -160,7 +160,7 @@ class ParameterServer:
             )
 
     def send(self, message):
-        """Sends the same to every worker."""
+        """Sends the same message to every worker."""
         for socket in self.sockets.values():
             socket.send(message)
 
@@ -203,7 +203,7 @@ class ParameterServer:
         yield bucket
 
     def fill(self, bucket, half):
-        """Puts a bucket into its half of every buffer; returns its description."""
+        """Copies a bucket into its half of every buffer; returns its description."""
         metadata = []
         for name, tensor, at in bucket:
             offset = half * self.bucket_bytes + at
@@ -216,7 +216,7 @@ class ParameterServer:
         return metadata
 
     def update(self, tensors, tamper=lambda index, metadata: metadata):
-        """All of it. Raises Failed, after telling every worker, as the real one does."""
+        """Sends all tensors. Raises Failed after telling every worker, as the real one does."""
         self.open()
         for index, bucket in enumerate(self.buckets(tensors)):
             metadata = tamper(index, self.fill(bucket, index % 2))
@@ -226,7 +226,7 @@ class ParameterServer:
                 self.send(pickle.dumps(RuntimeError("Some workers failed to update weights")))
                 raise
             self.send(pickle.dumps(metadata))
-        self.answers()  # of the last bucket: received and ignored
+        self.answers()  # the answers about the last bucket: received and ignored, as by the real one
         for _ in range(self.num_nones):
             self.send(pickle.dumps(None))
             self.answers()

@@ -44,7 +44,7 @@ STORIES_TENSORS = load(STORIES)
 
 @pytest.fixture
 def client(shared_tree):
-    """The tree serves stories before, bit for bit."""
+    """A client of a tree that serves stories, bit for bit, before each test."""
     with pitstop.Client(shared_tree.run_dir) as client:
         client.update_weights(str(STORIES))
         yield client
@@ -53,7 +53,7 @@ def client(shared_tree):
 
 
 def digest_of(client):
-    """Computed from memory."""
+    """The digest of the resident weights, computed by this call."""
     return client.weight_digests()["digest"]
 
 

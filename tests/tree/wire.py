@@ -1,6 +1,6 @@
-"""The protocol of docs/protocol.md in a few lines of Python: only pyzmq and msgpack.
+"""The protocol of docs/protocol.md in a few lines of Python, with pyzmq and msgpack alone.
 
-So these tests do not depend on the client libraries, and can send messages that no library would.
+Tests that use it do not depend on the client libraries, and can send messages that no library would send.
 """
 
 import itertools
@@ -34,7 +34,8 @@ def cores_of(pids):
 
 
 def why_silent(run_dir):
-    """Tells a tree that hangs from one that has no core: what each of its processes does for two seconds."""
+    """Distinguishes a tree that hangs from one that gets no core: reports what each of its processes does for two
+    seconds."""
     try:
         processes = json.loads((pathlib.Path(run_dir) / "tree.json").read_text())["processes"]
     except (OSError, ValueError, KeyError):
@@ -181,7 +182,7 @@ class Door:
         return rid
 
     def _take(self, body):
-        for chunk in body.get("chunks", ()):  # none: the door checks whether its client is there
+        for chunk in body.get("chunks", ()):  # no chunks: the door probes whether this client still exists
             assert chunk["rid"] in self.outputs, f"a chunk of {chunk['rid']}, which is not ours"
             if routes := chunk.get("routes"):
                 frame, begin, num = routes["experts"]
