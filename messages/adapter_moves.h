@@ -1,5 +1,5 @@
-// What workers say of an eviction that they could not carry out (--adapter-memory). Those that they
-// carry out have no answer (adapters.h).
+// The workers' reports of evictions that they could not do (--adapter-memory), and of restores. An
+// eviction that succeeds has no answer (adapters.h).
 #pragma once
 
 #include "base/ids.h"
@@ -29,7 +29,7 @@ struct WorkerNotEvicted {
     }
 };
 
-// What a worker says of a version that it was to evict or restore.
+// A worker's report of a version that it was ordered to evict or restore.
 template <class Message>
 concept AdapterMove =
     std::same_as<Message, WorkerNotEvicted> || std::same_as<Message, WorkerRestored>;

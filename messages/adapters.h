@@ -95,8 +95,8 @@ struct AdapterStatus {
     friend bool operator==(const AdapterStatus&, const AdapterStatus&) = default;
 };
 
-// An adapter that was loaded, and is not any more: since the tree was started again, or as its
-// bytes could not be restored after an eviction.
+// An adapter that was loaded before and is not loaded now: the tree was restarted, or its bytes
+// could not be restored after an eviction.
 struct LostAdapter {
     AdapterVersion adapter{};
     std::string path{};
@@ -209,7 +209,7 @@ struct WorkerRestored {
 // Returns the line of one adapter, without its end.
 [[nodiscard]] std::string line_of(const LostAdapter& lost);
 
-// Returns what is wrong with it, or nothing.
+// Each returns what is wrong with its argument, or nothing.
 std::optional<std::string> invalid_adapter_name(std::string_view name);
 std::optional<std::string> invalid(const UnloadAdapter& message);
 

@@ -27,7 +27,7 @@ struct CacheHits {
 };
 
 // The checkpoints: copies of requests' recurrent state that belong to pages of the prefix cache. A
-// request continues after a cached prefix only where one has the state.
+// request can only continue a cached prefix whose end has a checkpoint.
 struct CheckpointStatus {
     std::int64_t places_total = 0;
     std::int64_t places_free = 0;

@@ -1,6 +1,6 @@
 // Defines conversations: turns that continue from each other's tokens, so that no token is sent or
-// made twice. The data door keeps the tokens of each turn; a later turn names an earlier one by its
-// rid. SGLang calls it a session.
+// made twice. The data door keeps the tokens of each turn; a later turn names an earlier turn by
+// its rid. SGLang calls a conversation a session.
 //
 // A conversation belongs to the client that opened it. It ends when this client closes it or is
 // gone, after its idle time, or as the least recently used one when the doors are full.
@@ -24,8 +24,8 @@ inline constexpr double kConversationIdleMax = 86400 * 7;  // s
 // Names a conversation inside the tree; never reused.
 enum class ConversationId : std::uint64_t {};
 
-// How a request's prompt continues from its conversation. The tokens of `after` are its prompt and
-// its output; [0, offset) of them are kept, and the request's own prompt follows them.
+// How a request's prompt continues its conversation. The turn `after` has the tokens of its prompt
+// and its output. Tokens [0, offset) of these are kept, and the request's own prompt follows them.
 struct Turn {
     std::string conversation{};
     std::optional<std::string> after{};

@@ -22,13 +22,13 @@ inline constexpr int kDoorProtocolVersion = 2;
 // Naming a tree adds at most this many bytes to a message.
 inline constexpr std::size_t kTreeFieldBytesMax = 64;
 
-// REQUIRES: encode() made the frames, of a message that has no field `tree`; the name is short
-// enough to fit, with the field's own name, into kTreeFieldBytesMax.
+// REQUIRES: encode() made the frames, from a message without a field `tree`; the name and the
+// field's own name fit into kTreeFieldBytesMax.
 void add_tree(Frames& frames, std::string_view tree);
 
-// Removes the field from bytes from outside, which leaves the message alone, and returns it. Empty:
-// there is no such field. Frames that are no message at all are left for decode() to refuse.
-// Errors: kInvalidArgument (it is not a text, or not UTF-8).
+// Removes the field from frames that came from outside, and returns its value; empty if the field
+// is absent. The rest of the message is unchanged. Frames that are no message are left as they are,
+// and decode() refuses them. Errors: kInvalidArgument (the value is not a text, or not UTF-8).
 [[nodiscard]] Result<std::string> take_tree(Frames& frames);
 
 }  // namespace pitstop::messages

@@ -10,8 +10,8 @@
 namespace pitstop::messages {
 
 inline constexpr std::int64_t kDraftedMax = 32;  // drafts of a row
-// Drafts of a step of a model with recurrent state: the workers keep what these make of the state
-// until the step has sampled.
+// The most drafts of a step of a model with recurrent state: the workers keep the drafts' inputs of
+// the recurrence until the step has sampled.
 inline constexpr std::int64_t kStateDraftsMax = 256;
 inline constexpr std::size_t kDraftIdsMax = std::size_t{1} << 17;  // drafts that a request brings
 inline constexpr std::size_t kDraftKeyBytesMax = 256;

@@ -462,7 +462,7 @@ struct TextBatch {
     }
 };
 
-// Returns what is wrong with it, or nothing.
+// Each returns what is wrong with its argument, or nothing.
 std::optional<std::string> invalid_client(const std::vector<std::string>& client);
 std::optional<std::string> invalid(const Generate& message);
 std::optional<std::string> invalid(const Cancel& message);

@@ -1,7 +1,7 @@
-// Grammars: what a request's output must match, and the orders that have the workers compile them.
+// Grammars, which requests' outputs must match, and the orders to the workers to compile them.
 //
 // A scheduler numbers the grammars of its requests. Rank 0, which draws the tokens that a grammar
-// restricts, compiles each once, beside its steps; requests wait for it in the queue.
+// restricts, compiles each grammar once, while steps run. Requests wait for that in the queue.
 #pragma once
 
 #include "base/ids.h"
@@ -80,7 +80,7 @@ struct WorkerCompiled {
     }
 };
 
-// Returns what is wrong with it, or nothing.
+// Returns what is wrong with the message, or nothing.
 std::optional<std::string> invalid(const WorkerCompile& message);
 
 }  // namespace pitstop::messages

@@ -1,10 +1,10 @@
 // Calls that free the memory of the weights or the KV, by tags, while another program needs it, and
 // allocate it again at the same addresses (design section 6).
 //
-// Which memory exists (released or not) and whether requests run (paused or not) are independent:
-// a release requires that requests hold none of the memory it takes away, and while something is
-// released nothing is generated. Order: a replica handles these calls together with control
-// calls, in the order sent. A call in the wrong state is refused and changes nothing. Weights
+// Memory is released or not, and requests are paused or not: the two are independent. But a release
+// requires that requests hold none of the memory that it frees, and while something is released
+// nothing is generated. Order: a replica handles these calls together with control calls, in the
+// order sent. A call in the wrong state is refused and changes nothing. Weights
 // that were released without being kept are gone: the replica generates nothing until the next
 // complete update.
 #pragma once

@@ -6,19 +6,19 @@
 //
 //   push_open     -> push_layout    greeting; the layout of the worker's shard, if it can adopt
 //   push_bucket*  -> push_done      tensors in the pusher's memory; answered once they are read
-//   push_shard    -> push_done      instead: the whole shard, laid out as push_layout asked; the
-//                                   worker computes from this very memory after the commit
+//   push_shard    -> push_done      instead: the whole shard, laid out as push_layout says; after
+//                                   the commit the worker computes from this memory itself
 //   push_end      -> push_done      the end; nothing more follows
 //
 // Answers come in the order of the messages, and a pusher need not wait for one before it sends the
 // next message: it may reuse a bucket's memory once the bucket is answered. A push_done with a code
 // ends the push: the stage is dropped, and the old version continues to serve.
 //
-// Memory is a file of shared memory, named by a process that has it open and its descriptor there,
-// and opened through /proc. If it is truncated during the push, the push ends. The memory of an
-// adopted shard is a sealed memfd: from then on no process can change its bytes, which are the
-// digested ones. A tensor in a bucket is row-major; every worker may read the same bucket, and
-// reads only what its shard needs.
+// Memory is a file of shared memory. A message names a process that has the file open, and the
+// file's descriptor in that process; the worker opens it through /proc. If the file is truncated
+// during the push, the push ends. An adopted shard is a sealed memfd, so that no process can change
+// the bytes that were digested. A tensor in a bucket is row-major; every worker may read the same
+// bucket, and reads only what its shard needs.
 //
 // A tensor may be sent by rows (all dimensions but the last count rows) if each worker accepts
 // that. Its rows are sent in ascending order, in consecutive buckets, until the last row is sent.

@@ -24,14 +24,14 @@ inline constexpr std::size_t kLogitBiasMax = std::size_t{1} << 20;      // entri
 inline constexpr std::size_t kAllowedTokensMax = std::size_t{1} << 20;  // entries
 inline constexpr std::size_t kBadWordsMax = 1024;
 inline constexpr std::size_t kBadWordBytesMax = 1024;
-inline constexpr std::size_t kBadSequencesMax = 4096;  // two per word, and the caller's
+inline constexpr std::size_t kBadSequencesMax = 4096;  // two per word, in addition to the caller's
 inline constexpr std::size_t kBadTokensMax = std::size_t{1} << 16;  // of all sequences together
 inline constexpr int kTopLogprobsMax = 1 << 20;                     // a whole vocabulary
 // The bytes of a grammar, and how deep its brackets nest.
 inline constexpr std::size_t kGrammarBytesMax = std::size_t{1} << 18;
 inline constexpr std::size_t kGrammarDepthMax = 64;
-// A request for more logprobs per position than this is wide: it may request few positions (the
-// door says how many), and a step has few of them.
+// A request for more logprobs per position than this is wide: the door limits its number of
+// positions, and a step has few of them.
 inline constexpr int kWideTopLogprobs = 256;
 inline constexpr std::size_t kLogprobIdsMax = 1024;
 
@@ -172,11 +172,11 @@ struct LogprobOptions {
     friend bool operator==(const LogprobOptions&, const LogprobOptions&) = default;
 };
 
-// Returns whether tokens may be drawn among fewer than all: by greed, top-k, top-p, min-p, a list
-// of allowed tokens or a grammar.
+// Returns whether a draw may exclude some tokens: a greedy one, or one with top-k, top-p, min-p, a
+// list of allowed tokens or a grammar.
 [[nodiscard]] bool may_truncate(const SamplingParams& params);
 
-// Returns what is wrong with it, or nothing.
+// Each returns what is wrong with its argument, or nothing.
 std::optional<std::string> invalid(const SamplingParams& params);
 std::optional<std::string> invalid(const LogprobOptions& options);
 

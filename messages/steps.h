@@ -146,15 +146,15 @@ struct RequestSetup {
 //
 // With drafts, the last num_drafted tokens are guesses. The row samples after each of its last
 // num_drafted + 1 tokens, each time as if the drafts before were right. Output i of the row counts
-// if every draft before it is the output that was sampled there. The others are void, like the KV
-// of their tokens, and so is what the worker would have remembered of them.
+// if every draft before it is the output that was sampled there. The other outputs are void, like
+// the KV of their tokens, and so is all that the worker would have remembered of these outputs.
 //
 // With recurrent state, a row continues from the state after its tokens [0, begin): zeros if begin
-// is 0, a checkpoint that a row saved after that many tokens, or otherwise what the slot's row
-// before left, which includes no wrong draft. A plan may restore what an earlier plan saved, and
-// overwrite what an earlier plan restored. Within a plan, a checkpoint that is saved is saved once
-// and restored by no row. A state after a draft is saved only if the draft and those before it are
-// right. All rows of a plan have at most kStateDraftsMax drafts.
+// is 0, a checkpoint that a row saved after that many tokens, or the state that the slot's last row
+// left, which includes no wrong draft. A plan may restore what an earlier plan saved, and overwrite
+// what an earlier plan restored. One plan saves a checkpoint at most once, and no row of that plan
+// restores it. A state after a draft is saved only if this draft and all before it are right. All
+// rows of a plan together have at most kStateDraftsMax drafts.
 struct PlanRow {
     SlotId slot{};
     std::int64_t begin = 0;

@@ -8,7 +8,7 @@
 //   direct    ready -> stopped; stage, over the live copy -> ready; commit -> committed
 //   rollback  as staged, but nothing is transferred: the retained copy exists
 //
-// It is pure: an enum, a table, and functions of them.
+// Pure: an enum, a table, and functions of them.
 #pragma once
 
 #include "messages/fields.h"
@@ -23,8 +23,8 @@ namespace pitstop::messages {
 enum class UpdatePhase : std::uint8_t {
     kIdle,         // no order was given; for a rank: nothing was written
     kOpening,      // a session's stage is being created
-    kOpen,         // a session, between two calls
-    kFilling,      // a bucket of it is being transferred
+    kOpen,         // between two calls of a session
+    kFilling,      // a bucket of the session is being transferred
     kStaging,      // the shadow copy is being filled; at the end it is verified and voted on
     kPrepared,     // all have voted yes
     kReadying,     // running work proceeds to a point where the swap can happen at once
@@ -69,7 +69,7 @@ struct UpdateTransition {
     UpdatePhase from{};
     UpdateOrder order{};
     UpdatePhase asking{};  // until all have answered
-    UpdatePhase done{};    // once all have carried it out
+    UpdatePhase done{};    // once all have completed the order
 
     friend bool operator==(const UpdateTransition&, const UpdateTransition&) = default;
 };

@@ -4,7 +4,7 @@
 //
 // The owner keeps the contents of the answers.
 //
-// It is pure, without clock or socket. Bounded: a flag per participant.
+// Pure: no clock, no socket. Bounded: a flag per participant.
 #pragma once
 
 #include "messages/update_phase.h"
@@ -29,7 +29,7 @@ class UpdateRound {
     // REQUIRES: may(order).
     void ask(UpdateOrder order);
 
-    // Returns the last order. REQUIRES: there was one.
+    // Returns the last order. REQUIRES: one was given.
     [[nodiscard]] UpdateOrder order() const { return under_way_.order; }
     // Returns whether the order is in progress and nobody has failed.
     [[nodiscard]] bool is_asking() const {
@@ -39,30 +39,30 @@ class UpdateRound {
     [[nodiscard]] bool awaits(UpdateOrder order, std::int64_t who) const;
 
     enum class Progress {
-        // others have not answered yet; or it failed before, and the answer is for the report only
+        // some have not answered; or the round had failed, and the answer only serves the report
         kGoesOn,
         kDone,    // all have completed the order
         kFailed,  // this is the first failure
     };
     enum class Answer { kDone, kFailed };
-    // A drop cannot fail: a participant answers it when nothing of the update is left there.
+    // A drop cannot fail: participants answer it when nothing of the update is left with them.
     // REQUIRES: `who` is awaited.
     Progress record_answer(std::size_t who, Answer answer);
 
     // Ends an order that needs no answers. REQUIRES: is_asking().
     void finish();
-    // Stops waiting for those that have not answered.
+    // Stops waiting for participants that have not answered.
     void fail() { has_failed_ = true; }
 
     [[nodiscard]] bool has_answered(std::size_t who) const { return has_answered_[who]; }
-    // Returns who has not answered yet, in order.
+    // Returns the participants that have not answered yet, in order.
     [[nodiscard]] std::vector<std::size_t> silent() const;
 
   private:
     UpdatePhase phase_ = UpdatePhase::kIdle;
     UpdateTransition under_way_{};
     bool has_failed_ = false;
-    std::vector<bool> has_answered_;  // the current order, or the last one
+    std::vector<bool> has_answered_;  // by participant, for the current or last order
 };
 
 }  // namespace pitstop::messages

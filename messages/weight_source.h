@@ -110,7 +110,7 @@ struct WeightSource {
     friend bool operator==(const WeightSource&, const WeightSource&) = default;
 };
 
-// Returns what is wrong with it, or nothing.
+// Returns what is wrong with the source, or nothing.
 std::optional<std::string> invalid(const WeightSource& source);
 
 }  // namespace pitstop::messages

@@ -38,7 +38,7 @@ TEST(BroughtRoutes, TheFirstEntryThatNoRouterChoosesIsNamed) {
         problem_with(8, 1),
         "token 1, layer 1, entry 0 is expert 1; this layer has no experts: its entries are 0"
     );
-    // Zeros in a layer with experts are no choice.
+    // Zeros are not valid choices in a layer with experts.
     std::vector<std::uint8_t> rows = kRows;
     rows[6] = rows[7] = 0;
     EXPECT_EQ(

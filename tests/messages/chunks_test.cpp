@@ -77,7 +77,7 @@ TEST(Chunks, P3_KeepingTokensKeepsAllThatBelongsToThemAndNoMore) {
         if (!expected.supports) expected.supports.emplace();
         if (num_kept > 0) expected.spans.push_back(span(1, std::min(num_kept, 2)));
         if (num_kept > 2) expected.spans.push_back(span(2, num_kept - 2));
-        expected.text = chunk.text;  // as it was
+        expected.text = chunk.text;  // unchanged
         EXPECT_EQ(chunk, expected);
     }
 }
@@ -95,7 +95,7 @@ Routes routes_of(std::int64_t start, std::int64_t num, std::vector<RouteSpan> sp
 
 TEST(Chunks, P3_RoutesAreJoinedAndGoWithTheirTokens) {
     OutputChunk whole = chunk_of(0, 1, {span(1, 1)});
-    whole.routes = routes_of(4, 3, {{Epoch{1}, 3}});  // the prompt's, and that of the first token
+    whole.routes = routes_of(4, 3, {{Epoch{1}, 3}});  // rows of the prompt and of the first token
     OutputChunk next = chunk_of(1, 2, {span(1, 1), span(2, 1)});
     next.routes = routes_of(7, 2, {{Epoch{1}, 1}, {Epoch{2}, 1}});
     append_chunk(whole, next);
@@ -106,7 +106,7 @@ TEST(Chunks, P3_RoutesAreJoinedAndGoWithTheirTokens) {
     EXPECT_EQ(cut.routes, routes_of(4, 4, {{Epoch{1}, 4}}));
     keep_tokens(whole, 0);
     EXPECT_EQ(whole.routes, routes_of(4, 2, {{Epoch{1}, 2}}));
-    // Rows from the prompt's end on: the first token has none.
+    // The rows start after the prompt: the first token has no row.
     OutputChunk late = chunk_of(0, 2, {span(1, 2)});
     late.routes = routes_of(9, 1, {{Epoch{1}, 1}});
     keep_tokens(late, 0);

@@ -1,4 +1,4 @@
-// The field `tree`, put into messages and taken out again; msgpack's own library is the reference.
+// The field `tree`, added to messages and removed again; msgpack's own library is the reference.
 #include "messages/door_envelope.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ std::string packed(const std::function<void(Packer&)>& fill) {
     return {buffer.data(), buffer.size()};
 }
 
-// A map of `num` entries of all kinds; at entry `at` there is also `tree`.
+// A map of `num` entries of all kinds, and of `tree` before entry `at`.
 std::string map_of(
     std::uint32_t num, std::uint32_t at, const std::function<void(Packer&)>& tree = {}
 ) {
@@ -106,7 +106,7 @@ TEST(DoorEnvelope, WhatIsTakenLeavesTheMessageAsItWas) {
             const Result<std::string> tree = take_tree(frames);
             ASSERT_TRUE(tree.has_value());
             EXPECT_EQ(*tree, "6f1d0c5e9b2a47f38e6d1c0b5a493827");
-            // The same entries; the head may be longer than necessary.
+            // Expects the same entries; the map's head may be longer than necessary.
             const auto left = msgpack::unpack(frames.body.data(), frames.body.size());
             const std::string expected = map_of(num, num);
             const auto want = msgpack::unpack(expected.data(), expected.size());

@@ -88,7 +88,7 @@ class Filler {
     void make_valid(Message&) {}
     void make_valid(SamplingParams& params) {
         for (std::string* grammar : {&params.regex, &params.ebnf, &params.structural_tag})
-            grammar->clear();  // one at most, and it needs an end
+            grammar->clear();  // at most one grammar, and no ignore_eos with it
         params.ignore_eos = false;
         params.min_new_tokens = draw(1, 9);
         params.max_new_tokens = draw(9, 99);
@@ -142,8 +142,7 @@ class Filler {
     void make_valid(PushBucket& message) {
         message.allocations.resize(1);
         bool is_by_rows = false;
-        for (PushTensor& tensor :
-             message.tensors) {  // rows in memory and in an allocation, in turn
+        for (PushTensor& tensor : message.tensors) {  // alternates between memory and an allocation
             is_by_rows = !is_by_rows;
             tensor.allocation.reset();
             tensor.row_begin = is_by_rows ? draw(1, 99) : 0;
@@ -185,7 +184,7 @@ class Filler {
         make_valid(spec.source);
         spec.base_digest = digest;
         spec.digest = digest;
-        // an update of a model has none of these
+        // only an update of an adapter has these
         spec.adapter = spec.adapter_config = spec.adapter_config_digest = "";
         spec.adapter_policy = AdapterPolicy::kFinish;
         spec.adapter_pinned = false;
@@ -229,7 +228,7 @@ class Filler {
         std::int64_t num_pages = 0;
         std::int64_t num_targets = 0;
         std::int64_t num_brought = 0;
-        CheckpointId next_saved{};  // far below those that `fill` draws
+        CheckpointId next_saved{};  // far below the ids that `fill` draws
         for (PlanRow& row : plan.rows) {
             row.takes_sampled = draw(0, 1) == 1;
             row.begin = draw(0, 1 << 20);

@@ -117,7 +117,7 @@ std::map<std::string, Golden> read_golden(const std::string& name) {
     return golden;
 }
 
-// Both ways: our bytes are Python's, and Python's bytes are our message.
+// Expects that our bytes are Python's, and that Python's bytes decode to our message.
 template <class Message>
 void expect_golden(const Message& message) {
     static const std::map<std::string, Golden> all = read_golden("golden.txt");

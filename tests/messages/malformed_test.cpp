@@ -1,4 +1,4 @@
-// Input that violates the protocol: the answers, and that refusing costs little.
+// Input that violates the protocol: which errors it gets, and that a refusal costs little.
 // (round_trip_test.cpp tries damage at random places, cuts at every byte and unknown fields on
 // every message.)
 #include "base/utf8.h"
@@ -246,7 +246,7 @@ TEST(Malformed, TextThatIsNotUtf8) {
     EXPECT_NE(
         refusal<Generate>(map({str("\xff\xfe"), kOne})).find("(not UTF-8)"), std::string::npos
     );
-    // So must an error that quotes the start of something long, wherever a character ends.
+    // An error that quotes a long text must cut the text at the end of a character.
     for (std::size_t num = 60; num < 70; ++num) {
         const std::string text =  // "str 8", with its length in a byte
             "\xd9" + std::string(1, static_cast<char>(num + 4)) + std::string(num, 'a') +

@@ -1,5 +1,5 @@
-// Every message is decoded as it was encoded. Fields are compared one by one, not the bytes:
-// golden_test.cpp compares bytes of a few messages, this the fields of all.
+// Encodes and decodes every message, and compares all fields one by one. golden_test.cpp compares
+// the bytes of messages.
 #include "tests/messages/every_message.h"
 
 #include <random>
@@ -17,10 +17,10 @@ TEST_P(RoundTrip, EveryFieldComesBack) {
 TEST_P(RoundTrip, AnUnknownFieldIsRefusedFromAClientAndIgnoredFromAPeer) {
     Frames frames = GetParam().filled(1);
     const auto head = static_cast<unsigned char>(frames.body[0]);
-    if (head >= 0x80 && head < 0x8f) {  // a small map: one more entry in front
+    if (head >= 0x80 && head < 0x8f) {  // a small map: one entry is added in front
         frames.body =
             static_cast<char>(head + 1) + std::string("\xa4wing\xc3") + frames.body.substr(1);
-    } else if (head == 0x8f) {  // the largest small map: with one more entry a map 16
+    } else if (head == 0x8f) {  // the largest small map becomes a map 16
         frames.body = std::string("\xde\x00\x10\xa4wing\xc3", 9) + frames.body.substr(1);
     } else {  // map 16
         ASSERT_EQ(head, 0xde);
@@ -35,8 +35,8 @@ TEST_P(RoundTrip, AnUnknownFieldIsRefusedFromAClientAndIgnoredFromAPeer) {
     EXPECT_TRUE(GetParam().recoded(frames, UnknownFields::kIgnore));
 }
 
-// Random damage: whatever the bytes, decoding ends with a message or an error. Under the sanitizer
-// presets this is where an out-of-bounds read would show.
+// Decoding randomly damaged bytes gives a message or an error. The sanitizer presets would report
+// an out-of-bounds read here.
 TEST_P(RoundTrip, DamagedBytesAreAMessageOrAnError) {
     std::mt19937_64 random(7);
     for (std::uint64_t seed = 1; seed <= 4; ++seed) {

@@ -1,5 +1,5 @@
-// The one state machine of an update: its table over all pairs, and asking and collecting from all
-// replicas.
+// The one state machine of an update: every pair of phase and order, and orders that all replicas
+// answer.
 #include "messages/update_round.h"
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ TEST(UpdatePhases, NamesAreDistinct) {
     EXPECT_EQ(std::set(names.begin(), names.end()).size(), kNumPhases);
 }
 
-// Any orders, each answered as done each time.
+// Gives the orders in every sequence; all participants answer each order as done.
 void walk(const UpdateRound& round, bool is_staged, bool stands, int num_left) {
     for (std::size_t i = 0; i < kNumOrders && num_left > 0; ++i) {
         const auto order = static_cast<Order>(i);
