@@ -48,20 +48,20 @@ template <class Reply>
 void add_update(
     nlohmann::ordered_json& answer, const std::optional<messages::CollectedVersion>& update
 );
-// Clears the cache, and what running requests hold: they return to the queue with their tokens.
+// Clears the cache and the pages of running requests, which are queued again with their tokens.
 [[nodiscard]] Task<Result<messages::FlushReply>> flush_with_running(Exchange& exchange);
-// With a `wait`, waits up to that long until no request holds pages.
+// Waits for at most `wait` until no request holds pages.
 [[nodiscard]] Task<Result<messages::FlushReply>> flush(
     Exchange& exchange, std::chrono::milliseconds wait = std::chrono::milliseconds(0)
 );
 
 struct Aborting {
     std::vector<std::string> names{};  // of requests, batches or answers; none is empty
-    bool all = false;  // aborts the requests of every front end, whatever `names` has
+    bool all = false;  // whatever `names` has, aborts the requests of every front end
     std::string message = "Aborted";
 };
-// Ends requests that this server has read before; of other servers' requests, those that have
-// reached the tree. Returns when every final output has been sent.
+// Ends the requests that this server has read so far, and those of other servers that have reached
+// the tree. Returns when every final output has been sent.
 [[nodiscard]] Task<Result<messages::AbortReply>> abort(Exchange& exchange, Aborting aborting);
 [[nodiscard]] Task<Result<messages::AbortReply>> abort_all(Exchange& exchange);
 [[nodiscard]] std::int64_t num_aborted(const messages::AbortReply& reply);

@@ -138,7 +138,6 @@ std::string tool_format_names() {
 std::optional<ToolFormat> tool_format_in(std::string_view chat_template) {
     // The first line whose texts are all in the template decides, so formats that share a marker
     // with a later format come first.
-    // another format come before it.
     struct Shown {
         std::string_view text{};
         std::string_view other{};

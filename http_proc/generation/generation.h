@@ -116,7 +116,7 @@ class Generation {
     std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
-// Collects the whole output of each request, in order. An error of one is the error of all.
+// Collects the whole output of each request, in order. The first error is the result of all.
 [[nodiscard]] Task<Result<std::vector<messages::OutputChunk>>> collect(
     Generation& generation, const Batch& batch
 );

@@ -27,21 +27,21 @@
 
 namespace pitstop::http {
 
-// One prompt of an HTTP request, and what its samples share.
+// One prompt of an HTTP request, and the data that its samples share.
 struct Prompt {
     messages::Generate
         request{};  // with the first sample's seed. An empty rid: the answer names each sample
-    // The caller's unique name for the prompt; empty: none. One sample has it as its rid; of
-    // several, sample i's is NAME_i, and NAME aborts them all.
+    // The caller's unique name for the prompt; empty: none. A single sample has it as its rid. Of
+    // several samples, sample i has the rid NAME_i, and NAME aborts all.
     std::string name{};
     std::int64_t num_samples = 1;
     std::int64_t num_kept = 0;  // copies that the answer keeps to its end, because it shows them
-    // kept to the end of other parts of the request that the answer shows
+    // the answer also shows other parts of the request, which it keeps to its end
     std::size_t kept_bytes = 0;
 };
 
-// The functions of a dialect. It also has the members `prompts`, `names` (by which all of its
-// requests can be aborted) and `texts` (of tokens; null unless wants_texts()).
+// The functions of a dialect. A dialect also has the members `prompts`, `names` (each aborts all of
+// its requests) and `texts` (of tokens; null unless wants_texts()).
 template <class A>
 concept Answering = requires(
     A answer,
@@ -65,14 +65,14 @@ concept Answering = requires(
     { answer.complete(exchange, prompt) } -> std::same_as<Task<Result<>>>;
     // Names request `i` if its prompt has no name.
     { answer.rid_of(std::size_t{}) } -> std::same_as<std::string>;
-    // A sample of prompts[i] is about to run. Called in order.
+    // Called in order, before a sample of prompts[i] runs.
     answer.add_sample(std::size_t{}, std::as_const(prompt.request));
     // Counts a chunk, and returns whether its request gets an event now.
     { answer.handle_event(event) } -> std::same_as<bool>;
     answer.write_events(stream, std::move(event));
     answer.write_whole(json, outputs);  // each chunk was counted
-    // The last events of a stream; or, in a dialect whose events have names and which ends a stream
-    // by itself, the events of an error.
+    // Writes the last events of a stream. A dialect with named events, which ends a stream by
+    // itself, has the events of an error instead.
     requires requires { answer.write_end(stream); } || requires {
         answer.write_error(stream, error);
     };

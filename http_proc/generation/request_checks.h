@@ -21,7 +21,7 @@ namespace pitstop::http {
 [[nodiscard]] Result<> read_adapter_of(
     Exchange& exchange, const std::string& model, std::string& adapter
 );
-// Adds to the tree's error that no such adapter is loaded what the caller asked for: this model.
+// Adds the model that the caller named to the tree's error that no such adapter is loaded.
 [[nodiscard]] Error error_of_model(Exchange& exchange, const std::string& model, Error error);
 
 // Checks tokens in fields that have no effect: the tree never sees those, and checks all others

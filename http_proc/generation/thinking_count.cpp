@@ -18,7 +18,7 @@ void ThinkingCount::add_one(TokenId id) {
     begins_.push_back(num_bytes_ + parser_.num_held());
     const ThinkingParser::Part part = parser_.append(text);
     if (!interrupted_by_.empty() && part.answer.starts_with(interrupted_by_))
-        return;  // the call's token
+        return;  // the token belongs to the call
     num_undecided_ += 1;
     if (!parser_.has_thought()) return;
     num_tokens_ += std::exchange(num_undecided_, 0);
@@ -31,7 +31,7 @@ void ThinkingCount::add_one(TokenId id) {
     }
 }
 
-// The first bytes were the opening marker, with the space before it.
+// Removes the opening marker, with the space before it, from the first bytes.
 void ThinkingCount::leave_out(std::size_t num_bytes) {
     while (begins_.size() > 1 && begins_[1] <= num_bytes) begins_.pop_front();
     for (std::size_t& begin : begins_) begin = begin > num_bytes ? begin - num_bytes : 0;

@@ -43,7 +43,7 @@ struct Chat : OpenAiAnswer {
     std::vector<TokenId> prompt_ids{};
     std::optional<ForcedCall> forced_call{};
     bool takes_one_call = false;  // the output after the first call is dropped
-    bool shows_thinking = false;  // separates it, and does not leave it out
+    bool shows_thinking = false;  // thinking is separated and not left out
     AssistantTurn::Args turn{};   // of every choice
     std::vector<ChatChoice> choices{};
 

@@ -15,7 +15,7 @@ std::int64_t num_characters(std::string_view text) {
 std::int64_t TextOffsets::next(std::string_view bytes) {
     const std::int64_t begin = num_characters_;
     if (bytes.empty()) return begin;
-    // The bytes so far of an unfinished character may turn out to be invalid, and become one
+    // The earlier bytes of an unfinished character may turn out to be invalid; they then become one
     // U+FFFD.
     std::string first;
     utf8_.push(bytes.substr(0, 1), first);
@@ -41,7 +41,7 @@ std::string_view PromptText::next(TokenId id) {
         rest_.remove_prefix(bytes.size());
         return bytes;
     }
-    // The tokenizer puts special tokens before a text, which the text does not contain.
+    // The tokenizer adds special tokens before a text; the text itself does not contain them.
     if (from_ == From::kCaller && texts_->is_special(id)) return {};
     rest_.remove_prefix(std::min(rest_.size(), added.size()));
     return added;

@@ -74,7 +74,7 @@ void write_message(JsonWriter& json, std::string_view message) {
 }
 
 void write_sglang(JsonWriter& json, int status, std::string_view message) {
-    // For a missing or wrong key the message is the status's own words; other refusals explain.
+    // The message for a missing or wrong key is the status's own phrase; other refusals explain.
     if ((status == 401 || status == 403) && message == reason_phrase(status)) {
         json.key("error").string(message);
         return;

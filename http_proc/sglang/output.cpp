@@ -174,7 +174,8 @@ void SglangOutput::write_drafts(JsonWriter& json, const messages::DraftCounts& d
     json.key("spec_num_correct_drafts").integer(drafts.accepted);
 }
 
-// How much of the turn before was computed again. Part of a page and the last token always are.
+// Writes how much of the turn before was computed again: always a part of a page and the last
+// token.
 void SglangOutput::write_turn(JsonWriter& json) const {
     const std::int64_t history = counts_.history_tokens;
     json.key("session_tokens").integer(history);

@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 
 constexpr std::int64_t kMaxNewTokensDefault = 128;
 
-// What SGLang's sampling_params have besides sampling_names(): accepted here, or refused by reason.
+// SGLang's sampling_params beyond sampling_names(): each is accepted here, or refused by name.
 constexpr auto kOfSglang = std::to_array<std::string_view>({
     "n",
     "sampling_seed",
@@ -33,12 +33,12 @@ constexpr auto kOfSglang = std::to_array<std::string_view>({
 });
 
 bool is_sampling_name(std::string_view name) {
-    if (name == "seed") return false;  // SGLang's is sampling_seed
+    if (name == "seed") return false;  // SGLang's name is sampling_seed
     return std::ranges::find(kOfSglang, name) != kOfSglang.end() ||
            std::ranges::find(sampling_names(), name) != sampling_names().end();
 }
 
-// Names of the other dialects, and what each is called in this one.
+// A name from another dialect, and SGLang's name for the same parameter.
 constexpr auto kOtherNames = std::to_array<std::array<std::string_view, 2>>({
     {"max_tokens", "max_new_tokens"},
     {"max_completion_tokens", "max_new_tokens"},

@@ -1,6 +1,6 @@
-// Every format of calls, by every name that --tool-call-parser accepts: the same text and the same
-// two calls, whole, in every split of the output's bytes, and cut off anywhere. The outputs are
-// written by hand as the models' chat templates write them.
+// Every format of calls, under every name that --tool-call-parser accepts. Each output has the same
+// text and the same two calls, and is parsed whole, in every split of its bytes, and cut off
+// anywhere. The outputs are written by hand in the form of the models' chat templates.
 #include "http_proc/format/harmony.h"
 #include "http_proc/format/tool_calls.h"
 #include "tests/http_proc/turn_printing.h"
@@ -30,12 +30,12 @@ constexpr std::string_view kTime = R"({"zone":"UTC"})";
 
 struct Written {
     ToolFormat format{};
-    std::string text{};  // before the calls; empty where they must come first
+    std::string text{};  // before the calls; empty in formats that begin with a call
     std::string output{};
     std::vector<std::string> ids{"", ""};
 };
 
-// GLM's: `line` is between the tags.
+// Makes GLM's output, with `line` between the tags.
 std::string glm_of(const std::string& line, const std::string& near) {
     const auto pair = [&](const std::string& key, const std::string& value) {
         return line + "<arg_key>" + key + "</arg_key>" + line + "<arg_value>" + value +
@@ -47,7 +47,7 @@ std::string glm_of(const std::string& line, const std::string& near) {
 }
 
 std::vector<Written> outputs() {
-    // As the templates write JSON: with spaces.
+    // Templates write JSON with spaces.
     const std::string weather =
         R"({"city": "Köln \"</x>\"\n, 中", "days": 2, "near": [1.5, {"a": null, "b": "]}"}, true]})";
     const std::string time = R"({"zone": "UTC"})";
@@ -110,7 +110,7 @@ std::vector<Written> outputs() {
     };
 }
 
-// The parser of a format, whichever of the two it is.
+// Parses any format with the one of the two parsers that reads it.
 class AnyParser {
   public:
     explicit AnyParser(ToolFormat format) {
@@ -176,7 +176,7 @@ TEST(CallFormats, TheCallsAreTheSameInEverySplitOfTheirBytes) {
     }
 }
 
-// A cut output has the first of the calls, unchanged, and nothing else is a call.
+// A cut output has the calls that were whole before the cut, unchanged, and no other call.
 TEST(CallFormats, AnOutputThatIsCutOffHasTheCallsThatAreWhole) {
     for (const Written& one : outputs()) {
         SCOPED_TRACE(one.output);
@@ -200,7 +200,7 @@ TEST(CallFormats, AnOutputThatIsCutOffHasTheCallsThatAreWhole) {
     }
 }
 
-// Arguments arrive before the call has ended, in every format that can tell them.
+// Arguments arrive before the call has ended, in every format whose syntax allows it.
 TEST(CallFormats, ArgumentsAreStreamedInPieces) {
     for (const Written& one : outputs()) {
         SCOPED_TRACE(one.output);

@@ -120,7 +120,7 @@ TEST(OpenAiResponses, ShowWhatIsServedOfTheRequest) {
     EXPECT_EQ(shown["temperature"], 1.0);
 }
 
-// Whatever a byte is changed to: the body is refused, or accepted as a chat of messages.
+// After a change of any byte, the body is refused or accepted as a chat of messages.
 TEST(ChatCall, NoChangedByteDoesMoreThanRefuse) {
     std::mt19937 random(1);
     const auto check = [](const Result<ChatCall>& call) {

@@ -24,8 +24,8 @@ constexpr messages::ContextLimit kLongPrompt{
 constexpr messages::ContextLimit kLongOutput{
     .prompt_len = 1000, .output_len = 25, .context_len = 1024};
 
-// Expected: what each engine's clients look for. litellm, langchain-openai and inspect-ai look for
-// OpenAI's code or "maximum context length", Anthropic's clients for "prompt is too long".
+// The expected texts are those that clients search for: litellm, langchain-openai and inspect-ai
+// for OpenAI's code or "maximum context length", Anthropic's clients for "prompt is too long".
 TEST(Errors, APromptThatIsTooLongIsSaidInTheDialectsWords) {
     const json openai = error_of(Dialect::kOpenAi, kLongPrompt);
     EXPECT_EQ(openai["code"], "context_length_exceeded");

@@ -18,7 +18,7 @@ TEST(EventPace, LetsAllGoAtOnceAndRestsWhenNothingIsHeld) {
     EXPECT_FALSE(is_due(pace, 0));
     int num_released = 0;
     pace.hold([&] { ++num_released; }, EventPace::kPeriodMin);
-    const auto again = [&] { num_released += 10; };  // a stream that goes on
+    const auto again = [&] { num_released += 10; };  // a stream with further events
     const auto first = [&] {
         ++num_released;
         pace.hold(again, EventPace::kPeriodMin);

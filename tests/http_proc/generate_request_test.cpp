@@ -1,4 +1,4 @@
-// Tests the requests that bodies become; a change of any byte makes a parser refuse at worst.
+// Tests the requests that bodies become. After a change of any byte a parser at most refuses.
 #include "http_proc/sglang/generate_request.h"
 
 #include "http_proc/openai/completions_request.h"
@@ -32,7 +32,7 @@ TEST(SglangRequest, BecomesTheEnginesRequests) {
     EXPECT_EQ(first.logprobs.mode, messages::LogprobsMode::kRaw);
     EXPECT_EQ(first.kv_tolerance, messages::KvTolerance::kMaxLag);
     EXPECT_FALSE(call->prompts[1].logprobs.enabled);
-    EXPECT_EQ(call->prompts[1].logprobs.top, 0);  // for fields that are not asked for
+    EXPECT_EQ(call->prompts[1].logprobs.top, 0);  // no effect without logprobs
 }
 
 TEST(SglangRequest, AStreamIntervalIsBetweenOneAndTwoToThe30) {
@@ -68,7 +68,7 @@ TEST(SglangRequest, HasSglangsDefaults) {
     const auto call = parse_sglang_generate(R"({"input_ids": [1]})");
     ASSERT_TRUE(call);
     EXPECT_EQ(call->prompts[0].sampling.max_new_tokens, 128);
-    EXPECT_EQ(call->prompts[0].logprobs.mode, messages::LogprobsMode::kRaw);  // not asked for
+    EXPECT_EQ(call->prompts[0].logprobs.mode, messages::LogprobsMode::kRaw);  // by default
     EXPECT_FALSE(call->answers_list());
     const auto null = parse_sglang_generate(
         R"({"input_ids": [1], "return_logprob": true,

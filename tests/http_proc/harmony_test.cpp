@@ -82,7 +82,7 @@ TEST(Harmony, ARecipientMayBeInEitherPlace) {
     EXPECT_EQ(parse("<|channel|>commentary to=user<|message|>Hi"), Items{text("Hi")});
 }
 
-// The end token of a call is not part of the text, and the turn ends with it.
+// A call's end token is not part of the text; it ends the turn.
 TEST(Harmony, ALastMessageMayLackItsMarker) {
     const std::string open(kTurn.substr(0, kTurn.size() - std::string_view("<|call|>").size()));
     EXPECT_EQ(parse(open), parse(kTurn));

@@ -70,7 +70,7 @@ Page page_of(const messages::StatusReply& status, const RequestMetrics& requests
 
 constexpr const char* kVllm = "{model_name=\"a \\\"quoted\\\" \\\\ name\",engine=\"";
 
-// The samples of one engine under vLLM's names, from the engine's number on.
+// Makes the name of one engine's sample under vLLM's names; `rest` begins with the engine's number.
 std::string of_vllm(std::string_view metric, std::string_view rest) {
     return fmt::format("{}{}{}", metric, kVllm, rest);
 }

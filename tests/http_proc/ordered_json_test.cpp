@@ -38,7 +38,7 @@ TEST(OrderedJson, WhatIsNoJsonOrTooDeepIsRefused) {
     EXPECT_TRUE(parse_ordered_json(deep.substr(1, 128)).has_value());
 }
 
-// nlohmann's parser compares each with all before: 2 * 10^10 times.
+// nlohmann's parser compares each member with all members before it: 2 * 10^10 times.
 TEST(OrderedJson, ManyMembersTakeTimeInProportion) {
     std::string text = "{";
     constexpr int kNum = 200'000;

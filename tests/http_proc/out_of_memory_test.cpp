@@ -1,8 +1,8 @@
-// Whichever allocation of the server's fails, the process goes on and answers: the failure costs
-// its own connection.
+// If any allocation of the server fails, the process continues and answers: only the connection
+// concerned may end.
 //
-// A separate program, as it replaces the allocator. Each run lets other allocations of the server's
-// thread fail, from the first to the last that the requests need.
+// A separate program, because it replaces the allocator. In each run other allocations of the
+// server's thread fail, from the first to the last that the requests need.
 #include "base/log.h"
 #include "http_proc/generation/event_stream.h"
 #include "http_proc/server/server.h"
@@ -54,9 +54,9 @@ void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); 
 namespace pitstop::http {
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{300};  // of the server, with a client
-constexpr int kDeadlineS = 60;                       // of the test, with the server
-constexpr std::size_t kEventBytes = 1 << 20;         // more than a socket takes at once
+constexpr std::chrono::milliseconds kPatience{300};  // how long the server waits for a client
+constexpr int kDeadlineS = 60;                       // how long the test waits for the server
+constexpr std::size_t kEventBytes = 1 << 20;         // more than a socket accepts at once
 constexpr std::size_t kBodyBytes = 20'000;
 constexpr long kAllocationsMax = 20'000;
 

@@ -35,7 +35,7 @@ TEST(Preparations, AWaitEndsWithTheLastThatMayBeMeant) {
     int num_all_over = 0;
     run_detached(wait_over(preparations, {"cmpl-7-12", "batch_3"}, num_over));
     run_detached(wait_over(preparations, {}, num_all_over));
-    const auto later = preparations.begin({"batch"});  // came after the abort
+    const auto later = preparations.begin({"batch"});  // begun after the abort
     first.reset();
     EXPECT_EQ(num_over, 0);
     second.reset();

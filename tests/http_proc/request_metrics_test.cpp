@@ -52,7 +52,7 @@ TEST(Histogram, QuantilesAreOfWhatCameSince) {
     EXPECT_DOUBLE_EQ(histogram.quantile_since(before, 0.5).value(), 2.0);
     EXPECT_DOUBLE_EQ(histogram.quantile_since(before, 0.75).value(), 3.0);
     EXPECT_DOUBLE_EQ(histogram.quantile_since(before, 1.0).value(), 4.0);
-    histogram.add(100, 8);  // above all bounds: at least the last
+    histogram.add(100, 8);  // above all bounds: the quantile is the last bound
     EXPECT_DOUBLE_EQ(histogram.quantile_since(before, 0.9).value(), 4.0);
 }
 
@@ -60,12 +60,12 @@ TEST(RequestClock, TimesAStreamsFirstTokenTheOthersAndTheWhole) {
     RequestMetrics metrics;
     const TimePoint start{};
     RequestClock clock(start, /*is_streamed=*/true);
-    clock.chunk(chunk(0), start + milliseconds(1), metrics);  // nothing yet
+    clock.chunk(chunk(0), start + milliseconds(1), metrics);  // no token yet
     EXPECT_EQ(count(metrics.first_token), 0);
     clock.chunk(chunk(2), start + milliseconds(30), metrics);
     EXPECT_DOUBLE_EQ(metrics.first_token.sum(), 0.030);
     EXPECT_EQ(count(metrics.between_tokens), 0);
-    // Tokens that came together share the time since the last one.
+    // Tokens that arrive together share the time since the last token.
     clock.chunk(chunk(4), start + milliseconds(50), metrics);
     EXPECT_EQ(count(metrics.between_tokens), 4);
     EXPECT_DOUBLE_EQ(metrics.between_tokens.sum(), 0.020);

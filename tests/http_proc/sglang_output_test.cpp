@@ -57,7 +57,7 @@ TEST(SglangOutput, EventsAreCumulativeAndSpansComeLast) {
     EXPECT_EQ(meta["output_token_logprobs"][2], json::parse("[-0.5, 3, null]"));
 }
 
-// Only for models with recurrent state; other models' answers have no such key.
+// These counts are only for models with recurrent state; other models' answers lack the key.
 TEST(SglangOutput, CachedTokensThatWereComputedAgainForTheirStateAreTold) {
     SglangOutput output({.rid = "r"});
     messages::OutputChunk first = chunk("a", {TokenId{1}}, "");
@@ -108,7 +108,7 @@ TEST(SglangOutput, P3_VersionsWithoutALabelAreNamedByTheirEpochs) {
                         {"version": "epoch 2", "start": 1, "end": 3}])"));
 }
 
-// P3: the trainer's label is returned unchanged, and does not join tokens of other epochs.
+// P3: the trainer's label is returned unchanged. Tokens of another epoch are another run.
 TEST(SglangOutput, P3_ALabelThatLooksLikeAnEpochsNameIsARunOfItsOwn) {
     SglangOutput output({.rid = "r"});
     output.append(chunk("a", {TokenId{1}}, ""));

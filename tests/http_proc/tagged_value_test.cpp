@@ -1,4 +1,4 @@
-// Where a value ends that is written without quotes, and has the tag that ends values in it.
+// Finds the end of values that are written without quotes and contain the tag that ends values.
 #include "http_proc/format/tool_calls.h"
 #include "tests/http_proc/turn_printing.h"
 
@@ -27,7 +27,7 @@ TurnPieces in_pieces(ToolFormat format, std::string_view output, std::size_t len
     return pieces;
 }
 
-// The same in pieces of every length.
+// Parses the output in pieces of every length, and expects equal results.
 std::vector<TurnItem> items_of(ToolFormat format, std::string_view output) {
     const TurnPieces whole = in_pieces(format, output, output.size() + 1);
     for (std::size_t len = 1; len < output.size(); ++len)

@@ -27,7 +27,7 @@ TEST(TextOffsets, PartsOfACharacterShareItsPlace) {
     EXPECT_EQ(offsets_of({"a", "\xe6", "\x97", "\xa5", "x"}), (Offsets{0, 1, 1, 1, 2}));
     EXPECT_EQ(offsets_of({"a\xf0\x9f", "\x99\x82", "zz"}), (Offsets{0, 1, 2}));
     EXPECT_EQ(offsets_of({"\xe6\x97", "\xa5\xe6", "\x9c\xac"}), (Offsets{0, 0, 1}));
-    EXPECT_EQ(offsets_of({"\xef\xbf", "\xbd", "a"}), (Offsets{0, 0, 1}));  // U+FFFD, written out
+    EXPECT_EQ(offsets_of({"\xef\xbf", "\xbd", "a"}), (Offsets{0, 0, 1}));  // a literal U+FFFD
 }
 
 // Invalid bytes become one U+FFFD per part, as in the text.

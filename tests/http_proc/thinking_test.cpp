@@ -38,7 +38,7 @@ Part in_pieces(
     return sum;
 }
 
-// Whole, in every split in two, and byte by byte: the result is the same.
+// Parses the output whole, in every split in two, and byte by byte; expects equal results.
 Part parse(const ThinkingFormat& format, Start start, std::string_view output) {
     const Part whole = in_pieces(format, start, output, {});
     const auto check = [&](const std::vector<std::size_t>& cuts) {
@@ -163,7 +163,7 @@ TEST(Thinking, ATemplateShowsItsFormat) {
 }
 
 TEST(Thinking, TimeIsLinear) {
-    // Quadratic time would be minutes.
+    // Quadratic time would take minutes.
     const auto begin = std::chrono::steady_clock::now();
     for (const std::string_view unit : {"x", "<", "</think", " "}) {
         ThinkingParser parser(*thinking_format_named("qwen3"), Start::kInside);

@@ -42,7 +42,7 @@ TurnPieces in_pieces(
     return pieces;
 }
 
-// Whole, in every split in two, and byte by byte: the pieces add up to the same.
+// Parses the output whole, in every split in two, and byte by byte; expects equal joined pieces.
 TurnPieces parse(ToolFormat format, std::string_view output) {
     const TurnPieces whole = in_pieces(format, output, {});
     std::vector<std::size_t> every;
@@ -362,7 +362,7 @@ TEST(ToolCalls, ArgumentsKeepTheirOrderAndMayBeAText) {
     );
 }
 
-// The same value, written by nlohmann::json.
+// nlohmann::json writes the same value.
 TEST(ToolCalls, ArgumentsAreWrittenAsJsonLibrariesWriteThem) {
     for (const std::string_view value :
          {R"("\u00e9\ud83d\ude00\/\b\f\n\r\t\u0001\u0022\\")",
@@ -431,7 +431,7 @@ TEST(ToolCalls, JsonThatIsNestedTooDeepIsText) {
 }
 
 TEST(ToolCalls, TimeIsLinear) {
-    // Quadratic time would be minutes.
+    // Quadratic time would take minutes.
     for (const auto& [format, opening, unit] :
          {std::tuple{kHermes, "<tool_call>", "x"},
           {kHermes, "", "<tool_call>{\"\":\""},
