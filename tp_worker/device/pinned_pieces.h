@@ -4,8 +4,8 @@
 // same with one piece at a time, and block the caller for each.
 //
 // Owns:    the pieces, and a stream that yields to steps.
-// Thread:  any may call take(), and without threads send(), wait() and fetch(); one per
-// Lease.
+// Thread:  any for take(); any for send(), wait() and fetch() without `threads`, one at a time with
+//          `threads`; one per Lease. A fetch() waits for a piece only while it has none.
 // Bounded: for num_threads() leases and kInTransit pieces on their way, from construction on:
 //          page-locking takes 0.5 s per GiB (an H200's machine), too long for an update.
 // Not ordered with any other stream except by start_after(): the source was written before, and

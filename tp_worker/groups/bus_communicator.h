@@ -5,9 +5,9 @@
 // If the scheduler is on another machine, no launcher here knows of the replica's end:
 // has_ended() tells.
 //
-// Owns:    the connection. Waits: for peers, whom the scheduler names; for the scheduler itself a
-//          Owns:    the connection. Waits: for peers (an error names those that are missing); for
-//          the scheduler itself a little longer.
+// Owns:    the connection. Waits: for peers, whom the scheduler names if they are late; for the
+//          scheduler itself a little longer.
+// Bounded: a part of each rank, of messages::kRankPartBytesMax.
 #pragma once
 
 #include "bus/curve_keys.h"
