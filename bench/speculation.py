@@ -120,13 +120,13 @@ def run_followed(client, requests, _):
 
 
 def tail_ratio(base, arrivals):
-    """The speedup of the tokens for which the base needs the last quarter of its time."""
+    """The speedup of the last tokens: those that the base computes in the last quarter of its time."""
     num = sum(at > 0.75 * base[-1] for at in base)
     return 0.25 * base[-1] / (arrivals[-1] - arrivals[-num - 1])
 
 
 def drafts_of(outputs):
-    """(passes, drafts, those that were right)"""
+    """(passes, drafted tokens, correct ones)"""
     counts = [output.counts.drafts or {} for output in outputs]
     return [sum(each.get(name, 0) for each in counts) for name in ("passes", "drafted", "accepted")]
 

@@ -254,8 +254,8 @@ class GenerateCalls:
     async def open_session(
         self, capacity_of_str_len: int = 0, session_id: Optional[str] = None, timeout: Optional[float] = None
     ) -> str:
-        """Returns its id, for session_params of generate(). It ends `timeout` seconds after its last turn; None: an hour.
-        capacity_of_str_len is SGLang's, and has no use."""
+        """Opens a session. Returns its id, for session_params of generate(). The session ends `timeout` seconds after
+        its last turn; None: an hour. capacity_of_str_len is SGLang's, and has no use."""
         return (await self._open().open_conversation(session_id or "", timeout))["id"]
 
     async def close_session(self, session_id: str, timeout: float = CALL_TIMEOUT_S) -> None:

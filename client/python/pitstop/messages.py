@@ -119,7 +119,7 @@ class RouteSpan:
 
 @dataclass
 class RouteShape:
-    """What a row of routes is."""
+    """The shape of a row of routes."""
 
     # begin: RouteShape (written by pitstop_python_fields)
     layers: int = 0  # all of the model's layers, including those without experts
@@ -130,8 +130,9 @@ class RouteShape:
 
 @dataclass
 class Routes:
-    """The experts that each layer's router chose for tokens [start, start + n), or, of a request, those that its tokens
-    use: n rows of layers * per_token ids, of one byte each, or of two, little-endian, over 256 experts."""
+    """The experts that each layer's router chose for tokens [start, start + n); in a request, the experts that these
+    tokens must use. There are n rows of layers * per_token ids. An id is one byte, or two (little-endian) with over 256
+    experts."""
 
     # begin: Routes, without shape (written by pitstop_python_fields)
     start: int = 0  # the token of the first row
@@ -324,7 +325,7 @@ def read_info(body: Mapping[str, Any]) -> ServerInfo:
 
 
 def place_expert_load(status: Mapping[str, Any], raw: Sequence[bytes]) -> None:
-    """Replaces the place of a status's expert_load in the message's frames by its table."""
+    """Replaces the reference to a raw frame in a status's expert_load by the frame's table."""
     load = status.get("expert_load")
     if load is None or "tokens" not in load:
         return

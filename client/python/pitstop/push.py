@@ -84,10 +84,10 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def manifest_of(tensors: Tensors) -> list[dict[str, Any]]:
-    """The manifest of the tensors that are resident as they are sent, by the names of a text model, with their digests
-    (docs/protocol.md's TensorInfo). Without those that hold all experts of a layer, as digests are of single experts.
-    Decay rates are resident in fp32, and all others in bfloat16. Without a head that equals the embedding, as in the
-    state_dict() of a model that ties them: such a model has one tensor, and compares the two itself."""
+    """The manifest (docs/protocol.md's TensorInfo) of tensors whose resident form is the one sent, under a text model's
+    names, with digests. Decay rates are resident in fp32, and all others in bfloat16. Two kinds of tensors are left
+    out: those with all experts of a layer, as digests are of single experts; and a head that equals the embedding, as a
+    tied model has one tensor and compares the two itself."""
     manifest = []
     for name, array in tensors.items():
         if name.endswith(FUSED) or name.startswith(OTHER_PARTS):

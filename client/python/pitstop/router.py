@@ -49,7 +49,7 @@ def _end_with_parent() -> None:
 
 
 class Router:
-    """Owns: the router's process. It ends with stop(), or with the thread that made it."""
+    """Owns: the router's process, which ends with stop(), or with the thread that made it."""
 
     def __init__(self, kind: str, host: str = "127.0.0.1", port: int = 0, flags: Sequence[str] = ()):
         if kind not in COMMANDS:

@@ -70,7 +70,7 @@ class WeightCalls:
         **update: Any,
     ) -> Update:
         """Sends a whole version, as model.named_parameters() returns it, while generation continues. When this returns,
-        the version is in effect on every rank, since a moment between two passes; or on none, with a PitstopError.
+        every rank serves the version, from a moment between two passes on. After a PitstopError no rank does.
 
         named_tensors  (name, tensor) pairs or a dict, of NumPy or torch: float32, float16, bfloat16. They are sent
                        through memory that all workers share, without a pickle. Workers of the tensor's GPU read it
