@@ -1,7 +1,7 @@
-"""What pitstop_make_model writes, read back by other code: Python's standard library alone.
+"""Reads what pitstop_make_model writes with other code: Python's standard library alone.
 
-The expected shapes follow from config.json by the rules of Hugging Face transformers, written down
-here a second time.
+The expected shapes follow from config.json by the rules of Hugging Face transformers, which are written down here a
+second time.
 """
 import json
 import math

@@ -1,4 +1,5 @@
-"""bench/peers: the figures that it takes from an engine's tokens, how it asks engines in turn, and what it prints."""
+"""bench/peers: the figures that it computes from an engine's tokens, how it asks engines in turn, and what it prints.
+"""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""pitstop_bench and pitstop_stall on real trees: what they count is what was asked for."""
+"""pitstop_bench and pitstop_stall on real trees: their counts equal what was requested."""
 
 import json
 import subprocess

@@ -57,7 +57,7 @@ def scale_of(described):
 
 
 def write(directory, described, adapter):
-    """As PEFT's save_pretrained does."""
+    """Writes a directory as PEFT's save_pretrained does."""
     directory = pathlib.Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "adapter_config.json").write_text(json.dumps(described))

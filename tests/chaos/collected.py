@@ -2,9 +2,9 @@
 got.
 
 Trainers write a line before and after each call without a session, and before and after each call that
-publishes such calls. So the lines show what a trainer knew when it died. A version that takes effect between
-the two lines of a publishing call has, of each trainer, all calls that were answered as collected before, or
-none (docs/weights.md, "Calls without a session"). It may also have calls that were in progress. If another
+publishes such calls. So the lines show what a trainer knew when it died. If a version takes effect between
+the two lines of a publishing call, it has all or none of each trainer's calls that were answered as collected
+before (docs/weights.md, "Calls without a session"). It may also have calls that were in progress. If another
 client's pause, begin or continue was answered in between, earlier calls may have been lost, and the answers
 said so.
 """

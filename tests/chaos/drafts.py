@@ -1,7 +1,6 @@
-"""With --speculate: prompts that come again, with their earlier outputs as drafts, some tokens of
-which are wrong.
+"""With --speculate: repeats prompts, with their earlier outputs as drafts, in which some tokens are wrong.
 
-The oracle knows nothing of drafts: with them and without, it verifies the same tokens (P11).
+The oracle knows nothing of drafts: it verifies the same tokens with and without them (P11).
 """
 
 import collections
@@ -22,7 +21,7 @@ class Drafts:
         self._kept = collections.deque(maxlen=KEPT)  # (prompt, output)
 
     def note(self, record, drafted, accepted):
-        """The request has ended; this many drafts were verified and accepted."""
+        """Notes an ended request, and how many drafts were verified and accepted."""
         self._report.count("drafts", "right", accepted)
         self._report.count("drafts", "wrong", drafted - accepted)
         if record.prompt and record.tokens:

@@ -103,7 +103,7 @@ class Shape:
 
 
 class World:
-    """What all parts of an episode share."""
+    """The state that all parts of an episode share."""
 
     def __init__(self, number, seed, report, place, options):
         self.number, self.report, self.place, self.options = number, report, place, options

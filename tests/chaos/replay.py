@@ -1,15 +1,13 @@
-"""Whether a request's tokens are what the versions that it names give.
+"""Checks that a request's tokens are those that the versions which it names compute.
 
-A request names for each token the version that sampled it, and the oldest and the newest version of
-the KV that it attended to. The KV entry of a position belongs to the pass that computed it. For an
-output token that is the pass that sampled the next one. For the prompt it is the pass that sampled
-the first token, except for parts that were computed before an update between two chunks, or that
-came from the prefix cache. A retraction computes all of it again. If that leaves several histories
-possible, each is tried: a wrong one does not explain the logprobs.
+A request names for each token the version that sampled it, and the oldest and the newest version of the KV that it
+attended to. The KV entry of a position belongs to the pass that computed it. For an output token that is the pass that
+sampled the next one. For the prompt it is the pass that sampled the first token, with two exceptions: parts computed
+before an update between two chunks, and parts from the prefix cache. A retraction computes all KV again. If that leaves
+several histories possible, each is tried: a wrong one does not explain the logprobs.
 
-A record may have the routes of its passes. The oracle follows them, and each must be a choice that
-the router of that version may have made. Without routes, two experts with nearly equal logits leave
-open which one was chosen.
+A record may have the routes of its passes. The oracle follows them, and each must be a choice that the router of that
+version may have made. Without routes, two experts with nearly equal logits leave open which one was chosen.
 """
 
 import dataclasses

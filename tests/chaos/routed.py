@@ -25,7 +25,7 @@ def of_bus(record, chunk):
 
 
 def of_sglang(record, meta, config):
-    """Rows of an answer of /generate that was asked for them; null: it ended before it had any."""
+    """Reads the rows of a /generate answer into the record; null: the request ended before it had any."""
     if meta.get("routed_experts") is None:
         return
     ids = numpy.frombuffer(base64.b64decode(meta["routed_experts"]), "<i4")
@@ -35,7 +35,7 @@ def of_sglang(record, meta, config):
 
 
 def of_choice(record, choice):
-    """Rows of a choice with vLLM's .npy file."""
+    """Reads the rows of a choice, in vLLM's .npy form, into the record."""
     if choice.get("routed_experts") is None:
         return
     rows = numpy.load(io.BytesIO(base64.b64decode(choice["routed_experts"])), allow_pickle=False)

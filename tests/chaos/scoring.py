@@ -1,4 +1,4 @@
-"""Clients that have long prompts (several chunks) scored while versions change."""
+"""Clients that ask for the scores of long prompts (several chunks) while versions change."""
 
 import numpy
 

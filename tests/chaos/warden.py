@@ -1,8 +1,7 @@
-"""Watches the tree: its status must be true, and what dead trainers left must be mended.
+"""Watches the tree: checks that its status is true, and mends what dead trainers left.
 
-The expectations of a restart: the tree comes back with a committed version, no older than the last
-one that a trainer was told of; or it awaits weights and generates nothing. It never has other
-weights under the same epoch.
+After a restart the tree has a committed version, no older than the last one that a trainer was told of; or it waits for
+weights and generates nothing. It never has other weights under the same epoch.
 """
 
 import threading

@@ -11,7 +11,7 @@ DEADLINE_S = 120.0  # of everything that must happen; no test waits for it to pa
 
 
 class FakeDoor:
-    """Answers greetings by itself and leaves every other message to the test."""
+    """Answers greetings itself, and leaves every other message to the test."""
 
     numbers = itertools.count(1)
 
@@ -54,7 +54,7 @@ class FakeDoor:
         self.send(peer, "outputs", chunks=[chunk])
 
     def die(self):
-        """What was sent before is delivered, then the connections close."""
+        """Ends like a process that dies: sent messages are delivered, then the connections close."""
         self._is_stopping = True
         self._wake_out.send(b"")
         self._thread.join()

@@ -74,7 +74,7 @@ TEST(PushSockets, BucketsAreUnderWayBeforeTheFirstIsAnswered) {
 TEST(PushSockets, WhatWaitsForAWorkerIsSentOnceItHasCome) {
     Result<PushSockets> sockets = PushSockets::bind({"a"});
     ASSERT_TRUE(sockets);
-    sockets->send_all(encode(messages::PushBucket{.bucket = 7}));  // nobody is there
+    sockets->send_all(encode(messages::PushBucket{.bucket = 7}));  // no worker is connected
     std::atomic<std::int64_t> heard{-1};
     std::thread thread([&heard, endpoint = sockets->handles().at("a")] {
         heard = Worker(endpoint).take();

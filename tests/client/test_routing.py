@@ -1,4 +1,4 @@
-"""Which replica takes a request."""
+"""Which replica gets a request."""
 
 import collections
 import math

@@ -1,7 +1,5 @@
-"""Shared by the drivers of planted bugs: bugs are planted one at a time, in a checkout of HEAD
-(build/mutations, which keeps built objects), and a table beside the driver has the finder of
-each.
-"""
+"""Shared by the drivers of planted bugs. Each bug is planted alone, in a checkout of HEAD (build/mutations, which keeps
+built objects). A table in the driver's folder lists what found each bug."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""What a person reads of a fleet: its status as text, its page, and an installation without Ray."""
+"""What people see of a fleet: its status as text, its page, and an installation without Ray."""
 
 import http.server
 import pathlib

@@ -1,4 +1,4 @@
-"""Steps of tests/gpu/first with a model of a real shape: updates beside streams, decode, prefill, memory, a push."""
+"""Steps of tests/gpu/first with a model of a real shape: updates during streams, decode, prefill, memory, a push."""
 
 import json
 import pathlib

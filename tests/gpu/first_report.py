@@ -1,6 +1,5 @@
-"""The results of tests/gpu/first, written anew after each step: steps, figures beside their limits,
-and the next actions.
-"""
+"""The results of tests/gpu/first, written again after each step: steps, figures with their limits, and the next
+actions."""
 
 import json
 import time

@@ -15,8 +15,8 @@ NSYS_REPORTS = ("cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum")
 ROWS_MAX = 25
 NCU_KERNELS = 12
 NCU_SECTIONS = ("SpeedOfLight", "LaunchStats", "Occupancy", "MemoryWorkloadAnalysis", "WarpStateStats")
-# Six of decode's one-warp blocks fit an SM, at 33.2 KiB each and 1 KiB for the system, if the driver configures the
-# SM's memory as shared memory and not as L1.
+# Six of decode's one-warp blocks fit an SM, with 33.2 KiB each and 1 KiB for the system. For that, the driver must
+# configure the SM's memory as shared memory and not as L1.
 DECODE = re.compile(r"\bdecode_kernel<(\(int\))?128>")
 DECODE_KB = 6 * (34 << 10) / 1000
 

@@ -30,9 +30,8 @@ NO_TIME = "no time left"
 
 
 def find(environment):
-    """Returns its path; None: not installed. Toolkits have it beside nvcc, Python environments in
-    NVIDIA's packages.
-    """
+    """Returns compute-sanitizer's path; None: not installed. Toolkits have it next to nvcc, Python environments in
+    NVIDIA's packages."""
     places = [shutil.which("compute-sanitizer", path=environment.get("PATH"))]
     places += sorted(glob.glob("/usr/local/cuda*/bin/compute-sanitizer"), reverse=True)
     python = shutil.which("python3", path=environment.get("PATH"))

@@ -31,7 +31,7 @@ class Budget:
 
 
 class Overdue(Exception):
-    """Something took longer than allowed, whatever it waits for."""
+    """Something took longer than allowed."""
 
 
 @contextlib.contextmanager

@@ -1,8 +1,7 @@
-"""A model whose output a test chooses, token by token, greedily.
+"""A model whose greedy output a test chooses, token by token.
 
-Its tokenizer has a token for each piece of each script. Its layers pass their input through. For
-each token, its head points in the direction of the token before it, so each piece is followed by
-the next.
+Its tokenizer has a token for each piece of each script. Its layers pass their input through. For each token, its head
+points in the direction of the token before it, so each piece is followed by the next.
 """
 
 import contextlib

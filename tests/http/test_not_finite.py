@@ -1,7 +1,7 @@
-"""Models whose numbers overflow, each in its own way: no token, score or page comes from them.
+"""Models whose numbers overflow, each in another way: no token, score or page of such numbers is used.
 
-The bundled model with an untied head, and a change to one tensor. A healthy model's outputs beside
-a request that ends are compared bit for bit with its outputs alone.
+The model is the bundled one with an untied head, and a change to one tensor. Healthy requests next to one that ends
+must give the same bits as alone.
 """
 
 import pytest

@@ -10,7 +10,7 @@ from process_tree import ProcessTree, live_tree, wait_until
 
 @pytest.fixture
 def restarting(tmp_path_factory):
-    """A tree with --restart and a server beside it."""
+    """A tree with --restart, and a server that outlives it."""
     place = tmp_path_factory.mktemp("t", numbered=True)
     tree = ProcessTree(place / "tree", "--restart")
     server = FrontEnd(tree.run_dir)

@@ -18,7 +18,7 @@ microseconds took(std::int64_t num_tokens) {
     return microseconds(100 + 5 * std::max<std::int64_t>(num_tokens - 16, 0));
 }
 
-// A pass of rows of one token, planned beside another pass.
+// A pass of rows of one token, planned while another pass runs.
 DraftBudget::Pass plain(std::int64_t num, Duration duration) {
     return {.num_tokens = num, .num_rows = num, .took = duration};
 }

@@ -45,7 +45,7 @@ class PortsTest : public testing::Test {
     bus::Socket connect(bus::SocketKind kind, const std::string& endpoint) {
         return *bus::Socket::connect(context, kind, endpoint, bus::kInnerLimits);
     }
-    // Receives until `count` messages are enough, with a deadline.
+    // Receives until enough() of all input is true, with a deadline.
     template <class Enough>
     TurnInput receive(Enough enough) {
         TurnInput all;

@@ -1,4 +1,4 @@
-// What happens when pages run out.
+// Requests are retracted when pages run out.
 #include "tests/scheduler_proc/rig.h"
 
 #include <gtest/gtest.h>

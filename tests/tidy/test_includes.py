@@ -18,8 +18,8 @@ LAYERS = [
     {"bench"},
     {"tests"},
 ]
-# The rooms of a big folder have layers of their own. Files beside them (main.cpp) may include every
-# room, and no room includes them.
+# The rooms of a big folder have layers of their own. Files outside the rooms (main.cpp) may include every room, and no
+# room includes them.
 ROOMS = {
     "http_proc": [
         {"format"},
@@ -72,7 +72,7 @@ PYTHON_PACKAGES = {
 }
 # Packages of tests/requirements.txt, without which tests skip, and a benchmark's peer.
 CLIENTS = {"anthropic", "openai", "sglang_router", "tokenizers", "ray"}
-# What bench/peer/environment.py installs.
+# The packages that bench/peer/environment.py installs.
 PEERS = {"gguf", "llama_cpp", "vllm"}
 # Packages of launch/dependencies_optional.txt: tests skip without them.
 EXAMPLES_PACKAGES = {"peft", "transformers"}  # examples begin with the command that installs them

@@ -1,4 +1,4 @@
-"""What ruff and mypy say of the Python files: imports, unused names and likely bugs; types of the protocol's files."""
+"""Runs ruff and mypy: imports, unused names and likely bugs in all Python files; types in the protocol's files."""
 
 import importlib.util
 import subprocess

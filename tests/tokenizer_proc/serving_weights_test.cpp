@@ -1,4 +1,4 @@
-// What may follow the weights that serve, and what a restart must load.
+// Which updates may follow the serving weights, and what a restart must load.
 #include "tokenizer_proc/serving_weights.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What two replicas have answered to the orders of one update.
+// The answers of two replicas to the orders of one update.
 #include "tokenizer_proc/update_answers.h"
 
 #include <gtest/gtest.h>

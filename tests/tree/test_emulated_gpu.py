@@ -40,7 +40,7 @@ def test_greedy_output_is_the_references(gpu, start_tree, reference, model, poli
 
 
 def test_P6_the_order_of_work_changes_no_bit(gpu, start_tree):
-    """In --deterministic mode, over schedules, beside another request and alone."""
+    """In --deterministic mode, over several schedules, next to another request and alone."""
     outputs = []
     for seed in range(SCHEDULES):
         gpu(seed=seed, policy="late" if seed % 2 else "random")

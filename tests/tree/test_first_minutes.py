@@ -78,7 +78,8 @@ def test_demo_runs_alone_on_a_terminal_that_knows_ascii_alone():
 
 
 def test_demos_times_are_those_of_the_engine_however_slowly_it_is_read(start_tree):
-    """On a terminal the demo shows a token every 18 ms. Here the reader goes on once the engine has told the whole story."""
+    """On a terminal the demo shows a token every 18 ms. Here the demo's output is read only after the engine has
+    generated the whole story."""
     tree = start_tree()
     program = """
 import sys, time

@@ -24,7 +24,7 @@ from test_updates import BARD, DIGESTS, update
 from test_weights_broadcasts import in_thread
 
 pytestmark = needs_gpu
-ROOMY = 160 << 20  # of the GPU: two copies fit beside the KV of a whole context
+ROOMY = 160 << 20  # of the GPU: two copies and the KV of a whole context fit
 FRACTION = 0.97
 PAGE = 4096  # bytes of a page of host memory, in which page-locked memory is counted
 MODES = ("staged", "host", "lend", "direct", "auto")
@@ -35,10 +35,8 @@ NUMBERS = re.compile(
 
 
 def driver_bytes(pid):
-    """{chunk, gpu, context, graph, code, library, nccl, pinned: bytes}: mapped ranges, other memory of
-    the GPU, the driver's own for the context, for graphs, for our kernels and for those of libraries,
-    NCCL's, page-locked memory of the host.
-    """
+    """{kind: bytes}. chunk: mapped ranges; gpu: other memory of the GPU; context, graph: the driver's own; code,
+    library: our kernels and those of libraries; nccl: NCCL's; pinned: page-locked memory of the host."""
     found = dict.fromkeys(("chunk", "gpu", "context", "graph", "code", "library", "nccl", "pinned"), 0)
     for path in pathlib.Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -121,7 +119,7 @@ class Books:
 
 @pytest.fixture
 def tight(gpu, start_tree, place):
-    """A GPU with room for a second copy in the place of KV, and not beside the KV of a whole context."""
+    """A GPU that has room for a second copy or for the KV of a whole context, not for both."""
     gpu(memory=ROOMY)
     tree = start_tree(*FULL, "direct", "--mem-fraction", FRACTION)
     books = Books(tree, place / "machine")

@@ -13,7 +13,7 @@ pytestmark = needs_gpu
 
 @pytest.fixture
 def trainer_of(gpu, start_tree):  # noqa: F811
-    """trainer_of(tp, **sees): a trainer beside a tree of this many ranks, and the tree's admin door."""
+    """trainer_of(tp, **sees): a trainer, a tree of this many ranks on the same machine, and the tree's admin door."""
 
     def start(tp=1, device=CUDA, sees=lambda uuids: uuids):
         tree = start_tree(*device, "--tp", tp, "--model", STORIES)

@@ -14,7 +14,7 @@ from test_updates import BARD, DIGESTS, GREEDY, ended_after, joined, start, upda
 sys.path.insert(0, str(ROOT / "client" / "python"))
 
 pytestmark = needs_gpu
-MEMORY = 152 << 20  # not enough for two copies of the weights beside the KV at a share of 0.97
+MEMORY = 152 << 20  # too small for two copies of the weights and the KV at a share of 0.97
 
 
 @pytest.fixture

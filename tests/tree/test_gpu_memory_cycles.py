@@ -1,8 +1,8 @@
-"""P8 over many releases and resumes on the GPU in software, beside a process that takes the memory
-and returns it each time: no memory of the GPU or of the host, no mapping and no descriptor is left
-behind.
+"""P8 over many releases and resumes on the GPU in software, while another process takes the memory and returns it each
+time: no memory of the GPU or of the host, no mapping and no descriptor is left behind.
 
-20 rounds always, 1,000 with launch/test --emulated-gpu-all."""
+20 rounds always, 1,000 with launch/test --emulated-gpu-all.
+"""
 
 import os
 import pathlib

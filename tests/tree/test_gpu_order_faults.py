@@ -1,8 +1,7 @@
-"""Faults of a rollback, a release and a resume of a tree on the GPU in software, like those of
-updates in test_gpu_faults.py: the worker is killed or stopped before it executes the order and
-after; a trainer beside it that has the memory is stopped, or dies. Afterwards the order is executed
-and the output is right bit for bit, or the tree has ended and every call was answered.
-"""
+"""Faults of a rollback, a release and a resume of a tree on the GPU in software, like those of updates in
+test_gpu_faults.py. The worker is killed or stopped before or after it executes the order; or a trainer that has the
+memory is stopped, or dies. Afterwards the order is executed and the output is right bit for bit, or the tree has ended
+and every call was answered."""
 
 import os
 import signal

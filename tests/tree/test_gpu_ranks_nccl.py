@@ -1,6 +1,5 @@
-"""NCCL in trees of ranks on GPUs in software: between the ranks, for the sums of a step, and beside
-a trainer's group.
-"""
+"""NCCL in trees of ranks on GPUs in software: for the sums of a step between the ranks, also while the ranks are in a
+trainer's group."""
 
 import re
 

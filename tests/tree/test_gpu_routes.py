@@ -31,7 +31,7 @@ def trainer(tree):
 
 
 def post(tree, route, body):
-    """Its status and its answer."""
+    """Posts to a route. Returns the status and the answer."""
     request = urllib.request.Request(
         tree.url + route, json.dumps(body).encode(), {"Content-Type": "application/json"}
     )

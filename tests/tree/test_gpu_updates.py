@@ -1,6 +1,5 @@
-"""Weight updates of trees on the GPU in software: the promises of test_updates.py, beside
-generation, and properties that only a GPU has: full memory, failing calls, late work.
-"""
+"""Weight updates of trees on the GPU in software: the promises of test_updates.py, during generation, and properties
+that only a GPU has: full memory, failing calls, late work."""
 
 import json
 import re

@@ -288,7 +288,8 @@ def test_two_trees_do_not_keep_their_versions_in_one_place(start_tree, place):
 
 
 def test_what_the_tree_was_started_from_is_never_removed(start_tree, place):
-    """A kept version is a checkpoint like others, also for a tree that keeps its own beside it."""
+    """A kept version is a checkpoint like others: a tree may start from it and keep its own versions in the same
+    directory."""
     kept = place / "kept"
     tree = start_tree("--keep-committed", kept)
     admin = tree.door("admin")

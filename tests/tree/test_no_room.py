@@ -1,6 +1,5 @@
-"""A launcher without the system's resources: room in the run directory, descriptors. It ends with a
-line that names the missing one and an exit code of docs/running.md, and leaves nothing.
-"""
+"""A launcher that lacks a resource of the system: room in the run directory, or descriptors. It names the missing
+resource in a line, ends with an exit code of docs/running.md, and leaves nothing behind."""
 
 import errno
 import os

@@ -52,7 +52,7 @@ def said(kind, **fields):
 
 
 class Head:
-    """The head of a replica of two machines, the second of which is missing."""
+    """The head of a replica of two machines; the second machine is missing."""
 
     def __init__(self, place, *flags, settings=None):
         self.place = place

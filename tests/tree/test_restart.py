@@ -358,7 +358,7 @@ def test_a_restart_that_does_not_start_is_tried_again(start_tree, place, monkeyp
     assert serving(tree.door("admin"))["digest"] == DIGESTS["stories"]["digest"]
 
 
-# ---- what is computed with the weights: the files beside them, as they were at the start ----
+# ---- the files next to the weights: used as they were at the start ----
 
 
 def edit_config(model):

@@ -115,7 +115,7 @@ def check(work, got, want):
 
 @contextlib.contextmanager
 def meanwhile(tree, disturb):
-    """Calls disturb(admin, draw) again and again."""
+    """Calls disturb(admin, draw) repeatedly, as long as the block runs."""
     is_over, failures = threading.Event(), []
 
     def run():

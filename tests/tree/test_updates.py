@@ -57,8 +57,8 @@ def ended_after(door, rid, epoch):
 
 
 def update_amid(door, admin, path, **spec):
-    """Runs requests one after the other until an update is answered, so its commit meets one of them, however long the update
-    takes, or falls between two. Returns the answer and the outputs."""
+    """Runs requests one after another until an update is answered. So its commit comes during a request or between two,
+    however long the update takes. Returns the answer and the outputs."""
     rid, outputs = start(door), []
     admin.send("update_weights", call=1, update={"source": {"kind": "disk", "path": path}, **spec})
     while True:

@@ -183,7 +183,7 @@ def test_the_rendezvous_with_a_real_tcp_store(client, style):
     else:
         error = refused(joined)
     trainer.communicate("", timeout=120)
-    # A CPU has no NCCL: the error comes once the id is there, and no group stays joined.
+    # A CPU has no NCCL: the error comes after the id has arrived, and no group stays joined.
     assert error.code == "unsupported" and "NCCL unique id" in error.message, error
     assert digest_of(client) == DIGESTS["stories"]["digest"]
     assert refused(client.destroy_group, "g").code == "not_found"

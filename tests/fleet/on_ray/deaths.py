@@ -1,4 +1,4 @@
-"""Kills something at a random moment of an update under streams, again and again. RUNS SEED
+"""Kills something at a random moment of an update under streams, many times. RUNS SEED
 [VICTIM].
 
 Each time: every request ends whole, tokens name only versions that the fleet committed, all or none

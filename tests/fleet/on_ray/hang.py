@@ -57,7 +57,7 @@ def without_an_update(fleet):
 
 
 def a_tree_under_streams(fleet):
-    """Its actor runs, but its launcher and all its processes are stopped."""
+    """The replica's actor runs, but its tree's launcher and all processes are stopped."""
     outputs, errors, is_struck = [], [], threading.Event()
 
     def stream(number):

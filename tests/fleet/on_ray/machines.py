@@ -100,7 +100,7 @@ def weights_of(place):
 
 
 def another_version(weights, number):
-    """The same model, but for the last norm, which is scaled a little: a digest of its own."""
+    """The same model with its last norm scaled a little, so that its digest differs."""
     import numpy
 
     name = "model.norm.weight"

@@ -1,7 +1,10 @@
-"""A trainer's NCCL group with PyTorch's own store, on the GPU in software. slime, OpenRLHF's copies
-and SGLang's tools make theirs with SGLang's init_custom_process_group and
-torch.distributed.broadcast; OpenRLHF and TRL with vLLM's StatelessProcessGroup, of which SGLang has
-a copy. Both are taken from SGLang's package.
+"""A trainer's NCCL group with PyTorch's own store, on the GPU in software. There are two styles of groups:
+
+torch   SGLang's init_custom_process_group and torch.distributed.broadcast, as slime, OpenRLHF's copies and
+        SGLang's tools use them
+vllm    vLLM's StatelessProcessGroup, as OpenRLHF and TRL use it; SGLang has a copy
+
+The code of both is SGLang's package's.
 
     nccl_groups_step.py STYLE URL MODEL SGLANG CUDA NCCL GPU WORLD_SIZE     STYLE: torch or vllm
 """

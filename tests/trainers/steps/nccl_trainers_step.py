@@ -163,9 +163,8 @@ def as_openrlhf(url, model, sglang, world_size, package):
 
 
 def as_slime(url, model, sglang, world_size, package):
-    """Its UpdateWeightFromDistributed, which pauses, sends bucket after bucket and continues,
-    through its SGLangEngine's HTTP.
-    """
+    """Runs slime's UpdateWeightFromDistributed, which pauses, sends bucket after bucket and continues, through slime's
+    SGLangEngine over HTTP."""
     import packaging.version
     import requests
     from torch.distributed import distributed_c10d as c10d

@@ -1,5 +1,5 @@
-"""verl's AsyncHttpServerAdapter, its file unmodified: a LoRA step as its rollout makes it (available_models, unload
-if it is there, load from tensors), twice, with a request open."""
+"""verl's AsyncHttpServerAdapter, its file unmodified: a LoRA step as its rollout makes it (available_models, unload if
+loaded, load from tensors), twice, with a request open."""
 
 import asyncio
 import dataclasses

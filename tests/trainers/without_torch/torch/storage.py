@@ -1,6 +1,6 @@
 """Bytes that are shared by files as PyTorch shares them.
 
-Source: torch/lib/libshm (the segment: 64 bytes, of which the first int32 counts references, then the payload).
+Source: torch/lib/libshm (the segment: 64 bytes, whose first int32 counts references, then the payload).
 """
 
 import atexit
