@@ -38,10 +38,9 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// If a machine has fewer GPUs than the tree has ranks, --device auto means cpu. That is
-// decided before any rank waits for another; all ranks see the same GPUs, so all decide the
-// same. If there are enough GPUs, each rank tries its own, and a replica's ranks agree
-// afterwards (Engine::open_device).
+// --device auto means cpu if a machine has fewer GPUs than the tree has ranks. All ranks see the
+// same GPUs, so all decide the same, before any rank waits for another. If there are enough GPUs,
+// each rank tries its own, and a replica's ranks agree afterwards (Engine::open_device).
 void settle_auto(Options& options) {
     EngineOptions& engine = options.engine;
     if (engine.device != DeviceKind::kAuto) return;

@@ -316,7 +316,7 @@ TEST_F(WorkerProcess, APlanThatCannotBeReadEndsTheRankWithTheReason) {
 TEST_F(WorkerProcess, EndsWhenTheLauncherIsGone) {
     start(1);
     expect_hellos();
-    ::close(std::exchange(supervisor_[1], -1));  // what the launcher's death does
+    ::close(std::exchange(supervisor_[1], -1));  // as if the launcher had died
     EXPECT_EQ(wait_for_exit(0), 0);
 }
 

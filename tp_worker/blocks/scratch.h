@@ -1,5 +1,5 @@
-// Memory in which blocks compute. They request buffers by name. Blocks that request the same name
-// share the memory, as large as the largest of them needs, because blocks run one after another.
+// Memory in which blocks compute. Blocks request buffers by name. All blocks that request a name
+// share one buffer, as large as the largest of them needs, because blocks run one after another.
 //
 // Every block requests the same buffers twice: before place() the requests are counted and return
 // null, after it they return the addresses.

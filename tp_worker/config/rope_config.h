@@ -1,8 +1,8 @@
 // How positions rotate queries and keys: the frequencies of a checkpoint's rotary embedding, bit
 // for bit those of transformers, and the factor of its cosines and sines.
 //
-// Source: transformers 5.23, modeling_rope_utils.py: what is read from where, and the arithmetic,
-//         which is fp32 there (torch_pow.h). YaRN: Peng et al. 2023 (arXiv:2309.00071).
+// Source: transformers 5.23, modeling_rope_utils.py, for the keys and the arithmetic, which is fp32
+//         there (torch_pow.h). YaRN: Peng et al. 2023 (arXiv:2309.00071).
 #pragma once
 
 #include "tp_worker/config/config_reader.h"

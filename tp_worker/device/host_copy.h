@@ -5,8 +5,8 @@
 //   filled     [chunk 0] [chunk 1] ... [chunk n-1] [free]      [free]
 //   exchanged  [free]    [free]    [chunk 0] ...               [chunk n-1]
 //
-// A chunk that comes down is stored in the slot of a chunk that went up two chunks before. So the
-// version moves by two slots each time, there and back.
+// A downloaded chunk is stored in the slot of the chunk that was uploaded two chunks before. So
+// each exchange moves the version by two slots, in alternating directions.
 //
 // Owns:    the memory, a stream for each direction.
 // Thread:  one at a time.

@@ -51,7 +51,7 @@ class PinnedPieces {
     // Returns how many threads may have a lease each without waiting for each other.
     [[nodiscard]] int num_threads() const { return num_threads_; }
 
-    // A piece of kPieceBytes that no copy uses. It is returned when it was sent, or with the lease.
+    // A piece of kPieceBytes that no copy uses. The piece is returned once sent, or with the lease.
     class Lease {
       public:
         Lease(Lease&& other) noexcept
@@ -110,7 +110,7 @@ class PinnedPieces {
     std::deque<Piece> pieces_{};
     Mutex mutex_{};
     Condition is_free_{};
-    std::deque<Piece*> free_ GUARDED_BY(mutex_){};  // the piece that was sent first comes first
+    std::deque<Piece*> free_ GUARDED_BY(mutex_){};  // in the order in which they were sent
 };
 
 }  // namespace pitstop::tp_worker

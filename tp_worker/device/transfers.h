@@ -46,10 +46,10 @@ class Transfers {
   public:
     static constexpr std::int64_t kAlignment = 256;  // bytes
 
-    // A turn that is not done `wait_max` after its end, or after the end of the turn before it if
-    // that is later, ends the process in the next call that waits for it (P5; DeviceEvent::wait).
-    // So does a wait() that takes longer. Errors: kResourceExhausted without page-locked or
-    // device memory.
+    // A call that waits for a turn for longer than `wait_max` ends the process (P5;
+    // DeviceEvent::wait). A turn's time begins at its end_turn(), or when the turn before it is
+    // over if that is later. The same limit applies to wait(). Errors: kResourceExhausted without
+    // page-locked or device memory.
     static Result<Transfers> make(
         const Device& device, std::int64_t bytes_max, Duration wait_max = kernels::kDeviceWaitMax
     );

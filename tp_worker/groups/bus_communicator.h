@@ -63,7 +63,7 @@ class BusCommunicator final : public Communicator {
     // Returns whether the replica was told to end. Errors: why it cannot continue, or that the
     // scheduler is gone.
     [[nodiscard]] Result<bool> has_ended();
-    // Sends the scheduler this rank's last error, of which the scheduler informs all ranks.
+    // Sends this rank's last error to the scheduler, which reports it to all ranks.
     void say_why(const Error& error);
 
   private:

@@ -21,7 +21,7 @@ namespace {
 using kernels::Exchange;
 using kernels::ExchangeFailure;
 
-// What each rank sends the others about itself, as raw bytes between processes of one machine.
+// Each rank's description of itself for the others, as raw bytes between processes of one machine.
 struct Offer {
     std::array<char, kernels::kIpcHandleBytes> handle{};
     std::int32_t gpu = 0;

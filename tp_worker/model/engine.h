@@ -106,7 +106,7 @@ inline constexpr std::int64_t kGraphShare = 256;
 class Engine {
   public:
     // `communicator` knows which rank of how many this is; both outlive the engine.
-    // Errors: everything that the directory lacks or has wrong; what is not supported; no memory.
+    // Errors: anything missing or wrong in the directory; unsupported models; no memory.
     // Peers do not wait here: a rank that fails to load is noticed as gone.
     static Result<std::unique_ptr<Engine>> load(
         const EngineOptions& options, kernels::ThreadPool& threads, Communicator& communicator

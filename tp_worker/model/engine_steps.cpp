@@ -20,7 +20,7 @@ Engine::~Engine() { wait_for_steps(); }
 void Engine::wait_for_steps() {
     for (std::size_t i = 0; i < num_under_way_; ++i) {
         RunningStep& step = steps_[(first_ + i) % kStepsMax];
-        if (!step.is_complete) transfers_->finish_turn();  // it writes to memory that is freed now
+        if (!step.is_complete) transfers_->finish_turn();  // its memory is freed next
         step.is_complete = true;
     }
 }

@@ -98,7 +98,7 @@ Result<> Model::run_padded(const StepBatch& placed, const BoundWeights& weights)
     const bool has_prompts = !placed.token_rows.empty();
     const auto L = has_prompts ? static_cast<std::int64_t>(placed.token_rows.size()) : T;
     CHECK(T <= sizes_.tokens_max && L <= sizes_.logit_rows_max);
-    // Kept for a graph: it only refers to the arrays' places and numbers of rows.
+    // A graph keeps this function, which only refers to the arrays' places and numbers of rows.
     const auto enqueue = [this, placed, T, L, has_prompts, &weights]() -> Result<> {
         RETURN_IF_ERROR(run_blocks(placed, weights));
         if (has_prompts) {

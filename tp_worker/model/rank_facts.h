@@ -13,7 +13,7 @@ namespace pitstop::tp_worker {
 // Returns whether the condition is true on every rank.
 Result<bool> holds_on_all(bool holds, Communicator& communicator);
 
-// What is known of the states of a model's requests (blocks/state_pool.h), on this rank.
+// The states of a model's requests (blocks/state_pool.h), as this rank knows them.
 struct StatesAsked {
     std::int64_t state_bytes = 0;  // 0: the model has none
     std::int64_t num_slots = 0;

@@ -137,8 +137,8 @@ void Sampler::Call::set_picks(LogitView& view) {
     view.picked.resize(view.picks.size());
 }
 
-// If there are more than can stay on the device, they are uploaded whole, and what is there stays
-// unchanged.
+// More picks than the standing arrays have room for are uploaded whole; the standing picks then
+// stay unchanged.
 void Sampler::Call::place_picks(LogitView& view) {
     const std::int64_t num_max = sampler_.sizes_.rows_max * kStandingPicks;
     const std::span<kernels::LogitPick> picks(view.picks);

@@ -326,7 +326,8 @@ Result<> PlannedStep::add_row(
     return Ok{};
 }
 
-// Numbers the tokens whose routes are brought, its first ones, and reported, its last ones.
+// Numbers the tokens with given routes, which are first, and those with reported routes, at the
+// end.
 void PlannedStep::add_routes(const messages::PlanRow& row) {
     const auto first = static_cast<std::int32_t>(token_at_);
     for (std::int32_t i = 0; i < row.num_brought; ++i) brought_rows_.push_back(first + i);

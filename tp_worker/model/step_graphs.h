@@ -31,8 +31,8 @@ class StepGraphs {
     // node's parameters are at most 4 KiB, and its launch's description is smaller.
     static constexpr std::int64_t kNodeBytesMax = 64 << 10;
 
-    // Divides the memory for the graphs of steps with prompts or drafts: they have many shapes and
-    // come first, and decodes, which recur most, need room for theirs.
+    // Divides the memory for the graphs of steps with prompts or drafts. These have many shapes and
+    // run first; decodes recur most, and need room for their graphs.
     static constexpr std::int64_t kPromptShare = 4;
 
     // No graph is made once they use this much of the device's memory; one graph may exceed it.
@@ -46,15 +46,15 @@ class StepGraphs {
         std::int64_t num_tokens = 0;    // with padding, like the next two
         std::int64_t num_rows = 0;
         std::int64_t num_logit_rows = 0;
-        bool has_adapters = false;  // of some rows; which is data
+        bool has_adapters = false;  // some rows do; which ones is data
         [[nodiscard]] bool has_prompts() const { return num_tokens != num_rows; }
         auto operator<=>(const Shape&) const = default;
     };
 
     using Enqueue = std::function<Result<>()>;
-    // Runs what `enqueue` enqueues on the stream. REQUIRES: that is the same for every step of the
-    // shape, in the same memory, and does not wait; it may be called until the graph is made.
-    // Errors: enqueue's.
+    // Runs what `enqueue` enqueues on the stream. REQUIRES: `enqueue` enqueues the same work for
+    // every step of the shape, in the same memory, and does not wait. It may be called until the
+    // graph is made. Errors: enqueue's.
     Result<> run(const Shape& shape, kernels::Stream stream, const Enqueue& enqueue);
 
     // Returns whether a shape ran whose graph can be made.
@@ -91,7 +91,7 @@ class StepGraphs {
     std::vector<Shape> wanted_{};        // shapes without a graph, in order of arrival
     std::int64_t bytes_max_;
     kernels::DeviceGraph::EarlyStarts early_starts_ = kernels::DeviceGraph::EarlyStarts::kAllowed;
-    bool is_full_ = false;  // they use all they may, or the device had no more
+    bool is_full_ = false;  // the graphs use all they may, or the device had no more
     std::int64_t num_graphs_ = 0;
     std::int64_t bytes_ = 0;
     std::int64_t bytes_with_prompts_ = 0;  // the part of steps with prompts

@@ -1,6 +1,6 @@
-// For each step on a GPU, the difference from the step before: changed pages in the tables of the
-// requests, and for a step of decodes its rows, unless they are those of the last such step, each
-// one position later. The device applies it (kernels/step_rows.h).
+// The difference of each step on a GPU from the step before: changed pages in the requests' tables,
+// and the rows of a step of decodes. Rows that are those of the last step of decodes, each one
+// position later, are not sent. The device applies it (kernels/step_rows.h).
 //
 // The host keeps a copy of the device's contents, so that a slot's new request, a retraction, or a
 // step of prompts between two of decodes needs no special handling.
@@ -66,7 +66,7 @@ class StepUpdates {
     std::int64_t page_size_;
     std::int64_t slot_pages_;
     std::int64_t num_made_ = 0;
-    // What the device has after the last update:
+    // The device's contents after the last update:
     std::vector<PageId> tables_;  // [num_slots][slot_pages]; -1: none yet
     std::vector<TokenId> tokens_{};
     std::vector<std::int32_t> positions_{};

@@ -96,8 +96,8 @@ Result<> PushSession::converse(std::vector<std::string> frames) {
         args_.stage.add_wait(Clock::now() - begun);
         if (!received) {
             if (received.error().code == ErrorCode::kAborted) {
-                // A pusher whose update was dropped gets that as the answer to its next message, if
-                // it sends one.
+                // A pusher whose update was dropped gets this error as the answer to its next
+                // message, if it sends one.
                 const TimePoint until = Clock::now() + kFarewellMax;
                 if (socket_.receive(until, args_.is_over())) refuse(received.error());
             }

@@ -10,7 +10,7 @@
 
 namespace pitstop::tp_worker {
 
-// What the sender may still do to the memory after opening.
+// The sender's remaining rights to change the memory.
 enum class Seal {
     kNone,   // it may write; it may also truncate, unless that is sealed
     kFinal,  // nothing

@@ -1,5 +1,5 @@
-// Rows of a shard as a shard of their own: how a tensor goes to a GPU, by pieces that any thread
-// may fill.
+// Rows of a shard as a shard of their own. A tensor is sent to a GPU in such pieces, which any
+// thread may fill.
 #pragma once
 
 #include "base/result.h"

@@ -36,7 +36,7 @@ std::vector<FillJob> WeightStage::jobs_for_rows(std::span<const Incoming> tensor
 }
 
 // Returns whether the tensor, or the one tied to it, arrives by its rows in this call or is
-// incomplete; that is a problem, which is recorded.
+// incomplete. Records a problem if so.
 bool WeightStage::comes_by_rows(std::size_t index) {
     for (const ByRows& each : by_rows_) {
         if (each.index != index) continue;

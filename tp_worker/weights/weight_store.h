@@ -3,8 +3,8 @@
 //
 // A swap changes one index: views into both copies are bound when the copies are made.
 //
-// Operations on a whole copy are here: load, digest, release, resume. They differ for copies in GPU
-// memory; only this class knows the difference.
+// Operations on a whole copy are here: load, digest, release, resume. For copies in GPU memory they
+// differ; only this class knows the difference.
 //
 // Owns:   both arenas.
 // Thread: the loop's, which alone knows which copy is which. Only the background changes a copy's
@@ -133,7 +133,7 @@ class WeightStore {
     };
     // The data about weights on a GPU besides their memory.
     struct GpuSide {
-        std::unique_ptr<PinnedPieces> pieces;  // which `staging` uses
+        std::unique_ptr<PinnedPieces> pieces;  // used by `staging`
         GpuWeightDigest digest;
         GpuStaging staging;
     };

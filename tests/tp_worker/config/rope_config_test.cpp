@@ -1,5 +1,5 @@
-// Rotary settings: what is read, and the frequencies, against Hugging Face transformers
-// (tests/golden/make_rope.py made tests/data/golden/rope.json and says how).
+// Rotary settings and frequencies, compared with Hugging Face transformers
+// (tests/golden/make_rope.py made tests/data/golden/rope.json and explains how).
 #include "tp_worker/config/rope_config.h"
 
 #include "tests/source_dir.h"

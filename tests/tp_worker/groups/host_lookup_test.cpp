@@ -1,5 +1,5 @@
-// Look-ups of names with a name server that never answers: in a mount namespace of a thread, whose
-// resolv.conf names a socket of the test's.
+// Looks up names with a name server that never answers. A thread has a mount namespace of its own,
+// in which resolv.conf names a socket of the test.
 #include "tp_worker/groups/host_lookup.h"
 
 #include "tp_worker/groups/tcp_stream.h"

@@ -58,7 +58,7 @@ TEST(KvTokens, AreWhatPagesCanNumber) {
     EXPECT_EQ(default_kv_tokens(tiny), kKvTokensMax / 16 * 16);
 }
 
-// What the states of running requests leave is for checkpoints and KV.
+// Checkpoints and KV share the memory that the states of running requests leave.
 TEST(Checkpoints, AreAQuarterOfWhatIsLeftWithinBounds) {
     EXPECT_EQ(default_num_checkpoints(400, 10, 256), 10);
     EXPECT_EQ(default_num_checkpoints(0, 10, 256), 8);

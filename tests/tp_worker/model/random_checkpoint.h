@@ -16,7 +16,7 @@ struct CheckpointShape {
     std::int64_t num_q_heads = 4;
     std::int64_t num_kv_heads = 1;
     std::int64_t head_dim = 128;
-    std::int64_t vocab_len = 2048;  // what batch_mix.h's requests use
+    std::int64_t vocab_len = 2048;  // as batch_mix.h's requests need
     std::int64_t num_layers = 1;
     std::int64_t num_experts = 0;  // 0: a dense model
     std::int64_t num_experts_per_token = 0;

@@ -1,4 +1,4 @@
-// What ranks decide together at the start.
+// Decisions that the ranks make together at the start.
 #include "tp_worker/model/rank_facts.h"
 
 #include "tests/checkpoint/temp_dir.h"

@@ -1,4 +1,4 @@
-// Rows of logits through the samplers of several ranks, each of which has a part of the vocabulary.
+// Rows of logits through the samplers of several ranks. Each rank has a part of the vocabulary.
 #pragma once
 
 #include "base/isa.h"

@@ -193,7 +193,7 @@ TEST(RankSampling, P6_WhatElseIsAskedOfARowDecidesNoBitOfItsLogprob) {
     }
 }
 
-// Such a row is neither drawn nor scored, whatever was requested; the rows beside it are.
+// A row with such logits is neither drawn nor scored. Rows next to it are not affected.
 TEST(RankSampling, LogitsThatAreNotFiniteAreNeitherDrawnFromNorScored) {
     Rows rows;
     std::vector<TokenId> expected;

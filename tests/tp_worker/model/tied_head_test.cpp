@@ -89,7 +89,7 @@ class StageTest : public testing::Test {
         }
         return stage_->stage_tensors(incoming, WeightStage::Expect::kMore);
     }
-    // Rows of a tensor whose other rows must not be read.
+    // Stages some rows of a tensor, from memory in which its other rows must not be read.
     Result<> take_rows(const std::string& name, const std::string& all, TensorRows rows) {
         const std::vector<std::int64_t> shape = shape_of(name);
         const std::int64_t row_bytes = std::ssize(all) / (shape.size() < 2 ? 1 : shape.front());

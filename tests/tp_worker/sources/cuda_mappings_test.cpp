@@ -161,7 +161,7 @@ class CudaMappingsTest : public testing::Test {
         ASSERT_TRUE(kernels::open_cuda_device(0).has_value());
     }
 
-    // Of memory whose bytes are 7.
+    // Returns a handle of memory that is full of sevens.
     std::string legacy_handle() {
         buffer_ = *kernels::DeviceBuffer::create(kBytes);
         const std::vector<unsigned char> sevens(kBytes, 7);

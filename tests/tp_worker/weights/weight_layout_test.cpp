@@ -277,7 +277,7 @@ TEST(WeightLoader, ConvertsF32AndF16ToTheNearestBf16) {
         .arena = reinterpret_cast<std::byte*>(arena.data()),
         .ops = *kernels::reference_ops(),
     });
-    EXPECT_EQ(to_float(arena[0]), 1.0f);  // the tie goes to even
+    EXPECT_EQ(to_float(arena[0]), 1.0f);  // the tie is rounded to even
     EXPECT_EQ(to_float(arena[1]), -3.140625f);
     EXPECT_EQ(to_float(arena[2]), 0x1p-24f);
 }
