@@ -352,8 +352,8 @@ int serve(
         supervision.say_ready(url);
         if (supervision.fd() < 0) spdlog::info("listening at {}", url);
     };
-    // Waits until the tree is ready, hence the thread. The thread may outlive the loop: an
-    // abandoned start ends the process below without it.
+    // A thread waits until the tree is ready. The thread may outlive the loop: if the start is
+    // abandoned, the process ends below without joining it.
     const bool needs_template = options.finds_calls || options.finds_thinking;
     std::thread([&server, &take_tree, needs_template, run_dir = values.run_dir] {
         auto connected = std::make_shared<Result<Connected>>(connect(run_dir, needs_template));

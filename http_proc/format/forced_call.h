@@ -1,7 +1,7 @@
 // Forces the tool call that a request's `tool_choice` asks for: the beginning of a call is appended
-// to the prompt, and the model continues from it. Where call_grammar.h has a
-// grammar, it holds the rest. Elsewhere only the beginning is certain: arguments need not follow a
-// schema. A call that is cut off becomes text.
+// to the prompt, and the model continues it. The rest matches a grammar if call_grammar.h has one
+// for the format. Otherwise arguments need not fit a schema, and a call that is cut off becomes
+// text.
 #pragma once
 
 #include "base/result.h"
@@ -15,8 +15,8 @@ namespace pitstop::http {
 struct ForcedCall {
     std::string function{};  // empty: any
 
-    // Returns the beginning of such a call in the model's format. It ends where the model's tokens
-    // end: before a space.
+    // Returns the beginning of such a call in the model's format, up to a boundary of the model's
+    // tokens: before a space.
     [[nodiscard]] std::string opening(ToolFormat format) const;
 };
 

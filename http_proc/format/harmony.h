@@ -70,7 +70,7 @@ class HarmonyParser {
 
     Reads reads_;
     Part part_ = Part::kOutside;
-    std::string marker_{};  // what may become a marker
+    std::string marker_{};  // the possible beginning of a marker
     std::string header_{};
     std::string name_{};  // of the call
     CallArguments arguments_{};

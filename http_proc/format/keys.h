@@ -40,7 +40,7 @@ struct Keys {
 // stranger's page.
 [[nodiscard]] bool has_key(const Request& request, const Keys& keys);
 
-// What a request's key may call.
+// The routes that a request's key may call.
 enum class Grant {
     kNone,   // no key, or a wrong one: open routes only
     kData,   // data routes

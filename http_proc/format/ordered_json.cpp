@@ -53,7 +53,7 @@ class OrderedBuilder final : public nlohmann::json_sax<OrderedJson> {
     struct Open {
         OrderedJson value;
         std::unordered_map<std::string, std::size_t> places{};  // an object's members
-        std::size_t next = 0;                                   // whose value comes
+        std::size_t next = 0;                                   // the next value's place
     };
 
     bool add(OrderedJson value) {

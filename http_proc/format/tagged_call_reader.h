@@ -63,7 +63,7 @@ class TaggedCallReader {
     MarkerReader value_open_{};
     OptionalEndReader end_{};
     std::string token_{};   // a name or a key
-    std::string marker_{};  // what may become a marker after a parameter
+    std::string marker_{};  // possible beginning of a marker after a parameter
     std::string key_{};
     TaggedValue value_{};
 };

@@ -22,7 +22,7 @@
 
 namespace pitstop::http {
 
-// How a model marks its thinking. It thinks at most once, at the beginning of its turn.
+// The marks of a model's thinking. A model thinks at most once, at the beginning of its turn.
 struct ThinkingFormat {
     enum class Begins : std::uint8_t {
         kByPrompt,  // begins inside if the prompt ends there, else at the opening marker

@@ -64,7 +64,7 @@ class ToolCallParser {
     State state_ = State::kStart;
     std::string pending_{};  // bytes to read again, the last one first
     std::string space_{};    // held back at the start
-    std::string marker_{};   // what may become a marker, in text
+    std::string marker_{};   // the possible beginning of a marker, in text
     CallBody body_{};
     std::optional<CallReader> reader_{};  // of the body
 };

@@ -313,8 +313,8 @@ void Chat::begin_choice(JsonWriter& json, std::size_t index) const {
     json.key("delta").begin_object();
 }
 
-// The first event of a choice has its role. That of the first choice also has the prompt, whose
-// logprobs are in `chunk`, the choice's first.
+// Writes the first event of a choice, which has its role. The first event of the first choice also
+// has the prompt, whose logprobs are in `chunk`.
 void Chat::write_first_event(
     JsonWriter& json, std::size_t index, const messages::OutputChunk& chunk
 ) const {

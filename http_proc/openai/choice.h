@@ -16,7 +16,7 @@
 
 namespace pitstop::http {
 
-// What to request from the tree, and how many top tokens each part of the answer shows.
+// The logprobs to request from the tree, and how many top tokens each part of the answer shows.
 struct ShownLogprobs {
     messages::LogprobOptions asked{};
     std::int64_t output_top = 0;

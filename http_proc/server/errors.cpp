@@ -137,7 +137,7 @@ std::string words_of(const messages::ContextLimit& limit, Dialect dialect) {
     const std::int64_t prompt_len = limit.prompt_len;
     const std::int64_t output_len = limit.output_len;
     const std::int64_t context_len = limit.context_len;
-    const bool is_prompt = prompt_len >= context_len;  // whatever the output's length
+    const bool is_prompt = prompt_len >= context_len;  // then no length of output fits
     const std::uint64_t num_asked =
         static_cast<std::uint64_t>(prompt_len) + static_cast<std::uint64_t>(output_len);
     switch (dialect) {

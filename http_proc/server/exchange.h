@@ -88,8 +88,8 @@ class Exchange {
     // Returns the client's address as this server sees it: behind a proxy, the proxy's.
     [[nodiscard]] std::string address() const { return wire_->peer().address; }
 
-    // Returns the client for taking turns (Generate::client): what its key opens and its address,
-    // then the name that it gives itself (X-Pitstop-Client), then the connection.
+    // Returns the client's names for taking turns (Generate::client): first its key's rights and
+    // its address, then the name in its X-Pitstop-Client header, then the connection.
     [[nodiscard]] std::vector<std::string> client() const;
 
     // Starts a streamed answer, which the first write sends. A handler that has begun must return

@@ -17,7 +17,7 @@
 namespace pitstop::http {
 
 struct RequestParser {
-    // What of a request has been parsed: the head before the body.
+    // The parts of a request that are parsed separately: the head before the body.
     enum class Part { kHead, kHeadUnderstood, kBody };
 
     boost::beast::http::request_parser<boost::beast::http::string_body> beast;

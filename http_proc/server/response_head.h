@@ -10,7 +10,7 @@
 
 namespace pitstop::http {
 
-// What the connection decides of a response.
+// The connection's decisions about a response.
 struct ResponseFraming {
     std::optional<std::size_t> length{};  // of the body; none: it is streamed
     bool is_http_1_0 = false;             // the body is not chunked
