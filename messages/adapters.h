@@ -1,5 +1,5 @@
-// The parts of messages about adapters (LoRA): small sets of weights beside the model's, each with
-// a name. An adapter is loaded and replaced by an update whose spec names it (weights.h): staged,
+// The parts of messages about adapters (LoRA): small named sets of weights in addition to the
+// model's. An adapter is loaded and replaced by an update whose spec names it (weights.h): staged,
 // verified, voted on and committed like the model's weights. A version is named by its update.
 //
 // A request resolves the name when it arrives. It keeps that version to its end, unless an update

@@ -10,8 +10,8 @@
 
 namespace pitstop::messages {
 
-// What to do with a field that this build does not know: refuse it from a client (it is a typo, or
-// requests a feature that does not exist), ignore it from a newer peer.
+// The treatment of a field that this build does not know. A client's field is refused: it is a
+// typo, or requests a feature that does not exist. A newer peer's field is ignored.
 enum class UnknownFields { kRefuse, kIgnore };
 
 template <class Message>
@@ -23,8 +23,8 @@ template <class Message>
 template <class Message>
 [[nodiscard]] Result<Message> decode(const Frames& frames, UnknownFields unknown_fields);
 
-// Read the part of a malformed message that a reply needs: the field `name` as an integer or a
-// string, or nothing. They never fail.
+// Each reads the part of a malformed message that a reply needs: the field `name`, as an integer or
+// a string, or nothing. Never fails.
 [[nodiscard]] std::string peek_string(const Frames& frames, std::string_view name);
 [[nodiscard]] std::uint64_t peek_uint(const Frames& frames, std::string_view name);
 

@@ -2,8 +2,8 @@
 // made twice. The data door keeps the tokens of each turn; a later turn names an earlier turn by
 // its rid. SGLang calls a conversation a session.
 //
-// A conversation belongs to the client that opened it. It ends when this client closes it or is
-// gone, after its idle time, or as the least recently used one when the doors are full.
+// A conversation belongs to the client that opened it. It ends when this client closes it or
+// leaves, after its idle time, or when the doors are full and it is the least recently used one.
 #pragma once
 
 #include "base/ids.h"

@@ -1,4 +1,4 @@
-// What kinds of struct there are, for programs that write texts from the messages' field lists.
+// The kinds of structs, for programs that write texts from the messages' field lists.
 #pragma once
 
 #include <string_view>

@@ -241,8 +241,8 @@ struct RequestCounts {
     friend bool operator==(const RequestCounts&, const RequestCounts&) = default;
 };
 
-// What one step added to one request. The same struct goes from the scheduler through the
-// detokenizer to the client: inside the tree it has `key`, outside `rid`.
+// The output that one step added to one request. The scheduler, the detokenizer and the client use
+// the same struct: inside the tree it has `key`, outside `rid`.
 struct OutputChunk {
     RequestKey key{};
     std::string rid{};
@@ -307,8 +307,8 @@ struct Outputs {
     }
 };
 
-// What the detokenizer must know about a request. It travels with the request through the scheduler
-// and reaches the detokenizer before the first chunk, on the same socket.
+// The detokenizer's data about a request. The scheduler forwards it with the request, on the socket
+// of the chunks and before the first chunk.
 struct TextOptions {
     std::vector<TokenId> prompt_tail{};
     std::vector<std::string> stop{};

@@ -1,5 +1,5 @@
-// Which sources can be read from another machine: a handle to memory is invalid there, or names
-// other memory.
+// The sources that another machine can read. A handle to memory is invalid there, or names other
+// memory.
 #pragma once
 
 #include "messages/weight_source.h"

@@ -219,7 +219,7 @@ struct StepPlan {
         "scheduler_proc -> every tp_worker of the replica: one forward pass. Never sent twice. All "
         "ranks get the same bytes; a rank differs in its shard of the weights, never in its batch.";
     static constexpr std::size_t kRowsMax = 4096;       // bounds every buffer sized from a plan
-    static constexpr std::size_t kTokensMax = 1 << 17;  // likewise
+    static constexpr std::size_t kTokensMax = 1 << 17;  // as above
     StepId step{};
     Epoch epoch{};
     std::vector<RequestSetup> setups{};

@@ -1,7 +1,7 @@
 // Defines the one state machine of a weight update, at each of its three levels: the tree
 // (tokenizer_proc) asks its replicas, a replica (scheduler_proc) asks its ranks, a rank (tp_worker)
-// asks its background thread. At each level an order goes to all; once all have answered, the
-// update proceeds, or, if one fails, is dropped: update_round.h.
+// asks its background thread. At each level an order is sent to all participants. Once all have
+// answered, the update proceeds; if one fails, the update is dropped: update_round.h.
 //
 //   staged    stage -> prepared; ready -> ready; commit -> committed
 //   session   open -> open; fill -> open, any number of times; stage -> prepared; and so on
