@@ -1,5 +1,5 @@
-// Replicas whose adapters are those of tests/data/golden (tests/golden/make_adapters.py): on a CPU,
-// or, in a program of its own, on a GPU.
+// Replicas with the adapters of tests/data/golden (tests/golden/make_adapters.py), on a CPU or, in
+// a separate program, on a GPU.
 #pragma once
 
 #include "base/isa.h"
@@ -35,7 +35,7 @@ inline std::string adapter_dir(const std::string& name) {
     return golden_dir(name.substr(0, slash)) + "/adapters/" + name.substr(slash + 1);
 }
 
-// All of them, as "MODEL/ADAPTER".
+// All adapters, as "MODEL/ADAPTER".
 inline std::vector<std::string> adapter_names() {
     std::vector<std::string> names;
     for (const auto& model : std::filesystem::directory_iterator(golden_dir(""))) {
@@ -132,7 +132,7 @@ class Adapted : public testing::Test {
             EXPECT_TRUE(tp_worker::ask<messages::WorkerDropped>(*updater, drop));
     }
 
-    // The last logits of a prompt, in chunks of this many tokens.
+    // Computes a prompt in chunks of this many tokens, and returns its last logits.
     std::vector<float> logits_of(
         const std::vector<TokenId>& prompt, std::optional<messages::AdapterId> adapter
     ) {

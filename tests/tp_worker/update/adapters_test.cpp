@@ -1,5 +1,5 @@
-// Adapters from their files to logits, against PEFT (tests/golden/make_adapters.py made
-// tests/data/golden/MODEL/adapters and says how); and refused adapters.
+// Compares adapters, from their files to logits, with PEFT (tests/golden/make_adapters.py made
+// tests/data/golden/MODEL/adapters and explains how). Also tests refused adapters.
 #include "base/bf16.h"
 #include "base/time.h"
 #include "tests/checkpoint/temp_dir.h"
@@ -178,7 +178,7 @@ TEST_F(Adapted, RefusesWhatIsNotTheAdapterOfItsConfigurationByName) {
     refused(ErrorCode::kInvalidArgument, "adapts no module of this model");
 
     changed = config;
-    changed["target_modules"] = {"q_proj"};  // the file has more
+    changed["target_modules"] = {"q_proj"};  // but the file has more modules
     files.write_config(changed);
     refused(ErrorCode::kInvalidArgument, "down_proj.lora_A.weight' is no tensor of the adapter");
 
@@ -263,7 +263,7 @@ TEST_F(Adapted, TensorsInTheCallUnderOtherNamesAreTheSameAdapter) {
     EXPECT_EQ(logits_of(prompt, first), logits_of(prompt, second));
 }
 
-// A replaced version goes on serving the requests that have it, until it is forgotten.
+// A replaced version still serves the requests that have it, until it is forgotten.
 TEST_F(Adapted, VersionsLiveSideBySideUntilTheyAreForgotten) {
     open("qwen3_tied", 1);
     const std::vector<TokenId> prompt{TokenId{3}, TokenId{9}, TokenId{27}};
@@ -291,7 +291,7 @@ TEST_F(Adapted, VersionsLiveSideBySideUntilTheyAreForgotten) {
     EXPECT_NE(started.error().message.find("has no adapter of update 1"), std::string::npos);
 }
 
-// The bits of an adapter that was evicted and restored are those that it had.
+// An adapter that was evicted and restored has the bits that it had before.
 TEST_F(Adapted, P6_ARestoredVersionHasTheBitsThatWereEvicted) {
     open("qwen3_tied", kRanksMax);
     for (const auto& updater : updaters_)
@@ -301,7 +301,7 @@ TEST_F(Adapted, P6_ARestoredVersionHasTheBitsThatWereEvicted) {
     const std::vector<float> before = logits_of(prompt, id);
     const std::vector<float> alone = logits_of(prompt, std::nullopt);
     ASSERT_NE(before, alone);
-    for (int i = 0; i < 2; ++i) {  // the second time it has its file already
+    for (int i = 0; i < 2; ++i) {  // the second time the file exists already
         messages::WorkerAdapters order{.evict = {id}};
         for (const auto& updater : updaters_) ASSERT_TRUE(updater->handle_order(encode(order)));
         EXPECT_EQ(logits_of(prompt, std::nullopt), alone);
@@ -320,7 +320,7 @@ TEST_F(Adapted, P6_ARestoredVersionHasTheBitsThatWereEvicted) {
     EXPECT_EQ(answer->verdict.code, ErrorCode::kDataLoss);
 }
 
-// A full disk, for example.
+// The directory cannot be written, as on a full disk.
 TEST_F(Adapted, OneThatCannotBeEvictedStaysAndTheSchedulerIsTold) {
     open("qwen3_tied", 1);
     updaters_[0]->adapters().limit({.bytes_max = 16 << 20, .directory = "/nowhere/at/all"});
@@ -337,15 +337,15 @@ TEST_F(Adapted, OneThatCannotBeEvictedStaysAndTheSchedulerIsTold) {
     EXPECT_EQ(logits_of(prompt, id), before);
 }
 
-// The keeper waits for a disk. It holds no memory of a version that is evicted meanwhile; and when
-// it cannot write, it leaves nothing.
+// While the keeper waits for a disk, it holds no memory of a version that is evicted meanwhile. If
+// the keeper cannot write, it leaves no file.
 TEST_F(Adapted, AnEvictedVersionThatIsBeingKeptGivesUpItsMemory) {
     open("qwen3_tied", 1);
     const test::TempDir dir;
     const std::string being_written = dir.path(".adapter-1");
     const std::string fifo = being_written + "/adapter_model.safetensors";
     ASSERT_TRUE(fs::create_directory(being_written));
-    ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);  // whoever opens it waits for a reader
+    ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);  // the keeper's open waits for a reader
     updaters_[0]->adapters().keep_in(
         {.directory = dir.path(), .pace = pace_, .fault_point = FaultPoint("none")}
     );
@@ -360,14 +360,14 @@ TEST_F(Adapted, AnEvictedVersionThatIsBeingKeptGivesUpItsMemory) {
     ASSERT_TRUE(answer);
     EXPECT_TRUE(answer->verdict.is_done()) << answer->verdict.message;
     EXPECT_TRUE(first.expired()) << "the keeper has it";
-    std::ifstream(fifo).get();  // goes on, and cannot take room in a fifo
+    std::ifstream(fifo).get();  // now the keeper continues, and fails to allocate in a fifo
     const TimePoint deadline = Clock::now() + std::chrono::seconds(60);
     while (fs::exists(being_written) && Clock::now() < deadline)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     EXPECT_FALSE(fs::exists(being_written));
 }
 
-// What --adapter-memory takes of a GPU's.
+// The part of a GPU's memory that --adapter-memory may use.
 TEST_F(Adapted, TheMemoryOfAdaptersIncludesTheLargestThatMayBeLoaded) {
     open("qwen3_tied", 1);
     const Engine& engine = replica_->root();

@@ -11,8 +11,8 @@ namespace {
 
 using std::chrono::seconds;
 
-// The destruction of a job's data may take long: a payload of many bytes is unmapped. This one
-// takes as long as the loop takes to get its answers.
+// Destroying a job's data may take long: a payload of many bytes is unmapped. Here it takes until
+// the loop has its answers.
 TEST(Background, TheLoopDoesNotWaitForWhatAJobHeldToGo) {
     std::promise<void> is_going;
     std::promise<void> has_answers;

@@ -1,4 +1,4 @@
-// Checkpoints with one fault each: every rank refuses, by name, and the old version stays.
+// Checkpoints with one fault each: every rank refuses the fault by name, and keeps the old version.
 #include "tests/checkpoint/safetensors_file.h"
 #include "tests/tp_worker/update/updater_fixture.h"
 

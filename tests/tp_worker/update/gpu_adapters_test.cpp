@@ -1,4 +1,4 @@
-// Adapters in a GPU's steps: graphs that do not know them, and memory that they take and give back.
+// Adapters in a GPU's steps: graphs that do not depend on them, and memory that is freed again.
 #include "base/time.h"
 #include "kernels/cuda_device.h"
 #include "tests/tp_worker/batch_mix.h"
@@ -23,8 +23,8 @@ class GpuAdapted : public Adapted {
         open("qwen3_tied", 1, Compute::kBf16, determinism, has_graphs);
     }
 
-    // Requests that decode together, the i-th with adapters[i]; then the adapters change places, as
-    // after an update with adapter_policy keep.
+    // Requests that decode together; request i has adapters[i]. Then the adapters swap their
+    // requests, as after an update with adapter_policy keep.
     std::vector<TestRequest> decode(std::vector<MaybeAdapter> adapters) {
         std::vector<TestRequest> requests(adapters.size());
         for (std::size_t i = 0; i < adapters.size(); ++i) {
@@ -88,7 +88,7 @@ TEST_F(GpuAdapted, AnAdapterTakesMemoryOfTheGpuAndGivesItBack) {
     );
     const messages::WorkerForget forget{.adapters = {adapter}};
     ASSERT_TRUE(updaters_[0]->handle_order(encode(forget)));
-    // A thread of its own frees it.
+    // A separate thread frees the memory.
     const TimePoint deadline = Clock::now() + std::chrono::seconds(60);
     while (free_bytes() != before && Clock::now() < deadline)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));

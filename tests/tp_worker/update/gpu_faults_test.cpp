@@ -1,7 +1,6 @@
-// A CUDA call that fails in each phase of an update, on the GPU in software: every function that
-// the phase calls, in every mode. A rank's life runs in a process of its own, as such an error ends
-// it. The first life of a mode counts calls; in each later one a call fails.
-//
+// Fails a CUDA call in each phase of an update, on the GPU in software: every function that the
+// phase calls, in every mode. Each run is a process of its own (a rank's *life*), because such an
+// error ends it. The first life of a mode counts calls; in each later life one call fails.
 // Two results are accepted. Either the process ends by its handler, with a line that names the call
 // and the error: the launcher then takes the tree down, and the answer names rank and phase
 // (tests/tree/test_gpu_faults.py). Or the order is refused by name, and succeeds when it is given
@@ -33,12 +32,12 @@ namespace {
 
 constexpr int kWhole = 0;       // every order succeeded
 constexpr int kWrong = 1;       // an expectation failed
-constexpr int kRefused = 10;    // one was refused, and succeeded when it was given again
-constexpr int kUnreached = 11;  // there was no such call
-constexpr int kEnded = 12;      // by the handler of CUDA's failures
+constexpr int kRefused = 10;    // an order was refused, and succeeded when repeated
+constexpr int kUnreached = 11;  // the call did not occur
+constexpr int kEnded = 12;      // the handler of CUDA's failures ended the process
 
 constexpr const char* kFault = "PITSTOP_LIFE_FAULT";    // "phase function number error"
-constexpr const char* kReport = "PITSTOP_LIFE_REPORT";  // a file; each line: what, phase, the rest
+constexpr const char* kReport = "PITSTOP_LIFE_REPORT";  // a file of lines: result, phase, details
 
 void report(const std::string& line) {
     std::ofstream(std::getenv(kReport), std::ios::app) << line << '\n';
@@ -101,7 +100,7 @@ class Life : public OneRankUpdaterTest {
         });
     }
 
-    // Before such a stage the scheduler has the KV cache lend its memory.
+    // Before a stage in this mode, the scheduler makes the KV cache lend its memory.
     void lend() {
         if (room_ != UpdateRoom::kLend) return;
         in("lend", [&] {
@@ -109,7 +108,7 @@ class Life : public OneRankUpdaterTest {
         });
     }
 
-    // Gives the order, and again if it was refused.
+    // Gives the order, and repeats it if it was refused.
     void in(const std::string& phase, const std::function<Result<>()>& order) {
         phase_now = phase;
         if (phase == phase_ && !is_armed_) {
@@ -174,7 +173,7 @@ class Life : public OneRankUpdaterTest {
         return load_json("tests/data/golden/digests.json")["models"][model]["digest"];
     }
     void expect_generates_as(const std::string& model) {
-        constexpr std::size_t kNum = 2;  // each takes the GPU in software some time
+        constexpr std::size_t kNum = 2;  // few, because the GPU in software is slow
         const Json entry =
             load_json("tests/data/models/reference.json")["models"][model]["greedy"][0];
         std::vector<TokenId> continuation = ids_of(entry["continuation"]);
@@ -188,7 +187,7 @@ class Life : public OneRankUpdaterTest {
     std::int64_t number_ = 0;
     int error_ = 0;
     bool is_armed_ = false;
-    std::int64_t last_ = 0;  // the call that fails, counted from the start
+    std::int64_t last_ = 0;  // the number of the failing call, from the start
     bool was_refused_ = false;
 };
 
@@ -216,7 +215,7 @@ struct Fault {
     std::string error{};
 };
 
-// Lives in processes of their own, two at a time.
+// Runs lives in processes of their own, two at a time.
 class GpuFaults : public testing::TestWithParam<UpdateRoom> {
   protected:
     struct Child {
@@ -239,7 +238,7 @@ class GpuFaults : public testing::TestWithParam<UpdateRoom> {
         child.process = emulator::start_part(std::string(name_of(GetParam())), environment);
         return child;
     }
-    // Its exit status, and the lines that it reported.
+    // Returns the process's exit status, and the lines that it reported.
     static std::pair<int, std::vector<std::string>> wait(const Child& child) {
         const int status = emulator::wait_part(child.process);
         std::vector<std::string> lines;
@@ -250,8 +249,8 @@ class GpuFaults : public testing::TestWithParam<UpdateRoom> {
         return {status, lines};
     }
 
-    // Phases in which the mode differs from the others; `staged` stands for those that are equal in
-    // all.
+    // Returns whether the phase differs between this mode and the others. `staged` runs the phases
+    // that are equal in all modes.
     static bool is_always(const std::string& phase) {
         static const std::map<UpdateRoom, std::set<std::string>> phases{
             {UpdateRoom::kStaged, {"stage", "digest", "release", "resume"}},
@@ -260,8 +259,8 @@ class GpuFaults : public testing::TestWithParam<UpdateRoom> {
             {UpdateRoom::kDirect, {"stage"}}};
         return phases.at(GetParam()).contains(phase);
     }
-    // One for each function that a phase of this life calls; functions that take memory also fail
-    // by finding none.
+    // Returns a fault for each function that a phase of this life calls. Functions that allocate
+    // memory also fail with an allocation error.
     static std::vector<Fault> faults_in(const std::vector<std::string>& lines) {
         const bool is_all = std::getenv("PITSTOP_EMULATED_GPU_ALL") != nullptr;
         const std::set<std::string> takers{"cudaMalloc", "cudaMallocHost", "cuMemCreate"};
@@ -272,7 +271,7 @@ class GpuFaults : public testing::TestWithParam<UpdateRoom> {
             std::string what, phase, function;
             std::int64_t num = 0;
             if (!(words >> what >> phase >> function) || what != "calls") continue;
-            if (function == "pageable") continue;  // copies that are counted a second time
+            if (function == "pageable") continue;  // counted as copies already
             if (!is_all && !is_always(phase)) continue;
             if (!(words >> num) || !seen.insert({phase, function}).second) continue;
             const bool is_work = function == "kernel" || function == "copy";
@@ -314,7 +313,7 @@ class GpuFaults : public testing::TestWithParam<UpdateRoom> {
         const std::string line = all.substr(ended);
         const bool is_driver = fault.function.starts_with("cuMem");
         EXPECT_NE(line.find(is_driver ? "CUDA_ERROR_UNKNOWN" : fault.error), std::string::npos);
-        // A launch is named by its kernel; and cudaMemset calls its asynchronous sister here.
+        // A launch is named by its kernel. cudaMemset calls its asynchronous variant here.
         if (fault.function.starts_with("cu") && fault.function != "cudaLaunchKernelEx") {
             const std::string call = fault.function.substr(0, fault.function.find("Async"));
             EXPECT_NE(line.find(call), std::string::npos);

@@ -1,5 +1,5 @@
-// Updates on a GPU, or, in the emulated preset, on the one in software: a scheduler's orders, and
-// their results. The digests are the CPU's.
+// Updates on a GPU or, in the emulated preset, on a GPU in software: a scheduler's orders, and
+// their results. The expected digests are the CPU's.
 #include "messages/version_digest.h"
 #include "tests/checkpoint/temp_dir.h"
 #include "tests/gpu_or_skip.h"
@@ -66,7 +66,7 @@ class GpuUpdater : public OneRankUpdaterTest {
         return load_json("tests/data/golden/digests.json")["models"][model]["digest"];
     }
     void expect_generates_as(const std::string& model) {
-        constexpr std::size_t kNum = 6;  // each takes the GPU in software some time
+        constexpr std::size_t kNum = 6;  // few, because the GPU in software is slow
         const Json entry =
             load_json("tests/data/models/reference.json")["models"][model]["greedy"][0];
         std::vector<TokenId> continuation = ids_of(entry["continuation"]);
@@ -105,7 +105,7 @@ TEST_F(GpuUpdater, P1_P2_P10_ACommitSwapsAndARollbackSwapsBack) {
     expect_generates_as("stories");
 }
 
-// Work enqueued before the stage, like that of a step that still runs.
+// Work that was enqueued before the stage stands for a step that still runs.
 TEST_F(GpuUpdater, P2_AStageWritesAfterWhatReadsTheRetiredCopy) {
     digest_of(stage(from_disk(model_dir("bard"))));
     commit();
@@ -123,7 +123,7 @@ TEST_F(GpuUpdater, P2_AStageWritesAfterWhatReadsTheRetiredCopy) {
     EXPECT_TRUE(read == before);
 }
 
-// --update-mode host: there is one copy on the GPU, at the same place for ever.
+// --update-mode host: the GPU has one copy, whose address never changes.
 TEST_F(GpuUpdater, P1_P2_P10_AVersionThatIsStagedInHostMemoryIsUploadedByItsCommit) {
     open_gpu(UpdateRoom::kHost);
     WeightStore& store = *replica_->root().weights();
@@ -144,7 +144,7 @@ TEST_F(GpuUpdater, P1_P2_P10_AVersionThatIsStagedInHostMemoryIsUploadedByItsComm
         EXPECT_EQ(live_digest(), expected(model));
     }
     expect_generates_as("stories");
-    // Leftovers of the exchanges are no hindrance, and a dropped stage changes nothing.
+    // A stage replaces what earlier exchanges left, and a dropped stage changes nothing.
     EXPECT_EQ(digest_of(stage(from_disk(model_dir("bard")))), expected("bard"));
     drop();
     EXPECT_EQ(live_digest(), expected("stories"));
@@ -218,7 +218,7 @@ TEST_F(GpuUpdater, P10_TensorsThatAreConvertedAreDigestedAsTheyAreResident) {
     const auto bard = tensors_of("bard");
     std::vector<messages::TensorInfo> infos;
     Bytes bytes;
-    for (const auto& [name, tensor] : bard) {  // as fp32, each bf16 exactly
+    for (const auto& [name, tensor] : bard) {  // fp32 contains each bf16 exactly
         infos.push_back({.name = name, .dtype = "F32", .shape = tensor.shape});
         for (std::size_t i = 0; i < tensor.bytes.size(); i += 2)
             bytes.insert(bytes.end(), {0, 0, tensor.bytes[i], tensor.bytes[i + 1]});
@@ -241,7 +241,7 @@ TEST_F(GpuUpdater, APartialUpdateKeepsTheOtherTensors) {
     EXPECT_NE(mixed, expected("stories"));
     commit();
     EXPECT_EQ(live_digest(), mixed);
-    // And back: the others were kept.
+    // Updates back: the other tensors were kept.
     const Bytes of_stories = tensors_of("stories").at(name).bytes;
     EXPECT_EQ(
         digest_of(stage(from_bytes(messages::TensorFormat::kFlattened, infos, of_stories))),
@@ -261,7 +261,7 @@ TEST_F(GpuUpdater, SparseUpdatesChangeTheirElementsAndTheLaterOfTwoCounts) {
         const auto at = static_cast<std::size_t>(index) * 2;
         values.insert(values.end(), {from[at], from[at + 1]});
     };
-    add(5, stories);  // overruled below
+    add(5, stories);  // the later update of element 5 counts
     for (std::int64_t i = 0; i < num; ++i) add(i, bard);
     const auto payload = [&] {
         Bytes bytes(indices.size() * 4);

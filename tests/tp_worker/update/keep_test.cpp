@@ -1,5 +1,5 @@
-// --keep-committed: the ranks together write the checkpoint that they were loaded from, and the
-// directory keeps the sealed files whatever comes afterwards.
+// --keep-committed: all ranks together write the checkpoint that they loaded. Later steps leave
+// sealed files unchanged.
 #include "base/isa.h"
 #include "kernels/thread_pool.h"
 #include "messages/codec.h"
@@ -46,7 +46,7 @@ std::vector<std::byte> bytes_of(
     return bytes;
 }
 
-// The tensor's numbers as bf16, or in fp32 if it is resident in fp32, whatever its checkpoint has.
+// Converts the tensor to its resident form: bf16, or fp32 for weights that are resident in fp32.
 std::vector<std::byte> bf16_of(
     const checkpoint::Checkpoint& checkpoint, const checkpoint::StoredTensor& stored
 ) {
@@ -62,7 +62,7 @@ std::vector<std::byte> bf16_of(
 
 class KeptWeightsTest : public testing::TestWithParam<std::tuple<std::string, int>> {};
 
-// Every family, tied and not, with biases, with KV heads that ranks hold copies of.
+// Every family, with and without tied embeddings and biases, and with KV heads on several ranks.
 TEST_P(KeptWeightsTest, AllRanksTogetherWriteTheTensorsOfTheCheckpoint) {
     const auto& [model_dir, tp] = GetParam();
     const auto config = ModelConfig::read(model_dir);
@@ -124,8 +124,8 @@ INSTANTIATE_TEST_SUITE_P(
     }
 );
 
-// Tensors of which a rank holds more than one piece: by rows, by columns, and in parts larger than
-// a piece (copies of KV heads).
+// A rank holds several pieces of these tensors: by rows, by columns, and in parts larger than a
+// piece (copies of KV heads).
 TEST(KeptWeights, PiecesOfLargeTensorsLieWhereTheyBelong) {
     constexpr int kTp = 2;
     ModelConfig config{.hidden = 6144, .ffn = 64, .num_layers = 1};
@@ -184,7 +184,7 @@ TEST(KeptWeights, PiecesOfLargeTensorsLieWhereTheyBelong) {
 
 class KeptDirectoryTest : public testing::Test {
   protected:
-    // The kept directories, by the digest's first letter, oldest first.
+    // The kept directories, each by the first letter of its digest, oldest first.
     [[nodiscard]] std::string there() const {
         std::vector<std::string> names;
         for (const auto& entry : fs::directory_iterator(place_.path()))
@@ -286,7 +286,7 @@ TEST_F(KeptDirectoryTest, SmallFilesAreAllButTheWeightsAndTheirIndex) {
     EXPECT_FALSE(read_small_files(model.path("none")));
 }
 
-// A keeper of `stories`, alone.
+// One keeper, of the model `stories`.
 class KeeperTest : public testing::Test {
   protected:
     void SetUp() override {
@@ -336,7 +336,7 @@ class KeeperTest : public testing::Test {
     std::string digest_{kDigest};
     std::vector<messages::WorkerKept> answers_{};
     std::counting_semaphore<> num_answers_{0};
-    std::unique_ptr<Keeper> keeper_{};  // last: it answers
+    std::unique_ptr<Keeper> keeper_{};  // last, because it calls back with answers
 };
 
 TEST_F(KeeperTest, WhatIsReadBackMustHaveTheDigestOfTheVersion) {
@@ -354,7 +354,7 @@ TEST_F(KeeperTest, WhatIsReadBackMustHaveTheDigestOfTheVersion) {
     EXPECT_EQ(sealed.verdict.code, std::nullopt) << sealed.verdict.message;
     EXPECT_TRUE(fs::exists(sealed.path + "/config.json"));
     EXPECT_EQ(carry_out(messages::KeepStep::kBegin).path, sealed.path) << "it is there already";
-    // Damaged since: written anew.
+    // A damaged file is written anew.
     fs::resize_file(sealed.path + "/model.safetensors", 100);
     EXPECT_EQ(carry_out(messages::KeepStep::kBegin).path, "");
     EXPECT_EQ(carry_out(messages::KeepStep::kWrite).verdict.code, std::nullopt);
@@ -369,7 +369,7 @@ TEST_F(KeeperTest, MemoryThatIsNeededIsNotRead) {
     order(messages::KeepStep::kWrite, nullptr);
     EXPECT_EQ(answer().verdict.code, ErrorCode::kAborted);
     {
-        // In the middle of the file: the memory is released afterwards.
+        // Releases the memory while the file is being written.
         order(messages::KeepStep::kWrite, &live());
         keeper_->let_go(live());
         ASSERT_TRUE(engine().weights()->release(WeightStore::Keep::kNo));

@@ -37,7 +37,7 @@ TEST_F(UpdaterTest, P8_ReleasedMemoryGoesBackAndComesAgainAtTheSameAddress) {
     }
     EXPECT_EQ(replica_->engine(0).weights()->live_data(), address);
     EXPECT_FALSE(replica_->engine(0).describe().has_weights);
-    // New weights: written in place, as there is no version to protect.
+    // New weights are written in place, because no version needs protection.
     EXPECT_EQ(digest_of_votes(stage(model_dir("bard"))), expected_["bard"]["digest"]);
     commit();
     EXPECT_EQ(replica_->engine(0).weights()->live_data(), address);

@@ -1,5 +1,5 @@
-// Partial updates cost only their own bytes, on the CPU and on a GPU. Tensors that a stage leaves
-// out because they are there already must be there, whatever came before. The compared digests are
+// Partial updates cost only their own bytes, on the CPU and on a GPU. A stage may only leave out
+// tensors that the target already contains, whatever happened before. The compared digests are
 // computed from memory.
 #include "tests/gpu_or_skip.h"
 #include "tests/tp_worker/update/stored_tensors.h"
@@ -29,7 +29,7 @@ class PartialUpdate : public OneRankUpdaterTest, public testing::WithParamInterf
 
     using Tensors = std::vector<std::pair<std::string, const Bytes*>>;
     enum class Form { kWhole, kSparse };
-    // Brings these tensors, and leaves the others unchanged.
+    // Stages these tensors, and leaves the others unchanged.
     messages::WorkerStaged stage(
         const Tensors& tensors,
         messages::UpdateMode mode = messages::UpdateMode::kStaged,
@@ -69,8 +69,8 @@ class PartialUpdate : public OneRankUpdaterTest, public testing::WithParamInterf
             .keep_weights = true});
         EXPECT_EQ(done.verdict.code, std::nullopt) << done.verdict.message;
     }
-    // Stages and commits; the digested bytes are in memory then. Returns the number of bytes
-    // written.
+    // Stages and commits, and expects memory to have the digests of the vote. Returns the number of
+    // bytes written.
     std::int64_t update(
         const Tensors& tensors,
         messages::UpdateMode mode = messages::UpdateMode::kStaged,
@@ -83,7 +83,7 @@ class PartialUpdate : public OneRankUpdaterTest, public testing::WithParamInterf
         EXPECT_EQ(vote.digests, live_digests());
         return vote.outcome.bytes;
     }
-    // Of each live tensor: the model that it comes from.
+    // Expects each live tensor to be bard's if it is listed, otherwise stories'.
     void expect_live(const std::map<std::string, std::string>& of_bard) {
         for (const messages::PartDigest& part : live_digests()) {
             const std::string model = of_bard.contains(part.name) ? "bard" : "stories";
@@ -171,7 +171,7 @@ TEST_P(PartialUpdate, MemoryThatCameAgainIsFilledAgain) {
     expect_live({{kNorm, ""}, {kDown, ""}});
 }
 
-// A sender's memory replaced the copy, and the update was dropped then.
+// A sender's memory replaced the copy, and then the update was dropped.
 TEST_P(PartialUpdate, AdoptedMemoryIsNotTakenForTheCopyBefore) {
     if (GetParam() == DeviceKind::kCuda) GTEST_SKIP() << "a GPU's copies are not adopted";
     update({{kNorm, bard(kNorm)}});
@@ -200,15 +200,15 @@ TEST_P(PartialUpdate, WhatIsKeptMustBeFiniteAsBefore) {
     expect_live({{kNorm, ""}});
 }
 
-// Any order of updates, drops, rollbacks and releases: the votes' digests are those of memory, and
-// each tensor is the last one sent.
+// After updates, drops, rollbacks and releases in any order, the votes' digests are those of
+// memory, and each tensor is the last one sent.
 TEST_P(PartialUpdate, P2_P10_HoldInAnyOrder) {
     const int num_turns = GetParam() == DeviceKind::kCpu ? 300 : 60;
     std::vector<std::string> names;
     for (const auto& [name, tensor] : stories_) names.push_back(name);
     std::minstd_rand random(17);
     const auto draw = [&](std::size_t num) { return static_cast<std::size_t>(random()) % num; };
-    using Version = std::map<std::string, std::string>;  // bard's tensors among them
+    using Version = std::map<std::string, std::string>;  // the tensors that are bard's
     Version live;
     Version retained;
     bool has_retained = false;

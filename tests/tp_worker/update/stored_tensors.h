@@ -1,4 +1,4 @@
-// The tensors of a test's model, as a sender has them.
+// The tensors of a test's model, as a sender would have them.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct StoredTensor {
     Bytes bytes{};
 };
 
-// By name, as the model's one safetensors file has them: bf16.
+// Returns the tensors by name, as in the model's one safetensors file: bf16.
 [[nodiscard]] std::map<std::string, StoredTensor> tensors_of(const std::string& model);
 
 }  // namespace pitstop::tp_worker

@@ -1,4 +1,4 @@
-// A replica whose updates are ordered as by a scheduler, and their expected results.
+// A replica that gets updates as from a scheduler, and the expected results.
 #pragma once
 
 #include "messages/codec.h"
@@ -18,8 +18,8 @@
 
 namespace pitstop::tp_worker {
 
-// Orders, and waits for the next answer of this type. Other messages (such as the vote of a stage
-// that was dropped since) are skipped. None: the order was refused, or nothing came in time.
+// Gives the order, and waits for the next answer of this type. Skips other messages, such as the
+// vote of a dropped stage. Nothing: the order was refused, or no answer came in time.
 std::optional<messages::Frames> ask(
     Updater& updater, const messages::Frames& order, std::string_view answer_type
 );
@@ -49,10 +49,10 @@ struct UpdateNumbers {
     std::int64_t epoch_ = 1;
 };
 
-// A replica of one rank, whose updates are ordered of that rank.
+// A replica of one rank, which gets the orders of updates.
 class OneRankUpdaterTest : public testing::Test, protected UpdateNumbers {
   protected:
-    // With room for these tests' computations: prompts of a few tokens.
+    // Options with room for these tests' computations: prompts of a few tokens.
     static EngineOptions options_on(DeviceKind device);
     // Whether a test on such a device can run; fails if a GPU is required and missing.
     static bool has_device(DeviceKind device);
@@ -66,7 +66,7 @@ class OneRankUpdaterTest : public testing::Test, protected UpdateNumbers {
     messages::WorkerStaged stage(messages::UpdateSpec spec);
     void commit(bool rollback = false);
     void drop();
-    // Of the live weights, computed from memory.
+    // Returns the digests of the live weights, computed from memory.
     std::vector<messages::PartDigest> live_digests();
 
     Pace pace_{1.0};
@@ -81,14 +81,14 @@ class UpdaterTest : public testing::Test, protected UpdateNumbers {
     void open(int tp);
     ~UpdaterTest() override;
 
-    // Ordered on rank 0; its answers come later.
+    // Gives the order to rank 0, whose answers arrive later.
     template <class Order>
     void order(const Order& order) {
         const Result<std::vector<messages::Frames>> now = updaters_[0]->handle_order(encode(order));
         ASSERT_TRUE(now) << now.error().message;
         ASSERT_TRUE(now->empty()) << "answered at once, by " << now->front().type;
     }
-    // Rank 0's next answers of this type, skipping others.
+    // Waits for rank 0's next `num` answers of this type, and skips others.
     template <class Answer>
     std::vector<Answer> wait_for(std::size_t num) {
         std::vector<Answer> answers;
@@ -108,7 +108,7 @@ class UpdaterTest : public testing::Test, protected UpdateNumbers {
         const std::string& path, messages::UpdateMode mode = messages::UpdateMode::kStaged
     );
 
-    // Orders on every rank; returns one answer of each.
+    // Gives the order to every rank; returns one answer from each.
     template <class Answer, class Order>
     std::vector<Answer> ask(const Order& order) {
         std::vector<Answer> answers;
@@ -127,13 +127,13 @@ class UpdaterTest : public testing::Test, protected UpdateNumbers {
     void drop();
 
     std::string digest_of_votes(const std::vector<messages::WorkerStaged>& votes);
-    // Of the live weights, computed from memory.
+    // Returns the digest of the live weights, computed from memory.
     std::string live_digest();
 
-    // Whether the replica generates the reference's tokens for `model`.
+    // Expects the replica to generate the reference's tokens for `model`.
     void expect_generates_as(const std::string& model);
 
-    // A vote of no from every rank, for this reason; the old version is unchanged, bit for bit.
+    // Expects every rank to vote no for this reason, and all bits of the old version unchanged.
     void expect_refused(const std::vector<messages::WorkerStaged>& votes, const std::string& why);
 
     Pace pace_{1.0};

@@ -50,7 +50,7 @@ TEST_F(UpdaterTest, ADirectUpdateOverwritesTheLiveCopy) {
 TEST_F(UpdaterTest, APartialUpdateKeepsTheOtherTensors) {
     open(2);
     test::TempDir dir;
-    // Only the final norm, as bard has it.
+    // The checkpoint has only the final norm, as in bard.
     const test::SafetensorsFile bard(model_dir("bard"));
     const std::string name = "model.norm.weight";
     test::SafetensorsFile small;
@@ -110,7 +110,7 @@ TEST_F(UpdaterTest, AStageIsTakenHoweverManyCallsWait) {
     EXPECT_EQ(digest_of_votes(stage(model_dir("bard"))), expected_["bard"]["digest"]);
 }
 
-// Adopted memory may be read, which the stage after next replaces.
+// Reads of adopted memory, in whose place the next stage writes.
 TEST_F(UpdaterTest, ReadsOrderedBeforeAStageSeeTheMemoryAsItWasThen) {
     open(1);
     stage(model_dir("bard"));
@@ -126,7 +126,7 @@ TEST_F(UpdaterTest, ReadsOrderedBeforeAStageSeeTheMemoryAsItWasThen) {
     for (std::size_t i = 0; i < kNumReads; ++i) order(messages::WorkerDigest{.call = CallId{1}});
     ASSERT_TRUE(updaters_[0]->handle_order(encode(messages::WorkerCommit{
         .update = messages::UpdateId{last_update_}, .epoch = Epoch{++epoch_}})));
-    order(stage_order(model_dir("stories")));  // into the adopted copy's place
+    order(stage_order(model_dir("stories")));  // writes where the adopted copy was
     for (const messages::WorkerDigests& answer : wait_for<messages::WorkerDigests>(kNumReads)) {
         EXPECT_EQ(answer.epoch, Epoch{epoch_ - 1});
         EXPECT_EQ(digest_of(answer), expected_["bard"]["digest"]);
@@ -209,7 +209,7 @@ TEST_F(UpdaterTest, ATensorIsReadBackFromItsShards) {
 
 TEST_F(UpdaterTest, AnAnswerIsReadableWhateverNameWasAskedFor) {
     open(1);
-    const std::string name = std::string(255, 'x') + "\xc3\xa9";  // its 256th byte is half of one
+    const std::string name = std::string(255, 'x') + "\xc3\xa9";  // byte 256 is half a character
     const auto unknown =
         ask<messages::WorkerTensor>(messages::WorkerReadTensor{.call = CallId{1}, .name = name});
     ASSERT_EQ(unknown.size(), 1u);
@@ -220,7 +220,7 @@ TEST_F(UpdaterTest, AVoteIsReadableWhateverTheSourceQuotes) {
     open(1);
     spec_.source.kind = messages::SourceKind::kDistributed;
     spec_.source.group = "g";
-    const std::string dtype = std::string(63, 'x') + "\xc3\xa9";  // quoted up to its 64th byte
+    const std::string dtype = std::string(63, 'x') + "\xc3\xa9";  // errors quote up to 64 bytes
     spec_.source.tensors = {{.name = "model.norm.weight", .dtype = dtype, .shape = {128}}};
     const std::vector<messages::WorkerStaged> votes = stage("");
     ASSERT_EQ(votes.size(), 1u);
@@ -233,7 +233,7 @@ TEST_F(UpdaterTest, AVoteIsReadableWhateverTheSourceQuotes) {
 TEST(UpdaterLimits, ATensorThatNoMessageHoldsIsRefused) {
     const test::TempDir dir;
     Json config = load_json(model_dir("stories") + "/config.json");
-    config["vocab_size"] = 1 << 22;  // of 128 columns of 2 bytes: 1 GiB
+    config["vocab_size"] = 1 << 22;  // rows of 128 columns of 2 bytes: 1 GiB
     dir.write("config.json", text_of(config));
     ReplicaOptions options;
     options.engine.model_dir = dir.path();
