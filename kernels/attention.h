@@ -70,7 +70,7 @@ void attention_ref(const AttentionArgs& args);
 // arrays of their own. If null, rows with one new token use the prefill kernel, which does not
 // split them.
 void attention_cuda(const AttentionArgs& args);
-// Its bits do not depend on the batch: every row has segments of kSegmentKeys, and prefill merges
+// The bits do not depend on the batch: every row has segments of kSegmentKeys, and prefill merges
 // its sums at the same keys as decode. attention_cuda() guarantees that order only for an fp32
 // cache; otherwise its split depends on the batch.
 void attention_cuda_deterministic(const AttentionArgs& args);

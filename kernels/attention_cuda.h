@@ -78,9 +78,9 @@ struct AttentionParams {
     float* records = nullptr;           // decode: [num_records, decode_record_floats()], aligned 16
     std::int64_t num_records = 0;       // decode: at least two per block
     std::uint32_t* arrivals = nullptr;  // decode: [num_decode_blocks], zeros before and after
-    // Prefill by wgmma: the blocks that run at once, one per multiprocessor, as far as `records`
-    // has room for prefill_record_floats() of each; 0: no blocks share a tile's keys. Its tiles
-    // have an arrival each.
+    // Prefill by wgmma: the number of blocks that run at once: at most one per multiprocessor, and
+    // as many as `records` can hold, prefill_record_floats() each. 0: no blocks share a tile's
+    // keys. Each tile has one entry of `arrivals`.
     std::int64_t num_prefill_blocks = 0;
 };
 

@@ -346,8 +346,8 @@ __device__ void take_run(
 // Records: in free order at most two per block, at group 4 about 1 % of the bytes of 1k rows; in
 // fixed order one per segment of 256 keys, 2 %.
 //
-// It reads nothing before the wait, not even KV of earlier tokens: a row may read pages that
-// another row of the same step fills. Today's scheduler plans no such step
+// The kernel reads nothing before the wait, not even KV of earlier tokens: a row may read pages
+// that another row of the same step fills. Today's scheduler plans no such step
 // (scheduler_proc/prefix_cache.h), but plans have no rule against it.
 template <int D>
 __global__ void __launch_bounds__(kWarp)

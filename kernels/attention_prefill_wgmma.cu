@@ -402,8 +402,8 @@ __device__ __forceinline__ void multiply_tiles(
 // grid [KV heads, num_prefill_blocks, parts of keys], block [kThreads]; tiles and order as in
 // attention_prefill.cu. If there are few tiles, their keys are divided into parts: 64 tokens on 8k
 // keys at group 4 and 8 KV heads are 16 tiles of 64 steps for 132 SMs or, in 5 parts each, 80 of 13
-// steps. The last block to arrive merges a tile's parts, 70 KB each from L2. That row reads KV at
-// 725 GB/s on an H200, which copies 4,265 GB/s; without parts it was not measured.
+// steps. The last block to arrive merges a tile's parts, 70 KB each from L2. This example reads KV
+// at 725 GB/s on an H200, which copies 4,265 GB/s; not measured without parts.
 //
 // Bound by the tensor cores: 4 D flops per (query head, key) pair, 0.55 TFLOP per layer of qwen3-8b
 // at 8k. wgmma reads its operands from shared memory once per 64 rows, so exp2 (16 per clock and

@@ -1,4 +1,4 @@
-// Finds cuBLASLt at run time: the library has half a gigabyte, so builds do not require it and
+// Finds cuBLASLt at run time: the library is half a gigabyte large, so builds do not require it and
 // bundles may include it. cuda_libraries.h lists the places. Only the major version compiled
 // against is accepted: we pass its structs.
 #pragma once

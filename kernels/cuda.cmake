@@ -1,10 +1,10 @@
-# The CUDA ops of pitstop_kernels, or, without CUDA, what says that there are none.
+# The CUDA ops of pitstop_kernels. Without CUDA, functions that report this (no_cuda.cpp).
 set(PITSTOP_CUDA_SOURCES
     attention_decode.cu attention_general.cu attention_prefill.cu attention_prefill_wgmma.cu digest.cu draws.cu embedding.cu exchange.cu expert_linear.cu expert_rows.cu gate_heads.cu gated_delta.cu
     gather_rows.cu linear.cu linear_gemv.cu logprobs.cu low_rank_rows.cu nonfinite.cu penalties.cu rank_records.cu rmsnorm.cu rope.cu route_rows.cu router.cu sampling.cu scatter.cu shard_copy.cu silu_mul.cu step_rows.cu word_runs.cu
     attention_cuda.cpp cublas_choices.cpp cublas_lt.cpp cuda_device.cpp device_graph_cuda.cpp device_import_cuda.cpp device_memory_cuda.cpp device_range_cuda.cpp device_users_cuda.cpp driver_cuda.cpp kernel_code_cuda.cpp linear_cublas.cpp
     ops_cuda.cpp stream_list_cuda.cpp)
-# What stands in for CUDA where there is none. It is compiled in every build, lest the other falls behind: tests link it.
+# Replaces CUDA in builds without it. Every build compiles this file, because tests link it and so find errors in it.
 add_library(pitstop_kernels_no_cuda OBJECT no_cuda.cpp)
 target_link_libraries(pitstop_kernels_no_cuda PRIVATE pitstop_digest pitstop_base pitstop_warnings)
 target_sources(pitstop_kernels PUBLIC FILE_SET HEADERS FILES cuda_device.h device_graph.h device_import.h device_memory.h device_range.h device_users.h kernel_code.h kernel_list.h linear_tuning.h stream_list.h)
@@ -19,11 +19,11 @@ if(PITSTOP_EMULATED_GPU)
     target_link_libraries(pitstop_kernels PRIVATE pitstop_emulated_cuda ${CMAKE_DL_LIBS})
     add_dependencies(pitstop_kernels pitstop_emulated_cublas pitstop_emulated_nvml)
 elseif(PITSTOP_WITH_CUDA)
-    # Objects of their own: who links what stands in for CUDA gets none of these.
+    # A separate target: a program that links pitstop_kernels_no_cuda must not get these objects.
     add_library(pitstop_kernels_cuda OBJECT ${PITSTOP_CUDA_SOURCES})
     set_target_properties(pitstop_kernels_cuda PROPERTIES UNITY_BUILD OFF)  # CMake groups .cu files, too, from 3.31 on
     # cuBLASLt's header alone: the library is opened at run time (cublas_lt.h).
-    # Private: who uses the ops compiles the same with and without CUDA.
+    # Private: code that uses the ops is compiled in the same way with and without CUDA.
     target_include_directories(pitstop_kernels_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
     target_link_libraries(pitstop_kernels_cuda PRIVATE pitstop_digest pitstop_base pitstop_warnings)
     target_sources(pitstop_kernels PRIVATE $<TARGET_OBJECTS:pitstop_kernels_cuda>)

@@ -37,8 +37,8 @@ struct DeviceMemoryInfo {
 // kUnavailable: no driver, or one too old for the runtime; the message says which.
 [[nodiscard]] Result<int> num_cuda_devices();
 
-// Makes GPU `index` this process's, brings all kernels there, and finds cuBLASLt. Once per process;
-// later calls with the same index return the same. kNotFound: no such GPU, no cuBLASLt.
+// Opens GPU `index` for this process, loads all kernels onto it, and finds cuBLASLt. Once per
+// process; later calls with the same index return the same. kNotFound: no such GPU, no cuBLASLt.
 // kUnsupported: older than compute capability 8.0. kUnavailable: the driver lets no process use it.
 // kResourceExhausted: other processes have it, or all its memory.
 [[nodiscard]] Result<CudaDeviceInfo> open_cuda_device(int index);
@@ -51,13 +51,13 @@ struct DeviceMemoryInfo {
 [[nodiscard]] bool has_peer_access(int index);
 
 // Ends the process after a CUDA or cuBLAS call that must succeed has failed: prints `line`, which
-// names the call, calls the handler with it, and aborts if the handler returns. The handler is a
-// worker's, which tells the launcher and ends; it runs on the thread that made the call.
+// names the call, calls the handler with it, and aborts if the handler returns. A worker's handler
+// reports to the launcher and ends the process, on the thread that made the call.
 [[noreturn]] void end_by_cuda_failure(const std::string& line);
 using CudaFailureHandler = void (*)(const std::string& line);
 void set_cuda_failure_handler(CudaFailureHandler handler);
 
-// Makes the opened GPU the calling thread's. Called before creating memory, streams and events.
+// Makes the opened GPU the calling thread's current one, before it creates memory, streams, events.
 void enter_cuda_device();
 
 // Returns 10 * major + minor of the opened device; 0 if none is open.

@@ -65,8 +65,8 @@ class PinnedBuffer {
     std::int64_t bytes_ = 0;
 };
 
-// Owns host memory that is page-locked in pieces. Page-locking takes some tenths of a second a GB,
-// and launches of the process may wait for it: they come between two pieces.
+// Owns host memory that is page-locked in pieces. Page-locking takes some tenths of a second per
+// GB. Launches of the process may wait until a piece is locked, not longer.
 class PinnedPages {
   public:
     PinnedPages() = default;
@@ -94,7 +94,7 @@ class PinnedPages {
     }
     std::byte* data_ = nullptr;
     std::int64_t bytes_ = 0;
-    std::int64_t locked_bytes_ = 0;  // of them, from the beginning: whole pieces, but for the last
+    std::int64_t locked_bytes_ = 0;  // from the beginning; all pieces but the last are whole
     std::int64_t piece_bytes_ = 0;
 };
 
@@ -141,11 +141,11 @@ class DeviceEvent {
     void record(Stream stream) const;
     // Returns whether all work before the last record() is done. True if there was none.
     [[nodiscard]] bool is_done() const;
-    // Waits until all work before the last record() is done. `max` after `since` the process ends
-    // as after a failing call, and the message says that `what` did not end: work on a GPU cannot
-    // be cancelled.
-    // kClose keeps its core for as long as a step takes; kLoose frees it, and notices the end about
-    // 50 us late.
+    // Waits until all work before the last record() is done. If that takes until `max` after
+    // `since`, the process ends as after a failing call, with a message that names `what`: work on
+    // a GPU cannot be cancelled.
+    // kClose occupies its core for the length of a step; kLoose frees the core, and notices the end
+    // about 50 us late.
     enum class Watch : std::uint8_t { kClose, kLoose };
     void wait(
         Duration max,

@@ -94,11 +94,11 @@ Result<PinnedPages> PinnedPages::create(std::int64_t bytes, std::int64_t piece_b
     made.data_ = static_cast<std::byte*>(data);
     made.bytes_ = bytes;
     made.piece_bytes_ = piece_bytes;
-    (void)::madvise(data, size, MADV_HUGEPAGE);  // fewer pages to lock, where there are such
+    (void)::madvise(data, size, MADV_HUGEPAGE);  // fewer pages to lock, if the kernel has huge ones
     while (made.locked_bytes_ < bytes) {
         std::byte* const piece = made.data_ + made.locked_bytes_;
         const std::int64_t locked = std::min(piece_bytes, bytes - made.locked_bytes_);
-        // Touched here, the pages are there when the driver locks them.
+        // Writing allocates the pages before the driver locks them.
         std::memset(piece, 0, static_cast<std::size_t>(locked));
         const cudaError_t error =
             cudaHostRegister(piece, static_cast<std::size_t>(locked), cudaHostRegisterDefault);

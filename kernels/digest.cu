@@ -76,8 +76,8 @@ struct Lanes {
 
 // grid [tiles of kChunksPerBlock chunks, or fewer], block [kThreads]; a block processes tiles in
 // turn, and a thread owns every kThreads-th chunk of a tile. Memory-bound: 1 byte in per byte;
-// about 52 instructions per chunk, 3.3 per byte, of which 32 are integer multiplies and adds at 64
-// lanes per clock: room for 8 TB/s on 132 SMs at 1.83 GHz, nearly twice the memory's rate. The
+// about 52 instructions per chunk, 3.3 per byte; 32 of the 52 are integer multiplies and adds at 64
+// lanes per clock: enough for 8 TB/s on 132 SMs at 1.83 GHz, nearly twice the memory's rate. The
 // count of non-finite numbers adds 14 instructions, 2 of them (popc) at 16 lanes per clock. 16.4 GB
 // take 3.8 ms at 4.3 TB/s. Sums of integers: the order in which blocks add theirs does not matter.
 template <bool kIsAligned>  // every row starts at 16 bytes

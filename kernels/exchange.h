@@ -1,6 +1,6 @@
 // Exchanges data between the ranks of a replica, each on a GPU of its own, within a step: sums of
-// activations, records of rows of logits, and parts of logits. Kernels on each rank's stream do it,
-// over memory that every rank has mapped (peer access); the host waits for nothing.
+// activations, records of rows of logits, and parts of logits. Kernels on each rank's stream move
+// the data through memory that every rank has mapped (peer access); the host waits for nothing.
 //
 //   all_reduce      data[i] = sum over the ranks of their data[i], in fp32 and in the order of
 //                   ranks: the same bits on every rank, whatever the size, the path and the batch
@@ -87,7 +87,7 @@ struct Exchange {
 
 // REQUIRES: chunk_bytes is a multiple of 256.
 [[nodiscard]] std::int64_t exchange_bytes(std::int64_t chunk_bytes);
-// Returns how many of them, from the first, must be zeros at the start.
+// Returns how many of these bytes, from the first, must be zeros at the start.
 [[nodiscard]] std::int64_t exchange_header_bytes();
 
 struct AllReduceArgs {

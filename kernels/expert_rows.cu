@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kSortThreads) sort_rows_kernel(
 constexpr int kSumThreads = 256;
 
 // grid [T, ceil(H / kSumThreads)], block [kSumThreads]; a thread owns an output. Memory-bound:
-// 4 (k + 1) bytes per output, of which k come from L2 after the product that wrote them. NOT
+// 4 (k + 1) bytes per output; 4 k of them come from L2 after the product that wrote them. NOT
 // MEASURED on a device.
 __global__ void __launch_bounds__(kSumThreads) sum_rows_kernel(
     View2<const float> rows,

@@ -240,10 +240,10 @@ struct Column {
 // grid [R, nv, ceil(dv / kColumns)], block [kThreads]; a block owns kColumns columns of a row's
 // state of one head, and keeps them in registers through all tokens: thread (column c, part p) has
 // rows i with i / 4 % kParts = p. Leaves q S in y. Each block convolves its head's query and key
-// again: 2 dk W products beside the recurrence's 4 dk kColumns. Memory-bound for one token: 8 dk dv
-// bytes of state per row and head; for many, bound by the latency of a token, two chains of kPer
-// fused products side by side and two exchanges: more tokens per second need more rows or heads.
-// Not measured.
+// again: 2 dk W products in addition to the recurrence's 4 dk kColumns. One token is memory-bound:
+// 8 dk dv bytes of state per row and head. Many tokens are bound by the latency of each: two
+// parallel chains of kPer fused products, and two exchanges. More tokens per second need more rows
+// or heads. Not measured.
 template <class X, class Y, int kParts>  // dk <= kPer * kParts
 __global__ void __launch_bounds__(kThreads)
     recur_kernel(const __grid_constant__ GatedDeltaArgs args, float query_factor) {
@@ -273,7 +273,7 @@ __global__ void __launch_bounds__(kThreads)
         __syncthreads();  // the chunk before was read
         head.prepare(begin, num, c0, chunk);
         __syncthreads();
-        // k S of the next token is summed while S is in hand. The first token's has the same order.
+        // step() sums k S of the next token while S is in registers; times() has the same order.
         float known = column.times(chunk.k[0]);
         for (int i = 0; i < num; ++i) {
             const float decay = chunk.decay[i];
@@ -392,7 +392,7 @@ void run(const GatedDeltaArgs& args) {
 
 void gated_delta_cuda(const GatedDeltaArgs& args) {
     check(args);
-    // Storing a state within a row's tokens took more registers than there are.
+    // Not served: storing a state within a row's tokens needs more registers than a thread has.
     CHECK(args.stored_ends == nullptr);
     const bool out_bf16 = args.y.dtype == DType::kBF16;
     if (args.q.first.dtype == DType::kBF16) {

@@ -123,7 +123,7 @@ struct GatedDeltaArgs {
 };
 
 void check(const GatedDeltaArgs& args);
-// Stores the last W-1 inputs of a row's convolution for the next call, beside its state.
+// Stores the last W-1 inputs of a row's convolution with its state, for the next call.
 void keep_conv_inputs(const GatedDeltaArgs& args, std::int64_t row);
 void gated_delta_ref(const GatedDeltaArgs& args);
 void gated_delta_cuda(const GatedDeltaArgs& args);

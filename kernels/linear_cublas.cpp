@@ -67,12 +67,12 @@ Plans& plans() {
     return instance;
 }
 
-// The library cannot do what was asked, or not with these arguments.
+// Returns whether the library does not support the call, or refuses its arguments.
 bool is_refusal(cublasStatus_t status) {
     return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
 }
 
-// A kernel of the library's is brought to the GPU at its first product, if there is room.
+// The library loads a kernel onto the GPU for its first product, which fails without free memory.
 bool lacks_memory(cublasStatus_t status) { return status == CUBLAS_STATUS_ALLOC_FAILED; }
 
 cudaDataType type_of(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
@@ -102,8 +102,8 @@ Plan make_plan(const CublasKey& key) {
     set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
     if (key.has_bias) {
         set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-        // A bias is asked for with some place, as aligned as all are: no rule of the library's says
-        // that it answers without one.
+        // The heuristic gets a placeholder for the bias pointer, with the alignment of all biases:
+        // the documentation does not promise an answer for a null pointer.
         set(plan.desc,
             CUBLASLT_MATMUL_DESC_BIAS_POINTER,
             reinterpret_cast<const void*>(kBiasAlignment));
@@ -296,8 +296,8 @@ cublasLtMatmulAlgo_t fastest(
 bool try_multiply(const LinearArgs& args, const LinearPart& part, CublasKey key) {
     const MutexLock lock(plans().mutex);
     for (const std::int64_t bucket : {key.bucket, args.x.rows}) {
-        // The plan was chosen for the bucket's M, but perhaps not made for this M, which then gets
-        // a plan of its own.
+        // The plan was chosen for the bucket's M. If it cannot compute this M, this M gets a plan
+        // of its own.
         key.bucket = bucket;
         Plan& plan = plan_of(key);
         if (!plan.algo) continue;
@@ -397,7 +397,8 @@ int tune_linear_cublas(std::span<const LinearArgs> rotation) {
     const Products products = products_of(rotation[0]);
     int num_timed = 0;
     for (std::size_t i = 0; i < products.num; ++i) {
-        // A layer with its weights laid out differently is another product.
+        // A layer whose weights are laid out differently has another product, which is not timed
+        // here.
         const CublasKey key = key_of(rotation[0], products.parts[i]);
         std::vector<LinearArgs> same;
         std::vector<LinearPart> parts;

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 // Two launches for all parts of a product: h = A x, then y += s B h. A block has a few consecutive
-// rows and takes those together that follow each other with one adapter. So a prompt reads A and B
+// rows, and computes neighbouring rows of one adapter together. So a prompt reads A and B
 // once per kRows tokens, and a step of decodes once per row.
 namespace pitstop::kernels {
 namespace {
@@ -65,8 +65,8 @@ __device__ void load_pack(const T* row, std::int64_t k, std::int64_t K, float (&
 }
 
 // grid [tiles of kRows rows, parts, groups of ranks], block [kThreads]; a block owns every
-// gridDim.z-th group of kRanks ranks of its rows' h. Bytes of A for each run of rows, from L2 but
-// for the first time, and x once per group. NOT MEASURED on a device.
+// gridDim.z-th group of kRanks ranks of its rows' h. Reads A once for each run of rows (from L2
+// after the first time), and x once per group. NOT MEASURED on a device.
 template <class X, bool kIsAligned>  // K % 4 == 0, rows of x 16-byte aligned
 __global__ void __launch_bounds__(kThreads) shrink_kernel(const __grid_constant__ Params params) {
     __shared__ float partial[kWarps][kRows][kRanks];
@@ -141,8 +141,8 @@ __device__ void for_each_rank(const float* row, int rank, F fn) {
 }
 
 // grid [tiles of kRows rows, tiles of kThreads columns, parts], block [kThreads]; a thread owns a
-// column of y in its block's rows. Bytes of B for each run of rows, and y in and out. NOT MEASURED
-// on a device.
+// column of y in its block's rows. Reads B once for each run of rows; reads and writes y. NOT
+// MEASURED on a device.
 template <class Y>
 __global__ void __launch_bounds__(kThreads) expand_kernel(const __grid_constant__ Params params) {
     __shared__ float hs[kRows][LowRankArgs::kRankMax];

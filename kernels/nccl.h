@@ -1,7 +1,7 @@
 // NCCL on the opened GPU (cuda_device.h): the library, opened at run time where cuda_libraries.h
 // finds it, and communicators that never wait. Every call may leave work in progress. The caller
-// polls for its end, never waits, so that it has a deadline of its own (P5), and abort()s work that
-// does not end. Names no CUDA and no NCCL type.
+// polls for its end instead of waiting, so that the caller's own deadline holds (P5), and calls
+// abort() if the work does not end. Names no CUDA and no NCCL type.
 //
 // A failing call is an Error, not the end of the process: NCCL fails because of peers. If the GPU
 // itself is broken, the next CUDA call ends the process.

@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
         for (int k = 0; k < kPack; ++k)
             x[k] = x[k] * cos[k] + (is_first_half ? -partner[k] : partner[k]) * sin[k];
     }
-    // Also for queries and values, where it does no harm and needs no registers.
+    // Also for queries and values: harmless there, while a condition would need registers.
 #pragma unroll
     for (int k = 0; k < kPack; ++k) x[k] = kept_key(x[k], DType::kBF16);
     bf16* const to = static_cast<bf16*>(head.is_query ? p.q_out : p.kv);

@@ -28,7 +28,7 @@ void check(const RouteRowsArgs& args);
 void route_rows_ref(const RouteRowsArgs& args);
 void route_rows_cuda(const RouteRowsArgs& args);
 
-// Adds how many of the first T tokens chose each expert, and copies the sums where that is asked:
+// Adds how many of the first T tokens chose each expert, and copies the sums to y, if given:
 //   counts[l, e] += |{(t, j): t < T, chosen[l, t, j] == e}|,  y = counts
 //
 //   chosen  as above, each in [0, E)

@@ -1,6 +1,6 @@
 // Waits for this process's work on the opened GPU without synchronizing the device. While any
-// stream captures, that would fail and end the capture (CUDA C++ Programming Guide, "Prohibited and
-// Unhandled Operations"), and graphs are captured during updates and releases.
+// stream captures, a synchronization would fail and end the capture (CUDA C++ Programming Guide,
+// "Prohibited and Unhandled Operations"), and graphs are captured during updates and releases.
 //
 // Owns:   the list of the process's streams (DeviceStream), with the point before each capture.
 // Thread: any.

@@ -60,7 +60,7 @@ __device__ void copy_kv_chunk(
     copy16_async(tile + swizzled<D / 8>(tile_row, chunk), from, is_there ? kChunkBytes : 0);
 }
 
-// Reads what another block has written, from L2, where L1 may have what was there before.
+// Reads memory that another block has written, from L2: L1 may still have the old contents.
 template <class T>
 __device__ T read_record(const float* from) {
     return __ldcg(reinterpret_cast<const T*>(from));

@@ -68,11 +68,11 @@ __device__ inline Cut undivided_blocks(const AttentionParams& params, const Cut&
 }
 
 // Every block reads the lengths of all rows: 12 bytes per row from L2, 32 rows at a time, twice
-// (see find_row). At 256 rows that is less than the 2 to 3 us of a kernel of its own.
+// (see find_row). At 256 rows these reads take less than the 2 to 3 us of a separate kernel.
 //
 // With a list of the work in memory, made beforehand, layers of qwen3-8b take 1 % less, of
-// qwen3-0.6b 4 % (H200; bench/results/gpu/early_starts.txt, PLAN=1). There is none: for that gain a
-// step would have one more kernel, and graphs an array whose length depends on the rows.
+// qwen3-0.6b 4 % (H200; bench/results/gpu/early_starts.txt, PLAN=1). No such list exists: it would
+// cost a step one more kernel, and graphs an array whose length depends on the rows.
 //
 // In fixed order a segment that is not the pair's first can be merged only after those before it,
 // so each segment that another block may wait for needs a record. If there are too few records, no

@@ -32,8 +32,8 @@ struct Launch {
 };
 
 // Returns whether a kernel that is enqueued now may begin before the previous one has ended: as a
-// node of a graph, on GPUs that support it. For a stream's launches it would cost the host more
-// than it gains, and --no-graphs must be without it.
+// node of a graph, on GPUs that support it. Launches of a stream never do: early starts would cost
+// the host more than they gain, and --no-graphs must not have them.
 [[nodiscard]] bool may_start_early(Stream stream);
 
 // The kernel's name, for the error of a failed launch: the compiler puts it into this function's
@@ -58,8 +58,8 @@ void launch(const Launch& where, Args&&... args) {
     if (where.grid.x == 0 || where.grid.y == 0 || where.grid.z == 0) return;
     if (where.shared_bytes > 0) {
         // The default 48 KiB of a block cover static and dynamic shared memory together (CUDA
-        // guide, "compute capabilities"), so a kernel with both asks for more. It asks once: the
-        // attribute persists. All launches of a kernel ask for the same size.
+        // guide, "compute capabilities"), so a kernel with both requests more. One request is
+        // enough: the attribute persists, and all launches of a kernel need the same size.
         static const cudaError_t raised = cudaFuncSetAttribute(
             kKernel,
             cudaFuncAttributeMaxDynamicSharedMemorySize,

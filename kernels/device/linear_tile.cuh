@@ -38,8 +38,8 @@ struct TileShape {
 // 4096, within the 7.8 us in which the weights arrive.
 using SmallTile = TileShape<16, 32, 1, 4, 12, 3>;
 // For M <= 64 a block has 80 KiB, and there are 2 per SM. w arrives at 18 bytes per clock and SM.
-// Each warp reads all of x from shared memory, which makes 4 times that; with the reads of w and
-// the stores of what arrives, shared memory moves 108 of its 128 bytes per clock.
+// Each warp reads all of x from shared memory: 4 warps read 4 times these bytes. With the reads of
+// w and the stores of arriving data, shared memory moves 108 of its 128 bytes per clock.
 using MediumTile = TileShape<64, 64, 1, 4, 5, 2>;
 // For larger M a block has 96 KiB, and there are 2 per SM. A warp's tile of 64 x 32 reads 3 KiB
 // from shared memory per 65,536 FLOP. Shared memory therefore allows 2,730 FLOP per clock, 67 % of
