@@ -21,10 +21,11 @@ namespace {
 using messages::GrammarKind;
 
 constexpr std::size_t kMessageBytesMax = 512;
-// White space between two of JSON's tokens: enough to indent, and not to fill an output.
+// The most white space between two of JSON's tokens: enough to indent, too little to fill an
+// output.
 constexpr int kWhitespaceMax = 16;
 
-// What the compiler says, in a line of bounded length.
+// Returns the compiler's message as one line of bounded length.
 std::string line_of(std::string_view what) {
     std::string line(utf8_prefix(what, kMessageBytesMax));
     std::ranges::replace(line, '\n', ' ');
@@ -61,7 +62,7 @@ constexpr auto kOfType = std::to_array<std::string_view>(
      "exclusiveMaximum",
      "multipleOf"}
 );
-// Keywords for which the compiler ignores others beside them, except those of kBeside.
+// If a schema has one of kAlone, the compiler ignores its other keywords, except those of kBeside.
 constexpr auto kAlone = std::to_array<std::string_view>({"anyOf", "oneOf", "allOf", "$ref"});
 constexpr auto kBeside = std::to_array<std::string_view>(
     {"type",
@@ -80,7 +81,8 @@ constexpr auto kBeside = std::to_array<std::string_view>(
      "$defs",
      "definitions"}
 );
-// Keywords whose members are schemas by names of their own, and keywords that have values.
+// kNamed: keywords whose members are schemas under names that the user chooses. kValues: keywords
+// that have values and no schemas.
 constexpr auto kNamed =
     std::to_array<std::string_view>({"properties", "patternProperties", "$defs", "definitions"});
 constexpr auto kValues =
@@ -90,8 +92,8 @@ bool is_among(const auto& names, std::string_view name) {
     return std::ranges::find(names, name) != names.end();
 }
 
-// Returns a keyword that would be ignored in this schema because of the keywords beside it; empty:
-// none.
+// Returns a keyword that the compiler would ignore in this schema because of the schema's other
+// keywords (or because it has no type); empty: none.
 std::string ignored_beside(const Json& schema) {
     const bool has_type =
         schema.contains("type") || schema.contains("enum") || schema.contains("const");
@@ -133,7 +135,7 @@ std::string ignored_in(const Json& schema) {
     return {};
 }
 
-// Returns the first such keyword of the schemas in a structural tag.
+// Returns the first keyword that would be ignored in the schemas of a structural tag; empty: none.
 std::string ignored_in_tag(const Json& tag) {
     if (!tag.is_object() && !tag.is_array()) return {};
     for (const auto& [key, value] : tag.items()) {
@@ -261,7 +263,7 @@ Result<std::shared_ptr<const SortedVocabulary>> SortedVocabulary::make(const Voc
     }
 }
 
-// The compiler throws whatever it finds wrong.
+// The compiler reports every problem as an exception.
 Result<std::shared_ptr<const CompiledGrammar>> CompiledGrammar::compile(
     const messages::Grammar& grammar, const SortedVocabulary& vocabulary
 ) {

@@ -1,7 +1,7 @@
 // A grammar, compiled for a vocabulary: for each of its states, which tokens may come next.
 //
-// Compiling takes from a millisecond to seconds, and a hostile grammar any time and memory: try it
-// in a process of its own first (trial.h).
+// Compiling takes from a millisecond to seconds. A hostile grammar may need any time and memory:
+// try each grammar in a separate process first (trial.h).
 //
 // Thread: any; immutable.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace pitstop::grammar {
 
-// Why this build compiles no grammars; empty: it does.
+// Returns why this build compiles no grammars; empty: it compiles them.
 [[nodiscard]] std::string_view why_none();
 
 // A vocabulary, sorted for the compiler: made once.

@@ -1,4 +1,4 @@
-// What a vocabulary and a compiled grammar consist of, for this folder alone.
+// The members of a vocabulary and of a compiled grammar. Only this folder includes them.
 #pragma once
 
 #include "grammar/compiled_grammar.h"
@@ -18,8 +18,8 @@ struct CompiledGrammar::Parts {
     xgrammar::CompiledGrammar grammar;
     xgrammar::TokenizerInfo info;
     std::size_t vocab_len = 0;
-    // The least of all bounds (max_tokens) of the tokens of a part of an output; null: there is no
-    // such bound.
+    // The smallest max_tokens, a bound that a grammar sets for the tokens of a part of an output;
+    // null: the grammar sets none.
     std::optional<std::int64_t> tokens_max{};
 
     [[nodiscard]] bool has_bytes(TokenId id) const {

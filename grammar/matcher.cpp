@@ -81,9 +81,9 @@ bool Matcher::accept(std::span<const TokenId> ids) {
     return !state_->is_lost;
 }
 
-// The library drops what has used up its bound when it makes a mask. Without one between two
-// tokens, an output that is followed at once would be free where the same output, token by token,
-// was not. Before the least bound nothing can be used up.
+// Applies the bounds on the tokens of a part. The library does so only when it makes a mask:
+// without a mask after each token, accept() would allow outputs that are refused if masks are made.
+// Fewer tokens than the smallest bound cannot exceed any bound.
 void Matcher::apply_bounds() {
     const std::optional<std::int64_t>& bound = state_->grammar->parts().tokens_max;
     if (!bound || state_->num_accepted < *bound || state_->is_lost || has_ended()) return;
@@ -95,8 +95,8 @@ void Matcher::apply_bounds() {
     }
 }
 
-// The library throws where its own limits end, for example of recursion, and logs tokens that it
-// has not.
+// Checks first that the id is known, since the library only logs an unknown id. The library throws
+// if a limit of its own is exceeded, for example of recursion.
 bool Matcher::accept_one(TokenId id) {
     if (has_ended()) return false;
     const bool is_known = state_->grammar->parts().has_bytes(id) ||

@@ -1,10 +1,10 @@
 // Follows one output through its grammar, token by token, and says which tokens may come next.
 //
-// An ambiguous grammar may have ever more parses of a longer output. One that takes over kCpuMax
-// for a call, and some more for each of many tokens, allows nothing from then on, so that it does
-// not hold up the steps of others.
+// The parses of an ambiguous grammar may multiply as the output grows. A call may use kCpuMax of
+// CPU time, and a little more per token. After a call that exceeds this, the grammar allows no
+// token, so that it does not delay other requests' steps.
 //
-// Thread: one. A copy continues for itself.
+// Thread: one. A copy continues independently.
 #pragma once
 
 #include "base/ids.h"

@@ -30,7 +30,8 @@ namespace pitstop::grammar {
 namespace {
 
 constexpr int kNice = 5;  // more than its owner has
-// Beyond the time of a trial, for its answer, or for a process that does not read.
+// The time after a trial's own limit in which its answer must arrive. Also limits writes to a
+// process that does not read.
 constexpr std::chrono::milliseconds kWaitMore = std::chrono::seconds(5);
 constexpr std::size_t kAnswerBytesMax = 1 << 16;
 
@@ -44,7 +45,8 @@ bool write_all(int fd, std::string_view bytes) {
     return true;
 }
 
-// Reads up to the sender's end. Nothing: it takes too long, has too many bytes, or failed.
+// Reads until the sender ends. Nothing: no bytes arrived in time, too many arrived, or reading
+// failed.
 std::optional<std::string> read_all(int fd, std::size_t bytes_max, int wait_ms) {
     std::string bytes;
     std::array<char, 1 << 16> buffer{};
@@ -62,7 +64,7 @@ std::optional<std::string> read_all(int fd, std::size_t bytes_max, int wait_ms) 
     }
 }
 
-// What a trial process is told at its start; the vocabulary's bytes follow.
+// The first message to a trial process; the vocabulary's bytes follow.
 struct Head {
     std::uint64_t vocabulary_bytes = 0;
     std::int64_t wall_ms = 0;  // of a trial
@@ -138,7 +140,7 @@ rlim_t address_space() {
     return pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// Sanitizers reserve more address space than any bound of it.
+// Sanitizers reserve more address space than any bound would allow.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kBoundsMemory = false;
 #else
@@ -146,9 +148,9 @@ constexpr bool kBoundsMemory = true;
 #endif
 
 constexpr char kLate = 't';
-int late_fd = -1;  // of the trial in this process: where it answers that its time is over
+int late_fd = -1;  // of the trial in this process; the signal handler answers kLate there
 
-// Has the process answer and end once it has run for `most`, whatever it does then.
+// Once the process has run for `most`, a signal makes it answer kLate and end.
 void answer_when_late(int fd, std::chrono::milliseconds most) {
     late_fd = fd;
     std::signal(SIGALRM, [](int) {
@@ -175,7 +177,7 @@ std::string verdict_on(
     if (!compiled) return "e" + compiled.error().message;
     std::string said = warnings.str();
     if (said.empty()) return "o" + std::to_string((*compiled)->bytes());
-    // "[time] file:line: Warning: what", a line each: the first is enough.
+    // Each warning is a line "[time] file:line: Warning: what"; the first is enough.
     constexpr std::string_view kMark = "Warning: ";
     said = said.substr(0, said.find('\n'));
     if (const auto at = said.find(kMark); at != std::string::npos)
@@ -183,7 +185,7 @@ std::string verdict_on(
     return fmt::format("e{} cannot be compiled: {}", name_of(grammar.kind), said);
 }
 
-// Runs it on a thread with a stack of kStackBytes. Returns false if there is none.
+// Runs `work` on a thread with a stack of kStackBytes. Returns false if no thread can start.
 bool run_on_small_stack(std::function<void()> work) {
     pthread_attr_t attributes;
     if (::pthread_attr_init(&attributes) != 0) return false;
@@ -199,14 +201,14 @@ bool run_on_small_stack(std::function<void()> work) {
     return has_begun;
 }
 
-// Compiles the grammar that arrives at the descriptor, and answers there.
+// Compiles the grammar that arrives at the descriptor `fd`, and writes the answer to `fd`.
 void try_one(
     int fd,
     std::chrono::milliseconds wall_max,
     const Result<std::shared_ptr<const SortedVocabulary>>& vocabulary
 ) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::nice(kNice) < 0) errno = 0;  // then it has the lowest priority there is
+    if (::nice(kNice) < 0) errno = 0;  // it fails only at the lowest priority, which is fine
     answer_when_late(fd, wall_max);
     limit(RLIMIT_CORE, 0);
     limit(RLIMIT_CPU, Trials::kCpuSeconds);
@@ -224,7 +226,7 @@ void try_one(
 
 Trials::~Trials() { stop(); }
 
-// The forks of the process end with it.
+// The forks of the trial process end with it (PR_SET_PDEATHSIG).
 void Trials::stop() {
     const MutexLock lock(mutex_);
     is_over_ = true;
@@ -250,7 +252,7 @@ Result<> Trials::start() {
     };
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
         return failed("socketpair", errno);
-    // The child's end gets a number of its own, without the flag that closes it.
+    // The child's end is duplicated to this number, without the flag that closes it at exec.
     constexpr int kSocket = 3;
     posix_spawn_file_actions_t actions;
     ::posix_spawn_file_actions_init(&actions);
@@ -277,7 +279,7 @@ Result<> Trials::start() {
     return failed("its socket", EPIPE);
 }
 
-// A process that is gone is replaced, once.
+// If the process has ended, starts another one, once.
 Result<> Trials::give(int fd) {
     const MutexLock lock(mutex_);
     if (is_over_)
@@ -339,7 +341,7 @@ Result<std::int64_t> Trials::run(const messages::Grammar& grammar) {
 
 int serve_trials(int socket) {
     ::close_range(static_cast<unsigned>(socket) + 1, ~0U, 0);
-    std::signal(SIGCHLD, SIG_IGN);  // forks need not be waited for
+    std::signal(SIGCHLD, SIG_IGN);  // the kernel removes ended forks without a wait
     Head head;
     if (::recv(socket, &head, sizeof(head), MSG_WAITALL) != ssize_t{sizeof(head)}) return 1;
     std::string bytes(head.vocabulary_bytes, '\0');

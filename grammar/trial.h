@@ -1,8 +1,8 @@
-// Tries grammars in processes of their own, so that one that needs too much time or memory, or
-// breaks the compiler, costs its sender alone.
+// Tries grammars in separate processes, so that a grammar that needs too much time or memory, or
+// crashes the compiler, affects only its sender.
 //
-// A trial process is this program, started again, which keeps the vocabulary; each grammar is
-// compiled in a fork of it with a bound on CPU time and memory, at a lower priority. The fork
+// The trial process is this program, started again, and keeps the vocabulary. Each grammar is
+// compiled in a fork of it, with bounds on CPU time and memory, at a lower priority. The fork
 // refuses a grammar if the compiler warns that it ignores a part.
 //
 // Owns:    the process, which ends with the object or with this process.
@@ -30,8 +30,8 @@ class Trials {
     static constexpr int kCpuSeconds = 5;
     static constexpr auto kWallMax = std::chrono::seconds(60);  // on a machine with other work
     static constexpr std::int64_t kMemoryBytes = std::int64_t{1} << 30;
-    // Less than any thread has that compiles an accepted grammar: nothing that was accepted here
-    // overflows its stack.
+    // Threads that later compile accepted grammars have larger stacks, so a grammar that was
+    // accepted here does not overflow them.
     static constexpr std::size_t kStackBytes = std::size_t{1} << 20;
 
     explicit Trials(const Vocabulary& vocabulary, std::chrono::milliseconds wall_max = kWallMax)

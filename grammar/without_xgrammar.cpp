@@ -26,7 +26,7 @@ CompiledGrammar::compile(const messages::Grammar&, const SortedVocabulary&) {
 
 std::int64_t CompiledGrammar::bytes() const { return 0; }
 
-// No grammar exists that could be followed.
+// Never called: compile() returns no grammar.
 Matcher::Matcher(const std::shared_ptr<const CompiledGrammar>&) { CHECK(false); }
 Matcher::~Matcher() = default;
 Matcher::Matcher(const Matcher&) { CHECK(false); }
