@@ -1,6 +1,6 @@
 // CHECK states an invariant of this process. Its failure is a bug here, so it prints and
-// aborts in every build. It is never for what comes from a wire, a file or a flag: that is a
-// Result (result.h).
+// aborts in every build. Never use CHECK for data from a wire, a file or a flag: return a Result
+// (result.h).
 #pragma once
 
 namespace pitstop {

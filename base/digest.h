@@ -17,7 +17,7 @@
 // A version's digest is the same function of a text, taken as one row: for each tensor, in
 // ascending byte order of the names, the line "<name> <dtype> <d0>x<d1>... <32 hex digits>\n".
 //
-// It detects lost, swapped, stale and damaged bytes; it does not protect against
+// The digest detects lost, swapped, stale and damaged bytes; it does not protect against
 // deliberate forgery.
 #pragma once
 

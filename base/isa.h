@@ -6,9 +6,9 @@
 //   avx512      AVX-512 F, BW, DQ, VL
 //   avx512bf16  and AVX512_BF16, for products of two bf16 matrices
 //
-// avx2 and avx512 give identical bits. avx512bf16 differs from them where two bf16 matrices are
-// multiplied (linear with bf16 activations, the scores of attention), scalar everywhere (no fused
-// multiply-add); KERNELS.md bounds the difference.
+// avx2 and avx512 give identical bits. avx512bf16 gives others where two bf16 matrices are
+// multiplied (linear with bf16 activations, the scores of attention); scalar gives others
+// everywhere (no fused multiply-add). KERNELS.md bounds the differences.
 #pragma once
 
 #include "base/result.h"

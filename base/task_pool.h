@@ -26,7 +26,7 @@ class TaskPool {
     TaskPool& operator=(const TaskPool&) = delete;
 
     // Calls work(i) for i in [0, num), on any thread, starting them in ascending order; returns
-    // when none runs any more. The first error ends it: items that have not started are skipped.
+    // when none runs any more. After the first error, no further items start.
     using Work = std::function<Result<>(std::size_t item)>;
     Result<> run(std::size_t num, const Work& work);
 

@@ -9,7 +9,7 @@ namespace pitstop {
 [[nodiscard]] bool is_utf8(std::string_view text);
 
 // Returns the longest prefix of a UTF-8 text with at most this many bytes and no partial character.
-// It serves to quote what a peer sent.
+// Used to quote a peer's text.
 [[nodiscard]] std::string_view utf8_prefix(std::string_view text, std::size_t bytes_max);
 
 }  // namespace pitstop
