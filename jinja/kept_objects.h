@@ -1,5 +1,5 @@
-// What values of one rendering refer to after the statement that made it: namespaces, macros, and
-// the scopes and loops that these have captured.
+// Objects of one rendering that values may refer to after the statement that made them: namespaces,
+// macros, and the scopes and loops that these have captured.
 //
 // Owns:    all of them, until the rendering ends.
 // Bounded: by the rendering's budget, which the caller charges.
