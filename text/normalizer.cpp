@@ -141,7 +141,8 @@ std::size_t Normalizer::work_max(std::size_t text_bytes) const {
     std::size_t size = text_bytes;
     std::size_t work = 0;
     for (const NormalizerStep& step : steps_) {
-        // The forms and changes of case usually grow nothing: most text is in its form already.
+        // Normalization forms and changes of case rarely make a text longer: most text has its form
+        // already.
         std::size_t growth = 1;
         std::size_t more = 0;
         if (const auto* replace = std::get_if<ReplaceNormalizer>(&step)) {
