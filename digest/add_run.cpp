@@ -1,4 +1,4 @@
-// This file is compiled once per level, into the namespace PITSTOP_ISA. No symbol may have the same
+// Compiled once per level, into the namespace PITSTOP_ISA. No symbol may have the same
 // name in two levels: the linker keeps one copy, and an older machine might not be able to run it.
 // So: no std templates, and no inline functions from outside that might not be inlined. A test
 // looks at the objects' symbols.
