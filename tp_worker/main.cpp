@@ -282,9 +282,8 @@ Result<> run(Options& options, Supervision& supervision) {
 // Notified before the process exits on a failed CUDA call.
 Supervision* told_of_cuda_failure = nullptr;
 
-// May run on any thread, while others log. The GPU's contents are lost, so there is nothing to
-// clean up: tells the launcher which call failed, and the launcher ends the tree. The line is
-// flushed.
+// May run on any thread, while others log. The GPU's contents are lost, so nothing needs cleaning
+// up. Tells the launcher which call failed, and the launcher ends the tree. The line is flushed.
 void end_by_failed_call(const std::string& line) {
     spdlog::critical("a CUDA call failed: {}", line);
     if (told_of_cuda_failure != nullptr) told_of_cuda_failure->say_failed(line);

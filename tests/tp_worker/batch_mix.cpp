@@ -175,7 +175,7 @@ std::vector<TestRequest> run_mixed(TestReplica* replica, const BatchMix& mix, un
                 pool.release(&request);
                 continue;
             }
-            // Only tokens that are not scored may come from the cache, as in the scheduler.
+            // As in the scheduler, only tokens that are not scored may be taken from the cache.
             const std::int64_t shareable = std::min(shared, requests[0].num_done);
             if (i == 1 && !has_shared && shareable < page_size && page_size <= shared) continue;
             if (i == 1 && request.num_done == 0 && request.pages.empty() &&

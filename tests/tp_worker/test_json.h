@@ -1,5 +1,5 @@
-// Reading and writing JSON in the tests of a rank. One source does it for all: in each it would
-// take a second of compiling.
+// Reads and writes JSON in the tests of a rank. One source compiles this for all tests; in each
+// test it would take a second.
 #pragma once
 
 #include "base/ids.h"

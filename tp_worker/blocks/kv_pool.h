@@ -39,7 +39,7 @@ class KvPool {
     KvPool(const KvPlan& plan, const ModelSizes& sizes, Compute compute);
 
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
-    // One page of all blocks.
+    // bytes of one page of all blocks
     [[nodiscard]] std::int64_t page_bytes() const { return page_bytes_; }
     [[nodiscard]] std::int64_t page_size() const { return page_size_; }  // P, tokens
     // including those for padding

@@ -57,7 +57,7 @@ struct StepBatch {
     // Set by place() on a GPU: the changes to the device's pages and rows (model/step_updates.h).
     std::span<const std::int32_t> update{};
     // [T], or empty: 1 if a token's hidden state before the last block has infinities or NaNs, else
-    // 0. Any such value in the KV or state that blocks keep of the token shows there
+    // 0. Any such value in the KV or state that blocks keep for the token also gives 1
     // (kernels/KERNELS.md). A step of padded decodes has no marks: all its tokens have logits,
     // which show the same.
     std::span<std::uint8_t> marks{};

@@ -39,8 +39,8 @@ class HostCopy {
     void release() { memory_ = {}; }
     [[nodiscard]] std::int64_t host_bytes() const { return memory_.bytes(); }
 
-    // Returns where the version is; the place changes with each exchange(). REQUIRES: there is
-    // memory.
+    // Returns the version's address, which changes with each exchange(). REQUIRES: memory is
+    // allocated.
     [[nodiscard]] std::byte* data() const { return memory_.data() + first_slot_ * chunk_bytes_; }
 
     // Swaps this version with the one at `gpu`, after all work enqueued on `steps`, and returns

@@ -61,9 +61,9 @@ class PinnedPieces {
             if (owner_ != nullptr) owner_->put_back(piece_);
         }
         [[nodiscard]] std::byte* data() const { return piece_->memory.data(); }
-        // Sends its beginning to the GPU.
+        // Sends the first `bytes` bytes of the piece to the GPU.
         void send(std::byte* to, std::int64_t bytes) &&;
-        // Starts a copy from the GPU to its beginning; wait() returns when the bytes have arrived.
+        // Starts a copy from the GPU to the piece's start; wait() returns once it is done.
         void fetch(const std::byte* from, std::int64_t bytes);
         void wait() { owner_->wait_for(*piece_); }
 

@@ -132,7 +132,7 @@ class Transfers {
     // Starts the download of the turn's outputs from `first` on to its page-locked memory, and
     // marks that point.
     void bring_back(Turn& turn, std::size_t first) const;
-    // Copies them from there once the mark is reached; the time limit counts from `since`.
+    // Copies the outputs from there once the mark is reached; the time limit counts from `since`.
     void take_out(Turn& turn, std::size_t first, TimePoint since) const;
 
     // Empty on the CPU. An array has the same offset in both buffers.

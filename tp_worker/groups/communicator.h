@@ -82,7 +82,7 @@ class Communicator {
     [[nodiscard]] virtual std::string describe() const { return {}; }
 };
 
-// Where floats of one rank's part [n, cols] belong in the whole of gather_columns().
+// The place of floats of one rank's part [n, cols] in the whole of gather_columns().
 struct ColumnPiece {
     int rank = 0;
     std::int64_t cols = 0;   // columns of each rank's part
@@ -90,7 +90,7 @@ struct ColumnPiece {
     std::int64_t end = 0;
     const float* data = nullptr;  // the floats [begin, end)
 };
-// Copies them there, as far as the whole has columns.
+// Copies the floats to their place, without columns that the whole does not have.
 void paste_columns(const ColumnPiece& piece, View2<float> whole);
 
 // Returns the lowest rank on which the condition is false; nothing if it is true on all. Every rank

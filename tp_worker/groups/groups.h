@@ -54,7 +54,7 @@ class BroadcastGroup : public std::enable_shared_from_this<BroadcastGroup> {
     virtual Result<Landed> receive(
         const Broadcast& broadcast, std::vector<std::byte>& host, const Patience& patience
     ) = 0;
-    // Tells the trainer, if there is a way to, that nothing more will be received.
+    // Tells the trainer, if the backend can, that nothing more will be received.
     virtual void refuse(const std::string& reason) = 0;
     // Leaves the trainer's group at the same time as the trainer.
     virtual void leave() = 0;
@@ -74,7 +74,7 @@ class Groups {
     // whose trainer died does not block: it is removed first.
     // Errors: kAlreadyExists, kResourceExhausted, kUnsupported, those of the rendezvous.
     Result<> init(const messages::GroupSpec& spec, std::int64_t rank, const Patience& patience);
-    // Leaves the group. Errors: kNotFound if there is none of this name.
+    // Leaves the group. Errors: kNotFound if no group has this name.
     Result<> destroy(const std::string& name);
 
     // Called before an update from the group. Errors: kNotFound, and those of the
@@ -96,7 +96,7 @@ class Groups {
 
     Mutex mutex_{};
     std::shared_ptr<NcclTurn> nccl_turn_;
-    // A group is null while it is being joined; a receiver shares it while it is destroyed.
+    // A group is null while it is being joined. A receiver shares the group while it is destroyed.
     std::map<std::string, std::shared_ptr<BroadcastGroup>> groups_ GUARDED_BY(mutex_){};
 };
 

@@ -41,8 +41,8 @@ class RankNccl {
         Communicator& bus;   // has the same ranks, and outlives this one; carries the id
         std::shared_ptr<NcclTurn> turn;  // of this process
         kernels::Stream stream{};        // of the steps
-        // Limits a wait for sums, to no more than the patience of `host`: a rank that fails to
-        // join, or in a trial, meets the others there after half of it.
+        // Limits a wait for sums; at most the patience of `host`. A rank that fails to join, or
+        // fails in a trial, meets the others on the host after half of this time.
         Duration limit{};
     };
     struct Connected {
@@ -57,8 +57,8 @@ class RankNccl {
 
     // Called before a step's first sum. Afterwards is_in_use() is the same on all ranks.
     Result<> begin_step();
-    // The same for trial sums, while ranks can still do without NCCL: a failure names no rank,
-    // because the ranks meet on the host next (find_rank_without).
+    // The same for trial sums, while ranks can still continue without NCCL. A failure names no
+    // rank, because the ranks meet on the host next (find_rank_without).
     Result<> begin_trial();
     [[nodiscard]] bool is_in_use() const { return held_.has_value(); }
     // data[i] becomes the sum over the ranks, in an order that NCCL chooses by the size; its bits

@@ -42,7 +42,7 @@ class Adapter {
     [[nodiscard]] const WeightLayout& layout() const { return layout_; }
     [[nodiscard]] const BoundAdapter& bound() const { return bound_; }
     [[nodiscard]] bool is_on_gpu() const { return gpu_.has_value(); }
-    // The memory that it serves from. The tensors are at its start.
+    // The memory that serves. The adapter's tensors are at its start.
     [[nodiscard]] const Arena& memory() const { return gpu_ ? *gpu_ : staged_; }
     [[nodiscard]] std::int64_t bytes() const { return memory().bytes(); }
     // The host's memory, for the stage that fills it.
@@ -79,8 +79,8 @@ class Adapters {
     [[nodiscard]] const Adapter* find(messages::AdapterId id) const;  // null: none
     // The adapter is shared with a thread that may still write it to the disk.
     void add(messages::AdapterId id, std::shared_ptr<Adapter> adapter);
-    // Removes a version; does nothing if the id is unknown. Returns its memory, to be freed on a
-    // thread that may take time.
+    // Removes a version; does nothing if the id is unknown. Returns its memory, which the caller
+    // frees on a thread that may be slow.
     [[nodiscard]] std::shared_ptr<Adapter> take_out(messages::AdapterId id);
 
   private:

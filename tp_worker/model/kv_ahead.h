@@ -28,7 +28,7 @@ class KvAhead {
     // Records that these pages are used.
     void note_used(std::span<const PageId> pages);
 
-    // Returns whether there are pages to touch. Memory that was released and taken again is new.
+    // Returns whether some pages are untouched, as all are after a release and a commit.
     [[nodiscard]] bool is_behind();
     // Touches at most about 2 MiB, which takes a millisecond or two; does nothing if is_behind() is
     // false. If the operating system has no such call (Linux before 5.14), nothing is touched.

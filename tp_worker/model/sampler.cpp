@@ -168,8 +168,8 @@ Result<std::vector<TokenId>> Sampler::run(
     return std::vector(ids.begin(), ids.end());
 }
 
-// Waits for earlier transfers unless the buffer has room for this many bytes and the padding of as
-// many arrays as a call has.
+// Waits for earlier transfers, unless the buffer has room for this many bytes plus the padding of
+// all arrays of a call.
 void Sampler::make_room(std::int64_t transfer_bytes) {
     constexpr std::int64_t kArraysMax = 8;
     if (transfers_->bytes_left() < transfer_bytes + kArraysMax * Transfers::kAlignment) {

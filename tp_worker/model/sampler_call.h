@@ -56,7 +56,7 @@ class Sampler::Call {
         const SampledRow& row = rows_[view.rows[k]];
         return row.is_sample && row.is_whole && row.is_edited == view.is_edited;
     }
-    // Returns whether its numbers come from this view; there are none if the logits are not finite.
+    // Returns whether the row's numbers are from this view; a row with non-finite logits has none.
     [[nodiscard]] bool is_reported(const LogitView& view, std::size_t k) const {
         const SampledRow& row = rows_[view.rows[k]];
         return row.is_whole && row.reports_edited() == view.is_edited;

@@ -1,5 +1,5 @@
-// Which tokens of a step have which adapter: on a CPU as runs of tokens, on a GPU as a table per
-// token (StepBatch).
+// The adapter of each token of a step: on a CPU as runs of tokens, on a GPU as a table per token
+// (StepBatch).
 #pragma once
 
 #include "base/ids.h"

@@ -19,7 +19,7 @@
 
 namespace pitstop::tp_worker {
 
-// One row of logits, and where its numbers go in the result.
+// One row of logits, and the place of its numbers in the result.
 struct LogitRow {
     enum class Kind : std::uint8_t { kSample, kScore };
     Kind kind = Kind::kSample;
@@ -27,8 +27,8 @@ struct LogitRow {
     SlotId slot{};
     std::int64_t output_index = 0;  // kSample
     TokenId target{};               // kScore: the next token
-    // kSample: the draft after the token, if there is one. The next row samples after that, and
-    // counts only if this one draws it.
+    // kSample: the draft after the token, if there is one. The next row samples after that draft,
+    // and counts only if this row draws the draft.
     std::optional<TokenId> draft{};
     // kSample: the plan's row has drafts, so only the host learns which of its draws is the
     // request's last.
@@ -41,7 +41,7 @@ struct LogitRow {
     std::size_t ids_begin = 0;
 };
 
-// Where a row's numbers go in a result that was sized for its step.
+// The place of a row's numbers in a result that was sized for its step.
 struct RowOutputs {
     float* logprob = nullptr;
     std::int32_t* rank = nullptr;
@@ -72,7 +72,7 @@ struct StepLimits {
     // A request's last draw is on the device (Sampler::sampled()): rows that use it name its slot
     // (kernels/embedding.h).
     bool has_drawn_on_device = false;
-    // Of a model with experts: what a row of routes is, and the layers without experts.
+    // Of a model with experts: the shape of a row of routes, and the layers without experts.
     std::optional<messages::RouteShape> routes{};
     std::vector<std::int64_t> dense_layers{};
     std::int64_t num_checkpoints = 0;  // of a model with recurrent state

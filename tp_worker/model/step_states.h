@@ -1,4 +1,4 @@
-// Which states the rows of a step read and write, if the model's blocks keep a state per request
+// The states that the rows of a step read and write, if the model's blocks keep a state per request
 // (blocks/state_pool.h). A row must continue from the state after exactly its earlier tokens, or is
 // refused: any other state would silently give wrong numbers.
 //

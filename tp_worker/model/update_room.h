@@ -1,5 +1,5 @@
-// Where a GPU's rank puts a staged version, and how much KV is left besides: chosen at the start
-// from measurements, and reported in `status` with the numbers.
+// The place where a GPU's rank stages a version, and the KV that is left besides. Both are chosen
+// at the start from measurements, and reported in `status` with the numbers.
 //
 // Pure.
 #pragma once
@@ -33,7 +33,7 @@ struct RoomFacts {
     std::int64_t free = 0;      // before anything was allocated there
     std::int64_t budget = 0;    // the part of that which may be used
     std::int64_t others = 0;    // the serving weights, activations, adapters: everything but KV
-    std::int64_t adapters = 0;  // of that, what --adapter-memory and a load may take
+    std::int64_t adapters = 0;  // of others: the most that --adapter-memory and a load need
     std::int64_t copy = 0;      // a second copy of the weights
     std::int64_t page = 0;      // per page of KV
     // The requested pages of KV, or those of one request of the whole context.

@@ -26,7 +26,7 @@
 
 namespace pitstop::tp_worker {
 
-// Those of rebuild_cuda_tensor's 15 arguments that a receiver needs.
+// The fields that a receiver needs of rebuild_cuda_tensor's 15 arguments.
 struct CudaHandle {
     std::string device_uuid{};  // without "GPU-"; empty: the sender gave its own index
     std::string memory{};       // for cuda_memory.h; empty: an empty storage

@@ -34,7 +34,7 @@ class BoundAdapter {
 
     // The pairs for a GPU, by slot of the base model; it has `num_slots` slots.
     [[nodiscard]] std::vector<kernels::LowRankPair> pairs_of_rows(std::size_t num_slots) const;
-    // Where these are in the GPU's memory; null on a CPU.
+    // The address of these pairs in the GPU's memory; null on a CPU.
     [[nodiscard]] const kernels::LowRankPair* table() const { return table_; }
     void set_table(const kernels::LowRankPair* table) { table_ = table; }
 

@@ -77,7 +77,7 @@ class GpuWriter : public ShardWriter {
         override;
 
   private:
-    // Where a tensor's sums are: the digests of its parts, and the count of non-finite values.
+    // The places of a tensor's sums: the digests of its parts, and the count of non-finite values.
     struct Sums {
         std::int64_t first = 0;
         std::optional<std::int64_t> count{};  // empty: not counted

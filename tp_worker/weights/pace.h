@@ -23,7 +23,7 @@ namespace pitstop::tp_worker {
 
 class Pace {
   public:
-    // `share`, in (0, 1], is the part of one core's time used while passes run; 1: no limit.
+    // `share`, in (0, 1]: the part of one core's time that is used while passes run; 1: no limit.
     explicit Pace(double share) : share_(share) {}
 
     void begin_pass() {

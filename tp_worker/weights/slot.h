@@ -41,7 +41,7 @@ struct AxisShare {
     std::vector<Range> ranges{};  // contiguous in the shard, in this order
     std::int64_t num_parts = 1;   // ranges of all ranks, copies counted once
     std::int64_t padding = 0;     // after the ranges: zeros, so that all ranks have the same size
-    // Every cut on every rank is at a multiple of this, or at the axis' end. 0: there is no cut.
+    // Every cut on every rank is at a multiple of this, or at the axis' end. 0: no cuts.
     std::int64_t cut_unit = 0;
 
     [[nodiscard]] std::int64_t num_held() const;  // without padding

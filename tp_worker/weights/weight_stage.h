@@ -118,7 +118,7 @@ class WeightStage {
         std::int64_t num_arrived = 0;
         // If set, the other of two tied tensors was here before: the rows are only digested.
         std::optional<std::vector<messages::PartDigest>> compared{};
-        // Of this call: the tensor with its parts cut to the rows, and their source.
+        // The tensor with its parts cut to this call's rows, and their source.
         WeightTensor rows{};
         Incoming incoming{};
     };

@@ -192,7 +192,7 @@ TEST(AdapterConfig, AnExpressionWithoutItsLayerIsRefused) {
     }
 }
 
-// A hostile expression costs only its own load, and milliseconds.
+// A hostile expression only makes its own load fail, after milliseconds.
 TEST(AdapterConfig, GivesUpOnAnExpressionThatNeedsTooManySteps) {
     Json json = lora();
     json["target_modules"] = R"((?:[a-z_.0-9]|[a-z_.0-9])*[A-Z])";

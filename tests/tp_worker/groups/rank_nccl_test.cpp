@@ -120,7 +120,7 @@ Result<Side> open_side() {
     return side;
 }
 
-// Connects, and begins a step that uses NCCL. Null: there is no NCCL, or the step does without.
+// Connects, and begins a step that uses NCCL; null if NCCL is missing or the step does not use it.
 std::unique_ptr<RankNccl> begin_step(const Side& side) {
     Result<RankNccl::Connected> connected = RankNccl::connect(side.nccl_args());
     if (!connected || connected->nccl == nullptr) return nullptr;

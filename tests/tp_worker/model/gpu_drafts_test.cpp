@@ -1,5 +1,5 @@
-// P11 on a GPU: rows with drafts give the bits of the rows of one token that they stand for, as
-// CUDA graphs and without. Runs on a GPU and, in the emulated preset, on the one in software.
+// P11 on a GPU: rows with drafts give the bits of the rows of one token that they replace, with and
+// without CUDA graphs. Runs on a GPU and, in the emulated preset, on a GPU in software.
 #include "tests/tp_worker/batch_mix.h"
 #include "tests/tp_worker/model/gpu_replica.h"
 

@@ -157,7 +157,7 @@ TEST_F(GpuGraphs, P1_EachCopyOfTheWeightsHasItsOwn) {
     EXPECT_GT(num_launched(*replica), num_before);
     weights.roll_back();
     EXPECT_EQ(tokens_of(), first);
-    // Of prompts and of decodes, on each copy.
+    // graphs of prompts and of decodes, for each copy
     EXPECT_EQ(replica->root().graphs()->num_graphs(), 4);
 }
 

@@ -1,5 +1,5 @@
-// The parameters of rows' draws and reports stay on the device from step to step: no step uses
-// another step's as its own. Runs on a GPU and, in the emulated preset, on the one in software.
+// The parameters of rows' draws and reports stay on the device from step to step. No step may use
+// those of another step. Runs on a GPU and, in the emulated preset, on a GPU in software.
 #include "tests/tp_worker/batch_mix.h"
 #include "tests/tp_worker/model/gpu_replica.h"
 

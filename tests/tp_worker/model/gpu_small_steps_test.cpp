@@ -41,7 +41,7 @@ std::vector<TestRequest> make_requests_with_prompts() {
     return requests;
 }
 
-// One request after another begins, in chunks, while the earlier ones decode: every step has a
+// Requests begin one after another, in chunks, while the earlier ones decode: every step has a
 // prompt.
 std::vector<TestRequest> run_together(
     TestReplica& replica,

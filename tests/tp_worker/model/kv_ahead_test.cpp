@@ -43,7 +43,7 @@ class KvAheadTest : public testing::Test {
         for (; ahead_->is_behind() && num < 10'000; ++num) ahead_->touch_some();
         return num;
     }
-    // Of every layer at least `num` pages are in memory, and no more than huge pages add.
+    // Expects at least `num` pages of every layer in memory, and no more than huge pages add.
     void expect_pages(std::int64_t num) const {
         const std::int64_t bytes = kLayers * num * page_bytes_;
         EXPECT_GE(memory_->resident_bytes(), bytes);

@@ -346,7 +346,7 @@ TEST_F(SamplerTest, WhatBansLeaveNothingOfIsToldApartFromLogitsThatAreNotFinite)
     );
 }
 
-// The same seed and position draw the same, wherever the row is; another position draws anew.
+// Equal seeds and positions draw equal ids, in any row. Other positions draw independently.
 TEST_F(SamplerTest, P6_DrawsDependOnSeedAndPositionAlone) {
     messages::RequestSetup setup;
     setup.prompt_len = 10;

@@ -1,5 +1,5 @@
-// The changes that a step sends of its rows and pages: applied by the reference of the device's
-// kernel, they must leave the step's own data, whatever was there before.
+// The changes that a step sends for its rows and pages. After the reference of the device's kernel
+// has applied them, memory must have the step's own data, whatever it had before.
 #include "tp_worker/model/step_updates.h"
 
 #include "kernels/step_rows.h"

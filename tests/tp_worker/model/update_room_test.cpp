@@ -5,7 +5,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// 1000 bytes may be taken, 300 are, a copy takes 200, a page 10.
+// A budget of 1000 bytes: 300 are used, a copy needs 200, a page 10.
 RoomFacts facts_of(std::int64_t pages_wanted) {
     return {
         .device = "a GPU",

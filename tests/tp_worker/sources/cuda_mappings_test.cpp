@@ -1,5 +1,5 @@
 // Mappings of senders' memory over the messages of an update, on the GPU in software. The importer
-// is a process of its own, as CUDA does not open a process's own memory.
+// is a separate process, because CUDA does not open a process's own memory.
 #include "tp_worker/sources/cuda_mappings.h"
 
 #include "kernels/cuda_device.h"

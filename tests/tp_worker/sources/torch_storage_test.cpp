@@ -105,7 +105,7 @@ TEST(TorchStorage, TheLastReferenceOfASenderThatHasLetGoOfItRemovesIt) {
     EXPECT_FALSE(segment.is_there());
 }
 
-// Its sender has ended: no process of that number maps anything.
+// The sender has ended: no process with its number maps anything.
 TEST(TorchStorage, TheLastReferenceOfASenderThatIsGoneRemovesIt) {
     const pid_t child = ::fork();
     if (child == 0) ::_exit(0);

@@ -1,6 +1,7 @@
 // Fails a CUDA call in each phase of an update, on the GPU in software: every function that the
 // phase calls, in every mode. Each run is a process of its own (a rank's *life*), because such an
 // error ends it. The first life of a mode counts calls; in each later life one call fails.
+//
 // Two results are accepted. Either the process ends by its handler, with a line that names the call
 // and the error: the launcher then takes the tree down, and the answer names rank and phase
 // (tests/tree/test_gpu_faults.py). Or the order is refused by name, and succeeds when it is given

@@ -48,7 +48,7 @@ TEST(Encoding, ConvertsWhatArrivesToTheNearestBf16) {
             kBf16, each.dtype, each.stored.data(), num, reinterpret_cast<std::byte*>(encoded.data())
         );
         EXPECT_EQ(encoded, each.expected);
-        // The ops that fill a shard give the same, for a rectangle with strides.
+        // The ops that fill a shard give the same values, for a rectangle with strides.
         std::vector<std::uint16_t> shard(each.expected.size() + 1, 0xaaaa);
         std::vector<kernels::ShardCopy> copies;
         add_conversions(

@@ -105,7 +105,7 @@ TEST(WeightSlot, HoldsItsPartOfEveryDimension) {
     }
 }
 
-// As when tp does not divide the KV heads: separate ranges, and copies on other ranks.
+// Separate ranges, and copies on other ranks, as when tp does not divide the KV heads.
 TEST(WeightSlot, HoldsRangesThatLieApartInTheirOrder) {
     const AxisShare share{
         .ranges = {{.begin = 3, .num = 2, .index = 1}, {.begin = 0, .num = 1, .index = 0}},
