@@ -1,4 +1,4 @@
-// Which prompt of a batch each request continues, so that an error names the prompt.
+// The prompt that each request of a batch continues, so that an error names the prompt.
 #pragma once
 
 #include "base/result.h"
@@ -8,7 +8,7 @@
 
 namespace pitstop::http {
 
-// Returns the error, with the number of the prompt it is about if there are several.
+// Returns the error, with its prompt's number if there are several prompts.
 [[nodiscard]] Error error_of_prompt(std::size_t prompt, std::size_t num_prompts, Error error);
 
 struct Batch {

@@ -12,7 +12,7 @@ namespace pitstop::http {
 
 inline constexpr std::string_view kCallSpace = " \t\r\n";
 inline constexpr std::size_t kCallSpaceBytesMax = 256;  // held back where a call may follow
-// Of a name or a key, with white space around it.
+// of a name or a key, including the white space around it
 inline constexpr std::size_t kCallNameBytesMax = 256;
 
 inline bool is_call_space(char c) { return kCallSpace.find(c) != std::string_view::npos; }

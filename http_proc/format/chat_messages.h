@@ -22,7 +22,7 @@ namespace pitstop::http {
 class ChatMessages {
   public:
     enum class Join {
-        kNever,     // a message of its own, except the assistant's
+        kNever,     // begins a new message; the assistant's texts still join
         kSameRole,  // continues the last message if that has the same role
     };
 

@@ -9,7 +9,7 @@
 
 namespace pitstop::http {
 
-// Which of two values counts if a field is in both.
+// The value that counts if a field is in both.
 enum class Winner { kQuery, kBody };
 
 // Makes an object for a FieldReader. A repeated parameter ("tags=a&tags=b") becomes an array.

@@ -12,8 +12,8 @@
 
 namespace pitstop::http {
 
-// Of members with one name the last counts, at the first one's place. Errors: kMalformed (not JSON;
-// deeper than kJsonDepthMax).
+// Of members with the same name, the last value counts, at the first one's place. Errors:
+// kMalformed (not JSON; deeper than kJsonDepthMax).
 [[nodiscard]] Result<nlohmann::ordered_json> parse_ordered_json(std::string_view text);
 
 }  // namespace pitstop::http

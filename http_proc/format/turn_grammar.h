@@ -1,4 +1,4 @@
-// Makes the grammar of an assistant's turn, as one structural tag: the thinking that comes first
+// Makes the grammar of an assistant's turn, as one structural tag: first the thinking
 // and its budget, then what the answer must match.
 //
 // Special tokens match no grammar, so a turn's only special token is its end.

@@ -73,10 +73,10 @@ class ValueReader {
     char quote_ = '"';
     bool is_key_ = false;
     bool has_comma_ = false;  // read, but not written yet
-    int num_hex_ = 0;         // digits to come
+    int num_hex_ = 0;         // digits still missing
     std::uint32_t code_ = 0;
     std::uint32_t high_ = 0;  // a surrogate that waits for its other half
-    int num_utf8_ = 0;        // bytes of the character to come
+    int num_utf8_ = 0;        // bytes still missing of the character
     unsigned char utf8_min_ = 0x80;
     unsigned char utf8_max_ = 0xbf;
 };

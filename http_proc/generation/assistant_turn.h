@@ -93,7 +93,7 @@ class AssistantTurn {
     std::optional<ToolCallParser> calls_{};
     std::optional<ThinkingParser> thinking_{};
     std::optional<ThinkingCount> count_{};
-    std::optional<HarmonyParser> harmony_{};  // reads all: there is no other parser
+    std::optional<HarmonyParser> harmony_{};  // if set, the only parser
     std::optional<HarmonyCount> harmony_count_{};
     std::string held_thinking_{};  // for Thinking::kWhole
     bool has_calls_ = false;

@@ -141,7 +141,7 @@ void Generation::State::make_ready(std::size_t i) {
     ready.push_back(i);
 }
 
-// Makes held requests ready: their time has come.
+// Makes held requests ready, because their hold has ended.
 void Generation::State::release() {
     is_due_asked = false;
     for (const std::size_t i : std::exchange(held, {})) {

@@ -39,7 +39,7 @@ class ThinkingCount {
     std::string interrupted_by_;
     const TokenTexts* texts_;
     std::int64_t num_tokens_ = 0;
-    std::int64_t num_undecided_ = 0;  // tokens before it is known whether there is thinking
+    std::int64_t num_undecided_ = 0;  // tokens while it is undecided whether this is thinking
     std::int64_t num_between_ = 0;
     // bytes between the markers that are known not to belong to the closing marker
     std::size_t num_bytes_ = 0;

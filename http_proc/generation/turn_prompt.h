@@ -16,9 +16,9 @@ struct TurnPrompt {
     std::vector<TokenId> ids{};
     std::string text{};     // of a chat's prompt; empty if the caller gave tokens
     std::string opening{};  // the beginning of the forced call, at the prompt's end; may be empty
-    // Where the output begins, if the server has a format of thinking.
+    // The place where the output begins, if the server has a format of thinking.
     ThinkingParser::Start start = ThinkingParser::Start::kOutside;
-    bool has_ended_thinking = false;  // the prompt's end closes it: there is none in the output
+    bool has_ended_thinking = false;  // the prompt ends the thinking: the output has none
 };
 
 // `given` are tokens that bypass the template. If the prompt's end opens the model's thinking, a

@@ -14,7 +14,7 @@ namespace pitstop::http::metrics {
 // Escapes a label's value.
 [[nodiscard]] std::string escaped(std::string_view value);
 
-// Writes lines of the format. A metric's HELP and TYPE come once, before its first sample.
+// Writes lines of the format. HELP and TYPE of a metric precede its first sample, once.
 class Writer {
   public:
     void metric(std::string_view name, std::string_view type, std::string_view help);

@@ -152,7 +152,7 @@ void ResponseOutput::end_item(std::string_view status, ResponseEvents* events) {
     if (!std::exchange(is_in_item_, false)) return;
     Item& item = items_.back();
     item.status = status;
-    // Also of tokens without text.
+    // Includes logprobs of tokens without text.
     if (item.kind == Kind::kMessage) append(item.logprobs, std::exchange(next_logprobs_, {}));
     if (events == nullptr) return;
     if (item.kind == Kind::kCall) {

@@ -65,7 +65,7 @@ class ResponseOutput {
         std::string_view status = "in_progress";
     };
 
-    // Each takes null for a response without events.
+    // The argument of each is null for a response without events.
     void begin_text_item(Kind kind, ResponseEvents* events);
     void add_text(Kind kind, std::string_view text, ResponseEvents* events);
     void begin_call(

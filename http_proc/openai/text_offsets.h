@@ -1,5 +1,5 @@
-// Where tokens begin in a text, in characters: `text_offset` of /v1/completions. Tokens of one
-// character share its place, and tokens outside of the text occupy none.
+// The places where tokens begin in a text, in characters: `text_offset` of /v1/completions. All
+// tokens of one character share its place, and tokens outside of the text occupy none.
 //
 // Bounded: holds part of a character.
 #pragma once

@@ -56,7 +56,7 @@ class EventPace {
     int fd_ = -1;                         // a timerfd; armed while anything is held
     std::optional<TimePoint> beat_at_{};  // when the armed timer is due
     std::deque<std::function<void()>> held_{};
-    std::size_t num_due_ = 0;  // the first ones, whose time has come
+    std::size_t num_due_ = 0;  // the first ones, which are due
 };
 
 }  // namespace pitstop::http

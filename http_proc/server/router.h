@@ -8,7 +8,7 @@
 //                            includes; router, this table; errors, an Error in each dialect's
 //                            shape; exchange.h and task.h, a handler's argument and its result;
 //                            tree, the client library, awaitable
-//   generation/ control/     shared by the dialects' routes that generate or control
+//   generation/ control/     code that the dialects' routes share
 //   observe/                 health, metrics, the status page
 //   sglang/ openai/ vllm/    handlers, <noun>.cpp, each with the add_<dialect>_<noun>(Router&) that
 //   anthropic/               lists its routes; <noun>_request only parses, without coroutines: the

@@ -1,5 +1,5 @@
-// Serves the routes of trainers' own patched servers, besides SGLang's and vLLM's. Bodies and
-// answers are SGLang's, for AReaL's plug-in of vLLM as well.
+// Serves the routes of trainers' own patched servers, in addition to SGLang's and vLLM's. Bodies
+// and answers are SGLang's, also for AReaL's plug-in of vLLM.
 //
 //   AReaL   /areal_*: a pause, a group, and updates; a broadcast takes two calls: the names of the
 //           tensors, then the start

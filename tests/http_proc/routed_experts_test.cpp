@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// Of 2 layers, one expert each.
+// Routes of 2 layers with one expert each.
 messages::Routes routes(std::int64_t start, std::vector<int> ids, std::int64_t num_experts) {
     messages::Routes part{
         .start = start, .shape = {.layers = 2, .per_token = 1, .num_experts = num_experts}};

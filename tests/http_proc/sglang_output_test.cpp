@@ -123,7 +123,7 @@ TEST(SglangOutput, P3_ALabelThatLooksLikeAnEpochsNameIsARunOfItsOwn) {
     EXPECT_EQ(meta["weight_version_spans"][1]["epoch"], 2);
 }
 
-// Of 2 layers, one expert each: the row of an output token belongs to the token before it.
+// Routes of 2 layers with one expert each. An output token's row belongs to the token before it.
 messages::Routes routes(std::int64_t start, std::vector<int> ids, std::int64_t num_experts) {
     messages::Routes part{
         .start = start, .shape = {.layers = 2, .per_token = 1, .num_experts = num_experts}};

@@ -52,7 +52,7 @@ TEST(StatusHistory, HasTheLastTwoMinutesAlone) {
     for (int s = 0; s <= 300; ++s) history.add(status_of(s, 0), requests, TimePoint{} + seconds(s));
     EXPECT_EQ(history.points().size(), StatusHistory::kPointsMax);
     EXPECT_EQ(history.points().front().at, TimePoint{} + seconds(180));
-    // Points that come faster than once a second are bounded, too.
+    // More than one point per second does not exceed the bound.
     for (int ms = 0; ms < 1000; ++ms)
         history.add(status_of(300, 0), requests, TimePoint{} + seconds(301) + milliseconds(ms));
     EXPECT_EQ(history.points().size(), StatusHistory::kPointsMax);
