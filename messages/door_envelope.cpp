@@ -87,8 +87,8 @@ std::optional<Head> head_at(std::string_view body, std::size_t at) {
 // Returns where the value at `at`, including everything in it, ends; nothing if it is not msgpack,
 // or the bytes end before that.
 std::optional<std::size_t> end_of(std::string_view body, std::size_t at) {
-    // Every value takes at least one byte, so the loop ends with the body; the sum cannot overflow,
-    // as a body of kBodyBytesMax has room for 2^26 heads of 2^33 values.
+    // Every value has at least one byte, so the loop ends with the body. The sum cannot overflow,
+    // because a body of kBodyBytesMax has room for 2^26 heads of 2^33 values.
     for (std::uint64_t left = 1; left > 0; --left) {
         const std::optional<Head> head = head_at(body, at);
         if (!head || head->size + head->bytes > body.size() - at) return std::nullopt;

@@ -1,5 +1,5 @@
-// Drafts: guesses at a request's next tokens, which a pass verifies. A draft changes no token, only
-// how many passes they take (P11).
+// Drafts: guesses at a request's next tokens, which a pass verifies. Drafts do not change tokens;
+// they only reduce the number of passes (P11).
 #pragma once
 
 #include "messages/fields.h"
@@ -13,7 +13,7 @@ inline constexpr std::int64_t kDraftedMax = 32;  // drafts of a row
 // The most drafts of a step of a model with recurrent state: the workers keep the drafts' inputs of
 // the recurrence until the step has sampled.
 inline constexpr std::int64_t kStateDraftsMax = 256;
-inline constexpr std::size_t kDraftIdsMax = std::size_t{1} << 17;  // drafts that a request brings
+inline constexpr std::size_t kDraftIdsMax = std::size_t{1} << 17;  // of one request
 inline constexpr std::size_t kDraftKeyBytesMax = 256;
 
 // Counts of drafts, of a request or of a replica.

@@ -23,13 +23,13 @@
 namespace pitstop::messages {
 
 inline constexpr std::size_t kRidBytesMax = 256;
-// A request's client is named outermost first; each name divides the share of the one before it,
+// A request's client has names, outermost first. Each name divides the share of the name before it,
 // and the first divides that of its connection (base/fair_queue.h).
 inline constexpr std::size_t kClientLevelsMax = 3;
 inline constexpr std::size_t kClientNameBytesMax = 128;
 inline constexpr std::int64_t kPromptTokensMax = std::int64_t{1} << 22;
 
-// Which cached prefixes a request accepts (P9).
+// The cached prefixes that a request accepts (P9).
 enum class KvTolerance : std::uint8_t { kNever, kMaxLag, kKeep };
 template <>
 struct EnumNames<KvTolerance> {

@@ -1,6 +1,6 @@
 // The admin door forwards these calls to every replica, and each replica answers with its part of
-// the one reply; calls.h determines which calls they are. Doors and schedulers use these lists, so
-// one more such call is one more row there.
+// the one reply. calls.h determines which calls they are. Doors and schedulers use these lists, so
+// a new call only needs a row there.
 #pragma once
 
 #include "messages/calls.h"

@@ -134,7 +134,7 @@ struct SamplingParams {
     friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };
 
-// Which distribution a reported logprob comes from.
+// The distribution that a reported logprob is from.
 //   kRaw        log-softmax of the model's logits
 //   kScaled     of the logits after penalties, bias and temperature (0 divides by 1)
 //   kTruncated  the same, renormalized over what top-k, top-p and min-p left

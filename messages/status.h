@@ -305,8 +305,8 @@ struct UpdateRecord {
     friend bool operator==(const UpdateRecord&, const UpdateRecord&) = default;
 };
 
-// An update that is being collected from calls without a session, which come during a pause or
-// while there are no weights.
+// An update that is being collected from calls without a session, during a pause or while there are
+// no weights.
 struct CollectingStatus {
     std::int64_t calls = 0;
     std::int64_t bytes = 0;

@@ -113,8 +113,8 @@ std::optional<std::string> invalid(const StepPlan& plan) {
     for (std::size_t i = 0; i < plan.rows.size(); ++i) {
         const PlanRow& row = plan.rows[i];
         if (auto problem = problem_of_counts(row, i)) return problem;
-        // Each is bounded by the arrays that it indexes, as checked below; no sum can overflow
-        // before that.
+        // Each count is limited by the array that it indexes, as checked below, so no sum before
+        // that can overflow.
         if (row.num_new > static_cast<std::int64_t>(StepPlan::kTokensMax) ||
             row.num_pages > kPromptTokensMax) {
             return fmt::format("row {}: too many tokens or pages", i);

@@ -1,4 +1,4 @@
-// Which checkpoints of recurrent state a plan and a hello may name.
+// The checkpoints of recurrent state that a plan and a hello may name.
 #include "messages/steps.h"
 
 #include <gtest/gtest.h>
