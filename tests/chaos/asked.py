@@ -3,13 +3,13 @@
 import threading
 import time
 
-REQUEST_S = 150.0  # every request has ended after this long, whatever happened to the tree
+REQUEST_S = 150.0  # every request must end within this time, whatever happens to the tree
 SCORED_LENGTHS = (1, 2, 60, 200, 300, 390, 400)
 WORDS = ["Once upon a time", "ROMEO: What", "The little dog", "Tell me", "a b c d", "JULIET:"]
 
 
 class Requests:
-    """The open requests with their deadlines, and how the ended ones ended."""
+    """The open requests with their deadlines, and the endings of earlier requests."""
 
     def __init__(self, report, submit, judge_not_finite):
         self._lock = threading.Lock()
@@ -86,7 +86,8 @@ class Prompts:
         return again or (self.ids(rng), None)
 
     def scored(self, rng):
-        """One of a few prompts, so that each version scores it more than once, or its beginning. Most have several chunks."""
+        """One of a few prompts or of their beginnings, so that each version scores it more than once. Most have several
+        chunks."""
         prompt = rng.choice(self._scored)
         return prompt if rng.random() < 0.8 else prompt[: rng.randint(1, len(prompt))]
 

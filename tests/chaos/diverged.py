@@ -1,6 +1,5 @@
-"""A diverged version: each weight is finite, but some passes overflow. Which errors may end
-requests because of it.
-"""
+"""A diverged version: each weight is finite, but some passes overflow. Also the errors with which requests may
+therefore end."""
 
 import re
 import threading

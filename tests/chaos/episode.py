@@ -176,7 +176,8 @@ class World:
             self._confirmed = max(self._confirmed, epoch)
 
     def newest_confirmed(self):
-        """No later status may show an older epoch, across restarts, too."""
+        """The newest epoch that an answer has named: no later status may show an older one, not even after a restart.
+        """
         with self._lock:
             return self._confirmed
 
@@ -405,7 +406,7 @@ class Episode:
                 raise
 
     def _score_quietly(self, client):
-        """An undisturbed version gives the bits that it gave amid updates."""
+        """Checks that prompts scored again without disturbance get the same bits as amid updates."""
         for number, (directory, digest, _) in enumerate(self.world.checkpoints):
             prompts = self.world.scores.prompts_of(digest, QUIET_PROMPTS)
             if not prompts:

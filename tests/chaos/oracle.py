@@ -1,8 +1,7 @@
-"""What a Qwen3, a Qwen3-MoE or a Qwen3.5 computes, in NumPy, with a version of the weights for each
-position.
+"""Computes a Qwen3, a Qwen3-MoE or a Qwen3.5 in NumPy, with a version of the weights for each position.
 
 A pass over some positions computes their keys and values under the version that it is given. It
-attends to earlier keys and values, whichever versions computed them: a request goes on when weights
+attends to earlier keys and values, whichever versions computed them, as a request continues when weights
 change. The state of a layer without keys and values (delta.py) depends on all those versions, too.
 
 Arithmetic is float32 on the checkpoint's bf16. Rounding.BF16 rounds whatever the engine stores as
@@ -159,7 +158,7 @@ class Oracle:
     def normed(self, x, weight):
         with numpy.errstate(over="ignore", invalid="ignore"):
             square = (x * x).mean(axis=-1, keepdims=True)
-            # One over infinity would turn it into a healthy zero.
+            # Its inverse root would be 0, which turns an infinity into a healthy number: NaN instead.
             square = numpy.where(numpy.isfinite(square), square, numpy.nan)
             return x / numpy.sqrt(square + self.eps) * weight
 

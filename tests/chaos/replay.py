@@ -1,4 +1,4 @@
-"""Checks that a request's tokens are those that the versions which it names compute.
+"""Checks a request's tokens against the versions that it names.
 
 A request names for each token the version that sampled it, and the oldest and the newest version of the KV that it
 attended to. The KV entry of a position belongs to the pass that computed it. For an output token that is the pass that
@@ -179,7 +179,7 @@ class Replay:
     def _verify(self, record, epochs, verdict):
         known = {**epochs, **{span[0]: span[1] for span in record.spans}}
         if any(kv_min not in known for _, _, _, kv_min, _ in record.spans):
-            verdict.is_undecided = True  # served for less than a moment: its digest was never seen
+            verdict.is_undecided = True  # served too briefly: its digest was never seen
             return
         runs, begin = [], 0
         for epoch, _, count, kv_min, kv_max in _joined(record.spans):
@@ -307,7 +307,7 @@ class _Search:
             return _prefixes(length, span, sorted(self.known), self.replay.page_size, self.record.cached, own)
         told = self.record.route_epochs[:length]
         if not self.known.keys() >= set(told):
-            self.is_cut_short = True  # served for less than a moment
+            self.is_cut_short = True  # served too briefly: its digest was never seen
             return []
         if _is_range(told, *span):
             return [_runs(told)]

@@ -133,10 +133,8 @@ def load_version(directory, digest):
 
 
 class EpochBook:
-    """The version of each epoch and label of a tree, from the first report of it. An epoch is one
-    version for ever. So is a label here, which only one trainer gives, unless that trainer was told
-    of several versions.
-    """
+    """The version of each epoch and label of a tree, from the first report of it. An epoch names one version for ever.
+    So does a label here, as only one trainer gives it, unless that trainer was told of several versions."""
 
     def __init__(self, may_name_several=lambda label: False):
         self._may_name_several = may_name_several
@@ -178,12 +176,12 @@ class ScoreBook:
         self.num_compared = 0
 
     def see(self, record):
-        """None, or what is wrong. The verifiers check that there are as many as there should be."""
+        """Notes a record's scores. Returns None, or what is wrong. The verifiers check the number of scores."""
         if not record.spans or len(record.scores) != len(record.prompt) - record.score_start:
             return None
         key = (record.spans[0][1], tuple(record.prompt), record.adapter and record.adapter[2])
         if record.brought is not None:
-            return None  # other routes, other bits
+            return None  # other routes give other bits
         scores = numpy.full(len(record.prompt), numpy.nan, numpy.float32)
         scores[record.score_start :] = record.scores
         with self._lock:

@@ -1,7 +1,7 @@
 // Fakes a door without a tree behind it: it answers greetings by itself and leaves every other
 // message to the test. Its sockets live in a private directory, as a tree's do.
 //
-// Thread: its own owns the sockets; take() and send() may be called from any.
+// Thread: its own thread owns the sockets; any thread may call take() and send().
 #pragma once
 
 #include "base/mutex.h"

@@ -7,7 +7,7 @@ import threading
 import msgpack
 import zmq
 
-DEADLINE_S = 120.0  # of everything that must happen; no test waits for it to pass
+DEADLINE_S = 120.0  # for everything that must happen; no passing test reaches it
 
 
 class FakeDoor:

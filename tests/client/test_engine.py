@@ -124,7 +124,7 @@ def test_a_chat_goes_through_the_template(engine):
 
 
 def test_weights_are_pushed_while_it_generates(engine, bard):
-    """The README's: pause, push, resume; a frozen request goes on under the new version."""
+    """The README's example: pause, push, resume. A frozen request continues under the new version."""
     _, stream = frozen_in_the_middle(engine, "long", 800)
     assert engine.is_paused()
     update = engine.update_weights(weights("bard"), label="bard")

@@ -114,7 +114,8 @@ def misfits(bugs, root=ROOT):
 
 
 def drive(about, bugs, table, try_bug, prepare=lambda: None):
-    """A driver's command line; its exit code. `try_bug` plants one, `prepare` sees all pass without any."""
+    """A driver's command line. Returns its exit code. `try_bug` plants a bug; `prepare` checks that all tests pass
+    without bugs."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--only", default="", metavar="WORD,WORD")
     parser.add_argument("--check", action="store_true")
@@ -123,7 +124,7 @@ def drive(about, bugs, table, try_bug, prepare=lambda: None):
     if options.check:
         wrong = misfits(bugs)
         print("\n".join(wrong) or f"{len(bugs)} bugs fit")
-        print("\n".join(table.problems(bugs)) or "each has its row")  # reported alone: a row takes a build
+        print("\n".join(table.problems(bugs)) or "each has its row")  # only reported: a row takes a build
         return 1 if wrong else 0
     check_out()
     prepare()

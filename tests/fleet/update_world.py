@@ -3,7 +3,7 @@ messages, a virtual clock.
 
 Messages are lost, late, doubled and reordered. Replicas and coordinators die at any moment, and a
 replaced coordinator may go on sending for a while. After every event the oracle checks what serves.
-The same seed is the same run.
+The same seed gives the same run.
 """
 
 import dataclasses

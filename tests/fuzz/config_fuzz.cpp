@@ -14,7 +14,7 @@
 namespace pitstop {
 namespace {
 
-constexpr std::int64_t kHeadDimTried = 4096;  // as many as there are frequencies
+constexpr std::int64_t kHeadDimTried = 4096;  // the largest head whose frequencies are computed
 
 void parse(std::string_view text) {
     const std::size_t end = std::min(text.find('\n'), text.size());

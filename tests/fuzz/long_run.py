@@ -137,7 +137,7 @@ class Place:
         return totals
 
     def executions(self):
-        """All of this directory's, and those counted before it existed."""
+        """The executions of this directory, and those counted before it existed."""
         return COUNTED_BEFORE + sum(total["plain"] + total["sanitized"] for total in self.totals().values())
 
 

@@ -1,9 +1,9 @@
 // Every message of the wire as its receiver decodes it. An accepted message must come out of the
 // encoder as one that is accepted again, with the same content.
 //
-// The first byte selects the message, the second the number of raw frames, the third whether the
-// peer is a client or newer. Each raw frame follows two bytes with its length, and the rest is the
-// body.
+// The first byte selects the message. The second is the number of raw frames. The third tells
+// whether unknown fields are refused, as from a client, or ignored, as from a newer peer. Each raw
+// frame follows two bytes with its length, and the rest is the body.
 #include "base/check.h"
 #include "messages/all_messages.h"
 #include "messages/codec.h"

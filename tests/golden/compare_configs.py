@@ -300,7 +300,7 @@ def stored_weights(rng, config, model):
 
 def reference(directory, prompts, of_experts):
     """transformers' logits, or the reason why there are none."""
-    # Its other ways to compute experts take no odd sizes.
+    # transformers' other implementations of experts accept no odd sizes.
     eager = {"experts_implementation": "eager"} if of_experts else {}
     try:
         model, info = transformers.AutoModelForCausalLM.from_pretrained(

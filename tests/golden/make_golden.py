@@ -4,7 +4,7 @@
 Each model is written as transformers writes it (config.json, model.safetensors in bf16), then read
 back and run in fp32 on the bf16 weights; golden.json holds the logits of every position of a few
 random prompts, a greedy continuation, and the versions of transformers and torch. A hybrid model's logits are of double
-precision: the norms behind its recurrences make up to 1e-4 of fp32's roundings.
+precision: the norms behind its recurrences turn fp32's roundings into differences of up to 1e-4.
 
     python3 -m venv /tmp/golden && /tmp/golden/bin/pip install torch transformers
     /tmp/golden/bin/python tests/golden/make_golden.py [NAME ...]
@@ -328,7 +328,7 @@ def make(name):
 
     eager = {"attn_implementation": "eager"}
     if hasattr(model.config, "num_experts"):
-        eager["experts_implementation"] = "eager"  # the other implementations take no odd sizes
+        eager["experts_implementation"] = "eager"  # the other implementations accept no odd sizes
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **eager).eval()
     generator = torch.Generator().manual_seed(seed + 1)
     prompts = []

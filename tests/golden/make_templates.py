@@ -32,7 +32,7 @@ NOW = datetime.datetime(2026, 3, 14, 15, 9, 26)
 
 
 class Generation(jinja2.ext.Extension):
-    """{% generation %}: the effect of AssistantTracker on the text: none."""
+    """{% generation %}: leaves the text unchanged, as AssistantTracker does."""
 
     tags = {"generation"}
 
@@ -252,7 +252,7 @@ def chat_cases(name, source):
         )
 
 
-# Known differences of this library, for which a test would compare nothing (template.h).
+# Known differences of this library (template.h): such cases are left out.
 def is_comparable(source, result):
     text = result.get("text", "")
     if "generator object" in text or " at 0x" in text or "built-in method" in text:

@@ -181,7 +181,8 @@ def add_memory(run, found):
 
 @ending_well
 def update_large(run):
-    """From the GPU's own memory; by pitstop push (files, shared memory, GPU); from a disk. All verified."""
+    """Updates from the GPU's own memory, by pitstop push (files, shared memory, GPU), and from a disk; all of them
+    verified."""
     limits = run.limits()
     model = run.model(LARGE)
     with Sender(run.environment()) as sender:  # before the tree, which would take the memory

@@ -25,7 +25,7 @@ EXCHANGES = "CudaExchange*"
 # Marks the lines of a program's standard error, which are mixed into its standard output.
 MARKED = r"""{ "$@" 2>&1 1>&3 | sed -u 's/^/! /'; exit ${PIPESTATUS[0]}; } 3>&1"""
 SLOW_TO_REHEARSE = 12  # factor of time limits for a GPU in software on few cores
-# The likeliest reason for a figure below its target. A key is the begin or a part of the row's name.
+# The likeliest reason for a figure below its target. A key is the beginning or a part of the row's name.
 HINTS = {
     "decode, 1 request": "finding the work, one tile a block, the merge by one warp (kernels/attention_decode.cu)",
     "decode": "latency of a tile's copies (kernels/attention_decode.cu)",

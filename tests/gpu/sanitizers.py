@@ -18,7 +18,7 @@ FAMILIES = (
     "*Sampl*",
     "-*Attention*:*Linear*:*Sampl*:*DeathTest*:*CudaExchange*",
 )
-FOUND = 9  # its exit code for found errors, different from its program's own
+FOUND = 9  # compute-sanitizer's exit code for found errors; the tested program has no such code
 SUMMARY = re.compile(r"^=+ (?:ERROR|RACECHECK) SUMMARY: (\d+) ", re.MULTILINE)
 # The findings in the output of a tool that was stopped before its summary.
 FINDING = re.compile(r"^=+ (?:Invalid|Misaligned|Uninitialized|Barrier|Race|Error: .*(?:hazard|[Rr]ace)).*", re.MULTILINE)

@@ -29,7 +29,7 @@ class Served:
 
     def __enter__(self):
         try:
-            import pitstop  # the client of this bundle: its pyzmq needs one version of Python
+            import pitstop  # imported here: the bundle's pyzmq is for one version of Python
         except ImportError as error:
             raise NotServed(f"the Python client cannot be imported: {error}") from error
         self._folder = tempfile.mkdtemp(prefix="pitstop-gpu-")

@@ -241,15 +241,13 @@ def push(run_dir, model, limits, environment, budget):
         raise NotServed(f"pitstop push: {ended.last_lines()}")
     report = json.loads(ended.output.strip().splitlines()[-1])
     figures = of_bus({"pause_s": 0.0, **report["reply"]}, limits, "h2d_gb_s")
-    # Its own times: filling that no wait hides, waits for the worker, and the total from the first
-    # byte on.
+    # The pusher's own times: filling that no wait hides, waits for the worker, and the total from the first byte on.
     return {**figures, **{f"pusher_{part}_ms": milliseconds(report.get(f"{part}_s", 0.0)) for part in ("fill", "wait", "push")}}
 
 
 def lent_beside_streams(client, sender, loaded, of, limits, found):
-    """All tensors of the model from the GPU's own memory, while requests decode: its time, and the
-    requests' loss.
-    """
+    """Sends all tensors of the model from the GPU's own memory while requests decode. Measures the time, and how much
+    the requests lose."""
     streams = [
         client.generate(PROMPT, max_new_tokens=of.stream_tokens, temperature=0.0, ignore_eos=True)
         for _ in range(of.streams)

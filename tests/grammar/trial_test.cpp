@@ -36,7 +36,7 @@ class TrialsTest : public testing::Test {
         return {GrammarKind::kJsonSchema, text + "}}"};
     }
 
-    // A second on a machine that has a core for it.
+    // A machine with a free core needs a second.
     static constexpr auto kPatience = std::chrono::seconds(5);
 
     // Returns the one child that this process has; -1: none.

@@ -73,7 +73,7 @@ class Browser:
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
 
     def value(self, expression):
-        """None also while a page is loading."""
+        """The value of an expression; also None while a page is loading."""
         answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
         return answer.get("result", {}).get("result", {}).get("value")
 

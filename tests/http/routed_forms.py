@@ -19,7 +19,7 @@ def of_slime(meta, num_tokens, num_layers, k):
 
 
 def of_verl(text, num_layers, k):
-    """verl's SGLang rollout: whatever the number of rows."""
+    """verl's SGLang rollout, which accepts any number of rows."""
     return numpy.frombuffer(base64.b64decode(text), dtype=numpy.int32).reshape(-1, num_layers, k)
 
 

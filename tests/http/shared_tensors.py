@@ -35,7 +35,7 @@ def call(name, *arguments):
 
 
 def memory(text):
-    """bytes, which protocol 2 has no opcode for."""
+    """The opcodes of a bytes object, for which protocol 2 has no opcode of its own."""
     return b"C" + bytes([len(text)]) + text
 
 

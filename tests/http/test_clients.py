@@ -68,7 +68,7 @@ def test_openai_validates_a_chat_strictly(http):
         assert answer.metadata == {"weight_version": "epoch 1"}
         assert answer.weight_version_spans[0]["end"] == 3
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # pydantic's, of a member of another type
+            warnings.simplefilter("error")  # pydantic warns of a member of another type
             answer.model_dump()
         *_, last = client.chat.completions.create(**asked, stream=True)
         assert last.weight_versions == [{"version": "epoch 1", "start": 0, "end": 3}]

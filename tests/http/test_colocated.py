@@ -36,7 +36,7 @@ def status(tree):
 
 @pytest.fixture(scope="module")
 def fresh(tree):
-    """What a fresh start on each model generates, and its digest."""
+    """The output of a fresh start on each model, and its digest."""
     from http_calls import Http
 
     http = Http(tree.url)

@@ -96,7 +96,7 @@ const Mapping& variables() {
     return *kValues.as_mapping();
 }
 
-// Renders the expression once, and again and again in a loop: neither may exceed the budget.
+// Renders the expression once, and repeatedly in a loop: neither may exceed the budget.
 void expect_small(const std::string& source) {
     const Result<Template> parsed = Template::parse(source);
     ASSERT_TRUE(parsed) << source << ": " << parsed.error().message;

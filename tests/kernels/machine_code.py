@@ -153,7 +153,8 @@ def serial_merges(name, code):
 
 
 def generic_loads(name, code):
-    """Such a read was once of decode's page table, whose address came from a pointer in shared memory."""
+    """Finds such reads. One was once a read of decode's page table, whose address came from a pointer in shared memory.
+    """
     if not any(kernel in name for kernel in READ_GLOBAL_MEMORY):
         return []
     num = sum(re.search(r"\bLD\b", text) is not None for _, text in code)

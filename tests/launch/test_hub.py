@@ -25,7 +25,7 @@ PROMPT = "ROMEO:\n"
 
 
 def snapshot(cache, model, names=NAMES, revision="main"):
-    """In huggingface_hub's layout: blobs, and links to them."""
+    """Makes a snapshot in huggingface_hub's layout: blobs, and links to them."""
     place = cache / "models--org--name"
     files = place / "snapshots" / COMMIT
     for folder in (files, place / "blobs", (place / "refs" / revision).parent):

@@ -315,7 +315,7 @@ TEST(PickleReader, P7_BombsAreRefusedBeforeTheyGrow) {
 }
 
 TEST(PickleReader, P7_ValuesBelowAMarkCannotBeTaken) {
-    // N ( t-less TUPLE1: the None is below the mark.
+    // NONE, MARK, TUPLE1: TUPLE1 must not use the None below the mark.
     EXPECT_FALSE(read_text(std::string("\x80\x04N(\x85t.", 7), Channel::kBucket));
     EXPECT_FALSE(read_text(std::string("\x80\x04](a.", 6), Channel::kBucket));
     EXPECT_FALSE(read_text(std::string("\x80\x04](\x94.", 6), Channel::kBucket));

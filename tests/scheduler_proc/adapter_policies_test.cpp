@@ -147,8 +147,9 @@ TEST_F(AdapterPolicies, P6_EqualTokensOfTwoVersionsAreNotTakenForEachOther) {
     }
 }
 
-// Requests come, are cancelled and retracted, while two names are loaded, replaced and unloaded by
-// every policy. The workers check that no row reads KV or a state of another version or token.
+// Requests come, are cancelled and retracted, while two names are loaded, replaced and unloaded
+// under every policy. The workers check that no row reads KV or a state of another version or
+// token.
 TEST_F(AdapterPolicies, P3_P9_RandomLoadsMixNothing) {
     for (std::uint64_t seed = 1; seed <= 24; ++seed) {
         SCOPED_TRACE(seed);

@@ -303,7 +303,7 @@ TEST(Drafts, P11_AutoChangesNoBit) {
 
 using DraftsUpdateTest = UpdateTest;
 
-// The row in flight at the commit belongs to the old version, for the tokens that count.
+// For a row in flight at the commit, the tokens that count belong to the old version.
 TEST_F(DraftsUpdateTest, P1_P3_P11_ACommitFallsBetweenTwoRowsWithDrafts) {
     using enum messages::KvPolicy;
     for (const messages::KvPolicy policy : {kKeep, kRecompute, kDrain}) {

@@ -28,7 +28,7 @@ class FakeStates {
         : slots_(static_cast<std::size_t>(num_slots)),
           checkpoints_(static_cast<std::size_t>(num_checkpoints)) {}
 
-    // A plan arrives. Returns what is wrong: it saves to a checkpoint that a step in flight uses.
+    // Receives a plan. Returns an error if it saves to a checkpoint that a step in flight uses.
     [[nodiscard]] std::optional<std::string> receive(const messages::StepPlan& plan) {
         std::optional<std::string> problem;
         for (const messages::PlanRow& row : plan.rows) {
@@ -53,7 +53,7 @@ class FakeStates {
         for (const messages::RequestSetup& setup : plan.setups)
             slots_.at(static_cast<std::size_t>(raw(setup.slot))) = {};
     }
-    // The row continues from a state, which must be `want`. Returns what is wrong with it.
+    // Begins a row from its state, which must be `want`. Returns what is wrong with the state.
     [[nodiscard]] std::optional<std::string> begin_row(
         const messages::PlanRow& row, const FakeState& want
     ) {
@@ -78,7 +78,7 @@ class FakeStates {
             raw(want.epochs.max)
         );
     }
-    // A token of the row makes the state `after`.
+    // Advances the row's state by a token, to `after`.
     void advance(const messages::PlanRow& row, const FakeState& after) {
         if (slots_.empty()) return;
         slots_.at(static_cast<std::size_t>(raw(row.slot))) = after;

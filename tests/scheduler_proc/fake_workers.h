@@ -129,7 +129,7 @@ class FakeWorkers {
         // (position, adapter): the tokens from this position on have this adapter.
         std::vector<std::pair<std::int64_t, std::optional<messages::AdapterId>>> adapters{};
     };
-    // A row, and where its part of each of the plan's arrays begins.
+    // A row, and its first index in each of the plan's arrays.
     struct PlacedRow {
         const messages::StepPlan& plan;
         messages::PlanRow row{};

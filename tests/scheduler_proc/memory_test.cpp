@@ -363,7 +363,7 @@ TEST_F(MemoryTest, WhatRanksMeasureUnaskedIsWhatStatusTells) {
 
 TEST_F(MemoryTest, AReleaseWaitsForStepsInFlightAndNothingStartsMeanwhile) {
     const RequestKey key = start();
-    // Aborted, with its steps still in flight: the replica has no open request.
+    // The request is aborted while its steps are in flight, so the replica has no open request.
     rig.control(messages::EndRequests{.keys = {key}});
     rig.control(messages::ReleaseMemory{.call = CallId{7}, .tags = kKv});
     rig.turn();

@@ -126,8 +126,8 @@ TEST_F(OpenRequestsTest, ThoseThatRanBeforeAreToldFromThoseThatOnlyWaited) {
     Request& one = add(1);
     add(2);
     Request& three = add(3, 1);
-    start(0);  // 3
-    start(1);  // 1
+    start(0);  // starts request 3
+    start(1);  // starts request 1
     std::ignore = requests.retract(one);
     EXPECT_EQ(requests.num_started(), 2);
     using Which = OpenRequests::Which;

@@ -50,7 +50,7 @@ class StepPlannerTest : public testing::Test {
         return rows;
     }
 
-    // All steps are done, and each sampled token has arrived.
+    // Ends all steps, and lets each sampled token arrive.
     void finish_steps() {
         pool.end_step(StepId{raw(step) - 1});
         for (Request* request : requests.all(OpenRequests::Which::kAll)) {

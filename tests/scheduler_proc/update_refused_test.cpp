@@ -123,7 +123,7 @@ TEST_F(UpdateTest, P10_ADigestThatIsNotTheDeclaredOneFails) {
     order(messages::UpdateDrop{.update = kUpdate});
     EXPECT_TRUE(answer().ok);
 
-    // The right digest passes: the sum of the workers' hellos.
+    // The right digest, the sum of those in the workers' hellos, is accepted.
     spec.digest = rig.scheduler.version().digest;
     order_stage(spec, Epoch{2}, messages::UpdateId{2});
     EXPECT_TRUE(answer().ok);

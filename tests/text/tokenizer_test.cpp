@@ -69,8 +69,8 @@ TEST(Tokenizer, ThreadsMayShareIt) {
     EXPECT_EQ(num_wrong, 0);
 }
 
-// Each of these is one piece, or one run of a pattern: quadratic code would take minutes. Measures
-// the CPU time of this thread for one encoding, the least of three.
+// The CPU seconds of this thread for one encoding, the least of three. The texts are single pieces,
+// or single runs of a pattern, for which quadratic code would take minutes.
 double seconds_to_encode(const Tokenizer& tokenizer, const std::string& text) {
     const auto seconds = [] {
         std::timespec now{};

@@ -30,7 +30,7 @@ class UnnamedSessionTest : public UpdateCoordinatorTest {
     void begin(const messages::BeginUpdate& call = begin_call()) {
         coordinator_.handle(now_, {"trainer", call.call}, call, out_);
     }
-    // A session is open.
+    // Opens a session.
     void open(const messages::BeginUpdate& call = begin_call()) {
         begin(call);
         both_answer(messages::UpdateOrder::kOpen);

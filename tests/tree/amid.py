@@ -1,6 +1,6 @@
 """Requests that run when something else happens, on a machine of any speed.
 
-A tree runs only for the moment between two calls, so a request ends neither too early nor by the clock.
+A tree runs only for the moment between two calls, so the clock does not decide how far a request gets.
 """
 
 import time

@@ -57,7 +57,7 @@ class Dtype:
 
 
 class Tensor:
-    """Contiguous, in a GPU's memory."""
+    """A contiguous tensor in a GPU's memory."""
 
     is_cuda = True
     num_to_host = 0

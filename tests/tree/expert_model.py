@@ -16,7 +16,7 @@ NOISE = 0.02
 
 
 def rounded(values):
-    """To bf16, towards zero: any number will do."""
+    """Rounds to bf16, towards zero; which way does not matter here."""
     return (numpy.asarray(values, numpy.float32).view(numpy.uint32) >> 16).astype(numpy.uint16)
 
 

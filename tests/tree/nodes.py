@@ -126,7 +126,7 @@ def start_spanning(start_tree, place):
 
 @pytest.fixture(scope="session")
 def namespaces():
-    """Skips if none can be made. Checked once: a later failure is an error."""
+    """Network namespaces; skips if none can be made. Checked once: a later failure is an error."""
     if shutil.which("ip") is None or os.geteuid() != 0:
         pytest.skip("no network namespaces can be made here (root, iproute2)")
     try:

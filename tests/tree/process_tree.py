@@ -161,7 +161,7 @@ class ProcessTree:
         self.processes = json.loads((self.run_dir / "tree.json").read_text())["processes"]
 
     def memory_mib(self):
-        """The peak of each kind of process so far, summed over its processes."""
+        """The peak memory so far of each kind of process, summed over its processes."""
         peak = {}
         for process in self.processes:
             text = pathlib.Path(f"/proc/{process['pid']}/status").read_text()
@@ -185,7 +185,7 @@ class ProcessTree:
             assert not self.run_dir.exists(), list(self.run_dir.iterdir())
 
     def stop(self, number=signal.SIGINT):
-        """A clean end."""
+        """Ends the tree cleanly, and checks that nothing is left."""
         if self.launcher.poll() is None:
             self.launcher.send_signal(number)
         code = self.wait_exit()

@@ -37,7 +37,7 @@ def test_logprobs_are_the_references(door, reference):
 
 def test_pieces_join_to_the_whole(door, reference):
     case = reference["stories"]["greedy"][1]
-    for _ in range(100):  # until it came in pieces: pieces that the client has not read yet are joined
+    for _ in range(100):  # until the text came in pieces: unread pieces are joined
         pieces = door.generate(case["prompt"], max_new_tokens=64, **GREEDY)
         assert pieces.text == case["text"]
         if len(pieces.chunks) > 10:
@@ -99,7 +99,7 @@ def test_the_same_seed_draws_the_same_and_another_does_not(door):
 
 
 def test_prompt_logprobs_are_those_of_sampling(door, reference):
-    """P6, scoring: the same bits."""
+    """P6: scoring gives the bits of sampling."""
     case = reference["stories"]["greedy"][2]
     sampled = door.generate(
         case["prompt"], max_new_tokens=32, logprobs={"enabled": True}, **GREEDY

@@ -75,7 +75,7 @@ def test_P1_P3_open_requests_continue_as_the_load_says(shared_tree, adapters, po
     rids = [begin(door, "policy", LONG), begin(door, None, LONG)]
     while any(len(door.outputs[rid].tokens) < 3 for rid in rids):
         door.step()
-    admin.call("pause_generation", mode="in_place")  # both are amid their output
+    admin.call("pause_generation", mode="in_place")  # both have some of their output
     second = load(admin, adapters["b"][0], adapter_policy=policy)
     admin.call("continue_generation")
     output, other = door.finish(rids)

@@ -152,7 +152,7 @@ def test_P5_a_worker_that_stands_still_in_a_commit_is_named(start_held, referenc
     kind, reply = admin.receive(60)
     assert kind == "update_reply" and reply["code"] == "deadline_exceeded", reply
     assert reply["message"] == "phase commit: no answer from replica 0 (rank 0)"
-    tree.kill(WORKER, signal.SIGCONT)  # the order stands
+    tree.kill(WORKER, signal.SIGCONT)  # the order remains in force
     wait_until(lambda: admin.call("status")["replicas"][0]["state"] == "running", "the commit to be done")
     assert admin.call("weight_digests")["digest"] == DIGESTS["bard"]["digest"]
     assert greedy(tree.door(), reference, "bard")

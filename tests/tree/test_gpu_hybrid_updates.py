@@ -125,7 +125,7 @@ def widened(golden, place):
 
 
 def packed(header, body):
-    """Without gaps between the tensors."""
+    """Packs the tensors without gaps."""
     made, parts, end = {}, [], 0
     for name, entry in header.items():
         if name == "__metadata__":

@@ -22,7 +22,8 @@ pytestmark = needs_gpu
 
 @pytest.fixture
 def admin(shared_tree, monkeypatch):
-    """The tree serves stories before and after, bit for bit; senders are on its machine."""
+    """The admin door of the tree, which serves stories, bit for bit, before and after each test. Senders use the tree's
+    machine."""
     machine(monkeypatch, shared_tree.run_dir.parent)
     with shared_tree.door("admin") as admin:
         assert update(admin, STORIES)["ok"]

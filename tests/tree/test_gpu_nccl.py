@@ -20,7 +20,8 @@ NAMES = list(BARD_TENSORS)
 
 @pytest.fixture
 def client(shared_tree, monkeypatch):
-    """The tree serves stories before and after, bit for bit; trainers are on its machine."""
+    """A client of the tree, which serves stories, bit for bit, before and after each test. Trainers use the tree's
+    machine."""
     machine(monkeypatch, shared_tree.run_dir.parent)
     with pitstop.Client(shared_tree.run_dir) as client:
         if digest_of(client) != DIGESTS["stories"]["digest"]:

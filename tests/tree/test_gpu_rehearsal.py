@@ -1,7 +1,5 @@
-"""tests/gpu/run on the GPU in software: its behaviour on a machine with a GPU, small, with its
-figures discarded. A few parts in each build; all of them in one call, from inside a bundle and with
-faults, at night.
-"""
+"""tests/gpu/run on the GPU in software: it must behave as on a machine with a GPU. Sizes are small, and figures are
+discarded. A few parts in each build; all of them in one call, from inside a bundle and with faults, at night."""
 
 import json
 import os
@@ -127,7 +125,8 @@ def test_every_part_is_rehearsed_in_one_call(place):
 
 
 def unpacked_bundle(place):
-    """Of this build, with the libraries of the GPU in software, and without the directory that it was packed from."""
+    """A bundle of this build with the libraries of the GPU in software, unpacked; the directory that it was packed from
+    is gone."""
     made = place / "pitstop"
     subprocess.run(
         [ROOT / "launch" / "bundle", made, "--archive"], env={**os.environ, "PITSTOP_BUILD": str(BUILD)}, check=True

@@ -134,7 +134,7 @@ def test_P8_released_memory_takes_the_checkpoints_with_it(tree, client):
 
 
 def scores(door, tokens):
-    """Of each token but the first."""
+    """The logprob of each token but the first."""
     output = door.generate(tokens, max_new_tokens=0, logprobs={"enabled": True, "prompt_start": 1}, temperature=0.0)
     return next(chunk["prompt"]["logprobs"] for chunk in output.chunks if "prompt" in chunk)
 

@@ -70,7 +70,7 @@ def states(reply):
 
 
 def begin(door, rid, **fields):
-    """Returns the begin() of a request that amid.py takes."""
+    """Returns a begin() for amid.py, which starts this request."""
     return lambda: [door.start("Once upon a time", rid=rid, max_new_tokens=LONG, **{**GREEDY, **fields})]
 
 

@@ -1,4 +1,4 @@
-"""Common mistakes for a checkpoint: recognized, and answered with a remedy, in a line."""
+"""What is commonly mistaken for a checkpoint: recognized, and answered with a remedy in one line."""
 
 import json
 import subprocess

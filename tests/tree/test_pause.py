@@ -27,7 +27,7 @@ def status(admin):
 
 
 def begin(door, *rids, **fields):
-    """Returns the begin() of requests that amid.py takes."""
+    """Returns a begin() for amid.py, which starts these requests."""
     fields = {"max_new_tokens": LONG, **(fields or GREEDY)}
     return lambda: [door.start("Once upon a time", rid=rid, **fields) for rid in rids]
 

@@ -38,8 +38,8 @@ def test_the_cpp_front_end_prints_what_the_tree_says(shared_tree, place):
     source.write_text(example("front_end.cpp"))
     build = pathlib.Path(environment()["PITSTOP_BUILD"])
     libraries = [build / name / f"libpitstop_{name}.a" for name in ("client", "bus", "messages", "digest", "base")]
-    # As CMake would for target_link_libraries(front_end pitstop_client); with the build's own
-    # compiler flags if it has some (sanitizers).
+    # The command that CMake would use for target_link_libraries(front_end pitstop_client), with the build's own
+    # compiler flags if it has any (sanitizers).
     command = [
         os.environ.get("CXX", "c++"), "-std=c++20", "-DSPDLOG_COMPILED_LIB",
         "-DSPDLOG_FMT_EXTERNAL", "-DFMT_SHARED", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}", source,

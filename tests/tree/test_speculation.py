@@ -179,7 +179,7 @@ SHAPES = {
     "hybrid": (("--model", "stories-hybrid"), 4),
     "hybrid-tp2": (("--model", "stories-hybrid", "--tp", 2, "--max-total-tokens", 512, "--state-checkpoints", 6), "auto"),
 }
-SMALLER = {"hybrid": 2, "hybrid-tp2": 4}  # by these factors, of requests
+SMALLER = {"hybrid": 2, "hybrid-tp2": 4}  # shape -> the divisor of the number of requests
 
 
 @pytest.mark.parametrize("shape", SHAPES)

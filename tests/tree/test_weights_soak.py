@@ -59,7 +59,7 @@ class Held:
         self.segments = left_behind(pushers)
 
     def exceeds(self, before):
-        """Whether something stays open or in memory that was not there before."""
+        """Whether more files are open, or more of PyTorch's segments exist, than before."""
         more = any(self.files[name] > before.files[name] + 2 for name in self.files)
         return more or not self.segments <= before.segments
 

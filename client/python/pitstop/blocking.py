@@ -34,7 +34,7 @@ async def _close(inner: Any) -> None:
 def _end(pid: int, loop: asyncio.AbstractEventLoop, thread: threading.Thread, lock: Any, inner: Any) -> None:
     if os.getpid() != pid:  # a forked child has neither the thread nor the thread's resources
         return
-    with lock:  # a call that found it open has reached the loop by now
+    with lock:  # a call that found the object open has reached the loop by now
         closing = asyncio.run_coroutine_threadsafe(_close(inner), loop)
     if thread is threading.current_thread():  # the loop's thread dropped the last reference
         closing.add_done_callback(lambda _: loop.stop())

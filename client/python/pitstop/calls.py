@@ -183,7 +183,7 @@ class Calls(Generic[StreamType]):
         return self.update_weights(path, label=label, timeout=timeout, adapter=name, **update)
 
     def unload_adapter(self, name: str, timeout: float = CALL_TIMEOUT_S) -> Any:
-        """New requests cannot name it any more; open requests end with it."""
+        """Unloads an adapter: new requests cannot name it any more, and open requests keep it until they end."""
         return self._control("unload_adapter", timeout, name=name)
 
     def stage_weights(self, path: str, kv_policy: str = "keep", label: str = "",

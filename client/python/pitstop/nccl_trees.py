@@ -78,7 +78,7 @@ async def _at_once(_: float) -> AsyncIterator[None]:
 
 
 class NcclTrees:
-    """Owns: the trainer's rank of the group. Thread: the loop's; what waits is on others.
+    """Owns: the trainer's rank of the group. Thread: the loop's; waits are on other threads.
 
     ask(kind, timeout, {tree: fields}): makes that call at each tree's admin door: {tree: {"ok", "code", "message"}}.
     turn(deadline): entered while workers join. A worker that waits in a broadcast cannot join, and one that joins cannot

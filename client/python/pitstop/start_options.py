@@ -103,8 +103,8 @@ def tree_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _speculation(options: Mapping[str, Any]) -> dict[str, Any]:
-    """serve's --speculate for SGLang's speculative_algorithm NGRAM and vLLM's speculative_config of n-grams and suffixes.
-    Their lengths of matches have no counterpart: how many tokens are drafted follows from how often guesses were right."""
+    """serve's --speculate for SGLang's speculative_algorithm NGRAM and vLLM's speculative_config of n-grams and
+    suffixes. Their match lengths have no counterpart: pitstop drafts as many tokens as earlier guesses justify."""
     config = options.get("speculative_config")
     if config:
         what = f"Engine: speculative_config={config!r} is not served"
@@ -123,5 +123,5 @@ def _speculation(options: Mapping[str, Any]) -> dict[str, Any]:
             raise PitstopError("unsupported", f"Engine: {name}={value!r} is not served: {NO_DRAFT_MODEL}")
     if not is_ngram:
         return {}
-    num = options.get("speculative_num_draft_tokens")  # with the token before them
+    num = options.get("speculative_num_draft_tokens")  # also counts the token before the drafts
     return {"speculate": max(int(num) - 1, 1) if num else DRAFTS}

@@ -1,6 +1,5 @@
-"""A trainer on a GPU broadcasts to all trees of a fleet on GPUs at once, in a group that is made
-anew when replicas come or go. PART: all, quorum, two or cpu (docs/fleet.md, "Trees on GPUs").
-"""
+"""A trainer on a GPU broadcasts to all trees of a fleet on GPUs at once, in a group that is made again whenever
+replicas join or leave. PART: all, quorum, two or cpu (docs/fleet.md, "Trees on GPUs")."""
 
 import json
 import os

@@ -1,6 +1,5 @@
-"""A trainer dies when its update is staged on one machine and not on the other: the update takes
-effect nowhere, and the next trainer's does.
-"""
+"""A trainer dies when its update is staged on one machine and not on the other. The update takes effect nowhere; the
+next trainer's update takes effect."""
 
 import json
 import os

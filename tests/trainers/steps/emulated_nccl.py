@@ -108,7 +108,7 @@ def register_backend():
 
 
 def custom_process_group(package):
-    """SGLang's function, called as slime does."""
+    """SGLang's function, with the arguments that slime gives."""
     from torch.distributed import distributed_c10d
 
     if IS_TORCH_1:

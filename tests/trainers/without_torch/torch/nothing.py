@@ -21,7 +21,7 @@ class _Names(type):
 
 
 class Nothing(metaclass=_Names):
-    """A base class, an annotation, a call's result, a decorator, a context, a number of 0."""
+    """Serves as a base class, an annotation, a call's result, a decorator, a context manager, or the number 0."""
 
     def __init__(self, *_, **__):
         pass
