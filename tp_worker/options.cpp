@@ -301,7 +301,7 @@ Result<> check_options(Options& options) {
     RETURN_IF_ERROR(check_place_flags(options));
     RETURN_IF_ERROR(check_node_flags(options));
     if (options.epoch < 1) return bad("epoch", "1 or more");
-    constexpr int kGpusMax = 1 << 20;  // above any machine's number; one more can still be counted
+    constexpr int kGpusMax = 1 << 20;  // more than any machine has; kGpusMax + 1 is still an int
     if (options.engine.gpu < 0 || options.engine.gpu >= kGpusMax)
         return bad("gpu", fmt::format("0 to {}", kGpusMax - 1));
     if (options.num_gpus < 1 || options.num_gpus > kGpusMax)

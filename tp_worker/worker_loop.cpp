@@ -50,7 +50,7 @@ Result<> WorkerLoop::run() {
         if (poller.is_ready(answers)) RETURN_IF_ERROR(send_all(updater_.take_answers()));
         if (poller.is_ready(orders)) {
             Result<> handled = handle_orders();
-            if (is_over()) return Ok{};  // also the result of a peer's regular end
+            if (is_over()) return Ok{};  // a peer that ends regularly has the same result
             RETURN_IF_ERROR(look_at_head());
             if (!has_head_ended_) RETURN_IF_ERROR(std::move(handled));
         } else if (engine_.wants_graph() && !has_result()) {

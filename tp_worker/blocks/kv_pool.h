@@ -45,7 +45,7 @@ class KvPool {
     // including those for padding
     [[nodiscard]] std::int64_t num_pages() const { return num_pages_; }
 
-    // `memory` is the pool's, of bytes() bytes.
+    // Sets the pool's memory, which has bytes() bytes.
     void place(std::byte* memory) { memory_ = memory; }
     [[nodiscard]] kernels::KvCache cache(KvId block) const;
 

@@ -62,7 +62,7 @@ class Stack {
     // Changes the states by drafts of the last pass (model/draft_replay.h).
     void replay(const StepBatch& batch, const BoundWeights& weights) const;
 
-    // Rows of x, and of the delta that it may lack, for the whole step.
+    // The rows of x for the whole step, and the delta that may not be added to x yet.
     [[nodiscard]] const Trunk& trunk() const { return trunk_; }
     Trunk& trunk() { return trunk_; }
     // The blocks' products, in order. The head is not included: it has rows of its own.

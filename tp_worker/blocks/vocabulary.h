@@ -51,7 +51,7 @@ class Head {
     // If x has other rows as well, the rows that need logits are gathered here first.
     [[nodiscard]] View2<float> x() const { return x_; }          // [L, H]
     [[nodiscard]] View2<float> delta() const { return delta_; }  // [L, H]
-    // Computes the logits of the rows of x. If delta is not empty, x still lacks it; it is added.
+    // Computes the logits of the rows of x. If delta is not empty, it is added to x first.
     void run(
         const Trunk& trunk, const BoundWeights& weights, View2<float> x, View2<const float> delta
     ) const;

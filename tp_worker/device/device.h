@@ -59,7 +59,7 @@ class Device {
 
     [[nodiscard]] const kernels::Ops& ops() const { return *ops_; }
     [[nodiscard]] kernels::Stream stream() const { return stream_; }
-    // For work in host memory, on either kind: loading, staging.
+    // The ops for host memory, for either kind of device: used to load and to stage.
     [[nodiscard]] const kernels::Ops& host_ops() const { return *host_ops_; }
     [[nodiscard]] digest::AddRun add_run() const { return add_run_; }  // digests in host memory
     [[nodiscard]] kernels::Stream host_stream() const { return host_stream_; }

@@ -44,7 +44,7 @@ Result<HostCopy> HostCopy::make(std::int64_t bytes) {
 
 Result<> HostCopy::commit() {
     if (memory_.bytes() > 0) return Ok{};
-    // Locked piece by piece: steps continue in between. A copy needs a chunk within one piece.
+    // Memory is locked in pieces, so steps continue in between. A chunk must be in one piece.
     ASSIGN_OR_RETURN(memory_, kernels::PinnedPages::create(host_bytes_of(bytes_), chunk_bytes_));
     first_slot_ = 0;
     return Ok{};

@@ -37,7 +37,7 @@ std::int64_t free_in_group(const std::string& directory) {
     const std::optional<std::int64_t> limit = number_in(directory + "/memory.max");
     const std::optional<std::int64_t> used = number_in(directory + "/memory.current");
     if (!limit || !used) return kUnlimited;
-    // Cached files that are not in use make room.
+    // The kernel evicts cached files that are not in use.
     const std::int64_t cached = number_of(directory + "/memory.stat", "inactive_file").value_or(0);
     return std::max<std::int64_t>(0, *limit - std::max<std::int64_t>(0, *used - cached));
 }

@@ -42,7 +42,7 @@ class Communicator {
     // data[i] becomes the sum over the ranks, in rank order, in fp32.
     virtual Result<> all_reduce_sum(std::span<float> data) = 0;
 
-    // Columns r * C .. of rank 0's `whole` [n, V] become rank r's `part` [n, C], up to column V.
+    // Writes rank r's `part` [n, C] to columns r * C .. of rank 0's `whole` [n, V], up to column V.
     // On other ranks `whole` is not used. REQUIRES: C * size >= V; rows of `part` are contiguous.
     virtual Result<> gather_columns(View2<const float> part, View2<float> whole) = 0;
 

@@ -192,8 +192,8 @@ Result<> GpuCommunicator::connect() {
     return host_.barrier();
 }
 
-// The timed sums of zeros; one before them is not timed, because it loads and connects
-// what is needed.
+// The number of timed sums, of zeros. A sum before them, which loads and connects everything, is
+// not timed.
 constexpr int kNumTimed = 5;
 
 // Sums repeatedly in one of the ways. Returns the milliseconds per sum here, or 0 if none is timed.

@@ -62,8 +62,8 @@ class NcclGroup : public BroadcastGroup {
     )
         : spec_(std::move(spec)), rank_(rank), store_(std::move(store)), turn_(turn) {}
 
-    // Joins at once, with an id that exists already.
     enum class WarmUp : std::uint8_t { kNone, kOneFloat };
+    // Joins at once: `id` exists already.
     Result<> join(const std::string& id, WarmUp warm_up, const Patience& patience) {
         ASSIGN_OR_RETURN(const NcclTurn::Held turn, turn_.take(spec_.group, patience));
         const Patience bounded = turn_.within_bound(patience);
@@ -294,7 +294,7 @@ class NcclGroup : public BroadcastGroup {
         );
     }
 
-    // Ends what is in flight. REQUIRES: this group has the turn, or nothing is in flight.
+    // Ends all work in flight. REQUIRES: this group has the turn, or no work is in flight.
     void abort() {
         is_ended_ = true;
         if (!comm_) return;
@@ -311,7 +311,7 @@ class NcclGroup : public BroadcastGroup {
 
     messages::GroupSpec spec_;
     std::int64_t rank_;
-    std::optional<TcpStore> store_;  // kept, because its end shows the trainer's
+    std::optional<TcpStore> store_;  // kept: its end shows the trainer's end
     NcclTurn& turn_;
     std::atomic<bool> is_in_use_{false};
     bool is_ended_ = false;

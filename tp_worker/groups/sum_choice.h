@@ -33,8 +33,8 @@ struct SumTime {
 
 inline constexpr std::int64_t kNeverBytes = std::numeric_limits<std::int64_t>::max();
 
-// Returns the sizes to measure: from where NCCL might be faster, doubling, up to and including
-// `bytes_max`; none if that is less.
+// Returns the sizes to measure: the least at which NCCL might be faster, doubled again and again,
+// and finally `bytes_max`; none if `bytes_max` is less.
 [[nodiscard]] std::vector<std::int64_t> sizes_to_measure(std::int64_t bytes_max);
 
 // Returns the size from which NCCL was faster in every measurement; kNeverBytes if it was not

@@ -28,7 +28,7 @@ Result<> check_patience(const Patience& patience, const std::string& peer) {
     return Ok{};
 }
 
-// Waits for the socket like poll(); false: check the caller's patience.
+// Waits for the socket like poll(). Returns false if the caller should check its patience.
 bool poll_once(int fd, short events, TimePoint deadline) {
     const Duration left = std::min<Duration>(kCallOffLook, deadline - Clock::now());
     pollfd item{fd, events, 0};

@@ -24,7 +24,7 @@ StepBatch DraftReplay::make(std::span<const std::int64_t> num_right) {
     places_.clear();
     saved_places_.clear();
     saved_ends_.clear();
-    std::int32_t first = 0;  // of the row's drafts, among those of the step
+    std::int32_t first = 0;  // the row's first draft, among the step's drafts
     for (std::size_t i = 0; i < rows_.size(); ++i) {
         CHECK(num_right[i] >= 0 && num_right[i] <= rows_[i].num);
         if (num_right[i] > 0) add_right(rows_[i], first, num_right[i]);

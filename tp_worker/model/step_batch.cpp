@@ -186,7 +186,7 @@ Result<> PlannedStep::prepare(
     }
     RETURN_IF_ERROR(check_brought(plan, limits));
     num_padded_ = 0;
-    // A graph can neither use given routes nor keep the inputs of drafts for a replay.
+    // A graph cannot use given routes, and cannot keep the inputs of drafts for a replay.
     if (!brought_rows_.empty() || (limits.has_states && has_drafts())) return Ok{};
     num_padded_ = is_of_decodes() ? padded_rows(static_cast<std::int64_t>(kv_lens_.size())) : 0;
     if (num_padded_ > limits.padded_rows_max) num_padded_ = 0;

@@ -44,7 +44,7 @@ struct TensorHandle {
     std::vector<std::int64_t> shape{};
     std::vector<std::int64_t> stride{};     // elements
     std::int64_t offset = 0;                // elements, in the storage
-    const pickle::Node* storage = nullptr;  // its constructor: one reference of the sender's
+    const pickle::Node* storage = nullptr;  // what constructs it: one reference of the sender's
     std::string segment{};                  // CPU: the shared memory's name
     std::int64_t segment_bytes = 0;         // CPU
     std::unique_ptr<CudaHandle> cuda{};

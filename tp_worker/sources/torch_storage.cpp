@@ -169,8 +169,8 @@ void give_back(std::span<const std::unique_ptr<TorchStorage>> storages) {
     for (const std::unique_ptr<TorchStorage>& storage : storages) {
         if (storage->give_back() == TorchStorage::Returned::kLast) last.push_back(storage.get());
     }
-    // Read after the count: if the sender has the storage mapped now, it had that reference
-    // when counted.
+    // Reads the mappings after the count: a sender that has the storage mapped now had its
+    // reference when the count was read.
     std::map<pid_t, ProcessMaps> maps;  // usually of one sender
     for (TorchStorage* storage : last) {
         const pid_t sender = storage->sender();

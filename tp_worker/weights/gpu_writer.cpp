@@ -357,7 +357,7 @@ void GpuWriter::read_sums(
     std::ranges::sort(filled.problems);
 }
 
-// Returns which of a tensor's values is the first that is not finite; the tensor has at least one.
+// Describes the tensor's first non-finite value. REQUIRES: the tensor has one.
 std::string GpuWriter::find_nonfinite(const WeightTensor& tensor) {
     const std::int64_t rows_max =
         std::max<std::int64_t>(1, PinnedPieces::kPieceBytes / tensor.row_bytes());

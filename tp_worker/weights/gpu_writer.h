@@ -138,7 +138,7 @@ class GpuWriter : public ShardWriter {
     const StageArgs& args_;
     GpuStaging& gpu_;
     Pacer pacer_;
-    Duration rested_{};  // rest that no result of fill() has yet
+    Duration rested_{};  // rest that is in no result of fill() yet
     std::int64_t bytes_since_rest_ = 0;
     std::optional<TaskPool> threads_{};  // made for the first pieces that several threads send
 };

@@ -76,7 +76,7 @@ class Pacer {
         const auto share_of_pass =
             std::chrono::duration_cast<Duration>(pace_.last_pass() * pace_.share());
         const Duration quantum = std::min<Duration>(share_of_pass, kUsedMax);
-        // The processor time is a system call of 0.6 us, and at most the time that has passed.
+        // Reading the processor time costs 0.6 us, so this first checks the time that has passed.
         if (Clock::now() - counted_from_ < quantum) return {};
         const Duration used = thread_time() - used_before_;
         if (used < quantum) return {};

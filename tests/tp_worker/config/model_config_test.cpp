@@ -180,8 +180,8 @@ TEST(ModelConfig, BlamesTheFileThatIsBroken) {
     EXPECT_TRUE(error_of(json).message.starts_with("'model/config.json'"));
 }
 
-// Any difference between two configurations is found and named; here each key that changes how
-// weights of these shapes compute.
+// Any difference between two configurations is found and named. This tests each key that changes
+// the computation but not the shapes.
 TEST(ModelConfig, NamesWhatDiffersBetweenTwoModels) {
     const auto llama = [](Json scaling) {
         Json json = of_family("LlamaForCausalLM");

@@ -52,7 +52,7 @@ float value_of(int rank, std::size_t i) {
 
 TEST(ShmCommunicator, SumsInRankOrderOnEveryRank) {
     for (const int size : {2, 3, 4}) {
-        // One, odd, a vector more or less, and more than a chunk.
+        // Sizes: one, an odd number, a vector plus or minus one, more than a chunk.
         for (const std::size_t n : {1u, 15u, 17u, 1000u, 600'001u}) {
             SCOPED_TRACE(testing::Message() << size << " ranks, " << n << " floats");
             std::vector<float> expected(n);
@@ -114,7 +114,7 @@ TEST(ShmCommunicator, GathersColumnsAsFarAsTheyGo) {
     }
 }
 
-// One byte, odd, and more than a chunk.
+// Sizes: one byte, an odd number, more than a chunk.
 TEST(ShmCommunicator, EveryRankHasTheBytesOfAllInRankOrder) {
     constexpr int kSize = 3;
     for (const std::size_t n : {std::size_t{1}, std::size_t{77}, std::size_t{1'500'001}}) {

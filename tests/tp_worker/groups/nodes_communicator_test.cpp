@@ -35,7 +35,7 @@ using std::chrono::seconds;
 
 int number_of(const char* name) { return std::stoi(std::getenv(name)); }
 
-// Prints what went wrong in a part, and is its exit status.
+// Prints the fault of a part, and returns the part's exit status.
 int wrong(const std::string& what) {
     std::fprintf(stderr, "rank %d: %s\n", number_of("PITSTOP_TEST_RANK"), what.c_str());
     return 1;
@@ -190,7 +190,7 @@ int be_bounded() {
     return side->host->barrier() ? 0 : wrong("nobody leaves before");
 }
 
-// Rank 1 is lost before its sum, after rank 0 has done the first one, too.
+// Rank 1 is killed before a step's first sum: rank 0's error names it.
 int be_lost() {
     const Result<Side> side = open_side();
     if (!side) return wrong(side.error().message);

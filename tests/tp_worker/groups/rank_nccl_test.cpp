@@ -37,7 +37,7 @@ constexpr std::int64_t kBytes = kNum * sizeof(float);
 
 int number_of(const char* name) { return std::stoi(std::getenv(name)); }
 
-// Prints what went wrong in a part, and is its exit status.
+// Prints the fault of a part, and returns the part's exit status.
 int wrong(const std::string& what) {
     std::fprintf(stderr, "rank %d: %s\n", number_of("PITSTOP_TEST_RANK"), what.c_str());
     return 1;

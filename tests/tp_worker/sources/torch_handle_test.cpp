@@ -23,7 +23,7 @@ class Segment {
         const int fd = ::shm_open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
         EXPECT_GE(fd, 0);
         std::vector<std::uint16_t> words(kHeaderBytes / 2 + kElements, 0);
-        words[0] = 1000;  // references, more than a test gives back
+        words[0] = 1000;  // more references than a test gives back
         for (std::size_t i = 0; i < kElements; ++i)
             words[kHeaderBytes / 2 + i] = static_cast<std::uint16_t>(i);
         EXPECT_EQ(::write(fd, words.data(), words.size() * 2), std::ssize(words) * 2);
