@@ -25,8 +25,8 @@ struct TurnGrammar {
     bool calls_are_free = false;  // `calls` allows any text before, between and after calls
 };
 
-// Sets the grammar of the turn; the parameters' own becomes a part of it. Without a grammar, a
-// budget or calls nothing changes.
+// Sets the grammar of the turn. A grammar that the parameters have becomes a part of it. Without a
+// grammar, a budget or calls nothing changes.
 // Errors: kInvalidArgument if there are two grammars, or if the turn begins inside a thinking that
 // no grammar can end.
 [[nodiscard]] Result<> set_turn_grammar(const TurnGrammar& turn, messages::SamplingParams& params);

@@ -52,7 +52,7 @@ struct ServerOptions {
     int port = 30000;  // 0: any free one
     Keys keys{};
     bool is_incremental = false;  // /generate streams deltas unless a request says otherwise
-    // Routes in answers of vLLM's shape: only on request, or in all, as .npy files or envelopes.
+    // Whether answers of vLLM's shape have routes: on request only, or all as .npy or envelope.
     enum class VllmRoutes : std::uint8_t { kOnRequest, kNumpy, kEnvelope };
     VllmRoutes vllm_routes = VllmRoutes::kOnRequest;
     bool returns_masks = false;              // vLLM's generate: of each request that truncates

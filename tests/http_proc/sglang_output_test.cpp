@@ -165,7 +165,7 @@ TEST(SglangOutput, RoutesAreBase64OfInt32InTheLastEvent) {
     }
 }
 
-// An abort before the prompt was computed: no rows at all, rather than some.
+// After an abort before the prompt was computed, rows are missing: null is shown, not some rows.
 TEST(SglangOutput, RoutesThatAreNotCompleteAreNull) {
     for (const std::int64_t start : {0, 4}) {
         SglangOutput output({.rid = "r", .routes = {.start = start}});
