@@ -55,7 +55,7 @@ struct Span {
     std::int32_t end;
 };
 
-// The buffers that calls of attention share: as a model has them for all its layers.
+// The buffers that all calls of attention share, as a model's layers do.
 struct Space {
     Space(std::int64_t bytes, Place place)
         : scratch(bytes, place),
@@ -205,8 +205,8 @@ struct Batch {
 // and the sum's), by exp's 2^-21 (on a GPU exp2's 2 ulp and its argument's rounding) and, where it
 // is a factor of pairs or an mma's operand, by bf16's u; the sums over keys by e per block, segment
 // and key in it on the CPU, by 2e per step of 16 keys and per tile on a GPU. The output is an
-// average of values, so all of it times max |value|. |q| |k| <= its norms: a dot of D normal
-// numbers has sum of magnitudes below 6 sqrt(D) * sqrt(D) here.
+// average of values, so these errors are multiplied by max |value|. The sum of magnitudes in a dot
+// product of D normal numbers is below 6 sqrt(D) * sqrt(D) here.
 template <class T>
 double attention_bound(const Batch<T>& batch, bool is_gpu) {
     constexpr bool kIsBf16 = std::is_same_v<T, bf16>;
@@ -237,7 +237,7 @@ void expect_reference(AttentionOp op, const Batch<T>& batch, Place place) {
     });
 }
 
-// Rows that begin, go on and decode, in one batch.
+// One batch with rows that begin, continue and decode.
 template <class T, class Out>
 void expect_reference(
     AttentionOp op, const Heads& heads, std::int32_t page_size, std::int32_t window, Place place

@@ -198,7 +198,7 @@ inline void open_gpu_stream(DeviceStream& stream) {
     stream = *std::move(opened);
 }
 
-// Gives a test the backend's ops, and memory for them; skips the test without a GPU for it.
+// Gives a test the backend's ops and memory; skips the test if its backend needs a missing GPU.
 class OnBackend : public testing::TestWithParam<Backend> {
   protected:
     void SetUp() override {

@@ -77,7 +77,7 @@ TEST_F(CudaAttention, ShortChunksOnLongKvMeetTheReference) {
     }
 }
 
-// The caller's knowledge of the rows, and the amount of scratch, cost time, not correctness.
+// The caller's hints about the rows, and the amount of scratch, change the time but not the bits.
 TEST_F(CudaAttention, HintsAndWorkspaceDoNotChangeTheBits) {
     const Heads heads{4, 2, 64};
     const Request<bf16> a = make_request<bf16>(700, heads, 1);
@@ -92,7 +92,7 @@ TEST_F(CudaAttention, HintsAndWorkspaceDoNotChangeTheBits) {
     expect_within(wide, narrow, [](std::int64_t, std::int64_t) { return 6.0 * 2.0 * kEps16; });
 }
 
-// One long row beside more short rows than decode has blocks: in free order the long row's keys are
+// One long row among more short rows than decode has blocks: in free order the long row's keys are
 // divided among many blocks.
 class UnequalRows : public CudaAttention {
   protected:

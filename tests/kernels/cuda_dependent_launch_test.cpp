@@ -228,7 +228,7 @@ TEST_F(CudaDependentLaunch, FollowedRoutesWait) {
     expect_waits(random_matrix<float>(kRows, 20, 3), kRows * 4 * 4, op);
 }
 
-// Its bits are those of `experts`.
+// The ids of the experts, as the bits of floats.
 Matrix<float> choices() {
     Matrix<float> chosen(kRows, 2, 0);
     for (std::int64_t t = 0; t < kRows; ++t) {

@@ -95,7 +95,8 @@ class CudaExchange : public test::OnCuda {
 
 TEST_F(CudaExchange, SumsInRankOrderOnEveryRank) {
     constexpr std::int64_t kChunkFloats = (1 << 20) / 4;
-    // A pack, a block's worth and one more, both sides of two shots, and more than a chunk.
+    // Sizes: one pack; one pack more than a block has; the last of one shot, the first of two
+    // shots; more than a chunk.
     const std::int64_t one_shot = kOneShotBytesMax / 4;
     for (const int size : {2, 3, 4}) {
         for (const std::int64_t n :
@@ -194,7 +195,8 @@ TEST_F(CudaExchange, GathersColumnsAsFarAsTheyGo) {
     }
 }
 
-// A pack, a few, and more than a chunk; twice, as launches take turns with the chunks.
+// Sizes: one pack, a few, and more than a chunk. Two rounds, because launches alternate between two
+// chunks.
 TEST_F(CudaExchange, EveryRankHasTheRecordsOfAllInRankOrder) {
     for (const int size : {1, 2, 3, 4}) {
         for (const std::int64_t num_floats : {4, 60, 1024}) {
@@ -237,7 +239,7 @@ TEST_F(CudaExchange, P5_ARankThatDoesNotComeIsNamedAndLaterLaunchesEndAtOnce) {
     for (const Side& side : sides_) fill_device(side.data.data(), 0, 256, side.stream.stream());
     for (const std::size_t rank : {0u, 2u}) {
         const Side& side = sides_[rank];
-        // Waiting until the limit each time, hundreds would take minutes.
+        // If each call waited until the limit, 500 calls would take minutes.
         for (int k = 0; k < 500; ++k) {
             all_reduce_cuda(
                 {.exchange = side.exchange,

@@ -1,4 +1,4 @@
-// DeviceRange beside other threads' work on the GPU: an update stages, a release returns memory,
+// DeviceRange during other threads' work on the GPU: an update stages, a release returns memory,
 // while the loop makes a graph.
 #include "kernels/device_graph.h"
 #include "kernels/device_range.h"
@@ -65,7 +65,7 @@ TEST_F(CudaRange, MemoryGoesWhenNoStreamUsesItAnyMore) {
             const Result<DeviceGraph> graph = DeviceGraph::end_capture(stream());
             ASSERT_TRUE(graph.has_value()) << graph.error().message;
         }
-        stream_.wait();  // ends the process where a fill came after its memory had gone
+        stream_.wait();  // ends the process if a fill ran after the unmapping
     }
 }
 

@@ -36,7 +36,7 @@ TEST(FastDiv, IsDivisionOverTheWholeRange) {
             ASSERT_EQ(by.quotient(static_cast<std::uint32_t>(n)), n / d) << n << " / " << d;
         };
         for (std::int64_t n = 0; n < 100; ++n) expect(n);
-        for (int i = 0; i < 200; ++i) {  // either side of multiples, where a wrong one shows
+        for (int i = 0; i < 200; ++i) {  // next to multiples, where errors show
             const std::int64_t multiple =
                 static_cast<std::int64_t>(engine() >> 33) % (FastDiv::kDividendMax / d + 1) * d;
             for (std::int64_t n = multiple - 1; n <= multiple + 1; ++n) expect(n);

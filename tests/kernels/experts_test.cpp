@@ -1,4 +1,4 @@
-// Tests the other ops of a block of experts, besides its router: expert_rows and expert_linear.
+// Tests the ops of a block of experts other than its router: expert_rows and expert_linear.
 #include "kernels/expert_linear.h"
 #include "kernels/expert_rows.h"
 #include "tests/kernels/backend.h"
@@ -12,7 +12,7 @@
 namespace pitstop::kernels::test {
 namespace {
 
-// k different experts a token, some of them more wanted than others.
+// k different experts per token; some experts are chosen more often than others.
 Matrix<std::int32_t> random_choice(std::int64_t T, std::int64_t k, std::int32_t E, unsigned seed) {
     Matrix<std::int32_t> chosen(T, k, 0x7f);
     std::mt19937 engine(seed);

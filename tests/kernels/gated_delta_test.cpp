@@ -231,7 +231,7 @@ TEST_P(GatedDelta, MeetsTheReferenceOnAwkwardShapes) {
     }
 }
 
-// However the tokens of a request are cut into steps, and whatever runs with them.
+// P6: for any cut of a request's tokens into steps, and any other rows in the same steps.
 TEST_P(GatedDelta, P6_ATokenDependsOnNeitherCutNorBatch) {
     for (const Shape& shape : {Shape{2, 4, 40, 72, 4, true}, {1, 3, 16, 16, 2, false}}) {
         constexpr std::int32_t T = 90;
@@ -287,7 +287,7 @@ TEST_P(GatedDelta, ARowContinuesFromASavedStateWithTheSameBits) {
         run(ops().gated_delta, layer, 0, std::array{Part{T, 0, 1, 0, len, 3}}, places, y);
         EXPECT_EQ(y.bits(), whole.bits());
         for (const std::int32_t place : {1, 2}) {
-            // The row that restores is shorter than the convolution's window, or not.
+            // The restoring row has fewer tokens than the convolution's window, or more.
             for (const std::int32_t first : {1, 2, T - len}) {
                 if (len == T) break;
                 Matrix<float> rest(T, shape.nv * shape.dv, 0x33);
@@ -299,14 +299,15 @@ TEST_P(GatedDelta, ARowContinuesFromASavedStateWithTheSameBits) {
                 for (std::int64_t t = len; t < T; ++t) EXPECT_EQ(rest.bits(t), whole.bits(t));
             }
         }
-        // The same steps saved the same state as the one left at the end of as many tokens.
+        // The saved state equals the state that a row of only `len` tokens leaves at its end.
         Matrix<float> head(T, shape.nv * shape.dv, 0x44);
         run(ops().gated_delta, layer, 0, std::array{Part{len, 0, 1}}, places, head);
         EXPECT_TRUE(std::ranges::equal(places.of(1), places.of(3)));
     }
 }
 
-// Guesses have the outputs that they would have as tokens, and change no state.
+// The outputs of guesses equal those of the same tokens in a row without guesses; guesses change no
+// state.
 TEST_P(GatedDelta, P11_GuessesLeaveNoState) {
     if (is_gpu()) GTEST_SKIP() << "GPUs verify no drafts over states";
     for (const Shape& shape : {Shape{2, 4, 24, 40, 4, true}, {1, 1, 33, 17, 8, false}}) {

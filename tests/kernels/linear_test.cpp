@@ -106,7 +106,8 @@ TEST_P(Linear, MeetsTheReferenceOnAwkwardShapes) {
     if (is_small()) return;
     expect_reference<bf16, float>(100, 300, 1024, LinearMode::kWrite);
     expect_reference<float, float>(100, 300, 1024, LinearMode::kWrite);
-    // Few rows, and enough outputs for whole blocks of them: sums in parts have room for all.
+    // Few rows, and enough outputs for whole blocks on the CPU: sums that are computed in parts fit
+    // their buffer.
     for (const std::int64_t M : {7, 8}) {
         for (const std::int64_t K : {520, 586, 896, 1030, 1176})
             expect_reference<float, float>(M, 2100, K, LinearMode::kWrite);
@@ -115,8 +116,8 @@ TEST_P(Linear, MeetsTheReferenceOnAwkwardShapes) {
     }
 }
 
-// For five to sixteen rows a GPU has one kernel for few weight rows and another for many: in both a
-// row has its own bits in any batch.
+// For five to sixteen rows a GPU has one kernel for few weight rows and another for many. In both,
+// a row's bits are the same in any batch.
 TEST_P(Linear, ARowHasTheSameBitsAmongFiveAndAmongSixteen) {
     constexpr std::int64_t kRows = 16;
     for (const auto& [N, K] : {std::pair{20, 72}, {40, 1288}, {4104, 72}}) {
@@ -145,8 +146,8 @@ TEST_P(Linear, ARowHasTheSameBitsAmongFiveAndAmongSixteen) {
     }
 }
 
-// When products and silu_mul are one pass, the bits are those of two; with widths that warps share
-// and that they do not.
+// Products and silu_mul in one pass have the bits of two passes, also for widths at which warps
+// share a row.
 TEST_P(Linear, GatedInOnePassIsGatedInTwo) {
     if (ops().linear_silu_mul == nullptr) GTEST_SKIP() << "they are two passes here";
     for (const std::int64_t M : {1, 2, 3, 4}) {

@@ -1,5 +1,5 @@
-// NCCL's communicators on the GPU in software: each rank is a process with a GPU of its own. Each
-// query is answered at once, whichever other ranks join or not.
+// NCCL's communicators on the GPU in software: each rank is a process with a GPU of its own. Every
+// query is answered at once, even if other ranks have not joined.
 #include "kernels/nccl.h"
 
 #include "base/time.h"
@@ -136,7 +136,7 @@ int be_left() {
     }
     if (lost.error().code != ErrorCode::kUnavailable) return wrong(lost.error().message);
     comm->abort();
-    stream->wait();  // comes to its end
+    stream->wait();  // must end
     return 0;
 }
 

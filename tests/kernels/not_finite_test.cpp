@@ -228,10 +228,10 @@ TEST_P(RopeNotFinite, AHeadWhoseSquaresOverflowIsNanWhereItIsNormed) {
 
 class AttentionNotFinite : public OnBackend {
   protected:
-    // A request of `len` tokens, one position of which is spoiled, beside another. From that
-    // position on no token of the first is finite; earlier tokens, and the other request, keep
-    // their bits. A GPU's tensor cores multiply the values of a tile also by the zeros of earlier
-    // tokens: there, a spoiled value may reach all tokens of its own request.
+    // A request of `len` tokens, one of them spoiled, in a batch with another request. From the
+    // spoiled position on, no token of the first request is finite. Earlier tokens, and the other
+    // request, keep their bits. A GPU's tensor cores multiply the values of a tile also by the
+    // zeros of earlier tokens: there, a spoiled value may reach all tokens of its own request.
     template <class T>
     void expect_spread(
         const Heads& heads,
@@ -444,7 +444,7 @@ TEST_P(DrawsNotFinite, AnInfiniteScoreIsNoDraw) {
     logits(1, 200) = 2e37f;
     draws[0].temperature = draws[1].temperature = 0.01f;
     draws[1].top_p = 0.5f;
-    logits(2, 40) = kInf;  // an edit's
+    logits(2, 40) = kInf;  // as after an edit
     logits(3, 40) = kInf;
     draws[3].temperature = 0.f;
     for (std::int64_t i = 0; i < V; ++i) logits(4, i) = -kInf;

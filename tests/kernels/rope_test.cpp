@@ -128,7 +128,7 @@ class Rope : public OnBackend {
         run(ops().rope, in, has_norm, actual, place(), norm_offset);
         // The norm errs as rmsnorm's, by (D/16 + 12) e relatively on the CPU, (D/32 + 14) e on a
         // GPU; a rotation is two products and a sum of numbers up to 6 * 6 (weight times value,
-        // each normal; 6 * 4 of those there are on a GPU), and may cancel, so the error is
+        // both normal; up to 6 * 4 in the batches for a GPU), and may cancel, so the error is
         // absolute.
         const double scale = has_norm ? (is_gpu() ? 48.0 : 54.0) : (is_gpu() ? 12.0 : 9.0);
         const double roundings = is_gpu() ? heads.D / 32.0 + 18.0 : heads.D / 16.0 + 16.0;

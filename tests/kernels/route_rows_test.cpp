@@ -54,7 +54,7 @@ TEST_P(RouteRows, BringsTheChoicesOfAllLayersTogether) {
     }
 }
 
-// A map counts here; earlier counts stay.
+// The op adds to earlier counts. The expected counts are computed with a plain loop.
 TEST_P(RouteRows, ChoicesAreCountedByLayerAndExpert) {
     constexpr std::int64_t kLayers = 3;
     constexpr std::int64_t kExperts = 70;
