@@ -266,7 +266,7 @@ void prepare_block(
     }
 }
 
-// The time for which a GPU leaves its core to others when all its blocks wait for something else.
+// If all blocks of a GPU wait for something else, its thread sleeps for this long.
 constexpr auto kStandBy = std::chrono::microseconds(20);
 
 // Fibers of ended blocks, for blocks that begin while others stand by.
@@ -274,7 +274,7 @@ std::vector<std::vector<std::unique_ptr<Fiber>>> idle_fibers;
 
 }  // namespace
 
-// The blocks of a kernel, which waits for the previous one, that have room beside that one.
+// The number of a kernel's blocks that have room while the kernel waits for the previous one.
 constexpr std::size_t kEarlyBlocksMax = 2;
 
 bool waits_for_previous(const Overlap* of) {

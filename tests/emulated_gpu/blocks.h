@@ -115,8 +115,8 @@ void copy_async(void* to, const void* from, std::uint32_t src_bytes);
 void commit_copies();
 void wait_copies(int num_pending);
 
-// The running thread has told the others what they may wait for: its warp may now stand still for
-// long.
+// Called when the running thread has given the others what they wait for: its warp may now stand
+// still for long.
 void let_others_get_ahead();
 
 // The fibers of the running block.
@@ -160,8 +160,8 @@ class Grid {
         std::size_t shared_bytes = 0;  // dynamic
         bool is_cooperative = false;   // all of its blocks run at once
     };
-    // `body` is one of its threads. Fails if no GPU has such a large block. No overlap: it runs
-    // beside no other kernel.
+    // `body` is one of its threads. Fails if no GPU has such a large block. Without `overlap`, no
+    // other kernel runs at the same time.
     Grid(Shape shape, std::function<void()> body, std::shared_ptr<Overlap> overlap = nullptr);
     ~Grid();
     // Runs a block. False: it was the last one. REQUIRES: DeviceAccess (memory.h), if the kernel

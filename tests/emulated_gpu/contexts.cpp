@@ -1,5 +1,6 @@
-// The driver's contexts, as far as a program needs them to ask for a memory handle: a thread has
-// none until it pushes one, whatever the runtime's calls have made current.
+// The driver's contexts, of which only the part is emulated that a program needs for a memory
+// handle. A thread has no context until it pushes one, even if the runtime's calls have made one
+// current.
 #include "tests/emulated_gpu/contexts.h"
 
 #include "tests/emulated_gpu/calls.h"

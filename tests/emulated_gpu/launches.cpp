@@ -29,7 +29,7 @@ Raised& raised() {
     return *instance;
 }
 
-// The dynamic shared memory that a launch may use beside the static.
+// The dynamic shared memory that a launch may use in addition to the static.
 std::size_t shared_bytes_max(const void* kernel) {
     const std::scoped_lock lock(raised().mutex);
     const auto found = raised().bytes.find(kernel);

@@ -1,7 +1,7 @@
-// A graph's kernel that runs beside the previous one: programmatic dependent launch. Its blocks may
-// begin when each block of the previous kernel has allowed it or has ended; the work before their
-// wait runs at the same time. Source: CUDA C++ Programming Guide, "Programmatic Dependent Launch
-// and Synchronization"; PTX ISA, "griddepcontrol".
+// A graph's kernel that overlaps with the previous one: programmatic dependent launch. Its blocks
+// may begin when each block of the previous kernel has allowed it or has ended; the work before
+// their wait runs at the same time. Source: CUDA C++ Programming Guide, "Programmatic Dependent
+// Launch and Synchronization"; PTX ISA, "griddepcontrol".
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Kernels that begin beside the one before them, in graphs. Source: CUDA C++ Programming Guide,
-// "Programmatic Dependent Launch and Synchronization".
+// In graphs, kernels that begin before the previous one has ended. Source: CUDA C++ Programming
+// Guide, "Programmatic Dependent Launch and Synchronization".
 #include "kernels/device/dependent_launch.cuh"
 #include "tests/emulated_gpu/cuda_calls.h"
 
@@ -17,7 +17,7 @@ __global__ void write_late(std::uint32_t* words, std::uint32_t value) {
     words[blockIdx.x * kThreads + threadIdx.x] = value;
 }
 
-// The same without allowing it: the next kernel begins when this one ends.
+// Writes the same, but the next kernel begins only when this one ends.
 __global__ void write(std::uint32_t* words, std::uint32_t value) {
     words[blockIdx.x * kThreads + threadIdx.x] = value;
 }

@@ -1,4 +1,4 @@
-// The settings of the stand-in for cuBLASLt (cublas_lt.cpp), and its record of requests. Tests set
+// The settings of the emulated cuBLASLt (cublas_lt.cpp), and its record of products. Tests set
 // and read them while nothing runs on the GPU.
 #pragma once
 

@@ -45,7 +45,7 @@ struct Work {
     std::function<bool()>
         may_begin{};  // an additional condition, polled again and again. Null: at any time
     std::function<Step()> begin{};  // null: there is nothing to do
-    // For a kernel: beside the others of its graph.
+    // For a kernel: starts it with the overlap of its graph's kernels.
     std::function<Step(const std::shared_ptr<Overlap>&)> begin_beside{};
     bool may_start_early = false;  // a kernel; only in a graph, never in a stream
 };
@@ -54,13 +54,13 @@ enum class StreamKind : std::uint8_t { kLegacy, kBlocking, kNonBlocking };
 
 struct Stream {
     int gpu = 0;
-    int priority = 0;  // less goes first
+    int priority = 0;  // the lowest runs first
     StreamKind kind = StreamKind::kNonBlocking;
     std::deque<Work> queue{};
     Step running{};  // for the first in the queue, if it has begun
     std::uint64_t num_enqueued = 0;
     std::uint64_t num_done = 0;
-    std::uint64_t num_demanded = 0;  // somebody waits for this many
+    std::uint64_t num_demanded = 0;  // a thread waits until this many are done
     std::shared_ptr<Capture> capture{};
 };
 
