@@ -70,7 +70,7 @@ def run_tests(report, name, program, budget):
     if not path.exists():
         report.add(name, "failed", f"{path} is not there")
         return
-    # There is a GPU: a test that cannot use it has failed.
+    # The GPU exists, so a test that cannot use it has failed.
     small = {"PITSTOP_SMALL_SHAPES": "1"} if sizes.is_emulated(report.device) else {}
     of = sizes.of(report.device)
     counts = gtest_program.run(

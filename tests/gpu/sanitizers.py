@@ -9,9 +9,9 @@ import time
 from timed_call import call
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-# Ten to a hundred times slower, so the likeliest findings come first. Death tests have intended
-# failures, in processes of their own. Exchanges are kernels that wait for each other, which a tool
-# runs one after the other.
+# These tools make programs ten to a hundred times slower, so the likeliest findings come first. Death tests have
+# intended failures, in processes of their own. Exchanges are missing: their kernels wait for each other, and a tool
+# runs kernels one after the other.
 FAMILIES = (
     "*Attention*",
     "*Linear*-*DeathTest*",

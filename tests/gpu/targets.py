@@ -2,7 +2,7 @@
 
 A target's figure is one of these: the worst of the kernel benchmarks that it names; the share of a model's decode time
 that reading the weights would take; the share that an update or a release reaches of a limit of the same run. For a
-time that may not be exceeded it is the limit divided by the time: 100 % is just in time, and more is better.
+time that may not be exceeded, the figure is the limit divided by the time: 100 % is just in time, and more is better.
 """
 
 # Title, share, limit, {family: the beginning of the benchmark's name}

@@ -13,8 +13,8 @@ import uuid
 
 STOP_S = 10.0  # between asking and killing; a tree needs part of it to end its processes
 MARK = "PITSTOP_GPU_RUN"  # in the environment of the started program, and of its children
-# A signal just before a wait for a lock does not end the wait: Python sees it when the wait ends by
-# itself.
+# If a signal arrives just before a wait for a lock, Python handles it only after the wait. So waits are cut into
+# slices.
 SLICE_S = 0.5
 
 _started = {}  # {mark: process} of started processes whose end stop() or call() has not seen
