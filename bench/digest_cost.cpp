@@ -70,7 +70,7 @@ struct Free {
     void operator()(std::byte* bytes) const { std::free(bytes); }
 };
 
-// Every run maps the checkpoint anew, as a stage does.
+// Every run maps the checkpoint again, as a stage does.
 Result<double> seconds_of(
     const std::string& directory, Copy copy, int num_threads, std::byte* buffer
 ) {

@@ -85,7 +85,7 @@ Samples measure_samples(const std::vector<std::vector<TokenId>>& outputs) {
         }
     }
     const auto num = static_cast<double>(outputs.size() * kOutputTokens);
-    // An ended output is kept as tokens, too, to make the index anew.
+    // An ended output is kept as tokens, too, from which the index can be made again.
     const double kept =
         static_cast<double>(index.bytes()) / static_cast<double>(index.num_tokens());
     return {

@@ -74,10 +74,10 @@ Result<> ask_memory() {
     return Ok{};
 }
 
-// What another thread may do while a stream is captured.
+// A call that another thread makes while a stream is captured.
 struct Beside {
     std::string name{};
-    bool must_work = false;  // an update, a release or a step does it
+    bool must_work = false;  // an update, a release or a step makes this call
     std::function<cudaError_t()> call{};
 };
 
@@ -241,8 +241,8 @@ struct Launches {
     double worst_ms = 0;
 };
 
-// Launches of another thread while `work` runs. That thread has its stream and its memory before:
-// making them may wait for `work`.
+// Returns the launches of another thread while `work` runs. Its stream and memory are created
+// first, because creating them may wait for `work`.
 Result<Launches> launches_beside(const std::function<void()>& work) {
     ASSIGN_OR_RETURN(const DeviceStream stream, DeviceStream::create(StreamPriority::kStep));
     ASSIGN_OR_RETURN(const DeviceBuffer words, DeviceBuffer::create(kMiB));
@@ -267,7 +267,8 @@ Result<Launches> launches_beside(const std::function<void()>& work) {
     return launches;
 }
 
-// As a second version is, for an update beside steps (tp_worker/device/host_copy.h).
+// Page-locks in pieces, as an update does for the second version while steps run
+// (tp_worker/device/host_copy.h).
 Result<> ask_pinned_pages() {
     double create_ms = 0;
     bool is_there = false;

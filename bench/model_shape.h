@@ -4,7 +4,7 @@
 // Source: the config.json files published with Qwen3-0.6B, Qwen3-8B, Qwen2.5-0.5B-Instruct,
 // Llama-3.2-1B and Mistral-7B-v0.1; of Qwen3.5-0.8B, slime's script for it, with transformers'
 // default of the key heads' number, and as many value heads. "experts-2b-a0.3b" is our own: a
-// Qwen3-MoE of 2.0 billion weights, of which a token reads 0.3 billion. Tensor names and shapes as
+// Qwen3-MoE of 2.0 billion weights; a token reads 0.3 billion of them. Tensor names and shapes as
 // Hugging Face transformers has them.
 #pragma once
 
