@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A fleet on Slurm: sbatch slurm.sh. A Ray node per machine of the job, and a fleet on them, a replica per machine.
+# A fleet on Slurm: sbatch slurm.sh. Each machine of the job gets a Ray node and one replica of the fleet.
 # Set: the partition's options, MODEL, and ENVIRONMENT, a Python with pitstop's wheel and its extra `fleet`, seen by all.
 #SBATCH --job-name=pitstop-fleet
 #SBATCH --nodes=4
@@ -21,7 +21,7 @@ mapfile -t machines < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${machines[0]}
 head_address=$(srun --nodes=1 --ntasks=1 --nodelist="$head" hostname --ip-address | awk '{print $1}')
 
-# Every step ends with the job, and each ray with its step.
+# Starts a step on a machine. Every step ends with the job, and Ray's processes with their step.
 on() {
     srun --nodes=1 --ntasks=1 --nodelist="$1" --overlap "${@:2}" &
 }
@@ -32,7 +32,7 @@ for machine in "${machines[@]:1}"; do
         --num-cpus="$SLURM_CPUS_PER_TASK" --object-store-memory="$STORE_BYTES"
 done
 
-# The fleet waits for machines that come late: each replica's place is there when its machine is.
+# Machines may join the cluster late: the fleet starts each replica when its machine has joined.
 trap 'kill $(jobs -p) 2>/dev/null; wait' TERM EXIT
 until srun --nodes=1 --ntasks=1 --nodelist="$head" --overlap ray status --address="$head_address:$PORT" >/dev/null 2>&1; do
     sleep 1

@@ -219,7 +219,7 @@ class Served:
         return dataclasses.replace(self._restart, lost_adapters=str(path))
 
     def _with_kept_path(self, line):
-        """Returns the line of an adapter's version, from now on loaded from where it was kept, if it was."""
+        """Returns the line of an adapter's version, with the path of its kept copy if --keep-committed has one."""
         name, version, digest, config_digest, pinned, path, label = line.split("\t", 6)
         return "\t".join((name, version, digest, config_digest, pinned, self._kept.find_adapter(version) or path, label))
 

@@ -1,4 +1,4 @@
-# Shared by launch/quickstart and launch/test: what must be there, and the build. Sourced by bash.
+# Shared by launch/quickstart and launch/test: installs the requirements, and builds. Sourced by bash.
 #
 # Every function prints one line per problem on standard error and returns non-zero.
 
@@ -9,7 +9,7 @@ say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 plain() { printf '%s\n' "$*" >&2; }
 [ -t 2 ] || say() { plain "$@"; }
 
-# help_or_go ARGUMENTS: prints what stands at the top of the script that calls it, and ends that, where help is asked for.
+# help_or_go ARGUMENTS: if they ask for help, prints the comment at the top of the calling script, and ends the script.
 help_or_go() {
     case " $* " in
         *" --help "* | *" -h "*)
@@ -19,7 +19,7 @@ help_or_go() {
     esac
 }
 
-# packages [tests]: what the build and a tree need; with `tests` also what only the tests do.
+# packages [tests]: prints the packages that the build and a tree need; with `tests`, also those that only tests need.
 packages() {
     local left_out='# tests:'
     [ "${1:-}" = tests ] && left_out='^$'
@@ -33,7 +33,7 @@ missing_packages() {
     done
 }
 
-# install_packages [tests]: what launch/dependencies.txt lists and this machine does not have.
+# install_packages [tests]: installs the packages of launch/dependencies.txt that this machine lacks.
 install_packages() {
     if ! command -v dpkg-query >/dev/null; then
         plain "not a Debian machine: everything in launch/dependencies.txt is assumed to be installed"
@@ -52,7 +52,7 @@ install_packages() {
     fi
     local log
     log=$(mktemp)
-    # A second try after an update: lists of a fresh machine are empty, those of an old one stale.
+    # Tries again after an update: the package lists of a fresh machine are empty, those of an old one stale.
     local install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -y
         --no-install-recommends install)
     if ! "${install[@]}" $missing >"$log" 2>&1 &&
@@ -65,7 +65,7 @@ install_packages() {
     rm -f "$log"
 }
 
-# Where nobody watches: a line per tenth of the build, and whatever is not progress.
+# Without a terminal, prints a line per tenth of the build, and all lines that are not progress.
 tenths_only() {
     awk '
         match($0, /^\[ *[0-9]+%/) {
@@ -76,7 +76,7 @@ tenths_only() {
         { print; fflush() }'
 }
 
-# The sources of xgrammar as launch/xgrammar.txt pins them, in build/xgrammar: fetched once, by pip.
+# Fetches the sources of xgrammar, as launch/xgrammar.txt pins them, into build/xgrammar; once, by pip.
 fetch_xgrammar() {
     local place=$ROOT/build/xgrammar pin folder log
     pin=$(grep '^xgrammar==' "$ROOT/launch/xgrammar.txt")
@@ -103,7 +103,7 @@ fetch_xgrammar() {
     rm -rf "$folder"
 }
 
-# build PRESET [TARGET...]: everything, or these targets.
+# build PRESET [TARGET...]: builds everything, or these targets.
 build() {
     local preset=$1 log begin=$SECONDS
     shift
@@ -127,7 +127,7 @@ build() {
     plain "built in $((SECONDS - begin)) s"
 }
 
-# The Python of the tests: Debian's, with its packages, in a place of its own.
+# Makes the tests' Python environment, build/venv: Debian's Python with Debian's packages.
 make_venv() {
     local venv=$ROOT/build/venv
     [ -x "$venv/bin/python" ] && "$venv/bin/python" -c 'import msgpack, pytest, xdist, zmq' 2>/dev/null && return 0
@@ -138,7 +138,7 @@ make_venv() {
     fi
 }
 
-# The Python that makes wheels: Debian's, with pip, which is all that this needs.
+# Makes the Python environment that builds wheels, build/wheel-venv: Debian's Python with pip.
 make_wheel_venv() {
     local venv=$ROOT/build/wheel-venv
     [ -x "$venv/bin/python" ] && "$venv/bin/python" -c 'import pip' 2>/dev/null && return 0
@@ -148,7 +148,7 @@ make_wheel_venv() {
     fi
 }
 
-# Other people's clients, for end-to-end tests (tests/requirements.txt). Those tests skip without.
+# Installs other projects' clients for end-to-end tests (tests/requirements.txt). Without the clients, these tests skip.
 add_clients() {
     local venv=$ROOT/build/venv mark=$ROOT/build/venv/clients
     cmp -s "$ROOT/tests/requirements.txt" "$mark" && return 0
@@ -160,7 +160,8 @@ add_clients() {
     fi
 }
 
-# Ray, for fleets: a Python of its own, as it is large. What needs it says so without.
+# Makes the Python environment with Ray, for fleets. Ray is large, so it has an environment of its own. Returns non-zero
+# if Ray cannot be installed; then fleets cannot run.
 make_fleet_venv() {
     local venv=$ROOT/build/fleet-venv
     [ -x "$venv/bin/python" ] && "$venv/bin/python" -c 'import msgpack, numpy, ray, zmq' 2>/dev/null && return 0

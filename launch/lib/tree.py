@@ -243,7 +243,7 @@ def plan(options, run_dir, weights=Weights(), restart=Restart()):
 class Signals:
     """Turns SIGINT, SIGTERM, SIGHUP and SIGQUIT into a readable descriptor, so that they end a wait.
 
-    For the rest of this program's life: a second Ctrl-C while a tree is stopping is still no death.
+    This lasts until the program ends, so a second Ctrl-C while a tree is stopping does not kill the program.
     """
 
     NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
