@@ -21,8 +21,8 @@ inline constexpr std::int64_t kBucketAlignBytes = 64;  // of a tensor in a bucke
 
 class BucketPlan {
   public:
-    // `may_split` says which tensors may come by their rows. REQUIRES: `tensors`, num_tensors
-    // of them, outlive this; bucket_bytes is what in_bucket() returned.
+    // `may_split` tells which tensors may be split by rows. REQUIRES: the num_tensors `tensors`
+    // outlive this object; bucket_bytes is a result of in_bucket().
     BucketPlan(
         const PushedTensors& tensors,
         std::size_t num_tensors,
@@ -30,11 +30,11 @@ class BucketPlan {
         std::function<bool(std::size_t tensor)> may_split
     );
 
-    // Returns the tensors and rows of the next bucket, at most bucket_bytes, or one larger tensor
-    // that may not be split; none: that was all.
+    // Returns the tensors and rows of the next bucket: at most bucket_bytes, or one larger tensor
+    // that may not be split. Empty: all tensors were returned.
     [[nodiscard]] std::vector<Piece> next();
 
-    // Returns the room that they take; more than nothing.
+    // Returns the room that these pieces need; more than 0.
     [[nodiscard]] std::int64_t bytes_of(const std::vector<Piece>& content) const;
 
   private:

@@ -1,5 +1,5 @@
-// What the client's thread last told the others of its connections: whether every door has greeted
-// back, what the tree said, or why a door refused.
+// The state of the client's connections, which the client's thread publishes to other threads:
+// whether every door has greeted back, the tree's hello, or why a door refused.
 //
 // Thread:  publish() and disconnect() on the client's loop; the others on any thread.
 #pragma once
@@ -20,15 +20,15 @@ namespace pitstop {
 
 class ConnectionState {
   public:
-    // Tells the state of all links, the data door's first.
+    // Publishes the state of all links, the data door's first.
     void publish(std::span<const Link> links);
     // The client ends: no door is connected any more.
     void disconnect() { is_connected_ = false; }
 
     [[nodiscard]] bool is_connected() const { return is_connected_; }
     [[nodiscard]] messages::HelloReply hello() const;
-    // Waits until every door has greeted back. Errors: a door refused, or the time ran out, which
-    // names the endpoint.
+    // Waits until every door has greeted back. Errors: the refusal of a door; kUnavailable, with
+    // the endpoint, if the time ran out.
     Result<> wait_ready(std::chrono::milliseconds timeout, std::string_view endpoint);
 
   private:

@@ -29,10 +29,10 @@ constexpr std::chrono::milliseconds kIdleMax(10'000);
 
 constexpr std::int64_t kBucketsMax = 4;  // filled but not yet read, at a time
 
-// Of a bucket for workers on CPUs, which find it in the cache.
+// The size of a bucket for workers on CPUs, which find the bucket in the cache.
 constexpr std::int64_t kBucketBytes = std::int64_t{4} << 20;
-// Of a bucket for workers on GPUs: what a bucket costs besides copying, some 0.2 ms, is a small
-// part of the millisecond that the bus needs for it. Not measured.
+// The size of a bucket for workers on GPUs. A bucket costs some 0.2 ms besides copying, which is
+// small compared with the millisecond that the bus needs. Not measured.
 constexpr std::int64_t kGpuBucketBytes = std::int64_t{32} << 20;
 
 enum class Workers : std::uint8_t { kOnGpus, kOthers };
@@ -204,15 +204,15 @@ class Push {
         return done;
     }
 
-    // Returns whether the tensor may come by its rows.
+    // Returns whether the tensor may be split by rows.
     [[nodiscard]] bool may_split(std::size_t tensor) const {
         return splits_ && pieces_.row_bytes_of(tensor) <= bucket_bytes_ &&
                wanted_.contains(pieces_.tree_name_of(tensor));
     }
 
-    // Returns the room for as many buckets as may be in progress; for two if a tensor that comes
-    // whole is larger than a bucket. The less there is, the sooner a page is written again, which
-    // costs no fault then.
+    // Returns the size of the ring: for the buckets that may be in progress, or for two of the
+    // largest tensor that may not be split. A small ring reuses its pages sooner, without page
+    // faults.
     [[nodiscard]] std::int64_t ring_bytes() const {
         std::int64_t bucket = bucket_bytes_;
         for (std::size_t i = 0; i < tensors_.size(); ++i)
@@ -220,8 +220,8 @@ class Push {
         return std::max(kBucketsMax * bucket_bytes_, 2 * bucket);
     }
 
-    // Returns the bytes to share before a worker has told its layout: room for all tensors as whole
-    // ones. Bytes that are not used take no memory.
+    // Returns the bytes to share before a worker has told its layout: room for all tensors, none
+    // split. Unused bytes take no memory.
     [[nodiscard]] std::int64_t buffer_bytes() const {
         std::int64_t all = 0;
         for (const TensorToPush& tensor : tensors_) all += in_bucket(tensor.bytes());
