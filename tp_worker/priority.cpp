@@ -14,8 +14,8 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// If the kernel shares cores among sessions (autogroup), priorities count only inside a session,
-// and the launcher gives each process its own: so the session gets a priority, too.
+// If the kernel shares cores among sessions (autogroup), priorities count only inside a session.
+// Each process has a session of its own from the launcher, so the session gets a priority, too.
 // Source: sched(7), "The autogroup feature".
 void yield_session(int nice) {
     if (::getsid(0) != ::getpid()) return;  // a user's shell, for a start by hand

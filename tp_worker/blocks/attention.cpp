@@ -30,8 +30,8 @@ AxisShare share_kv_heads(const ModelConfig& config, const RankOf& rank) {
 }
 
 // The angle is rounded to fp32 before its sine is taken, as in transformers and the trainers that
-// use it: at position 100,000 the rounding moves an angle by up to 0.004 radians, and the engine
-// must have the same error. As in transformers, YaRN's factor multiplies the rounded value.
+// use it. At position 100,000 the rounding moves an angle by up to 0.004 radians. The engine must
+// have the same error. As in transformers, YaRN's factor multiplies the rounded value.
 Scratch::FillRow rope_row(
     const RopeConfig& rope, std::int64_t head_dim, double (*function)(double)
 ) {

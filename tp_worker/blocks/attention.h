@@ -2,9 +2,9 @@
 // each head's output is multiplied by the sigmoid of its gate before o (Qwen3-Next).
 //
 // Weights are split as in Megatron: q, k and v by rows, o by columns; the norms and o's bias are
-// whole. If tp does not divide the KV heads, a rank holds a copy of every KV head that its query
-// heads need, arranged so that each copy serves the same number of them (gcd(Q / K, Q / tp)): local
-// query head h always reads local KV head h / (local Q / local K).
+// whole. If tp does not divide the KV heads, a rank has a copy of every KV head that its query
+// heads need. Each copy serves the same number of query heads (gcd(Q / K, Q / tp)), so local query
+// head h always reads local KV head h / (local Q / local K).
 #pragma once
 
 #include "tp_worker/blocks/kv_pool.h"

@@ -6,9 +6,9 @@
 // columns. The rows of the convolution and of in_proj_qkv are three ranges: queries, keys, values.
 // The norm is whole on each rank.
 //
-// The inputs of the recurrence are kept for a step's drafts, so that those that are right can
-// change the state when the step has sampled (model/draft_replay.h): a hundredth of the bytes of a
-// state, or less.
+// The inputs of the recurrence are kept for a step's drafts, so that the right drafts can change
+// the state when the step has sampled (model/draft_replay.h). They have a hundredth of a state's
+// bytes, or fewer.
 //
 // Projections have the layout of their family's checkpoints: Qwen3-Next's in_proj_qkvz and
 // in_proj_ba, whose rows are grouped by key head, or Qwen3.5's four. The op reads both.

@@ -1,6 +1,6 @@
-// The data that the blocks of a model share: the residual stream x (fp32 in both modes), the place
-// of a block's output, and the ops. A block reads x, to which the previous block's output is still
-// to be added, and writes its own output to delta: its rank's part, which is then summed over the
+// The data that the blocks of a model share: the residual stream x (fp32 in both modes), the
+// place of a block's output, and the ops. A block adds the previous block's output to x,
+// reads x, and writes its own output to delta: its rank's part, which is then summed over the
 // ranks.
 #pragma once
 

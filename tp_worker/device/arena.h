@@ -38,7 +38,7 @@ class Arena {
     Result<std::int64_t> release();
 
     // Copies everything to the start of `to`, piece by piece, and releases each piece's physical
-    // memory after copying it: the two arenas together never use much more memory than one.
+    // memory after copying it. So both arenas together never use much more memory than one.
     // REQUIRES: both are in host memory and committed; `to` has the same size.
     void move_to(Arena& to);
 

@@ -1,5 +1,5 @@
-// Copies between a GPU's memory and any host memory through page-locked pieces: some are filled or
-// emptied, by as many threads as the bus needs, while others are in transit. One thread copies
+// Copies between a GPU's memory and any host memory through page-locked pieces. As many threads as
+// the bus needs fill or empty some pieces, while other pieces are in transit. One thread copies
 // within host memory at a fraction of the bus's rate. From pageable memory the driver would do the
 // same with one piece at a time, and block the caller for each.
 //

@@ -19,8 +19,8 @@
 //   ...  transfers.end_turn();     // of step k + 1
 //   transfers.finish_turn();       // k's arrays are filled
 //
-// The first arrays of a turn have the same addresses as the first of the last turn, as long as the
-// sizes before them are the same: a graph of the step may keep them.
+// The first arrays of a turn have the same addresses as those of the last turn, up to the first one
+// whose size differs. So a graph of the step may keep these addresses.
 //
 // Arrays passed to out() must stay in place until they are filled. Arrays passed to in() may be
 // freed at once on a GPU, and after the op has returned on the CPU.

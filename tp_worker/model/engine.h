@@ -140,8 +140,8 @@ class Engine {
     // finish() reports. REQUIRES: one is in progress.
     [[nodiscard]] bool is_over() const;
     // Returns whether a step may be started while another is in progress, as on a GPU. Ranks do not
-    // meet on the host after a step, only before the sums of some (rank_nccl.h): when a step is
-    // started, which all do in the same order.
+    // meet on the host after a step. They meet at the start of some steps, before their sums
+    // (rank_nccl.h), and all start steps in the same order.
     [[nodiscard]] bool runs_ahead() const { return device_.is_cuda() && model_.has_value(); }
 
     // Does start() and finish().

@@ -1,6 +1,6 @@
 // Touches KV pages while the worker is idle, so that no step waits for the operating system to
-// clear new pages. Pages are allocated from 0 up, and a freed one before a new one
-// (scheduler_proc/page_allocator.h), so the next ones are right after the last one that was used.
+// clear new pages. Pages are allocated from 0 up, and a freed page before a new one
+// (scheduler_proc/page_allocator.h). So the next new pages are right after the last used page.
 //
 // Owns:   the count of what was touched.
 // Thread: the worker's own.

@@ -1,6 +1,6 @@
 // The forward pass of one rank: token ids in, KV pages filled, logits out. The same code prefills,
-// decodes and scores, so a score is bit for bit what sampling saw (P6): each op sums in an order
-// that the batch does not change, and the ranks' parts add up in rank order.
+// decodes and scores, so a score has the bits that sampling has (P6). Each op sums in an order that
+// the batch does not change, and the ranks' parts add up in rank order.
 //
 // On a GPU all of it is enqueued, including the exchanges; nothing here waits for a peer.
 //

@@ -1,6 +1,6 @@
-// A model that computes nothing: every distribution is uniform over the vocabulary, and the token
-// drawn at a position is that position, modulo the vocabulary (the next one that does not end the
-// request). With it (--load-format null), measurements show only the tree's own cost.
+// A model that computes nothing. Every distribution is uniform over the vocabulary. The token drawn
+// at a position is that position, modulo the vocabulary, or the next id that does not end the
+// request. With it (--load-format null), measurements show only the tree's own cost.
 #pragma once
 
 #include "messages/steps.h"

@@ -1,6 +1,6 @@
-// The ranks' joint work for one call of the sampler (sampler.h), when each has a part of the
-// vocabulary: each rank draws from its part and sums it, and reports 20 bytes per row
-// (kernels/rank_records.h), from which every rank computes the same result. If the rank of an id in
+// The ranks' joint work for one call of the sampler (sampler.h), if each has a part of the
+// vocabulary. Each rank draws from its part, sums it, and reports 20 bytes per row
+// (kernels/rank_records.h). From these every rank computes the same result. If the rank of an id in
 // the vocabulary is wanted, 4 more bytes follow: how many logits of the part precede the id's.
 //
 // A row is *whole* if its draw or its report needs all logits in one place: it truncates, has

@@ -37,8 +37,8 @@
 //          rows, and the ops' scratch memory.
 // Bounded: rows_max rows per call.
 //
-// On a GPU a call is enqueued without a wait, except when an op's arrays do not fit besides
-// those in use (transfer_bytes()): at most once per 4 MiB of token counts and biases, or of top
+// On a GPU a call only waits when an op's arrays do not fit besides those in use
+// (transfer_bytes()). This happens at most once per 4 MiB of token counts and biases, or of top
 // logits, and once per row that is sorted on the host. On the CPU it never waits: an op is done
 // when it returns.
 #pragma once

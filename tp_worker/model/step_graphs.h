@@ -26,9 +26,9 @@ namespace pitstop::tp_worker {
 class StepGraphs {
   public:
     static constexpr std::size_t kGraphsMax = 256;
-    // The most that a graph is charged for each of its kernels and copies: other processes also
-    // reduce the device's free memory, and their use must not stop this rank from making graphs. A
-    // node's parameters are at most 4 KiB, and its launch's description is smaller.
+    // The most that a graph is charged for each of its kernels and copies. Other processes also
+    // reduce the device's free memory, and this must not keep the rank from making graphs. A node's
+    // parameters are at most 4 KiB, and its launch's description is smaller.
     static constexpr std::int64_t kNodeBytesMax = 64 << 10;
 
     // Divides the memory for the graphs of steps with prompts or drafts. These have many shapes and

@@ -2,9 +2,9 @@
 // graph, and a step's bits depend on its shape (step_graphs.h). Steps without graphs are padded in
 // the same way.
 //
-// In steps with only decodes, a row of padding has one token that embeds as zeros and a KV of that
-// token alone, in a scratch page after the scheduler's: padding writes where no request reads. The
-// device makes the rows (kernels/step_rows.h).
+// In steps with only decodes, a row of padding has one token that embeds as zeros. Its KV is that
+// token's alone, in a scratch page after the scheduler's, where no request reads. The device makes
+// the rows (kernels/step_rows.h).
 //
 // Small steps with prompts or drafts have one more row for the tokens of padding, after the
 // requests' rows; rows after it have no tokens. The host makes them, with the other inputs of such

@@ -8,8 +8,8 @@
 //   None                                 (from 0.4.0 on)              -> ""
 // or, any time after an answer, a pickled exception: the sender gives up, and expects no answer.
 //
-// After an error of its own the worker continues to answer until the sender ends the conversation:
-// the sender looks at an error only with its next bucket, and a silent worker would hang its whole
+// After an error of its own the worker continues to answer until the sender ends the conversation.
+// The sender checks for errors only with its next bucket, and a silent worker would hang its whole
 // group. Source: checkpoint_engine/worker.py and ps.py at 59a3c4f.
 #pragma once
 

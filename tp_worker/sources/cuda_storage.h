@@ -2,8 +2,8 @@
 // read in place, through the update's mappings (cuda_mappings.h).
 //
 // The sender counts what it lends in its shared memory, one reference per handle. The references
-// are given back at the end of the message, when nothing reads the memory any more: from then on
-// the sender may write to it or free it.
+// are given back at the end of the message, when nothing reads the memory any more. Then the sender
+// may write to the memory or free it.
 //
 // Owns:   the references.
 // Source: torch/csrc/CudaIPCTypes.h, torch/csrc/StorageSharing.cpp.

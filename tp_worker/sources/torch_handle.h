@@ -72,7 +72,7 @@ struct CudaOpening {
 // Owns: the storages, whose references it gives back at its end, and gathered copies.
 class TorchStorages {
   public:
-    // Gathered copies of one storage may be this many times its bytes: the views of a flat buffer
+    // The most bytes of gathered copies, in multiples of their storage. The views of a flat buffer
     // together have its size, those of tied tensors twice that.
     static constexpr std::int64_t kGatheredTimesMax = 4;
 

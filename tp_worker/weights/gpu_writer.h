@@ -4,8 +4,8 @@
 // the digest, which reads the resident bytes (P10).
 //
 // While passes run, at most kLaunchBytesMax of work is enqueued at a time, with one block for every
-// fourth multiprocessor, and the stream rests as a thread does (pace.h): staging and decoding share
-// the memory's bandwidth. One thread fills pieces then.
+// fourth multiprocessor. The stream rests like a thread (pace.h), because staging and decoding
+// share the memory's bandwidth. One thread fills pieces then.
 #pragma once
 
 #include "base/mutex.h"

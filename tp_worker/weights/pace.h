@@ -4,8 +4,8 @@
 // On busy cores every rest also costs a wait for a core. So a thread rests rarely and long:
 // whenever it has used the processor time that one pass may lose. Only the thread's processor time
 // counts, because waiting for a core or a disk slows no pass down. The thread has the priority of
-// the computing threads: at a lower one the kernel, and not the share, would decide (with nice 10
-// it got 6 % of a core, and an update took a minute).
+// the computing threads. At a lower one the kernel would decide, not the share: with nice 10 it got
+// 6 % of a core, and an update took a minute.
 //
 // Thread: the loop's for begin_pass() and end_pass(), any for the rest; a Pacer belongs
 // to one thread.

@@ -8,9 +8,9 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Returns the bytes as send_rows() takes them. A file that has the shard's form is read and not
-// mapped: its pages need no place in the page table, whose removal alone takes 60 ms per GB of 4
-// KiB pages (a VM on an AMD EPYC).
+// Returns the bytes as send_rows() takes them. A file that has the shard's form is read, not
+// mapped, so that its pages are not in the page table. Unmapping alone takes 60 ms per GB of 4 KiB
+// pages (a VM on an AMD EPYC).
 TensorBytes as_sent(const WeightTensor& tensor, const TensorBytes& bytes) {
     TensorBytes sent = bytes;
     const bool is_read_in_place = bytes.read && is_stored_as(tensor.encoding, bytes.dtype) &&

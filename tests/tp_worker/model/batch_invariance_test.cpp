@@ -1,6 +1,5 @@
-// P6: a request's tokens and logprobs are the same bits in any batch: however its prompt was
-// chunked, wherever its pages are, whether its prefix was another request's, and whether it was
-// retracted and recomputed.
+// P6: a request's tokens and logprobs have the same bits in any batch. They do not depend on the
+// chunks of its prompt, on the places of its pages, on sharing a prefix, or on a retraction.
 #include "base/isa.h"
 #include "tests/tp_worker/batch_mix.h"
 #include "tests/tp_worker/model/random_checkpoint.h"

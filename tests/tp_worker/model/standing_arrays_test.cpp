@@ -1,5 +1,5 @@
-// The changes that a call sends for arrays that stay on a device: applied by the reference of the
-// device's kernel, they must leave what the call placed, whatever was there before.
+// The changes that a call sends for arrays that stay on a device. After the reference of the
+// device's kernel has applied them, memory must have what the call placed, whatever it had before.
 #include "tp_worker/model/standing_arrays.h"
 
 #include "kernels/word_runs.h"

@@ -2,11 +2,10 @@
 // phase calls, in every mode. Each run is a process of its own (a rank's *life*), because such an
 // error ends it. The first life of a mode counts calls; in each later life one call fails.
 //
-// Two results are accepted. Either the process ends by its handler, with a line that names the call
-// and the error: the launcher then takes the tree down, and the answer names rank and phase
-// (tests/tree/test_gpu_faults.py). Or the order is refused by name, and succeeds when it is given
-// again: the old version is unchanged, bit for bit, or the copy that a direct update wrote over is
-// torn.
+// Two results are accepted. Either the handler ends the process, with a line that names the call
+// and the error. The launcher then ends the tree, and the answer names rank and phase
+// (tests/tree/test_gpu_faults.py). Or the order is refused by name, and succeeds when repeated. All
+// bits of the old version are unchanged then; after a direct update the overwritten copy is torn.
 //
 // With PITSTOP_EMULATED_GPU_ALL in the environment, all phases of all modes, and more calls of each
 // function than its first.

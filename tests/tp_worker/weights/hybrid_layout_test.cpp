@@ -66,8 +66,8 @@ TEST_P(HybridLayout, TakesTheNamesOfATextModelAndOfOneWithVision) {
     EXPECT_EQ(layout.find(linear + "A_log")->encoding, Encoding::kF32);
 }
 
-// The ranks' parts of each tensor cover it once, or are copies, and their digests add up to the
-// same: queries, keys and values of the convolution are split separately.
+// The ranks' parts of each tensor cover it once, or are copies. Their digests add up to the same
+// digest, although queries, keys and values of the convolution are split separately.
 TEST_P(HybridLayout, DigestsAreTheSameForAnyTp) {
     const Result<checkpoint::Checkpoint> checkpoint =
         checkpoint::Checkpoint::open(directory_.path());
