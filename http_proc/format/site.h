@@ -4,7 +4,7 @@
 //
 // Two kinds of pages are refused. The first kind calls another origin: browsers report that in
 // Origin or Sec-Fetch-Site. The second kind has a name that was made to resolve to this machine
-// (DNS rebinding), so that the browser sees one origin: that name is in Host. A literal address
+// (DNS rebinding), so that the browser sees one origin. Its name is in Host. A literal address
 // cannot be such a name, and localhost is always this machine, so these are accepted at any port;
 // other names only if allowed.
 //

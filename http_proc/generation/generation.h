@@ -4,8 +4,8 @@
 //   generation.start(std::move(preparation), std::move(requests), std::move(names));
 //   while (const auto event = co_await generation.next()) use(event->index, event->chunk);
 //
-// Open requests end in the tree when the client leaves (each then ends with its output so far and
-// finish.reason abort, like any abort), and when this is destroyed.
+// Open requests end in the tree when the client leaves, and when this is destroyed. Like any abort,
+// each then ends with its output so far and finish.reason abort.
 //
 // Thread:  the server's loop.
 // Bounded: a chunk that was not taken yet is joined with the next one, so a request holds at most

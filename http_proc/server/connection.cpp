@@ -111,9 +111,9 @@ Task<Response> answer_of(const Route& route, Exchange& exchange) {
     co_return error_response(route.dialect, 500, "Internal Server Error");
 }
 
-// Tells the tree of a refused call that may be a part of a version, before the sender is answered:
-// a sender that ignores answers may send the rest. After a 503 the sender is expected to retry, so
-// the tree is not told.
+// Tells the tree of a refused call that may be a part of a version. The sender is answered later,
+// because it may ignore the answer and send the rest. After a 503 the sender is expected to retry,
+// so the tree is not told.
 Task<> tell_refusal(
     ServerContext& context, const Request& request, const Route& route, const Response& response
 ) {
