@@ -8,8 +8,8 @@
 
 namespace pitstop::messages {
 
-// Counts the prompt tokens found in the prefix cache, by their lag: the number of epochs between
-// the oldest KV of their page and the version that served.
+// Counts the prompt tokens found in the prefix cache, by lag. A token's lag is the number of epochs
+// between the oldest KV of its page and the version that served.
 struct CacheHits {
     static constexpr std::int64_t kLagMax = 16;  // counts this lag and all larger ones
     std::int64_t lag = 0;

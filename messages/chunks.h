@@ -1,7 +1,7 @@
-// Joins and truncates output chunks. Chunks are joined where output is held back: in the
-// detokenizer for a request that does not stream, at the door for a slow reader, in a client for a
-// stream that is not read yet. Chunks are truncated where output ends early. Both preserve P3:
-// tokens, logprobs and spans stay in step.
+// Joins and truncates output chunks. Chunks are joined where output waits: in the detokenizer if
+// the request does not stream, at the door if the reader is slow, in a client until the stream is
+// read. Chunks are truncated where output ends early. Both preserve P3: tokens, logprobs and spans
+// stay in step.
 #pragma once
 
 #include "messages/generation.h"

@@ -10,9 +10,9 @@
 //                                   the commit the worker computes from this memory itself
 //   push_end      -> push_done      the end; nothing more follows
 //
-// Answers come in the order of the messages, and a pusher need not wait for one before it sends the
-// next message: it may reuse a bucket's memory once the bucket is answered. A push_done with a code
-// ends the push: the stage is dropped, and the old version continues to serve.
+// Answers have the order of the messages. A pusher may send the next message before it has the
+// answer to the last one. It may reuse a bucket's memory once the bucket is answered. A push_done
+// with a code ends the push: the stage is dropped, and the old version continues to serve.
 //
 // Memory is a file of shared memory. A message names a process that has the file open, and the
 // file's descriptor in that process; the worker opens it through /proc. If the file is truncated

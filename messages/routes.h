@@ -124,9 +124,9 @@ void append_routes(std::optional<Routes>& whole, std::optional<Routes> next);
 // the sum's is left out.
 void add_load(std::optional<ExpertLoad>& sum, std::optional<ExpertLoad> next);
 
-// Finds the first entry of `rows` that no router chooses: an id that is no expert, an id that its
-// token has twice in a layer, or an entry of a dense layer that is not zero. Returns the problem
-// with its token, layer and entry, or nothing. REQUIRES: whole rows; `dense_layers` ascend.
+// Finds the first entry of `rows` that no router chooses: an id that is no expert, an id that
+// appears twice for one token in one layer, or a nonzero entry of a dense layer. Returns the
+// problem with its token, layer and entry, or nothing. REQUIRES: whole rows; `dense_layers` ascend.
 std::optional<std::string> problem_of_rows(
     const RouteShape& shape,
     std::span<const std::int64_t> dense_layers,

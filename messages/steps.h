@@ -266,8 +266,8 @@ struct StepScores {
     friend bool operator==(const StepScores&, const StepScores&) = default;
 };
 
-// The result for a token that could not be drawn: the logits were not finite, the request's own
-// bans left nothing, or its penalties, bias and temperature made scores that are not finite.
+// In place of a token that could not be drawn: the logits were not finite; the request's own bans
+// left nothing; or its penalties, bias and temperature made the scores not finite.
 inline constexpr TokenId kNotFinite{-1};
 inline constexpr TokenId kNothingLeft{-2};
 inline constexpr TokenId kScoresNotFinite{-3};
