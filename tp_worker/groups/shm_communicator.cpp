@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kRanksMax = 64;
 constexpr std::uint64_t kSegmentMagic = 0x70697473746f7001;  // "pitstop", layout 1
-constexpr int kSpinIterations = 4000;  // each a `pause`: 60 us, the skew of a small op
+constexpr int kSpinIterations = 4000;  // of one `pause` each: 60 us in all, the skew of a small op
 constexpr auto kAttachPoll = std::chrono::microseconds(200);
 
 enum class Op : std::uint32_t { kAllReduce = 1, kGather, kBroadcast, kAllGather, kBarrier };

@@ -101,8 +101,8 @@ class PlannedStep {
 
     // Borrows from this and from the plan.
     [[nodiscard]] StepBatch batch(const messages::StepPlan& plan) const;
-    // Returns whether the batch is padded: then its logits are computed with it, and all except the
-    // padding's are wanted: row i of them is logit_rows()[i].
+    // Returns whether the batch is padded: then its logits are computed with it. All logits except
+    // the padding's are wanted; row i of them is logit_rows()[i].
     [[nodiscard]] bool is_padded() const { return num_padded_ > 0 || !token_rows_.empty(); }
     // Returns the batch's rows, with those of padding.
     [[nodiscard]] std::int64_t num_rows() const {

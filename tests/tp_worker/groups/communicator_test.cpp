@@ -44,7 +44,7 @@ void on_ranks(int size, const std::function<void(Communicator&)>& fn) {
     for (std::thread& thread : threads) thread.join();
 }
 
-// In [-1000, 1000), all bits of the mantissa in use: the order of a sum shows.
+// Values in [-1000, 1000) that use all bits of the mantissa, so that the order of a sum shows.
 float value_of(int rank, std::size_t i) {
     const std::uint64_t bits = mix64(i * 64 + static_cast<std::uint64_t>(rank)) >> 40;
     return static_cast<float>(bits) * (2000.f / 0x1p24f) - 1000.f;
