@@ -7,8 +7,8 @@
 namespace pitstop::messages {
 namespace {
 
-// Positions are int32 in the kernels; sums of a plan's position and a length cannot overflow
-// either.
+// Positions are int32 in the kernels. With this limit, sums of a plan's position and a length
+// cannot overflow either.
 constexpr std::int64_t kPositionsMax = (std::int64_t{1} << 31) - 1;
 
 // Returns which of the row's counts do not fit each other, or nothing.

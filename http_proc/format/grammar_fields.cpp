@@ -19,8 +19,9 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::string_view kAnyObject = R"({"type": "object"})";
 
-// Returns the member of the body at this path, as text in the order of the body. `sorted` is this
-// member as it was read, for a body that has a name twice.
+// Returns the member of the body at this path, as text whose members have the body's order.
+// `sorted` is the member as parsed before, for a body in which the path is not found: one that has
+// a name twice.
 std::string text_at(
     std::string_view body, std::initializer_list<std::string_view> path, const Json& sorted
 ) {
@@ -36,7 +37,7 @@ std::string text_at(
     return at->dump();
 }
 
-// Sets the one grammar of a request. A call of a tool would not match it.
+// Sets the one grammar of a request. Refused if tools may be called: calls would not match it.
 void set(FieldReader& fields, std::string_view name, std::string& grammar, std::string text) {
     const Json* const tools = fields.find("tools");
     const Json* const choice = fields.find("tool_choice");

@@ -24,8 +24,8 @@ namespace pitstop::http {
 // Adds the model that the caller named to the tree's error that no such adapter is loaded.
 [[nodiscard]] Error error_of_model(Exchange& exchange, const std::string& model, Error error);
 
-// Checks tokens in fields that have no effect: the tree never sees those, and checks all others
-// itself. Errors: kInvalidArgument for a token that the model lacks.
+// Checks tokens in fields that have no effect, because the tree never sees these. The tree checks
+// all other tokens. Errors: kInvalidArgument for a token that the model lacks.
 [[nodiscard]] Result<> check_tokens(
     Exchange& exchange, std::string_view field, std::span<const TokenId> ids
 );

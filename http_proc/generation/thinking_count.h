@@ -28,7 +28,7 @@ class ThinkingCount {
     // The tokens of thinking with its markers. A token that ends thinking and begins the answer
     // counts.
     [[nodiscard]] std::int64_t num_tokens() const { return num_tokens_; }
-    // The tokens with a part of the text between the markers.
+    // The number of tokens that have a part of the text between the markers.
     [[nodiscard]] std::int64_t num_between() const { return num_between_; }
 
   private:
