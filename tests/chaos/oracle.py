@@ -158,7 +158,7 @@ class Oracle:
     def normed(self, x, weight):
         with numpy.errstate(over="ignore", invalid="ignore"):
             square = (x * x).mean(axis=-1, keepdims=True)
-            # Its inverse root would be 0, which turns an infinity into a healthy number: NaN instead.
+            # NaN instead of an infinity, whose inverse root would be 0: a healthy number.
             square = numpy.where(numpy.isfinite(square), square, numpy.nan)
             return x / numpy.sqrt(square + self.eps) * weight
 

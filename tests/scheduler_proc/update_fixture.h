@@ -97,7 +97,7 @@ class UpdateTest : public testing::Test {
     std::vector<RequestKey> keys{};
 };
 
-// P1, P3 and P4 over all eight combinations. The weights change only their epoch here, so the
-// output must be that of an undisturbed run.
+// update_test.cpp tests P1, P3 and P4 with every mode and policy. Only the weights' epoch changes
+// there, so the output must be that of an undisturbed run.
 
 }  // namespace pitstop::scheduler

@@ -14,7 +14,7 @@ PAUSE_S = 0.3
 
 
 def check_sums(reply):
-    """Checks that the parts of the stage add up to the stage, and those of the update to the update."""
+    """Checks that the stage's parts take no longer than the stage, and are the slowest rank's."""
     parts = sum(reply[name] for name in STAGE_PARTS)
     assert 0 < parts <= reply["stage_s"], reply
     ranks = [rank for replica in reply["replicas"] for rank in replica["ranks"]]
