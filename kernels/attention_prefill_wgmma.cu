@@ -74,10 +74,10 @@ using TableOfRows =
 // The copying warpgroup fills keys and values in the order of their use, one group of cp.async
 // ahead of the one it waits for: keys 0 (with the queries), keys 1, values 0, keys 2, values 1, ...
 //
-// TMA is not used. It would need a tensor map per layer and page size, made by the driver and kept
-// as long as the arena, and boxes that end with a page and with a row, but pages may have any
-// number of tokens. TMA would free this warpgroup's registers and issue slots, and the products
-// need neither. Not measured.
+// TMA is not used. The driver would have to make a tensor map per layer and page size, to be kept
+// as long as the arena. Boxes would have to end with a page and with a row, but pages may have any
+// number of tokens. TMA would free registers and issue slots, which the products do not need. Not
+// measured.
 template <int D>
 struct TileCopier {
     static constexpr int kChunks = D / kChunkElements;  // chunks of a row
@@ -401,7 +401,7 @@ __device__ __forceinline__ void multiply_tiles(
 
 // grid [KV heads, num_prefill_blocks, parts of keys], block [kThreads]; tiles and order as in
 // attention_prefill.cu. If there are few tiles, their keys are divided into parts: 64 tokens on 8k
-// keys at group 4 and 8 KV heads are 16 tiles of 64 steps for 132 SMs or, in 5 parts each, 80 of 13
+// keys at group 4 and 8 KV heads are 16 tiles of 64 steps for 132 SMs; divided by 5, 80 parts of 13
 // steps. The last block to arrive merges a tile's parts, 70 KB each from L2. This example reads KV
 // at 725 GB/s on an H200, which copies 4,265 GB/s; not measured without parts.
 //

@@ -2,12 +2,12 @@
 // (embedding.h), and logprobs.h reports its logprob.
 //
 //   ids[r]  the id of the row's choice; kDrewNothing if its score is -inf; kScoreNotFinite if it is
-//           +inf, because of the row's own edits or temperature, or its logits. Before all that,
+//           +inf, because of the row's own edits or temperature, or its logits. But first,
 //           kNotFiniteDraw if the row has logits that are not finite. A row without a choice, whose
 //           logits are only scored: kNotFiniteDraw or 0
-//   kept_mins[r], if not null: the choice's; -inf without one
-//   and, each if not null: *token = ids[r], pick->id = the choice's id, softmax->kept_min = the
-//   choice's
+//   kept_mins[r], if not null: the choice's kept_min; -inf without a choice
+//   Each if not null: *token = ids[r], pick->id = the choice's id, and softmax->kept_min = the
+//   choice's kept_min
 //
 //   rows           [R]
 //   num_nonfinite  [R]  int32 (nonfinite.h)

@@ -3,9 +3,9 @@
 // so that the sum over the ranks, exact in any order, is the embedding.
 //
 //   ids    [T]           int32; any value: an id of no rank gives zeros everywhere. With `sampled`,
-//                        sampled_in(slot) means the value of sampled[slot] when the op runs, so
-//                        that
-//                        a step may be enqueued before the host knows what the last one drew
+//                        sampled_in(slot) means the value of sampled[slot] when the op runs.
+//                        So a step may be enqueued before the host knows what the last step
+//                        drew
 //   table  [V_rank, H]   bf16: rows vocab_begin .. vocab_begin + V_rank of the whole table
 //   y      [T, H]        fp32 (the residual stream)
 #pragma once

@@ -27,9 +27,9 @@ constexpr int kTile = kWarps * kRows;  // weight rows of a block whose warps do 
 constexpr int kBlocksPerSm = 4;
 constexpr std::int64_t kBlocksWanted = 512;
 
-// A product of at most this many bytes of weights starts early (dependent_launch.cuh), as most of
-// its time is a launch's. The blocks of a larger one would wait where the kernel before it has room
-// for them, and a step would be slower: 4 % at M = 1, 6 % at M = 4 (H200, qwen3-8b).
+// A product of at most this many bytes of weights starts early (dependent_launch.cuh), as its
+// launch is most of its time. If larger ones did, too, their blocks would wait where the kernel
+// before has room, and a step would be slower: 4 % at M = 1, 6 % at M = 4 (H200, qwen3-8b).
 constexpr std::int64_t kEarlyBytesMax = std::int64_t{16} << 20;
 
 // Returns how many warps share a weight row, each with a part of K: the fewest that make

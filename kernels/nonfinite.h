@@ -1,5 +1,5 @@
-// Counts logits that a sampler must not draw from:  counts[r] = infinities and NaNs in logits[r,
-//                                                   :].
+// Counts logits that a sampler must not draw from:
+//   counts[r] = number of infinities and NaNs in logits[r, :]
 //
 //   logits  [R, V]  fp32
 //   counts  [R]     int32, written

@@ -4,17 +4,17 @@
 //   frequency   l -= frequency * num_output                      num_output: times in the output
 //   presence    l -= presence                                    if num_output > 0
 //   bias        l += bias
-//   mask        l = -inf                                          if the row's mask has a 0 for the
-//   id
+//   mask        l = -inf                                          if the row's mask has a 0 for
+//                                                                the id
 // Source: Keskar et al. 2019 (arXiv:1909.05858) for repetition; the OpenAI API for the others.
 //
-//   logits  [R, V_rank]  fp32, ids vocab_begin .. vocab_begin + V_rank. Entries with ids outside
-//   are
-//                        skipped, so every rank gets the same lists
+//   logits  [R, V_rank]  fp32, ids vocab_begin .. vocab_begin + V_rank. Entries with
+//                        ids outside are skipped, so that every rank can get
+//                        the same lists
 //   counts  row r's at counts[count_starts[r] .. count_starts[r+1]): one entry per distinct id of
 //           the prompt and output; none if the row has no penalty
-//   biases  the same layout; each id once. A bias of -inf bans an id (stop ids before
-//   min_new_tokens)
+//   biases  the same layout; each id once. A bias of -inf bans an id (stop ids
+//           before min_new_tokens)
 //   masks   [num_masks][mask_words]: bit i of word w is for id 32 w + i of the whole vocabulary;
 //           mask_of[r] is the mask of row r, or -1
 #pragma once

@@ -7,8 +7,8 @@
 namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
-// A thread's piece of h = A x is 4 rows of x by 8 ranks, of y += s B h all rows of a segment by 64
-// columns.
+// A piece of h = A x has 4 rows of x and 8 ranks; a piece of y += s B h has all rows of a segment
+// and 64 columns. Each piece is one thread's.
 constexpr std::int64_t kRowsPerPiece = 4;
 constexpr std::int64_t kRanksPerPiece = 8;
 constexpr std::int64_t kColsPerPiece = 64;

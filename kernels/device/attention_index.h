@@ -26,9 +26,9 @@ namespace pitstop::kernels {
     return position < window ? 0 : position - window + 1;
 }
 
-// Decode's work is a list of units: row by row, within a row KV head by KV head, within that the
-// units of unit_keys keys, by absolute position, in which the row's token sees any key. Block b
-// owns share b: units b * per_block .. (b + 1) * per_block, which may span rows.
+// Decode's work is a list of units: unit_keys keys each, cut at absolute positions, if the row's
+// token sees any of these keys. The order is by row, then KV head, then position. Block b owns
+// share b: units b * per_block .. (b + 1) * per_block, which may span rows.
 struct UnitRange {
     std::int32_t begin;
     std::int32_t end;

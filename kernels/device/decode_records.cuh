@@ -119,7 +119,7 @@ __device__ void store_heads(
 }
 
 // In free order, merges all records of a pair, for kHeads heads from `first_head` on: the first,
-// then 32 at a time, each lane with the weights of one, while all lanes add columns of the sums.
+// then 32 at a time. Each lane computes the weights of one record, and all lanes add columns.
 // kHeads * kBatch reads of 512 bytes are in flight: a request of 8k keys has 64 records of 2 KiB
 // per KV head at group 4. Reads past the last record are of the last one, with a weight of 0.
 template <int D, int kHeads>
