@@ -199,14 +199,14 @@ struct Batch {
     std::unique_ptr<Matrix<T>> queries{};
 };
 
-// Bounds an output's error without its rounding to its dtype.
+// Bounds an output's error without its rounding to its dtype. The errors of
+//   a score        delta = |scale| * (linear's bound over D)
+//   a probability  2 delta (its own and the sum's); exp's 2^-21 (on a GPU exp2's 2 ulp and the
+//                  rounding of its argument); bf16's u if it is an operand of a pair or an mma
+//   a sum of keys  on the CPU e per block, segment and key in it; on a GPU 2e per 16 keys and tile
 //
-// A score errs by `delta` = |scale| * (linear's bound over D); a probability by 2 delta (its own
-// and the sum's), by exp's 2^-21 (on a GPU exp2's 2 ulp and its argument's rounding) and, where it
-// is a factor of pairs or an mma's operand, by bf16's u; the sums over keys by e per block, segment
-// and key in it on the CPU, by 2e per step of 16 keys and per tile on a GPU. The output is an
-// average of values, so these errors are multiplied by max |value|. The sum of magnitudes in a dot
-// product of D normal numbers is below 6 sqrt(D) * sqrt(D) here.
+// The output is an average of values, so these errors are multiplied by max |value|.
+// The sum of magnitudes in a dot product of D normal numbers is below 6 sqrt(D) * sqrt(D) here.
 template <class T>
 double attention_bound(const Batch<T>& batch, bool is_gpu) {
     constexpr bool kIsBf16 = std::is_same_v<T, bf16>;

@@ -20,8 +20,8 @@ namespace {
 using emulator::products;
 using Algorithms = std::vector<std::uint64_t>;
 
-// A chain of K / 16 mma errs by e of the magnitudes per rounding, twice where tensor cores
-// truncate, then bias and y; the output's own rounding is on top, for both.
+// A chain of K / 16 mma errs by e of the magnitudes per rounding, or by 2 e if tensor cores
+// truncate. Bias and y add a rounding each. Then both results are rounded to the output's dtype.
 double cublas_bound(double sum_magnitudes, double y, std::int64_t K, DType out) {
     const double roundings = static_cast<double>(K) / 16.0 + 16.0 + 4.0;
     return 2.0 * roundings * kEps32 * sum_magnitudes + 2.02 * rounding_of(out) * std::abs(y);

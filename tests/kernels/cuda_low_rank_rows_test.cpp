@@ -126,8 +126,8 @@ class CudaLowRankRows : public OnCuda {
                         h += std::abs(double{of_a.data[j * K + k]} * x.value(m, k));
                     sum += std::abs(double{of_b.data[n * r + j]}) * h;
                 }
-                // h errs by its threads' roundings and those of the trees, the sum over j by one
-                // a term, then the scale and y.
+                // The errors: in h, the roundings of a thread's sum and of the trees; in the sum
+                // over j, one per term; then the scale and y.
                 const double roundings =
                     2.0 * (std::ceil(static_cast<double>(K) / 512.0) * 4.0 + 8.0) +
                     2.0 * (static_cast<double>(r) + 2.0);

@@ -32,7 +32,7 @@ class Logprobs : public OnBackend {
 
     // Terms are positive, so the sum errs relatively: on the CPU by 256 lane sums, 4 of the tree
     // and exp's 2^-21; on a GPU by 16 sums in a thread, 5 in the warp, 8 over the warps and exp's 2
-    // ulp; and by what the rounding of x - max does to it (e * 100 at most where a term counts).
+    // ulp; and by the effect of rounding x - max (at most e * 100 for a term that counts).
     [[nodiscard]] double sum_bound() const {
         return is_gpu() ? (16.0 + 5.0 + 8.0 + 4.0 + 100.0) * kEps32
                         : (256.0 + 4.0 + 100.0) * kEps32 + 0x1p-21;

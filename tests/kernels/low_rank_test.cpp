@@ -84,8 +84,8 @@ class LowRank : public OnBackend {
                     h += std::abs(pair.a.value(j, k) * x.value(m, k));
                 sum += std::abs(pair.b.value(n, j)) * h;
             }
-            // h errs by its lanes' roundings and the tree's (linear.h), the sum over j by one or
-            // two a term, then the scale and y.
+            // The errors: in h, the roundings of a lane's sum and of the tree (linear.h); in the
+            // sum over j, one or two per term; then the scale and y.
             const double roundings = 2.0 * (static_cast<double>(K) / 16.0 + 8.0) + 2.0 * (r + 2.0);
             return roundings * kEps32 * (pair.scale * sum + std::abs(before.value(m, n))) +
                    2.02 * rounding_of(kDTypeOf<Y>) * std::abs(expected.value(m, n));

@@ -236,8 +236,9 @@ TEST_P(Sample, ManyTiesAtTheThresholdAreAllKept) {
     EXPECT_EQ(kept_min({.temperature = 1.f, .top_p = 0.1f, .seed = 1}), 9.f);
 }
 
-// The kept ids of the top_k largest have top_p of their mass, and only ties at its threshold could
-// be left out: within exp's error in the masses, 2^-21 each on the CPU, 2 ulp on a GPU.
+// Expects that the kept ids have at least top_p of the mass of the top_k largest, and that those
+// above kept_min alone have less. `slack` covers exp's error in each mass: 2^-21 on the CPU, 2 ulp
+// on a GPU.
 void expect_top_p(
     const Choice& choice, const SampleRow& row, const Matrix<float>& logits, double slack
 ) {
