@@ -203,9 +203,10 @@ Turn take_turn(std::size_t warp, bool is_reversed) {
     );
 }
 
-// Warps take turns in an order that changes from round to round, each lane by lane from its first
-// or its last, and some stand still for a while: the order must not matter. Returns false if
-// nothing can run before another block, or another GPU, does something.
+// Runs the warps in turns, in an order that changes from round to round. In its turn a warp runs
+// lane by lane, from the first or from the last. Some warps stand still for a while: the order must
+// not matter. Returns false if nothing can run before another block, or another GPU, does
+// something.
 bool run_threads(Random& random) {
     std::vector<std::size_t> warps(static_cast<std::size_t>(block.num_threads / kLanes));
     for (std::size_t i = 0; i < warps.size(); ++i) warps[i] = i;

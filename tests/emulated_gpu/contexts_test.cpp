@@ -1,5 +1,5 @@
-// The memory that a process uses of a GPU just by using the GPU. Each part runs in a process of its
-// own, since a context lasts as long as its process.
+// The GPU memory that a process needs just to use the GPU. Each part runs in a process of its own,
+// since a context lasts as long as its process.
 #include "tests/emulated_gpu/cuda_calls.h"
 #include "tests/emulated_gpu/in_process.h"
 #include "tests/emulated_gpu/machine.h"

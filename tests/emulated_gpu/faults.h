@@ -34,8 +34,8 @@ struct Fault {
 void fail_call(const std::string& function, std::int64_t number, int error);
 // Calls of each function so far, including the failed ones.
 [[nodiscard]] std::map<std::string, std::int64_t> all_num_calls();
-// Calls of it so far, including the failed ones. "kernel" and "copy" count launches and copies,
-// "pageable copy" those with an end in host memory that is not page-locked.
+// Calls of `function` so far, including the failed ones. "kernel" and "copy" count launches and
+// copies, "pageable copy" those with an end in host memory that is not page-locked.
 [[nodiscard]] std::int64_t num_calls(const std::string& function);
 // The most bytes that allocations may have in total.
 [[nodiscard]] std::int64_t memory_limit(int gpu);

@@ -11,8 +11,9 @@
 namespace pitstop::emulator {
 namespace {
 
-// A context's share of a GPU, and a communicator's. On an H200 of 150 GB a context uses 0.5 GB and
-// a communicator of one rank 0.6 GB (bench/results/gpu/first_1.md).
+// By default a context uses one part in kOwnShare of a GPU's memory, and so does a communicator. On
+// an H200 of 150 GB a context uses 0.5 GB and a communicator of one rank 0.6 GB
+// (bench/results/gpu/first_1.md).
 constexpr std::int64_t kOwnShare = 256;
 
 std::string text_of(const char* name, const std::string& otherwise) {
