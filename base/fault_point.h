@@ -6,10 +6,10 @@
 // stops itself (SIGSTOP) when it reaches the place for the first time. The test waits until it has
 // stopped (state T in /proc), then kills it or continues it (SIGCONT).
 //
-// To inject faults into a running tree, PITSTOP_FAULT_DIR names a directory: a process that reaches
-// a place and finds the file "PROCESS@PLACE" there removes the file, so that the fault happens
-// once, and does what the file says: "kill", "stop" or "delay MILLISECONDS". Besides an updater's
-// places, each message makes two places in every process: "send TYPE", before it is queued, and
+// To inject faults into a running tree, PITSTOP_FAULT_DIR names a directory. When a process reaches
+// a place and finds the file "PROCESS@PLACE" there, it removes the file (a fault happens once) and
+// does what the file says: "kill", "stop" or "delay MILLISECONDS". Not only updaters have places:
+// each message makes two in every process: "send TYPE", before it is queued, and
 // "receive TYPE", after it is read.
 #pragma once
 
