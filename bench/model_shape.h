@@ -2,10 +2,10 @@
 // its config.json, for the families that pitstop serves.
 //
 // Source: the config.json files published with Qwen3-0.6B, Qwen3-8B, Qwen2.5-0.5B-Instruct,
-// Llama-3.2-1B and Mistral-7B-v0.1; of Qwen3.5-0.8B, slime's script for it, with transformers'
-// default of the key heads' number, and as many value heads. "experts-2b-a0.3b" is our own: a
-// Qwen3-MoE of 2.0 billion weights; a token reads 0.3 billion of them. Tensor names and shapes as
-// Hugging Face transformers has them.
+// Llama-3.2-1B and Mistral-7B-v0.1; for Qwen3.5-0.8B slime's script, with transformers'
+// default number of key heads and as many value heads. "experts-2b-a0.3b" is our own: a Qwen3-MoE
+// of 2.0 billion weights; a token reads 0.3 billion of them. Tensor names and shapes are those of
+// Hugging Face transformers.
 #pragma once
 
 #include "base/result.h"
