@@ -31,8 +31,8 @@ inline constexpr std::int32_t kPrefillTileRows = 128;  // of wgmma's kernel
 [[nodiscard]] constexpr std::int64_t prefill_record_floats(std::int64_t head_dim) {
     return kPrefillTileRows * (head_dim + 8);
 }
-// Returns how many blocks may share a tile's keys, if that many tiles are launched and that many
-// blocks run at once.
+// Returns how many blocks may share a tile's keys, if num_tiles are launched and num_blocks run at
+// once.
 [[nodiscard]] constexpr std::int64_t prefill_parts_max(
     std::int64_t num_tiles, std::int64_t num_blocks
 ) {

@@ -34,7 +34,7 @@ struct Ring {
     std::int32_t first_tile;
     int num_slots;
     int slot;  // the next slot to read
-    // The KV rows of keys `lane` and `lane + 32` of the tile whose slots are being filled, and of
+    // The KV rows of keys `lane` and `lane + 32`: of the tile whose slots are being filled, then of
     // the next tile, looked up half a tile ahead of their use.
     std::int32_t rows[2];
     std::int32_t next_rows[2];
@@ -77,8 +77,8 @@ struct Ring {
         commit_copies();
     }
 
-    // Copies kSlotKeys rows of KV memory, whose numbers lanes from `first_lane` on have. A volatile
-    // instruction passes no other, so the rows are exchanged before the first copy.
+    // Copies kSlotKeys rows of KV memory; the lanes from `first_lane` on have their numbers. These
+    // are exchanged before the first copy: the compiler reorders no volatile instructions.
     __device__ void copy_rows(std::byte* to, std::int32_t own_row, int first_lane) const {
         constexpr int kPasses = kSlotKeys / kKeysPerPass;
         constexpr int kPeriod = 8;  // of the swizzle, in rows
@@ -187,9 +187,9 @@ __device__ bool is_last_to_arrive(const AttentionParams& params, const PairPlace
     return num_before == others;
 }
 
-// In fixed order, merges all records of a pair in ascending order. They are read from L2, 4 (D + 8)
-// bytes per head: as many at a time as fit into half the ring, while the previous ones are merged
-// in the other half. One request of 32k keys over 792 blocks has 86 records of 2 KiB per KV head at
+// In fixed order, merges all records of a pair, ascending. Half of the ring receives the next
+// records from L2, 4 (D + 8) bytes per head, while the records in the other half are merged. One
+// request of 32k keys over 792 blocks has 86 records of 2 KiB per KV head at
 // group 4, in 13 rounds.
 template <int D>
 __device__ void merge_records(const AttentionParams& params, const Run& run, std::byte* slots) {
@@ -249,9 +249,9 @@ __device__ void merge_records(const AttentionParams& params, const Run& run, std
     }
 }
 
-// Merges a segment of a run that contains the pair's first unit, so that nothing precedes the run.
-// The segment is merged into the segments before it: none for the first, else the block's own
-// record. The result is the output, or that record. A lane reads back only what it stored itself,
+// Merges a segment of a run that contains the pair's first unit: no other run precedes this one.
+// The block's own record has the merged segments before it (none for the first). The result is the
+// output, or becomes that record. A lane reads back only what it stored itself,
 // except for the maximum and the sum, which one of four lanes stores.
 template <int D>
 __device__ void fold_into_record(

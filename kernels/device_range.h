@@ -23,8 +23,8 @@ namespace pitstop::kernels {
 
 class DeviceRange {
   public:
-    // The driver makes a handle in 8 to 193 us, whatever its size (A100, 2 MiB each), and fails for
-    // some very large ones: 100 GB are 1600 of these.
+    // The driver makes a handle in 8 to 193 us (A100, 2 MiB each) for any size, and fails for some
+    // very large sizes. 100 GB need 1600 of these chunks.
     // Source: bench_vmm of magnate3/linux-riscv-dev; gpu-burn, pull request 150.
     static constexpr std::int64_t kChunkBytes = std::int64_t{64} << 20;
 

@@ -34,7 +34,7 @@ __device__ LinearShare share_of(const ExpertParams& params, int part, int expert
     return share;
 }
 
-// Finds the index-th tile of tile_m rows, of all experts' in order. Every warp does the same.
+// Finds tile `index` of tile_m rows among all experts' tiles, in order. Every warp does the same.
 __device__ ExpertPlace place_of_tile(const ExpertParams& params, int index, int tile_m) {
     int before = 0;
     for (int from = 0; from < params.num_experts; from += kWarp) {
@@ -66,8 +66,8 @@ __device__ ExpertPlace place_of_tile(const ExpertParams& params, int index, int 
 // ---- tiles ----
 
 // grid [tiles of rows, tiles of N over all parts], block [kThreads]; a block owns a tile of y.
-// Besides full tiles, the grid has one tile for each expert, which may have a few more rows: blocks
-// without a tile end at once. Bytes: 2 N K of each chosen expert, read once if the tiles of an
+// The grid has all full tiles, and one more for each expert's remaining rows. Blocks without a tile
+// end at once. Bytes: 2 N K of each chosen expert, read once if the tiles of an
 // expert meet in L2. NOT MEASURED on a device.
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)

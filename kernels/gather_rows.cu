@@ -7,7 +7,7 @@ namespace pitstop::kernels {
 namespace {
 
 constexpr int kThreads = 128;
-// loads of a thread before their stores: the compiler moves no load above a store
+// loads per thread that precede their stores: the compiler moves no load above a store
 constexpr int kBatch = 4;
 
 // grid [N], block [kThreads]; a block owns a row. Memory-bound: a row in, a row out; but N is the

@@ -269,7 +269,7 @@ double time_of(
     return end->ms_since(*begin) / num_products;
 }
 
-// `plan` belongs to the key, and has an algorithm.
+// REQUIRES: `plan` belongs to the key, and has an algorithm.
 cublasLtMatmulAlgo_t fastest(
     std::span<const LinearArgs> rotation,
     std::span<const LinearPart> parts,

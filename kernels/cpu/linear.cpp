@@ -166,8 +166,8 @@ struct Rectangle {
 // Computes the outputs of one rectangle, block by block. To keep the memory busy, the strips of
 // one block together fetch the next block's rows; the strips of the last block, the first rows
 // of `after`, the rectangle that this thread likely gets next. A single strip fetches just
-// ahead of itself. Rows that no rectangle has fetched before come first, fetched by the strip
-// that needs them.
+// ahead of itself. At the beginning, rows that no earlier rectangle has fetched are fetched by the
+// strip that needs them.
 template <class Products>
 void compute(
     const LinearArgs& args, const Rectangle& at, bool was_fetched, const Rectangle& after

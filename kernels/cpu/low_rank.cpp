@@ -92,8 +92,8 @@ void sum_h_piece(const LowRankArgs& args, const LowRankSegment& segment, std::in
     }
 }
 
-// Adds to columns [n, n + 16) of all rows. Rows of b become its columns first, so that sixteen
-// outputs are summed side by side, each in order.
+// Adds to columns [n, n + 16) of all rows. Transposes 16 rows of b first, so that the lanes sum
+// sixteen outputs in parallel, each in order.
 template <class Y>
 void add_cols(const LowRankSegment& segment, std::int64_t n) {
     const std::int64_t rank = segment.a.rows;

@@ -50,10 +50,10 @@ __device__ inline Cut cut_into(
     return {unit_keys, num_units, per_block, has_record_per_unit ? per_block : 1, 1};
 }
 
-// Returns the cut in which every block has one pair alone, if there are blocks enough and none gets
-// two units more than the fullest block of `cut`. The end of one run and the beginning of the next
-// cost a block the time of a unit or more: records, a merge, and copies that nothing hides. NOT
-// MEASURED on a device: gpu_bench --gaps, attention at 8 and 32 requests.
+// Returns the cut in which every block has one pair alone, if enough blocks exist and none gets
+// more than one unit more than the fullest block of `cut`. The end of one run and the beginning of
+// the next cost a block the time of a unit or more: records, a merge, and copies that nothing
+// hides. NOT MEASURED on a device: gpu_bench --gaps, attention at 8 and 32 requests.
 __device__ inline Cut undivided_blocks(const AttentionParams& params, const Cut& cut) {
     for (std::int64_t share = cut.per_block; share <= cut.per_block + 1; ++share) {
         const auto units = static_cast<std::int32_t>(share);
@@ -70,8 +70,8 @@ __device__ inline Cut undivided_blocks(const AttentionParams& params, const Cut&
 // Every block reads the lengths of all rows: 12 bytes per row from L2, 32 rows at a time, twice
 // (see find_row). At 256 rows these reads take less than the 2 to 3 us of a separate kernel.
 //
-// With a list of the work in memory, made beforehand, layers of qwen3-8b take 1 % less, of
-// qwen3-0.6b 4 % (H200; bench/results/gpu/early_starts.txt, PLAN=1). No such list exists: it would
+// With a list of the work in memory, made beforehand, layers of qwen3-8b took 1 % less, of
+// qwen3-0.6b 4 % (H200; bench/results/gpu/early_starts.txt, PLAN=1). The list is not made: it would
 // cost a step one more kernel, and graphs an array whose length depends on the rows.
 //
 // In fixed order a segment that is not the pair's first can be merged only after those before it,

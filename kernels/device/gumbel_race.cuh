@@ -69,8 +69,8 @@ __device__ inline std::array<std::uint32_t, 4> draw(const SampleRow& row, std::i
     );
 }
 
-// Runs the race for four neighbours, the first of which is id `first` of a row whose own first id
-// is vocab_begin in the whole vocabulary. Skips ids whose x is -inf and those that cannot reach
+// Runs the race for four neighbours, from id `first` of the row on. The row begins at id
+// vocab_begin of the whole vocabulary. Skips ids whose x is -inf and those that cannot reach
 // to_beat, whose logarithms are not computed.
 __device__ inline void race(
     const SampleRow& row,

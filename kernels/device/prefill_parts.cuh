@@ -1,6 +1,6 @@
-// Parts of a prefill tile's keys, where several blocks of wgmma's kernel share them: which a block
-// has, how it stores its state, and how the last of them merges all. Only for sm_90a: guard callers
-// with __CUDA_ARCH_FEAT_SM90_ALL.
+// The parts of a prefill tile's keys that blocks of wgmma's kernel share: which part a block has,
+// how a block stores its state, and how the last block merges all states. Only for sm_90a: guard
+// callers with __CUDA_ARCH_FEAT_SM90_ALL.
 #pragma once
 
 #include "kernels/device/attention_prefill.cuh"

@@ -125,7 +125,7 @@ __device__ inline void barrier_init(std::uint64_t* barrier, int num) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(num)
                  : "memory");
 }
-// Releases this thread's writes.
+// Arrives, and makes this thread's writes visible to waiters.
 __device__ inline void barrier_arrive(std::uint64_t* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                  : "memory");
@@ -144,7 +144,7 @@ template <int kNum>
 __device__ void named_barrier(int id) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kNum) : "memory");
 }
-// Counts as one of the kNum, without waiting.
+// Arrives as one of the kNum threads, without waiting.
 template <int kNum>
 __device__ void named_barrier_arrive(int id) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kNum) : "memory");
