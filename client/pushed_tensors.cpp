@@ -28,7 +28,7 @@ Matrix matrix_of(std::span<const std::int64_t> shape) {
     return matrix;
 }
 
-// The text of a model with vision, whose tensors a tree knows without this.
+// The prefix of text tensors in models with vision. A tree knows these tensors without the prefix.
 constexpr std::string_view kTextPrefix = "model.language_model.";
 
 std::string tree_name(std::string_view name) {
