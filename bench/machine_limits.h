@@ -1,4 +1,4 @@
-// Measures the limits of this machine, which all figures are a fraction of. Each limit is the best
+// Measures the limits of this machine, to which all figures are compared. Each limit is the best
 // of `kRepeats` runs: a limit is what is possible, not what is usual.
 #pragma once
 
