@@ -22,8 +22,7 @@ FOUND = 9  # compute-sanitizer's exit code for found errors; the tested program 
 SUMMARY = re.compile(r"^=+ (?:ERROR|RACECHECK) SUMMARY: (\d+) ", re.MULTILINE)
 # The findings in the output of a tool that was stopped before its summary.
 FINDING = re.compile(r"^=+ (?:Invalid|Misaligned|Uninitialized|Barrier|Race|Error: .*(?:hazard|[Rr]ace)).*", re.MULTILINE)
-# A failing test under a tool, which slows everything down, shows an order that the test does not
-# expect.
+# A test that fails under a tool (which slows everything down) has met an order that it does not expect.
 FAILED_TEST = re.compile(r"^\[  FAILED  \] (\w\S*)", re.MULTILINE)
 PROBE_S = 60.0
 NO_TIME = "no time left"
