@@ -132,7 +132,7 @@ __device__ float4 sum_at(const Exchange& exchange, std::uint64_t launch, std::in
     return sum;
 }
 
-// The packs of this thread's block out of `num`: this thread's first, and the end.
+// The block's share of `num` packs: `begin` is this thread's first pack, `end` the block's end.
 struct Share {
     __device__ explicit Share(std::int64_t num) {
         const std::int64_t of_block = (num + gridDim.x - 1) / gridDim.x;

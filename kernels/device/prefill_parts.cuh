@@ -108,7 +108,7 @@ __device__ __forceinline__ bool is_last_part(
     return is_last;
 }
 
-// Merges the parts in ascending order: a thread reads where it stored its own.
+// Merges the parts in ascending order. A thread reads the places at which it stored its own part.
 template <int D>
 __device__ __forceinline__ void merge_parts(
     const AttentionParams& params,
