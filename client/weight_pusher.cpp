@@ -274,8 +274,8 @@ class Push {
         return Ok{};
     }
 
-    // Reserves room for a bucket: after the part that workers still read, or in the part they are
-    // done with.
+    // Reserves room for a bucket. While the ring has none, waits until all workers have read the
+    // oldest bucket, and frees it.
     Result<std::int64_t> take_room(BucketRing& ring, std::int64_t bytes) {
         while (true) {
             if (ring.num_taken() < kBucketsMax) {
