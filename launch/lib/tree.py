@@ -84,7 +84,7 @@ def _node_flags(options):
 
 
 def _node_door_flags(options):
-    """Returns the scheduler's flags for them."""
+    """Returns the scheduler's flags if the ranks are on several machines."""
     if nodes_of(options) == 1:
         return []
     return [f"--nodes={options.nodes}", f"--node-door={options.head}", f"--door-keys={options.door_keys}"]
