@@ -55,7 +55,7 @@ std::vector<std::vector<TokenId>> make_outputs(std::mt19937& random) {
 struct Samples {
     double append_us = 0;  // per token
     double guess_us = 0;   // per known token
-    double draft_us = 0;   // per draft, with the share of what was found for it
+    double draft_us = 0;   // per draft: appending and finding, divided by the number of drafts
     double bytes = 0;      // per kept token
 };
 
