@@ -9,7 +9,7 @@ from timed_call import call
 
 SCRIPT = pathlib.Path(__file__).resolve().parent / "peers_torch.py"
 ASK_S = 90.0  # an import of torch from a cold disk takes long
-OURS = "qwen3-0.6b, random weights"  # the part that served the model that both generate with
+OURS = "qwen3-0.6b, random weights"  # the part of our run whose model PyTorch generates with, too
 GENERATED = {1: "decode_1", 8: "decode_8"}  # {requests: our engine's benchmark of this many}
 
 
