@@ -143,11 +143,11 @@ TEST_F(Cublas, TheFastestOfItsGuessesIsChosenAtStartUp) {
     EXPECT_EQ(tune(32), 1);
     (void)used();
     multiply(20);
-    multiply(30);  // the same step of M
+    multiply(30);  // in the same range of M
     EXPECT_EQ(used(), (Algorithms{1, 1}));
     const int num_heuristics = products().num_heuristics;
     EXPECT_EQ(tune(32), 0);
-    EXPECT_EQ(tune(25), 0);  // the same choice
+    EXPECT_EQ(tune(25), 0);  // the same range, which has its choice
     EXPECT_EQ(products().num_heuristics, num_heuristics);
     multiply(33);
     EXPECT_EQ(used(), (Algorithms{0}));

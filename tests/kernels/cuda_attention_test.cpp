@@ -130,7 +130,7 @@ TEST_F(UnequalRows, MeetTheReference) {
 // P6: with room for each segment's result, with room for a pair's alone, and without any, where
 // prefill's kernel takes all rows.
 TEST_F(UnequalRows, P6_HaveTheSameBitsWhateverRoomThereIs) {
-    const Heads heads{16, 1, 128};  // the group that room is counted for
+    const Heads heads{16, 1, 128};  // the largest group, which sets the size of the workspace
     const Request<bf16> request = make_request<bf16>(2300, heads, 1);
     for (const std::int32_t window : {kNoWindow, 700}) {
         Batch<bf16> rows = batch(request, heads, window, 7);
