@@ -139,6 +139,7 @@ void World::submit() {
         request.input_ids.reset();
         request.logprobs.prompt_start = -1;
     }
+    if (has_adapters_ && !apart_.once_in(3)) request.adapter = some_adapter();
     add_drafts(request);
     ++report_.num_requests;
     clients_[peer].open[request.rid] = true;

@@ -78,10 +78,15 @@ void World::watch_order(const messages::Frames& frames) {
     const Result<bool> is_order = messages::dispatch_to(frames, orders);
     if (!is_order) return oracle_.fail("of the doors: " + is_order.error().message);
     for (const tokenizer::ReplicaOrder& order : orders) {
-        sessions_.ordered(now_, order);
-        trainers_.ordered(order);
-        collections_.ordered(order, is_publishing(), updates().version().epoch);
         const auto* stage = std::get_if<messages::UpdateStage>(&order);
+        if (stage != nullptr && !stage->spec.adapter.empty()) loads_.insert(stage->update);
+        const bool is_of_adapter =
+            std::visit([&](const auto& each) { return loads_.contains(each.update); }, order);
+        if (!is_of_adapter) {
+            sessions_.ordered(now_, order);
+            trainers_.ordered(order);
+            collections_.ordered(order, is_publishing(), updates().version().epoch);
+        }
         may_tear_ =
             may_tear_ || (stage != nullptr && stage->spec.mode == messages::UpdateMode::kDirect);
         const auto* drop = std::get_if<messages::UpdateDrop>(&order);
@@ -232,7 +237,7 @@ void World::heard_of_call(const messages::Frames& frames) {
     const Result<messages::UpdateReply> reply =
         decode<messages::UpdateReply>(frames, messages::UnknownFields::kRefuse);
     if (!reply) return oracle_.fail("of the doors: " + reply.error().message);
-    check_told(*reply);
+    if (reply->adapter.empty()) check_told(*reply);
     if (reply->ok == !reply->verdict.is_done())
         oracle_.fail("an update's answer is ok with an error, or not ok without");
     if (call.heard) call.heard(*reply);

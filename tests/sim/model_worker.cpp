@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 namespace pitstop::sim {
 namespace {
@@ -74,6 +75,7 @@ messages::WorkerHello ModelWorker::hello() const {
         hello.num_checkpoints = *shape_.num_checkpoints;
     }
     hello.drafted_max = messages::kDraftedMax;
+    hello.adapter_rank_max = 8;
     hello.update_mode = shape_.lends ? "lend" : "staged";
     hello.digests = parts(live_);
     return hello;
@@ -98,6 +100,7 @@ messages::StepResult ModelWorker::run(const messages::StepPlan& plan) {
     if (!released_.empty())
         fail(fmt::format("a pass while {} is released", name_of(*released_.begin())));
     oracle_.ran(replica_, raw(rank_), plan.step, plan.epoch, epoch_, live_);
+    for (const messages::PlanRow& row : plan.rows) std::ignore = weights_of_row(row);
     if (raw(rank_) != 0 || oracle_.problem()) return result;
 
     states_.begin_step(plan);
@@ -112,6 +115,7 @@ messages::StepResult ModelWorker::run(const messages::StepPlan& plan) {
     PlacedRow placed{.plan = plan};
     for (const messages::PlanRow& row : plan.rows) {
         placed.row = row;
+        placed.weights = weights_of_row(row);
         run_row(placed, result);
         if (oracle_.problem()) return result;
         placed.first_token += static_cast<std::size_t>(row.num_new);
@@ -120,6 +124,16 @@ messages::StepResult ModelWorker::run(const messages::StepPlan& plan) {
         ++placed.index;
     }
     return result;
+}
+
+WeightsId ModelWorker::weights_of_row(const messages::PlanRow& row) {
+    if (!row.adapter) return live_;
+    const auto place = adapters_.find(*row.adapter);
+    if (place != adapters_.end()) return AdapterBook::together(live_, place->second);
+    fail(fmt::format(
+        "a row of adapter {}, which is not in memory", static_cast<std::uint64_t>(*row.adapter)
+    ));
+    return live_;
 }
 
 void ModelWorker::run_row(const PlacedRow& placed, messages::StepResult& result) {
@@ -135,7 +149,7 @@ void ModelWorker::run_row(const PlacedRow& placed, messages::StepResult& result)
         return fail(
             fmt::format("request {}: {} pages for {} positions", raw(key), row.num_pages, end)
         );
-    Context context{.kv = {raw(epoch_), raw(epoch_)}};
+    Context context{.kv = {raw(epoch_), raw(epoch_)}, .oldest_adapter = row.adapter};
     if (auto problem = read_context(placed, key, context)) return fail(*problem);
     if (shape_.num_checkpoints) {
         if (auto problem = read_state(placed, key, context)) return fail(*problem);
@@ -165,7 +179,9 @@ void ModelWorker::score(
         const TokenId target =
             placed.plan.targets.values[placed.first_target + static_cast<std::size_t>(i)];
         const std::int64_t position = row.begin + row.num_new - row.num_scored + i;
-        result.scores.logprobs.values.push_back(score_at(target, position, live_, context.kv));
+        result.scores.logprobs.values.push_back(
+            score_at(target, position, placed.weights, context.kv)
+        );
         result.scores.ranks.values.push_back(raw(target) + 1);
     }
 }
@@ -190,7 +206,7 @@ void ModelWorker::sample(
     const bool may_stop = output_index >= slot.setup.sampling.min_new_tokens;
     const bool is_last_finite =
         finite_at(context.last_token, live_) == Finite::kAll && context.is_finite;
-    slot.last = token_at(seed, output_index, live_, may_stop, slot.setup.stop_ids);
+    slot.last = token_at(seed, output_index, placed.weights, may_stop, slot.setup.stop_ids);
     if (!is_last_finite) {
         slot.last = messages::kNotFinite;
     } else if (!are_scores_finite(seed, output_index, live_)) {
@@ -198,8 +214,9 @@ void ModelWorker::sample(
         if (!context.bad) context.bad = {placed.index, end - 1, messages::NotFiniteKind::kScores};
     }
     oracle_.sampled(key, output_index, slot.last, context.kv);
+    oracle_.adapters().sampled(key, output_index, row.adapter, context.oldest_adapter);
     result.sampled.values.push_back(slot.last);
-    result.logprobs.values.push_back(logprob_at(seed, output_index, live_));
+    result.logprobs.values.push_back(logprob_at(seed, output_index, placed.weights));
     result.ranks.values.push_back(raw(slot.last) + 1);
 }
 
@@ -240,6 +257,10 @@ std::optional<std::string> ModelWorker::read_context(
                 "request {}: position {} attends to KV of another context", raw(key), position
             );
         }
+        if (auto problem =
+                oracle_.adapters().problem_of_kv(placed.row.adapter, entry->adapter, is_first_row))
+            return fmt::format("request {}: {}", raw(key), *problem);
+        context.oldest_adapter = std::min(context.oldest_adapter, entry->adapter);
         context.kv.min = std::min(context.kv.min, raw(entry->epoch));
         context.kv.max = std::max(context.kv.max, raw(entry->epoch));
         context.is_finite = context.is_finite && entry->is_finite;
@@ -315,7 +336,14 @@ std::optional<std::string> ModelWorker::write_token(
     if (entry == nullptr) return "a page out of range";
     const Finite finite = finite_at(token, live_);
     context.is_finite = context.is_finite && finite != Finite::kNothing;
-    *entry = {position, token, context.chain, epoch_, placed.plan.step, context.is_finite};
+    *entry = {
+        position,
+        token,
+        context.chain,
+        epoch_,
+        placed.plan.step,
+        context.is_finite,
+        placed.row.adapter};
     context.last_token = token;
     using Kind = messages::NotFiniteKind;
     if (context.bad || (context.is_finite && (finite == Finite::kAll || !has_logits)))

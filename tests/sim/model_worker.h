@@ -24,6 +24,8 @@ struct ModelShape {
     std::optional<std::int64_t> num_checkpoints{};  // absent: a request has no recurrent state
 };
 
+inline constexpr std::int64_t kAdapterBytes = 1000;
+
 // The weights that an update's label stands for.
 [[nodiscard]] WeightsId weights_of(const std::string& label);
 // The content of a session after a bucket with these bytes is added to it.
@@ -50,6 +52,7 @@ class ModelWorker {
         std::set<std::string> bytes{};
         bool is_whole = false;
         bool stands_alone = false;  // one call of a part, which opened the session itself
+        bool is_of_adapter = false;
     };
 
     ModelWorker(int replica, Rank rank, const ModelShape& shape, int num_replicas, Oracle& oracle);
@@ -79,6 +82,14 @@ class ModelWorker {
     messages::WorkerDropped drop(const messages::WorkerDrop& order);
     // If `fails`, changes nothing and reports a failure.
     messages::WorkerMemoryDone change_memory(const messages::WorkerMemory& order, bool fails);
+    // ---- adapters ----
+    void forget(messages::AdapterId id);
+    void evict(messages::AdapterId id);
+    void note_not_evicted(messages::AdapterId id);
+    messages::WorkerRestored restore(messages::AdapterId id);
+    [[nodiscard]] std::int64_t num_adapters() const {
+        return std::ssize(adapters_) + std::ssize(evicted_);
+    }
     [[nodiscard]] messages::WorkerDigests digests(CallId call) const;
     [[nodiscard]] messages::WorkerTensor tensor(const messages::WorkerReadTensor& order) const;
 
@@ -90,6 +101,7 @@ class ModelWorker {
         Epoch epoch{};
         StepId step{};  // the step that computed it
         bool is_finite = true;
+        std::optional<messages::AdapterId> adapter{};
     };
     struct Slot {
         messages::RequestSetup setup{};
@@ -107,6 +119,7 @@ class ModelWorker {
         std::set<std::string> bytes{};  // of the buckets so far
         bool is_whole = false;
         bool stands_alone = false;
+        std::string adapter{};  // not empty: the weights are this adapter's
     };
     // A row, and where its part of each of the plan's arrays begins.
     struct PlacedRow {
@@ -116,6 +129,7 @@ class ModelWorker {
         std::size_t first_token = 0;
         std::size_t first_page = 0;
         std::size_t first_target = 0;
+        WeightsId weights{};  // that compute it
     };
     // The context that a row has read: its tokens as a chain, and the epochs of their KV.
     struct Context {
@@ -125,6 +139,7 @@ class ModelWorker {
         TokenId last_token{};
         bool is_lent = false;  // it begins on KV that is not finite, from a pass in progress
         std::optional<messages::NotFiniteRow> bad{};  // the row's first token that is not finite
+        std::optional<messages::AdapterId> oldest_adapter{};  // that computed its KV
     };
     void run_row(const PlacedRow& placed, messages::StepResult& result);
     // The place of a position's KV; null: on no page of this worker.
@@ -168,6 +183,8 @@ class ModelWorker {
         Context& context
     );
     void advance_state(const messages::PlanRow& row, const Context& context);
+    // Returns the weights that compute the row: an adapter that it names must be in memory.
+    [[nodiscard]] WeightsId weights_of_row(const messages::PlanRow& row);
     void add_bytes(const std::string& bytes);
     void spoil();
     [[nodiscard]] messages::RankOutcome outcome_of_stage() const;
@@ -190,6 +207,8 @@ class ModelWorker {
     bool are_weights_gone_ = false;
     bool are_weights_kept_ = false;  // while they are released
     std::optional<Stage> stage_{};
+    std::map<messages::AdapterId, WeightsId> adapters_{};  // in memory
+    std::map<messages::AdapterId, WeightsId> evicted_{};
     StepId last_step_{};
     std::vector<Entry> kv_{};  // [num_pages * page_size]; rank 0 only
     std::vector<Slot> slots_{};

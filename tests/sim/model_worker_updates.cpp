@@ -25,6 +25,17 @@ ModelWorker::Task ModelWorker::begin_stage(const messages::WorkerStage& order, S
             static_cast<std::uint64_t>(order.update),
             static_cast<std::uint64_t>(stage_->update)
         ));
+    if (!order.spec.adapter.empty()) {  // it has memory of its own
+        stage_ = Stage{
+            .update = order.update,
+            .fate = fate,
+            .weights = weights_of(order.spec.label),
+            .task = task,
+            .is_whole = true,
+            .adapter = order.spec.adapter};
+        if (fate == StageFate::kOther) spoil();
+        return task;
+    }
     if (released_.contains(messages::MemoryTag::kWeights)) fail("a stage into released memory");
     const bool needs_copy = order.spec.mode == messages::UpdateMode::kStaged && !are_weights_gone_;
     if (shape_.lends && needs_copy && !released_.contains(messages::MemoryTag::kKvCache))
@@ -121,6 +132,7 @@ messages::WorkerStaged ModelWorker::vote() {
         vote.outcome.phase = messages::UpdatePhase::kPrepared;
         vote.digests = parts(stage.weights);
         if (stage.mode == messages::UpdateMode::kDirect) live_ = stage.weights;
+        if (!stage.adapter.empty()) vote.adapter_bytes = kAdapterBytes;
     }
     oracle_.voted(static_cast<std::uint64_t>(stage.update), replica_, raw(rank_), stage.is_ok);
     return vote;
@@ -128,7 +140,12 @@ messages::WorkerStaged ModelWorker::vote() {
 
 std::optional<ModelWorker::Staged> ModelWorker::staged() const {
     if (!stage_) return std::nullopt;
-    return Staged{stage_->update, stage_->bytes, stage_->is_whole, stage_->stands_alone};
+    return Staged{
+        stage_->update,
+        stage_->bytes,
+        stage_->is_whole,
+        stage_->stands_alone,
+        !stage_->adapter.empty()};
 }
 
 messages::WorkerCommitted ModelWorker::commit(const messages::WorkerCommit& order) {
@@ -141,8 +158,16 @@ messages::WorkerCommitted ModelWorker::commit(const messages::WorkerCommit& orde
         }
     } else if (!stage_ || stage_->update != order.update || !stage_->is_ok) {
         fail(fmt::format("update {} is committed and not staged here (P2)", id));
+    } else if (oracle_.commit_ordered(id, num_replicas_, shape_.tp); !stage_->adapter.empty()) {
+        const auto adapter = static_cast<messages::AdapterId>(id);
+        adapters_[adapter] = stage_->weights;
+        if (auto problem = oracle_.adapters().committed(
+                adapter, order.epoch, stage_->adapter, stage_->weights
+            ))
+            fail(*problem);
+        stage_.reset();
+        return {.update = order.update, .rank = rank_, .epoch = order.epoch};
     } else {
-        oracle_.commit_ordered(id, num_replicas_, shape_.tp);
         if (stage_->mode == messages::UpdateMode::kStaged) {
             if (!shape_.lends) retained_ = live_;
             live_ = stage_->weights;
@@ -157,6 +182,29 @@ messages::WorkerCommitted ModelWorker::commit(const messages::WorkerCommit& orde
     epoch_ = order.epoch;
     oracle_.committed(epoch_, live_);
     return {.update = order.update, .rank = rank_, .epoch = epoch_};
+}
+
+// No plan names it any more.
+void ModelWorker::forget(messages::AdapterId id) {
+    if (adapters_.erase(id) + evicted_.erase(id) == 0)
+        fail(fmt::format("adapter {} is forgotten twice", static_cast<std::uint64_t>(id)));
+    if (raw(rank_) == 0) ++oracle_.adapters().num_forgotten;
+}
+
+void ModelWorker::evict(messages::AdapterId id) {
+    if (auto entry = adapters_.extract(id); !entry.empty()) evicted_.insert(std::move(entry));
+    if (raw(rank_) == 0) ++oracle_.adapters().num_evictions;
+}
+
+// It stays where it is.
+void ModelWorker::note_not_evicted(messages::AdapterId id) {
+    if (adapters_.contains(id) && raw(rank_) == 0) ++oracle_.adapters().num_not_evicted;
+}
+
+messages::WorkerRestored ModelWorker::restore(messages::AdapterId id) {
+    if (auto entry = evicted_.extract(id); !entry.empty()) adapters_.insert(std::move(entry));
+    if (raw(rank_) == 0) ++oracle_.adapters().num_restores;
+    return {.rank = rank_, .id = id};
 }
 
 messages::WorkerDropped ModelWorker::drop(const messages::WorkerDrop& order) {

@@ -176,8 +176,8 @@ std::optional<std::string> Oracle::problem_of_scores(
     const Epoch epoch = chunk.spans.front().epoch;
     for (std::int64_t i = 0; i < num_scores; ++i) {
         const TokenId target = request.prompt.values[static_cast<std::size_t>(start + i)];
-        const float want =
-            score_at(target, start + i - 1, weights_.at(epoch), {raw(epoch), raw(epoch)});
+        const WeightsId weights = adapters_.with(weights_.at(epoch), chunk.spans.front().adapter);
+        const float want = score_at(target, start + i - 1, weights, {raw(epoch), raw(epoch)});
         if (auto p = NotFiniteBook::problem_of_score(request, start + i, weights_.at(epoch)))
             return p;
         if (chunk.prompt->logprobs[static_cast<std::size_t>(i)] == want) continue;
@@ -226,7 +226,7 @@ std::optional<std::string> Oracle::problem_of_output(
     const RequestKey key = chunk.key;
     const std::size_t index = outputs_[key].size();
     const auto output_index = static_cast<std::int64_t>(index);
-    const WeightsId weights = weights_.at(span.epoch);
+    const WeightsId weights = adapters_.with(weights_.at(span.epoch), span.adapter);
     const std::uint64_t seed = *request.sampling.seed;
     std::vector<TokenId> stop_ids = request.sampling.stop_token_ids;
     if (!request.sampling.ignore_eos) stop_ids.push_back(kEos);
@@ -247,6 +247,7 @@ std::optional<std::string> Oracle::problem_of_output(
             "request {}: output {} has a logprob of another pass (P3)", raw(key), index
         );
     }
+    if (auto problem = adapters_.problem_of(request, output_index, span)) return problem;
     const std::vector<Sampled>& passes = sampled_[key];
     if (index >= passes.size())
         return fmt::format("request {}: output {} was never sampled", raw(key), index);
@@ -327,7 +328,10 @@ void Oracle::check_error(RequestKey key, const messages::Verdict& verdict) {
         return fail(fmt::format("request {}: an error without words", raw(key)));
     const std::vector<TokenId>& outputs = outputs_[key];
     if (verdict.code != ErrorCode::kNotFinite) {
-        if (outputs.empty()) return;
+        // A retracted one waits for its adapter, which may have no room any more.
+        const bool is_without_room = verdict.code == ErrorCode::kResourceExhausted &&
+                                     !requests_.at(key).adapter.empty();
+        if (outputs.empty() || is_without_room) return;
         return fail(fmt::format(
             "request {}: an error after {} tokens: {}", raw(key), outputs.size(), verdict.message
         ));

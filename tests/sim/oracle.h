@@ -10,6 +10,7 @@
 #include "base/ids.h"
 #include "messages/generation.h"
 #include "messages/steps.h"
+#include "tests/sim/adapter_book.h"
 #include "tests/sim/not_finite_book.h"
 #include "tests/sim/weights_id.h"
 
@@ -93,6 +94,7 @@ class Oracle {
     // Without a token if the pass was not finite.
     void sampled(RequestKey key, std::int64_t index, TokenId token, Epochs kv);
     [[nodiscard]] NotFiniteBook& not_finite() { return not_finite_; }
+    [[nodiscard]] AdapterBook& adapters() { return adapters_; }
     // Token `position` of a request's context, as far as it is known here.
     [[nodiscard]] std::optional<TokenId> context_token(RequestKey key, std::int64_t position) const;
     [[nodiscard]] const messages::TokenizedRequest& request(RequestKey key) const {
@@ -160,6 +162,7 @@ class Oracle {
     bool is_mass_abort_allowed_ = false;
     std::map<Epoch, WeightsId> weights_{};
     NotFiniteBook not_finite_{};
+    AdapterBook adapters_{};
     std::map<std::uint64_t, std::set<std::pair<int, int>>> votes_{};  // update -> (replica, rank)
     std::map<std::pair<int, StepId>, std::pair<Epoch, WeightsId>> passes_{};
 };

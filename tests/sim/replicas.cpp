@@ -120,11 +120,14 @@ void World::work(std::size_t r, std::size_t k) {
         const std::optional<ModelWorker::Staged> staged = rank.worker->staged();
         const bool is_mending = rank.worker->is_torn() || !rank.worker->has_weights();
         answer(r, k, rank.worker->commit(*commit));
+        if (staged && staged->is_of_adapter) return work(r, k);
         if (commit->rollback) trainers_.rolled_back();
         if (staged && !commit->rollback && took_effect_.insert(commit->epoch).second)
             trainers_.took_effect(*staged, is_mending);
         collections_.committed(oracle_.weights_at(commit->epoch));
         ++report_.num_commits;
+    } else if (work_on_adapters(r, k, order)) {
+        return work(r, k);
     } else if (const auto* drop = std::get_if<messages::WorkerDrop>(&order)) {
         answer(r, k, rank.worker->drop(*drop));
         ++report_.num_drops;
@@ -152,11 +155,13 @@ void World::answer(std::size_t r, std::size_t k, scheduler::FromWorker message) 
                               std::holds_alternative<messages::WorkerStaged>(message) ||
                               std::holds_alternative<messages::WorkerCommitted>(message) ||
                               std::holds_alternative<messages::WorkerDropped>(message);
+    // A restore is asked again and again, and its answers do not name which.
+    const bool may_be_doubled = !std::holds_alternative<messages::WorkerRestored>(message);
     const Event arrive = [this, r, message = std::move(message)] {
         replicas_[r].inbox.workers.push_back(message);
         make_turn(r);
     };
-    const int num_copies = has_faults_ && random_.once_in(60) ? 2 : 1;
+    const int num_copies = has_faults_ && may_be_doubled && random_.once_in(60) ? 2 : 1;
     for (int i = 0; i < num_copies; ++i) deliver(replicas_[r].ranks[k].from, arrive);
     if (is_of_update) repeat_late(arrive);
 }

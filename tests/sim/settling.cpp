@@ -196,6 +196,7 @@ void World::settle_down() {
     check_clients();
     check_not_finite();
     for (std::size_t r = 0; r < replicas_.size(); ++r) {
+        if (has_adapters_) check_adapters(r);
         const messages::ReplicaStatus status = replicas_[r].core->status(now_, CallId{1});
         if (status.pages_free + status.pages_cached != status.pages_total) {
             oracle_.fail(fmt::format(

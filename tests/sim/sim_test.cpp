@@ -8,6 +8,7 @@ namespace pitstop::sim {
 namespace {
 
 constexpr std::uint64_t kSchedules = 2000;
+constexpr std::uint64_t kSchedulesWithAdapters = 1000;
 
 void add(const Report& report, Report& all) {
     all.num_tokens += report.num_tokens;
@@ -48,6 +49,13 @@ void add(const Report& report, Report& all) {
     all.num_sets_mixed += report.num_sets_mixed;
     all.num_trainers_told += report.num_trainers_told;
     all.num_texts += report.num_texts;
+    all.num_adapter_loads += report.num_adapter_loads;
+    all.num_adapter_tokens += report.num_adapter_tokens;
+    all.num_adapter_tokens_mixed += report.num_adapter_tokens_mixed;
+    all.num_adapter_evictions += report.num_adapter_evictions;
+    all.num_adapters_not_evicted += report.num_adapters_not_evicted;
+    all.num_adapter_restores += report.num_adapter_restores;
+    all.num_adapters_forgotten += report.num_adapters_forgotten;
 }
 
 TEST(Sim, P1ToP5_P9_P11_HoldInEverySchedule) {
@@ -96,6 +104,26 @@ TEST(Sim, P1ToP5_P9_P11_HoldInEverySchedule) {
     EXPECT_GT(all.num_sets_mixed, 50);
     EXPECT_GT(all.num_trainers_told, 100);
     EXPECT_GT(all.num_texts, 2000);
+}
+
+// The same, while adapters are loaded, replaced, unloaded, evicted and restored.
+TEST(Sim, P1ToP5_P9_P11_HoldInEveryScheduleWithAdapters) {
+    Report all;
+    for (std::uint64_t seed = 1; seed <= kSchedulesWithAdapters; ++seed) {
+        const Report report = World(seed, World::Adapters::kYes).run();
+        ASSERT_FALSE(report.problem) << "seed " << seed << ", with adapters: " << *report.problem;
+        add(report, all);
+    }
+    EXPECT_GT(all.num_adapter_loads, 2000);
+    EXPECT_GT(all.num_adapter_tokens, 10'000);
+    EXPECT_GT(all.num_adapter_tokens_mixed, 100);
+    EXPECT_GT(all.num_adapter_evictions, 500);
+    EXPECT_GT(all.num_adapters_not_evicted, 50);
+    EXPECT_GT(all.num_adapter_restores, 200);
+    EXPECT_GT(all.num_adapters_forgotten, 1000);
+    EXPECT_GT(all.num_commits, 500);
+    EXPECT_GT(all.num_scores_checked, 10'000);
+    EXPECT_GT(all.num_retractions, 100);
 }
 
 TEST(Sim, AScheduleIsTheSameEveryTime) {

@@ -18,7 +18,8 @@ constexpr int kEventsMax = 400'000;
 
 }  // namespace
 
-World::World(std::uint64_t seed) : random_(seed) {
+World::World(std::uint64_t seed, Adapters adapters)
+    : random_(seed), has_adapters_(adapters == Adapters::kYes), apart_(seed ^ 0xada97e5) {
     num_replicas_ = random_.once_in(4) ? 2 : 1;
     shape_.tp = static_cast<int>(random_.between(1, 3));
     shape_.page_size = random_.between(1, 6);
@@ -52,7 +53,14 @@ World::World(std::uint64_t seed) : random_(seed) {
         config.has_draft_budget = apart.once_in(3);
         config.draft_memory = apart.once_in(2) ? 0 : apart.between(1, 100'000);
         config.fairness = is_fair_ ? Fairness::kFair : Fairness::kFcfs;
-        if (is_fair_ && !has_prefixes_) replica.fairness = std::make_unique<FairnessBook>(oracle_);
+        if (has_adapters_) {
+            config.adapters_max = apart_.between(2, 4);
+            // Others pass by a request whose adapter is on its way.
+            if (apart_.once_in(2)) config.adapter_memory = kAdapterBytes * apart_.between(1, 2);
+        }
+        const bool is_in_order = config.adapter_memory == 0;
+        if (is_fair_ && !has_prefixes_ && is_in_order)
+            replica.fairness = std::make_unique<FairnessBook>(oracle_);
         replica.core = std::make_unique<scheduler::Scheduler>(config);
         for (int k = 0; k < shape_.tp; ++k) {
             Rank& rank = replica.ranks.emplace_back();
@@ -71,6 +79,10 @@ Report World::run() {
     const TimePoint end = now_ + kActiveTime;
     for (TimePoint when = now_ + some(0, 4000); when < end; when += some(50, 6000)) {
         at(when, [this] { act(); });
+    }
+    for (TimePoint when = now_; has_adapters_ && when < end;) {
+        when += microseconds(apart_.between(50, 12'000));
+        at(when, [this] { act_on_adapters(); });
     }
     advance_until(end);
     settle_down();
@@ -96,6 +108,14 @@ Report World::run() {
     report_.num_sets_whole = trainers_.num_whole_sets;
     report_.num_sets_mixed = trainers_.num_mixed;
     report_.num_trainers_told = trainers_.num_told;
+    const AdapterBook& adapters = oracle_.adapters();
+    report_.num_adapter_loads = adapters.num_loads;
+    report_.num_adapter_tokens = adapters.num_tokens;
+    report_.num_adapter_tokens_mixed = adapters.num_over_older;
+    report_.num_adapter_evictions = adapters.num_evictions;
+    report_.num_adapters_not_evicted = adapters.num_not_evicted;
+    report_.num_adapter_restores = adapters.num_restores;
+    report_.num_adapters_forgotten = adapters.num_forgotten;
     for (const Replica& replica : replicas_) {
         const messages::ReplicaStatus status = replica.core->status(now_, CallId{1});
         report_.num_retractions += status.retractions_total;

@@ -75,6 +75,13 @@ struct Report {
     std::int64_t num_sets_mixed = 0;     // versions of several trainers' calls, by the stated rules
     std::int64_t num_trainers_told = 0;  // of what was lost
     std::int64_t num_texts = 0;          // encoded beside the doors
+    std::int64_t num_adapter_loads = 0;
+    std::int64_t num_adapter_tokens = 0;
+    std::int64_t num_adapter_tokens_mixed = 0;  // over KV of an older version
+    std::int64_t num_adapter_evictions = 0;
+    std::int64_t num_adapters_not_evicted = 0;
+    std::int64_t num_adapter_restores = 0;
+    std::int64_t num_adapters_forgotten = 0;
 };
 
 class World {
@@ -85,7 +92,9 @@ class World {
         std::chrono::milliseconds(50) +
         std::max(tokenizer::Admin::kReplicaGrace, tokenizer::TreeUpdate::kDropGrace);
 
-    explicit World(std::uint64_t seed);
+    // Schedules with adapters have all that those without have, and loads besides.
+    enum class Adapters { kNo, kYes };
+    explicit World(std::uint64_t seed, Adapters adapters = Adapters::kNo);
     Report run();
 
   private:
@@ -241,6 +250,11 @@ class World {
     void release_some();
     void start_update(bool is_good);
     void end_or_undo_update();
+    // ---- loads.cpp ----
+    std::string some_adapter();
+    void act_on_adapters();
+    bool work_on_adapters(std::size_t r, std::size_t k, const scheduler::ToWorkers& order);
+    void check_adapters(std::size_t replica);
     void start_push(bool is_dependable);
     void collected(const std::string& bytes, const messages::UpdateReply& reply);
     void heard_of_bytes(
@@ -310,6 +324,9 @@ class World {
     bool has_prefixes_ = true;  // that prompts share
     bool has_faults_ = false;   // ranks may get stuck, messages come twice
     bool is_active_ = true;     // the faults have not stopped yet
+    bool has_adapters_;
+    Random apart_;  // for adapters alone: schedules without them stay the same
+    std::set<messages::UpdateId> loads_{};
     TimePoint now_{};
     std::uint64_t next_order_ = 0;
     std::priority_queue<Timed, std::vector<Timed>, std::greater<>> events_{};

@@ -1,0 +1,71 @@
+// What requests with adapters must get: the model's output with the version that each span names,
+// which every rank holds, over KV that this name's versions computed; and nothing of an adapter
+// where none was asked for. Derived from docs/adapters.md and from what ranks compute: schedulers'
+// own books are not used.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/adapters.h"
+#include "messages/generation.h"
+#include "tests/sim/weights_id.h"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop::sim {
+
+class AdapterBook {
+  public:
+    using MaybeId = std::optional<messages::AdapterId>;
+    using Problem = std::optional<std::string>;
+
+    // What computes: the model's weights with an adapter's beside them.
+    [[nodiscard]] static WeightsId together(WeightsId model, WeightsId adapter);
+
+    // A rank makes the version available. Every rank that does must hold the same weights.
+    [[nodiscard]] Problem committed(
+        messages::AdapterId id, Epoch version, const std::string& name, WeightsId weights
+    );
+    // A row of version `row` attends to an entry of KV of version `entry`. `is_cached`: the request
+    // begins on it.
+    [[nodiscard]] Problem problem_of_kv(MaybeId row, MaybeId entry, bool is_cached) const;
+    // The last sample of a request's output `index`, with the oldest version in its KV.
+    void sampled(RequestKey key, std::int64_t index, MaybeId id, MaybeId kv_min);
+
+    // The weights of an output that names this version.
+    [[nodiscard]] WeightsId with(
+        WeightsId model, const std::optional<messages::AdapterVersion>& said
+    ) const;
+    [[nodiscard]] Problem problem_of(
+        const messages::TokenizedRequest& request, std::int64_t index, const messages::Span& span
+    );
+
+    std::int64_t num_tokens = 0;      // with an adapter
+    std::int64_t num_over_older = 0;  // of these, over KV of an older version
+    std::int64_t num_loads = 0;       // committed
+    std::int64_t num_evictions = 0;
+    std::int64_t num_not_evicted = 0;
+    std::int64_t num_restores = 0;
+    std::int64_t num_forgotten = 0;
+
+  private:
+    struct Version {
+        std::string name{};
+        Epoch number{};
+        WeightsId weights{};
+    };
+    struct Sampled {
+        MaybeId id{};
+        MaybeId kv_min{};
+    };
+    [[nodiscard]] MaybeId id_of(Epoch number) const;
+
+    std::map<messages::AdapterId, Version> versions_{};
+    std::map<Epoch, messages::AdapterId> ids_{};
+    std::map<RequestKey, std::vector<Sampled>> sampled_{};
+};
+
+}  // namespace pitstop::sim

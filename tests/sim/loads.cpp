@@ -1,0 +1,75 @@
+// The world's loads of adapters, beside all else: they are loaded, replaced, unloaded, evicted and
+// restored, and requests name them at any moment.
+#include "tests/sim/world.h"
+
+#include <fmt/format.h>
+
+namespace pitstop::sim {
+namespace {
+
+constexpr int kNames = 4;
+
+}  // namespace
+
+std::string World::some_adapter() {
+    return std::string(1, static_cast<char>('a' + apart_.between(0, kNames - 1)));
+}
+
+void World::act_on_adapters() {
+    if (!doors_->is_ready()) return;
+    if (apart_.once_in(5)) return call(messages::UnloadAdapter{.name = some_adapter()}, 100);
+    messages::UpdateSpec spec;
+    spec.source.path = "/sim";
+    spec.adapter = some_adapter();
+    spec.adapter_policy = static_cast<messages::AdapterPolicy>(apart_.between(0, 2));
+    spec.adapter_pinned = apart_.once_in(8);
+    spec.label = fmt::format("adapter {}", next_weights_++);
+    fate_ordered_ = !is_active_ || !apart_.once_in(4);
+    call(messages::UpdateWeights{.update = spec}, apart_.once_in(6) ? 3 : 300);
+    fate_ordered_.reset();
+}
+
+// What workers carry out beside their passes. Returns false if the order is another.
+bool World::work_on_adapters(std::size_t r, std::size_t k, const scheduler::ToWorkers& order) {
+    ModelWorker& worker = *replicas_[r].ranks[k].worker;
+    if (const auto* forget = std::get_if<messages::WorkerForget>(&order)) {
+        for (const messages::AdapterId id : forget->adapters) worker.forget(id);
+        return true;
+    }
+    const auto* moves = std::get_if<messages::WorkerAdapters>(&order);
+    if (moves == nullptr) return false;
+    for (const messages::AdapterId id : moves->evict) {
+        if (is_active_ && apart_.once_in(12)) {
+            messages::WorkerNotEvicted refusal{.rank = static_cast<pitstop::Rank>(k), .id = id};
+            refusal.verdict = Error{ErrorCode::kResourceExhausted, "the simulator's disk is full"};
+            worker.note_not_evicted(id);
+            answer(r, k, std::move(refusal));
+        } else {
+            worker.evict(id);
+        }
+    }
+    for (const messages::AdapterId id : moves->restore) {
+        after(some(50, apart_.once_in(10) ? 20'000 : 2000), [this, r, k, id] {
+            Rank& rank = replicas_[r].ranks[k];
+            if (!rank.is_stuck) answer(r, k, rank.worker->restore(id));
+        });
+    }
+    return true;
+}
+
+// At rest the workers have the versions that new requests get, and no other.
+void World::check_adapters(std::size_t r) {
+    const std::vector<messages::AdapterStatus> said =
+        replicas_[r].core->status(now_, CallId{1}).adapters;
+    for (const Rank& rank : replicas_[r].ranks) {
+        if (rank.worker->num_adapters() == std::ssize(said)) continue;
+        oracle_.fail(fmt::format(
+            "replica {}: {} adapters are loaded, and a worker has {} versions",
+            r,
+            said.size(),
+            rank.worker->num_adapters()
+        ));
+    }
+}
+
+}  // namespace pitstop::sim
