@@ -91,7 +91,7 @@ Error AdapterPlaces::no_room(const Place& place) const {
 bool AdapterPlaces::is_idle(const Places::value_type& place) const {
     const auto& [id, entry] = place;
     return (entry.state == State::kResident || entry.state == State::kLeaving) &&
-           !entry.is_pinned && !running_.contains(id) && !asked_.contains(id);
+           !entry.is_pinned && !in_use_.contains(id) && !asked_.contains(id);
 }
 
 Error AdapterPlaces::none_leaves() const {
@@ -141,7 +141,7 @@ void AdapterPlaces::let_leave(std::int64_t bytes) {
     while (staying + bytes > bytes_max_) {
         Place* first = nullptr;
         for (auto& [id, place] : all_) {
-            if (place.state != State::kResident || place.is_pinned || !running_.contains(id))
+            if (place.state != State::kResident || place.is_pinned || !in_use_.contains(id))
                 continue;
             if (first == nullptr || place.came_at < first->came_at) first = &place;
         }
@@ -169,10 +169,10 @@ void AdapterPlaces::look_at_late(TimePoint now) {
 }
 
 std::vector<messages::AdapterId> AdapterPlaces::settle(
-    TimePoint now, std::set<messages::AdapterId> running, TurnOutput& out
+    TimePoint now, std::set<messages::AdapterId> in_use, TurnOutput& out
 ) {
     now_ = now;
-    running_ = std::move(running);
+    in_use_ = std::move(in_use);
     look_at_late(now);
     for (Places::value_type& place : all_) {
         if (place.second.state == State::kLeaving && is_idle(place) && !is_resting())

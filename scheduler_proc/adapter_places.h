@@ -2,10 +2,11 @@
 // evicted: the workers have their bytes in files, and restore them when a request is to start.
 //
 // A request whose version is evicted waits, and others pass it. Room for the version is made by
-// evicting those that no running request has, the least recently used first. If running requests
-// have all of them, the one that came first leaves: none of its requests starts any more, and it is
-// evicted when the running ones have ended. So no version waits forever behind requests that keep
-// coming. Pinned versions stay, while new requests get them.
+// evicting those that are not in use, the least recently used first. A version is in use while a
+// request has it that runs, or ran before and was retracted: that request never waits for it again.
+// If all versions are in use, the one that came first leaves: no more requests start with it, and
+// it is evicted when those that did have ended. So no version waits forever behind requests that
+// keep coming. Pinned versions stay, while new requests get them.
 //
 // A version that some rank cannot write to its file is restored on the others: all ranks have it.
 // For a while nothing is evicted then, requests that need room end with an error, and no adapter is
@@ -51,11 +52,11 @@ class AdapterPlaces {
     void add(messages::AdapterId id, std::int64_t bytes, Pinned pinned);
     // The workers are told to forget it.
     void remove(messages::AdapterId id) { all_.erase(id); }
-    // No new request gets it: it may be evicted when no running request has it.
+    // No new request gets it: it may be evicted when it is not in use.
     void unpin(messages::AdapterId id) { all_.at(id).is_pinned = false; }
 
-    // Returns whether a request of the version may start now. If not, the version is wanted: the
-    // next settle() restores it, or makes room for it. Ask in the order of the queue.
+    // Returns whether a new request of the version may start now. If not, the version is wanted:
+    // the next settle() restores it, or makes room for it. Ask in the order of the queue.
     [[nodiscard]] bool may_start(messages::AdapterId id);
     // A request of the version has started.
     void note_start(messages::AdapterId id) {
@@ -69,10 +70,9 @@ class AdapterPlaces {
     [[nodiscard]] std::optional<Error> why_full() const;
     // Records that a rank could not evict the version. Returns false if it has this answer already.
     bool record(TimePoint now, const messages::WorkerNotEvicted& answer, TurnOutput& out);
-    // Orders what the versions that are wanted need. `running`: the versions that running
-    // requests have. Returns the versions that were evicted.
+    // Orders what the versions that are wanted need. Returns the versions that were evicted.
     std::vector<messages::AdapterId> settle(
-        TimePoint now, std::set<messages::AdapterId> running, TurnOutput& out
+        TimePoint now, std::set<messages::AdapterId> in_use, TurnOutput& out
     );
     // Versions whose waiting requests end with an error. With kDataLoss, the version is lost.
     struct Failure {
@@ -129,7 +129,7 @@ class AdapterPlaces {
     // of the present turn
     std::vector<messages::AdapterId> wanted_{};
     std::set<messages::AdapterId> asked_{};  // may start, and therefore stay
-    std::set<messages::AdapterId> running_{};
+    std::set<messages::AdapterId> in_use_{};
     std::vector<messages::AdapterId> evicted_{};
     std::vector<Failure> failed_{};
 };

@@ -77,9 +77,9 @@ void Adapters::retire(Resident& resident, TurnOutput& out) {
 }
 
 std::vector<AdapterPlaces::Failure> Adapters::settle(
-    TimePoint now, std::set<messages::AdapterId> running, TurnOutput& out
+    TimePoint now, std::set<messages::AdapterId> in_use, TurnOutput& out
 ) {
-    for (const messages::AdapterId id : places_.settle(now, std::move(running), out)) {
+    for (const messages::AdapterId id : places_.settle(now, std::move(in_use), out)) {
         const auto place = serving_.find(residents_.at(id).use.version.name);
         if (place != serving_.end()) ++place->second.num_evictions;
     }

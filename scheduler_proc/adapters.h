@@ -72,10 +72,10 @@ class Adapters {
     bool record(TimePoint /*now*/, const messages::WorkerRestored& answer, TurnOutput& out) {
         return places_.record(answer, out);
     }
-    // Evicts and restores versions. `running`: those that running requests have. Returns those
-    // whose waiting requests end with an error; a version that is lost serves no more.
+    // Evicts and restores versions. `in_use`: those of requests that started. Returns those whose
+    // waiting requests end with an error; a version that is lost serves no more.
     std::vector<AdapterPlaces::Failure> settle(
-        TimePoint now, std::set<messages::AdapterId> running, TurnOutput& out
+        TimePoint now, std::set<messages::AdapterId> in_use, TurnOutput& out
     );
     // Called when a request of the version has ended.
     void give_back(messages::AdapterId id, TurnOutput& out);

@@ -103,10 +103,10 @@ std::map<messages::AdapterId, std::int64_t> OpenRequests::num_by_adapter() const
     return num;
 }
 
-std::set<messages::AdapterId> OpenRequests::running_adapters() const {
+std::set<messages::AdapterId> OpenRequests::started_adapters() const {
     std::set<messages::AdapterId> all;
-    for (const Request* request : running_) {
-        if (request->adapter) all.insert(request->adapter->id);
+    for (const auto& [key, request] : requests_) {
+        if (request.adapter && request.was_admitted) all.insert(request.adapter->id);
     }
     return all;
 }

@@ -65,8 +65,8 @@ class OpenRequests {
 
     // Returns how many requests have each version of an adapter.
     [[nodiscard]] std::map<messages::AdapterId, std::int64_t> num_by_adapter() const;
-    // Returns the versions that running requests have.
-    [[nodiscard]] std::set<messages::AdapterId> running_adapters() const;
+    // Returns the versions that requests have which run or ran before.
+    [[nodiscard]] std::set<messages::AdapterId> started_adapters() const;
 
     // Returns what is wrong if steps in flight sample this many tokens of each request, or nothing.
     [[nodiscard]] std::optional<std::string> audit(

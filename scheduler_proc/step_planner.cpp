@@ -132,10 +132,11 @@ void StepPlanner::admit(Scope scope) {
     for (; !passed_over.empty(); passed_over.pop_back()) requests_.put_back(*passed_over.back());
 }
 
-// Returns whether the workers must compile its grammar or restore its adapter first.
+// Returns whether the workers must compile its grammar or restore its adapter first. The adapter of
+// one that ran before is never evicted.
 bool StepPlanner::awaits_workers(const Request& first) {
     if (first.awaits_grammar) return true;
-    return first.adapter && !adapters_.may_start(first.adapter->id);
+    return first.adapter && !first.was_admitted && !adapters_.may_start(first.adapter->id);
 }
 
 StepPlanner::Admission StepPlanner::admit_first(Request& first) {

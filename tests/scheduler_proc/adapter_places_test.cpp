@@ -254,6 +254,30 @@ TEST_F(AdapterPlacesTest, OneThatCannotBeEvictedIsInMemoryOnAllRanksAndCountedTh
     EXPECT_EQ(run_one("a", 4), 12);
 }
 
+// The version of one that was retracted stays, whatever is wanted or loaded beside it.
+TEST_F(AdapterPlacesTest, P4_OneThatRanBeforeGoesOnWithItsVersion) {
+    open(1);
+    load("a", 3);
+    load("c", 4);
+    const Ask ask = ask_of("a");
+    const RequestKey key = rig.send(ask);
+    rig.turn();
+    for (int i = 0; i < 8; ++i) rig.step();
+    EXPECT_FALSE(rig.of(key).tokens.empty());
+    rig.control(messages::PauseGeneration{.call = CallId{1}, .mode = messages::PauseMode::kRetract}
+    );
+    rig.run();
+    load("b", 5, messages::AdapterPolicy::kFinish, AdapterPlaces::Pinned::kYes);
+    const Ask wants = ask_of("c");
+    const RequestKey waits = rig.send(wants);
+    rig.control(messages::ContinueGeneration{.call = CallId{2}});
+    rig.run();
+    expect_answer(key, ask, 3);
+    EXPECT_EQ(rig.of(key).finish->verdict.message, "");
+    EXPECT_EQ(rig.of(waits).finish->verdict.code, ErrorCode::kResourceExhausted);
+    EXPECT_EQ(resident(), std::set{AdapterId{5}});
+}
+
 TEST_F(AdapterPlacesTest, APinnedVersionThatIsReplacedOrUnloadedKeepsNoPin) {
     for (const bool is_unloaded : {false, true}) {
         open(2);

@@ -328,10 +328,7 @@ void Oracle::check_error(RequestKey key, const messages::Verdict& verdict) {
         return fail(fmt::format("request {}: an error without words", raw(key)));
     const std::vector<TokenId>& outputs = outputs_[key];
     if (verdict.code != ErrorCode::kNotFinite) {
-        // A retracted one waits for its adapter, which may have no room any more.
-        const bool is_without_room = verdict.code == ErrorCode::kResourceExhausted &&
-                                     !requests_.at(key).adapter.empty();
-        if (outputs.empty() || is_without_room) return;
+        if (outputs.empty()) return;
         return fail(fmt::format(
             "request {}: an error after {} tokens: {}", raw(key), outputs.size(), verdict.message
         ));
