@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace pitstop::sim {
 namespace {
 
@@ -19,24 +21,62 @@ WeightsId AdapterBook::together(WeightsId model, WeightsId adapter) {
     );
 }
 
-AdapterBook::Problem AdapterBook::committed(
-    messages::AdapterId id, Epoch version, const std::string& name, WeightsId weights
-) {
-    const auto [place, is_new] = versions_.try_emplace(id, Version{name, version, weights});
+AdapterBook::Problem AdapterBook::committed(messages::AdapterId id, const Loaded& loaded) {
+    const auto [place, is_new] = versions_.try_emplace(id, loaded);
     if (is_new) {
         ++num_loads;
-        if (!ids_.emplace(version, id).second)
-            return fmt::format("version {} of an adapter comes twice (P2)", raw(version));
+        if (!ids_.emplace(loaded.number, id).second)
+            return fmt::format("version {} of an adapter comes twice (P2)", raw(loaded.number));
+        const auto [newest, is_first] = newest_.try_emplace(loaded.name, id);
+        if (!is_first && loaded.policy != messages::AdapterPolicy::kFinish)
+            successors_.emplace(newest->second, id);
+        newest->second = id;
     }
-    if (place->second.weights == weights) return std::nullopt;
-    return fmt::format("version {} of an adapter has two sets of weights (P2)", raw(version));
+    if (place->second.weights == loaded.weights) return std::nullopt;
+    return fmt::format("version {} of an adapter has two sets of weights (P2)", raw(loaded.number));
+}
+
+AdapterBook::MaybeId AdapterBook::successor(messages::AdapterId id) const {
+    const auto place = successors_.find(id);
+    return place == successors_.end() ? std::nullopt : MaybeId(place->second);
+}
+
+AdapterBook::Problem AdapterBook::problem_of_eviction(messages::AdapterId id) const {
+    const auto place = versions_.find(id);
+    if (place == versions_.end() || !place->second.is_pinned) return std::nullopt;
+    const auto newest = newest_.find(place->second.name);
+    if (newest == newest_.end() || newest->second != id) return std::nullopt;
+    return fmt::format("adapter {} is pinned, and is evicted", number_of(id));
+}
+
+// Pinned adapters may leave no room for others.
+AdapterBook::Problem AdapterBook::problem_of_refusal(
+    const std::string& name, const messages::Verdict& why
+) const {
+    if (!newest_.contains(name)) return std::nullopt;
+    for (const auto& [each, id] : newest_) {
+        if (versions_.at(id).is_pinned && why.code == ErrorCode::kResourceExhausted)
+            return std::nullopt;
+    }
+    return fmt::format("a request for adapter '{}', which is loaded: {}", name, why.message);
+}
+
+bool AdapterBook::may_continue(messages::AdapterId from, messages::AdapterId to) const {
+    const std::string& name = versions_.at(from).name;
+    if (from > to || versions_.at(to).name != name) return false;
+    return std::all_of(
+        versions_.upper_bound(from),
+        versions_.upper_bound(to),
+        [&](const auto& entry) {
+            const Loaded& each = entry.second;
+            return each.name != name || each.policy == messages::AdapterPolicy::kKeep;
+        }
+    );
 }
 
 AdapterBook::Problem AdapterBook::problem_of_kv(MaybeId row, MaybeId entry, bool is_cached) const {
     if (row == entry) return std::nullopt;
-    const bool are_of_one_name =
-        row && entry && versions_.at(*row).name == versions_.at(*entry).name;
-    if (are_of_one_name && !is_cached && *entry < *row) return std::nullopt;
+    if (row && entry && !is_cached && may_continue(*entry, *row)) return std::nullopt;
     return fmt::format(
         "{} KV of adapter {}, computing with {} (P9)",
         is_cached ? "starts from cached" : "attends to",

@@ -7,6 +7,7 @@
 #include "base/ids.h"
 #include "messages/adapters.h"
 #include "messages/generation.h"
+#include "messages/verdict.h"
 #include "tests/sim/weights_id.h"
 
 #include <cstdint>
@@ -25,10 +26,24 @@ class AdapterBook {
     // What computes: the model's weights with an adapter's beside them.
     [[nodiscard]] static WeightsId together(WeightsId model, WeightsId adapter);
 
+    struct Loaded {
+        std::string name{};
+        Epoch number{};
+        WeightsId weights{};
+        messages::AdapterPolicy policy = messages::AdapterPolicy::kFinish;
+        bool is_pinned = false;
+    };
     // A rank makes the version available. Every rank that does must hold the same weights.
-    [[nodiscard]] Problem committed(
-        messages::AdapterId id, Epoch version, const std::string& name, WeightsId weights
-    );
+    [[nodiscard]] Problem committed(messages::AdapterId id, const Loaded& loaded);
+    // Replicas are told to unload the name.
+    void unloaded(const std::string& name) { newest_.erase(name); }
+    // The version that open requests of this one have since a rank committed it, if they all move.
+    [[nodiscard]] MaybeId successor(messages::AdapterId id) const;
+    // A rank evicts the version.
+    [[nodiscard]] Problem problem_of_eviction(messages::AdapterId id) const;
+    // At rest, a request for this name is refused.
+    [[nodiscard]] Problem problem_of_refusal(const std::string& name, const messages::Verdict& why)
+        const;
     // A row of version `row` attends to an entry of KV of version `entry`. `is_cached`: the request
     // begins on it.
     [[nodiscard]] Problem problem_of_kv(MaybeId row, MaybeId entry, bool is_cached) const;
@@ -52,18 +67,17 @@ class AdapterBook {
     std::int64_t num_forgotten = 0;
 
   private:
-    struct Version {
-        std::string name{};
-        Epoch number{};
-        WeightsId weights{};
-    };
     struct Sampled {
         MaybeId id{};
         MaybeId kv_min{};
     };
     [[nodiscard]] MaybeId id_of(Epoch number) const;
+    // Returns whether requests may continue with their KV through all updates between the two.
+    [[nodiscard]] bool may_continue(messages::AdapterId from, messages::AdapterId to) const;
 
-    std::map<messages::AdapterId, Version> versions_{};
+    std::map<messages::AdapterId, Loaded> versions_{};
+    std::map<std::string, messages::AdapterId> newest_{};  // that replicas have not unloaded
+    std::map<messages::AdapterId, messages::AdapterId> successors_{};
     std::map<Epoch, messages::AdapterId> ids_{};
     std::map<RequestKey, std::vector<Sampled>> sampled_{};
 };

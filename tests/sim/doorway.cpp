@@ -140,6 +140,8 @@ void World::send_to_replica(const tokenizer::ToReplica& message) {
     const Result<bool> taken = messages::dispatch_to(message.frames, control);
     if (!taken || !*taken) return oracle_.fail("the doors sent a replica " + message.frames.type);
     if (auto* drop = std::get_if<messages::UpdateDrop>(&control.front())) withhold_torn(r, *drop);
+    if (const auto* unload = std::get_if<messages::UnloadAdapter>(&control.front()))
+        oracle_.adapters().unloaded(unload->name);
     if (const auto* ends = std::get_if<messages::EndRequests>(&control.front())) {
         for (const RequestKey key : ends->keys) {
             if (ends->cause == messages::EndCause::kAbort) {

@@ -1,5 +1,6 @@
 // The world's loads of adapters, beside all else: they are loaded, replaced, unloaded, evicted and
 // restored, and requests name them at any moment.
+#include "scheduler_proc/adapter_places.h"
 #include "tests/sim/world.h"
 
 #include <fmt/format.h>
@@ -27,6 +28,25 @@ void World::act_on_adapters() {
     fate_ordered_ = !is_active_ || !apart_.once_in(4);
     call(messages::UpdateWeights{.update = spec}, apart_.once_in(6) ? 3 : 300);
     fate_ordered_.reset();
+}
+
+// Each that is loaded has its turn, when evictions are tried again.
+void World::submit_with_adapters() {
+    advance_until(now_ + scheduler::AdapterPlaces::kRest);
+    oracle_.note_rest();
+    for (int i = 0; i < kNames * num_replicas_; ++i) {
+        messages::Generate request;
+        request.rid = fmt::format("adapted{}", i);
+        request.input_ids = {TokenId{2}, TokenId{3 + i}};
+        request.sampling.max_new_tokens = 3;
+        request.sampling.seed = apart_.next();
+        request.adapter = std::string(1, static_cast<char>('a' + i % kNames));
+        request.replica = i / kNames;
+        clients_["adapted"].open[request.rid] = true;
+        submitting_ = {.peer = "adapted", .rid = request.rid};
+        say("adapted", messages::Door::kData, request);
+        submitting_ = {};
+    }
 }
 
 // What workers carry out beside their passes. Returns false if the order is another.

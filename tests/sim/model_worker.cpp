@@ -128,6 +128,14 @@ messages::StepResult ModelWorker::run(const messages::StepPlan& plan) {
 
 WeightsId ModelWorker::weights_of_row(const messages::PlanRow& row) {
     if (!row.adapter) return live_;
+    const AdapterBook::MaybeId successor = oracle_.adapters().successor(*row.adapter);
+    if (successor && (adapters_.contains(*successor) || evicted_.contains(*successor))) {
+        fail(fmt::format(
+            "a row of adapter {}, whose requests all have {} now",
+            static_cast<std::uint64_t>(*row.adapter),
+            static_cast<std::uint64_t>(*successor)
+        ));
+    }
     const auto place = adapters_.find(*row.adapter);
     if (place != adapters_.end()) return AdapterBook::together(live_, place->second);
     fail(fmt::format(

@@ -120,6 +120,8 @@ class ModelWorker {
         bool is_whole = false;
         bool stands_alone = false;
         std::string adapter{};  // not empty: the weights are this adapter's
+        messages::AdapterPolicy policy = messages::AdapterPolicy::kFinish;
+        bool is_pinned = false;
     };
     // A row, and where its part of each of the plan's arrays begins.
     struct PlacedRow {

@@ -32,7 +32,9 @@ ModelWorker::Task ModelWorker::begin_stage(const messages::WorkerStage& order, S
             .weights = weights_of(order.spec.label),
             .task = task,
             .is_whole = true,
-            .adapter = order.spec.adapter};
+            .adapter = order.spec.adapter,
+            .policy = order.spec.adapter_policy,
+            .is_pinned = order.spec.adapter_pinned};
         if (fate == StageFate::kOther) spoil();
         return task;
     }
@@ -161,10 +163,9 @@ messages::WorkerCommitted ModelWorker::commit(const messages::WorkerCommit& orde
     } else if (oracle_.commit_ordered(id, num_replicas_, shape_.tp); !stage_->adapter.empty()) {
         const auto adapter = static_cast<messages::AdapterId>(id);
         adapters_[adapter] = stage_->weights;
-        if (auto problem = oracle_.adapters().committed(
-                adapter, order.epoch, stage_->adapter, stage_->weights
-            ))
-            fail(*problem);
+        const AdapterBook::Loaded loaded{
+            stage_->adapter, order.epoch, stage_->weights, stage_->policy, stage_->is_pinned};
+        if (auto problem = oracle_.adapters().committed(adapter, loaded)) fail(*problem);
         stage_.reset();
         return {.update = order.update, .rank = rank_, .epoch = order.epoch};
     } else {
@@ -192,6 +193,7 @@ void ModelWorker::forget(messages::AdapterId id) {
 }
 
 void ModelWorker::evict(messages::AdapterId id) {
+    if (auto problem = oracle_.adapters().problem_of_eviction(id)) fail(*problem);
     if (auto entry = adapters_.extract(id); !entry.empty()) evicted_.insert(std::move(entry));
     if (raw(rank_) == 0) ++oracle_.adapters().num_evictions;
 }

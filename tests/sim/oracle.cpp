@@ -328,7 +328,11 @@ void Oracle::check_error(RequestKey key, const messages::Verdict& verdict) {
         return fail(fmt::format("request {}: an error without words", raw(key)));
     const std::vector<TokenId>& outputs = outputs_[key];
     if (verdict.code != ErrorCode::kNotFinite) {
-        if (outputs.empty()) return;
+        if (outputs.empty() && !is_at_rest_) return;
+        if (outputs.empty()) {
+            if (auto p = adapters_.problem_of_refusal(requests_.at(key).adapter, verdict)) fail(*p);
+            return;
+        }
         return fail(fmt::format(
             "request {}: an error after {} tokens: {}", raw(key), outputs.size(), verdict.message
         ));

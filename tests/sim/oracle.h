@@ -95,6 +95,8 @@ class Oracle {
     void sampled(RequestKey key, std::int64_t index, TokenId token, Epochs kv);
     [[nodiscard]] NotFiniteBook& not_finite() { return not_finite_; }
     [[nodiscard]] AdapterBook& adapters() { return adapters_; }
+    // From now on, requests for adapters that are loaded are carried out.
+    void note_rest() { is_at_rest_ = true; }
     // Token `position` of a request's context, as far as it is known here.
     [[nodiscard]] std::optional<TokenId> context_token(RequestKey key, std::int64_t position) const;
     [[nodiscard]] const messages::TokenizedRequest& request(RequestKey key) const {
@@ -163,6 +165,7 @@ class Oracle {
     std::map<Epoch, WeightsId> weights_{};
     NotFiniteBook not_finite_{};
     AdapterBook adapters_{};
+    bool is_at_rest_ = false;
     std::map<std::uint64_t, std::set<std::pair<int, int>>> votes_{};  // update -> (replica, rank)
     std::map<std::pair<int, StepId>, std::pair<Epoch, WeightsId>> passes_{};
 };

@@ -187,6 +187,7 @@ void World::settle_down() {
         return oracle_.fail("the update does not come to its end; " + describe());
     push_to_the_end();
     submit_again();
+    if (has_adapters_) submit_with_adapters();
     for (int i = 0; i < 100 && !oracle_.problem() && !stuck_any_ && !is_quiet(); ++i) {
         call(messages::ContinueGeneration{}, 1000);  // a trainer may have paused, and vanished
         advance_until(now_ + milliseconds(50));

@@ -253,6 +253,7 @@ class World {
     // ---- loads.cpp ----
     std::string some_adapter();
     void act_on_adapters();
+    void submit_with_adapters();
     bool work_on_adapters(std::size_t r, std::size_t k, const scheduler::ToWorkers& order);
     void check_adapters(std::size_t replica);
     void start_push(bool is_dependable);
