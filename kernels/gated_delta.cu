@@ -59,7 +59,7 @@ struct Row {
     }
 };
 
-// The convolution's inputs of a row, and its weights.
+// The inputs of the convolution for a row, and its weights.
 template <class X>
 struct Inputs {
     const X* kept = nullptr;  // [W-1, C], before the row's first token; null: zeros
@@ -75,7 +75,7 @@ struct Inputs {
           W(static_cast<int>(args.conv.cols)),
           begin(row.begin) {}
 
-    // The input before token `token`'s output, which may precede the row's first token.
+    // Channel c of token `token`, which may precede the row's first token: then of a kept input.
     __device__ float at(const X* column, std::int64_t stride, std::int32_t token, std::int64_t c)
         const {
         if (token >= begin) return load_float(column + token * stride);
@@ -92,7 +92,7 @@ struct Inputs {
     }
 };
 
-// What the recurrence reads of a chunk's tokens. Keys beyond dk are zeros.
+// The operands of the recurrence for a chunk's tokens. Keys beyond dk are zeros.
 template <int kParts>       // threads of a column of S
 struct alignas(16) Chunk {  // load_floats() reads four at once
     static constexpr int kKeysMax = kPer * kParts;
@@ -132,7 +132,7 @@ __device__ void prepare_key(
     for (int m = 0; m < kPerLane; ++m) to[lane_index() + m * kWarp] = numbers[m] * scale;
 }
 
-// A head of a row's inputs of the recurrence.
+// The inputs of the recurrence, for one head of a row.
 template <class X>
 struct Head {
     const GatedDeltaArgs& args;
@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // grid [ceil(C / kThreads), R], block [kThreads]; a thread owns a channel of a row, and reads all
-// that it stores first: a row's kept inputs may become its earlier ones. Memory-bound.
+// inputs before it stores one: it may move kept inputs within a place. Memory-bound.
 template <class X>
 __global__ void __launch_bounds__(kThreads)
     keep_inputs_kernel(const __grid_constant__ GatedDeltaArgs args) {

@@ -77,7 +77,7 @@ void check(const PenaltyArgs& args) {
 
 void penalties_ref(const PenaltyArgs& args) { apply<double>(args); }
 
-// A row has a few hundred scattered entries, or a mask: one thread.
+// One thread is enough: a row has a few hundred scattered entries, or a mask.
 void penalties_cpu(const PenaltyArgs& args) { apply<float>(args); }
 
 }  // namespace pitstop::kernels
