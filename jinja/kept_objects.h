@@ -26,11 +26,11 @@ class KeptObjects {
         macros_.push_back(std::make_unique<Macro>(macro));
         return Value::of(static_cast<const Macro*>(macros_.back().get()));
     }
-    // A macro that was defined in the scope refers to it.
+    // Keeps the scope if a macro that was defined in it refers to it.
     void add_if_captured(std::unique_ptr<Scope> scope) {
         if (scope->is_captured) scopes_.push_back(std::move(scope));
     }
-    // A value refers to the loop.
+    // Keeps a loop that a value refers to.
     void add(std::unique_ptr<Loop> loop) { loops_.push_back(std::move(loop)); }
 
   private:
