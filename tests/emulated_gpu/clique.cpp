@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x6e63636c;
 
-// The 128 bytes of a unique id: as in the real one, the address of a listener in the process that
-// made it, which the others need; and the memory, which they map.
+// The contents of a unique id, at most 128 bytes: the address of a listener in the process that
+// made it, as in a real id, and the shared memory that the other processes map.
 struct Place {
     std::uint32_t magic = kMagic;
     std::int32_t fd = -1;

@@ -127,7 +127,7 @@ ncclResult_t join(
     return result;
 }
 
-// All continue together: each may wait for another of this thread.
+// Polls all of them in turn, because each may wait for another communicator of this thread.
 void wait_for_all(const std::vector<CommunicatorPtr>& communicators) {
     for (bool is_under_way = true; is_under_way;) {
         is_under_way = false;
