@@ -1,7 +1,7 @@
 // The admin door: control calls go to every replica, and one answer comes back.
 //
-// A call that waits for other processes is a row of one table (open_calls.h); an update is a
-// transaction (update_coordinator.h). Every caller is answered once: with its reply, or with an
+// A call goes to the replicas (call_fanout.h), drives the update (admin_updates.h), or waits for it
+// (collected_update.h). Every caller is answered once: with its reply, or with an
 // error by its deadline.
 //
 // Pure: messages and the time go in; decisions come out of take_output().
@@ -17,19 +17,17 @@
 #include "messages/greeting.h"
 #include "messages/keep.h"
 #include "messages/update_orders.h"
-#include "tokenizer_proc/answer_notes.h"
+#include "tokenizer_proc/admin_outbox.h"
+#include "tokenizer_proc/admin_updates.h"
+#include "tokenizer_proc/call_fanout.h"
+#include "tokenizer_proc/collected_update.h"
 #include "tokenizer_proc/held_calls.h"
-#include "tokenizer_proc/keep_coordinator.h"
-#include "tokenizer_proc/lost_calls.h"
-#include "tokenizer_proc/open_calls.h"
-#include "tokenizer_proc/replica_standings.h"
 #include "tokenizer_proc/request_table.h"
-#include "tokenizer_proc/returning_adapters.h"
 #include "tokenizer_proc/tree_identity.h"
 #include "tokenizer_proc/unfinished.h"
 #include "tokenizer_proc/update_coordinator.h"
-#include "tokenizer_proc/update_history.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -61,14 +59,8 @@ class Admin {
         std::map<OpenId, ReplicaId> ending{};  // and the replica of each
     };
 
-    struct Order {
-        std::optional<ReplicaId> replica{};  // nothing: all requests
-        messages::Frames frames{};
-    };
-    struct Answer {
-        std::string peer{};  // at the admin door
-        messages::Frames frames{};
-    };
+    using Order = AdminOutbox::Order;
+    using Answer = AdminOutbox::Answer;
     struct AbortAsked {
         AdminCaller caller{};
         TimePoint deadline{};
@@ -87,18 +79,7 @@ class Admin {
         // Set when shutdown was requested: how long open requests may still run.
         std::optional<Duration> drain{};
     };
-    [[nodiscard]] Out take_output() {
-        say_unfinished();
-        return std::exchange(out_, {});
-    }
-
-    // Deadlines of calls without a timeout. A flush or pause that waits for requests may take long.
-    static constexpr auto kStatusTimeout = std::chrono::seconds(5);
-    static constexpr auto kControlTimeout = std::chrono::minutes(10);
-    static constexpr auto kReadTimeout = std::chrono::minutes(1);
-    static constexpr auto kGroupTimeout = std::chrono::minutes(5);
-    // A replica's own answer to a late call is more precise than ours, so it gets this much longer.
-    static constexpr auto kReplicaGrace = std::chrono::milliseconds(200);
+    [[nodiscard]] Out take_output();
 
     Admin(int num_replicas, TreeIdentity identity);
 
@@ -127,36 +108,42 @@ class Admin {
     );
 
     // Records that unfinished work of the previous tree is lost.
-    void begin_after(TimePoint now, const Restart& restart);
+    void begin_after(TimePoint now, const Restart& restart) {
+        collected_.begin_after(now, restart);
+    }
 
     // With --keep-committed, versions committed from now on are written to this directory.
     // REQUIRES: set_version().
-    void keep_in(TimePoint now, const std::string& directory);
+    void keep_in(TimePoint now, const std::string& directory) {
+        updates_.keep_in(now, directory, fanout_.tp());
+    }
 
     // Loads the adapters that were loaded before a restart, each from its directory, if that has
     // the same tensors and configuration. REQUIRES: set_version(); no call was made before.
     void bring_back(TimePoint now, ReturningAdapters::Args adapters);
-    [[nodiscard]] bool is_bringing_back() const { return !returning_.is_done(); }
+    [[nodiscard]] bool is_bringing_back() const { return updates_.is_bringing_back(); }
 
     // Records the result of an abort.
     void aborted(const AbortAsked& asked, Aborted what);
     // Records that a request has ended, and that its last chunk was sent.
-    void request_ended(OpenId request);
+    void request_ended(OpenId request) { fanout_.request_ended(request); }
 
     // Acts on deadlines.
     void tick(TimePoint now);
-    [[nodiscard]] TimePoint next_deadline() const;
+    [[nodiscard]] TimePoint next_deadline() const {
+        return std::min(fanout_.next_deadline(), collected_.next_deadline());
+    }
 
     // The tree is shutting down: answers every open call with this error.
     void fail_all(const Error& error);
 
     // Returns the version that every replica serves.
-    [[nodiscard]] const ServedVersion& version() const { return updates_.version(); }
-    [[nodiscard]] const UpdateCoordinator& updates() const { return updates_; }
+    [[nodiscard]] const ServedVersion& version() const { return updates().version(); }
+    [[nodiscard]] const UpdateCoordinator& updates() const { return updates_.coordinator(); }
 
     // Returns whether every replica has or had weights to serve: from the start, or from the first
     // complete update on.
-    [[nodiscard]] bool has_had_weights() const { return has_had_weights_; }
+    [[nodiscard]] bool has_had_weights() const { return updates_.has_had_weights(); }
 
   private:
     template <class Message>
@@ -182,33 +169,21 @@ class Admin {
     Result<> handle(TimePoint now, const std::string& peer, const messages::WeightDigests& message);
     Result<> handle(TimePoint now, const std::string& peer, const messages::InitGroup& message);
     Result<> handle(TimePoint now, const std::string& peer, const messages::DestroyGroup& message);
-    // Opens the call, and passes its order on under its number.
-    template <class Message, class Passed>
-    Result<> pass_on(
-        TimePoint now,
-        const std::string& peer,
-        const Message& message,
-        Passed order,
-        OpenCalls::Awaited&& awaited,
-        std::optional<ReplicaId> to = std::nullopt
-    );
-    // Lets a call act on the current update, and carries out the decisions.
-    template <class Drive>
-    void drive(TimePoint now, Drive what) {
-        UpdateCoordinator::Out out;
-        what(out);
-        carry_out(now, std::move(out));
-    }
-
     // ---- admin_parts.cpp: what each answer does ----
     template <class Part>
     void handle_part(TimePoint now, Part part);
     void handle_part(TimePoint now, const messages::UpdatePart& part);
-    void handle_part(TimePoint now, messages::UpdateWaits waits);
-    void handle_part(TimePoint now, messages::WorkerTensor part);
-    void handle_part(TimePoint now, const messages::WorkerKept& part);
+    void handle_part(TimePoint, messages::UpdateWaits waits) {
+        updates_.record_awaited(std::move(waits));
+    }
+    void handle_part(TimePoint, messages::WorkerTensor part) {
+        fanout_.handle_piece(std::move(part));
+    }
+    void handle_part(TimePoint now, const messages::WorkerKept& part) {
+        updates_.record_kept(now, part);
+    }
     void handle_part(TimePoint now, messages::ReplicaStanding standing) {
-        handle_standing(now, std::move(standing));
+        collected_.handle_standing(now, std::move(standing));
     }
     // All parts have arrived: answers the caller.
     template <class Part>
@@ -218,56 +193,18 @@ class Admin {
     );
 
     template <class Message>
-    void answer(const AdminCaller& caller, Message message) {
-        message.call = caller.call;
-        notes_.add_to(message, caller);
-        out_.answers.push_back({caller.peer, encode(message)});
-    }
-    void answer_error(const AdminCaller& caller, const Error& error);
-    template <class Message>
-    void give_order(const Message& message, std::optional<ReplicaId> replica = std::nullopt) {
-        out_.orders.push_back({replica, encode(message)});
-    }
-    void carry_out(TimePoint now, UpdateCoordinator::Out&& out);
-    void say_version();
-    void say_unfinished();
-    void bring_back_next(TimePoint now);
-
-    // ---- admin_collected.cpp: calls without a session that become one update ----
-    template <class Message>
     static constexpr bool kPublishes =
         messages::CallOf<Message>::kOnCollection == messages::OnCollection::kPublishes;
     template <class Message>
     static constexpr bool kBringsWeights = std::is_same_v<Message, messages::UpdateWeights> ||
                                            std::is_same_v<Message, messages::UpdateBucket>;
-    [[nodiscard]] static bool publishes(const HeldCall& call);
-    [[nodiscard]] bool may_be_too_late() const;
-    [[nodiscard]] bool must_wait(const HeldCall& call) const;
-    [[nodiscard]] bool must_wait_for_update(const HeldCall& call) const;
     template <class Message>
     HeldCall held_call(TimePoint now, const std::string& peer, Message message);
-    void start_held(TimePoint now);
-    void tell_late(TimePoint now, const HeldCall& call);
-    void expire_held(TimePoint now);
-
     // Starts a call. Its rule for collections (OnCollection) is applied before the call itself.
     template <class Message>
     Result<> start(TimePoint now, const std::string& peer, Message message);
-    [[nodiscard]] Result<> check_none_is_collected(TimePoint now) const;
-    [[nodiscard]] bool lets_generation_go_on(const messages::ContinueGeneration& call) const;
-    [[nodiscard]] bool lets_generation_go_on(const messages::ResumeMemory& call) const;
     template <class Message>
     [[nodiscard]] bool replaces_collection(const Message& message) const;
-    [[nodiscard]] bool joins_collection(const messages::UpdateWeights& message) const;
-    Result<> join_collection(
-        TimePoint now, const std::string& peer, const messages::UpdateWeights& message
-    );
-    void name_collection(const std::string& peer, const messages::SetWeightLabel& message);
-    enum class Closing { kCommit, kDrop };
-    Result<> close_collection(TimePoint now, Closing how, HeldCall then);
-    void finish_closing(TimePoint now);
-    void handle_standing(TimePoint now, messages::ReplicaStanding standing);
-
     // Returns whether the call may be a part of a version whose calls name no session.
     [[nodiscard]] static bool may_be_a_part(const messages::UpdateWeights& call);
     [[nodiscard]] static bool may_be_a_part(const messages::UpdateBucket& call) {
@@ -277,41 +214,15 @@ class Admin {
     [[nodiscard]] static bool may_be_a_part(const Message&) {
         return false;
     }
-    void lose_part(TimePoint now, const Error& why);
-    void miss_part(TimePoint now, const Error& why);
-    // Refuses the call that would let generation continue, and drops what is collected, if its
-    // caller does not know of lost calls.
-    Result<> check_loss(TimePoint now, const std::string& peer);
-    [[nodiscard]] std::string note_for_pause(TimePoint now);
 
-    int num_replicas_;
     TreeIdentity identity_;
-    int tp_ = 1;
-    Out out_{};
+    Out out_{};  // without the parts of the members below
     DoorFacts facts_{};
-    OpenCalls calls_{};
-    UpdateCoordinator updates_;
-    ServedVersion said_{};          // the last one in Out::serves
     Unfinished said_unfinished_{};  // the last one in Out::unfinished
-    std::optional<KeepCoordinator> keep_{};
-    ReturningAdapters returning_{};
-    std::optional<messages::LostVersion> lost_{};  // until a complete update brings a new version
-    UpdateHistory history_{};
-    bool has_had_weights_ = false;
-
-    ReplicaStandings standings_;
-    HeldCalls held_{};
-    bool is_starting_held_ = false;
-    // A call that waits while the collected update is being committed or dropped.
-    struct ClosingCall {
-        Closing how{};
-        HeldCall then{};
-        std::int64_t num_calls = 0;
-        std::optional<messages::UpdateReply> outcome{};
-    };
-    std::optional<ClosingCall> closing_{};
-    LostCalls lost_calls_{updates_, standings_};
-    AnswerNotes notes_{};
+    AdminOutbox outbox_{};
+    CallFanout fanout_;
+    AdminUpdates updates_;
+    CollectedUpdate collected_;
 };
 
 }  // namespace pitstop::tokenizer

@@ -12,7 +12,7 @@ UPDATE_HEADER = "tokenizer_proc/tree_update.h"
 SERVING = "tokenizer_proc/serving_weights.cpp"
 ADMIN = "tokenizer_proc/admin.cpp"
 COLLECTION = "tokenizer_proc/update_collection.cpp"
-COLLECTED = "tokenizer_proc/admin_collected.cpp"
+COLLECTED = "tokenizer_proc/collected_update.cpp"
 LOST_CALLS = "tokenizer_proc/lost_calls.cpp"
 SESSIONS = "tokenizer_proc/update_sessions.cpp"
 REPLICA = "scheduler_proc/replica_update.cpp"
@@ -191,8 +191,8 @@ MUTATIONS = (
     Mutation(
         "an expired pause publishes what was collected",
         COLLECTED,
-        "updates_.drop_collection(now, std::move(why), UpdateCoordinator::Telling::kDue, out);",
-        "updates_.handle(now, {.what = messages::CommitWeights::kType}, messages::CommitWeights{}, out);",
+        "updates.drop_collection(now, std::move(why), UpdateCoordinator::Telling::kDue, out);",
+        "updates.handle(now, {.what = messages::CommitWeights::kType}, messages::CommitWeights{}, out);",
     ),
     Mutation(
         "after a loss a part of a model may take effect",
@@ -237,8 +237,8 @@ MUTATIONS = (
         "a resume publishes whatever is released or paused",
         COLLECTED,
         "return !standings_.is_any_paused() && standings_.is_any_released() &&\n"
-        "           standings_.are_just_released(call.tags) && !updates_.must_be_complete();",
-        "return !call.tags.empty() || !updates_.must_be_complete();",
+        "           standings_.are_just_released(call.tags) && !coordinator().must_be_complete();",
+        "return !call.tags.empty() || !coordinator().must_be_complete();",
     ),
     Mutation(
         "a session that is lost with calls that named none is forgotten",
@@ -286,7 +286,7 @@ MUTATIONS = (
     Mutation(
         "a continue that a replica would refuse passes by what is collected",
         ADMIN,
-        "        if (kIsContinue && !goes_on && !closing_) RETURN_IF_ERROR(check_none_is_collected(now));\n",
+        "        if (kIsContinue && !goes_on && !is_closing)\n            RETURN_IF_ERROR(collected_.check_none_is_collected(now));\n",
         "",
     ),
     Mutation(

@@ -90,7 +90,7 @@ class World {
     // waited for, and the turns and links take theirs.
     static constexpr auto kAnswerSlack =
         std::chrono::milliseconds(50) +
-        std::max(tokenizer::Admin::kReplicaGrace, tokenizer::TreeUpdate::kDropGrace);
+        std::max(tokenizer::kReplicaGrace, tokenizer::TreeUpdate::kDropGrace);
 
     // Schedules with adapters have all that those without have, and loads besides.
     enum class Adapters { kNo, kYes };

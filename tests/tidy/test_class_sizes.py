@@ -13,7 +13,6 @@ LARGER = {
     ("scheduler_proc", "ReplicaUpdate"): 658,
     ("scheduler_proc", "Runner"): 661,
     ("scheduler_proc", "Scheduler"): 650,
-    ("tokenizer_proc", "Admin"): 997,
     ("tp_worker/model", "Engine"): 916,
     ("tp_worker/model", "Sampler"): 817,
     ("tp_worker/update", "Updater"): 624,

@@ -165,7 +165,7 @@ TEST_F(AdminTest, ALateAbortSaysHowManyAreLeft) {
     abort.rids = {"a"};
     abort.timeout_ms = 100;
     call(abort);
-    wait(100ms + Admin::kReplicaGrace);
+    wait(100ms + kReplicaGrace);
     const messages::ErrorReply error = refusal("admin", messages::Door::kAdmin);
     EXPECT_EQ(error.error.code, ErrorCode::kDeadlineExceeded);
     EXPECT_NE(error.error.message.find("1 of 1"), std::string::npos) << error.error.message;

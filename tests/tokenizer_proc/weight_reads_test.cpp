@@ -49,7 +49,7 @@ TEST_F(AdminTest, P5_ALateReadOfATensorNamesTheRanksThatSentNothing) {
     messages::WorkerTensor piece = piece_of(order<messages::WorkerReadTensor>(0).call, 0, 0, 1);
     piece.rank = Rank{1};
     from_tree(piece);
-    wait(1000ms + Admin::kReplicaGrace);
+    wait(1000ms + kReplicaGrace);
     const messages::ErrorReply error = refusal("admin", messages::Door::kAdmin);
     EXPECT_EQ(error.error.code, ErrorCode::kDeadlineExceeded);
     EXPECT_NE(error.error.message.find("phase weights"), std::string::npos) << error.error.message;

@@ -1,77 +1,144 @@
-// Calls without a session become one update here (docs/weights.md). Other calls wait for that
-// update, or for their turn.
+#include "tokenizer_proc/collected_update.h"
+
 #include "base/log.h"
-#include "tokenizer_proc/admin.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace pitstop::tokenizer {
 
+void CollectedUpdate::react(TimePoint now, AdminUpdates::Events events) {
+    if (events.lost) {
+        const auto closing = closing_ ? std::optional(closing_->then.caller.peer) : std::nullopt;
+        lost_calls_.record(now, *events.lost, closing);
+    }
+    if (events.has_made_whole) lost_calls_.end();
+    lost_calls_.forget_labels_of_version();
+    for (const std::string& note : events.notes) spdlog::warn("{}", note);
+    if (events.has_begun_session) lost_calls_.end_missed_part();
+    if (events.own && closing_) closing_->outcome = std::move(events.own);
+    // A late commit stays ordered, and may take forever; the caller does not wait for it.
+    if (closing_ && (closing_->outcome || !coordinator().is_busy())) finish_closing(now);
+    if (events.part_refused) lose_part(now, *events.part_refused);
+    start_held(now);
+    bring_back_next(now);
+}
+
+void CollectedUpdate::bring_back_next(TimePoint now) {
+    updates_.bring_back_next(now, [&](const messages::UpdateWeights& load) {
+        drive(now, [&](UpdateCoordinator& updates, UpdateOutput& out) {
+            updates.handle(now, {.what = ReturningAdapters::kWhat}, load, out);
+        });
+    });
+}
+
+Unfinished CollectedUpdate::unfinished() const {
+    using Calls = Unfinished::Calls;
+    Unfinished unfinished;
+    if (coordinator().has_undecided_collection() || lost_calls_.is_untold()) {
+        unfinished.calls = Calls::kCollected;
+    } else if (standings_.is_any_held() || lost_calls_.is_any()) {
+        unfinished.calls = Calls::kStandStill;
+    }
+    if (auto session = coordinator().unnamed_at_stake()) {
+        unfinished.session = session->session;
+        unfinished.session_what = std::move(session->what);
+    }
+    return unfinished;
+}
+
+// ---- time ----
+
+void CollectedUpdate::tick(TimePoint now) {
+    lost_calls_.expire(now);
+    drive(now, [&](UpdateCoordinator& updates, UpdateOutput& out) { updates.tick(now, out); });
+    expire_held(now);
+    start_held(now);
+}
+
+TimePoint CollectedUpdate::next_deadline() const {
+    TimePoint first = coordinator().next_deadline().value_or(TimePoint::max());
+    first = std::min(first, held_.next_deadline());
+    if (closing_ && !closing_->then.caller.peer.empty())
+        first = std::min(first, closing_->then.deadline + HeldCall::kGrace);
+    return first;
+}
+
+void CollectedUpdate::fail_all(const Error& error) {
+    is_starting_held_ = true;  // no further call starts
+    drive(TimePoint{}, [&](UpdateCoordinator& updates, UpdateOutput& out) {
+        updates.fail(error.message, out);
+        out.orders.clear();  // no process is left to run them
+    });
+    if (closing_) out_.answer_error(closing_->then.caller, error);
+    closing_.reset();
+    for (const HeldCall& call : held_.take_all()) out_.answer_error(call.caller, error);
+}
+
 // ---- calls that wait ----
 
 // Calls with weights wait for earlier ones, as in SGLang. A call that lets generation continue
 // waits for the calls that are being collected, and for another call's commit of them.
-bool Admin::must_wait(const HeldCall& call) const {
+bool CollectedUpdate::must_wait(const HeldCall& call) const {
     const bool has_earlier = held_.is_any_with_weights();
     if (call.brings_weights)
         return !may_be_too_late() && (!held_.is_empty() || must_wait_for_update(call));
     return must_wait_for_update(call) ||
-           (publishes(call) && has_earlier && !updates_.is_draining());
+           (publishes(call) && has_earlier && !coordinator().is_draining());
 }
 
 // An update whose calls name no session is being ended. A call that arrives now may be meant for
 // that update, and would become an update of its own. So it is refused, and does not wait.
-bool Admin::may_be_too_late() const {
-    return (closing_ && closing_->how == Closing::kCommit) || updates_.is_ending_unnamed();
+bool CollectedUpdate::may_be_too_late() const {
+    return (closing_ && closing_->how == Closing::kCommit) || coordinator().is_ending_unnamed();
 }
 
-bool Admin::publishes(const HeldCall& call) {
+bool CollectedUpdate::publishes(const HeldCall& call) {
     return call.what == messages::ContinueGeneration::kType ||
            call.what == messages::ResumeMemory::kType;
 }
 
-bool Admin::must_wait_for_update(const HeldCall& call) const {
+bool CollectedUpdate::must_wait_for_update(const HeldCall& call) const {
     if (call.brings_weights)
-        return updates_.is_receiving() || updates_.is_ending() || closing_.has_value();
+        return coordinator().is_receiving() || coordinator().is_ending() || closing_.has_value();
     // Requests that a pause has frozen finish only after a continue: each would wait for the other.
-    if (!publishes(call) || updates_.is_draining()) return false;
-    if (closing_ || updates_.is_committing_collection()) return true;
-    if (!updates_.has_collection()) return false;
+    if (!publishes(call) || coordinator().is_draining()) return false;
+    if (closing_ || coordinator().is_committing_collection()) return true;
+    if (!coordinator().has_collection()) return false;
     // Whether generation can continue is known once the current release or resume has ended.
-    return updates_.is_receiving() || calls_.has<Gathered<messages::MemoryPart>>();
+    return coordinator().is_receiving() || calls_.is_memory_moving();
 }
 
 // Starts the calls that no longer need to wait, in the order of arrival.
-void Admin::start_held(TimePoint now) {
+void CollectedUpdate::start_held(TimePoint now) {
     if (is_starting_held_) return;  // starting a call leads here again
     is_starting_held_ = true;
     while (!held_.is_empty() && !must_wait_for_update(held_.first())) {
         const HeldCall call = held_.take_first();
         // The call has too little time left for a commit, which would fail and lose the collection.
         const bool is_too_late_to_publish =
-            publishes(call) && now >= call.deadline && updates_.has_collection();
+            publishes(call) && now >= call.deadline && coordinator().has_collection();
         if (call.is_late(now) || is_too_late_to_publish) {
             tell_late(now, call);
         } else if (const Result<> done = call.start(now); !done) {
-            answer_error(call.caller, done.error());
+            out_.answer_error(call.caller, done.error());
         }
     }
     is_starting_held_ = false;
 }
 
-void Admin::tell_late(TimePoint now, const HeldCall& call) {
+void CollectedUpdate::tell_late(TimePoint now, const HeldCall& call) {
     Error error = make_error(
         ErrorCode::kDeadlineExceeded,
         "{} waited for an update that has not ended (its state: {})",
         call.what,
-        name_of(updates_.state())
+        name_of(coordinator().state())
     );
     if (call.may_be_part) lose_part(now, error);
-    answer_error(call.caller, error);
+    out_.answer_error(call.caller, error);
 }
 
-void Admin::expire_held(TimePoint now) {
+void CollectedUpdate::expire_held(TimePoint now) {
     for (const HeldCall& call : held_.take_late(now)) tell_late(now, call);
     if (!closing_ || closing_->then.caller.peer.empty() || !closing_->then.is_late(now)) return;
     tell_late(now, closing_->then);
@@ -80,27 +147,27 @@ void Admin::expire_held(TimePoint now) {
 
 // ---- what calls do to a collection ----
 
-bool Admin::joins_collection(const messages::UpdateWeights& message) const {
+bool CollectedUpdate::joins(const messages::UpdateWeights& message) const {
     if (closing_ || !UpdateCoordinator::may_collect(message)) return false;
-    return updates_.has_collection() || standings_.is_any_held() || updates_.must_be_complete();
+    return coordinator().has_collection() || standings_.is_any_held() ||
+           coordinator().must_be_complete();
 }
 
 // After a loss only a whole model takes effect: earlier calls, which were answered as collected,
 // are missing from a part.
-Result<> Admin::join_collection(
+void CollectedUpdate::join(
     TimePoint now, const std::string& peer, const messages::UpdateWeights& message
 ) {
     using Brings = UpdateCoordinator::Brings;
     const Brings brings = lost_calls_.is_any() ? Brings::kAllTensors : Brings::kParts;
-    drive(now, [&](UpdateCoordinator::Out& out) {
+    drive(now, [&](UpdateCoordinator& updates, UpdateOutput& out) {
         const UpdateCoordinator::Caller caller{
             peer, message.call, messages::UpdateWeights::kType, /*may_be_part=*/true};
-        updates_.collect(now, caller, message, brings, out);
+        updates.collect(now, caller, message, brings, out);
     });
-    return Ok{};
 }
 
-void Admin::name_collection(const std::string& peer, const messages::SetWeightLabel& message) {
+void CollectedUpdate::name(const std::string& peer, const messages::SetWeightLabel& message) {
     messages::LabelReply reply;
     if (message.abort_all) {
         reply.verdict = make_error(
@@ -108,7 +175,7 @@ void Admin::name_collection(const std::string& peer, const messages::SetWeightLa
             "calls without a session are being collected: abort_all is not accepted with a label "
             "for them; abort first, or continue first"
         );
-        return answer({peer, message.call}, std::move(reply));
+        return out_.answer({peer, message.call}, std::move(reply));
     }
     updates_.name_collection(message.label);
     reply.ok = true;
@@ -116,52 +183,58 @@ void Admin::name_collection(const std::string& peer, const messages::SetWeightLa
     for (int i = 0; i < num_replicas_; ++i) {
         reply.parts.push_back(
             {.replica = ReplicaId{i},
-             .epoch = version().epoch,
-             .old_label = version().label,
-             .label = version().label}
+             .epoch = coordinator().version().epoch,
+             .old_label = coordinator().version().label,
+             .label = coordinator().version().label}
         );
     }
-    answer({peer, message.call}, std::move(reply));
+    out_.answer({peer, message.call}, std::move(reply));
+}
+
+bool CollectedUpdate::is_replaced_by(const messages::UpdateSpec& spec) const {
+    return !closing_ && spec.adapter.empty() && coordinator().is_collecting() &&
+           coordinator().must_be_complete() && !coordinator().problem_of(spec);
 }
 
 // A replica that was resumed meanwhile would continue without what is collected. So no replica is
 // asked while its last report says that it cannot continue.
-Result<> Admin::check_none_is_collected(TimePoint now) const {
-    const auto collecting = updates_.collecting(now);
+Result<> CollectedUpdate::check_none_is_collected(TimePoint now) const {
+    const auto collecting = coordinator().collecting(now);
     if (!collecting) return Ok{};
     return make_error(
         ErrorCode::kFailedPrecondition,
         "{}, by the replicas' last report: {} collected calls take effect when generation goes on. "
         "{}, then continue",
-        updates_.is_torn() ? "the weights are torn" : "memory is released",
+        coordinator().is_torn() ? "the weights are torn" : "memory is released",
         collecting->calls,
-        updates_.is_torn() ? "Send a complete update" : "Resume it"
+        coordinator().is_torn() ? "Send a complete update" : "Resume it"
     );
 }
 
 // A continue that a replica would refuse publishes nothing.
-bool Admin::lets_generation_go_on(const messages::ContinueGeneration&) const {
-    return !standings_.is_any_released() && !updates_.is_torn();
+bool CollectedUpdate::lets_generation_go_on(const messages::ContinueGeneration&) const {
+    return !standings_.is_any_released() && !coordinator().is_torn();
 }
 
-bool Admin::lets_generation_go_on(const messages::ResumeMemory& call) const {
+bool CollectedUpdate::lets_generation_go_on(const messages::ResumeMemory& call) const {
     return !standings_.is_any_paused() && standings_.is_any_released() &&
-           standings_.are_just_released(call.tags) && !updates_.must_be_complete();
+           standings_.are_just_released(call.tags) && !coordinator().must_be_complete();
 }
 
 // Commits or drops the collection, and then starts the call, within the call's deadline.
-Result<> Admin::close_collection(TimePoint now, Closing how, HeldCall then) {
+Result<> CollectedUpdate::close(TimePoint now, Closing how, HeldCall then) {
     const std::int64_t timeout_ms = std::max<std::int64_t>(
         1, std::chrono::floor<std::chrono::milliseconds>(then.deadline - now).count()
     );
-    closing_ = {.how = how, .then = std::move(then), .num_calls = updates_.collecting(now)->calls};
-    drive(now, [&](UpdateCoordinator::Out& out) {
+    closing_ = {
+        .how = how, .then = std::move(then), .num_calls = coordinator().collecting(now)->calls};
+    drive(now, [&](UpdateCoordinator& updates, UpdateOutput& out) {
         if (how == Closing::kDrop) {
             const messages::DropStage call{.timeout_ms = timeout_ms};
-            updates_.handle(now, {.what = messages::DropStage::kType}, call, out);
+            updates.handle(now, {.what = messages::DropStage::kType}, call, out);
         } else {
             const messages::CommitWeights call{.timeout_ms = timeout_ms};
-            updates_.handle(now, {.what = messages::CommitWeights::kType}, call, out);
+            updates.handle(now, {.what = messages::CommitWeights::kType}, call, out);
         }
     });
     return Ok{};
@@ -170,38 +243,18 @@ Result<> Admin::close_collection(TimePoint now, Closing how, HeldCall then) {
 // Adds the update's outcome to the call's answer. If the update failed, that is the answer, so that
 // generation does not continue with other weights than were sent. A repeated call continues with
 // the previous version.
-void Admin::finish_closing(TimePoint now) {
+void CollectedUpdate::finish_closing(TimePoint now) {
     const ClosingCall closing = *std::exchange(closing_, std::nullopt);
     const AdminCaller& caller = closing.then.caller;
     if (caller.peer.empty()) return;  // it was late
     if (closing.how == Closing::kDrop) {
         std::string text = fmt::format("{} collected calls were dropped for it", closing.num_calls);
-        notes_.add(caller, {.text = std::move(text)});
+        out_.add_note(caller, {.text = std::move(text)});
     }
     if (closing.how == Closing::kCommit && closing.outcome) {
         const messages::UpdateReply& outcome = *closing.outcome;
-        if (!outcome.ok && updates_.is_committing_collection()) {
-            return answer_error(
-                caller,
-                make_error(
-                    ErrorCode::kDeadlineExceeded,
-                    "the collected update is still being committed, and may take effect: ask "
-                    "status before this call is made again ({})",
-                    outcome.verdict.message
-                )
-            );
-        }
-        if (!outcome.ok) {
-            return answer_error(
-                caller,
-                make_error(
-                    outcome.verdict.error().code,
-                    "the collected update failed: {}",
-                    outcome.verdict.message
-                )
-            );
-        }
-        notes_.add(
+        if (answer_failed_commit(closing)) return;
+        out_.add_note(
             caller,
             {.text = fmt::format(
                  "the collected update took effect: epoch {}, label '{}', digest {}, {} calls, {} "
@@ -221,12 +274,31 @@ void Admin::finish_closing(TimePoint now) {
                      .bytes = outcome.bytes}}
         );
     }
-    if (const Result<> done = closing.then.start(now); !done) answer_error(caller, done.error());
+    if (const Result<> done = closing.then.start(now); !done)
+        out_.answer_error(caller, done.error());
+}
+
+bool CollectedUpdate::answer_failed_commit(const ClosingCall& closing) {
+    const messages::UpdateReply& outcome = *closing.outcome;
+    if (outcome.ok) return false;
+    Error error = make_error(
+        outcome.verdict.error().code, "the collected update failed: {}", outcome.verdict.message
+    );
+    if (coordinator().is_committing_collection()) {
+        error = make_error(
+            ErrorCode::kDeadlineExceeded,
+            "the collected update is still being committed, and may take effect: ask "
+            "status before this call is made again ({})",
+            outcome.verdict.message
+        );
+    }
+    out_.answer_error(closing.then.caller, error);
+    return true;
 }
 
 // A replica reports that it runs again, or has stopped. If it continued by itself, the trainer that
 // paused it may be gone, and its calls so far may be half of a model.
-void Admin::handle_standing(TimePoint now, messages::ReplicaStanding standing) {
+void CollectedUpdate::handle_standing(TimePoint now, messages::ReplicaStanding standing) {
     if (!standings_.has(standing.replica)) return;
     const ReplicaId replica = standing.replica;
     const bool was_held = standings_.is_any_held();
@@ -235,12 +307,12 @@ void Admin::handle_standing(TimePoint now, messages::ReplicaStanding standing) {
         standings_.record(std::move(standing)) == ReplicaStandings::News::kPauseExpired;
     // The trainer has been told, and continues with the previous version.
     if (was_held && !is_expired && !standings_.is_any_held()) lost_calls_.end_if_told();
-    if (is_expired && !lost_calls_.is_any() && !updates_.has_collection() &&
+    if (is_expired && !lost_calls_.is_any() && !coordinator().has_collection() &&
         !standings_.is_any_held())
         lost_calls_.record_standstill(
             now, fmt::format("max_pause_s ended the pause of replica {}", raw(replica))
         );
-    if (closing_ || !updates_.has_collection() || updates_.must_be_complete()) return;
+    if (closing_ || !coordinator().has_collection() || coordinator().must_be_complete()) return;
     if (!is_expired && standings_.is_any_held()) return;
     Error why = make_error(
         ErrorCode::kAborted,
@@ -248,34 +320,32 @@ void Admin::handle_standing(TimePoint now, messages::ReplicaStanding standing) {
         is_expired ? "max_pause_s ended the pause" : "generation went on during the call",
         raw(replica)
     );
-    drive(now, [&](UpdateCoordinator::Out& out) {
-        updates_.drop_collection(now, std::move(why), UpdateCoordinator::Telling::kDue, out);
+    drive(now, [&](UpdateCoordinator& updates, UpdateOutput& out) {
+        updates.drop_collection(now, std::move(why), UpdateCoordinator::Telling::kDue, out);
     });
 }
 
 // ---- what was lost ----
 
 // Handles the refusal of a call that may be a part of a version: its trainer may ignore answers.
-void Admin::lose_part(TimePoint now, const Error& why) {
-    drive(now, [&](UpdateCoordinator::Out& out) { updates_.lose_part(now, why, out); });
+void CollectedUpdate::lose_part(TimePoint now, const Error& why) {
+    drive(now, [&](UpdateCoordinator& updates, UpdateOutput& out) {
+        updates.lose_part(now, why, out);
+    });
     miss_part(now, why);
 }
 
 // Handles the refusal of a part when no call was collected yet: during the standstill, the
 // trainer's other calls could become a version without this part.
-void Admin::miss_part(TimePoint now, const Error& why) {
-    const bool is_other = closing_ || updates_.is_ending() || updates_.must_be_complete();
+void CollectedUpdate::miss_part(TimePoint now, const Error& why) {
+    const bool is_other = closing_ || coordinator().is_ending() || coordinator().must_be_complete();
     if (is_other || lost_calls_.is_any() || !standings_.is_any_held()) return;
     lost_calls_.record_missed_part(now, why);
 }
 
-bool Admin::may_be_a_part(const messages::UpdateWeights& call) {
-    return UpdateCoordinator::may_collect(call) && call.update.adapter.empty();
-}
-
 // The previous tree's pause and released memory are gone, so later parts would become updates
 // of their own.
-void Admin::begin_after(TimePoint now, const Restart& restart) {
+void CollectedUpdate::begin_after(TimePoint now, const Restart& restart) {
     if (restart.why.empty()) return;
     const Unfinished& before = restart.before;
     if (before.calls == Unfinished::Calls::kStandStill)
@@ -292,20 +362,20 @@ void Admin::begin_after(TimePoint now, const Restart& restart) {
     }
 }
 
-Result<> Admin::check_loss(TimePoint now, const std::string& peer) {
+Result<> CollectedUpdate::check_loss(TimePoint now, const std::string& peer) {
     Result<> known = lost_calls_.check_continue(now, peer);
-    if (!known && updates_.has_collection()) {
-        drive(now, [&](UpdateCoordinator::Out& out) {
+    if (!known && coordinator().has_collection()) {
+        drive(now, [&](UpdateCoordinator& updates, UpdateOutput& out) {
             using Telling = UpdateCoordinator::Telling;
-            updates_.drop_collection(now, known.error(), Telling::kDone, out);
+            updates.drop_collection(now, known.error(), Telling::kDone, out);
         });
     }
     return known;
 }
 
 // Calls that are being collected now began under another pause.
-std::string Admin::note_for_pause(TimePoint now) {
-    if (const auto collecting = updates_.collecting(now)) {
+std::string CollectedUpdate::note_for_pause(TimePoint now) {
+    if (const auto collecting = coordinator().collecting(now)) {
         return fmt::format(
             "{} calls without a session are collected, the first {:.1f} s ago",
             collecting->calls,

@@ -1,0 +1,93 @@
+#include "tokenizer_proc/admin_updates.h"
+
+#include "base/log.h"
+
+#include <variant>
+
+namespace pitstop::tokenizer {
+
+void AdminUpdates::set_version(
+    const messages::SchedulerHello& hello,
+    const std::string& weights_path,
+    const std::optional<messages::LostVersion>& lost
+) {
+    has_had_weights_ = hello.has_weights;
+    coordinator_.set_version(
+        {.epoch = hello.epoch,
+         .label = hello.label,
+         .digest = hello.digest,
+         .path = hello.has_weights ? weights_path : std::string()}
+    );
+    lost_ = lost;
+    if (lost_) lost_->epoch = hello.epoch;
+    say_version();
+    for (int i = 0; i < num_replicas_; ++i)
+        coordinator_.set_has_weights(ReplicaId{i}, hello.has_weights);
+}
+
+AdminUpdates::Events AdminUpdates::carry_out(TimePoint now, UpdateOutput&& out) {
+    Events events{
+        .lost = std::move(out.lost),
+        .has_made_whole = out.has_made_whole,
+        .notes = std::move(out.notes),
+        .part_refused = std::move(out.part_refused)};
+    // before a commit is ordered, so that no token names a version that is not on record
+    say_version();
+    for (const ReplicaOrder& each : out.orders)
+        std::visit([&](const auto& message) { out_.order(message); }, each);
+    if (coordinator_.has_weights()) {
+        has_had_weights_ = true;
+        lost_.reset();
+    }
+    const ServedVersion& version = coordinator_.version();
+    if (keep_ && !coordinator_.is_torn() && version.epoch != keep_->version().epoch)
+        out_.order(keep_->committed(now, version), ReplicaId{0});
+    for (auto& [caller, reply] : out.replies) {
+        history_.record(now, caller.what, reply);
+        if (caller.what == messages::BeginUpdate::kType && reply.ok)
+            events.has_begun_session = true;
+        if (caller.what == ReturningAdapters::kWhat) {
+            returning_.record(reply);
+        } else if (caller.peer.empty()) {
+            events.own = std::move(reply);
+        } else {
+            out_.answer(AdminCaller{caller.peer, caller.call}, std::move(reply));
+        }
+    }
+    return events;
+}
+
+void AdminUpdates::relabel(std::string label) {
+    coordinator_.relabel(std::move(label));
+    say_version();
+}
+
+void AdminUpdates::say_version() {
+    if (coordinator_.decided() == said_) return;
+    said_ = coordinator_.decided();
+    serves_.push_back(said_);
+}
+
+void AdminUpdates::record_kept(TimePoint now, const messages::WorkerKept& part) {
+    if (!keep_) return;
+    const std::optional<messages::WorkerKeep> next = keep_->part(now, part);
+    if (next) out_.order(*next, ReplicaId{0});
+    const messages::KeepStatus status = keep_->status(now);
+    if (status.state == messages::KeepState::kFailed && next) {
+        spdlog::warn("epoch {} is not kept: {}", raw(status.epoch), status.message);
+    } else if (status.state == messages::KeepState::kKept) {
+        spdlog::info("epoch {} is kept in {}", raw(status.epoch), status.path);
+    }
+}
+
+void AdminUpdates::report(TimePoint now, messages::StatusReply& reply) const {
+    reply.weights_path = coordinator_.version().path;
+    reply.is_ready = has_had_weights_;
+    reply.lost = lost_;
+    if (keep_) reply.keep = keep_->status(now);
+    reply.collecting = coordinator_.collecting(now);
+    reply.session = coordinator_.session(now);
+    history_.report(now, reply);
+}
+
+}  // namespace pitstop::tokenizer

@@ -1,0 +1,111 @@
+// Carries out what updates decide: puts versions on record, gives orders, answers callers, and
+// keeps what is committed.
+//
+// A version is on record before any order or answer about it.
+//
+// Thread:  the loop thread only.
+// Bounded: update_coordinator.h, update_history.h and returning_adapters.h bound what it owns.
+#pragma once
+
+#include "base/result.h"
+#include "base/time.h"
+#include "messages/greeting.h"
+#include "messages/keep.h"
+#include "messages/status.h"
+#include "tokenizer_proc/admin_outbox.h"
+#include "tokenizer_proc/keep_coordinator.h"
+#include "tokenizer_proc/returning_adapters.h"
+#include "tokenizer_proc/update_coordinator.h"
+#include "tokenizer_proc/update_history.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pitstop::tokenizer {
+
+class AdminUpdates {
+  public:
+    // The outbox outlives this.
+    AdminUpdates(int num_replicas, messages::UpdateId first_update, AdminOutbox& out)
+        : coordinator_(num_replicas, first_update), num_replicas_(num_replicas), out_(out) {}
+
+    // As of Admin.
+    void set_version(
+        const messages::SchedulerHello& hello,
+        const std::string& weights_path,
+        const std::optional<messages::LostVersion>& lost
+    );
+    void keep_in(TimePoint now, const std::string& directory, int tp) {
+        keep_.emplace(now, directory, tp, coordinator_.version());
+    }
+    void bring_back(TimePoint now, ReturningAdapters::Args adapters) {
+        returning_.begin(now, std::move(adapters));
+    }
+    [[nodiscard]] bool is_bringing_back() const { return !returning_.is_done(); }
+    void give_up_bringing_back() { returning_.give_up(); }
+    // Calls `load` with the updates that load the adapters of the previous tree, one after the
+    // other, until one is in progress.
+    template <class Load>
+    void bring_back_next(TimePoint now, Load load) {
+        returning_.go_on(
+            now, [this] { return coordinator_.is_busy(); }, std::move(load)
+        );
+    }
+
+    // What an update did that concerns others than its caller.
+    struct Events {
+        std::optional<LostCollection> lost{};
+        bool has_made_whole = false;  // a collection that needed every tensor took effect
+        bool has_begun_session = false;
+        std::vector<std::string> notes{};            // events that no caller asked for, for the log
+        std::optional<messages::UpdateReply> own{};  // the answer to a call without a peer
+        // Why a call that may be a part of a version was refused.
+        std::optional<Error> part_refused{};
+    };
+    // Lets a call act on the current update, and carries out its decisions. `what` is called with
+    // the coordinator and its output.
+    template <class Drive>
+    [[nodiscard]] Events drive(TimePoint now, Drive what) {
+        UpdateOutput out;
+        what(coordinator_, out);
+        return carry_out(now, std::move(out));
+    }
+    void record_awaited(messages::UpdateWaits waits) {
+        coordinator_.record_awaited(std::move(waits));
+    }
+    void set_has_weights(ReplicaId replica, bool has_weights) {
+        coordinator_.set_has_weights(replica, has_weights);
+    }
+    void name_collection(std::string label) { coordinator_.name_collection(std::move(label)); }
+    void record_lost(EndedSessions::Ended session) { coordinator_.record_lost(std::move(session)); }
+    // Records a new label of the serving version, on every replica.
+    void relabel(std::string label);
+    // A rank has written its part of a version, or has failed to.
+    void record_kept(TimePoint now, const messages::WorkerKept& part);
+
+    [[nodiscard]] const UpdateCoordinator& coordinator() const { return coordinator_; }
+    [[nodiscard]] bool has_had_weights() const { return has_had_weights_; }
+    // Fills in what status says of updates and versions.
+    void report(TimePoint now, messages::StatusReply& reply) const;
+    // Returns the versions that serve, or are decided, since the last call.
+    [[nodiscard]] std::vector<ServedVersion> take_serves() { return std::exchange(serves_, {}); }
+
+  private:
+    Events carry_out(TimePoint now, UpdateOutput&& out);
+    void say_version();
+
+    UpdateCoordinator coordinator_;
+    int num_replicas_;
+    AdminOutbox& out_;
+    std::vector<ServedVersion> serves_{};
+    ServedVersion said_{};  // the last one in serves_
+    std::optional<KeepCoordinator> keep_{};
+    ReturningAdapters returning_{};
+    std::optional<messages::LostVersion> lost_{};  // until a complete update brings a new version
+    UpdateHistory history_{};
+    bool has_had_weights_ = false;
+};
+
+}  // namespace pitstop::tokenizer

@@ -1,0 +1,86 @@
+// Makes one reply to a caller of the answers of all replicas, or of all ranks: ok if each is.
+//
+// Pure: functions of their arguments.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/replica_calls.h"
+#include "tokenizer_proc/gathered.h"
+#include "tokenizer_proc/weight_reads.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace pitstop::tokenizer {
+
+template <class Part>
+[[nodiscard]] bool are_all_done(const std::vector<Part>& parts) {
+    return std::ranges::all_of(parts, [](const Part& part) { return part.verdict.is_done(); });
+}
+
+template <class Part>
+[[nodiscard]] std::string who_sent(const Part& part) {
+    std::string who = fmt::format("replica {}", raw(part.replica));
+    if constexpr (OfRank<Part>) who += fmt::format(" rank {}", raw(part.rank));
+    return who;
+}
+
+template <class Reply, class Part>
+[[nodiscard]] Reply joined_reply(std::vector<Part> parts) {
+    Reply reply;
+    reply.ok = true;
+    for (Part& part : parts) {
+        part.call = CallId{};
+        std::string& text = reply.verdict.message;
+        if (!part.verdict.is_done() && reply.ok) {
+            reply.ok = false;
+            reply.verdict.code = part.verdict.code;
+            text.clear();  // lists only errors, once there is one
+        }
+        if (part.verdict.message.empty() || part.verdict.is_done() != reply.ok) continue;
+        if (!text.empty()) text += "; ";
+        text += who_sent(part) + ": " + part.verdict.message;
+    }
+    if constexpr (requires { reply.ranks; }) {
+        reply.ranks = std::move(parts);
+    } else {
+        reply.parts = std::move(parts);
+    }
+    return reply;
+}
+
+template <class Part>
+[[nodiscard]] auto reply_of(std::vector<Part> parts) {
+    return joined_reply<messages::ReplyOf<Part>>(std::move(parts));
+}
+[[nodiscard]] inline messages::GroupReply reply_of(std::vector<messages::WorkerGrouped> parts) {
+    return joined_reply<messages::GroupReply>(std::move(parts));
+}
+// If each replica either had nothing to do or has succeeded now, the call has succeeded.
+[[nodiscard]] inline auto reply_of(std::vector<messages::MemoryPart> parts) {
+    const bool is_any_done = std::ranges::any_of(parts, [](const messages::MemoryPart& part) {
+        return part.verdict.is_done();
+    });
+    for (messages::MemoryPart& part : parts) {
+        if (is_any_done && part.was_done) part.verdict.code.reset();
+    }
+    return joined_reply<messages::ReplyOf<messages::MemoryPart>>(std::move(parts));
+}
+// All have digested, or the first one refuses.
+[[nodiscard]] inline messages::DigestsReply reply_of(std::vector<messages::WorkerDigests> parts) {
+    if (are_all_done(parts)) return merged(parts);
+    messages::DigestsReply refusal;
+    refusal.epoch = parts.front().epoch;
+    refusal.label = std::move(parts.front().label);
+    refusal.verdict = parts.front().verdict;
+    refusal.verdict.message =
+        fmt::format("replica {}: {}", raw(parts.front().replica), parts.front().verdict.message);
+    return refusal;
+}
+
+}  // namespace pitstop::tokenizer
