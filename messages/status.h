@@ -180,6 +180,7 @@ struct ReplicaStatus {
     std::int64_t pages_total = 0;
     std::int64_t pages_free = 0;
     std::int64_t pages_cached = 0;
+    std::int64_t pages_held = 0;
     std::int64_t page_size = 0;
     std::int64_t prompt_tokens_total = 0;
     std::int64_t cached_tokens_total = 0;
@@ -227,6 +228,7 @@ struct ReplicaStatus {
         f("pages_total", pages_total, "KV pages");
         f("pages_free", pages_free, "of them free");
         f("pages_cached", pages_cached, "those that only the prefix cache holds");
+        f("pages_held", pages_held, "holds of conversations on pages, between their turns");
         f("page_size", page_size, "tokens per page");
         f("prompt_tokens_total", prompt_tokens_total, "prompt tokens of admitted requests");
         f("cached_tokens_total", cached_tokens_total, "of them found in the prefix cache");
@@ -247,9 +249,7 @@ struct ReplicaStatus {
         f("num_retracted", num_retracted, "of num_waiting: ran before and were retracted");
         f("running_max", running_max, "requests that may run at once");
         f("queue_len_max", queue_len_max, "requests that may wait");
-        f("output_tokens_per_s",
-          output_tokens_per_s,
-          "tokens emitted per second, over the last second or so; 0 while paused");
+        f("output_tokens_per_s", output_tokens_per_s, "over the last second or so; 0 while paused");
         f("recomputed_tokens_total",
           recomputed_tokens_total,
           "tokens of retracted requests that were prefilled again");

@@ -205,7 +205,6 @@ void Scheduler::handle(const messages::UpdateCommit& order, TurnOutput& out) {
             break;
         case messages::KvPolicy::kRecompute:
             counts.num_recomputed = runner_.retract_all();
-            // The new version's requests share none of the old KV, whatever their kv_tolerance.
             runner_.refuse_older_kv(update_.new_epoch());
             break;
         case messages::KvPolicy::kDrain:
@@ -221,6 +220,7 @@ void Scheduler::handle(const messages::UpdateCommit& order, TurnOutput& out) {
             );
             break;
     }
+    runner_.begin_epoch(update_.new_epoch());
     update_.commit(now_, counts, out);
 }
 

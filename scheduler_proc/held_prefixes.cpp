@@ -1,27 +1,43 @@
 #include "scheduler_proc/held_prefixes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
+#include <limits>
 
 namespace pitstop::scheduler {
+namespace {
+
+// Without a serving epoch no update has been, and all KV is of one version.
+EpochRange accepted_by(const PrefixHolder& holder, std::optional<Epoch> serving) {
+    constexpr Epoch kLast{std::numeric_limits<std::int64_t>::max()};
+    if (!serving || !holder.lag_max) return {Epoch{}, kLast};
+    return {Epoch{raw(*serving) - std::min(*holder.lag_max, raw(*serving))}, *serving};
+}
+
+}  // namespace
 
 void HeldPrefixes::drop(Order::iterator one, PrefixCache& cache) {
     drop_state(*one, cache);
     cache.unhold(one->nodes);
     num_pages_ -= std::ssize(one->nodes);
-    places_.erase(one->conversation);
+    places_.erase(one->holder.conversation);
     order_.erase(one);
 }
 
 void HeldPrefixes::hold(
-    messages::ConversationId conversation, std::span<const PageId> path, PrefixCache& cache
+    const PrefixHolder& holder, std::span<const PageId> path, PrefixCache& cache
 ) {
-    end(conversation, cache);
+    end(holder.conversation, cache);
     const auto num = std::min<std::int64_t>(std::ssize(path), pages_max_);
     if (num == 0) return;
+    const EpochRange accepted = accepted_by(holder, serving_);
+    const auto is_accepted = [&](PageId page) { return accepted.contains(cache.epochs_of(page)); };
+    if (!std::ranges::all_of(path, is_accepted)) return;
     const auto held = path.first(static_cast<std::size_t>(num));
-    order_.push_back({.conversation = conversation, .nodes = cache.hold(held)});
-    places_[conversation] = std::prev(order_.end());
+    order_.push_back({.holder = holder, .nodes = cache.hold(held)});
+    places_[holder.conversation] = std::prev(order_.end());
     num_pages_ += num;
     hold_state(order_.back(), held, cache);
     while (num_pages_ > pages_max_) drop(order_.begin(), cache);
@@ -31,7 +47,7 @@ void HeldPrefixes::hold_state(Prefix& prefix, std::span<const PageId> path, Pref
     if (states_max_ == 0) return;
     const std::optional<PrefixCache::Held> node = cache.hold_state(path);
     if (!node) return;
-    states_.push_back({prefix.conversation, *node});
+    states_.push_back({prefix.holder.conversation, *node});
     prefix.state = std::prev(states_.end());
     if (std::ssize(states_) > states_max_)
         drop_state(*places_.at(states_.front().conversation), cache);
@@ -44,9 +60,45 @@ void HeldPrefixes::drop_state(Prefix& prefix, PrefixCache& cache) {
     prefix.state.reset();
 }
 
+void HeldPrefixes::begin_epoch(Epoch serving, PrefixCache& cache) {
+    serving_ = serving;
+    for (auto one = order_.begin(); one != order_.end();) {
+        const auto next = std::next(one);
+        const EpochRange accepted = accepted_by(one->holder, serving);
+        const bool is_refused = std::ranges::any_of(one->nodes, [&](const PrefixCache::Held& node) {
+            return cache.is_held(node) && !accepted.contains(cache.epochs_of(node.page));
+        });
+        if (is_refused) drop(one, cache);
+        one = next;
+    }
+}
+
 void HeldPrefixes::end(messages::ConversationId conversation, PrefixCache& cache) {
     const auto place = places_.find(conversation);
     if (place != places_.end()) drop(place->second, cache);
+}
+
+std::optional<std::string> HeldPrefixes::audit(
+    std::optional<Epoch> serving, const PrefixCache& cache
+) const {
+    if (!serving) serving = serving_;
+    std::int64_t num = 0;
+    for (const Prefix& one : order_) {
+        num += std::ssize(one.nodes);
+        const EpochRange accepted = accepted_by(one.holder, serving);
+        for (const PrefixCache::Held& node : one.nodes) {
+            if (!cache.is_held(node) || accepted.contains(cache.epochs_of(node.page))) continue;
+            return fmt::format(
+                "conversation {} holds page {} of epoch {}, and epoch {} serves",
+                raw(one.holder.conversation),
+                raw(node.page),
+                raw(cache.epochs_of(node.page).min),
+                raw(accepted.max)
+            );
+        }
+    }
+    if (num != num_pages_) return fmt::format("{} pages are held, not {}", num, num_pages_);
+    return std::nullopt;
 }
 
 void HeldPrefixes::clear(PrefixCache& cache) {

@@ -136,7 +136,7 @@ bool KvPool::has_forgotten(std::span<const PageId> pages) const {
     });
 }
 
-void KvPool::give_back(Lease lease, std::optional<messages::ConversationId> holder) {
+void KvPool::give_back(Lease lease, std::optional<PrefixHolder> holder) {
     if (holder) held_.hold(*holder, std::span(lease.pages).first(lease.num_shared), cache_);
     end_state(lease);
     if (lease.last_step <= last_done_) return release(lease);
@@ -182,6 +182,7 @@ void KvPool::report_to(messages::ReplicaStatus& status) const {
     status.pages_total = num_pages();
     status.pages_free = num_free();
     status.pages_cached = cache_.num_unreferenced();
+    status.pages_held = held_.num_pages();
     status.page_size = page_size();
     status.running_max = num_slots();
     const StatePlaces* const places = cache_.places();
@@ -195,8 +196,11 @@ void KvPool::report_to(messages::ReplicaStatus& status) const {
     };
 }
 
-std::optional<std::string> KvPool::audit(std::span<const Lease* const> held) const {
+std::optional<std::string> KvPool::audit(
+    std::span<const Lease* const> held, std::optional<Epoch> serving
+) const {
     if (auto problem = cache_.audit()) return "prefix cache: " + *problem;
+    if (auto problem = held_.audit(serving, cache_)) return *problem;
     if (auto problem = audit_places(held)) return "checkpoints: " + *problem;
     const auto num_pages = static_cast<std::size_t>(size_.num_pages);
     std::vector<std::int32_t> num_owners(num_pages, 0);

@@ -114,12 +114,14 @@ class KvPool {
     [[nodiscard]] bool has_forgotten(std::span<const PageId> pages) const;
     // Takes the lease back, at once or when the last step that may use it is done. `holder`: it was
     // a turn's, whose conversation holds the shared pages until its next turn ends.
-    void give_back(Lease lease, std::optional<messages::ConversationId> holder = std::nullopt);
+    void give_back(Lease lease, std::optional<PrefixHolder> holder = std::nullopt);
 
     // ---- conversations ----
     void end_conversation(messages::ConversationId conversation) {
         held_.end(conversation, cache_);
     }
+    // The weights of `serving` serve from now on.
+    void begin_epoch(Epoch serving) { held_.begin_epoch(serving, cache_); }
 
     // ---- recurrent state (kv_pool_state.cpp) ----
     [[nodiscard]] bool has_state() const { return size_.num_places.has_value(); }
@@ -173,9 +175,11 @@ class KvPool {
     // Fills in the numbers of pages, slots and checkpoints.
     void report_to(messages::ReplicaStatus& status) const;
 
-    // Returns what is wrong if `held` are all leases in use, or nothing. For tests and the
-    // simulator: visits every page.
-    [[nodiscard]] std::optional<std::string> audit(std::span<const Lease* const> held) const;
+    // Returns what is wrong if `held` are all leases in use and the weights of `serving` serve, or
+    // nothing. For tests and the simulator: visits every page.
+    [[nodiscard]] std::optional<std::string> audit(
+        std::span<const Lease* const> held, std::optional<Epoch> serving = std::nullopt
+    ) const;
 
   private:
     void release(const Lease& lease);

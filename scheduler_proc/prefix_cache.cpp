@@ -243,7 +243,7 @@ std::vector<PrefixCache::Held> PrefixCache::hold(std::span<const PageId> path) {
 
 void PrefixCache::unhold(std::span<const Held> path) {
     for (const Held& one : path) {
-        if (holds(one.page) && at(one.page).serial == one.serial) change_holds(one.page, -1);
+        if (is_held(one)) change_holds(one.page, -1);
     }
 }
 
@@ -258,7 +258,7 @@ std::optional<PrefixCache::Held> PrefixCache::hold_state(std::span<const PageId>
 }
 
 void PrefixCache::unhold_state(const Held& node) {
-    if (!holds(node.page) || at(node.page).serial != node.serial) return;
+    if (!is_held(node)) return;
     if (--at(node.page).num_state_holds == 0) places_->set_held(node.page, false);
 }
 

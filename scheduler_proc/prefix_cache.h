@@ -104,6 +104,10 @@ class PrefixCache {
     };
     [[nodiscard]] std::vector<Held> hold(std::span<const PageId> path);
     void unhold(std::span<const Held> path);
+    // Whether the node is still the one that was held.
+    [[nodiscard]] bool is_held(const Held& held) const {
+        return holds(held.page) && at(held.page).serial == held.serial;
+    }
     // The same of the last checkpoint of the path, if it has one: it and later ones of its node are
     // evicted after those that are not held.
     [[nodiscard]] std::optional<Held> hold_state(std::span<const PageId> path);

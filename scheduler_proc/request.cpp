@@ -262,6 +262,14 @@ EpochRange Request::accepted_epochs(Epoch current) const {
     return {std::max(Epoch{oldest}, kv_floor), current};
 }
 
+std::optional<PrefixHolder> Request::holder() const {
+    if (!conversation) return std::nullopt;
+    PrefixHolder holder{.conversation = *conversation};
+    if (kv_tolerance == messages::KvTolerance::kNever) holder.lag_max = 0;
+    if (kv_tolerance == messages::KvTolerance::kMaxLag) holder.lag_max = kv_max_lag;
+    return holder;
+}
+
 std::optional<messages::Finish> Request::finish_of(TokenId token, std::int64_t index) const {
     if (index >= sampling.min_new_tokens && std::ranges::binary_search(stop_ids, token)) {
         return messages::Finish{.reason = messages::FinishReason::kStop, .matched_token = token};

@@ -134,6 +134,8 @@ struct Request {
     // Returns which epochs of cached KV it accepts while `current` serves: only that one while it
     // is to be scored, whatever it tolerates.
     [[nodiscard]] EpochRange accepted_epochs(Epoch current) const;
+    // Returns what holds its pages after its end: its conversation; nothing if it is no turn.
+    [[nodiscard]] std::optional<PrefixHolder> holder() const;
     // Returns why `token`, sampled as output `index`, ends the request, or nothing.
     [[nodiscard]] std::optional<messages::Finish> finish_of(TokenId token, std::int64_t index)
         const;

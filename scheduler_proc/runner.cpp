@@ -177,7 +177,7 @@ void Runner::remove(Request& request, TurnOutput& out) {
     if (request.adapter) adapters_.give_back(request.adapter->id, out);
     if (request.grammar) grammars_.give_back(*request.grammar, out);
     if (drafter_) drafter_->remove(request);
-    const std::optional<messages::ConversationId> holder = request.conversation;
+    const std::optional<PrefixHolder> holder = request.holder();
     pool_.give_back(requests_.remove(request), holder);
 }
 
@@ -338,7 +338,7 @@ std::optional<std::string> Runner::audit(Epoch serving) const {
         if (pool_.pages_for(request->progress.planned()) > std::ssize(request->lease.pages))
             return fmt::format("request {}: positions without pages", raw(request->key));
     }
-    if (auto problem = pool_.audit(held)) return problem;
+    if (auto problem = pool_.audit(held, serving)) return problem;
     if (auto problem = adapters_.audit(requests_.num_by_adapter())) return problem;
     if (auto problem = steps_.audit(serving)) return problem;
     return requests_.audit(steps_.num_sampled());

@@ -100,8 +100,8 @@ class Runner {
     bool collect_result(messages::StepResult result, TurnOutput& out);
 
     // ---- the prefix cache ----
-    // Removes unused pages, and returns how many became free.
     std::int64_t clear_cache() { return pool_.clear_cache(); }
+    void begin_epoch(Epoch serving) { pool_.begin_epoch(serving); }
 
     [[nodiscard]] const StepsInFlight& steps() const { return steps_; }
     [[nodiscard]] std::optional<TimePoint> next_deadline() const {
@@ -136,8 +136,8 @@ class Runner {
     );
     void take_grammar(Request& request, const messages::Grammar& grammar, TurnOutput& out);
     void remove(Request& request, TurnOutput& out);
-    void finish(Request& request, messages::Finish how, TurnOutput& out);  // with its last chunk
-    // with its last chunk
+    // Both with its last chunk.
+    void finish(Request& request, messages::Finish how, TurnOutput& out);
     void abort(Request& request, const std::string& message, TurnOutput& out);
 
     [[nodiscard]] std::optional<messages::StepPlan> next_plan(Scope scope, const Version& version);

@@ -218,6 +218,11 @@ constexpr std::array kOwn{
         "Seconds since the oldest unanswered step was sent.",
         [](R r) { return r.step_age_s; }},
     PerReplica{
+        "pitstop_kv_held_tokens",
+        "gauge",
+        "Tokens of KV that sessions hold between their turns.",
+        [](R r) { return number(r.pages_held * r.page_size); }},
+    PerReplica{
         "pitstop_recomputed_tokens_total",
         "counter",
         "Tokens that were prefilled again after a retraction.",

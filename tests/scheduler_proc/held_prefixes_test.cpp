@@ -111,6 +111,7 @@ TEST_F(HeldPrefixesTest, RunningRequestsGetHeldPagesWhenTheyNeedThem) {
 // P9: a turn's kv_tolerance decides whether older KV is used, and the counts say how much was not.
 TEST_F(HeldPrefixesTest, P9_AnUpdateLeavesHeldPagesToTurnsThatTolerateThem) {
     Ask turn = turn_of(prompt_of(60), kFirst);
+    turn.kv_tolerance = messages::KvTolerance::kKeep;
     run(turn);
     update(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep, Epoch{2});
     fill_the_pool();
@@ -123,6 +124,51 @@ TEST_F(HeldPrefixesTest, P9_AnUpdateLeavesHeldPagesToTurnsThatTolerateThem) {
     const Received& strict = run(turn);
     EXPECT_EQ(strict.counts->cached_tokens, 0);
     EXPECT_EQ(strict.counts->stale_tokens, 60);
+}
+
+// The share is half of the pool. Pages that no turn of theirs may use are like any others.
+TEST_F(HeldPrefixesTest, P9_AnUpdateEndsTheHoldOfPagesThatTheirTurnsRefuse) {
+    std::vector<Ask> turns;
+    for (int i = 0; i < 4; ++i) {
+        turns.push_back(
+            turn_of(prompt_of(60, 50 + 70 * i), messages::ConversationId{10U + unsigned(i)})
+        );
+        turns.back().kv_tolerance = i == 0   ? messages::KvTolerance::kKeep
+                                    : i == 1 ? messages::KvTolerance::kMaxLag
+                                             : messages::KvTolerance::kNever;
+        turns.back().kv_max_lag = i == 1 ? 1 : 0;
+        run(turns.back());
+    }
+    EXPECT_EQ(rig.status().pages_held, 64);
+    update(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep, Epoch{2});
+    EXPECT_EQ(rig.status().pages_held, 32);
+    update(
+        messages::UpdateMode::kStaged, messages::KvPolicy::kKeep, Epoch{3}, messages::UpdateId{2}
+    );
+    EXPECT_EQ(rig.status().pages_held, 16);
+    fill_the_pool();
+    turns[0].prompt = prompt_of(62, 50);
+    EXPECT_EQ(run(turns[0]).counts->cached_tokens, 60);
+    turns[2].prompt = prompt_of(62, 50 + 140);
+    turns[2].kv_tolerance = messages::KvTolerance::kKeep;
+    EXPECT_EQ(run(turns[2]).counts->cached_tokens, 0);
+}
+
+// A turn that continues under new weights has pages of both. Nothing that it could use follows the
+// older ones.
+TEST_F(HeldPrefixesTest, P9_APrefixWhoseFirstPagesAreRefusedIsNotHeld) {
+    Ask turn = turn_of(prompt_of(60), kFirst);
+    turn.kv_tolerance = messages::KvTolerance::kMaxLag;
+    turn.kv_max_lag = 1;
+    run(turn);
+    update(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep, Epoch{2});
+    turn.prompt = prompt_of(100);
+    run(turn);
+    EXPECT_EQ(rig.status().pages_held, 26);
+    update(
+        messages::UpdateMode::kStaged, messages::KvPolicy::kKeep, Epoch{3}, messages::UpdateId{2}
+    );
+    EXPECT_EQ(rig.status().pages_held, 0);
 }
 
 TEST(HeldPrefixes, AHoldOfAnEvictedNodeIsNotOneOfTheNodeThatGotItsPage) {
@@ -138,12 +184,12 @@ TEST(HeldPrefixes, AHoldOfAnEvictedNodeIsNotOneOfTheNodeThatGotItsPage) {
         return page;
     };
     const PageId first = add(TokenId{1});
-    held.hold(kFirst, {&first, 1}, cache);
+    held.hold({kFirst}, {&first, 1}, cache);
     cache.unlock({&first, 1});
     EXPECT_EQ(cache.evict(1, allocator), 1);
     const PageId again = add(TokenId{2});
     EXPECT_EQ(again, first);
-    held.hold(kSecond, {&again, 1}, cache);  // drops the first conversation's hold
+    held.hold({kSecond}, {&again, 1}, cache);  // drops the first conversation's hold
     cache.unlock({&again, 1});
     const PageId other = add(TokenId{3});
     cache.unlock({&other, 1});
