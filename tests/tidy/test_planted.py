@@ -9,6 +9,7 @@ from project import ROOT
 
 sys.path[:0] = [str(ROOT / "tests" / "emulated_gpu"), str(ROOT / "tests" / "sim")]
 
+import adapter_mutations  # noqa: E402
 import state_mutations  # noqa: E402
 import update_mutations  # noqa: E402
 from planting import Bug, Table, Tried, misfits  # noqa: E402
@@ -17,7 +18,7 @@ BUGS = [Bug("no fence", "a.cpp", "fence();", ""), Bug("no wait", "b.cpp", "wait(
 HEAD = "# Bugs\n\n| bug | in | found by |\n|---|---|---|"
 
 
-DRIVERS = ("tests/emulated_gpu/mutations.py", "tests/sim/update_mutations.py", "tests/sim/state_mutations.py")
+DRIVERS = ("tests/emulated_gpu/mutations.py", "tests/sim/update_mutations.py", "tests/sim/state_mutations.py", "tests/sim/adapter_mutations.py")
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
@@ -26,8 +27,8 @@ def test_every_planted_bug_fits_its_file(driver):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("driver", [update_mutations, state_mutations])
-def test_every_bug_of_an_update_or_a_state_has_its_row(driver):
+@pytest.mark.parametrize("driver", [update_mutations, state_mutations, adapter_mutations])
+def test_every_bug_of_the_simulators_tables_has_its_row(driver):
     assert driver.TABLE.problems(driver.MUTATIONS) == []
 
 

@@ -1,0 +1,37 @@
+#!/usr/bin/env python3
+"""adapter_mutations: bugs of adapters, planted one at a time, and who finds each.
+
+    tests/sim/adapter_mutations.py [--write]       all of them; with --write, ADAPTER_MUTATIONS.md beside this file
+    tests/sim/adapter_mutations.py --only pinned   those whose name has this; the others' rows stay
+    tests/sim/adapter_mutations.py --check         that each fits the sources, and who has no row; builds nothing
+
+Works as update_mutations.py does, with the unit tests of adapters in scheduler_proc.
+"""
+
+import functools
+import sys
+
+import update_mutations
+from planted_adapters import MUTATIONS
+from planting import ROOT, Table, drive
+
+UNIT_TESTS = ("scheduler_proc_test",)
+TESTS = "--gtest_filter=*Adapter*"
+SEEDS = 2000
+TABLE = Table(
+    ROOT / "tests" / "sim" / "ADAPTER_MUTATIONS.md",
+    "# Bugs of adapters, and who finds them\n\n"
+    "Written by `tests/sim/adapter_mutations.py`: each is planted alone; then the unit tests of adapters run, and "
+    f"{SEEDS} schedules of `pitstop_sim --adapters`. Where no schedule can show it, its row says why.\n\n"
+    "| bug | in | unit test | schedule |\n"
+    "|---|---|---|---|",
+)
+find = functools.partial(
+    update_mutations.find, UNIT_TESTS, SEEDS, TESTS, "--gtest_fail_fast", of_sim=("--adapters",)
+)
+see_all_pass = functools.partial(update_mutations.see_all_pass, find)
+try_one = functools.partial(update_mutations.try_one, find=find)
+
+
+if __name__ == "__main__":
+    sys.exit(drive(__doc__.splitlines()[0], MUTATIONS, TABLE, try_one, see_all_pass))

@@ -1,0 +1,79 @@
+"""The bugs of adapters that adapter_mutations.py plants. The driver says who finds each."""
+
+from planted_updates import Mutation
+
+ADAPTERS = "scheduler_proc/adapters.cpp"
+PLACES = "scheduler_proc/adapter_places.cpp"
+RUNNER = "scheduler_proc/runner.cpp"
+PLANNER = "scheduler_proc/step_planner.cpp"
+OPEN = "scheduler_proc/open_requests.cpp"
+
+MUTATIONS = (
+    Mutation(
+        "a version that is replaced or unloaded keeps its pin",
+        ADAPTERS,
+        "    places_.unpin(id);\n",
+        "",
+        unseen="a refusal for want of room beside pinned versions contradicts no book until a schedule is at rest",
+    ),
+    Mutation(
+        "a version is forgotten while requests have it",
+        ADAPTERS,
+        "    if (resident.num_requests > 0) return;\n",
+        "",
+    ),
+    Mutation(
+        "a version that serves no more stays after its last request",
+        ADAPTERS,
+        "if (!resident.is_serving) retire(resident, out);",
+        "if (!resident.is_serving && resident.num_requests > 0) retire(resident, out);",
+    ),
+    Mutation(
+        "a pinned version is evicted",
+        PLACES,
+        "           !entry.is_pinned && !in_use_.contains(id)",
+        "           !in_use_.contains(id)",
+    ),
+    Mutation(
+        "a version in use is evicted",
+        PLACES,
+        "!entry.is_pinned && !in_use_.contains(id)",
+        "!entry.is_pinned",
+    ),
+    Mutation(
+        "the version of a request that was retracted is evicted",
+        OPEN,
+        "request.adapter && request.was_admitted",
+        "request.adapter && request.is_running()",
+    ),
+    Mutation(
+        "a request that was retracted waits for a version that leaves",
+        PLANNER,
+        "first.adapter && !first.was_admitted &&",
+        "first.adapter &&",
+    ),
+    Mutation(
+        "a restore is over when its first rank has answered",
+        PLACES,
+        "    if (!place.silent.empty()) return true;\n",
+        "",
+    ),
+    Mutation(
+        "requests that wait keep the replaced version under keep",
+        RUNNER,
+        "if (request->adapter_id() != replaced) continue;",
+        "if (request->adapter_id() != replaced || !request->is_running()) continue;",
+    ),
+    Mutation(
+        "requests go on with the new version under finish",
+        RUNNER,
+        "if (!replaced || policy == messages::AdapterPolicy::kFinish) return 0;",
+        "if (!replaced) return 0;",
+    ),
+    Mutation(
+        "a prompt is scored by two versions under keep",
+        RUNNER,
+        "policy == messages::AdapterPolicy::kRecompute || request->is_to_score();",
+        "policy == messages::AdapterPolicy::kRecompute;",
+    ),
+)
