@@ -56,7 +56,7 @@ void Scheduler::handle(const messages::SetWeightLabel& call, TurnOutput& out) {
     if (problem) {
         part.verdict = *problem;
     } else {
-        update_.relabel(call.label);
+        update_.weights().relabel(call.label);
         part.label = version().label;
         if (call.abort_all) {
             part.num_aborted = runner_.abort_all(
@@ -144,8 +144,8 @@ void Scheduler::settle_memory(TurnOutput& out) {
         CHECK(runner_.requests().num_running() == 0);
         runner_.clear_cache();
     }
-    if (effects.releases_weights) update_.forget_retained();
-    if (effects.loses_weights) update_.lose_weights();
+    if (effects.releases_weights) update_.weights().forget_retained();
+    if (effects.loses_weights) update_.weights().lose();
     if (effects.loan_failure) update_.refuse_loan(*std::move(effects.loan_failure), out);
     answer_memory(std::move(effects.answer), out);
 }
@@ -259,7 +259,7 @@ std::optional<Error> Scheduler::why_unreadable() const {
             ErrorCode::kFailedPrecondition,
             "the weights are released, or about to be; resume them first"};
     }
-    if (update_.awaits_weights()) {
+    if (update_.weights().are_awaited()) {
         return Error{
             ErrorCode::kFailedPrecondition,
             "there are no weights: none have arrived yet, or they were released and not kept"};

@@ -1,27 +1,16 @@
 // The end of a replica's part of an update: its commit or its drop.
 #include "scheduler_proc/replica_update.h"
+#include "scheduler_proc/update_answers.h"
 
 #include <utility>
 
 namespace pitstop::scheduler {
 
 bool ReplicaUpdate::may_commit(const messages::UpdateCommit& order, TurnOutput& out) const {
-    const auto refuse_with = [&](std::string_view why) {
-        refuse_order(
-            order.update,
-            messages::UpdateOrder::kCommit,
-            wrong_order("commit", order.update, why),
-            out
-        );
-        return false;
-    };
-    if (!job_ || job_->id != order.update) return refuse_with("no such update");
-    if (job_->round.may(messages::UpdateOrder::kCommit)) return true;
-    const messages::UpdatePhase phase = job_->phase();
-    if (phase >= messages::UpdatePhase::kCommitting) return refuse_with("ended before");
-    if (phase == messages::UpdatePhase::kPrepared || phase == messages::UpdatePhase::kReadying)
-        return refuse_with("not standing ready");
-    return refuse_with("not every rank is prepared");
+    auto error = problem_of_commit(order, facts());
+    if (!error) return true;
+    refuse_order(order.update, messages::UpdateOrder::kCommit, *std::move(error), out);
+    return false;
 }
 
 void ReplicaUpdate::commit(TimePoint now, const KvCounts& counts, TurnOutput& out) {
@@ -42,24 +31,13 @@ void ReplicaUpdate::commit(TimePoint now, const KvCounts& counts, TurnOutput& ou
     tell_who_is_awaited(out);
 }
 
-// The next plan runs under the new version.
 void ReplicaUpdate::swap_version() {
-    const UpdateJob& job = *job_;
-    Version old = std::exchange(
-        version_,
-        Version{
-            .epoch = job.new_epoch,
-            .label = job.label,
-            .digest = job.digest,
-            .serial = version_.serial + 1,
-        }
+    // A direct update has overwritten the old copy, and a loan is given back.
+    const bool is_kept = job_->kind != UpdateJob::Kind::kDirect && !job_->is_on_loan;
+    weights_.serve(
+        {.epoch = job_->new_epoch, .label = job_->label, .digest = job_->digest},
+        is_kept ? ReplicaWeights::Old::kRetained : ReplicaWeights::Old::kGone
     );
-    // A direct update has overwritten the old copy, and a loan is given back; torn weights are not
-    // a version to return to.
-    retained_.reset();
-    const bool is_kept = job.kind != UpdateJob::Kind::kDirect && !job.is_on_loan;
-    if (is_kept && weights_ == Weights::kWhole) retained_ = std::move(old);
-    weights_ = Weights::kWhole;
 }
 
 bool ReplicaUpdate::handle_committed(
@@ -94,12 +72,9 @@ bool ReplicaUpdate::handle_committed(
 void ReplicaUpdate::drop(const messages::UpdateDrop& order, TurnOutput& out) {
     // Torn regardless of this replica's own outcome: some other replica was overwritten or
     // did not commit.
-    if (order.torn) weights_ = Weights::kTorn;
-    if (!job_ || job_->id != order.update) {  // refused here, or never arrived
-        messages::UpdatePart part = part_of(order.update, messages::UpdateOrder::kDrop);
-        part.ok = true;
-        part.verdict.message = order.reason;
-        out.tokenizer.emplace_back(std::move(part));
+    if (order.torn) weights_.tear();
+    if (!job_ || job_->id != order.update) {
+        out.tokenizer.emplace_back(nothing_to_drop(order, facts()));
         return;
     }
     UpdateJob& job = *job_;
@@ -113,7 +88,7 @@ void ReplicaUpdate::drop(const messages::UpdateDrop& order, TurnOutput& out) {
     }
     const bool is_stage_sent = job.is_stage_sent();
     if (job.kind == UpdateJob::Kind::kDirect && is_stage_sent && may_have_written(job.ranks))
-        weights_ = Weights::kTorn;
+        weights_.tear();
     job.drop_reason = order.reason;
     ask(messages::UpdateOrder::kDrop, TimePoint::max());
     if (!is_stage_sent) {

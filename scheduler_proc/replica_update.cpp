@@ -1,7 +1,7 @@
 #include "scheduler_proc/replica_update.h"
 
 #include "base/check.h"
-#include "messages/source_reach.h"
+#include "scheduler_proc/update_answers.h"
 
 #include <algorithm>
 #include <chrono>
@@ -9,14 +9,6 @@
 
 namespace pitstop::scheduler {
 namespace {
-
-std::uint64_t number(messages::UpdateId id) { return static_cast<std::uint64_t>(id); }
-
-// Staging a session only opens it: its buckets transfer the bytes.
-messages::UpdateOrder order_of(const messages::UpdateStage& order) {
-    return order.spec.source.kind == messages::SourceKind::kBuckets ? messages::UpdateOrder::kOpen
-                                                                    : messages::UpdateOrder::kStage;
-}
 
 // A rank gives up a little before its scheduler, so that it can report what it waited for.
 std::int64_t time_of_workers(std::int64_t timeout_ms) {
@@ -26,72 +18,9 @@ std::int64_t time_of_workers(std::int64_t timeout_ms) {
 
 }  // namespace
 
-ReplicaUpdate::ReplicaUpdate(const SchedulerConfig& config) : config_(config) {
-    version_.epoch = config.epoch;
-    version_.label = config.label;
-}
-
-void ReplicaUpdate::relabel(const std::string& label) {
-    if (version_.label == label) return;
-    version_.label = label;
-    ++version_.serial;
-}
-
 void ReplicaUpdate::ask(messages::UpdateOrder order, TimePoint deadline) {
     job_->round.ask(order);
     job_->deadline = deadline;
-}
-
-std::optional<Error> ReplicaUpdate::problem_of_epoch(Epoch new_epoch) const {
-    if (new_epoch > version_.epoch) return std::nullopt;
-    return make_error(
-        ErrorCode::kFailedPrecondition,
-        "epoch {} is not newer than the one that serves, {}",
-        raw(new_epoch),
-        raw(version_.epoch)
-    );
-}
-
-// A rank of another machine cannot read memory of this one.
-std::optional<Error> ReplicaUpdate::problem_of_reach(const messages::WeightSource& source) const {
-    const std::string_view memory = messages::shared_memory_of(source);
-    if (config_.nodes == 1 || memory.empty()) return std::nullopt;
-    return make_error(
-        ErrorCode::kUnsupported,
-        "a source of {} uses memory of one machine, but replica {} spans {} (--nodes); accepted "
-        "are {}",
-        memory,
-        raw(config_.replica),
-        config_.nodes,
-        messages::kSourcesThatTravel
-    );
-}
-
-std::optional<Error> ReplicaUpdate::problem_of_stage(
-    const messages::UpdateStage& order, const WhyNot& why_not
-) const {
-    if (why_not) return wrong_order("stage", order.update, *why_not);
-    if (const auto problem = messages::invalid(order.spec))
-        return Error{ErrorCode::kInvalidArgument, *problem};
-    if (auto error = problem_of_reach(order.spec.source)) return error;
-    if (order.spec.adapter.empty()) {  // the owner of the adapters checks their versions
-        if (auto error = problem_of_epoch(order.new_epoch)) return error;
-    }
-    if (!has_weights() && order.spec.partial) {
-        return wrong_order(
-            "stage", order.update, "torn or without weights; only a complete update repairs it"
-        );
-    }
-    if (order.spec.mode == messages::UpdateMode::kDirect) {
-        // A direct update overwrites what serves: allowed only after this replica was told to stop.
-        if (!may(order.update, order_of(order)) || job_->phase() != messages::UpdatePhase::kStopped)
-            return wrong_order("direct stage", order.update, "the replica has not stopped for it");
-    } else if (job_) {
-        return wrong_order(
-            "stage", order.update, fmt::format("update {} is under way", number(job_->id))
-        );
-    }
-    return std::nullopt;
 }
 
 void ReplicaUpdate::refuse_stage(const messages::UpdateStage& order, Error error, TurnOutput& out)
@@ -103,7 +32,7 @@ bool ReplicaUpdate::stage(
     messages::UpdateStage order, TimePoint now, const WhyNot& why_not, TurnOutput& out
 ) {
     const messages::UpdateOrder asked = order_of(order);
-    if (auto error = problem_of_stage(order, why_not)) {
+    if (auto error = problem_of_stage(order, why_not, facts())) {
         refuse_order(order.update, asked, *std::move(error), out);
         return false;
     }
@@ -118,7 +47,7 @@ bool ReplicaUpdate::stage(
     for (messages::RankOutcome& rank : job.ranks) rank.phase = messages::UpdatePhase::kStaging;
     job.spec = std::move(order.spec);
     // The stage overwrites the retained copy; an adapter has memory of its own.
-    if (!job.is_of_adapter()) retained_.reset();
+    if (!job.is_of_adapter()) weights_.forget_retained();
     messages::WorkerStage to_workers{
         .update = job.id,
         .spec = job.spec,
@@ -156,25 +85,10 @@ void ReplicaUpdate::refuse_loan(Error error, TurnOutput& out) {
     if (wants_loan()) fail(job_->round.order(), std::move(error), out);
 }
 
-// Time between the vote and the commit does not belong to the stage.
-void ReplicaUpdate::record_steps(const StepTimes::Watched& steps) {
-    if (!job_ || job_->phase() >= messages::UpdatePhase::kPrepared) return;
-    messages::ReplicaOutcome& outcome = job_->outcome;
-    outcome.num_steps = steps.num;
-    if (steps.num > 0) outcome.step_s = seconds(steps.sum) / static_cast<double>(steps.num);
-    outcome.step_s_before = seconds(steps.mean_before);
-    outcome.gap_s = seconds(steps.longest);
-}
-
 void ReplicaUpdate::fill(messages::UpdateFill order, TimePoint now, TurnOutput& out) {
-    const auto refuse_with = [&](Error error) {
-        refuse_order(order.update, messages::UpdateOrder::kFill, std::move(error), out);
-    };
-    if (const auto problem = messages::invalid(order.source))
-        return refuse_with({ErrorCode::kInvalidArgument, *problem});
-    if (auto error = problem_of_reach(order.source)) return refuse_with(*std::move(error));
-    if (!may(order.update, messages::UpdateOrder::kFill))
-        return refuse_with(wrong_order("fill", order.update, "its session is not open"));
+    if (auto error = problem_of_fill(order, facts())) {
+        return refuse_order(order.update, messages::UpdateOrder::kFill, *std::move(error), out);
+    }
     ask(messages::UpdateOrder::kFill, deadline_of(now, order.timeout_ms));
     job_->bucket = order.bucket;
     out.workers.emplace_back(messages::WorkerFill{
@@ -218,7 +132,7 @@ bool ReplicaUpdate::handle_filled(messages::WorkerFilled answer, TurnOutput& out
 void ReplicaUpdate::finish_session(
     const messages::UpdateFinish& order, TimePoint now, TurnOutput& out
 ) {
-    if (!may(order.update, messages::UpdateOrder::kFill)) {
+    if (!job_ || !job_->may(order.update, messages::UpdateOrder::kFill)) {
         return refuse_order(
             order.update,
             messages::UpdateOrder::kStage,
@@ -237,24 +151,13 @@ void ReplicaUpdate::finish_session(
 void ReplicaUpdate::roll_back(
     const messages::UpdateRollback& order, const WhyNot& why_not, TurnOutput& out
 ) {
-    const auto refuse_with = [&](Error error) {
-        refuse_order(order.update, messages::UpdateOrder::kStage, std::move(error), out);
-    };
-    if (why_not) return refuse_with(wrong_order("rollback", order.update, *why_not));
-    if (job_) {
-        return refuse_with(wrong_order(
-            "rollback", order.update, fmt::format("update {} is under way", number(job_->id))
-        ));
+    if (auto error = problem_of_rollback(order, why_not, facts())) {
+        return refuse_order(order.update, messages::UpdateOrder::kStage, *std::move(error), out);
     }
-    if (!retained_ || weights_ != Weights::kWhole) {
-        return refuse_with(wrong_order("rollback", order.update, "no previous version is retained")
-        );
-    }
-    if (auto error = problem_of_epoch(order.new_epoch)) return refuse_with(*std::move(error));
     UpdateJob& job = job_.emplace(order.update, UpdateJob::Kind::kRollback, config_.tp);
     job.new_epoch = order.new_epoch;
-    job.label = retained_->label;
-    job.digest = retained_->digest;
+    job.label = weights_.retained()->label;
+    job.digest = weights_.retained()->digest;
     for (messages::RankOutcome& rank : job.ranks) {
         rank.ok = true;
         rank.phase = messages::UpdatePhase::kPrepared;
@@ -305,22 +208,9 @@ void ReplicaUpdate::make_ready(
     const WhyNot& why_not,
     TurnOutput& out
 ) {
-    const auto refuse_with = [&](std::string_view why) {
-        refuse_order(
-            order.update,
-            messages::UpdateOrder::kReady,
-            wrong_order("ready", order.update, why),
-            out
-        );
-    };
-    if (job_ && job_->id != order.update) return refuse_with("another update is under way");
-    if (job_ && !job_->round.may(messages::UpdateOrder::kReady)) {
-        const bool is_early = job_->phase() < messages::UpdatePhase::kPrepared;
-        return refuse_with(is_early ? "not every rank is prepared" : "ordered before");
+    if (auto error = problem_of_ready(order, why_not, facts())) {
+        return refuse_order(order.update, messages::UpdateOrder::kReady, *std::move(error), out);
     }
-    if (why_not) return refuse_with(*why_not);
-    // For a staged update and a rollback, prepare precedes ready; for a direct update, ready
-    // precedes the stage.
     if (!job_) job_.emplace(order.update, UpdateJob::Kind::kDirect, config_.tp);
     job_->kv_policy = order.kv_policy;
     ask(messages::UpdateOrder::kReady,
@@ -359,56 +249,14 @@ std::optional<TimePoint> ReplicaUpdate::next_deadline() const {
     return job_->deadline;
 }
 
-// Reports which ranks have not answered the current commit or drop.
 void ReplicaUpdate::tell_who_is_awaited(TurnOutput& out) const {
-    out.tokenizer.emplace_back(messages::UpdateWaits{
-        .update = job_->id,
-        .replica = config_.replica,
-        .ranks = job_->silent_ranks(),
-    });
+    out.tokenizer.emplace_back(awaited_by(facts()));
 }
 
-messages::UpdateState ReplicaUpdate::state() const {
-    if (weights_ == Weights::kTorn) return messages::UpdateState::kTorn;
-    const bool is_staged = job_ && job_->phase() >= messages::UpdatePhase::kPrepared &&
-                           job_->phase() <= messages::UpdatePhase::kReady;
-    if (is_staged) return messages::UpdateState::kStaged;
-    return weights_ == Weights::kAwaited ? messages::UpdateState::kAwaitingWeights
-                                         : messages::UpdateState::kServing;
-}
-
-messages::UpdatePart ReplicaUpdate::part_of(messages::UpdateId update, messages::UpdateOrder order)
-    const {
-    messages::UpdatePart part;
-    part.update = update;
-    part.replica = config_.replica;
-    part.order = order;
-    part.state = state();
-    part.epoch = version_.epoch;
-    part.label = version_.label;
-    part.digest = version_.digest;
-    part.outcome.replica = config_.replica;
-    return part;
-}
-
-// Answers an order of the current update.
 void ReplicaUpdate::answer_order(
     messages::UpdateOrder order, std::optional<Error> error, TurnOutput& out
 ) const {
-    messages::UpdatePart part = part_of(job_->id, order);
-    part.ok = !error;
-    if (error) {
-        part.verdict = *error;
-    } else if (order == messages::UpdateOrder::kStage) {
-        part.epoch = job_->new_epoch;
-        part.label = job_->label;
-        part.digest = job_->digest;
-    } else if (order == messages::UpdateOrder::kDrop) {
-        part.verdict.message = job_->drop_reason;
-    }
-    part.outcome = job_->full_outcome();
-    part.outcome.replica = config_.replica;
-    out.tokenizer.emplace_back(std::move(part));
+    out.tokenizer.emplace_back(answer_to(order, std::move(error), facts()));
 }
 
 // Sends the last answer; no update is in progress afterwards.
@@ -420,9 +268,7 @@ void ReplicaUpdate::end(messages::UpdateOrder order, TurnOutput& out) {
 void ReplicaUpdate::refuse_order(
     messages::UpdateId update, messages::UpdateOrder order, Error error, TurnOutput& out
 ) const {
-    messages::UpdatePart part = part_of(update, order);
-    part.verdict = std::move(error);
-    out.tokenizer.emplace_back(std::move(part));
+    out.tokenizer.emplace_back(refusal_of(update, order, std::move(error), facts()));
 }
 
 }  // namespace pitstop::scheduler

@@ -1,5 +1,5 @@
 // Runs this replica's part of a weight update (design section 5; messages/weights.h has the
-// protocol), and keeps track of the replica's weights.
+// protocol).
 //
 // The door (tokenizer_proc) drives an update over all replicas with orders; the ranks vote.
 // The commit goes between two plans on every worker's socket: steps planned before it run
@@ -14,45 +14,32 @@
 #pragma once
 
 #include "scheduler_proc/adapters.h"
-#include "scheduler_proc/in_flight_step.h"
+#include "scheduler_proc/replica_weights.h"
 #include "scheduler_proc/scheduler_config.h"
 #include "scheduler_proc/tallies.h"
 #include "scheduler_proc/turn.h"
+#include "scheduler_proc/update_checks.h"
 #include "scheduler_proc/update_job.h"
 
 #include <optional>
 #include <string>
-#include <string_view>
+#include <utility>
 
 namespace pitstop::scheduler {
 
 class ReplicaUpdate {
   public:
-    // The state of the live copy. kAwaited: no weights yet, or they were released and not kept.
-    enum class Weights { kWhole, kTorn, kAwaited };
-
-    explicit ReplicaUpdate(const SchedulerConfig& config);
+    explicit ReplicaUpdate(const SchedulerConfig& config)
+        : config_(config), weights_(config.epoch, config.label) {}
 
     // Records what the ranks loaded, or that they loaded nothing, and whether a staged version
     // needs the KV cache's memory.
     void open(std::string digest, bool has_weights, bool lends) {
-        version_.digest = std::move(digest);
+        weights_.open(std::move(digest), has_weights);
         lends_ = lends;
-        if (!has_weights) weights_ = Weights::kAwaited;
     }
-
-    [[nodiscard]] const Version& version() const { return version_; }
-    [[nodiscard]] bool has_weights() const { return weights_ == Weights::kWhole; }
-    [[nodiscard]] bool is_torn() const { return weights_ == Weights::kTorn; }
-    [[nodiscard]] bool awaits_weights() const { return weights_ == Weights::kAwaited; }
-    // The live copy's bytes are gone: they were released and not kept.
-    void lose_weights() {
-        if (weights_ == Weights::kWhole) weights_ = Weights::kAwaited;
-    }
-    // The copy that a rollback needs is gone.
-    void forget_retained() { retained_.reset(); }
-    // The version that serves has a new label. Steps in flight keep theirs.
-    void relabel(const std::string& label);
+    [[nodiscard]] const ReplicaWeights& weights() const { return weights_; }
+    [[nodiscard]] ReplicaWeights& weights() { return weights_; }
 
     // Returns the id of the current update, or nothing.
     [[nodiscard]] std::optional<messages::UpdateId> under_way() const {
@@ -99,13 +86,14 @@ class ReplicaUpdate {
     // Called when the memory could not be lent: the update fails if it still waits for that.
     void refuse_loan(Error error, TurnOutput& out);
 
-    // ---- orders of the door. `why_not`: the objection of other parts of the scheduler ----
-    using WhyNot = std::optional<std::string>;
+    // ---- orders of the door ----
     void refuse_stage(const messages::UpdateStage& order, Error error, TurnOutput& out) const;
     // Returns false if it was refused.
     bool stage(messages::UpdateStage order, TimePoint now, const WhyNot& why_not, TurnOutput& out);
     // Records the durations of steps since the stage was ordered, for its answer.
-    void record_steps(const StepTimes::Watched& steps);
+    void record_steps(const StepTimes::Watched& steps) {
+        if (job_) job_->record_steps(steps);
+    }
     void fill(messages::UpdateFill order, TimePoint now, TurnOutput& out);
     void finish_session(const messages::UpdateFinish& order, TimePoint now, TurnOutput& out);
     void roll_back(const messages::UpdateRollback& order, const WhyNot& why_not, TurnOutput& out);
@@ -150,21 +138,14 @@ class ReplicaUpdate {
   private:
     // Whether the replica was told to stop, and stays so until the commit or the drop.
     [[nodiscard]] bool stands() const { return job_ && is_asked_to_stand(job_->phase()); }
-    [[nodiscard]] bool may(messages::UpdateId update, messages::UpdateOrder order) const {
-        return job_ && job_->id == update && job_->round.may(order);
-    }
     [[nodiscard]] bool awaits(messages::UpdateId update, messages::UpdateOrder order, Rank rank)
         const {
         return job_ && job_->id == update && job_->round.awaits(order, raw(rank));
     }
     void ask(messages::UpdateOrder order, TimePoint deadline);
     messages::UpdateRound::Progress record_outcome(messages::RankOutcome outcome);
-    [[nodiscard]] std::optional<Error> problem_of_stage(
-        const messages::UpdateStage& order, const WhyNot& why_not
-    ) const;
-    [[nodiscard]] std::optional<Error> problem_of_reach(const messages::WeightSource& source) const;
-    [[nodiscard]] std::optional<Error> problem_of_epoch(Epoch new_epoch) const;
     void fail(messages::UpdateOrder order, Error error, TurnOutput& out);
+    [[nodiscard]] UpdateFacts facts() const { return {config_, weights_, job_}; }
     void tell_who_is_awaited(TurnOutput& out) const;
     void swap_version();
     void answer_order(messages::UpdateOrder order, std::optional<Error> error, TurnOutput& out)
@@ -173,17 +154,11 @@ class ReplicaUpdate {
     void refuse_order(
         messages::UpdateId update, messages::UpdateOrder order, Error error, TurnOutput& out
     ) const;
-    [[nodiscard]] messages::UpdatePart part_of(
-        messages::UpdateId update, messages::UpdateOrder order
-    ) const;
-    [[nodiscard]] messages::UpdateState state() const;
 
     SchedulerConfig config_;
-    Version version_{};  // the version of the next plan
+    ReplicaWeights weights_;
     bool lends_ = false;
-    std::optional<Version> retained_{};  // the version whose copy the workers still hold
     std::optional<UpdateJob> job_{};
-    Weights weights_ = Weights::kWhole;  // with any other value nothing may run
 };
 
 }  // namespace pitstop::scheduler

@@ -50,11 +50,11 @@ class Scheduler {
     // visits everything.
     [[nodiscard]] std::optional<std::string> audit() const;
 
-    [[nodiscard]] const Version& version() const { return update_.version(); }
+    [[nodiscard]] const Version& version() const { return update_.weights().version(); }
     [[nodiscard]] bool is_ready() const { return workers_.is_complete(); }
     [[nodiscard]] bool is_paused() const { return pause_.is_paused(); }
-    [[nodiscard]] bool is_torn() const { return update_.is_torn(); }
-    [[nodiscard]] bool has_weights() const { return update_.has_weights(); }
+    [[nodiscard]] bool is_torn() const { return update_.weights().are_torn(); }
+    [[nodiscard]] bool has_weights() const { return update_.weights().are_whole(); }
     [[nodiscard]] bool is_all_resident() const { return memory_.is_all_resident(); }
     [[nodiscard]] bool has_request(RequestKey key) const { return runner_.requests().has(key); }
     [[nodiscard]] std::int64_t num_open() const { return runner_.requests().num_open(); }

@@ -123,6 +123,14 @@ Result<std::string> UpdateJob::verified_digest() const {
     return digest_hex;
 }
 
+void UpdateJob::record_steps(const StepTimes::Watched& steps) {
+    if (phase() >= messages::UpdatePhase::kPrepared) return;
+    outcome.num_steps = steps.num;
+    if (steps.num > 0) outcome.step_s = seconds(steps.sum) / static_cast<double>(steps.num);
+    outcome.step_s_before = seconds(steps.mean_before);
+    outcome.gap_s = seconds(steps.longest);
+}
+
 void UpdateJob::record_commit(TimePoint now) {
     outcome.commit_s = seconds(now - commit_ordered);
     for (const messages::RankOutcome& each : ranks)

@@ -9,6 +9,7 @@
 #include "messages/version_digest.h"
 #include "messages/weights.h"
 #include "scheduler_proc/adapters.h"
+#include "scheduler_proc/tallies.h"
 
 #include <cstdint>
 #include <optional>
@@ -59,6 +60,10 @@ struct UpdateJob {
     UpdateJob(messages::UpdateId update, Kind update_kind, int tp);
 
     [[nodiscard]] messages::UpdatePhase phase() const { return round.phase(); }
+    // Returns whether the order is of this update, and allowed now.
+    [[nodiscard]] bool may(messages::UpdateId update, messages::UpdateOrder order) const {
+        return id == update && round.may(order);
+    }
     [[nodiscard]] bool is_of_adapter() const { return !spec.adapter.empty(); }
     // Returns whether workers may have begun to write.
     [[nodiscard]] bool is_stage_sent() const {
@@ -79,6 +84,9 @@ struct UpdateJob {
     // Errors: kDataLoss, naming tensors and ranks.
     [[nodiscard]] Result<std::string> verified_digest() const;
 
+    // Records the durations of steps since the stage was ordered. Time between the vote and the
+    // commit does not belong to the stage.
+    void record_steps(const StepTimes::Watched& steps);
     // Records the duration of the commit, and for how long no step could run. REQUIRES: committed.
     void record_commit(TimePoint now);
     // The loan of the KV's memory has ended. REQUIRES: committed.

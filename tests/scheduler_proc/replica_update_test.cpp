@@ -71,7 +71,7 @@ TEST_F(ReplicaUpdateTest, P2_EachRankIsCountedOnceAndOnlyForTheUpdateUnderWay) {
     ASSERT_EQ(parts.size(), 1u);
     EXPECT_TRUE(parts[0].ok);
     EXPECT_EQ(parts[0].state, UpdateState::kStaged);
-    EXPECT_EQ(update.version().epoch, Epoch{1}) << "the old version serves";
+    EXPECT_EQ(update.weights().version().epoch, Epoch{1}) << "the old version serves";
 }
 
 TEST_F(ReplicaUpdateTest, P2_ACommitIsRefusedUntilAllVotedAndTheReplicaStands) {
@@ -96,7 +96,7 @@ TEST_F(ReplicaUpdateTest, P1_TheVersionIsTheNewOneFromTheOrderOnAndAnsweredByThe
     vote(Rank{1});
     stop();
     update.commit(kStart, {}, out);
-    EXPECT_EQ(update.version().epoch, Epoch{2});
+    EXPECT_EQ(update.weights().version().epoch, Epoch{2});
     EXPECT_TRUE(update.is_committing());
     update.drop({.update = kUpdate}, out);
     EXPECT_TRUE(update.is_committing()) << "nothing brings the version before it back";
@@ -128,7 +128,7 @@ TEST_F(ReplicaUpdateTest, P2_ADirectStageThatIsDroppedTearsAndOneThatWasNotOrder
     stop();
     EXPECT_TRUE(update.overwrites());
     update.drop({.update = kUpdate}, out);
-    EXPECT_FALSE(update.is_torn());
+    EXPECT_FALSE(update.weights().are_torn());
     EXPECT_EQ(take_parts().back().state, UpdateState::kServing);
     stop();
     stage(messages::UpdateMode::kDirect);
@@ -137,7 +137,7 @@ TEST_F(ReplicaUpdateTest, P2_ADirectStageThatIsDroppedTearsAndOneThatWasNotOrder
         take_parts();
         EXPECT_TRUE(update.handle_dropped({.update = kUpdate, .rank = rank}, out));
     }
-    EXPECT_TRUE(update.is_torn());
+    EXPECT_TRUE(update.weights().are_torn());
     EXPECT_EQ(take_parts().back().state, UpdateState::kTorn);
 }
 
