@@ -19,11 +19,11 @@ void Scheduler::stage(messages::UpdateStage order, TurnOutput& out) {
             return update_.refuse_stage(order, *std::move(error), out);
     }
     const bool is_drain = order.spec.kv_policy == messages::KvPolicy::kDrain;
-    if (!update_.stage(std::move(order), now_, why_no_update(), out)) return;
+    if (!update_.stage(std::move(order), now_, facts().why_no_update(), out)) return;
     runner_.watch_steps();
     if (!update_.has_loan()) return;
     if (!is_drain) return update_.record_loan(runner_.retract_all(), 0);
-    if (const auto why_not = why_no_drain()) {
+    if (const auto why_not = facts().why_no_drain()) {
         return update_.refuse_loan({ErrorCode::kFailedPrecondition, *why_not}, out);
     }
     update_.record_loan(0, runner_.requests().num_started());

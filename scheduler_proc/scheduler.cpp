@@ -64,9 +64,9 @@ TurnOutput Scheduler::turn(TurnInput in) {
     for (messages::TokenizedRequest& request : in.requests) {
         std::optional<Error> refusal;
         if (!is_ready()) {
-            refusal = not_ready();
+            refusal = facts().why_not_ready();
         } else if (!is_paused()) {
-            refusal = why_idle();
+            refusal = facts().why_idle();
         }
         runner_.enqueue(std::move(request), refusal, out);
     }
@@ -89,16 +89,7 @@ TurnOutput Scheduler::turn(TurnInput in) {
 // knowing it.
 void Scheduler::report_standing(TurnOutput& out) {
     if (!is_ready()) return;
-    messages::ReplicaStanding standing{
-        .replica = config_.replica,
-        .is_paused = is_paused(),
-        .pauses_expired = pause_.num_expired(),
-        .has_weights = has_weights(),
-    };
-    for (const messages::MemoryTag tag : messages::kAllMemoryTags) {
-        const bool is_lent = tag == messages::MemoryTag::kKvCache && memory_.is_on_loan();
-        if (!memory_.is_resident(tag) && !is_lent) standing.released.push_back(tag);
-    }
+    messages::ReplicaStanding standing = facts().standing();
     if (standing == told_) return;
     told_ = standing;
     out.tokenizer.emplace(out.tokenizer.begin(), std::move(standing));
@@ -118,7 +109,9 @@ void Scheduler::handle_control(
         [&](messages::UpdateFill& order) { update_.fill(std::move(order), now_, out); },
         [&](messages::UpdateFinish& order) { update_.finish_session(order, now_, out); },
         [&](messages::UpdateDrop& order) { update_.drop(order, out); },
-        [&](messages::UpdateRollback& order) { update_.roll_back(order, why_no_update(), out); },
+        [&](messages::UpdateRollback& order) {
+            update_.roll_back(order, facts().why_no_update(), out);
+        },
         [&](messages::WorkerGroup& call) { pass_on(call); },
         [&](messages::WorkerKeep& step) { pass_on(step); },
         [&](auto& call) { handle(call, out); },
@@ -218,17 +211,6 @@ void Scheduler::handle_hello(messages::WorkerHello hello, TurnOutput& out) {
     });
 }
 
-Runner::Scope Scheduler::scope() const {
-    using Scope = Runner::Scope;
-    if (!is_ready() || !has_weights() || !is_all_resident()) return Scope::kNothing;
-    if (flushes_.holds_plans()) return Scope::kNothing;
-    if (is_paused() && !pause_.runs_out()) return Scope::kNothing;
-    if (update_.has_loan()) return update_.drains_for_loan() ? Scope::kStarted : Scope::kNothing;
-    if (update_.drains()) return Scope::kStarted;
-    if (update_.overwrites()) return Scope::kNothing;
-    return is_paused() ? Scope::kStarted : Scope::kEverything;
-}
-
 void Scheduler::settle(TurnOutput& out) {
     const Pause::Load load{
         .is_still = runner_.steps().empty(),
@@ -248,7 +230,7 @@ void Scheduler::settle(TurnOutput& out) {
 }
 
 void Scheduler::end_late_calls(TurnOutput& out) {
-    if (pause_.is_overdue(now_)) pause_.end_if_overdue(now_, why_not_on(), out);
+    if (pause_.is_overdue(now_)) pause_.end_if_overdue(now_, facts().why_not_on(), out);
     const std::optional<TimePoint> first = next_deadline();
     if (!first || now_ < *first) return;
     const std::string step = runner_.steps().describe(now_);
@@ -266,41 +248,17 @@ void Scheduler::end_late_calls(TurnOutput& out) {
 }
 
 std::optional<TimePoint> Scheduler::next_deadline() const {
-    std::optional<TimePoint> first = pause_.next_deadline(now_, !why_not_on());
+    std::optional<TimePoint> first = pause_.next_deadline(now_, !facts().why_not_on());
     first = earlier(first, flushes_.next_deadline());
     first = earlier(first, runner_.next_deadline());
     first = earlier(first, update_.next_deadline());
     return earlier(first, memory_.next_deadline());
 }
 
-messages::ReplicaState Scheduler::state() const {
-    using enum messages::ReplicaState;
-    if (!is_ready()) return kLoading;
-    if (is_torn()) return kTorn;
-    if (is_released()) return kReleased;
-    if (!has_weights()) return kAwaitingWeights;
-    if (is_paused()) return pause_.is_standing() ? kPaused : kPausing;
-    if (update_.has_loan() || update_.drains() || update_.overwrites()) return kUpdating;
-    return kRunning;
-}
-
 messages::ReplicaStatus Scheduler::status(TimePoint now, CallId call) const {
-    messages::ReplicaStatus status;
+    messages::ReplicaStatus status = facts().status(now);
     status.call = call;
-    status.replica = config_.replica;
-    status.state = state();
-    status.epoch = version().epoch;
-    status.label = version().label;
-    status.digest = version().digest;
-    status.workers = workers_.status();
-    for (messages::WorkerStatus& worker : status.workers)
-        worker.graph_bytes = memory_.graph_bytes(worker.rank);
-    status.has_weights = has_weights();
-    status.memory = memory_.totals();
-    runner_.report_to(status, now);
     status.refused_total += num_late_;
-    pause_.report_to(status, now);
-    if (pause_.is_standing()) status.output_tokens_per_s = 0;
     return status;
 }
 

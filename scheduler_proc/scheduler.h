@@ -17,6 +17,7 @@
 
 #include "scheduler_proc/cache_flushes.h"
 #include "scheduler_proc/pause.h"
+#include "scheduler_proc/replica_facts.h"
 #include "scheduler_proc/replica_memory.h"
 #include "scheduler_proc/replica_update.h"
 #include "scheduler_proc/runner.h"
@@ -74,10 +75,15 @@ class Scheduler {
     void end_late_calls(TurnOutput& out);   // answers calls whose deadline has passed
     void report_standing(TurnOutput& out);  // if it differs from what the door was told last
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
-    [[nodiscard]] Runner::Scope scope() const;
-    [[nodiscard]] messages::ReplicaState state() const;
+    [[nodiscard]] Runner::Scope scope() const {
+        return flushes_.holds_plans() ? Runner::Scope::kNothing : facts().scope();
+    }
+    // The parts' state together, and their objections to calls.
+    [[nodiscard]] ReplicaFacts facts() const {
+        return {config_, workers_, runner_, pause_, update_, memory_};
+    }
 
-    // ---- calls.cpp: the effects of a call on all five machines, and their objections ----
+    // ---- calls.cpp: the effects of a call on all five machines ----
     void handle(const messages::PauseGeneration& call, TurnOutput& out);
     void handle(const messages::ContinueGeneration& call, TurnOutput& out);
     void handle(const messages::FlushCache& call, TurnOutput& out);
@@ -93,26 +99,7 @@ class Scheduler {
     // ---- loan.cpp: the KV cache's memory, lent to an update ----
     void stage(messages::UpdateStage order, TurnOutput& out);
     void settle_loan(TurnOutput& out);
-    // Returns whether some memory is not resident, and not lent either.
-    [[nodiscard]] bool is_released() const { return !memory_.lacks_nothing_but_loan(); }
-
-    // ---- calls.cpp ----
     void answer_memory(std::optional<messages::MemoryPart> part, TurnOutput& out) const;
-    [[nodiscard]] std::optional<Error> problem_of_release(
-        const std::vector<messages::MemoryTag>& tags
-    ) const;
-    [[nodiscard]] std::optional<std::string> why_no_drain() const;
-    // Returns why there are no weights to stage over, roll back to or make ready; or nothing.
-    [[nodiscard]] std::optional<std::string> why_no_update() const;
-    // Returns why nothing can be generated, or nothing.
-    [[nodiscard]] std::optional<Error> why_idle() const;
-    // Returns why a pause cannot end now, or nothing. Missing weights are no reason: open requests
-    // continue as soon as an update brings weights.
-    [[nodiscard]] std::optional<Error> why_not_on() const;
-    // Returns why the live weights cannot be read, or nothing. Torn weights can be: digests show
-    // what is torn.
-    [[nodiscard]] std::optional<Error> why_unreadable() const;
-    [[nodiscard]] Error not_ready() const;
 
     SchedulerConfig config_;
     Workers workers_;
