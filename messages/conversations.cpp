@@ -22,6 +22,8 @@ std::optional<std::string> invalid(const Turn& turn) {
     if (turn.conversation.empty()) return "the turn names no conversation";
     if (!turn.after && (turn.offset != 0 || turn.drop_output))
         return "the turn has offset or drop_output, and `after` names no turn to cut";
+    if (turn.opens && (turn.after || turn.replace || turn.wants_prompt))
+        return "the turn opens its conversation, and so continues and replaces no other";
     return problem_of_id(turn.conversation);
 }
 

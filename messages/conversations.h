@@ -33,6 +33,7 @@ struct Turn {
     bool replace = false;
     bool drop_output = false;
     bool wants_prompt = false;
+    bool opens = false;
 
     template <class F>
     void fields(F&& f) {
@@ -48,6 +49,10 @@ struct Turn {
           "drop what followed that turn, or without `after` all turns; open ones are aborted");
         f("drop_output", drop_output, "keep that turn's prompt without its output");
         f("wants_prompt", wants_prompt, "the first chunk has the whole prompt's tokens");
+        f("opens",
+          opens,
+          "the conversation is opened if it is not open. The tokens of this turn are not kept: "
+          "the conversation holds its pages, and its replica runs the next one");
     }
     friend bool operator==(const Turn&, const Turn&) = default;
 };

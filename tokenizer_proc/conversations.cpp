@@ -79,6 +79,7 @@ Result<> Conversations::close(const std::string& peer, const std::string& id) {
 Result<> Conversations::check(
     const std::string& peer, const std::string& rid, const messages::Turn& turn
 ) const {
+    if (turn.opens) return Ok{};
     ASSIGN_OR_RETURN(const Conversation* const of, find(Name{peer, turn.conversation}));
     if (of->turns.contains(rid)) {
         return make_error(
@@ -109,6 +110,14 @@ Result<> Conversations::check(
     return Ok{};
 }
 
+// Nothing is refused for want of room: the turn then runs like any request.
+Conversations::Begin Conversations::begin_opening(const Name& name, TimePoint now) {
+    if (!by_name_.contains(name) && !open(name.first, {.id = name.second}, now)) return {};
+    Conversation& of = by_name_.at(name);
+    of.last_used = now;
+    return {.id = of.id, .replica = of.replica};
+}
+
 // Collects the parts from the last to the first.
 std::vector<TokenId> Conversations::tokens_of(const Conversation& of, const TurnTokens& turn) {
     std::vector<TokenId> tokens(len_of(turn));
@@ -130,6 +139,7 @@ Result<Conversations::Begin> Conversations::begin(
     std::vector<TokenId>& prompt,
     TimePoint now
 ) {
+    if (turn.opens) return begin_opening(Name{request.peer, turn.conversation}, now);
     RETURN_IF_ERROR(check(request.peer, request.rid, turn));
     Conversation& of = by_name_.at(Name{request.peer, turn.conversation});
     of.last_used = now;
@@ -177,9 +187,15 @@ void Conversations::add(
     const Begin& begun,
     std::span<const TokenId> prompt
 ) {
+    if (!begun.id) return;
     Conversation& of = by_name_.at(Name{request.peer, turn.conversation});
     for (const std::string& rid : begun.dropped) drop_turn(of, rid);
     of.replica = request.replica;
+    if (turn.opens) {
+        ++of.num_open;
+        request.turn = {.conversation = of.id, .keeps_tokens = false};
+        return;
+    }
     const auto history_len = static_cast<std::size_t>(begun.history_len);
     const std::span<const TokenId> own = prompt.subspan(history_len);
     num_tokens_ += own.size() + kTurnTokens;
@@ -191,7 +207,7 @@ void Conversations::add(
         .own_prompt_len = own.size(),
         .key = request.key,
     };
-    request.turn = {.conversation = begun.id, .history_len = begun.history_len};
+    request.turn = {.conversation = of.id, .history_len = begun.history_len};
     if (turn.wants_prompt) request.turn->prompt.assign(prompt.begin(), prompt.end());
 }
 
@@ -204,7 +220,10 @@ Conversations::TurnTokens* Conversations::find_turn(const OpenRequest& request) 
 }
 
 void Conversations::close_turn(Conversation& of, TurnTokens& turn, TimePoint now) {
-    if (!std::exchange(turn.is_open, false)) return;
+    if (std::exchange(turn.is_open, false)) count_end(of, now);
+}
+
+void Conversations::count_end(Conversation& of, TimePoint now) {
     --of.num_open;
     of.last_used = now;
     next_look_ = std::min(next_look_, now + of.idle);
@@ -232,6 +251,7 @@ void Conversations::end_turn(const OpenRequest& request, TimePoint now) {
     Conversation* const of = find(request.turn->conversation);
     // Its replica holds the pages of the turn that just ended.
     if (of == nullptr) return ended_.push_back(request.turn->conversation);
+    if (!request.turn->keeps_tokens) return count_end(*of, now);
     if (TurnTokens* const turn = find_turn(request); turn != nullptr) close_turn(*of, *turn, now);
 }
 

@@ -2,7 +2,9 @@
 // (messages/conversations.h).
 //
 // A turn knows the turn that it continues, how many of that one's tokens it keeps, and its own: so
-// a long conversation is stored once, however many turns it has, and turns may branch.
+// a long conversation is stored once, however many turns it has, and turns may branch. A turn that
+// opens its conversation is not kept: its client sends whole prompts, and only names what belongs
+// together.
 //
 // Thread:  the loop thread only.
 // Bounded: kOpenMax conversations, kTurnsMax turns of each, and kTokensMax tokens of all together,
@@ -57,7 +59,8 @@ class Conversations {
 
     // What a turn begins with.
     struct Begin {
-        messages::ConversationId id{};
+        // absent: a turn that would have opened it, and there was no room
+        std::optional<messages::ConversationId> id{};
         std::int64_t history_len = 0;        // the prompt's tokens before its own
         std::optional<ReplicaId> replica{};  // that ran the turn before
         std::vector<std::string> dropped{};  // the rids of turns that it replaces
@@ -125,6 +128,8 @@ class Conversations {
     [[nodiscard]] Conversation* find(messages::ConversationId id);
     [[nodiscard]] TurnTokens* find_turn(const OpenRequest& request);
     void close_turn(Conversation& of, TurnTokens& turn, TimePoint now);
+    void count_end(Conversation& of, TimePoint now);
+    Begin begin_opening(const Name& name, TimePoint now);
     [[nodiscard]] static std::size_t len_of(const TurnTokens& turn) {
         return turn.num_kept + turn.own.size();
     }

@@ -162,7 +162,7 @@ Result<> DoorRequests::dispatch(
     if (const std::optional<TokenId> id = checks_->further_stop(tokenized.sampling))
         tokenized.sampling.stop_token_ids.push_back(*id);
     if (!tokenized.sampling.seed) tokenized.sampling.seed = random();
-    if (turn) tokenized.conversation = begun.id;
+    tokenized.conversation = begun.id;
     request.replica = begun.replica ? *begun.replica : choice_->choose(whole);
     to_.replicas.add_request(request.replica, tokenized.key, encode(tokenized));
     next_key_ = next(next_key_);

@@ -31,6 +31,7 @@ struct OpenTurn {
     messages::ConversationId conversation{};
     std::int64_t history_len = 0;   // tokens of the prompt that the turn before had
     std::vector<TokenId> prompt{};  // for the first chunk, if requested
+    bool keeps_tokens = true;       // false: a turn that opens its conversation
 };
 
 struct OpenRequest {

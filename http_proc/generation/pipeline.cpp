@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace pitstop::http {
 
 Task<std::optional<messages::Span>> serving_version(Exchange& exchange) {
@@ -16,6 +18,25 @@ Task<std::optional<messages::Span>> serving_version(Exchange& exchange) {
 }
 
 namespace pipeline {
+
+Result<std::optional<messages::Turn>> turn_of_session(
+    const Request& request, const std::string& session
+) {
+    messages::Turn turn{.conversation = session, .opens = true};
+    if (session.empty()) turn.conversation = request.header("x-session-id").value_or("");
+    if (turn.conversation.empty()) return std::optional<messages::Turn>();
+    auto problem = messages::invalid(turn);
+    if (!is_utf8(turn.conversation)) problem = "it is no UTF-8";
+    if (problem) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "{}: {}",
+            session.empty() ? "X-Session-ID" : "session_id",
+            *problem
+        );
+    }
+    return std::optional(std::move(turn));
+}
 
 std::vector<std::string> name_sample(
     const Prompt& prompt, std::int64_t sample, messages::Generate& request

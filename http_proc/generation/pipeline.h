@@ -38,6 +38,7 @@ struct Prompt {
     std::int64_t num_kept = 0;  // copies that the answer keeps to its end, because it shows them
     // the answer also shows other parts of the request, which it keeps to its end
     std::size_t kept_bytes = 0;
+    std::string session{};  // that the body names; empty: the header's, if it has one
 };
 
 // The functions of a dialect. A dialect also has the members `prompts`, `names` (each aborts all of
@@ -82,6 +83,12 @@ concept Answering = requires(
 [[nodiscard]] Task<std::optional<messages::Span>> serving_version(Exchange& exchange);
 
 namespace pipeline {
+
+// Returns the turn of a request that only names its session: X-Session-ID, of vLLM's routers and
+// SkyRL. Nothing if neither names one. Errors: kInvalidArgument if the name is too long.
+[[nodiscard]] Result<std::optional<messages::Turn>> turn_of_session(
+    const Request& request, const std::string& session
+);
 
 // Lists the names by which an abort may end part of the answer (preparations.h).
 template <Answering A>
@@ -134,6 +141,8 @@ Task<Result<Prepared>> prepare(Exchange& exchange, A& answer) {
              .kept_bytes = prompt.kept_bytes}
         );
         if (!held) co_return held.error();
+        const auto turn = turn_of_session(exchange.request(), prompt.session);
+        if (!turn) co_return turn.error();
         for (std::int64_t sample = 0; sample < prompt.num_samples; ++sample) {
             const bool is_last = sample + 1 == prompt.num_samples;
             messages::Generate request = prompt.request;
@@ -149,6 +158,7 @@ Task<Result<Prepared>> prepare(Exchange& exchange, A& answer) {
             // With one seed all samples would be the same.
             if (request.sampling.seed) *request.sampling.seed += static_cast<std::uint64_t>(sample);
             answer.add_sample(p, request);
+            if (!request.turn) request.turn = *turn;
             prepared.batch.prompts.push_back(p);
             requests.push_back(std::move(request));
         }

@@ -105,7 +105,8 @@ Result<SglangAnswer> SglangAnswer::parse(Exchange& exchange) {
             {.request = std::move(request),
              .name = std::move(rid),
              .num_samples = call.samples,
-             .num_kept = is_shown && !is_turn ? call.samples : 0}
+             .num_kept = is_shown && !is_turn ? call.samples : 0,
+             .session = call.session_id}
         );
     }
     call.prompts.clear();

@@ -361,7 +361,7 @@ Result<> read_turns(FieldReader& fields, SglangGenerate& call) {
         }
     ));
     if (!read) return read;
-    std::string session_id;
+    std::string& session_id = call.session_id;
     fields.read("session_id", session_id);
     for (const messages::Generate& prompt : call.prompts) {
         if (!prompt.turn) continue;

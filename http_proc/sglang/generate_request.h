@@ -34,6 +34,7 @@ struct SglangGenerate {
     bool names_logprobs_mode = false;
     bool wants_prompt_token_ids = false;
     std::int64_t stream_interval = 1;
+    std::string session_id{};  // SGLang's identity of a session whose prompts are whole
     bool streams_routes = false;
     // By prompt: its given routes. Empty: no prompt has any.
     std::vector<std::optional<GivenRoutes>> given_routes{};

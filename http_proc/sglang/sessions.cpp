@@ -1,5 +1,7 @@
 // Serves SGLang's /open_session and /close_session. The tree keeps a session's tokens: it is a
-// conversation there (messages/conversations.h), and /generate runs its turns.
+// conversation there (messages/conversations.h), and /generate runs its turns. Also SkyRL's
+// /finish_session, for sessions that requests only name.
+#include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
 #include "http_proc/server/errors.h"
 #include "http_proc/sglang/routes.h"
@@ -46,20 +48,40 @@ Task<Response> open_session(Exchange& exchange) {
     co_return Response::json_text(200, nlohmann::json(reply->id).dump());
 }
 
-Task<Response> close_session(Exchange& exchange) {
-    const Result<nlohmann::json> json = parse_json_object(exchange.request().body);
-    if (!json) co_return error_response(Dialect::kSglang, json.error());
-    FieldReader fields(*json);
+// Errors: kInvalidArgument, and the tree's, but not for one that has ended by itself.
+Task<Result<std::string>> close(Exchange& exchange, const nlohmann::json& json) {
+    FieldReader fields(json);
     messages::CloseConversation call;
     fields.read("session_id", call.id);
     if (call.id.empty()) fields.fail("session_id", "the id of an open session");
-    if (fields.error()) co_return error_response(Dialect::kSglang, *fields.error());
+    if (fields.error()) co_return *fields.error();
+    messages::CloseConversation checked = call;
+    checked.call = CallId{1};  // the client numbers it
+    if (auto problem = messages::invalid(checked))
+        co_return make_error(ErrorCode::kInvalidArgument, "session_id: {}", *problem);
+    std::string id = call.id;
     const Result<messages::ConversationReply> reply =
         co_await exchange.tree().call(std::move(call));
     // One that has ended by itself is closed, too, as in SGLang.
-    if (!reply && reply.error().code != ErrorCode::kNotFound)
-        co_return error_response(Dialect::kSglang, reply.error());
+    if (!reply && reply.error().code != ErrorCode::kNotFound) co_return reply.error();
+    co_return id;
+}
+
+Task<Response> close_session(Exchange& exchange) {
+    const Result<nlohmann::json> json = parse_json_object(exchange.request().body);
+    if (!json) co_return error_response(Dialect::kSglang, json.error());
+    const Result<std::string> closed = co_await close(exchange, *json);
+    if (!closed) co_return error_response(Dialect::kSglang, closed.error());
     co_return Response::empty(200);
+}
+
+Task<Response> finish_session(Exchange& exchange) {
+    const Result<nlohmann::json> json = control_fields(exchange.request());
+    if (!json) co_return error_response(Dialect::kVllm, json.error());
+    const Result<std::string> closed = co_await close(exchange, *json);
+    if (!closed) co_return error_response(Dialect::kVllm, closed.error());
+    const nlohmann::json answer{{"status", "ok"}, {"session_id", *closed}};
+    co_return Response::json_text(200, answer.dump());
 }
 
 }  // namespace
@@ -70,6 +92,7 @@ void add_sglang_sessions(Router& router) {
         Access::kData,
         {{"POST", "/open_session", open_session}, {"POST", "/close_session", close_session}}
     );
+    router.add(Dialect::kVllm, Access::kData, {{"POST", "/finish_session", finish_session}});
 }
 
 }  // namespace pitstop::http

@@ -45,6 +45,7 @@ VALUES = {
         "structural_tag": ABSENT,
         "ignore_eos": False,
     },
+    "Turn": {"opens": False},  # refused together with most others
     "LogprobOptions": {"top": 20},
     "generate": {"input_ids": ABSENT, "text_output": True, "kv_tolerance": "max_lag"},
     "tokenize": {"text": ABSENT},

@@ -141,6 +141,7 @@ void World::submit() {
     }
     if (has_adapters_ && !apart_.once_in(3)) request.adapter = some_adapter();
     add_drafts(request);
+    add_conversation(request);
     ++report_.num_requests;
     clients_[peer].open[request.rid] = true;
     submitting_ = {.peer = peer, .rid = request.rid};
@@ -165,6 +166,16 @@ void World::add_drafts(messages::Generate& request) {
         if (apart.once_in(6)) token = static_cast<TokenId>(apart.between(0, kVocab - 1));
         request.draft_ids->push_back(token);
     }
+}
+
+// Requests of one client that name the same conversation hold each other's pages, whatever they
+// tolerate.
+void World::add_conversation(messages::Generate& request) {
+    Random apart(hash_of(*request.sampling.seed, 12));
+    if (apart.once_in(2)) return;
+    request.turn.emplace();
+    request.turn->conversation = fmt::format("c{}", apart.between(0, 3));
+    request.turn->opens = true;
 }
 
 // Prompts that were not finite under one version are asked under another: whatever prefixes they

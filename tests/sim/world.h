@@ -244,6 +244,7 @@ class World {
     void act();  // something random
     void submit();
     void add_drafts(messages::Generate& request);
+    static void add_conversation(messages::Generate& request);
     void submit_again();
     std::vector<std::string> some_client();
     void end_some();

@@ -329,6 +329,66 @@ TEST_F(ConversationsTest, OneThatIsClosedDuringATurnIsFreedAfterIt) {
     EXPECT_EQ(ends.ids, std::vector{*request.conversation});
 }
 
+// A turn with whole prompts, which only names what belongs together.
+TEST_F(ConversationsTest, ATurnMayOpenItsConversationAndKeepNoTokens) {
+    start(3);
+    const auto opening = [](const std::string& rid, Ids prompt) {
+        messages::Generate message = turn_of(rid, std::move(prompt));
+        message.turn->opens = true;
+        return message;
+    };
+    messages::Generate first = opening("t1", ids({5, 6}));
+    first.replica = 2;
+    send("a", first);
+    const messages::TokenizedRequest one = next_request(2);
+    EXPECT_EQ(one.prompt.values, ids({5, 6}));
+    // Several may run at once, on the replica that has their pages.
+    send("a", opening("t2", ids({7})));
+    const messages::TokenizedRequest two = next_request(2);
+    ASSERT_TRUE(one.conversation.has_value());
+    EXPECT_EQ(two.conversation, one.conversation);
+    finish(one.key, ids({8}));
+    finish(two.key, ids({9}), messages::FinishReason::kError);
+    for (int i = 0; i < 2; ++i) {
+        messages::Outputs outputs = next_to<messages::Outputs>("a");
+        while (outputs.chunks.empty()) outputs = next_to<messages::Outputs>("a");
+    }
+    send("a", turn_of("t3", ids({10}), "t1"));
+    EXPECT_NE(refusal("a").error.message.find("no turn 't1'"), std::string::npos);
+    close("c");
+    EXPECT_EQ(next_to<messages::ConversationReply>("a").id, "c");
+    EXPECT_EQ(
+        next_to_replica<messages::EndConversations>(2, ReplicaSocket::kControl).ids,
+        std::vector{*one.conversation}
+    );
+    // Another one of the name.
+    send("a", opening("t1", ids({5, 6})));
+    for (int replica = 0; replica < 3; ++replica) {
+        if (!has_message_to_replica(replica, ReplicaSocket::kRequests)) continue;
+        EXPECT_NE(next_request(replica).conversation, one.conversation);
+    }
+}
+
+TEST(Conversations, ATurnThatFindsNoRoomToOpenItsConversationRunsWithout) {
+    Conversations all(nullptr);
+    const auto begun = [&](const std::string& name) {
+        OpenRequest request{.peer = "a", .rid = "of " + name};
+        const messages::Turn turn{.conversation = name, .opens = true};
+        Ids prompt = ids({5});
+        auto begin = all.begin(request, turn, prompt, TimePoint{});
+        EXPECT_TRUE(begin.has_value());
+        EXPECT_EQ(prompt, ids({5}));
+        all.add(request, turn, *begin, prompt);
+        EXPECT_EQ(request.turn.has_value(), begin->id.has_value());
+        return begin->id.has_value();
+    };
+    for (std::size_t i = 0; i < Conversations::kOpenMax; ++i)
+        ASSERT_TRUE(begun("n" + std::to_string(i)));
+    EXPECT_FALSE(begun("more"));
+    EXPECT_TRUE(begun("n5"));
+    EXPECT_EQ(all.size(), Conversations::kOpenMax);
+}
+
 TEST_F(ConversationsTest, TheLeastRecentlyUsedEndsWhenThereAreTooMany) {
     start();
     open_done("c");
