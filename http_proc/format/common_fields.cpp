@@ -40,7 +40,8 @@ constexpr std::array kUnsupported{
     Unsupported{"use_beam_search", kNoBeams},
     Unsupported{
         "trace_decode_token_ids",
-        "outputs are sampled; prompt logprobs of the same tokens have the same bits"},
+        "outputs are sampled; sampling_params of /inference/v1/generate accepts it, and prompt "
+        "logprobs of the same tokens have the same bits"},
     Unsupported{"watermark", kNoWatermarks},
     Unsupported{"watermarking", kNoWatermarks},
     Unsupported{"repetition_detection", "outputs end by their length and stops"},
@@ -199,8 +200,9 @@ void refuse_sampling_mask(FieldReader& fields) {
         );
 }
 
-void refuse_unsupported(FieldReader& fields) {
+void refuse_unsupported(FieldReader& fields, std::string_view served) {
     for (const Unsupported& entry : kUnsupported) {
+        if (entry.name == served) continue;
         const Json* given = fields.find(entry.name);
         if (given != nullptr && !asks_for_nothing(*given)) fields.refuse(entry.name, entry.why);
     }

@@ -32,8 +32,8 @@ void read_placement(FieldReader& fields, messages::Generate& request);
 
 // Refuses by name any feature that the engine lacks, in any dialect and anywhere in a body: such a
 // field is never ignored silently. Null, false, "" and containers of only such values request
-// nothing.
-void refuse_unsupported(FieldReader& fields);
+// nothing. `served`: one of these fields, which the caller reads.
+void refuse_unsupported(FieldReader& fields, std::string_view served = {});
 // Refuses the name of an adapter (`lora_path`) where no route reads it.
 void refuse_adapter(FieldReader& fields);
 // Refuses `session_params` on routes whose requests are no turns of a session.

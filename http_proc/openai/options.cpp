@@ -69,8 +69,8 @@ messages::Generate OpenAiOptions::request() const {
     return request;
 }
 
-void read_openai_sampling(FieldReader& fields, OpenAiOptions& options) {
-    refuse_unsupported(fields);
+void read_openai_sampling(FieldReader& fields, OpenAiOptions& options, std::string_view served) {
+    refuse_unsupported(fields, served);
     refuse_session(fields);
     messages::SamplingParams& params = options.sampling;
     fields.read("max_tokens", params.max_new_tokens);

@@ -45,8 +45,11 @@ struct OpenAiOptions {
 // Problems go into `fields`.
 void read_openai_options(FieldReader& fields, OpenAiOptions& options);
 // Reads the part that is an object of its own in vLLM's generate. `max_new_tokens` is unchanged
-// without max_tokens, and `routes.start` without routed_experts_prompt_start.
-void read_openai_sampling(FieldReader& fields, OpenAiOptions& options);
+// without max_tokens, and `routes.start` without routed_experts_prompt_start. `served`: a field
+// that other routes refuse; the caller reads it.
+void read_openai_sampling(
+    FieldReader& fields, OpenAiOptions& options, std::string_view served = {}
+);
 
 // Checks the numbers of tokens, by the caller's names: `longest` is the name of the maximum.
 // messages::invalid() checks the engine's limits.

@@ -6,6 +6,7 @@
 #include "http_proc/server/errors.h"
 #include "http_proc/vllm/generate_request.h"
 #include "http_proc/vllm/routes.h"
+#include "http_proc/vllm/trace.h"
 
 #include <charconv>
 #include <optional>
@@ -19,6 +20,7 @@ struct VllmAnswer : OpenAiAnswer {
     static constexpr Dialect kDialect = Dialect::kVllm;
 
     std::vector<TokenId> prompt_ids{};
+    std::vector<TokenId> trace{};  // empty: the output is sampled
     bool has_logprobs = false;
     bool shows_text = false;
     bool packs_support = false;
@@ -35,6 +37,8 @@ struct VllmAnswer : OpenAiAnswer {
     static Result<> check(Exchange& exchange, VllmGenerate& call) {
         RETURN_IF_ERROR(read_adapter_of(exchange, call.options.model, call.options.adapter));
         RETURN_IF_ERROR(finish_routes(exchange, call.options.n, call.options));
+        RETURN_IF_ERROR(prepare_trace(call));
+        RETURN_IF_ERROR(check_tokens(exchange, "trace_decode_token_ids", call.trace));
         if (!call.logprobs)
             RETURN_IF_ERROR(check_tokens(exchange, "logprob_token_ids", call.options.logprob_ids));
         return Ok{};
@@ -50,6 +54,7 @@ struct VllmAnswer : OpenAiAnswer {
         spans.emplace_back();
     }
     bool handle_event(Generation::Event& event) {
+        if (!trace.empty()) show_trace(trace, logprobs.asked, event.chunk);
         usage.add(event.chunk);
         take_routes(event.index, event.chunk);
         return true;
@@ -80,6 +85,7 @@ void read_replica_header(const Request& request, messages::Generate& generate) {
 VllmAnswer::VllmAnswer(Exchange& exchange, VllmGenerate call)
     : OpenAiAnswer(exchange, std::move(call.options), "generate-tokens-"),
       prompt_ids(std::move(call.prompt)),
+      trace(std::move(call.trace)),
       has_logprobs(call.logprobs.has_value()),
       shows_text(call.shows_text),
       packs_support(call.wants_packed_support) {
@@ -90,11 +96,14 @@ VllmAnswer::VllmAnswer(Exchange& exchange, VllmGenerate call)
     if (has_logprobs) logprobs.asked.ids = options.logprob_ids;
     const bool is_served =
         exchange.server().options().returns_masks && messages::may_truncate(options.sampling);
-    logprobs.asked.support = call.wants_mask || packs_support || is_served;
+    logprobs.asked.support = call.wants_mask || packs_support || (is_served && trace.empty());
+    if (has_logprobs && !trace.empty() && !options.prompt_logprobs)
+        logprobs.asked.prompt_start = static_cast<std::int64_t>(prompt_ids.size());
     Prompt& only = prompts.emplace_back(prompt());
     only.num_kept = 1;
     if (options.n == 1) only.request.rid = answer_id;
     only.request.input_ids = prompt_ids;
+    only.request.input_ids->insert(only.request.input_ids->end(), trace.begin(), trace.end());
     only.request.text_output = shows_text || !options.sampling.stop.empty();
     read_replica_header(exchange.request(), only.request);
 }

@@ -62,7 +62,8 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     FieldReader sampling(*given, "sampling_params");
     refuse_adapter(sampling);
     refuse_misplaced_routes(sampling);
-    read_openai_sampling(sampling, options);
+    read_openai_sampling(sampling, options, "trace_decode_token_ids");
+    sampling.read("trace_decode_token_ids", call.trace);
     refuse_response_format(sampling, kPlace);
     read_structured_outputs(sampling, body, "sampling_params", options.sampling);
     refuse_thinking_fields(sampling);

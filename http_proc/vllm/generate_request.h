@@ -18,6 +18,7 @@ struct VllmGenerate {
     bool shows_text = false;                 // output_mode text
     bool wants_mask = false;
     bool wants_packed_support = false;  // SkyRL's form of the mask
+    std::vector<TokenId> trace{};       // trace_decode_token_ids; empty: the output is sampled
 };
 
 // Errors: kInvalidArgument, kMalformed: 400 with the text.

@@ -203,7 +203,6 @@ ABSENT = {
     "watermark": {"key": 1},
     "watermarking": True,
     "beam_width": 2,
-    "trace_decode_token_ids": [5, 6],
     "flat_logprobs": True,
     "prompt_logprob_token_ids": [5],
     "prompt_logprob_start": 3,
