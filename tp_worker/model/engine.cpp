@@ -247,7 +247,7 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     if (room_.room == UpdateRoom::kLend) weights_->stage_on_loan();
     if (!is_kv_open) return Ok{};
     sizes_.num_pages = std::min(room_.num_pages, kKvTokensMax / sizes_.page_size);
-    if (sizes_.num_pages < 1) return no_room_for_kv(options_.mem_fraction, own);
+    if (sizes_.num_pages < 1) return no_room_for_kv(options_.mem_fraction, facts);
     sizes_.num_positions = std::min(sizes_.num_positions, sizes_.num_pages * sizes_.page_size);
     return Ok{};
 }

@@ -59,19 +59,27 @@ Result<> check_states(
 }
 
 Result<RoomFacts> facts_of_all(const RoomFacts& own, Communicator& communicator) {
-    using Numbers = std::array<std::int64_t, 7>;
+    using Numbers = std::array<std::int64_t, 8>;
     const Numbers mine{
-        own.free, own.budget, own.host_free, own.others, own.copy, own.page, own.host_copy};
+        own.free,
+        own.budget,
+        own.host_free,
+        own.others,
+        own.adapters,
+        own.copy,
+        own.page,
+        own.host_copy};
     std::vector<Numbers> all(static_cast<std::size_t>(communicator.size()));
     RETURN_IF_ERROR(communicator.all_gather(
         std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all))
     ));
     RoomFacts facts = own;
-    for (const auto& [free, budget, host_free, others, copy, page, host_copy] : all) {
+    for (const auto& [free, budget, host_free, others, adapters, copy, page, host_copy] : all) {
         facts.free = std::min(facts.free, free);
         facts.budget = std::min(facts.budget, budget);
         facts.host_free = std::min(facts.host_free, host_free);
         facts.others = std::max(facts.others, others);
+        facts.adapters = std::max(facts.adapters, adapters);
         facts.copy = std::max(facts.copy, copy);
         facts.page = std::max(facts.page, page);
         facts.host_copy = std::max(facts.host_copy, host_copy);
