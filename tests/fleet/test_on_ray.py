@@ -63,6 +63,10 @@ def test_P5_what_hangs_is_found_and_holds_no_update(on_ray):
     assert on_ray("hang")["deaths"] == 3
 
 
+def test_P2_an_adapter_is_loaded_on_every_replica_or_on_none_and_by_one_that_joins(on_ray):
+    assert on_ray("adapters")["replicas"] == 3
+
+
 @pytest.mark.night
 def test_P2_with_a_quorum_one_that_hangs_is_set_aside_and_comes_back(on_ray):
     assert on_ray("quorum")["epoch"] == 3

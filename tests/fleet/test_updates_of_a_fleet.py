@@ -8,7 +8,7 @@ import pytest
 
 import update_world
 from pitstop.fleet import coordinator as coordinating, orders, participant
-from update_world import Broken, World
+from update_world import Broken, World, coordinator_of
 
 NUM_SCHEDULES = int(os.environ.get("PITSTOP_FLEET_SCHEDULES", "2000"))
 NUM_MUTANT_SCHEDULES = 20_000
@@ -34,16 +34,6 @@ def test_the_schedules_reach_what_they_are_for():
     assert {"", "deadline_exceeded", "unavailable", "data_loss", "aborted"} <= codes
     assert {"committed", "dropped", "failed", "vanished"} <= outcomes
     assert generations >= 4
-
-
-def coordinator_of(*names):
-    """A coordinator whose replicas are ready and serve the model's own weights."""
-    made = Coordinator(1, names)
-    for name in names:
-        made.handle_answer(orders.State(name, 1, update_world.INITIAL))
-    made.take_orders()
-    assert sorted(made.ready) == sorted(names)
-    return made
 
 
 def test_one_that_hangs_holds_neither_its_update_nor_the_next():
@@ -413,7 +403,7 @@ def fetches_beside_a_stage(monkeypatch):
     def patched(self, wanted):
         return True
 
-    def done(self, wanted, code="", message=""):
+    def done(self, wanted, code="", message="", reached=None):
         self._fetching = None
         if not code:
             self.version, self._served_key = wanted, None
@@ -441,7 +431,28 @@ def fetches_what_is_older(monkeypatch):
     monkeypatch.setattr(Participant, "_fetch", patched)
 
 
+def looks_at_the_weights_alone(monkeypatch):
+    monkeypatch.setattr(orders.Version, "is_same", orders.Version.has_weights_of)
+
+
+def unloads_the_others(monkeypatch):
+    monkeypatch.setattr(orders.Version, "without", lambda self, name: ())
+
+
+def lets_one_that_is_behind_load_an_adapter(monkeypatch):
+    begin = Coordinator._begin_stage
+
+    def patched(self, update):
+        behind = [each for each in self.members.values() if each.standing is coordinating.Standing.BEHIND and each.version]
+        for each in behind:
+            each.standing = coordinating.Standing.READY
+        begin(self, update)
+
+    monkeypatch.setattr(Coordinator, "_begin_stage", patched)
+
+
 BUGS = [
+    looks_at_the_weights_alone, unloads_the_others, lets_one_that_is_behind_load_an_adapter,
     obeys_old_coordinators, commits_without_deciding, forgets_who_vanished, drops_what_was_decided,
     commits_whatever_is_staged, recovers_from_the_first_answer, counts_answers_to_another_update,
     is_ready_with_whatever_was_fetched, stays_ready_when_set_aside, says_nothing_twice, takes_the_commit_of_any_update,

@@ -26,6 +26,10 @@ EVENTS_MAX = 30_000
 TICK_S = 0.5
 
 
+def said_of(version):
+    return version and (version.epoch, version.digest, version.adapters)
+
+
 class Broken(AssertionError):
     """A promise was broken."""
 
@@ -118,6 +122,7 @@ class Node:
         self.world = world
         self.name = name
         self.participant = Participant(name, version)
+        self.tree = version  # what really serves
         self.is_alive = True
         self.is_gone = False  # gets no more messages, although it may still run
         self.held = None  # what a hung node does when it continues; None: it does not hang
@@ -163,16 +168,24 @@ class Node:
 
     def end_stage(self, order, reply):
         fails = self.world.are_faults_on and self.world.dice.random() < self.world.faults.stage_fails
-        version = None if fails else orders.Version(order.epoch, f"d-{order.key}", "", order.uid)
+        version = None if fails else self.staged(order)
         answer = self.participant.stage_done(order.key, version, "data_loss" if fails else "", "torn")
         if answer is not None:
             if version is not None:
                 self.world.oracle.prepared.setdefault(order.key, set()).add(self.name)
             reply(answer)
 
+    def staged(self, order):
+        if order.payload is None:
+            return order.version(f"d-{order.key}", "")
+        name, is_load = order.payload
+        return order.version_beside(self.tree, orders.Adapter(name, f"d-{order.key}") if is_load else None)
+
     def end_commit(self, order, reply):
         self.world.oracle.commits(self.name, order.key)
-        reply(self.participant.commit_done(order.key))
+        answer = self.participant.commit_done(order.key)
+        self.tree = self.participant.version
+        reply(answer)
 
     def end_fetch(self, order, reply):
         if not self.participant.fetch_may_commit(order.version):
@@ -182,9 +195,33 @@ class Node:
         self.later(self.world.dice.random() * 0.02, lambda: self.serve_fetched(order, gives, reply))
 
     def serve_fetched(self, order, gives, reply):
-        answer = self.participant.fetch_done(order.version, "" if gives else "unavailable", "")
+        """The weights come from the donor, and then each adapter from its directory."""
+        wanted = order.version
+        if not wanted.has_weights_of(self.tree) and gives:
+            self.tree = dataclasses.replace(wanted, adapters=self.tree.adapters if self.tree else (), change=0)
+        is_done = wanted.has_weights_of(self.tree)
+        for adapter in wanted.adapters if is_done else ():
+            if adapter not in self.tree.adapters:
+                is_done = not (self.world.are_faults_on and self.world.adapter_dice.random() < self.world.faults.stage_fails)
+                if not is_done:
+                    break
+                adapters = sorted((*self.tree.without(adapter.name), adapter), key=lambda each: each.name)
+                self.tree = dataclasses.replace(self.tree, adapters=tuple(adapters), change=0)
+        if is_done:
+            self.tree = wanted
+        answer = self.participant.fetch_done(wanted, "" if is_done else "unavailable", "", self.tree)
         if answer is not None:
             reply(answer)
+
+
+def coordinator_of(*names):
+    """A coordinator whose replicas are ready and serve the model's own weights."""
+    made = Coordinator(1, names)
+    for name in names:
+        made.handle_answer(orders.State(name, 1, INITIAL))
+    made.take_orders()
+    assert sorted(made.ready) == sorted(names)
+    return made
 
 
 class World:
@@ -192,6 +229,7 @@ class World:
         self.dice = random.Random(seed)
         self.faults = throw(self.dice)
         self.group_dice = random.Random(~seed)
+        self.adapter_dice = random.Random(seed ^ 0xADA)
         self.oracle = Oracle(self.faults.quorum)
         self.now = 0.0
         self.events = []
@@ -344,6 +382,15 @@ class World:
             if self.group_dice.random() < 0.2:
                 self.after(self.group_dice.random(), lambda: self.give_up(uid))
         coordinator.update(uid, timeout_s=self.dice.choice([3.0, 30.0]), path=path, group=group)
+        for number in range(self.adapter_dice.randint(0, 2)):
+            self.after(self.adapter_dice.random() * 5.0, lambda number=number: self.ask_adapter(f"{uid}-{number}"))
+        self.carry(coordinator)
+
+    def ask_adapter(self, uid):
+        """Loads an adapter, or unloads one, which may not be loaded."""
+        coordinator = self.coordinators[-1]
+        name, is_load = self.adapter_dice.choice("ab"), self.adapter_dice.random() < 0.7
+        coordinator.update(uid, (name, is_load), timeout_s=self.adapter_dice.choice([3.0, 30.0]), adapter=name)
         self.carry(coordinator)
 
     def give_up(self, uid):
@@ -392,10 +439,10 @@ class World:
             raise Broken("the newest coordinator was deposed")
         taking_part = coordinator._update.left if coordinator._update else {}
         for name in coordinator.ready:
-            serves = self.nodes[name].participant.version
+            serves = self.nodes[name].tree
             if name in taking_part or not self.nodes[name].is_alive:
                 continue
-            if not coordinator.committed.is_same(serves):
+            if said_of(coordinator.committed) != said_of(serves):
                 raise Broken(f"{name} is ready and serves {serves}; the fleet committed {coordinator.committed}")
 
     def is_whole(self, uid):
@@ -406,7 +453,8 @@ class World:
             raise Broken(f"without faults {uid} failed: {outcome}")
         return (
             outcome is not None and coordinator.phase is Phase.IDLE and sorted(coordinator.ready) == alive
-            and all(self.nodes[name].participant.version.uid == uid for name in alive)
+            and all(uid in (self.nodes[name].tree.uid, self.nodes[name].tree.changed_by) for name in alive)
+            and len({self.nodes[name].tree for name in alive}) <= 1
         )
 
     def run(self):
@@ -419,6 +467,12 @@ class World:
             coordinator.update("last", timeout_s=60.0)
             self.carry(coordinator)
             self.run_until(lambda: self.is_whole("last"), 200.0)
+            for name in ("a", "b"):
+                coordinator.update(f"last of {name}", (name, True), timeout_s=60.0, adapter=name)
+                self.carry(coordinator)
+                self.run_until(lambda name=name: self.is_whole(f"last of {name}"), 200.0)
+            if [each.name for each in coordinator.committed.adapters] != ["a", "b"]:
+                raise Broken(f"a and b are loaded, and the fleet has {coordinator.committed.adapters}")
         self.oracle.check_end()
         return self.count
 

@@ -14,6 +14,7 @@ from pitstop.fleet.conductor import Conductor, Slot
 from pitstop.fleet.coordinator import Coordinator
 from pitstop.fleet.relay import Relay
 from pitstop.fleet.replica import Replica
+from pitstop.fleet.tree_adapters import TreeAdapters
 from pitstop.fleet.ways import Way
 from pitstop.hold import Hold
 
@@ -35,6 +36,7 @@ class Tree:
 def replica_of(tree):
     replica = Replica("r")
     replica._client, replica._participant, replica._hold = tree, participant.Participant("r", SERVES), Hold(tree)
+    replica._adapters = TreeAdapters(tree)
     return replica
 
 
@@ -53,7 +55,7 @@ async def a_stage_that_was_dropped_while_a_fetch_gave_way_to_it():
 
     async def staged(order, given_up):
         tree.staged.append(order.key)
-        return {"epoch": order.epoch, "digest": "d2"}
+        return order.version("d2", ""), {}
 
     replica._fetch, replica._staged = fetch, staged
     fetching = asyncio.ensure_future(replica.order(orders.Fetch(1, orders.Version(2, "d2"), "donor")))
@@ -99,7 +101,7 @@ async def decided(tree, hold_s):
 
     async def staged(order, given_up):
         replica._hold_s = order.payload["hold_s"]
-        return {"epoch": order.epoch, "digest": "d2"}
+        return order.version("d2", ""), {}
 
     replica._staged = staged
     await replica.order(orders.Stage(1, (1, 1), 2, "u", {"hold_s": hold_s}))

@@ -384,7 +384,8 @@ class Conductor:
         if known is not None:
             return known
         future = self._asked[uid] = asyncio.get_running_loop().create_future()
-        self._coordinator.update(uid, payload, timeout_s, payload.get("path", ""), payload.get("group"))
+        adapter = payload.get("adapter", "")
+        self._coordinator.update(uid, payload, timeout_s, payload.get("path", ""), payload.get("group"), adapter)
         self._go_on()
         return await asyncio.shield(future)
 
@@ -414,7 +415,7 @@ class Conductor:
         if uid in self._asked:
             return await asyncio.shield(self._asked[uid])
         committed = self._coordinator.committed
-        if uid not in self._outcomes and committed is not None and committed.uid == uid:
+        if uid not in self._outcomes and committed is not None and uid in (committed.uid, committed.changed_by):
             replicas = {member: {"outcome": "committed", "message": "", "report": None} for member in self._handles}
             return Outcome(uid, True, committed, replicas=replicas)
         return self._outcomes.get(uid)

@@ -25,65 +25,19 @@ Bounded: one update at a time, UPDATES_WAITING_MAX more in order.
 from __future__ import annotations
 
 import collections
-import enum
-from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, Optional
 
 from .orders import (
     Answer, Ask, Commit, Committed, Decide, Decided, Drop, Dropped, Fetch, Fetched, Key, Order, Outcome, Refused, Retire,
     Stage, Staged, State, Version,
 )
+from .records import Member, Phase, Standing, Update
 
 UPDATES_WAITING_MAX = 16
 RESEND_S = 2.0
 TURN_S = 40.0  # the time in which a trainer must form its group,
 CLAIM_S = 5.0  # if it claims its turn within this time
 DROP_S = 10.0  # a participant that has not confirmed a drop by then forgets the stage with its next order
-
-
-class Standing(enum.Enum):
-    ASKED = "asked"  # has not reported its version yet
-    BEHIND = "behind"  # does not serve the fleet's version, and no replica can send it now
-    FETCHING = "fetching"
-    READY = "ready"
-    RETIRED = "retired"  # was told to end
-
-
-class Phase(enum.Enum):
-    RECOVERING = "recovering"  # until every member has reported its version
-    IDLE = "idle"
-    STAGING = "staging"
-    DECIDING = "deciding"
-    COMMITTING = "committing"
-    DROPPING = "dropping"
-    FORMING = "forming"  # a trainer's group
-
-
-@dataclass
-class Member:
-    standing: Standing = Standing.ASKED
-    version: Optional[Version] = None
-    state: Optional[State] = None  # as reported when asked
-    not_before: float = 0.0  # not told to fetch again before this time
-    why: str = ""  # why it is not ready, if known
-
-
-@dataclass
-class Update:
-    uid: str
-    payload: Any
-    timeout_s: float
-    path: str = ""  # the directory of the weights, if any
-    group: Optional[frozenset[str]] = None  # those that receive the bytes together, all or none; None: each by itself
-    is_turn: bool = False  # a turn to form a group: stages nothing and has no Outcome
-    key: Key = (0, 0)
-    deadline: float = 0.0
-    version: Optional[Version] = None
-    left: dict[str, None] = field(default_factory=dict)  # the remaining participants, in order; and of these,
-    awaited: dict[str, None] = field(default_factory=dict)  # those that have not answered the phase's order, in order
-    replicas: dict[str, dict[str, Any]] = field(default_factory=dict)  # all participants -> the outcome at each
-    code: str = ""
-    message: str = ""
 
 
 class Coordinator:
@@ -143,10 +97,11 @@ class Coordinator:
         self._go_on()
 
     def update(
-        self, uid: str, payload: Any = None, timeout_s: float = 600.0, path: str = "", group: Optional[Iterable[str]] = None
+        self, uid: str, payload: Any = None, timeout_s: float = 600.0, path: str = "",
+        group: Optional[Iterable[str]] = None, adapter: str = "",
     ) -> None:
-        """Requests an update. Every request gets an Outcome."""
-        update = Update(uid, payload, timeout_s, path, None if group is None else frozenset(group))
+        """Requests an update, of the model's weights or of an adapter beside them. Every request gets an Outcome."""
+        update = Update(uid, payload, timeout_s, path, None if group is None else frozenset(group), adapter)
         if self.deposed_by:
             self._refuse(update, "aborted", "another coordinator has taken over")
         elif len(self._waiting) >= UPDATES_WAITING_MAX:
@@ -392,9 +347,10 @@ class Coordinator:
         if update.is_turn:
             self.phase, self._update = Phase.FORMING, update
             return
-        # If no replica serves the fleet's version any more, the remaining ones may begin anew.
+        # If no replica serves the fleet's version any more, the remaining ones may begin anew, without adapters.
         without_version = (Standing.BEHIND, Standing.FETCHING)
-        names = self.ready or [name for name, each in self.members.items() if each.standing in without_version]
+        is_anew = not self.ready and not update.adapter
+        names = [name for name, each in self.members.items() if each.standing in without_version] if is_anew else self.ready
         if not names or len(names) < (self.quorum or 1):
             self._refuse(update, "unavailable", f"{len(names)} replicas can take part; {self.quorum or 1} are needed")
             return
@@ -408,16 +364,24 @@ class Coordinator:
             if self.members[name].standing is Standing.FETCHING:  # the stage ends the fetch
                 self._fall_behind(name)
         self._update = update
-        self._begin(Phase.STAGING, Stage(self.generation, update.key, self._next_epoch(), update.uid, update.payload))
+        serving = Version(0, "") if is_anew or self.committed is None else self.committed
+        epoch, change = self._latest()
+        epoch, change = (serving.epoch, change + 1) if update.adapter else (epoch + 1, serving.change)
+        order = Stage(self.generation, update.key, epoch, update.uid, update.payload, None, serving.without(update.adapter), change)
+        self._begin(Phase.STAGING, order)
 
-    def _next_epoch(self) -> int:
-        epochs = [each.version.epoch for each in self.members.values() if each.version is not None]
-        return 1 + max([*epochs, self.committed.epoch if self.committed else 0])
+    def _latest(self) -> tuple[int, int]:
+        """The largest epoch and the largest number of a change."""
+        versions = [each.version for each in self.members.values() if each.version is not None]
+        versions += [self.committed] if self.committed else []
+        return max((each.epoch for each in versions), default=0), max((each.change for each in versions), default=0)
 
     def _begin_commit(self) -> None:
         update = self._open_update
         assert update.version is not None, "every participant that is left has staged the version"
-        self.committed, self.committed_path = update.version, update.path
+        if not update.version.has_weights_of(self.committed):
+            self.committed_path = update.path
+        self.committed = update.version
         for name, each in self.members.items():
             is_behind = name not in update.left and not update.version.is_same(each.version)
             if is_behind and each.standing is Standing.READY:
@@ -449,7 +413,7 @@ class Coordinator:
         states = [each.state for each in self.members.values() if each.state is not None]
         versions = [state.version for state in states if state.version is not None]
         if versions:
-            self.committed = max(versions, key=lambda version: version.epoch)
+            self.committed = max(versions, key=lambda version: version.rank)
         update: Optional[Update] = None
         if decided := next((state for state in states if state.is_decided), None):
             assert decided.key is not None and decided.staged is not None, "a decided update is staged"
@@ -483,7 +447,7 @@ class Coordinator:
                 self.committed = each.version
             if self.committed is not None and self.committed.is_same(each.version):
                 each.standing, each.why = Standing.READY, ""
-            elif each.version is not None and self.committed is not None and each.version.epoch >= self.committed.epoch:
+            elif each.version is not None and self.committed is not None and each.version.rank >= self.committed.rank:
                 self._retire(name, f"it serves epoch {each.version.epoch}, digest {each.version.digest}; the fleet "
                                    f"epoch {self.committed.epoch}, digest {self.committed.digest}")
             elif self.committed is not None:
@@ -491,7 +455,7 @@ class Coordinator:
 
     def _fetch(self, name: str, member: Member, version: Version) -> None:
         donors = [each for each in self.ready if version.is_same(self.members[each].version)]
-        if not donors and not self.committed_path:
+        if not donors and not self.committed_path and not version.has_weights_of(member.version):
             member.why = f"no replica serves epoch {version.epoch} any more: it waits for the next complete update"
             return
         num_fetching = sum(each.standing is Standing.FETCHING for each in self.members.values())

@@ -39,6 +39,7 @@ from ..nccl_updates import TrainersGroup
 from ..push import manifest_of
 from ..router import Router
 from . import ray_tokens
+from .adapter_calls import FleetAdapterCalls
 from .conductor import LONG_POLL_S, Conductor, conductor_name, worker_environment
 from .door import Call, Door
 from .generate_door import GenerateDoor
@@ -165,7 +166,7 @@ class _OneCall(GenerateCalls):
         return self._call
 
 
-class AsyncFleet:
+class AsyncFleet(FleetAdapterCalls):
     """Replicas on Ray, one update for all of them.
 
     model      as for Engine; None: join the fleet of that name
@@ -490,6 +491,6 @@ class Fleet(Blocking):
         super().__init__(AsyncFleet(*args, **kwargs))
 
 
-for _name, _call in vars(AsyncFleet).items():
+for _name, _call in (vars(FleetAdapterCalls) | vars(AsyncFleet)).items():
     if not _name.startswith("_") and inspect.iscoroutinefunction(_call) and not hasattr(Fleet, _name) and _name != "start":
         setattr(Fleet, _name, blocking(_call))

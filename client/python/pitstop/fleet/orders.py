@@ -6,7 +6,7 @@ order. Any order may be lost, late or repeated; each is answered, and a repetiti
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Optional, Union
 
 LEAD_S = 0.008  # a commit is ordered this long before its time, so that all replicas have received it by then,
@@ -18,16 +18,44 @@ NO_KEY: Key = (0, 0)
 
 
 @dataclass(frozen=True)
+class Adapter:
+    """An adapter beside the model's weights: its tensors are in a directory that every machine can read."""
+
+    name: str
+    digest: str  # of the resident tensors
+    label: str = ""
+    path: str = ""
+    config: str = ""  # the text of its configuration
+    pinned: bool = False
+
+
+@dataclass(frozen=True)
 class Version:
-    """Weights that serve, or could serve."""
+    """What serves, or could serve: the model's weights, and the adapters that are loaded beside them."""
 
     epoch: int
     digest: str  # of the resident weights, 32 hex digits; empty if the tree computes none
     label: str = ""
     uid: str = ""  # the update's name, given by its caller; empty: the model's own weights
+    adapters: tuple[Adapter, ...] = ()  # by name
+    change: int = 0  # numbers the loads and unloads of adapters: later ones have larger numbers
+    changed_by: str = ""  # the uid of the latest one
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Larger for a later version."""
+        return (self.epoch, self.change)
+
+    def has_weights_of(self, other: Optional[Version]) -> bool:
+        return other is not None and (self.epoch, self.digest) == (other.epoch, other.digest)
 
     def is_same(self, other: Optional[Version]) -> bool:
-        return other is not None and (self.epoch, self.digest) == (other.epoch, other.digest)
+        """An adapter that is loaded and unloaded leaves another version: answers about the one before may be late."""
+        return other is not None and self.has_weights_of(other) and (self.adapters, self.change) == (other.adapters, other.change)
+
+    def without(self, name: str) -> tuple[Adapter, ...]:
+        """The other adapters."""
+        return tuple(each for each in self.adapters if each.name != name)
 
 
 # ---- coordinator -> replica ----
@@ -57,6 +85,18 @@ class Stage(_OfUpdate):
     uid: str
     payload: Any = None  # where the bytes are; not read by the coordinator
     way: Any = None  # the relay's source for this replica; not read by the coordinator
+    adapters: tuple[Adapter, ...] = ()  # those that stay
+    change: int = 0  # as of Version
+
+    def version(self, digest: str, label: str) -> Version:
+        """The version of the model's weights that is staged."""
+        return Version(self.epoch, digest, label, self.uid, self.adapters, self.change)
+
+    def version_beside(self, serving: Version, adapter: Optional[Adapter]) -> Version:
+        """The version with this adapter beside the weights that serve, or after an unload without it."""
+        adapters = (*self.adapters, *([adapter] if adapter else []))
+        in_order = tuple(sorted(adapters, key=lambda each: each.name))
+        return replace(serving, adapters=in_order, change=self.change, changed_by=self.uid)
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ class Participant:
             return Fetched(self.member, self.version), []
         if self._fetching == order.version:
             return None, []
-        if self.version is not None and order.version.epoch <= self.version.epoch:
+        if self.version is not None and order.version.rank <= self.version.rank:
             said = f"epoch {order.version.epoch} is not newer than the one that serves, {self.version.epoch}"
             return Fetched(self.member, self.version, "failed_precondition", said), []
         if self._staging or self._staged or self._is_fetch_committing:
@@ -171,12 +171,13 @@ class Participant:
         self._is_fetch_committing = self._fetching == wanted
         return self._is_fetch_committing
 
-    def fetch_done(self, wanted: Version, code: str = "", message: str = "") -> Optional[Answer]:
+    def fetch_done(self, wanted: Version, code: str = "", message: str = "", reached: Optional[Version] = None) -> Optional[Answer]:
+        """`reached`: the version that serves after a part of the fetch."""
         self._is_fetch_committing = False
         if self._fetching != wanted:
             return None  # cancelled meanwhile
         self._fetching = None
-        if not code:
-            self.version = wanted
+        if not code or reached is not None:
+            self.version = reached if code else wanted
             self._served_key = None
         return Fetched(self.member, self.version, code, message)

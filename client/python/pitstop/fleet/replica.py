@@ -15,6 +15,7 @@ import shutil
 import socket
 import threading
 import time
+from dataclasses import replace
 from typing import Any, Mapping, Optional, Sequence
 
 import numpy
@@ -32,6 +33,7 @@ from ..push import WeightPusher
 from .orders import Answer, Commit, Decided, Drop, Fetch, Key, Order, Stage, Version
 from .participant import Cancel, End, Participant
 from .relay import LOOK_S, NAMESPACE, GivenUp, Relay
+from .tree_adapters import UNLOAD, TreeAdapters, adapter_of
 from .ways import Way
 
 CLIENT_KEY = "fleet"  # the name of the clients' key among the fleet's keys
@@ -62,6 +64,7 @@ class Replica:
         self._participant: Optional[Participant] = None
         self._given_up = threading.Event()  # ends the stage or fetch under way
         self._relay: Optional[Relay] = None  # of the stage under way, if its bytes arrive over the network
+        self._adapters: Optional[TreeAdapters] = None
         self._hold: Optional[Hold] = None
         self._hold_s = 0.0  # of the staged update
         self._work = asyncio.Lock()  # serializes changes of the tree's weights
@@ -78,6 +81,7 @@ class Replica:
             options = {**options, "tcp_door": f"{ray.util.get_node_ip_address()}:0"}
         self._tree = await off_loop(LocalTree, options, start_timeout, False)
         self._client = await AsyncClient(self._tree.run_dir, name=self._member).connect()
+        self._adapters = TreeAdapters(self._client)
         self._hold = Hold(self._client)
         self._blocking = await off_loop(lambda: Client(self._tree.run_dir, name=f"{self._member} weights"))
         status = await self._client.status()
@@ -171,6 +175,7 @@ class Replica:
 
     async def _drop(self) -> None:
         """Drops the stage. A replica that cannot drop is ended."""
+        self._adapters.drop()
         for _ in range(DROP_TRIES):
             try:
                 await self._client.drop_stage()
@@ -183,20 +188,33 @@ class Replica:
 
     async def _stage(self, order: Stage) -> Optional[Answer]:
         try:
-            reply = await self._staged(order, self._given_up)
+            staged = await self._staged(order, self._given_up)
         except GivenUp:
             return None
         except Exception as error:
             return self._participant.stage_done(order.key, None, getattr(error, "code", "internal"), str(error))
-        version = Version(reply["epoch"], reply.get("digest", ""), reply.get("label", ""), order.uid)
-        return self._participant.stage_done(order.key, version, report=reply)
+        version, report = staged
+        return self._participant.stage_done(order.key, version, report=report)
 
-    async def _staged(self, order: Stage, given_up: threading.Event) -> dict[str, Any]:
+    async def _staged(self, order: Stage, given_up: threading.Event) -> tuple[Version, dict[str, Any]]:
+        serving = self._participant.version
+        if order.payload.get(UNLOAD):
+            return self._adapters.stage_unload(order, serving), {}
+        if "adapter" in order.payload:
+            reply = await self._filled(order, given_up)
+            return order.version_beside(serving, adapter_of(order.payload, reply["digest"])), reply
+        reply = await self._filled(order, given_up)
+        self._adapters.stage_weights(order, serving)
+        return order.version(reply.get("digest", ""), reply.get("label", "")), reply
+
+    async def _filled(self, order: Stage, given_up: threading.Event) -> dict[str, Any]:
         """payload: "path" of a directory, "source" (a `group`'s broadcasts), or "buckets" in the object store of "node"; and
         fields of UpdateSpec."""
         if given_up.is_set():
             raise GivenUp
-        update = {"epoch": order.epoch, "timeout": UPDATE_TIMEOUT_S, **order.payload}
+        update = {"timeout": UPDATE_TIMEOUT_S, **order.payload}
+        if "adapter" not in update:
+            update["epoch"] = order.epoch
         path, buckets, self._hold_s, *_ = (update.pop(name, None) for name in ("path", "buckets", "hold_s", "node", "group"))
         if path or "source" in update:
             stage = asyncio.ensure_future(self._client.stage_weights(path, **update))
@@ -226,7 +244,7 @@ class Replica:
         relay, self._relay = self._relay, None  # a commit shows that all replicas have received everything
         await asyncio.sleep(min(order.at - time.time(), order.lead_s))
         try:
-            report = {**await self._client.commit_weights(), "committed_at": time.time()}
+            report = {**await self._adapters.commit(), "committed_at": time.time()}
         except PitstopError as error:
             return self._participant.commit_done(order.key, error.code, error.message)
         finally:
@@ -237,17 +255,23 @@ class Replica:
     # ---- a late replica ----
 
     async def _fetch(self, order: Fetch) -> Optional[Answer]:
-        wanted = order.version
+        wanted, reached = order.version, self._participant.version
         try:
-            await self._fetched(order, self._given_up)
+            has_weights = wanted.has_weights_of(reached)
+            if not has_weights:
+                await self._fetched(order, self._given_up)
             if not self._participant.fetch_may_commit(wanted):
                 await self._drop()
                 return None
-            await self._client.commit_weights()
+            if not has_weights:
+                await self._client.commit_weights()
+                reached = replace(wanted, adapters=reached.adapters if reached else (), change=0)
+            async for step in self._adapters.become(reached, wanted):
+                reached = step
         except GivenUp:
             return None
         except Exception as error:
-            return self._participant.fetch_done(wanted, getattr(error, "code", "internal"), str(error))
+            return self._participant.fetch_done(wanted, getattr(error, "code", "internal"), str(error), reached)
         return self._participant.fetch_done(wanted)
 
     async def _fetched(self, order: Fetch, given_up: threading.Event) -> None:

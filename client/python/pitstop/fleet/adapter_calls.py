@@ -1,0 +1,59 @@
+"""An asyncio fleet's calls about adapters (LoRA)."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any, Mapping, Optional, Union
+
+from ..adapter_calls import config_text
+from ..aio import off_loop
+from ..calls import UPDATE_TIMEOUT_S
+from ..errors import PitstopError
+from .orders import Adapter, Outcome
+from .tree_adapters import UNLOAD
+
+
+class FleetAdapterCalls:
+    """A mixin for AsyncFleet, which has the connections."""
+
+    def _open(self) -> Any:
+        raise NotImplementedError
+
+    async def _update(self, payload: Mapping[str, Any], timeout: float, uid: Optional[str] = None) -> Outcome:
+        raise NotImplementedError
+
+    async def load_adapter(
+        self, name: str, adapter: Union[str, pathlib.Path], config: Any = None, *, label: str = "", policy: str = "finish",
+        pinned: bool = False, timeout: float = UPDATE_TIMEOUT_S, **update: Any,
+    ) -> Outcome:
+        """Loads an adapter on every replica, or replaces the one of this name, from a directory that every machine can
+        read. When this returns, it is in effect on every replica; after a PitstopError on none, and the error's `reply` is the
+        Outcome. A replica that joins later loads it from there, if it has the same tensors.
+
+        The other arguments are those of AsyncEngine.load_adapter.
+        """
+        if not isinstance(adapter, (str, pathlib.Path)):
+            raise TypeError(
+                f"adapter must be a directory that every machine can read, not {type(adapter).__name__}: a replica that joins "
+                "later loads it from there"
+            )
+        path = pathlib.Path(adapter).absolute()
+        try:
+            text = config_text(config) if config is not None else await off_loop((path / "adapter_config.json").read_text)
+        except OSError as error:
+            raise PitstopError("not_found", f"{path}: {error.strerror}: {error.filename}") from None
+        payload = {
+            "path": str(path), "adapter": name, "adapter_config": text, "adapter_policy": policy, "adapter_pinned": pinned,
+            "label": label, **update,
+        }
+        return await self._update(payload, timeout)
+
+    async def unload_adapter(self, name: str, timeout: float = UPDATE_TIMEOUT_S) -> Outcome:
+        """Unloads an adapter on every replica: new requests cannot name it any more."""
+        return await self._update({"adapter": name, UNLOAD: True}, timeout)
+
+    async def adapters(self) -> list[Adapter]:
+        """The adapters of the fleet, by name."""
+        await self._open().refresh()
+        committed = self._open().view["committed"]
+        return list(committed.adapters) if committed is not None else []

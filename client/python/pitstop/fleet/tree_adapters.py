@@ -1,0 +1,88 @@
+"""The adapters of a replica's tree, as the fleet's versions have them.
+
+Thread: the loop's. The replica serializes the calls with its other changes of weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any, AsyncIterator, Mapping, Optional
+
+from ..aio import AsyncClient
+from ..calls import CALL_TIMEOUT_S
+from ..errors import PitstopError
+from .orders import Adapter, Stage, Version
+
+UNLOAD = "unload"  # in a payload: the adapter is unloaded
+
+
+def adapter_of(payload: Mapping[str, Any], digest: str) -> Adapter:
+    """The adapter that a payload loads, once its digest is known."""
+    return Adapter(
+        payload["adapter"], digest, payload.get("label", ""), payload["path"], payload["adapter_config"],
+        payload.get("adapter_pinned", False),
+    )
+
+
+class TreeAdapters:
+    def __init__(self, client: AsyncClient):
+        self._client = client
+        self._unloads: tuple[str, ...] = ()  # the names that the staged update unloads,
+        self._has_weights = True  # and whether it has weights besides
+
+    def stage_unload(self, order: Stage, serving: Version) -> Version:
+        """The first half of an unload, which changes nothing. PitstopError: no such adapter is loaded."""
+        name = order.payload["adapter"]
+        if all(each.name != name for each in serving.adapters):
+            loaded = ", ".join(f"'{each.name}'" for each in serving.adapters)
+            raise PitstopError("not_found", f"no adapter '{name}' is loaded; {f'loaded are {loaded}' if loaded else 'none is loaded'}")
+        self._unloads, self._has_weights = (name,), False
+        return order.version_beside(serving, None)
+
+    def stage_weights(self, order: Stage, serving: Optional[Version]) -> None:
+        """The model's weights are staged. Where a fleet begins anew, its adapters are gone."""
+        had = serving.adapters if serving is not None else ()
+        self._unloads = tuple(each.name for each in had if each not in order.adapters)
+
+    def drop(self) -> None:
+        self._unloads, self._has_weights = (), True
+
+    async def commit(self) -> dict[str, Any]:
+        """The second half of the staged update, of whatever kind."""
+        names, has_weights = self._unloads, self._has_weights
+        self.drop()
+        reply = await self._client.commit_weights() if has_weights else {}
+        for name in names:
+            await self._unload(name)
+        return reply
+
+    async def _unload(self, name: str) -> None:
+        try:
+            await self._client.unload_adapter(name, CALL_TIMEOUT_S)
+        except PitstopError as error:
+            if error.code != "not_found":  # lost by the tree, which is as good
+                raise
+
+    async def become(self, serving: Version, wanted: Version) -> AsyncIterator[Version]:
+        """Loads and unloads, until the tree has the adapters of `wanted` beside its weights. Yields what it has after
+        each step, and before each that may fail, so that this is known whatever happens."""
+        names = {each.name for each in wanted.adapters}
+        for each in serving.adapters:
+            if each.name not in names:
+                await self._unload(each.name)
+                serving = _with(serving, serving.without(each.name))
+                yield serving
+        for each in wanted.adapters:
+            if each in serving.adapters:
+                continue
+            serving = _with(serving, serving.without(each.name))
+            yield serving
+            await self._client.load_adapter(
+                each.name, each.path, each.config, each.label, digest=each.digest, adapter_pinned=each.pinned,
+            )
+            serving = _with(serving, (*serving.adapters, each))
+            yield serving
+
+
+def _with(version: Version, adapters: tuple[Adapter, ...]) -> Version:
+    in_order = tuple(sorted(adapters, key=lambda each: each.name))
+    return Version(version.epoch, version.digest, version.label, version.uid, in_order)

@@ -1,0 +1,57 @@
+"""What a fleet's coordinator orders about adapters. tests/fleet/on_ray/adapters.py has real trees."""
+
+import dataclasses
+
+from pitstop.fleet import orders
+from pitstop.fleet.coordinator import RESEND_S
+from update_world import INITIAL, coordinator_of
+
+
+def loaded_by_all(coordinator, name, digest):
+    """Loads an adapter, up to its end. Returns the version with it."""
+    coordinator.update(f"load {name}", timeout_s=5.0, adapter=name)
+    stages = {member: order for member, order in coordinator.take_orders() if isinstance(order, orders.Stage)}
+    for member, order in stages.items():
+        version = order.version_beside(coordinator.members[member].version, orders.Adapter(name, digest))
+        coordinator.handle_answer(orders.Staged(member, order.key, version))
+    for answer in (orders.Decided, orders.Committed):
+        for member, order in stages.items():
+            coordinator.handle_answer(answer(member, order.key))
+    outcome, = coordinator.take_outcomes()
+    assert outcome.ok and outcome.version == coordinator.committed
+    coordinator.take_orders()
+    return outcome.version
+
+
+def test_who_joins_gets_the_adapters_beside_the_weights():
+    coordinator = coordinator_of("a")
+    loaded_by_all(coordinator, "x", "dx")
+    version = loaded_by_all(coordinator, "w", "dw")
+    assert [each.name for each in version.adapters] == ["w", "x"] and version.has_weights_of(INITIAL)
+    coordinator.add("b")
+    coordinator.handle_answer(orders.State("b", 1, INITIAL))
+    assert coordinator.take_orders()[-1] == ("b", orders.Fetch(1, version, "a")) and coordinator.ready == ["a"]
+    half = dataclasses.replace(version, adapters=version.adapters[:1], change=0)
+    coordinator.handle_answer(orders.Fetched("b", half, "data_loss", "x: other bytes"))
+    assert coordinator.ready == ["a"] and coordinator.members["b"].why == "x: other bytes"
+    coordinator.gone("a")
+    coordinator.tick(RESEND_S)
+    assert coordinator.take_orders()[-1] == ("b", orders.Fetch(1, version)), "adapters come from directories, not from replicas"
+    coordinator.handle_answer(orders.Fetched("b", version))
+    assert coordinator.ready == ["b"]
+
+
+def test_an_adapter_is_loaded_beside_the_fleets_version_alone():
+    """A replica that is behind may begin anew with the weights, and has no adapters then."""
+    coordinator = coordinator_of("a")
+    version = loaded_by_all(coordinator, "x", "dx")
+    coordinator.add("b")
+    coordinator.handle_answer(orders.State("b", 1, dataclasses.replace(version, epoch=0, digest="older")))
+    coordinator.take_orders()
+    coordinator.gone("a")
+    coordinator.update("an adapter", adapter="y")
+    outcome, = coordinator.take_outcomes()
+    assert (outcome.code, outcome.message) == ("unavailable", "0 replicas can take part; 1 are needed")
+    coordinator.update("weights")
+    order = coordinator.take_orders()[-1][1]
+    assert (order.uid, order.epoch, order.adapters) == ("weights", 2, ())
