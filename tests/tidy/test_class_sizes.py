@@ -13,7 +13,6 @@ LARGER = {
     ("scheduler_proc", "Runner"): 661,
     ("tp_worker/model", "Engine"): 916,
     ("tp_worker/model", "Sampler"): 817,
-    ("tp_worker/update", "Updater"): 624,
     ("tp_worker/weights", "WeightStage"): 651,
 }
 

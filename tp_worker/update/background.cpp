@@ -14,14 +14,18 @@ Background::Background() : event_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
 }
 
 Background::~Background() {
+    stop();
+    ::close(event_fd_);
+}
+
+void Background::stop() {
     {
         const MutexLock lock(mutex_);
         is_over_ = true;
         jobs_.clear();
     }
     is_changed_.notify_one();
-    thread_.join();
-    ::close(event_fd_);
+    if (thread_.joinable()) thread_.join();
 }
 
 void Background::give(Job job) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "base/mutex.h"
+#include "base/result.h"
 #include "messages/frames.h"
 
 #include <deque>
@@ -24,7 +25,7 @@ class Background {
     using Job = std::function<std::vector<messages::Frames>()>;
 
     Background();
-    // Waits for the current job, which the owner makes end (a stage: by dropping it).
+    // Stops.
     ~Background();
     Background(const Background&) = delete;
     Background& operator=(const Background&) = delete;
@@ -34,6 +35,13 @@ class Background {
     // Accepts a job of a kind that callers may order in any number. Returns false, without
     // accepting the job, if too many wait.
     [[nodiscard]] bool offer(Job job);
+    // The answer to an order whose job is not accepted.
+    [[nodiscard]] static Error too_many() {
+        return {ErrorCode::kResourceExhausted, "too many calls wait for this worker"};
+    }
+    // Waits for the current job, which the owner makes end (a stage: by dropping it), and starts no
+    // other. Answers may still be added.
+    void stop();
     [[nodiscard]] std::vector<messages::Frames> take_answers();
     // Adds an answer, from any thread.
     void answer(messages::Frames frames);

@@ -14,26 +14,15 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Makes a rank's answer to a bucket; bucket 0: the session is open.
-messages::Frames filled(
-    messages::UpdateId update, std::int64_t bucket, messages::RankOutcome outcome
-) {
-    messages::WorkerFilled answer;
-    answer.update = update;
-    answer.bucket = bucket;
-    answer.outcome = std::move(outcome);
-    return encode(answer);
-}
-
-TimePoint deadline_of(std::int64_t timeout_ms) {
-    return timeout_ms > 0 ? Clock::now() + std::chrono::milliseconds(timeout_ms) : TimePoint::max();
-}
-
 messages::AdapterId id_of(messages::UpdateId update) {
     return static_cast<messages::AdapterId>(static_cast<std::uint64_t>(update));
 }
 
 }  // namespace
+
+TimePoint deadline_of(std::int64_t timeout_ms) {
+    return timeout_ms > 0 ? Clock::now() + std::chrono::milliseconds(timeout_ms) : TimePoint::max();
+}
 
 // On a CPU each worker has a different name, because a sender must name each rank.
 std::string device_uuid(const Device& device, ReplicaId replica, Rank rank) {
@@ -74,6 +63,7 @@ Updater::Updater(
 Updater::~Updater() {
     is_over_ = true;
     if (stage_) stage_->is_dropped = true;  // so that the background ends soon
+    background_.stop();
 }
 
 bool Updater::takes(std::string_view type) { return messages::WorkerOrders::has(type); }
@@ -95,19 +85,6 @@ Result<std::vector<messages::Frames>> Updater::handle_order(const messages::Fram
 }
 
 std::vector<messages::Frames> Updater::take_answers() { return background_.take_answers(); }
-
-// Makes a vote of no: nothing was changed.
-messages::Frames Updater::refusal(const messages::WorkerStage& order, Error error) const {
-    messages::WorkerStaged vote;
-    vote.update = order.update;
-    vote.outcome.rank = engine_.rank();
-    vote.outcome.code = error.code;
-    vote.outcome.problems = {std::move(error.message)};
-    vote.outcome.num_problems = 1;
-    if (order.spec.source.kind == messages::SourceKind::kBuckets)
-        return filled(order.update, 0, std::move(vote.outcome));
-    return encode(vote);
-}
 
 // Returns the arguments of the current stage, which fills `target`; null if it fills host memory,
 // whose address is known only after the allocation.
@@ -147,7 +124,7 @@ StageArgs Updater::args_for(Arena* target) {
 }
 
 // Allocates the memory that the stage will write to.
-Result<> Updater::reserve_memory(Stage& stage, Arena* target, CopyLedger& ledger) {
+Result<> Updater::reserve_memory(StagedUpdate& stage, Arena* target, CopyLedger& ledger) {
     if (stage.host != nullptr) {
         if (stage.host->host_bytes() == 0) ledger.forget_all();
         return stage.host->commit();
@@ -192,8 +169,9 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage o
     }
     WeightStore* store = engine_.weights();
     if (store == nullptr) {
-        return std::vector{refusal(
+        return std::vector{refusal_of(
             order,
+            engine_.rank(),
             {ErrorCode::kUnsupported,
              "this worker computes nothing (--load-format null) and has no weights"}
         )};
@@ -204,18 +182,18 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage o
     const bool is_in_place = target == &store->live_memory();
     store->forget_retained();
     if (target != nullptr) let_go(*target);
-    stage_ = std::make_shared<Stage>();
+    const std::int64_t timeout_ms = order.timeout_ms;
+    stage_ = std::make_shared<StagedUpdate>(std::move(order));
     stage_->host = host;
-    stage_->update = order.update;
-    stage_->spec = std::move(order.spec);
     stage_->is_in_place = is_in_place;
     if (GpuStaging* const gpu = store->gpu_staging()) gpu->start_after(engine_.device().stream());
     stage_->fill.emplace(args_for(target));
     const bool is_session = stage_->spec.source.kind == messages::SourceKind::kBuckets;
-    if (is_in_place && !is_session) stand();
+    if (is_in_place && !is_session) stage_->stand();
     give_stage(
-        order.timeout_ms,
-        [this, target, &live = store->live_memory(), ledgers = store->ledgers(target)](Stage& stage
+        timeout_ms,
+        [this, target, &live = store->live_memory(), ledgers = store->ledgers(target)](
+            StagedUpdate& stage
         ) {
             // A reader of the target's previous contents may have delayed this until now.
             Result<> result = reserve_memory(stage, target, *ledgers.target);
@@ -229,13 +207,13 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage o
 
 // Gives the stage's job to the background. `prepare` allocates the memory, before the
 // source delivers.
-void Updater::give_stage(std::int64_t timeout_ms, StageJob prepare) {
+void Updater::give_stage(std::int64_t timeout_ms, StagedUpdate::Job prepare) {
     const bool is_session = stage_->spec.source.kind == messages::SourceKind::kBuckets;
     give(
         is_session ? messages::UpdateOrder::kOpen : messages::UpdateOrder::kStage,
         0,
         [this, is_session, prepare = std::move(prepare), deadline = deadline_of(timeout_ms)](
-            Stage& stage
+            StagedUpdate& stage
         ) {
             Result<> result = prepare(stage);
             if (is_session) return result;
@@ -254,38 +232,12 @@ void Updater::give_stage(std::int64_t timeout_ms, StageJob prepare) {
     );
 }
 
-// Returns whether the order is allowed now: the scheduler sends an order only after the answer to
-// the last one.
-bool Updater::may(messages::UpdateId update, messages::UpdateOrder order) {
-    if (!stage_ || stage_->update != update) return false;
-    if (const auto answer = stage_->answer.exchange(std::nullopt))
-        stage_->round.record_answer(0, *answer);
-    return stage_->round.may(order);
-}
-
-// Records that the rank has stopped, which is always true here: orders about weights arrive
-// between two passes.
-void Updater::stand() {
-    stage_->round.ask(messages::UpdateOrder::kReady);
-    stage_->round.finish();
-}
-
 // Runs the job in the background, after all earlier ones, and sends the answer. `bucket`: 0
 // opens a session.
-void Updater::give(messages::UpdateOrder order, std::int64_t bucket, StageJob job) {
-    stage_->round.ask(order);
+void Updater::give(messages::UpdateOrder order, std::int64_t bucket, StagedUpdate::Job job) {
+    stage_->begin(order);
     background_.give([stage = stage_, order, bucket, job = std::move(job)] {
-        stage->fill->begin_work();
-        const Result<> result = job(*stage);
-        stage->fill->end_work();
-        stage->answer =
-            result ? messages::UpdateRound::Answer::kDone : messages::UpdateRound::Answer::kFailed;
-        if (order == messages::UpdateOrder::kStage) {
-            messages::WorkerStaged vote = stage->fill->vote(result);
-            stage->adapter.describe_in(vote);
-            return std::vector{encode(vote)};
-        }
-        return std::vector{filled(stage->update, bucket, stage->fill->outcome(result))};
+        return std::vector{stage->run(order, bucket, job)};
     });
 }
 
@@ -302,7 +254,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerFill or
     give(
         messages::UpdateOrder::kFill,
         bucket,
-        [this, deadline, order = std::move(order)](Stage& stage) {
+        [this, deadline, order = std::move(order)](StagedUpdate& stage) {
             return deliver({
                 .source = order.source,
                 .worker = worker_,
@@ -324,36 +276,11 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerF
             static_cast<std::uint64_t>(order.update)
         );
     }
-    give(messages::UpdateOrder::kStage, 0, [this](Stage& stage) {
+    give(messages::UpdateOrder::kStage, 0, [this](StagedUpdate& stage) {
         stage.mappings.clear();  // the sender is done
         return adapters_.finish(*stage.fill, stage.adapter);
     });
     return std::vector<messages::Frames>{};
-}
-
-// Joins on a thread of its own, because a join waits for the other ranks.
-Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerGroup order) {
-    messages::WorkerGrouped answer;
-    answer.call = order.call;
-    answer.rank = engine_.rank();
-    const TimePoint deadline = deadline_of(order.timeout_ms);
-    const bool is_given =
-        joining_.offer([this, answer, deadline, order = std::move(order)]() mutable {
-            const std::int64_t rank = order.spec.rank_offset +
-                                      std::int64_t{raw(worker_.replica)} * worker_.tp +
-                                      raw(worker_.rank);
-            const Result<> result = order.action == messages::GroupAction::kDestroy
-                                        ? groups_.destroy(order.spec.group)
-                                        : groups_.init(order.spec, rank, {deadline, is_over_});
-            if (!result) {
-                answer.verdict = result.error();
-            }
-            background_.answer(encode(answer));
-            return std::vector<messages::Frames>{};
-        });
-    if (is_given) return std::vector<messages::Frames>{};
-    answer.verdict = Error{ErrorCode::kResourceExhausted, std::string(kTooManyCalls)};
-    return std::vector{encode(answer)};
 }
 
 // Runs between two passes: the next plan belongs to the new version.
@@ -371,7 +298,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerC
         if (store->host_target(messages::UpdateMode::kStaged) != nullptr)
             RETURN_IF_ERROR(exchange(order.epoch));
     } else {
-        if (may(order.update, messages::UpdateOrder::kReady)) stand();
+        if (may(order.update, messages::UpdateOrder::kReady)) stage_->stand();
         if (!may(order.update, messages::UpdateOrder::kCommit)) {
             return make_error(
                 ErrorCode::kFailedPrecondition,
@@ -479,7 +406,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerMemory 
         if (store != nullptr && is_release && is_of_weights) store->forget_retained();
         return std::vector<messages::Frames>{};
     }
-    refusal.verdict = Error{ErrorCode::kResourceExhausted, std::string(kTooManyCalls)};
+    refusal.verdict = Background::too_many();
     return std::vector{encode(refusal)};
 }
 

@@ -11,22 +11,22 @@
 #include "messages/keep.h"
 #include "messages/memory.h"
 #include "messages/update_orders.h"
-#include "messages/update_round.h"
 #include "messages/weight_reads.h"
 #include "messages/weights.h"
 #include "tp_worker/groups/groups.h"
 #include "tp_worker/model/engine.h"
-#include "tp_worker/sources/source.h"
 #include "tp_worker/update/adapter_store.h"
 #include "tp_worker/update/background.h"
 #include "tp_worker/update/grammar_compiler.h"
+#include "tp_worker/update/group_joins.h"
 #include "tp_worker/update/keeper.h"
 #include "tp_worker/update/memory_meter.h"
+#include "tp_worker/update/staged_update.h"
+#include "tp_worker/update/weight_reads.h"
 #include "tp_worker/weights/pace.h"
 #include "tp_worker/weights/weight_stage.h"
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -34,6 +34,9 @@
 #include <vector>
 
 namespace pitstop::tp_worker {
+
+// Returns when an order with this timeout is late; never with 0.
+[[nodiscard]] TimePoint deadline_of(std::int64_t timeout_ms);
 
 // Returns the name of this rank's device in an ipc source's handles.
 [[nodiscard]] std::string device_uuid(const Device& device, ReplicaId replica, Rank rank);
@@ -75,50 +78,45 @@ class Updater {
     std::vector<messages::Frames> take_answers();
 
   private:
-    // Once the stage is ordered, its spec and the memory that it fills belong to the background.
-    struct Stage {
-        messages::UpdateId update{};
-        messages::UpdateSpec spec{};
-        bool is_in_place = false;  // whether it fills the live copy
-        HostCopy* host = nullptr;  // the host memory that it fills; null: it fills device memory
-        StagedAdapter adapter{};   // the adapter that it loads, made by the background
-        messages::UpdateRound round{1};  // used by the loop; the background is the only participant
-        std::atomic<bool> is_dropped{false};                                 // set by the loop
-        std::atomic<std::optional<messages::UpdateRound::Answer>> answer{};  // from the background
-        std::optional<WeightStage> fill{};
-        CudaMappings mappings{};  // used by the background; closed when all bytes have arrived
-    };
-    using StageJob = std::function<Result<>(Stage&)>;
-    static constexpr std::string_view kTooManyCalls = "too many calls wait for this worker";
-
     Result<std::vector<messages::Frames>> carry_out(messages::WorkerStage order);
     Result<std::vector<messages::Frames>> stage_adapter(messages::WorkerStage order);
     // ---- adapters (updater_adapters.cpp) ----
-    [[nodiscard]] StageArgs args_for(Stage& stage, Adapter* adapter);
-    Result<> open_adapter(Stage& stage);
+    [[nodiscard]] StageArgs args_for(StagedUpdate& stage, Adapter* adapter);
+    Result<> open_adapter(StagedUpdate& stage);
     StageArgs args_for(Arena* target);
-    Result<> reserve_memory(Stage& stage, Arena* target, CopyLedger& ledger);
+    static Result<> reserve_memory(StagedUpdate& stage, Arena* target, CopyLedger& ledger);
     Result<> exchange(Epoch epoch);
     [[nodiscard]] messages::Frames committed(const messages::WorkerCommit& order, TimePoint begin);
     void end_loan();
     Result<std::vector<messages::Frames>> carry_out(messages::WorkerFill order);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerFinish& order);
-    [[nodiscard]] bool may(messages::UpdateId update, messages::UpdateOrder order);
-    void stand();
-    void give(messages::UpdateOrder order, std::int64_t bucket, StageJob job);
-    void give_stage(std::int64_t timeout_ms, StageJob prepare);
+    [[nodiscard]] bool may(messages::UpdateId update, messages::UpdateOrder order) {
+        return stage_ && stage_->update == update && stage_->may(order);
+    }
+    [[nodiscard]] WeightReads::Live live() const {
+        const bool is_written = stage_ && stage_->is_in_place;
+        return is_written ? WeightReads::Live::kBeingWritten : WeightReads::Live::kAtRest;
+    }
+    void give(messages::UpdateOrder order, std::int64_t bucket, StagedUpdate::Job job);
+    void give_stage(std::int64_t timeout_ms, StagedUpdate::Job prepare);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerCommit& order);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerDrop& order);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerForget& order);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerAdapters& order);
     Result<std::vector<messages::Frames>> carry_out(messages::WorkerCompile order);
-    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerReadTensor& order);
-    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerDigest& order);
+    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerReadTensor& order) {
+        return reads_.read(order, live());
+    }
+    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerDigest& order) {
+        return reads_.digest(order, live());
+    }
     Result<std::vector<messages::Frames>> carry_out(messages::WorkerMemory order);
-    Result<std::vector<messages::Frames>> carry_out(messages::WorkerGroup order);
+    Result<std::vector<messages::Frames>> carry_out(messages::WorkerGroup order) {
+        const TimePoint deadline = deadline_of(order.timeout_ms);
+        return joins_.carry_out(std::move(order), deadline);
+    }
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerKeep& step);
     void let_go(const Arena& memory);
-    messages::Frames refusal(const messages::WorkerStage& order, Error error) const;
 
     Engine& engine_;
     Pace& pace_;
@@ -133,13 +131,16 @@ class Updater {
     // the copy that the last commit made live; null once it has changed
     const Arena* committed_ = nullptr;
     CopyLedger no_ledger_{/*copy=*/0, /*num_tensors=*/0};
-    std::shared_ptr<Stage> stage_{};  // shared with its jobs, which may outlast a drop
+    std::shared_ptr<StagedUpdate> stage_{};  // shared with its jobs, which may outlast a drop
     MemoryMeter meter_;
-    Background background_{};           // after the members that its jobs use
-    Background joining_{};              // joins groups, which may wait long for a trainer
-    std::unique_ptr<Keeper> keeper_{};  // answers through background_
+    // Stopped by the destructor before anything is destroyed: its jobs use the other members, some
+    // of which answer through it.
+    Background background_{};
+    GroupJoins joins_{worker_, background_};
+    WeightReads reads_{engine_, pace_, background_};
+    std::unique_ptr<Keeper> keeper_{};
     AdapterStore adapters_{engine_, background_};
-    GrammarCompiler grammar_compiler_;  // answers through background_
+    GrammarCompiler grammar_compiler_;
 };
 
 }  // namespace pitstop::tp_worker

@@ -7,7 +7,7 @@ namespace pitstop::tp_worker {
 
 // Returns the arguments of an adapter's stage. `adapter` may be null while it is unknown: then the
 // stage can only tell its source that it cannot begin.
-StageArgs Updater::args_for(Stage& stage, Adapter* adapter) {
+StageArgs Updater::args_for(StagedUpdate& stage, Adapter* adapter) {
     CopyLedger& ledger = adapter != nullptr ? adapter->ledger() : no_ledger_;
     std::byte* const memory = adapter != nullptr ? adapter->staged().data() : nullptr;
     return {
@@ -31,18 +31,17 @@ StageArgs Updater::args_for(Stage& stage, Adapter* adapter) {
 }
 
 Result<std::vector<messages::Frames>> Updater::stage_adapter(messages::WorkerStage order) {
-    stage_ = std::make_shared<Stage>();
-    stage_->update = order.update;
-    stage_->spec = std::move(order.spec);
+    const std::int64_t timeout_ms = order.timeout_ms;
+    stage_ = std::make_shared<StagedUpdate>(std::move(order));
     stage_->fill.emplace(args_for(*stage_, nullptr));
-    give_stage(order.timeout_ms, [this](Stage& stage) -> Result<> {
+    give_stage(timeout_ms, [this](StagedUpdate& stage) -> Result<> {
         RETURN_IF_ERROR(open_adapter(stage));
         return stage.fill->begin();
     });
     return std::vector<messages::Frames>{};
 }
 
-Result<> Updater::open_adapter(Stage& stage) {
+Result<> Updater::open_adapter(StagedUpdate& stage) {
     ASSIGN_OR_RETURN(stage.adapter, adapters_.open(stage.spec));
     stage.fill.emplace(args_for(stage, stage.adapter.adapter.get()));
     stage.fill->begin_work();

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <vector>
 
 namespace pitstop::tp_worker {
 namespace {
@@ -30,6 +31,38 @@ TEST(Background, TheLoopDoesNotWaitForWhatAJobHeldToGo) {
     static_cast<void>(background.take_answers());
     has_answers.set_value();
     EXPECT_TRUE(went_in_time.get_future().get());
+}
+
+// The owner stops it before it destroys what jobs use; other threads may answer until the end. The
+// current job ends when the one that waits is given up.
+TEST(Background, AStopEndsWithTheCurrentJobAndAnswersMayStillCome) {
+    std::promise<void> is_running;
+    std::promise<void> is_given_up;
+    bool has_run = false;
+    Background background;
+    background.give([&] {
+        is_running.set_value();
+        const bool was_told =
+            is_given_up.get_future().wait_for(seconds(5)) == std::future_status::ready;
+        EXPECT_TRUE(was_told);
+        return std::vector<messages::Frames>{{.type = "first"}};
+    });
+    is_running.get_future().wait();
+    const auto give_up = [&](const int* number) {
+        delete number;
+        is_given_up.set_value();
+    };
+    background.give([&has_run, held = std::shared_ptr<int>(new int(0), give_up)] {
+        has_run = true;
+        return std::vector<messages::Frames>{};
+    });
+    background.stop();
+    background.answer({.type = "second"});
+    const std::vector<messages::Frames> answers = background.take_answers();
+    ASSERT_EQ(answers.size(), 2u);
+    EXPECT_EQ(answers[0].type, "first");
+    EXPECT_EQ(answers[1].type, "second");
+    EXPECT_FALSE(has_run);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-// Answers requests to read the live weights: a tensor's bytes, and the digests of all tensors.
+#include "tp_worker/update/weight_reads.h"
+
 #include "base/log.h"
 #include "bus/limits.h"
 #include "messages/codec.h"
-#include "tp_worker/update/updater.h"
 #include "tp_worker/weights/tensor_read.h"
 #include "tp_worker/weights/weight_digest.h"
 
@@ -20,7 +20,9 @@ constexpr auto kReadBytesMax =
 
 }  // namespace
 
-Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerReadTensor& order) {
+std::vector<messages::Frames> WeightReads::read(
+    const messages::WorkerReadTensor& order, Live live
+) {
     messages::WorkerTensor head;
     head.call = order.call;
     head.rank = engine_.rank();
@@ -51,30 +53,30 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerR
         );
         return std::vector{encode(head)};
     }
-    if (stage_ && stage_->is_in_place) {
+    if (live == Live::kBeingWritten) {
         head.verdict = Error{ErrorCode::kFailedPrecondition, std::string(kBeingWritten)};
         return std::vector{encode(head)};
     }
-    const Arena& live = engine_.weights()->live_memory();
-    if (background_.offer([&live, tensor, head]() mutable {
-            if (!live.is_committed()) {  // a release was ordered before this
+    const Arena& memory = engine_.weights()->live_memory();
+    if (background_.offer([&memory, tensor, head]() mutable {
+            if (!memory.is_committed()) {  // a release was ordered before this
                 head.verdict = Error{ErrorCode::kFailedPrecondition, std::string(kReleased)};
                 return std::vector{encode(head)};
             }
-            return read_parts(*tensor, live, head);
+            return read_parts(*tensor, memory, head);
         }))
-        return std::vector<messages::Frames>{};
-    head.verdict = Error{ErrorCode::kResourceExhausted, std::string(kTooManyCalls)};
+        return {};
+    head.verdict = Background::too_many();
     return std::vector{encode(head)};
 }
 
-Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerDigest& order) {
+std::vector<messages::Frames> WeightReads::digest(const messages::WorkerDigest& order, Live live) {
     messages::WorkerDigests answer;
     answer.call = order.call;
     answer.rank = engine_.rank();
     answer.epoch = engine_.epoch();
     if (engine_.weights() == nullptr) return std::vector{encode(answer)};
-    if (stage_ && stage_->is_in_place) {
+    if (live == Live::kBeingWritten) {
         answer.verdict = Error{ErrorCode::kFailedPrecondition, std::string(kBeingWritten)};
         return std::vector{encode(answer)};
     }
@@ -82,20 +84,20 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerD
     // stage's job would run after this one. So the digest belongs to the epoch named here.
     WeightStore& store = *engine_.weights();
     const bool is_given =
-        background_.offer([this, &store, &live = store.live_memory(), answer]() mutable {
-            if (!live.is_committed()) {  // a release was ordered before this
+        background_.offer([this, &store, &memory = store.live_memory(), answer]() mutable {
+            if (!memory.is_committed()) {  // a release was ordered before this
                 answer.verdict = Error{ErrorCode::kFailedPrecondition, std::string(kReleased)};
                 return std::vector{encode(answer)};
             }
             Pacer pacer(pace_);
             const auto rest = [&] { pacer.rest_if_due(); };
             const Result<std::vector<messages::PartDigest>> digests =
-                store.digest(live.data(), kernels::Stream{}, rest);
+                store.digest(memory.data(), kernels::Stream{}, rest);
             if (digests) answer.digests = *digests;
             return std::vector{encode(answer)};
         });
-    if (is_given) return std::vector<messages::Frames>{};
-    answer.verdict = Error{ErrorCode::kResourceExhausted, std::string(kTooManyCalls)};
+    if (is_given) return {};
+    answer.verdict = Background::too_many();
     return std::vector{encode(answer)};
 }
 
