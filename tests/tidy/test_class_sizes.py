@@ -13,7 +13,6 @@ LARGER = {
     ("scheduler_proc", "Runner"): 661,
     ("tp_worker/model", "Engine"): 916,
     ("tp_worker/model", "Sampler"): 817,
-    ("tp_worker/weights", "WeightStage"): 651,
 }
 
 _CLASS = re.compile(r"(?:template <.*> ?)?(?:class|struct)(?: \[\[\w+\]\])? (\w+)(?: final)?(?: : .*)? ?\{")

@@ -2,13 +2,11 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "base/utf8.h"
+#include "tp_worker/weights/stage_checks.h"
 #include "tp_worker/weights/unpack.h"
 #include "tp_worker/weights/weight_digest.h"
-#include "tp_worker/weights/wrapped_names.h"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 
 namespace pitstop::tp_worker {
@@ -45,46 +43,10 @@ Result<> WeightStage::fail_with_problems() {
     return Error{ErrorCode::kInvalidArgument, problems_.front()};
 }
 
-// Checks the model and the declared tensors before any bytes arrive.
 Result<> WeightStage::begin(std::byte* target) {
     if (target != nullptr) args_.target = target;
-    problems_ = wrapped_problems(args_.layout, args_.spec.manifest);
-    for (const messages::TensorInfo& declared : args_.spec.manifest) check_declared(declared);
-    for (const WeightTensor& tensor : args_.layout.tensors()) {
-        if (!tensor.cuts_words) continue;
-        problems_.push_back(fmt::format(
-            "'{}': the ranks' parts of its rows do not end between words of the digest", tensor.name
-        ));
-    }
+    problems_ = problems_of_manifest(args_.layout, args_.spec.manifest);
     return problems_.empty() ? Result<>(Ok{}) : fail_with_problems();
-}
-
-void WeightStage::check_declared(const messages::TensorInfo& declared) {
-    const WeightTensor* tensor = args_.layout.find(declared.name);
-    if (tensor == nullptr) {
-        if (is_ignored_or_wrapped(args_.layout, declared.name)) return;
-        const std::string_view why = args_.layout.is_tied_head(declared.name)
-                                         ? "but is tied to the embedding: declare only that"
-                                         : "and is no tensor of this model";
-        problems_.push_back(fmt::format("'{}' is declared {}", declared.name, why));
-        return;
-    }
-    if (!declared.shape.empty() && declared.shape != tensor->shape) {
-        problems_.push_back(fmt::format(
-            "'{}' is declared as {}; the model has {}",
-            declared.name,
-            checkpoint::text_of(declared.shape),
-            checkpoint::text_of(tensor->shape)
-        ));
-    }
-    if (!declared.dtype.empty() && declared.dtype != name_of(tensor->encoding)) {
-        problems_.push_back(fmt::format(
-            "'{}' is declared as {}; resident weights are {}",
-            declared.name,
-            declared.dtype,
-            name_of(tensor->encoding)
-        ));
-    }
 }
 
 void WeightStage::mark_written() {
@@ -105,7 +67,10 @@ std::vector<FillJob> WeightStage::jobs_for(
         if (tensor == nullptr) continue;
         const std::size_t index = index_of(*tensor);
         const State state = states_[index];
-        if (comes_by_rows(index)) continue;
+        if (auto problem = by_rows_.problem_of_whole(index)) {
+            problems_.push_back(*std::move(problem));
+            continue;
+        }
         if (is_head && !head_digests_.empty()) {
             jobs.push_back(repeated.add(index, incoming, head_digests_));
         } else if (!is_head && state == State::kArrived) {
@@ -178,6 +143,80 @@ Result<> WeightStage::stage_tensors(std::span<const Incoming> tensors, Expect ex
     return problems_.empty() ? Result<>(Ok{}) : fail_with_problems();
 }
 
+// ---- tensors that arrive by their rows ----
+
+std::vector<FillJob> WeightStage::jobs_for_rows(std::span<const Incoming> tensors) {
+    by_rows_.begin_call();
+    std::vector<FillJob> jobs;
+    for (const Incoming& incoming : tensors) {
+        if (!incoming.rows) continue;
+        if (const auto job = job_for_rows(incoming)) jobs.push_back(*job);
+    }
+    return jobs;
+}
+
+// Records that the tensor's first rows have arrived; false: a problem was recorded.
+bool WeightStage::begin_rows(std::string_view name, const WeightTensor& tensor) {
+    const std::size_t index = index_of(tensor);
+    const bool is_head = args_.layout.is_tied_head(name);
+    State& state = states_[index];
+    if (by_rows_.is_incomplete()) {
+        problems_.push_back(fmt::format("{}, but '{}' begins", by_rows_.what_is_missing(), name));
+        return false;
+    }
+    const bool is_there = state == State::kArrived || state == State::kSparse;
+    if (is_head ? state == State::kFromHead || !head_digests_.empty() : is_there) {
+        problems_.push_back(fmt::format("'{}' arrived before in this update", name));
+        return false;
+    }
+    const bool is_compared = is_head ? is_there : state == State::kFromHead;
+    by_rows_.begin(
+        name, index, tensor, is_compared ? RowTensors::Use::kCompared : RowTensors::Use::kFilled
+    );
+    if (!is_head) state = State::kArrived;
+    if (is_head && !is_there) state = State::kFromHead;
+    return true;
+}
+
+// Returns the job that fills these rows; nothing: the model does not use the tensor, or a problem
+// was recorded.
+std::optional<FillJob> WeightStage::job_for_rows(const Incoming& incoming) {
+    const std::string& name = incoming.spec.name;
+    const bool is_first = incoming.rows->begin == 0;
+    const WeightTensor* const tensor = args_.layout.find_tied(name);
+    if (tensor == nullptr) {
+        if (args_.layout.find_pack(name) != nullptr)
+            problems_.push_back(fmt::format("'{}' contains several weights: send it whole", name));
+        if (is_first) note_ignored(name);
+        return std::nullopt;
+    }
+    if (is_first && !begin_rows(name, *tensor)) return std::nullopt;
+    Result<FillJob> job = by_rows_.add(incoming);
+    if (job) return *std::move(job);
+    problems_.push_back(job.error().message);
+    return std::nullopt;
+}
+
+// Called when the rows of this call are digested. Of two tied tensors, the one that arrived first
+// has filled the embedding.
+void WeightStage::compare_tied_rows() {
+    using Digests = std::vector<messages::PartDigest>;
+    by_rows_.for_each_complete([&](const std::string& name,
+                                   std::size_t index,
+                                   const Digests* compared) {
+        if (args_.layout.is_tied_head(name)) {  // finish() compares it
+            const std::span<const messages::PartDigest> filled = digests_of(index);
+            head_digests_ = compared != nullptr ? *compared : Digests(filled.begin(), filled.end());
+        } else if (compared != nullptr && !is_same(*compared, head_digests_)) {
+            problems_.push_back(fmt::format(
+                "'{}' differs from '{}': this model ties them (tie_word_embeddings is true)",
+                args_.layout.head_name(),
+                name
+            ));
+        }
+    });
+}
+
 void WeightStage::note_ignored(std::string_view name) {
     if (!args_.layout.is_ignored(name)) return;
     if (num_ignored_++ == 0) first_ignored_ = name;
@@ -210,7 +249,10 @@ Result<> WeightStage::stage_shard(std::span<const std::byte> bytes, Shard shard)
         }
         jobs.push_back({.index = i});
     }
-    for (const WeightTensor& tensor : args_.layout.tensors()) check_padding(tensor, bytes);
+    for (const WeightTensor& tensor : args_.layout.tensors()) {
+        if (auto problem = problem_of_padding(tensor, bytes))
+            problems_.push_back(*std::move(problem));
+    }
     if (!problems_.empty()) return fail_with_problems();
     mark_written();
     states_.assign(states_.size(), State::kArrived);
@@ -219,30 +261,14 @@ Result<> WeightStage::stage_shard(std::span<const std::byte> bytes, Shard shard)
     if (shard == Shard::kToCopy) {
         const TimePoint begun = Clock::now();
         const Result<Duration> rest = writer_->fill_target(bytes);
-        const Duration all = Clock::now() - begun;
         if (!rest) return rest.error();
-        receive_ += all - *rest;
-        rest_ += *rest;
+        times_.add_receive(Clock::now() - begun, *rest);
     }
     return fill_all(std::move(jobs), Keep::kInPlace);
 }
 
-// Checks that the rows of padding are zero, if the sender wrote them.
-void WeightStage::check_padding(const WeightTensor& tensor, std::span<const std::byte> shard) {
-    std::int64_t num_rows = 0;
-    for (const ShardPart& part : tensor.parts)
-        num_rows = std::max(num_rows, part.shard_row + part.rows);
-    const std::byte* const first = shard.data() + tensor.offset;
-    const std::byte* const begin = first + num_rows * tensor.row_bytes();
-    const std::byte* const end = first + tensor.bytes();
-    if (std::all_of(begin, end, [](std::byte byte) { return byte == std::byte{0}; })) return;
-    problems_.push_back(fmt::format(
-        "'{}': its padding, from row {} of the shard on, is not zero", tensor.name, num_rows
-    ));
-}
-
 Result<> WeightStage::finish() {
-    if (lacks_rows()) problems_.push_back(missing_rows());
+    if (by_rows_.is_incomplete()) problems_.push_back(by_rows_.what_is_missing());
     add_missing();
     if (!problems_.empty()) return fail_with_problems();
     mark_written();
@@ -338,9 +364,7 @@ Result<> WeightStage::fill_all(std::vector<FillJob> jobs, Keep keep) {
     Filled filled = writer_->fill(std::move(jobs), keep);
     num_tensors_ += filled.num_tensors;
     bytes_ += filled.bytes;
-    receive_ += filled.receive;
-    verify_ += filled.verify;
-    rest_ += filled.rest;
+    times_.add(filled);
     for (auto& [index, problem] : filled.problems) problems_.push_back(std::move(problem));
     if (filled.error) return std::move(filled.error->second);
     if (!problems_.empty()) return fail_with_problems();
@@ -369,20 +393,7 @@ Result<> WeightStage::stage_sparse(std::span<const SparseTensor> tensors) {
     std::ranges::move(found, std::back_inserter(problems_));
     for (const SparseTensor& sparse : tensors) {
         if (!problems_.empty()) break;  // the code below relies on the model's shapes
-        std::int64_t num_elements = 1;
-        for (const std::int64_t extent : sparse.spec.shape) num_elements *= extent;
-        for (std::int64_t i = 0; problems_.empty() && i < sparse.num; ++i) {
-            std::int32_t index = 0;
-            std::memcpy(&index, sparse.indices + i * 4, sizeof index);
-            if (index >= 0 && index < num_elements) continue;
-            problems_.push_back(fmt::format(
-                "'{}': update {} is of element {}; the tensor has {}",
-                sparse.spec.name,
-                i,
-                index,
-                num_elements
-            ));
-        }
+        if (auto problem = problem_of_indices(sparse)) problems_.push_back(*std::move(problem));
     }
     if (!problems_.empty()) return fail_with_problems();
     mark_written();
@@ -430,22 +441,9 @@ Result<> WeightStage::scatter(const SparseTensor& sparse, const WeightTensor& te
     state = State::kSparse;
     ++num_tensors_;
     writer_->write(tensor, elements_here(sparse, tensor));
-    receive_ += Clock::now() - begun;
+    times_.add_receive(Clock::now() - begun);
     if (is_dropped()) return make_error(ErrorCode::kAborted, "the stage was dropped");
     return Ok{};
-}
-
-void WeightStage::begin_work() {
-    const TimePoint now = Clock::now();
-    wait_ += now - counted_until_;
-    time_ += now - counted_until_;
-    counted_until_ = now;
-}
-
-void WeightStage::end_work() {
-    const TimePoint now = Clock::now();
-    time_ += now - counted_until_;
-    counted_until_ = now;
 }
 
 messages::RankOutcome WeightStage::outcome(const Result<>& result) const {
@@ -456,24 +454,8 @@ messages::RankOutcome WeightStage::outcome(const Result<>& result) const {
     outcome.bytes = bytes_;
     outcome.tensors = num_tensors_;
     list_missing(outcome);
-    const Duration known = wait_ + receive_ + verify_ + rest_;
-    outcome.stage = {
-        .open_s = seconds(std::max(time_ - known, Duration{})),
-        .wait_s = seconds(wait_),
-        .receive_s = seconds(receive_),
-        .verify_s = seconds(verify_),
-        .rest_s = seconds(rest_),
-    };
-    if (result) return outcome;
-    outcome.code = result.error().code;
-    outcome.problems = problems_;
-    if (outcome.problems.empty()) outcome.problems.push_back(result.error().message);
-    outcome.num_problems = static_cast<std::int64_t>(outcome.problems.size());
-    outcome.problems.resize(std::min(outcome.problems.size(), messages::kProblemsMax));
-    // Problems may quote a sender's bytes, but a message's texts must be UTF-8.
-    for (std::string& problem : outcome.problems) {
-        if (!is_utf8(problem)) problem = printable(problem);
-    }
+    outcome.stage = times_.seconds_of_each();
+    if (!result) report(result.error(), problems_, outcome);
     return outcome;
 }
 

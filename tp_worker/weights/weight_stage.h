@@ -23,13 +23,14 @@
 #include "messages/version_digest.h"
 #include "messages/weights.h"
 #include "tp_worker/weights/repeated_tensors.h"
+#include "tp_worker/weights/row_tensors.h"
 #include "tp_worker/weights/shard_writer.h"
 #include "tp_worker/weights/stage_args.h"
+#include "tp_worker/weights/stage_times.h"
 #include "tp_worker/weights/weight_layout.h"
 
 #include <atomic>
 #include <cstddef>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -74,34 +75,28 @@ class WeightStage {
     }
     // Called at the beginning and the end of each job of the stage; the time between jobs
     // counts as waiting.
-    void begin_work();
-    void end_work();
+    void begin_work() { times_.begin_work(); }
+    void end_work() { times_.end_work(); }
     // Adds the time that a source spent on receiving bytes, and on waiting for its sender.
-    void add_receive(Duration duration) { receive_ += duration; }
-    void add_wait(Duration duration) { wait_ += duration; }
+    void add_receive(Duration duration) { times_.add_receive(duration); }
+    void add_wait(Duration duration) { times_.add_wait(duration); }
 
   private:
     [[nodiscard]] std::vector<FillJob> jobs_for(
         std::span<const Incoming> tensors, RepeatedTensors& repeated
     );
-    // ---- tensors that arrive by their rows (stage_by_rows.cpp) ----
-    [[nodiscard]] bool lacks_rows() const;
-    [[nodiscard]] std::string missing_rows() const;
     [[nodiscard]] std::vector<FillJob> jobs_for_rows(std::span<const Incoming> tensors);
     [[nodiscard]] std::optional<FillJob> job_for_rows(const Incoming& incoming);
     [[nodiscard]] bool begin_rows(std::string_view name, const WeightTensor& tensor);
-    [[nodiscard]] bool comes_by_rows(std::size_t index);
     void compare_tied_rows();
     Result<> fill_all(std::vector<FillJob> jobs, Keep keep);
     Result<> keep_others();
     [[nodiscard]] bool is_there(std::size_t tensor) const;
     void record(std::size_t tensor);
     Result<> fail_with_problems();
-    void check_declared(const messages::TensorInfo& declared);
     void add_missing();
     void note_ignored(std::string_view name);
     void list_missing(messages::RankOutcome& outcome) const;
-    void check_padding(const WeightTensor& tensor, std::span<const std::byte> shard);
     void mark_written();
     [[nodiscard]] std::size_t index_of(const WeightTensor& tensor) const;
     [[nodiscard]] std::span<messages::PartDigest> digests_of(std::size_t index);
@@ -111,18 +106,6 @@ class WeightStage {
 
     enum class State : std::uint8_t { kAbsent, kArrived, kFromHead, kSparse };
 
-    // A tensor that arrives by its rows.
-    struct ByRows {
-        std::string name{};
-        std::size_t index = 0;
-        std::int64_t num_arrived = 0;
-        // If set, the other of two tied tensors was here before: the rows are only digested.
-        std::optional<std::vector<messages::PartDigest>> compared{};
-        // The tensor with its parts cut to this call's rows, and their source.
-        WeightTensor rows{};
-        Incoming incoming{};
-    };
-
     StageArgs args_;
     std::unique_ptr<ShardWriter> writer_{};
     messages::UpdatePhase phase_ = messages::UpdatePhase::kIdle;
@@ -130,8 +113,8 @@ class WeightStage {
     std::vector<std::size_t> first_part_{};        // index of each tensor's first part in digests_
     std::vector<messages::PartDigest> digests_{};  // of all tensors, in name order
     std::vector<messages::PartDigest>
-        head_digests_{};                // of a tied head that arrived; empty: none did
-    std::deque<ByRows> by_rows_{};      // those of the last call; only the last may be incomplete
+        head_digests_{};  // of a tied head that arrived; empty: none did
+    RowTensors by_rows_{};
     std::string_view tied_sparse_{};    // the name whose elements are scattered; empty: none yet
     std::int64_t num_sparse_head_ = 0;  // elements of a tied head
     std::int64_t num_sparse_embedding_ = 0;  // elements of the embedding in addition
@@ -140,12 +123,7 @@ class WeightStage {
     std::string first_ignored_{};
     std::int64_t num_tensors_ = 0;
     std::int64_t bytes_ = 0;
-    Duration receive_{};
-    Duration verify_{};
-    Duration rest_{};
-    Duration wait_{};  // includes the time between jobs
-    Duration time_{};  // from the first job until the end of the last
-    TimePoint counted_until_ = Clock::now();
+    StageTimes times_{};
 };
 
 }  // namespace pitstop::tp_worker

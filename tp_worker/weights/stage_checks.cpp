@@ -1,0 +1,113 @@
+#include "tp_worker/weights/stage_checks.h"
+
+#include "base/log.h"
+#include "base/utf8.h"
+#include "tp_worker/weights/wrapped_names.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+namespace pitstop::tp_worker {
+namespace {
+
+void check_declared(
+    const WeightLayout& layout,
+    const messages::TensorInfo& declared,
+    std::vector<std::string>& problems
+) {
+    const WeightTensor* tensor = layout.find(declared.name);
+    if (tensor == nullptr) {
+        if (is_ignored_or_wrapped(layout, declared.name)) return;
+        const std::string_view why = layout.is_tied_head(declared.name)
+                                         ? "but is tied to the embedding: declare only that"
+                                         : "and is no tensor of this model";
+        problems.push_back(fmt::format("'{}' is declared {}", declared.name, why));
+        return;
+    }
+    if (!declared.shape.empty() && declared.shape != tensor->shape) {
+        problems.push_back(fmt::format(
+            "'{}' is declared as {}; the model has {}",
+            declared.name,
+            checkpoint::text_of(declared.shape),
+            checkpoint::text_of(tensor->shape)
+        ));
+    }
+    if (!declared.dtype.empty() && declared.dtype != name_of(tensor->encoding)) {
+        problems.push_back(fmt::format(
+            "'{}' is declared as {}; resident weights are {}",
+            declared.name,
+            declared.dtype,
+            name_of(tensor->encoding)
+        ));
+    }
+}
+
+}  // namespace
+
+std::vector<std::string> problems_of_manifest(
+    const WeightLayout& layout, const std::vector<messages::TensorInfo>& manifest
+) {
+    std::vector<std::string> problems = wrapped_problems(layout, manifest);
+    for (const messages::TensorInfo& declared : manifest)
+        check_declared(layout, declared, problems);
+    for (const WeightTensor& tensor : layout.tensors()) {
+        if (!tensor.cuts_words) continue;
+        problems.push_back(fmt::format(
+            "'{}': the ranks' parts of its rows do not end between words of the digest", tensor.name
+        ));
+    }
+    return problems;
+}
+
+std::optional<std::string> problem_of_padding(
+    const WeightTensor& tensor, std::span<const std::byte> shard
+) {
+    std::int64_t num_rows = 0;
+    for (const ShardPart& part : tensor.parts)
+        num_rows = std::max(num_rows, part.shard_row + part.rows);
+    const std::byte* const first = shard.data() + tensor.offset;
+    const std::byte* const begin = first + num_rows * tensor.row_bytes();
+    const std::byte* const end = first + tensor.bytes();
+    if (std::all_of(begin, end, [](std::byte byte) { return byte == std::byte{0}; }))
+        return std::nullopt;
+    return fmt::format(
+        "'{}': its padding, from row {} of the shard on, is not zero", tensor.name, num_rows
+    );
+}
+
+std::optional<std::string> problem_of_indices(const SparseTensor& sparse) {
+    std::int64_t num_elements = 1;
+    for (const std::int64_t extent : sparse.spec.shape) num_elements *= extent;
+    for (std::int64_t i = 0; i < sparse.num; ++i) {
+        std::int32_t index = 0;
+        std::memcpy(&index, sparse.indices + i * 4, sizeof index);
+        if (index >= 0 && index < num_elements) continue;
+        return fmt::format(
+            "'{}': update {} is of element {}; the tensor has {}",
+            sparse.spec.name,
+            i,
+            index,
+            num_elements
+        );
+    }
+    return std::nullopt;
+}
+
+void report(const Error& error, std::vector<std::string> problems, messages::RankOutcome& outcome) {
+    outcome.code = error.code;
+    outcome.problems = std::move(problems);
+    if (outcome.problems.empty()) outcome.problems.push_back(error.message);
+    outcome.num_problems = static_cast<std::int64_t>(outcome.problems.size());
+    outcome.problems.resize(std::min(outcome.problems.size(), messages::kProblemsMax));
+    // Problems may quote a sender's bytes, but a message's texts must be UTF-8.
+    for (std::string& problem : outcome.problems) {
+        if (!is_utf8(problem)) problem = printable(problem);
+    }
+}
+
+}  // namespace pitstop::tp_worker
