@@ -16,6 +16,9 @@
 // known tokens: while some request waits for drafts, or has drafts in the step that runs, that step
 // ends before the next one is planned.
 //
+// Over 500 lines: the arrival of a request, each part of a result and each end change most of these
+// books, in one order, which is here. What concerns one book alone belongs to its class.
+//
 // Pauses, flushes, updates and released memory are unknown here: the caller says how much may be
 // planned, and under which version.
 //

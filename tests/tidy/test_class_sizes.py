@@ -8,11 +8,12 @@ from functions import blocks_with_heads, cpp_functions
 from project import files, read
 
 CLASS_LINES_MAX = 500
-# Classes with more lines. Each may shrink and none may grow: new parts become classes of their own.
+# Classes with more lines, each with its reason in its header ("Over 500 lines: ..."). Each may shrink and none may grow: new
+# parts become classes of their own.
 LARGER = {
     ("scheduler_proc", "Runner"): 661,
-    ("tp_worker/model", "Engine"): 916,
-    ("tp_worker/model", "Sampler"): 817,
+    ("tp_worker/model", "Engine"): 901,
+    ("tp_worker/model", "Sampler"): 814,
 }
 
 _CLASS = re.compile(r"(?:template <.*> ?)?(?:class|struct)(?: \[\[\w+\]\])? (\w+)(?: final)?(?: : .*)? ?\{")
@@ -53,6 +54,14 @@ def test_no_class_is_larger_than_it_may_be():
     ]
     wrong += [f"{'/'.join(key)} has {sizes[key]} lines: take it off the list" for key in LARGER if sizes[key] <= CLASS_LINES_MAX]
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_larger_class_has_its_reason_in_its_header():
+    headers = {path: read(path) for path in files(".h")}
+    for folder, name in LARGER:
+        texts = [text for path, text in headers.items() if path.parent.as_posix() == folder and f"\nclass {name} {{\n" in text]
+        assert len(texts) == 1, (folder, name)
+        assert f"\n// Over {CLASS_LINES_MAX} lines: " in texts[0].split("#pragma once")[0], f"{folder}/{name}: say why in its header"
 
 
 def test_a_class_is_counted_over_its_files():

@@ -5,6 +5,10 @@
 // and reads the first one's draws from the device's memory. The bits are those of one step at a
 // time.
 //
+// Over 500 lines: loading, sizes and steps are each a file (engine.cpp, engine_sizes.cpp,
+// engine_steps.cpp) over the same members. These depend on each other in the order of their
+// declaration, and a step in progress uses nearly all of them.
+//
 // Owns:   everything of the rank but the thread pool and the communicator's peers.
 // Thread: one.
 // Every rank of a replica runs the same plans in the same order; only rank 0's results have

@@ -33,6 +33,9 @@
 // (standing_arrays.h), nothing if the same requests continue by a token each. If rows list more
 // than four ids each, these are uploaded whole.
 //
+// Over 500 lines: with its nested classes, a call (sampler_call.h) and the ranks' part of one
+// (rank_call.h). Only they use its arrays, and nobody else uses them.
+//
 // Owns:    the edited copies, the choices, the ids drawn last, the ranks' records, the settings of
 //          rows, and the ops' scratch memory.
 // Bounded: rows_max rows per call.
