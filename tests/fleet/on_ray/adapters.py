@@ -100,7 +100,12 @@ def replaced_in_flight(fleet, directory):
 
 
 def main():
-    directory = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-adapters-"))
+    with tempfile.TemporaryDirectory(prefix="pitstop-adapters-") as directory:
+        run_in(pathlib.Path(directory))
+    print(json.dumps({"replicas": 3}))
+
+
+def run_in(directory):
     with machines(2) as made, Fleet("stories", replicas=2, threads=1, start_timeout=START_S) as fleet:
         weights = weights_of(next(iter(places(fleet).values())))
         first, second = (make(directory / name, weights, seed) for name, seed in (("first", 1), ("second", 2)))
@@ -148,7 +153,6 @@ def main():
         error = refusal_of(lambda: fleet.unload_adapter("other"), "not_found")
         assert "loaded are 'policy'" in error.message, error
         refusal_of(lambda: fleet.generate(PROMPT, SAMPLING, adapter="other"), "not_found")
-    print(json.dumps({"replicas": 3}))
 
 
 if __name__ == "__main__":
