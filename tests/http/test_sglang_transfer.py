@@ -10,16 +10,7 @@ import numpy
 import pytest
 
 import torch_sender
-from control_tree import (  # noqa: F401
-    BARD,
-    LONG_OF_MANY,
-    STORIES,
-    http,
-    kind,
-    many,
-    paused_amid,
-    read_tensor,
-)
+from control_tree import BARD, LONG_OF_MANY, STORIES, http, kind, many, paused_amid, read_tensor  # noqa: F401
 from http_calls import Http, finished
 from places import short_directory
 from process_tree import live_tree, wait_until

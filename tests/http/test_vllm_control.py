@@ -6,17 +6,7 @@ import time
 
 import pytest
 
-from control_tree import (  # noqa: F401
-    BARD,
-    LONG,
-    http,
-    kind,
-    many,
-    one,
-    paused_amid,
-    replicas,
-    running_amid,
-)
+from control_tree import BARD, LONG, http, kind, many, one, paused_amid, replicas, running_amid  # noqa: F401
 from http_calls import Http, finished, is_prefix
 from process_tree import end_with_parent, environment, wait_until
 
