@@ -28,8 +28,16 @@ from torch import nn
 
 import pitstop
 
-BEGINNINGS = ["Once upon a time", "One day, a little dog", "There was a girl who", "Tom and his mom", "The old king",
-              "A bird in the garden", "It was a sunny day and", "Lily and Ben were"]
+BEGINNINGS = [
+    "Once upon a time",
+    "One day, a little dog",
+    "There was a girl who",
+    "Tom and his mom",
+    "The old king",
+    "A bird in the garden",
+    "It was a sunny day and",
+    "Lily and Ben were",
+]
 HAPPY = re.compile(r"\b(happy|happily|smiled?|laughed|laugh|fun|loved?|friends?|hugs?|hugged|proud|nice|kind|best)\b")
 MANY = 12  # this many happy words earn the full reward
 
@@ -57,7 +65,8 @@ class Experts(nn.Module):
         self.gate = linear(H, c["num_experts"])
         self.experts = nn.ModuleList(
             nn.ModuleDict({"gate_proj": linear(H, F), "up_proj": linear(H, F), "down_proj": linear(F, H)})
-            for _ in range(c["num_experts"]))
+            for _ in range(c["num_experts"])
+        )
 
     def forward(self, h, given=None):  # given: [B, T, per_token]; -1 and None: the router's own choice
         probabilities = self.gate(h).softmax(-1)
@@ -80,20 +89,29 @@ class Layer(nn.Module):
         self.heads, self.kv_heads, self.D = c["num_attention_heads"], c["num_key_value_heads"], D
         eps, linear = c["rms_norm_eps"], lambda i, o: nn.Linear(i, o, bias=False)
         self.input_layernorm, self.post_attention_layernorm = RmsNorm(H, eps), RmsNorm(H, eps)
-        self.self_attn = nn.ModuleDict({
-            "q_proj": linear(H, self.heads * D), "k_proj": linear(H, self.kv_heads * D),
-            "v_proj": linear(H, self.kv_heads * D), "o_proj": linear(self.heads * D, H),
-            "q_norm": RmsNorm(D, eps), "k_norm": RmsNorm(D, eps)})
+        self.self_attn = nn.ModuleDict(
+            {
+                "q_proj": linear(H, self.heads * D),
+                "k_proj": linear(H, self.kv_heads * D),
+                "v_proj": linear(H, self.kv_heads * D),
+                "o_proj": linear(self.heads * D, H),
+                "q_norm": RmsNorm(D, eps),
+                "k_norm": RmsNorm(D, eps),
+            }
+        )
         self.has_experts = "num_experts" in c and index not in c["mlp_only_layers"]
-        self.mlp = Experts(c) if self.has_experts else nn.ModuleDict(
-            {"gate_proj": linear(H, FF), "up_proj": linear(H, FF), "down_proj": linear(FF, H)})
+        self.mlp = (
+            Experts(c)
+            if self.has_experts
+            else nn.ModuleDict({"gate_proj": linear(H, FF), "up_proj": linear(H, FF), "down_proj": linear(FF, H)})
+        )
 
     def forward(self, x, cos, sin, given=None):  # x [B, T, H], cos and sin [T, D]
         a, (B, T, _) = self.self_attn, x.shape
         h = self.input_layernorm(x)
         split = lambda y, n: y.view(B, T, n, self.D).transpose(1, 2)  # noqa: E731
         q, k = a["q_norm"](split(a["q_proj"](h), self.heads)), a["k_norm"](split(a["k_proj"](h), self.kv_heads))
-        rotate = lambda y: y * cos + torch.cat((-y[..., self.D // 2:], y[..., :self.D // 2]), -1) * sin  # noqa: E731
+        rotate = lambda y: y * cos + torch.cat((-y[..., self.D // 2 :], y[..., : self.D // 2]), -1) * sin  # noqa: E731
         repeat = lambda y: y.repeat_interleave(self.heads // self.kv_heads, 1)  # noqa: E731
         k, v = repeat(rotate(k)), repeat(split(a["v_proj"](h), self.kv_heads))
         y = F.scaled_dot_product_attention(rotate(q), k, v, is_causal=True)
@@ -112,10 +130,13 @@ class Qwen3(nn.Module):
 
     def __init__(self, c):
         super().__init__()
-        self.model = nn.ModuleDict({
-            "embed_tokens": nn.Embedding(c["vocab_size"], c["hidden_size"]),
-            "layers": nn.ModuleList(Layer(c, i) for i in range(c["num_hidden_layers"])),
-            "norm": RmsNorm(c["hidden_size"], c["rms_norm_eps"])})
+        self.model = nn.ModuleDict(
+            {
+                "embed_tokens": nn.Embedding(c["vocab_size"], c["hidden_size"]),
+                "layers": nn.ModuleList(Layer(c, i) for i in range(c["num_hidden_layers"])),
+                "norm": RmsNorm(c["hidden_size"], c["rms_norm_eps"]),
+            }
+        )
         self.rates = c["rope_theta"] ** -(torch.arange(0, c["head_dim"], 2) / c["head_dim"])
 
     def logits(self, ids, routes=None):
@@ -137,7 +158,7 @@ def padded(rows, of_tokens):
     for i, (prompt, out) in enumerate(rows):
         end = len(prompt) + len(out.output_ids)
         ids[i, :end] = torch.tensor(prompt + out.output_ids)
-        values[i, len(prompt) - 1:end - 1] = torch.tensor(of_tokens(out), dtype=torch.float32)
+        values[i, len(prompt) - 1 : end - 1] = torch.tensor(of_tokens(out), dtype=torch.float32)
     return ids, values
 
 
@@ -151,7 +172,7 @@ def routes_of(rows, T, epoch=None):
         told = torch.tensor(out.routes.array(), dtype=torch.long)
         epochs = torch.tensor([span.epoch for span in out.routes.spans for _ in range(span.rows)])
         told[(epochs != epoch) & (epoch is not None)] = -1
-        routes[i, :len(told)] = told
+        routes[i, : len(told)] = told
     return routes
 
 
@@ -163,7 +184,9 @@ def check_versions(rows, versions, newest):
         assert newest - 1 <= epoch <= newest, f"a token of version {epoch}, and {newest} is the newest"
         digest, model = versions[epoch]
         assert all(span.digest == digest for _, out in rows for span in out.spans if span.epoch == epoch)
-        ids, theirs = padded(rows, lambda out: [p if e == epoch else torch.nan for p, e in zip(out.logprobs, out.epochs)])
+        ids, theirs = padded(
+            rows, lambda out: [p if e == epoch else torch.nan for p, e in zip(out.logprobs, out.epochs)]
+        )
         with torch.no_grad():
             mine = model(ids, routes_of(rows, ids.shape[1], epoch))
             worst = max(worst, float((mine - theirs).abs().nan_to_num(0).max()))
@@ -173,8 +196,7 @@ def check_versions(rows, versions, newest):
 
 
 def train(model, optimizer, rows, group, between, epsilon=0.2):
-    """One GRPO step in two halves, with between() in the middle. Returns the mean reward and the result of between().
-    """
+    """One GRPO step in two halves, with between() in the middle. Returns the mean reward and the result of between()."""
     rewards = torch.tensor([reward(out.text) for _, out in rows]).view(-1, group)
     advantage = ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)).view(-1, 1)
     # logprobs of the passes that sampled the tokens, of whatever version
@@ -193,14 +215,29 @@ def train(model, optimizer, rows, group, between, epsilon=0.2):
     return float(rewards.mean()), given
 
 
-def main():
+def write_report(path, report):
+    """The plot, and the numbers beside it."""
+    pathlib.Path(path).with_suffix(".json").write_text(json.dumps(report) + "\n")
+    import matplotlib.pyplot as plt
+
+    plt.switch_backend("Agg")
+    plt.plot(report["rewards"])
+    plt.xlabel("step"), plt.ylabel("mean reward"), plt.title(f"{report['spanning']} outputs span two versions")
+    plt.savefig(path)
+
+
+def read_flags():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="stories", help="a bundled model: stories, bard, stories-moe or bard-moe")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--group", type=int, default=12, help="samples per beginning")
     parser.add_argument("--out", default="reward.png", help="the plot; with .json beside it")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main():
+    options = read_flags()
     torch.manual_seed(options.seed)
     torch.set_num_threads(1)  # the engine has the other core
     begin = time.monotonic()
@@ -225,8 +262,13 @@ def main():
         def sample(step, first, end, is_begun=threading.Event()):
             ids, latest = prompts[first:end], {}
             how = [{"max_new_tokens": 80, "seed": 1000003 * options.seed + 1009 * step + i} for i in range(first, end)]
-            for out in engine.generate(input_ids=ids, sampling_params=how, return_logprob=True, stream=True,
-                                       return_routed_experts="num_experts" in config):
+            for out in engine.generate(
+                input_ids=ids,
+                sampling_params=how,
+                return_logprob=True,
+                stream=True,
+                return_routed_experts="num_experts" in config,
+            ):
                 latest[out.index] = out
                 is_begun.set()
             return [(prompt, latest[i]) for i, prompt in enumerate(ids)]
@@ -244,19 +286,22 @@ def main():
             rest = pool.submit(sample, step + 1, last, len(prompts), is_begun)
             is_begun.wait(60)
             answer = engine.update_weights(
-                ((name, p.bfloat16()) for name, p in pushed.named_parameters()), label=f"step {step}", kv_policy="recompute")
+                ((name, p.bfloat16()) for name, p in pushed.named_parameters()),
+                label=f"step {step}",
+                kv_policy="recompute",
+            )
             newest, versions[answer.epoch] = answer.epoch, (answer.digest, pushed)
             versions.pop(newest - 2, None)
-            print(f"step {step:2}  reward {rewards[-1]:.3f}  version {newest}  {time.monotonic() - begin:.0f} s", flush=True)
+            print(
+                f"step {step:2}  reward {rewards[-1]:.3f}  version {newest}  {time.monotonic() - begin:.0f} s",
+                flush=True,
+            )
         check_versions(ahead.result() + rest.result(), versions, newest)
 
-    report = {"rewards": rewards, "spanning": spanning, "logprob_error_max": worst, "seconds": time.monotonic() - begin}
-    pathlib.Path(options.out).with_suffix(".json").write_text(json.dumps(report) + "\n")
-    import matplotlib.pyplot as plt
-    plt.switch_backend("Agg")
-    plt.plot(rewards)
-    plt.xlabel("step"), plt.ylabel("mean reward"), plt.title(f"{spanning} outputs span two versions")
-    plt.savefig(options.out)
+    seconds = time.monotonic() - begin
+    write_report(
+        options.out, {"rewards": rewards, "spanning": spanning, "logprob_error_max": worst, "seconds": seconds}
+    )
 
 
 if __name__ == "__main__":

@@ -59,18 +59,39 @@ def check_versions(rows, versions, checker):
     return worst
 
 
-def main():
+def write_report(path, report):
+    """The plot, and the numbers beside it."""
+    pathlib.Path(path).with_suffix(".json").write_text(json.dumps(report) + "\n")
+    import matplotlib.pyplot as plt
+
+    plt.switch_backend("Agg")
+    plt.plot(report["rewards"])
+    (
+        plt.xlabel("step"),
+        plt.ylabel("mean reward"),
+        plt.title(f"{report['in_flight']} outputs ran while their adapter was replaced"),
+    )
+    plt.savefig(path)
+
+
+def read_flags():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--group", type=int, default=12, help="samples per beginning")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--out", default="reward.png", help="the plot; a .json file is written next to it")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main():
+    options = read_flags()
     torch.manual_seed(options.seed)
     torch.set_num_threads(1)  # the engine has the other core
     begin = time.monotonic()
-    config = peft.LoraConfig(r=options.rank, lora_alpha=2 * options.rank, target_modules="all-linear", task_type="CAUSAL_LM")
+    config = peft.LoraConfig(
+        r=options.rank, lora_alpha=2 * options.rank, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
 
     with pitstop.Engine("stories", threads=1, compute="fp32") as engine, ThreadPoolExecutor(3) as pool:
         model = Policy(engine.get_server_info()["model_path"], config)
@@ -103,12 +124,14 @@ def main():
             return [(prompt, latest[i]) for i, prompt in enumerate(ids)]
 
         newest = load("start")
-        parts = [pool.submit(sample, 0, 0, during), pool.submit(sample, 0, during, after), pool.submit(sample, 0, after, len(prompts))]
+        parts = [pool.submit(sample, 0, *part) for part in ((0, during), (during, after), (after, len(prompts)))]
         rewards, in_flight, worst = [], 0, 0.0
         for step in range(options.steps):
             rows = [row for part in parts for row in part.result()]
             worst = max(worst, check_versions(rows, versions, checker))
-            assert all(out.adapter.version == newest for _, out in rows[after:]), "an output begun after a load has the old version"
+            assert all(out.adapter.version == newest for _, out in rows[after:]), (
+                "an output begun after a load has the old version"
+            )
             mean, ahead = train(model, optimizer, rows, options.group, lambda: pool.submit(sample, step + 1, 0, during))
             rewards.append(mean)
             is_begun = threading.Event()
@@ -120,13 +143,13 @@ def main():
             print(f"step {step:2}  reward {mean:.3f}  version {newest}  {time.monotonic() - begin:.0f} s", flush=True)
         check_versions([row for part in parts for row in part.result()], versions, checker)
 
-    report = {"rewards": rewards, "in_flight": in_flight, "logprob_error_max": worst, "seconds": time.monotonic() - begin}
-    pathlib.Path(options.out).with_suffix(".json").write_text(json.dumps(report) + "\n")
-    import matplotlib.pyplot as plt
-    plt.switch_backend("Agg")
-    plt.plot(rewards)
-    plt.xlabel("step"), plt.ylabel("mean reward"), plt.title(f"{in_flight} outputs ran while their adapter was replaced")
-    plt.savefig(options.out)
+    report = {
+        "rewards": rewards,
+        "in_flight": in_flight,
+        "logprob_error_max": worst,
+        "seconds": time.monotonic() - begin,
+    }
+    write_report(options.out, report)
 
 
 if __name__ == "__main__":

@@ -31,18 +31,31 @@ WINDOW = 256  # tokens of a text in training
 BATCH = 16  # texts of a step
 NUM_HELD_OUT = 64  # texts
 SPREAD = 0.01  # the weight of the loss that spreads tokens over experts
-CHATS = {"stories": [f"Tell me a story about a {what}." for what in ("cat", "dog", "king", "girl", "bird", "tree")],
-         "bard": [f"Speak as {who}." for who in ("ROMEO", "JULIET", "KING RICHARD III", "GLOUCESTER", "LUCIO")]}
+CHATS = {
+    "stories": [f"Tell me a story about a {what}." for what in ("cat", "dog", "king", "girl", "bird", "tree")],
+    "bard": [f"Speak as {who}." for who in ("ROMEO", "JULIET", "KING RICHARD III", "GLOUCESTER", "LUCIO")],
+}
 
 
 def texts_of(teacher, count, seed):
     """Token ids [count, WINDOW] of `count` texts that the teacher generated; every eighth is a chat's answer."""
     with pitstop.Engine(teacher, threads=1, compute="fp32") as engine:
         separator = engine.tokenize("<|endoftext|>")
-        chats = [engine.tokenize(f"<|im_start|>user\n{each}<|im_end|>\n<|im_start|>assistant\n") for each in CHATS[teacher]]
+        chats = [
+            engine.tokenize(f"<|im_start|>user\n{each}<|im_end|>\n<|im_start|>assistant\n") for each in CHATS[teacher]
+        ]
         prompts = [chats[i // 8 % len(chats)] if i % 8 == 0 else separator for i in range(count)]
-        how = [{"max_new_tokens": WINDOW - len(prompt), "seed": 1000003 * seed + i, "temperature": 1.0, "top_k": -1,
-                "top_p": 1.0, "ignore_eos": True} for i, prompt in enumerate(prompts)]
+        how = [
+            {
+                "max_new_tokens": WINDOW - len(prompt),
+                "seed": 1000003 * seed + i,
+                "temperature": 1.0,
+                "top_k": -1,
+                "top_p": 1.0,
+                "ignore_eos": True,
+            }
+            for i, prompt in enumerate(prompts)
+        ]
         outputs = engine.generate(input_ids=prompts, sampling_params=how)
     return torch.tensor([prompt + out.output_ids for prompt, out in zip(prompts, outputs)])
 
@@ -51,11 +64,14 @@ def read(directory):
     """{name: tensor} of a directory's model.safetensors, in bf16."""
     blob = bytearray((directory / "model.safetensors").read_bytes())
     (length,) = struct.unpack("<Q", blob[:8])
-    header = json.loads(blob[8:8 + length])
+    header = json.loads(blob[8 : 8 + length])
     header.pop("__metadata__", None)
-    return {name: torch.frombuffer(blob, dtype=torch.bfloat16, count=math.prod(each["shape"]),
-                                   offset=8 + length + each["data_offsets"][0]).view(each["shape"])
-            for name, each in header.items()}
+    return {
+        name: torch.frombuffer(
+            blob, dtype=torch.bfloat16, count=math.prod(each["shape"]), offset=8 + length + each["data_offsets"][0]
+        ).view(each["shape"])
+        for name, each in header.items()
+    }
 
 
 def write(directory, tensors):
@@ -65,15 +81,26 @@ def write(directory, tensors):
         at += 2 * each.numel()
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    data = b"".join(each.detach().bfloat16().contiguous().view(torch.int16).numpy().tobytes() for each in tensors.values())
+    data = b"".join(
+        each.detach().bfloat16().contiguous().view(torch.int16).numpy().tobytes() for each in tensors.values()
+    )
     (directory / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 def config_of(dense):
     """Converts a dense Qwen3's configuration to a Qwen3-MoE's. The first layer keeps its MLP."""
-    added = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "decoder_sparse_step": 1,
-             "mlp_only_layers": [0], "moe_intermediate_size": WIDTH, "norm_topk_prob": True, "num_experts": NUM_EXPERTS,
-             "num_experts_per_tok": PER_TOKEN, "output_router_logits": False, "router_aux_loss_coef": SPREAD}
+    added = {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [0],
+        "moe_intermediate_size": WIDTH,
+        "norm_topk_prob": True,
+        "num_experts": NUM_EXPERTS,
+        "num_experts_per_tok": PER_TOKEN,
+        "output_router_logits": False,
+        "router_aux_loss_coef": SPREAD,
+    }
     return dict(sorted({**dense, **added}.items()))
 
 
@@ -87,11 +114,13 @@ def cut_into_experts(model, dense):
         for number, layer in enumerate(model.model["layers"]):
             if not layer.has_experts:
                 continue
-            gate, up, down = (dense[f"model.layers.{number}.mlp.{part}_proj.weight"].float() for part in ("gate", "up", "down"))
+            gate, up, down = (
+                dense[f"model.layers.{number}.mlp.{part}_proj.weight"].float() for part in ("gate", "up", "down")
+            )
             torch.nn.init.normal_(layer.mlp.gate.weight, std=0.05)
             neurons = torch.cat([torch.randperm(len(gate)) for _ in range(-(-NUM_EXPERTS * WIDTH // len(gate)))])
             for index, expert in enumerate(layer.mlp.experts):
-                mine = neurons[index * WIDTH:(index + 1) * WIDTH]
+                mine = neurons[index * WIDTH : (index + 1) * WIDTH]
                 expert["gate_proj"].weight.copy_(gate[mine])
                 expert["up_proj"].weight.copy_(up[mine])
                 expert["down_proj"].weight.copy_(down[:, mine] * (len(gate) / WIDTH))
@@ -151,18 +180,22 @@ def main():
 
     router = Router(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate, betas=(0.9, 0.95), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(
-        (step + 1) / 20, 0.5 + 0.5 * math.cos(math.pi * step / options.steps)))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / 20, 0.5 + 0.5 * math.cos(math.pi * step / options.steps))
+    )
     order = torch.cat([torch.randperm(len(texts)) for _ in range(-(-options.steps * BATCH // len(texts)))])
     for step in range(options.steps):
-        kl, _, nll, spread = losses(model, teacher, texts[order[step * BATCH:(step + 1) * BATCH]], router)
+        kl, _, nll, spread = losses(model, teacher, texts[order[step * BATCH : (step + 1) * BATCH]], router)
         optimizer.zero_grad()
         (kl + SPREAD * spread).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         if step % 20 == 0 or step + 1 == options.steps:
-            print(f"{time.monotonic() - begin:4.0f} s  step {step:4}  kl {kl:.4f}  loss {nll:.4f}  spread {spread:.3f}", flush=True)
+            print(
+                f"{time.monotonic() - begin:4.0f} s  step {step:4}  kl {kl:.4f}  loss {nll:.4f}  spread {spread:.3f}",
+                flush=True,
+            )
 
     with torch.no_grad():
         for parameter in model.parameters():

@@ -34,16 +34,48 @@ NUM_HELD_OUT = 64  # texts
 
 def config_of(dense):
     """A dense Qwen3's configuration as that of a Qwen3.5's text."""
-    kept = ("bos_token_id", "eos_token_id", "head_dim", "hidden_act", "hidden_size", "initializer_range", "intermediate_size",
-            "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "num_key_value_heads", "pad_token_id",
-            "rms_norm_eps", "tie_word_embeddings", "use_cache", "vocab_size")
-    added = {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "attention_bias": False,
-             "attention_dropout": 0.0, "attn_output_gate": True, "full_attention_interval": 3, "layer_types": LAYERS,
-             "linear_conv_kernel_dim": 4, "linear_key_head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
-             "linear_value_head_dim": 32, "mamba_ssm_dtype": "float32", "torch_dtype": "bfloat16",
-             "rope_parameters": {"mrope_interleaved": True, "mrope_section": [3, 3, 2], "partial_rotary_factor": 0.5,
-                                 "rope_theta": dense["rope_theta"], "rope_type": "default"},
-             "transformers_version": "5.24.0"}
+    kept = (
+        "bos_token_id",
+        "eos_token_id",
+        "head_dim",
+        "hidden_act",
+        "hidden_size",
+        "initializer_range",
+        "intermediate_size",
+        "max_position_embeddings",
+        "num_attention_heads",
+        "num_hidden_layers",
+        "num_key_value_heads",
+        "pad_token_id",
+        "rms_norm_eps",
+        "tie_word_embeddings",
+        "use_cache",
+        "vocab_size",
+    )
+    added = {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "model_type": "qwen3_5_text",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "attn_output_gate": True,
+        "full_attention_interval": 3,
+        "layer_types": LAYERS,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 32,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_value_head_dim": 32,
+        "mamba_ssm_dtype": "float32",
+        "torch_dtype": "bfloat16",
+        "rope_parameters": {
+            "mrope_interleaved": True,
+            "mrope_section": [3, 3, 2],
+            "partial_rotary_factor": 0.5,
+            "rope_theta": dense["rope_theta"],
+            "rope_type": "default",
+        },
+        "transformers_version": "5.24.0",
+    }
     return dict(sorted({**{key: dense[key] for key in kept}, **added}.items()))
 
 
@@ -66,7 +98,9 @@ def begin_as(model, teacher):
             if kind != "linear_attention":
                 continue
             net, prefix = model.model.layers[number].linear_attn, f"model.layers.{number}.self_attn"
-            queries, keys, values = (dense[f"{prefix}.{each}_proj.weight"].unflatten(0, (-1, config.head_dim)) for each in "qkv")
+            queries, keys, values = (
+                dense[f"{prefix}.{each}_proj.weight"].unflatten(0, (-1, config.head_dim)) for each in "qkv"
+            )
             group = len(queries) // len(keys)
             heads = torch.cat([queries[::group], keys, values.repeat_interleave(group, 0)])
             net.in_proj_qkv.weight.copy_(heads.flatten(0, 1))
@@ -112,18 +146,22 @@ def main():
     print(f"{texts.numel()} tokens after {time.monotonic() - begin:.0f} s", flush=True)
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate, betas=(0.9, 0.95), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(
-        (step + 1) / 20, 0.5 + 0.5 * math.cos(math.pi * step / options.steps)))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / 20, 0.5 + 0.5 * math.cos(math.pi * step / options.steps))
+    )
     order = torch.cat([torch.randperm(len(texts)) for _ in range(-(-options.steps * BATCH // len(texts)))])
     for step in range(options.steps):
-        kl, _, nll, far = losses(model, teacher, texts[order[step * BATCH:(step + 1) * BATCH]])
+        kl, _, nll, far = losses(model, teacher, texts[order[step * BATCH : (step + 1) * BATCH]])
         optimizer.zero_grad()
         (kl + (1.0 - step / options.steps) * far).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         if step % 20 == 0 or step + 1 == options.steps:
-            print(f"{time.monotonic() - begin:4.0f} s  step {step:4}  kl {kl:.4f}  loss {nll:.4f}  layers {far:.3f}", flush=True)
+            print(
+                f"{time.monotonic() - begin:4.0f} s  step {step:4}  kl {kl:.4f}  loss {nll:.4f}  layers {far:.3f}",
+                flush=True,
+            )
 
     with torch.no_grad():
         for parameter in model.parameters():

@@ -16,7 +16,7 @@ NAMES = {
     "e": "",
     "w": "  padded\t\n",
     "z": "\u00dcn\u00efc\u00f6d\u00e9 \u4e2d\u6587 \U0001f600 stra\u00dfe",
-    "q": "it's \"q\"\\ \n",
+    "q": 'it\'s "q"\\ \n',
     "num": " 42 ",
     "xs": [3, 1, 2],
     "ss": ["b", "A", "c", "a"],
@@ -27,39 +27,193 @@ NAMES = {
     "ps": [{"name": "Ann", "age": 30}, {"name": "bob", "age": 25, "ok": True}, {"name": "Cy", "age": 30}],
 }
 METHODS_OF_TEXT = (
-    "upper()", "lower()", "strip()", "lstrip()", "rstrip()", "title()", "capitalize()", "swapcase()",
-    "split()", "split(',')", "split('o', 1)", "rsplit(' ', 1)", "splitlines()", "strip('Hd ')",
-    "startswith('He')", "endswith(('d', 'x'))", "find('o')", "rfind('o')", "count('l')", "replace('l', 'L')",
-    "replace('', '-')", "replace('l', '', 1)", "partition(', ')", "rpartition('o')", "center(20, '*')",
-    "ljust(15)", "rjust(15, '.')", "zfill(14)", "isdigit()", "isalpha()", "isupper()", "islower()",
-    "isspace()", "isalnum()", "removeprefix('He')", "removesuffix('ld')", "join(['x', 'y'])", "index('W')",
-    "find('o', 5)", "find('o', -3, 11)", "count('')", "split(none, 1)", "rsplit(none, 1)",
+    "upper()",
+    "lower()",
+    "strip()",
+    "lstrip()",
+    "rstrip()",
+    "title()",
+    "capitalize()",
+    "swapcase()",
+    "split()",
+    "split(',')",
+    "split('o', 1)",
+    "rsplit(' ', 1)",
+    "splitlines()",
+    "strip('Hd ')",
+    "startswith('He')",
+    "endswith(('d', 'x'))",
+    "find('o')",
+    "rfind('o')",
+    "count('l')",
+    "replace('l', 'L')",
+    "replace('', '-')",
+    "replace('l', '', 1)",
+    "partition(', ')",
+    "rpartition('o')",
+    "center(20, '*')",
+    "ljust(15)",
+    "rjust(15, '.')",
+    "zfill(14)",
+    "isdigit()",
+    "isalpha()",
+    "isupper()",
+    "islower()",
+    "isspace()",
+    "isalnum()",
+    "removeprefix('He')",
+    "removesuffix('ld')",
+    "join(['x', 'y'])",
+    "index('W')",
+    "find('o', 5)",
+    "find('o', -3, 11)",
+    "count('')",
+    "split(none, 1)",
+    "rsplit(none, 1)",
 )
 FILTERS = (
-    "upper", "lower", "title", "capitalize", "trim", "length", "count", "list", "string", "int", "float",
-    "int(7)", "float(1.5)", "first", "last", "reverse", "reverse|list", "sort", "sort(reverse=true)",
-    "sort(case_sensitive=true)", "unique|list", "join", "join(', ')", "default('x')", "default('x', true)",
-    "d('y')", "tojson", "tojson(indent=2)", "tojson(sort_keys=true)", "tojson(ensure_ascii=true)",
-    "tojson(separators=(',', ':'))", "tojson(indent=0)", "dictsort", "items|list", "abs", "round", "round(1)",
-    "round(1, 'floor')", "round(0, 'ceil')", "e", "escape", "safe", "indent", "indent(2, true)",
-    "indent(width='> ', blank=true)", "replace('l', 'LL')", "replace('o', '0', 1)", "map('upper')|list",
-    "map('string')|join", "map('length')|list", "select|list", "reject|list", "select('string')|list",
-    "select('>', 1)|list", "reject('none')|list", "selectattr('ok')|list", "rejectattr('ok')|list",
-    "selectattr('age', 'equalto', 30)|list", "map(attribute='name')|list", "map(attribute='ok', default=0)|list",
-    "sort(attribute='age')", "sort(attribute='age,name')", "sum", "max", "min", "center(12)", "wordcount",
-    "batch(2)|list", "batch(2, 'f')|list", "slice(2)|list", "slice(2, 'f')|list", "truncate(8)",
-    "truncate(8, true, '', 0)", "attr('upper')", "sum(attribute='age')", "unique(attribute='age')|list",
-    "max(attribute='age')", "dictsort(by='value')", "dictsort(true)", "count|string",
+    "upper",
+    "lower",
+    "title",
+    "capitalize",
+    "trim",
+    "length",
+    "count",
+    "list",
+    "string",
+    "int",
+    "float",
+    "int(7)",
+    "float(1.5)",
+    "first",
+    "last",
+    "reverse",
+    "reverse|list",
+    "sort",
+    "sort(reverse=true)",
+    "sort(case_sensitive=true)",
+    "unique|list",
+    "join",
+    "join(', ')",
+    "default('x')",
+    "default('x', true)",
+    "d('y')",
+    "tojson",
+    "tojson(indent=2)",
+    "tojson(sort_keys=true)",
+    "tojson(ensure_ascii=true)",
+    "tojson(separators=(',', ':'))",
+    "tojson(indent=0)",
+    "dictsort",
+    "items|list",
+    "abs",
+    "round",
+    "round(1)",
+    "round(1, 'floor')",
+    "round(0, 'ceil')",
+    "e",
+    "escape",
+    "safe",
+    "indent",
+    "indent(2, true)",
+    "indent(width='> ', blank=true)",
+    "replace('l', 'LL')",
+    "replace('o', '0', 1)",
+    "map('upper')|list",
+    "map('string')|join",
+    "map('length')|list",
+    "select|list",
+    "reject|list",
+    "select('string')|list",
+    "select('>', 1)|list",
+    "reject('none')|list",
+    "selectattr('ok')|list",
+    "rejectattr('ok')|list",
+    "selectattr('age', 'equalto', 30)|list",
+    "map(attribute='name')|list",
+    "map(attribute='ok', default=0)|list",
+    "sort(attribute='age')",
+    "sort(attribute='age,name')",
+    "sum",
+    "max",
+    "min",
+    "center(12)",
+    "wordcount",
+    "batch(2)|list",
+    "batch(2, 'f')|list",
+    "slice(2)|list",
+    "slice(2, 'f')|list",
+    "truncate(8)",
+    "truncate(8, true, '', 0)",
+    "attr('upper')",
+    "sum(attribute='age')",
+    "unique(attribute='age')|list",
+    "max(attribute='age')",
+    "dictsort(by='value')",
+    "dictsort(true)",
+    "count|string",
 )
 TESTS = (
-    "defined", "undefined", "none", "not none", "string", "mapping", "sequence", "iterable", "number",
-    "integer", "float", "boolean", "true", "false", "odd", "even", "divisibleby(2)", "divisibleby 3",
-    "eq 3", "equalto('x')", "ne none", "gt 1", "lt 2", "ge 2", "le 3", "in [1, 2, 3]", "in 'Hello'", "sameas none",
-    "callable", "escaped", "lower", "upper", "filter", "test", "not defined", "== 3", "!= 3",
+    "defined",
+    "undefined",
+    "none",
+    "not none",
+    "string",
+    "mapping",
+    "sequence",
+    "iterable",
+    "number",
+    "integer",
+    "float",
+    "boolean",
+    "true",
+    "false",
+    "odd",
+    "even",
+    "divisibleby(2)",
+    "divisibleby 3",
+    "eq 3",
+    "equalto('x')",
+    "ne none",
+    "gt 1",
+    "lt 2",
+    "ge 2",
+    "le 3",
+    "in [1, 2, 3]",
+    "in 'Hello'",
+    "sameas none",
+    "callable",
+    "escaped",
+    "lower",
+    "upper",
+    "filter",
+    "test",
+    "not defined",
+    "== 3",
+    "!= 3",
 )
 TESTS = tuple(t for t in TESTS if not t.startswith(("==", "!=")))
 BINARY = ("+", "-", "*", "/", "//", "%", "**", "~", "==", "!=", "<", "<=", ">", ">=", "in", "not in", "and", "or")
-SLICES = ("0", "-1", "1", "9", "1:", ":2", "-2:", "::2", "::-1", "1:-1", ":-9", "5:1:-2", "none:2", "'b'", "'upper'", "'nope'", "n", "s")
+SLICES = (
+    "0",
+    "-1",
+    "1",
+    "9",
+    "1:",
+    ":2",
+    "-2:",
+    "::2",
+    "::-1",
+    "1:-1",
+    ":-9",
+    "5:1:-2",
+    "none:2",
+    "'b'",
+    "'upper'",
+    "'nope'",
+    "n",
+    "s",
+)
 
 
 class Random:
@@ -74,10 +228,46 @@ class Random:
         if pick < 0.6:
             return self.one(list(NAMES) + ["nope"])
         if pick < 0.7:
-            return self.one(["1", "0", "2", "10", "-1", "1.0", "0.1", "1e3", "1e20", "1_000", "0x1f", "0b101", "100000"])
+            return self.one(
+                ["1", "0", "2", "10", "-1", "1.0", "0.1", "1e3", "1e20", "1_000", "0x1f", "0b101", "100000"]
+            )
         if pick < 0.85:
-            return self.one(["'a'", "\"b\"", "'{} and {}'", "'\\n\\t'", "'x' 'y'", "'\\u00e9'", "'1,2,3'", "'{0} {0}'", "'{} {0}'", "'{a}'"])
-        return self.one(["[]", "[1, 'b']", "(1, 2)", "(1,)", "()", "{'k': 1}", "{}", "[[1], [2]]", "range(3)", "range(1, 9, 3)", "dict(a=1)", "{1: 'one', 2.5: none}", "d.items()", "d.keys()", "d.values()|list", "true", "none", "namespace(a=1).a"])
+            return self.one(
+                [
+                    "'a'",
+                    '"b"',
+                    "'{} and {}'",
+                    "'\\n\\t'",
+                    "'x' 'y'",
+                    "'\\u00e9'",
+                    "'1,2,3'",
+                    "'{0} {0}'",
+                    "'{} {0}'",
+                    "'{a}'",
+                ]
+            )
+        return self.one(
+            [
+                "[]",
+                "[1, 'b']",
+                "(1, 2)",
+                "(1,)",
+                "()",
+                "{'k': 1}",
+                "{}",
+                "[[1], [2]]",
+                "range(3)",
+                "range(1, 9, 3)",
+                "dict(a=1)",
+                "{1: 'one', 2.5: none}",
+                "d.items()",
+                "d.keys()",
+                "d.values()|list",
+                "true",
+                "none",
+                "namespace(a=1).a",
+            ]
+        )
 
     def expression(self, depth):
         if depth == 0:
@@ -125,25 +315,57 @@ class Random:
     def body(self, depth, in_loop=False):
         return "".join(self.statement(depth, in_loop) for _ in range(self.random.randint(1, 3)))
 
+    def loop(self, depth):
+        over = self.one(
+            [
+                "xs",
+                "ss",
+                "es",
+                "ps",
+                "d",
+                "d.items()",
+                "range(4)",
+                "s[:4]",
+                "nope",
+                "mix",
+                "xs|select('>', 1)",
+                "ps|map(attribute='age')",
+            ]
+        )
+        var = "k, v" if over == "d.items()" else "x"
+        if self.random.random() < 0.3:
+            over += self.one([" if x", " if x is defined", " if loop is not defined"]) if var == "x" else " if v"
+        extra = self.one(
+            [
+                "{{ loop.index }}",
+                "{{ loop.last }}",
+                "{{ loop.length }}{{ loop.revindex }}",
+                "{{ loop.previtem }}",
+                "{{ loop.nextitem }}",
+                "{{ loop.first }}",
+                "{{ loop.cycle('a', 'b') }}",
+                "{{ loop.index0 }}",
+                "{{ loop.changed(1) }}",
+                "",
+                "{% if loop.index > 2 %}{% break %}{% endif %}",
+                "{% if loop.first %}{% continue %}{% endif %}",
+                "{{ x }}",
+                "{% set c = c|default(0) + 1 %}{{ c }}",
+                "{% set ns.c = ns.c + 1 %}",
+                "{{ loop.revindex0 }}{{ loop.depth }}",
+            ]
+        )
+        otherwise = self.tag("else") + self.body(depth - 1) if self.random.random() < 0.3 else ""
+        body = extra + self.body(depth - 1, True) + otherwise
+        return self.tag(f"for {var} in {over}") + body + self.tag("endfor")
+
     def statement(self, depth, in_loop=False):
         pick = self.random.random()
         pad = self.space
         if depth == 0 or pick < 0.25:
             return pad() + self.output(1) + pad()
         if pick < 0.45:
-            over = self.one(["xs", "ss", "es", "ps", "d", "d.items()", "range(4)", "s[:4]", "nope", "mix", "xs|select('>', 1)", "ps|map(attribute='age')"])
-            var = "k, v" if over == "d.items()" else "x"
-            if self.random.random() < 0.3:
-                over += self.one([" if x", " if x is defined", " if loop is not defined"]) if var == "x" else " if v"
-            extra = self.one([
-                "{{ loop.index }}", "{{ loop.last }}", "{{ loop.length }}{{ loop.revindex }}", "{{ loop.previtem }}",
-                "{{ loop.nextitem }}", "{{ loop.first }}", "{{ loop.cycle('a', 'b') }}", "{{ loop.index0 }}",
-                "{{ loop.changed(1) }}", "", "{% if loop.index > 2 %}{% break %}{% endif %}",
-                "{% if loop.first %}{% continue %}{% endif %}", "{{ x }}", "{% set c = c|default(0) + 1 %}{{ c }}",
-                "{% set ns.c = ns.c + 1 %}", "{{ loop.revindex0 }}{{ loop.depth }}",
-            ])
-            otherwise = self.tag("else") + self.body(depth - 1) if self.random.random() < 0.3 else ""
-            return pad() + self.tag(f"for {var} in {over}") + extra + self.body(depth - 1, True) + otherwise + self.tag("endfor") + pad()
+            return pad() + self.loop(depth) + pad()
         if pick < 0.65:
             parts = self.tag(f"if {self.expression(1)}") + self.body(depth - 1)
             if self.random.random() < 0.4:
@@ -161,13 +383,24 @@ class Random:
             return pad() + self.tag("set a") + self.body(depth - 1) + self.tag("endset") + "{{ a|upper }}"
         if pick < 0.86:
             return (
-                self.tag("macro mac(p, r=n, z='zz')") + "{{ p }}{{ r }}{{ z }}" + self.body(depth - 1)
-                + self.tag("endmacro") + self.one(["{{ mac(1) }}", "{{ mac(1, 2, 3) }}", "{{ mac(z=1, p=s) }}", "{{ mac() }}", "{{ mac(1)|upper }}"])
+                self.tag("macro mac(p, r=n, z='zz')")
+                + "{{ p }}{{ r }}{{ z }}"
+                + self.body(depth - 1)
+                + self.tag("endmacro")
+                + self.one(
+                    ["{{ mac(1) }}", "{{ mac(1, 2, 3) }}", "{{ mac(z=1, p=s) }}", "{{ mac() }}", "{{ mac(1)|upper }}"]
+                )
             )
         if pick < 0.90:
             return self.tag("filter upper") + self.body(depth - 1) + self.tag("endfilter")
         if pick < 0.94:
-            return self.tag(f"with a = {self.expression(1)}, k = 2") + "{{ a }}{{ k }}" + self.body(depth - 1) + self.tag("endwith") + "{{ a }}"
+            return (
+                self.tag(f"with a = {self.expression(1)}, k = 2")
+                + "{{ a }}{{ k }}"
+                + self.body(depth - 1)
+                + self.tag("endwith")
+                + "{{ a }}"
+            )
         if pick < 0.96:
             return pad() + "{#" + self.one(["", "-", "+"]) + " c " + self.one(["", "-", "+"]) + "#}" + pad()
         if pick < 0.98:

@@ -8,12 +8,7 @@ import subprocess
 
 import pytest
 
-from coroutines import (
-    braces_with_co_await,
-    choices_with_co_await,
-    conditions_with_co_await,
-    is_destroyed_as_nothing,
-)
+from coroutines import braces_with_co_await, choices_with_co_await, conditions_with_co_await, is_destroyed_as_nothing
 from project import ROOT, files, read
 
 PROGRAMS = ROOT / "tests" / "tidy" / "coroutine_faults"

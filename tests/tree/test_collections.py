@@ -9,16 +9,7 @@ import pytest
 
 import pitstop
 from process_tree import wait_until
-from weights_sources import (  # noqa: F401  (the fixture)
-    BARD_TENSORS,
-    DIGESTS,
-    STORIES,
-    client,
-    digest_of,
-    halves,
-    raw_source,
-    refused,
-)
+from weights_sources import BARD_TENSORS, DIGESTS, STORIES, client, digest_of, halves, raw_source, refused  # noqa: F401  (the fixture)
 
 TREE_FLAGS = ("--tp", 2)
 OLD, NEW = DIGESTS["stories"]["digest"], DIGESTS["bard"]["digest"]

@@ -5,19 +5,7 @@
 import pytest
 
 from gpu_tree import CUDA, gpu, needs_gpu  # noqa: F401
-from overflowing import (
-    BAD_TOKEN,
-    HUGE,
-    LOGITS,
-    PROMPT,
-    STATE,
-    Model,
-    all_of,
-    element,
-    expect_error,
-    huge_row,
-    times,
-)
+from overflowing import BAD_TOKEN, HUGE, LOGITS, PROMPT, STATE, Model, all_of, element, expect_error, huge_row, times
 
 pytestmark = needs_gpu
 

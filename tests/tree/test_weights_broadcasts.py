@@ -11,15 +11,7 @@ import pytest
 import pitstop
 import torch_sender
 from pitstop.broadcast import HostBroadcast
-from weights_sources import (  # noqa: F401  (the fixture)
-    BARD_TENSORS,
-    DIGESTS,
-    client,
-    digest_of,
-    infos,
-    needs_torch,
-    refused,
-)
+from weights_sources import BARD_TENSORS, DIGESTS, client, digest_of, infos, needs_torch, refused  # noqa: F401  (the fixture)
 from wire import DEADLINE_S
 
 STORE = pathlib.Path(__file__).with_name("torch_store.py")

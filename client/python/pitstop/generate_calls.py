@@ -78,6 +78,16 @@ def _logprobs(
     return {**asked, "ids": list(ids)} if ids else asked
 
 
+def _jobs(prompts: Sequence, drawings: Sequence, reports: Sequence, own: Sequence[dict], rids: Sequence) -> list:
+    """A job for each sample of each prompt, in order: its prompt, sampling, number, logprobs and other fields."""
+    names = iter(rids)
+    return [
+        (prompt, drawing, sample, logprobs, {**fields, "rid": next(names)})
+        for prompt, drawing, logprobs, fields in zip(prompts, drawings, reports, own)
+        for sample in range(drawing.n)
+    ]
+
+
 class GenerateCalls:
     """A mixin for classes with a connection."""
 
@@ -86,7 +96,9 @@ class GenerateCalls:
     def _open(self) -> AsyncClient:
         raise NotImplementedError
 
-    def _request(self, prompt: Any, drawing: Drawing, sample: int, logprobs: Any, options: Mapping[str, Any]) -> AsyncStream:
+    def _request(
+        self, prompt: Any, drawing: Drawing, sample: int, logprobs: Any, options: Mapping[str, Any]
+    ) -> AsyncStream:
         return self._open().generate(prompt, logprobs=logprobs, **options, **drawing.of_sample(sample))
 
     def _reports(self, logprobs: Optional[dict[str, Any]], wants_mask: bool) -> Optional[dict[str, Any]]:
@@ -142,28 +154,28 @@ class GenerateCalls:
         prompts, is_list = read_prompts(prompt, input_ids)
         drawings = [read_sampling(params) for params in _of_each(sampling_params, len(prompts), "sampling_params")]
         options = {
-            "stream": stream, "priority": priority, "kv_tolerance": kv_tolerance, "kv_max_lag": kv_max_lag,
-            "timeout": timeout, "replica": routed_dp_rank if routed_dp_rank is not None else data_parallel_rank,
+            "stream": stream,
+            "priority": priority,
+            "kv_tolerance": kv_tolerance,
+            "kv_max_lag": kv_max_lag,
+            "timeout": timeout,
+            "replica": routed_dp_rank if routed_dp_rank is not None else data_parallel_rank,
             "routed_experts_start": routed_experts_start_len if return_routed_experts else None,
             "turn": _turn(session_params),
         }
         brought = _of_each(routed_experts, len(prompts), "routed_experts")
         wants = _of_each(return_logprob, len(prompts), "return_logprob")
-        adapters = _adapters(adapter, lora_path, len(prompts))
-        rids = _names(rid, [drawing.n for drawing in drawings])
-        jobs = []
         reported = (logprob_start_len, top_logprobs_num, token_ids_logprob, logprobs_mode)
-        for index, (each, drawing) in enumerate(zip(prompts, drawings)):
-            logprobs = self._reports(_logprobs(drawing, bool(wants[index]), *reported), return_sampling_mask)
-            for sample in range(drawing.n):
-                own = {**options, "adapter": adapters[index], "rid": rids[len(jobs)], "routed_experts": brought[index]}
-                jobs.append((each, drawing, sample, logprobs, own))
+        asked = [_logprobs(drawing, bool(wanted), *reported) for drawing, wanted in zip(drawings, wants)]
+        reports = [self._reports(each, return_sampling_mask) for each in asked]
+        adapters = _adapters(adapter, lora_path, len(prompts))
+        own = [{**options, "adapter": name, "routed_experts": routes} for name, routes in zip(adapters, brought)]
+        jobs = _jobs(prompts, drawings, reports, own, _names(rid, [drawing.n for drawing in drawings]))
         if stream:
             return self._streamed(jobs)
-        is_list = is_list or len(jobs) > 1
-        is_shown = (use_tqdm if use_tqdm is not None else self._use_tqdm) if is_list else False
-        outputs = await self._all(jobs, is_shown)
-        return outputs if is_list else outputs[0]
+        if is_list or len(jobs) > 1:
+            return await self._all(jobs, use_tqdm if use_tqdm is not None else self._use_tqdm)
+        return (await self._all(jobs, False))[0]
 
     async_generate = generate
 
@@ -239,15 +251,21 @@ class GenerateCalls:
         rendered = await asyncio.gather(
             *(
                 self._open().render_chat(
-                    list(each), continue_final_message=continue_final_message, chat_template=chat_template or "",
-                    **({} if timeout is None else {"timeout": timeout}), **variables,
+                    list(each),
+                    continue_final_message=continue_final_message,
+                    chat_template=chat_template or "",
+                    **({} if timeout is None else {"timeout": timeout}),
+                    **variables,
                 )
                 for each in conversations
             )
         )
         ids = [each["ids"] for each in rendered]
         return await self.generate(
-            input_ids=ids if is_list else ids[0], sampling_params=sampling_params, use_tqdm=use_tqdm, timeout=timeout,
+            input_ids=ids if is_list else ids[0],
+            sampling_params=sampling_params,
+            use_tqdm=use_tqdm,
+            timeout=timeout,
             **options,
         )
 
@@ -261,9 +279,7 @@ class GenerateCalls:
     async def close_session(self, session_id: str, timeout: float = CALL_TIMEOUT_S) -> None:
         await self._open().close_conversation(session_id, timeout)
 
-    async def tokenize(
-        self, text: str, add_special_tokens: bool = True, timeout: float = CALL_TIMEOUT_S
-    ) -> list[int]:
+    async def tokenize(self, text: str, add_special_tokens: bool = True, timeout: float = CALL_TIMEOUT_S) -> list[int]:
         return (await self._open().tokenize(text, add_special_tokens, timeout))["ids"]
 
     async def detokenize(

@@ -10,10 +10,11 @@ from ray.exceptions import ActorDiedError, OwnerDiedError
 
 from pitstop import PitstopError
 from pitstop.fleet import conductor as conductors, orders, participant
-from pitstop.fleet.conductor import Conductor, Slot
+from pitstop.fleet.conductor import Conductor
 from pitstop.fleet.coordinator import Coordinator
 from pitstop.fleet.relay import Relay
 from pitstop.fleet.replica import Replica
+from pitstop.fleet.slot import Slot
 from pitstop.fleet.tree_adapters import TreeAdapters
 from pitstop.fleet.ways import Way
 from pitstop.hold import Hold
@@ -183,6 +184,7 @@ async def one_that_vanishes_while_all_are_asked():
 
 async def one_that_dies_again_and_again_before_it_is_ready():
     """The actor is started again without end, at growing intervals, and at once after it was ready."""
+
     class Handle:
         def __init__(self):
             self.until_end = self
@@ -217,20 +219,33 @@ async def one_that_dies_again_and_again_before_it_is_ready():
         assert is_over.done(), keeping
         keeping.cancel()
     assert failed == [
-        (5000, ""), (5001, "it has no place any more"), (5002, "it vanished"), (5003, "it vanished"), (0, ""),
+        (5000, ""),
+        (5001, "it has no place any more"),
+        (5002, "it vanished"),
+        (5003, "it vanished"),
+        (0, ""),
     ], failed
 
 
 def another_fleets_names_are_not_this_ones():
-    names = ["pitstop-fleet-slot-3", "pitstop-fleet-slot-3.2", "pitstop-fleet-slot-1-slot-0", "pitstop-fleet-slot-1-slot-0.1"]
+    names = [
+        "pitstop-fleet-slot-3",
+        "pitstop-fleet-slot-3.2",
+        "pitstop-fleet-slot-1-slot-0",
+        "pitstop-fleet-slot-1-slot-0.1",
+    ]
     found = [Conductor("fleet", {})._number_of.fullmatch(name) for name in names]
     assert [each and each.groups() for each in found] == [("3", None), ("3", "2"), None, None], found
 
 
 def main():
     for each in (
-        a_stage_that_was_dropped_while_a_fetch_gave_way_to_it, a_trainer_that_is_gone, one_that_vanishes_while_all_are_asked,
-        one_that_dies_again_and_again_before_it_is_ready, a_tree_that_is_held_until_its_commit, a_hold_that_is_not_to_be,
+        a_stage_that_was_dropped_while_a_fetch_gave_way_to_it,
+        a_trainer_that_is_gone,
+        one_that_vanishes_while_all_are_asked,
+        one_that_dies_again_and_again_before_it_is_ready,
+        a_tree_that_is_held_until_its_commit,
+        a_hold_that_is_not_to_be,
         a_hold_that_outlives_the_time_of_the_one_before,
     ):
         asyncio.run(asyncio.wait_for(each(), 60))

@@ -12,7 +12,7 @@ import ray
 
 from machines import NAMESPACE, START_S, another_version, machines, places, weights_of
 from pitstop.client import Client
-from pitstop.fleet import Fleet, conductor, orders
+from pitstop.fleet import Fleet, cluster, orders
 
 BARD = str(pathlib.Path(__file__).resolve().parents[3] / "launch" / "models" / "bard")
 SAMPLING = {"max_new_tokens": 400, "ignore_eos": True}
@@ -80,7 +80,7 @@ def goes_on_when_its_coordinator_dies(fleet, where):
     assert pause_of(place)[2].startswith("continued by itself"), pause_of(place)
     output = fleet.generate("Once upon a time", SAMPLING, session="another")
     assert len(output.output_ids) == SAMPLING["max_new_tokens"]
-    ray.kill(ray.get_actor(conductor.conductor_name("fleet"), NAMESPACE), no_restart=False)
+    ray.kill(ray.get_actor(cluster.conductor_name("fleet"), NAMESPACE), no_restart=False)
     until(lambda: fleet.status()["epoch"] == 10, "its successor commits")
     fleet.until_ready(timeout=DEADLINE_S)
     until(lambda: {each["digest"] for each in fleet.status()["replicas"].values()} == {staged.version.digest}, "on all")

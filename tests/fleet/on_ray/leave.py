@@ -15,7 +15,8 @@ PROGRAM = """
 import json, os, sys, time
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 from machines import places
-from pitstop.fleet.fleet import Fleet, keep_on_loopback
+from pitstop.fleet import Fleet
+from pitstop.fleet.cluster import keep_on_loopback
 keep_on_loopback()
 fleet = Fleet("stories", replicas=2, threads=1, address=sys.argv[1])
 print(json.dumps([place["pid"] for place in places(fleet).values()]), flush=True)

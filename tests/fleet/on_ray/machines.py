@@ -12,7 +12,7 @@ import ray  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from pitstop.client import Client  # noqa: E402
-from pitstop.fleet.fleet import keep_on_loopback  # noqa: E402
+from pitstop.fleet.cluster import keep_on_loopback  # noqa: E402
 from pitstop.fleet.relay import NAMESPACE  # noqa: E402
 
 STORE_BYTES = 80 << 20

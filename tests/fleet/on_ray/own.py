@@ -14,7 +14,7 @@ from ray.cluster_utils import Cluster
 
 from machines import START_S, started
 from pitstop.fleet import Fleet, fleet as of_fleets
-from pitstop.fleet.conductor import conductor_name
+from pitstop.fleet.cluster import KV, conductor_name
 
 NAME = f"own-{os.getpid()}"
 
@@ -37,7 +37,7 @@ def is_found_among_clusters(fleet):
         missing = command("status", "--name", f"{NAME}-of-nobody")
         assert missing.returncode == 1 and "not_found" in missing.stderr and other.address in missing.stderr, missing
         assert missing.stderr.count("\n") == 1, missing.stderr
-        GcsClient(address=other.address).internal_kv_put(conductor_name(NAME).encode(), b"", True, of_fleets.KV)
+        GcsClient(address=other.address).internal_kv_put(conductor_name(NAME).encode(), b"", True, KV)
         several = command("pause", "--name", NAME)
         assert several.returncode == 1 and "failed_precondition" in several.stderr, several
         assert all(each in several.stderr for each in (other.address, fleet._inner.cluster)), several.stderr

@@ -13,7 +13,7 @@ from pitstop.fleet import Fleet  # noqa: E402
 def main(address, first, count):
     import ray
 
-    from pitstop.fleet.fleet import keep_on_loopback
+    from pitstop.fleet.cluster import keep_on_loopback
 
     keep_on_loopback()
     ray.init(address=address, log_to_driver=False, logging_level="ERROR")

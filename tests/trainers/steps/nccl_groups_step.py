@@ -20,14 +20,7 @@ import torch
 import torch.distributed as dist
 
 import emulated_nccl
-from emulated_nccl import (
-    STORE_VERSION,
-    PyNccl,
-    become_rank_0,
-    custom_process_group,
-    free_port,
-    stateless_process_group,
-)
+from emulated_nccl import STORE_VERSION, PyNccl, become_rank_0, custom_process_group, free_port, stateless_process_group
 
 GROUP = "slime-pp_0"
 POST = """

@@ -125,8 +125,13 @@ def as_openrlhf(url, model, sglang, world_size, package):
         return group_of(sglang, master_address, master_port, size)
 
     trainer_methods = taken_from(
-        package, "openrlhf/trainer/ray/ppo_actor.py", "ActorPPOTrainer._init_vllm_sync_group",
-        "ActorPPOTrainer.broadcast_to_vllm", ray=Ray, torch=torch, socket=socket,
+        package,
+        "openrlhf/trainer/ray/ppo_actor.py",
+        "ActorPPOTrainer._init_vllm_sync_group",
+        "ActorPPOTrainer.broadcast_to_vllm",
+        ray=Ray,
+        torch=torch,
+        socket=socket,
         stateless_init_process_group=join,  # its own makes vLLM's PyNcclCommunicator
         torch_dist_barrier_and_cuda_sync=dist.barrier,  # shim: its own also waits for a GPU
         deepspeed=types.SimpleNamespace(
@@ -151,7 +156,8 @@ def as_openrlhf(url, model, sglang, world_size, package):
     ds = types.SimpleNamespace(zero_stage=2, tensor_parallel_size=1)
     trainer = types.SimpleNamespace(
         strategy=types.SimpleNamespace(args=types.SimpleNamespace(vllm=vllm, ds=ds)),
-        vllm_engines=[AsyncActor(actor, loop)], use_cuda_ipc=False,
+        vllm_engines=[AsyncActor(actor, loop)],
+        use_cuda_ipc=False,
         actor=types.SimpleNamespace(model=types.SimpleNamespace(module=Model(model))),
     )
     said = {"before": wait(openrlhf_actor.sample(actor, ids))}
@@ -162,44 +168,86 @@ def as_openrlhf(url, model, sglang, world_size, package):
     return said
 
 
-def as_slime(url, model, sglang, world_size, package):
-    """Runs slime's UpdateWeightFromDistributed, which pauses, sends bucket after bucket and continues, through slime's
-    SGLangEngine over HTTP."""
+def slime_groups(package):
+    """Its process groups, over gloo."""
     import packaging.version
-    import requests
     from torch.distributed import distributed_c10d as c10d
+
+    return taken_from(
+        package,
+        "slime/utils/distributed_utils.py",
+        "GLOO_GROUP",
+        "init_gloo_group",
+        "get_gloo_group",
+        "init_process_group",
+        torch=torch,
+        dist=dist,
+        V=packaging.version.parse,
+        Backend=dist.Backend,
+        PrefixStore=dist.PrefixStore,
+        default_pg_timeout=c10d.default_pg_timeout,
+        rendezvous=c10d.rendezvous,
+        _new_process_group_helper=c10d._new_process_group_helper,
+        _world=c10d._world,
+    )
+
+
+def slime_senders(package, groups):
+    """Its senders of weights, with Megatron's part for one rank."""
     from tqdm import tqdm
 
-    groups = taken_from(
-        package, "slime/utils/distributed_utils.py", "GLOO_GROUP", "init_gloo_group", "get_gloo_group",
-        "init_process_group", torch=torch, dist=dist, V=packaging.version.parse, Backend=dist.Backend,
-        PrefixStore=dist.PrefixStore, default_pg_timeout=c10d.default_pg_timeout, rendezvous=c10d.rendezvous,
-        _new_process_group_helper=c10d._new_process_group_helper, _world=c10d._world,
-    )
-    make_world()
-    groups.init_gloo_group()
-    register_backend()
-    engines = taken_from(
-        package, "slime/backends/sglang_utils/sglang_engine.py", "SGLangEngine", RayActor=object, requests=requests,
-        time=time, logger=logging.getLogger("slime"), NewConnectionError=requests.exceptions.ConnectionError,
-    )
     ranks = types.SimpleNamespace(  # shim: Megatron's, of one rank
-        get_data_parallel_rank=lambda **_: 0, get_tensor_model_parallel_rank=lambda: 0,
-        get_pipeline_model_parallel_rank=lambda: 0, get_expert_model_parallel_world_size=lambda: 1,
+        get_data_parallel_rank=lambda **_: 0,
+        get_tensor_model_parallel_rank=lambda: 0,
+        get_pipeline_model_parallel_rank=lambda: 0,
+        get_expert_model_parallel_world_size=lambda: 1,
     )
     ending = {"destroy_process_group": lambda group: group.leave()}  # shim: PyTorch destroys only its own groups
     distributed = types.SimpleNamespace(**{**vars(dist), **ending})
-    senders = taken_from(
-        package, "slime/backends/megatron_utils/update_weight/update_weight_from_distributed.py",
-        "UpdateWeightFromDistributed", "connect_rollout_engines_from_distributed", "update_weights_from_distributed",
-        "disconnect_rollout_engines_from_distributed", ray=Ray, torch=torch, dist=distributed, mpu=ranks, socket=socket,
-        time=time, tqdm=tqdm, get_gloo_group=groups.get_gloo_group, _wrap_ipv6=lambda host: host,
+    return taken_from(
+        package,
+        "slime/backends/megatron_utils/update_weight/update_weight_from_distributed.py",
+        "UpdateWeightFromDistributed",
+        "connect_rollout_engines_from_distributed",
+        "update_weights_from_distributed",
+        "disconnect_rollout_engines_from_distributed",
+        ray=Ray,
+        torch=torch,
+        dist=distributed,
+        mpu=ranks,
+        socket=socket,
+        time=time,
+        tqdm=tqdm,
+        get_gloo_group=groups.get_gloo_group,
+        _wrap_ipv6=lambda host: host,
         accelerator=types.SimpleNamespace(weight_update_backend=lambda: "nccl"),
         init_process_group=lambda backend, **more: groups.init_process_group("emulated", **more),  # shim: nccl
         named_params_and_buffers=lambda args, model: model.items(),  # shim: Megatron's, by the checkpoint's names
         all_gather_param=lambda name, parameter: parameter,  # shim: Megatron's, of one rank
         convert_to_hf=lambda args, model_name, name, parameter, quantization: [(name, parameter)],  # shim: they are
     )
+
+
+def as_slime(url, model, sglang, world_size, package):
+    """Runs slime's UpdateWeightFromDistributed, which pauses, sends bucket after bucket and continues, through slime's
+    SGLangEngine over HTTP."""
+    import requests
+
+    groups = slime_groups(package)
+    make_world()
+    groups.init_gloo_group()
+    register_backend()
+    engines = taken_from(
+        package,
+        "slime/backends/sglang_utils/sglang_engine.py",
+        "SGLangEngine",
+        RayActor=object,
+        requests=requests,
+        time=time,
+        logger=logging.getLogger("slime"),
+        NewConnectionError=requests.exceptions.ConnectionError,
+    )
+    senders = slime_senders(package, groups)
     engine = engines.SGLangEngine(types.SimpleNamespace(rollout_external=True), rank=0)
     address = url.removeprefix("http://")
     engine.node_rank, (engine.server_host, engine.server_port) = 0, address.rsplit(":", 1)

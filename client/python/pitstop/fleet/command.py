@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 PROGRESS_S = 0.5  # how often the number of ready replicas is checked
 RAY_SILENCE = {
-    "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_LOGGER_LEVEL": "error", "RAY_LOG_TO_DRIVER": "0", "RAY_DEDUP_LOGS": "0"
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_LOGGER_LEVEL": "error",
+    "RAY_LOG_TO_DRIVER": "0",
+    "RAY_DEDUP_LOGS": "0",
 }
 
 
@@ -53,9 +56,17 @@ async def _serve(given: argparse.Namespace, options: dict[str, Any]) -> int:
 
     ended = asyncio.Event()
     fleet = AsyncFleet(
-        given.model, replicas=given.replicas, tp=given.tp, name=given.name, quorum=given.quorum, address=given.address,
-        status_port=given.status_port, start_timeout=given.start_timeout, hang_timeout=given.hang_timeout,
-        port=0 if given.http or given.router else None, **options,
+        given.model,
+        replicas=given.replicas,
+        tp=given.tp,
+        name=given.name,
+        quorum=given.quorum,
+        address=given.address,
+        status_port=given.status_port,
+        start_timeout=given.start_timeout,
+        hang_timeout=given.hang_timeout,
+        port=0 if given.http or given.router else None,
+        **options,
     )
     _tell(f"starting Ray{f' at {given.address}' if given.address else ' on this machine'}")
     with _ray_on_file():
@@ -100,7 +111,7 @@ async def _generate(fleet: AsyncFleet, given: argparse.Namespace) -> int:
     sampling = {"max_new_tokens": given.max_new_tokens, "temperature": given.temperature}
     said = ""
     async for output in await fleet.generate(" ".join(given.what), sampling, stream=True, timeout=given.timeout_s):
-        print(output.text[len(said):], end="", flush=True)
+        print(output.text[len(said) :], end="", flush=True)
         said = output.text
     print()
     return 0
@@ -111,7 +122,9 @@ async def _say(fleet: AsyncFleet, given: argparse.Namespace) -> int:
     if command == "generate":
         return await _generate(fleet, given)
     if command == "update":
-        outcome = await fleet.update_weights_from_disk(bundled_or_path(what[0]), given.label, kv_policy=given.kv_policy, hold_s=given.hold_s)
+        outcome = await fleet.update_weights_from_disk(
+            bundled_or_path(what[0]), given.label, kv_policy=given.kv_policy, hold_s=given.hold_s
+        )
         print(f"epoch {outcome.version.epoch}, digest {outcome.version.digest}")
         for member, each in outcome.replicas.items():
             print(f"  {member}: {each['outcome']}{' ' if each['message'] else ''}{each['message']}")
@@ -189,7 +202,9 @@ def prose(status: Mapping[str, Any]) -> str:
 
 
 async def _run(given: argparse.Namespace, options: dict[str, Any]) -> int:
-    num_taken = {"generate": len(given.what), "abort": len(given.what), "update": 1, "add": 1, "remove": 1}.get(given.command, 0)
+    num_taken = {"generate": len(given.what), "abort": len(given.what), "update": 1, "add": 1, "remove": 1}.get(
+        given.command, 0
+    )
     if len(given.what) > num_taken:
         raise PitstopError("invalid_argument", f"{given.command} takes no '{given.what[num_taken]}'")
     if given.command in ("add", "remove") and given.what and not given.what[0].isdecimal():
@@ -215,8 +230,7 @@ async def _run(given: argparse.Namespace, options: dict[str, Any]) -> int:
 
 
 def _quiet_ray() -> None:
-    """Sends Ray's own logs to its files only, unless the user has set a log level. REQUIRES: Ray is not imported yet.
-    """
+    """Sends Ray's own logs to its files only, unless the user has set a log level. REQUIRES: Ray is not imported yet."""
     for name, value in RAY_SILENCE.items():
         os.environ.setdefault(name, value)
 

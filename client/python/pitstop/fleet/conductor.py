@@ -22,11 +22,14 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ..errors import PitstopError
-from .coordinator import Coordinator, Phase, Standing
+from .cluster import slot_name, worker_environment
+from .coordinator import Coordinator
 from .http import HttpServer
 from .orders import LEAD_REPLICA_S, LEAD_S, NO_KEY, Commit, Key, Order, Outcome, Stage
+from .records import Phase, Standing
 from .relay import NAMESPACE
 from .replica import CALLS_AT_ONCE, Replica
+from .slot import Slot
 from .status import FleetStatus, StatusPages
 from .ways import Way, ways
 
@@ -46,32 +49,6 @@ ADD_MAX = 10_000  # replicas per call; docs/scale.md covers no more
 VIEW_S = 0.02  # clients hear of changes at most this often
 
 log = logging.getLogger("pitstop.fleet")
-
-
-def conductor_name(fleet: str) -> str:
-    return f"pitstop-{fleet}"
-
-
-def slot_name(fleet: str, slot: int) -> str:
-    return f"pitstop-{fleet}-slot-{slot}"
-
-
-def worker_environment() -> dict[str, Any]:
-    """The environment in which a worker finds this package, also in a checkout."""
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    given = {name: os.environ[name] for name in ("PITSTOP_BUILD",) if name in os.environ}
-    return {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")])), **given}}
-
-
-class Slot:
-    """A place for a replica, and the replica in it."""
-
-    def __init__(self, number: int):
-        self.number = number
-        self.incarnation = 0
-        self.num_failed = 0  # consecutive replicas that died before they were ready
-        self.why = ""  # why the slot is empty: the cause of the latest death, or that there is no place yet
-        self.task: Optional[asyncio.Task] = None
 
 
 class Conductor:
@@ -204,7 +181,9 @@ class Conductor:
 
     async def remove(self, slot: int) -> None:
         if slot not in self._slots:
-            raise PitstopError("not_found", f"unknown slot {slot}; the fleet has {', '.join(map(str, self._slots)) or 'none'}")
+            raise PitstopError(
+                "not_found", f"unknown slot {slot}; the fleet has {', '.join(map(str, self._slots)) or 'none'}"
+            )
         gone = self._slots.pop(slot)
         gone.task.cancel()
         for member in [each for each in self._handles if each.startswith(slot_name(self._fleet, slot) + ".")]:
@@ -273,11 +252,20 @@ class Conductor:
         slot.why = why
         slot.incarnation += 1
         member = f"{slot_name(self._fleet, slot.number)}.{slot.incarnation}"
-        actor = ray.remote(Replica).options(
-            name=member, namespace=NAMESPACE, lifetime="detached", max_concurrency=CALLS_AT_ONCE,
-            num_cpus=bundle.get("CPU", 0), num_gpus=bundle.get("GPU", 0), runtime_env=worker_environment(),
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0),
-        ).remote(member)
+        actor = (
+            ray.remote(Replica)
+            .options(
+                name=member,
+                namespace=NAMESPACE,
+                lifetime="detached",
+                max_concurrency=CALLS_AT_ONCE,
+                num_cpus=bundle.get("CPU", 0),
+                num_gpus=bundle.get("GPU", 0),
+                runtime_env=worker_environment(),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0),
+            )
+            .remote(member)
+        )
         timeout = self._config["start_timeout"]
         try:
             place = await asyncio.wait_for(actor.start.remote(self._tree_options(), timeout), timeout + START_GRACE_S)
@@ -426,11 +414,15 @@ class Conductor:
         ready = {name: coordinator.members[name].version for name in coordinator.ready if name in self._places}
         view = {
             "committed": coordinator.committed,
-            "members": {name: {**self._places[name], "epoch": each.epoch if each else 0} for name, each in ready.items()},
+            "members": {
+                name: {**self._places[name], "epoch": each.epoch if each else 0} for name, each in ready.items()
+            },
             "slots": len(self._slots),
             "quorum": self._config.get("quorum"),
             "failed": min((slot.num_failed for slot in self._slots.values()), default=0),
-            "why": next(filter(None, (each.why for each in (*self._slots.values(), *coordinator.members.values()))), ""),
+            "why": next(
+                filter(None, (each.why for each in (*self._slots.values(), *coordinator.members.values()))), ""
+            ),
         }
         if view != self._view:
             self._view = view
@@ -454,7 +446,11 @@ class Conductor:
         return {**self._view, "number": (os.getpid(), self._view_number)}
 
     async def fan_out(
-        self, kind: str, timeout: float, fields: Mapping[str, Any], own: Optional[Mapping[str, Mapping[str, Any]]] = None
+        self,
+        kind: str,
+        timeout: float,
+        fields: Mapping[str, Any],
+        own: Optional[Mapping[str, Mapping[str, Any]]] = None,
     ) -> dict[str, dict[str, Any]]:
         """Makes a call at every replica's admin door, or at those with fields in `own`: member -> {"ok", "reply"} or {"ok",
         "code", "message"}."""

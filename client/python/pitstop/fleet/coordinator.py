@@ -28,8 +28,25 @@ import collections
 from typing import Any, Callable, Iterable, Optional
 
 from .orders import (
-    Answer, Ask, Commit, Committed, Decide, Decided, Drop, Dropped, Fetch, Fetched, Key, Order, Outcome, Refused, Retire,
-    Stage, Staged, State, Version,
+    Answer,
+    Ask,
+    Commit,
+    Committed,
+    Decide,
+    Decided,
+    Drop,
+    Dropped,
+    Fetch,
+    Fetched,
+    Key,
+    Order,
+    Outcome,
+    Refused,
+    Retire,
+    Stage,
+    Staged,
+    State,
+    Version,
 )
 from .records import Member, Phase, Standing, Update
 
@@ -90,15 +107,24 @@ class Coordinator:
                 self._depose(answer.generation)
             return
         handlers: dict[type, Callable[[Member, Any], None]] = {
-            State: self._handle_state, Staged: self._handle_staged, Decided: self._handle_decided,
-            Committed: self._handle_committed, Dropped: self._handle_dropped, Fetched: self._handle_fetched,
+            State: self._handle_state,
+            Staged: self._handle_staged,
+            Decided: self._handle_decided,
+            Committed: self._handle_committed,
+            Dropped: self._handle_dropped,
+            Fetched: self._handle_fetched,
         }
         handlers[type(answer)](member, answer)
         self._go_on()
 
     def update(
-        self, uid: str, payload: Any = None, timeout_s: float = 600.0, path: str = "",
-        group: Optional[Iterable[str]] = None, adapter: str = "",
+        self,
+        uid: str,
+        payload: Any = None,
+        timeout_s: float = 600.0,
+        path: str = "",
+        group: Optional[Iterable[str]] = None,
+        adapter: str = "",
     ) -> None:
         """Requests an update, of the model's weights or of an adapter beside them. Every request gets an Outcome."""
         update = Update(uid, payload, timeout_s, path, None if group is None else frozenset(group), adapter)
@@ -350,12 +376,18 @@ class Coordinator:
         # If no replica serves the fleet's version any more, the remaining ones may begin anew, without adapters.
         without_version = (Standing.BEHIND, Standing.FETCHING)
         is_anew = not self.ready and not update.adapter
-        names = [name for name, each in self.members.items() if each.standing in without_version] if is_anew else self.ready
+        names = (
+            [name for name, each in self.members.items() if each.standing in without_version] if is_anew else self.ready
+        )
         if not names or len(names) < (self.quorum or 1):
             self._refuse(update, "unavailable", f"{len(names)} replicas can take part; {self.quorum or 1} are needed")
             return
         if update.group is not None and update.group != frozenset(names):
-            self._refuse(update, "aborted", f"it is for the group {', '.join(sorted(update.group))}; ready are {', '.join(names)}")
+            self._refuse(
+                update,
+                "aborted",
+                f"it is for the group {', '.join(sorted(update.group))}; ready are {', '.join(names)}",
+            )
             return
         self._count += 1
         update.key = (self.generation, self._count)
@@ -367,7 +399,16 @@ class Coordinator:
         serving = Version(0, "") if is_anew or self.committed is None else self.committed
         epoch, change = self._latest()
         epoch, change = (serving.epoch, change + 1) if update.adapter else (epoch + 1, serving.change)
-        order = Stage(self.generation, update.key, epoch, update.uid, update.payload, None, serving.without(update.adapter), change)
+        order = Stage(
+            self.generation,
+            update.key,
+            epoch,
+            update.uid,
+            update.payload,
+            None,
+            serving.without(update.adapter),
+            change,
+        )
         self._begin(Phase.STAGING, order)
 
     def _latest(self) -> tuple[int, int]:
@@ -448,8 +489,11 @@ class Coordinator:
             if self.committed is not None and self.committed.is_same(each.version):
                 each.standing, each.why = Standing.READY, ""
             elif each.version is not None and self.committed is not None and each.version.rank >= self.committed.rank:
-                self._retire(name, f"it serves epoch {each.version.epoch}, digest {each.version.digest}; the fleet "
-                                   f"epoch {self.committed.epoch}, digest {self.committed.digest}")
+                self._retire(
+                    name,
+                    f"it serves epoch {each.version.epoch}, digest {each.version.digest}; the fleet "
+                    f"epoch {self.committed.epoch}, digest {self.committed.digest}",
+                )
             elif self.committed is not None:
                 self._fetch(name, each, self.committed)
 

@@ -74,7 +74,9 @@ class Door:
         async with self._changed:
             self.view = dict(view)
             self._members = dict(view["members"])
-            gone = [name for name in {*self._clients, *self._loads} if name not in self._members and not self._loads[name]]
+            gone = [
+                name for name in {*self._clients, *self._loads} if name not in self._members and not self._loads[name]
+            ]
             self._changed.notify_all()
         for name in gone:
             self._forget(name)
@@ -82,6 +84,7 @@ class Door:
 
     async def until(self, is_so: Callable[[Mapping[str, Any]], bool], timeout: float, what: str) -> None:
         """Waits until a condition holds. PitstopError "deadline_exceeded" after WAIT_S."""
+
         async def wait() -> None:
             async with self._changed:
                 await self._changed.wait_for(lambda: is_so(self.view))
@@ -335,7 +338,8 @@ class CarriedStream(AsyncIterator[Chunk]):
         if chunk.counts is not None and self._at_seam:
             counts = chunk.counts
             chunk.counts = dataclasses.replace(
-                counts, prompt_tokens=counts.prompt_tokens - self._at_seam,
+                counts,
+                prompt_tokens=counts.prompt_tokens - self._at_seam,
                 completion_tokens=counts.completion_tokens + self._at_seam,
             )
         self._kept += chunk.tokens
@@ -366,12 +370,16 @@ class _OwedText:
         skips = self._options.get("skip_special_tokens", True)
         ids = (self._context, [*self._context, *tokens])
         before, all_of_it = await asyncio.gather(*(self._door.text_of(each, skips) for each in ids))
-        return all_of_it[len(before):]
+        return all_of_it[len(before) :]
 
     async def pay(self, chunk: Chunk, tokens: list[int]) -> None:
         """The owed text, followed by the chunk's own."""
         ids = tokens
-        if chunk.finish is not None and chunk.finish.matched_token is not None and not self._options.get("no_stop_trim"):
+        if (
+            chunk.finish is not None
+            and chunk.finish.matched_token is not None
+            and not self._options.get("no_stop_trim")
+        ):
             ids = tokens[:-1]
         text = await self.text_of(ids)
         stops = self._options.get("stop") or []
@@ -386,7 +394,7 @@ class _OwedText:
             chunk.finish = Finish(reason="stop", matched_text=stop)
         elif chunk.finish is None:
             text = text[:begin] + _without_tail(text[begin:], stops)
-        chunk.text = text[len(self._told):] if len(text) > len(self._told) else ""
+        chunk.text = text[len(self._told) :] if len(text) > len(self._told) else ""
         self._told += chunk.text
 
 

@@ -23,42 +23,115 @@ LAUNCHER = "launch/pitstop" if IN_SOURCES else "pitstop"
 VERSION = runpy.run_path(str(pathlib.Path(__file__).resolve().parents[1] / "version.py"))["VERSION"]
 
 
-COMMANDS = (
-    "serve", "generate", "update", "status", "digests", "pause", "resume", "abort", "rollback", "add", "remove"
-)
+COMMANDS = ("serve", "generate", "update", "status", "digests", "pause", "resume", "abort", "rollback", "add", "remove")
 
 
 def parser() -> argparse.ArgumentParser:
     own = argparse.ArgumentParser(
-        prog=PROGRAM, usage=f"{PROGRAM} [COMMAND] [flags]", description=ABOUT.format(program=PROGRAM), formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog=PROGRAM,
+        usage=f"{PROGRAM} [COMMAND] [flags]",
+        description=ABOUT.format(program=PROGRAM),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=f"Further flags of serve are those of every tree: {LAUNCHER} serve --help.",
     )
-    own.add_argument("command", nargs="?", choices=COMMANDS, default="serve", metavar="COMMAND", help=f"{', '.join(COMMANDS)} (serve)")
+    own.add_argument(
+        "command",
+        nargs="?",
+        choices=COMMANDS,
+        default="serve",
+        metavar="COMMAND",
+        help=f"{', '.join(COMMANDS)} (serve)",
+    )
     own.add_argument("--version", action="version", version=f"{PROGRAM} {VERSION}")
-    own.add_argument("what", nargs="*", metavar="WHAT", help="generate: the prompt; update: DIR; abort: ids; add: how many; remove: a slot")
-    own.add_argument("--name", metavar="NAME", default="fleet", help="the fleet's name, if a cluster has several (fleet)")
-    own.add_argument("--address", metavar="H:P", help="the Ray cluster: HOST:PORT, or auto (default: for serve, a cluster of this machine alone; otherwise the fleet's)")
-    own.add_argument("--model", metavar="MODEL", default="stories", help=f"serve: as for {LAUNCHER} serve (stories)")
-    own.add_argument("--replicas", metavar="N", type=int, default=1, help="serve: number of trees, each on a machine of its own if possible (1)")
-    own.add_argument("--tp", metavar="N", type=int, default=1, help="serve: ranks of each, all on one machine (1)")
-    own.add_argument("--quorum", metavar="K", type=int, help="serve: number of prepared replicas with which an update commits without the others (all)")
-    own.add_argument("--hang-timeout", metavar="S", type=float, default=30.0, help="serve: seconds after which a replica that does not answer is ended (30)")
-    own.add_argument("--status-port", metavar="P", type=int, default=0, help="serve: the page and /metrics; 0: any free port (0)")
-    own.add_argument("--http", action="store_true", help="serve: every tree has HTTP, at a port that status shows")
-    own.add_argument("--door-port", metavar="P", type=int, help="serve: a port for HTTP's /generate, whose requests survive replicas; 0: any free one")
-    own.add_argument("--router", metavar="KIND", help="serve: sglang, smg or vllm in front of the trees, which then listen to HTTP")
-    own.add_argument("--router-port", metavar="P", type=int, default=30000, help="serve: the router's port (30000)")
-    own.add_argument("--label", metavar="NAME", default="", help="update: the version's name")
-    own.add_argument("--kv-policy", metavar="POLICY", default="keep", help="update: keep, recompute, drain or abort (keep)")
-    own.add_argument("--hold-s", metavar="S", type=float, default=0.0, help="update: seconds, at most, for which replicas stand still so that all commit together (0)")
-    own.add_argument("--max-new-tokens", metavar="N", type=int, default=200, help="generate: maximum number of tokens (200)")
-    own.add_argument("--temperature", metavar="X", type=float, default=1.0, help="generate: 0 is greedy (1)")
-    own.add_argument("--mode", metavar="MODE", default="in_place", help="pause: in_place, retract, abort or wait (in_place)")
-    own.add_argument("--all", action="store_true", help="abort: every open request")
-    own.add_argument("--json", action="store_true", help="status, digests, pause, resume, abort: the whole answer as JSON")
-    own.add_argument("--timeout-s", metavar="S", type=float, help="generate: seconds after which it gives up")
-    own.add_argument("--start-timeout", metavar="S", type=float, default=600.0, help="seconds to wait for replicas to become ready (600)")
+    own.add_argument(
+        "what",
+        nargs="*",
+        metavar="WHAT",
+        help="generate: the prompt; update: DIR; abort: ids; add: how many; remove: a slot",
+    )
+    own.add_argument(
+        "--name", metavar="NAME", default="fleet", help="the fleet's name, if a cluster has several (fleet)"
+    )
+    own.add_argument(
+        "--address",
+        metavar="H:P",
+        help="the Ray cluster: HOST:PORT, or auto (default: for serve, a cluster of this machine alone; otherwise the fleet's)",
+    )
+    own.add_argument(
+        "--start-timeout",
+        metavar="S",
+        type=float,
+        default=600.0,
+        help="seconds to wait for replicas to become ready (600)",
+    )
+    _add_serve(own)
+    _add_calls(own)
     return own
+
+
+def _add_serve(own: argparse.ArgumentParser) -> None:
+    own.add_argument("--model", metavar="MODEL", default="stories", help=f"serve: as for {LAUNCHER} serve (stories)")
+    own.add_argument(
+        "--replicas",
+        metavar="N",
+        type=int,
+        default=1,
+        help="serve: number of trees, each on a machine of its own if possible (1)",
+    )
+    own.add_argument("--tp", metavar="N", type=int, default=1, help="serve: ranks of each, all on one machine (1)")
+    own.add_argument(
+        "--quorum",
+        metavar="K",
+        type=int,
+        help="serve: number of prepared replicas with which an update commits without the others (all)",
+    )
+    own.add_argument(
+        "--hang-timeout",
+        metavar="S",
+        type=float,
+        default=30.0,
+        help="serve: seconds after which a replica that does not answer is ended (30)",
+    )
+    own.add_argument(
+        "--status-port", metavar="P", type=int, default=0, help="serve: the page and /metrics; 0: any free port (0)"
+    )
+    own.add_argument("--http", action="store_true", help="serve: every tree has HTTP, at a port that status shows")
+    own.add_argument(
+        "--door-port",
+        metavar="P",
+        type=int,
+        help="serve: a port for HTTP's /generate, whose requests survive replicas; 0: any free one",
+    )
+    own.add_argument(
+        "--router", metavar="KIND", help="serve: sglang, smg or vllm in front of the trees, which then listen to HTTP"
+    )
+    own.add_argument("--router-port", metavar="P", type=int, default=30000, help="serve: the router's port (30000)")
+
+
+def _add_calls(own: argparse.ArgumentParser) -> None:
+    own.add_argument("--label", metavar="NAME", default="", help="update: the version's name")
+    own.add_argument(
+        "--kv-policy", metavar="POLICY", default="keep", help="update: keep, recompute, drain or abort (keep)"
+    )
+    own.add_argument(
+        "--hold-s",
+        metavar="S",
+        type=float,
+        default=0.0,
+        help="update: seconds, at most, for which replicas stand still so that all commit together (0)",
+    )
+    own.add_argument(
+        "--max-new-tokens", metavar="N", type=int, default=200, help="generate: maximum number of tokens (200)"
+    )
+    own.add_argument("--temperature", metavar="X", type=float, default=1.0, help="generate: 0 is greedy (1)")
+    own.add_argument(
+        "--mode", metavar="MODE", default="in_place", help="pause: in_place, retract, abort or wait (in_place)"
+    )
+    own.add_argument("--all", action="store_true", help="abort: every open request")
+    own.add_argument(
+        "--json", action="store_true", help="status, digests, pause, resume, abort: the whole answer as JSON"
+    )
+    own.add_argument("--timeout-s", metavar="S", type=float, help="generate: seconds after which it gives up")
 
 
 if __name__ == "__main__":

@@ -10,20 +10,16 @@ AsyncFleet has the same calls, awaited.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
-import functools
 import inspect
 import logging
 import os
 import re
-import threading
 import uuid
 from dataclasses import replace
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import ray
-from ray._private import ray_constants, services
 from ray._raylet import GcsClient
 from ray.exceptions import RayActorError, RayError
 
@@ -38,9 +34,9 @@ from ..nccl_trees import is_on_gpus
 from ..nccl_updates import TrainersGroup
 from ..push import manifest_of
 from ..router import Router
-from . import ray_tokens
 from .adapter_calls import FleetAdapterCalls
-from .conductor import LONG_POLL_S, Conductor, conductor_name, worker_environment
+from .cluster import KV, cluster_of, conductor_name, start_ray, worker_environment
+from .conductor import LONG_POLL_S, Conductor
 from .door import Call, Door
 from .generate_door import GenerateDoor
 from .http import HttpServer
@@ -53,90 +49,11 @@ CONDUCTOR_HANG_S = 30.0
 # errors of a group without NCCL: nothing was staged yet
 CANNOT = ("failed_precondition", "not_found", "resource_exhausted", "unsupported")
 STARTS_MAX = 3  # consecutive failures of every replica, after which a fleet with no ready replica stops waiting
-FIND_S = 5
-KV = b"pitstop"  # the namespace in which a cluster keeps the names of its fleets
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 RETRY_S = 0.3
 SHARED_CPU = 0.01  # CPUs that a replica asks for on a cluster of its own, which nobody else uses
-OBJECT_STORE_BYTES = 256 << 20  # of a cluster that this program starts, by default
 
 log = logging.getLogger("pitstop.fleet")
-
-
-def keep_on_loopback() -> None:
-    """Keeps a single-machine cluster on the loopback: Ray replaces 127.0.0.1 by the machine's address unless it
-    believes that this system cannot be part of a cluster."""
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # for Ray's processes,
-    ray_constants.ENABLE_RAY_CLUSTER = False  # and for this one, which has read the variable already
-
-
-def _found_cluster() -> str:
-    """HOST:PORT of the cluster that was started last on this machine; empty if unknown."""
-    return os.environ.get("RAY_ADDRESS") or services.get_ray_address_from_environment("auto", None) or ""
-
-
-def _has(cluster: str, fleet: str) -> bool:
-    """Whether a fleet of that name was started on the cluster."""
-    try:
-        return ray_tokens.ask(cluster, lambda client: client.internal_kv_exists(conductor_name(fleet).encode(), KV, FIND_S))
-    except RayError:  # the cluster is ending, or belongs to another user
-        return False
-
-
-def _cluster_of(fleet: str) -> str:
-    """The address of the cluster with that fleet, among the clusters of this machine; RAY_ADDRESS, if that is set.
-    PitstopError: no cluster has it, or several do."""
-    if os.environ.get("RAY_ADDRESS"):
-        return os.environ["RAY_ADDRESS"]
-    services.find_gcs_addresses.cache_clear()  # the function caches the clusters of its first call
-    clusters = sorted(services.find_gcs_addresses())
-    found = [each for each in clusters if _has(each, fleet)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        said = f"fleets '{fleet}' were started on {', '.join(found)}"
-    else:
-        said = f"no fleet '{fleet}' runs on this machine's Ray clusters ({', '.join(clusters) or 'there are none'})"
-    code = "failed_precondition" if found else "not_found"
-    raise PitstopError(code, f"{said}; --address HOST:PORT names a cluster")
-
-
-def _on_a_lasting_thread(start: Callable[[], Any]) -> None:
-    """Runs a call on a thread that lives as long as the process.
-
-    Ray asks Linux to kill a cluster when the thread that started it ends (PR_SET_PDEATHSIG). If that were a thread of an
-    event loop, the cluster would end before the program. Ray's excepthook, which first reports an exception to the
-    cluster, would then hide the program's own exception for a minute."""
-    started: concurrent.futures.Future[None] = concurrent.futures.Future()
-
-    def run() -> None:
-        try:
-            start()
-        except BaseException as error:
-            started.set_exception(error)
-            return
-        started.set_result(None)
-        threading.Event().wait()
-
-    threading.Thread(target=run, name="ray", daemon=True).start()
-    started.result()
-
-
-def start_ray(address: Optional[str] = None, object_store_bytes: int = OBJECT_STORE_BYTES, **options: Any) -> None:
-    """Joins a cluster ("auto", or its address), or starts one on this machine alone, on its loopback."""
-    if ray.is_initialized():
-        return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if address is not None:
-        if ":" in address and "://" not in address:  # not a name of Ray's own
-            ray_tokens.take_mode_of(address)
-        if address.startswith(("127.", "localhost")) or (address == "auto" and _found_cluster().startswith("127.")):
-            keep_on_loopback()
-        ray.init(address=address, namespace=NAMESPACE, **options)
-        return
-    keep_on_loopback()
-    own = {"include_dashboard": False, "object_store_memory": object_store_bytes}
-    _on_a_lasting_thread(functools.partial(ray.init, address="local", namespace=NAMESPACE, **{**own, **options}))
 
 
 def place_for(config: Mapping[str, Any], is_own: bool, gpus: Sequence[float]) -> dict[str, dict[str, Any]]:
@@ -184,25 +101,48 @@ class AsyncFleet(FleetAdapterCalls):
     """
 
     def __init__(
-        self, model: Optional[str] = None, *, replicas: int = 1, tp: int = 1, name: str = "fleet",
-        resources: Optional[Mapping[str, float]] = None, quorum: Optional[int] = None, address: Optional[str] = None,
-        status_port: Optional[int] = None, start_timeout: float = 600.0, hang_timeout: float = 30.0, use_tqdm: Optional[bool] = None,
-        port: Optional[int] = None, **options: Any,
+        self,
+        model: Optional[str] = None,
+        *,
+        replicas: int = 1,
+        tp: int = 1,
+        name: str = "fleet",
+        resources: Optional[Mapping[str, float]] = None,
+        quorum: Optional[int] = None,
+        address: Optional[str] = None,
+        status_port: Optional[int] = None,
+        start_timeout: float = 600.0,
+        hang_timeout: float = 30.0,
+        use_tqdm: Optional[bool] = None,
+        port: Optional[int] = None,
+        **options: Any,
     ):
         if model is None and options:
-            raise TypeError(f"{', '.join(sorted(options))} cannot be set when joining a running fleet: it keeps its own options")
+            raise TypeError(
+                f"{', '.join(sorted(options))} cannot be set when joining a running fleet: it keeps its own options"
+            )
         if replicas < 1 or tp < 1 or (quorum is not None and not 1 <= quorum <= replicas):
-            raise TypeError(f"replicas and tp must be 1 or more, quorum 1 to replicas, not {replicas=}, {tp=}, {quorum=}")
+            raise TypeError(
+                f"replicas and tp must be 1 or more, quorum 1 to replicas, not {replicas=}, {tp=}, {quorum=}"
+            )
         if not NAME.fullmatch(name):
             raise TypeError(f"name must be 1 to 100 letters, digits, '_', '.' and '-', not {name!r}")
         if not 0.0 < hang_timeout < float("inf"):
             raise TypeError(f"hang_timeout must be a number of seconds above 0, not {hang_timeout}")
         options.update({"no_http": True} if port is None else {"port": port})
-        self._config = None if model is None else {
-            "replicas": replicas, "quorum": quorum, "start_timeout": start_timeout, "hang_timeout": hang_timeout,
-            "status_port": status_port,
-            "bundle": dict(resources or {}), "options": {"model": model, "tp": tp, **options},
-        }
+        self._config = (
+            None
+            if model is None
+            else {
+                "replicas": replicas,
+                "quorum": quorum,
+                "start_timeout": start_timeout,
+                "hang_timeout": hang_timeout,
+                "status_port": status_port,
+                "bundle": dict(resources or {}),
+                "options": {"model": model, "tp": tp, **options},
+            }
+        )
         self.name = name
         self._address = address
         self._start_timeout = start_timeout
@@ -221,7 +161,7 @@ class AsyncFleet(FleetAdapterCalls):
         """Starts or joins the fleet; with `wait`, waits until every replica is ready. PitstopError."""
         is_own = self._address is None and not ray.is_initialized()
         is_found = self._config is None and self._address in (None, "auto") and not ray.is_initialized()
-        await off_loop(start_ray, await off_loop(_cluster_of, self.name) if is_found else self._address)
+        await off_loop(start_ray, await off_loop(cluster_of, self.name) if is_found else self._address)
         name = conductor_name(self.name)
         if self._config is None:
             try:
@@ -232,12 +172,23 @@ class AsyncFleet(FleetAdapterCalls):
             gpus = [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
             self._config.update(place_for(self._config, is_own, gpus))
             try:
-                self._conductor = ray.remote(Conductor).options(
-                    name=name, namespace=NAMESPACE, num_cpus=0, max_restarts=-1, max_task_retries=0,
-                    max_concurrency=CONDUCTOR_CALLS_AT_ONCE, runtime_env=worker_environment(),
-                ).remote(self.name, self._config)
+                self._conductor = (
+                    ray.remote(Conductor)
+                    .options(
+                        name=name,
+                        namespace=NAMESPACE,
+                        num_cpus=0,
+                        max_restarts=-1,
+                        max_task_retries=0,
+                        max_concurrency=CONDUCTOR_CALLS_AT_ONCE,
+                        runtime_env=worker_environment(),
+                    )
+                    .remote(self.name, self._config)
+                )
             except ValueError:
-                raise PitstopError("already_exists", f"a fleet '{self.name}' runs on the cluster {self.cluster}") from None
+                raise PitstopError(
+                    "already_exists", f"a fleet '{self.name}' runs on the cluster {self.cluster}"
+                ) from None
         self._door = Door(self._watch_view)
         try:
             if self._config is not None:
@@ -284,7 +235,9 @@ class AsyncFleet(FleetAdapterCalls):
                 pass
             ray.kill(conductor)
             with contextlib.suppress(RayError):  # otherwise the name stays until the cluster ends
-                await off_loop(GcsClient(address=self.cluster).internal_kv_del, conductor_name(self.name).encode(), False, KV)
+                await off_loop(
+                    GcsClient(address=self.cluster).internal_kv_del, conductor_name(self.name).encode(), False, KV
+                )
         self._door = None
 
     async def __aenter__(self) -> AsyncFleet:
@@ -354,8 +307,16 @@ class AsyncFleet(FleetAdapterCalls):
     # ---- weights ----
 
     async def update_weights(
-        self, named_tensors: NamedTensors, label: str = "", *, partial: bool = False, kv_policy: str = "keep",
-        digests: bool = True, transfer: str = "auto", timeout: float = UPDATE_TIMEOUT_S, **update: Any,
+        self,
+        named_tensors: NamedTensors,
+        label: str = "",
+        *,
+        partial: bool = False,
+        kv_policy: str = "keep",
+        digests: bool = True,
+        transfer: str = "auto",
+        timeout: float = UPDATE_TIMEOUT_S,
+        **update: Any,
     ) -> Outcome:
         """Sends a whole version once. When this returns, it is in effect on every replica; after a PitstopError on
         none, and the error's `reply` is the Outcome. With `hold_s` (at most 1) the replicas stop between two passes
@@ -373,7 +334,9 @@ class AsyncFleet(FleetAdapterCalls):
         if digests:
             payload["manifest"] = await off_loop(manifest_of, weights)
         members = self._open().view["members"].values()
-        if transfer == "nccl" or (transfer == "auto" and members and all(is_on_gpus(each["workers"]) for each in members)):
+        if transfer == "nccl" or (
+            transfer == "auto" and members and all(is_on_gpus(each["workers"]) for each in members)
+        ):
             try:
                 outcome, sent = await self._group.update(weights, payload, timeout)
                 return replace(outcome, sent=sent)
@@ -395,7 +358,9 @@ class AsyncFleet(FleetAdapterCalls):
         self, path: str, label: str = "", *, kv_policy: str = "keep", timeout: float = UPDATE_TIMEOUT_S, **update: Any
     ) -> Outcome:
         """Loads a checkpoint directory that every machine can read."""
-        return await self._update({"path": os.path.abspath(path), "label": label, "kv_policy": kv_policy, **update}, timeout)
+        return await self._update(
+            {"path": os.path.abspath(path), "label": label, "kv_policy": kv_policy, **update}, timeout
+        )
 
     async def _update(self, payload: Mapping[str, Any], timeout: float, uid: Optional[str] = None) -> Outcome:
         if not 0.0 <= payload.get("hold_s", 0.0) <= HOLD_S_MAX:
@@ -431,7 +396,9 @@ class AsyncFleet(FleetAdapterCalls):
     async def abort_request(self, rid: str = "", abort_all: bool = False) -> dict[str, dict[str, Any]]:
         return await self.fan_out("abort", rids=[] if abort_all else [rid], all=abort_all)
 
-    async def release_memory_occupation(self, tags: Any = None, keep_weights: bool = False) -> dict[str, dict[str, Any]]:
+    async def release_memory_occupation(
+        self, tags: Any = None, keep_weights: bool = False
+    ) -> dict[str, dict[str, Any]]:
         """Frees memory. Discarded weights return with the next complete update."""
         given = {} if tags is None else {"tags": list(tags)}
         return await self.fan_out("release_memory", UPDATE_TIMEOUT_S, keep_weights=keep_weights, **given)
@@ -492,5 +459,10 @@ class Fleet(Blocking):
 
 
 for _name, _call in (vars(FleetAdapterCalls) | vars(AsyncFleet)).items():
-    if not _name.startswith("_") and inspect.iscoroutinefunction(_call) and not hasattr(Fleet, _name) and _name != "start":
+    if (
+        not _name.startswith("_")
+        and inspect.iscoroutinefunction(_call)
+        and not hasattr(Fleet, _name)
+        and _name != "start"
+    ):
         setattr(Fleet, _name, blocking(_call))

@@ -9,8 +9,17 @@ from ..errors import PitstopError
 from .http import Answer, Request, error_of
 
 FIELDS = (
-    "rid", "priority", "kv_tolerance", "kv_max_lag", "return_logprob", "logprob_start_len", "top_logprobs_num",
-    "token_ids_logprob", "logprobs_mode", "session", "min_epoch",
+    "rid",
+    "priority",
+    "kv_tolerance",
+    "kv_max_lag",
+    "return_logprob",
+    "logprob_start_len",
+    "top_logprobs_num",
+    "token_ids_logprob",
+    "logprobs_mode",
+    "session",
+    "min_epoch",
 )
 NOT_HERE = (
     "this door serves only /generate, whose requests survive a replica's death. Each tree serves OpenAI's routes (--http), "
@@ -40,8 +49,11 @@ class GenerateDoor:
         body = request.json()
         unknown = sorted(set(body) - {*FIELDS, "text", "input_ids", "sampling_params", "stream"})
         if unknown:
-            raise PitstopError("invalid_argument", f"unknown field {', '.join(unknown)}; accepted are {', '.join(sorted(FIELDS))}, "
-                                                   "text, input_ids, sampling_params, stream")
+            raise PitstopError(
+                "invalid_argument",
+                f"unknown field {', '.join(unknown)}; accepted are {', '.join(sorted(FIELDS))}, "
+                "text, input_ids, sampling_params, stream",
+            )
         try:
             return await self._generate(body)
         except (ValueError, AttributeError, KeyError, IndexError) as error:
@@ -51,7 +63,9 @@ class GenerateDoor:
         given = {name: body[name] for name in FIELDS if body.get(name) is not None}
         prompts = {"prompt": body.get("text")} if body.get("text") is not None else {"input_ids": body.get("input_ids")}
         if body.get("stream"):
-            outputs = await self._fleet.generate(sampling_params=body.get("sampling_params"), stream=True, **prompts, **given)
+            outputs = await self._fleet.generate(
+                sampling_params=body.get("sampling_params"), stream=True, **prompts, **given
+            )
             return Answer(self._events(outputs), kind="text/event-stream")
         outputs = await self._fleet.generate(sampling_params=body.get("sampling_params"), **prompts, **given)
         return Answer(json.dumps([_said(each) for each in outputs] if isinstance(outputs, list) else _said(outputs)))

@@ -59,7 +59,9 @@ class Refused(Exception):
 
 
 def error_of(status: int, message: str) -> Answer:
-    return Answer(json.dumps({"error": {"message": message}, "object": "error", "message": message, "code": status}), status)
+    return Answer(
+        json.dumps({"error": {"message": message}, "object": "error", "message": message, "code": status}), status
+    )
 
 
 def _is_own_name(host: str) -> bool:
@@ -73,8 +75,7 @@ def _is_own_name(host: str) -> bool:
 
 
 class HttpServer:
-    """handle(request) returns the answer; a PitstopError becomes an error answer. `url` is set once the server listens.
-    """
+    """handle(request) returns the answer; a PitstopError becomes an error answer. `url` is set once the server listens."""
 
     def __init__(self, handle: Callable[[Request], Awaitable[Answer]]):
         self._handle = handle
@@ -125,7 +126,9 @@ class HttpServer:
             raise Refused(400, "this is not an HTTP/1 request")
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         if not _is_own_name(headers.get("host", "")):
-            raise Refused(403, f"the host '{headers['host'][:100]}' is not served; accepted are IP addresses and localhost")
+            raise Refused(
+                403, f"the host '{headers['host'][:100]}' is not served; accepted are IP addresses and localhost"
+            )
         length = headers.get("content-length", "0")
         if "transfer-encoding" in headers or not length.isascii() or not length.isdigit():
             raise Refused(400, "the request has no Content-Length")
@@ -139,6 +142,7 @@ class HttpServer:
 
     async def _answered(self, request: Request, reader: asyncio.StreamReader) -> Answer:
         """Answers a request; the work is cancelled if the client disconnects."""
+
         async def answer() -> Answer:
             try:
                 said = await self._handle(request)

@@ -11,8 +11,25 @@ from dataclasses import dataclass
 from typing import Optional, Union
 
 from .orders import (
-    NO_KEY, Answer, Ask, Commit, Committed, Decide, Decided, Drop, Dropped, Fetch, Fetched, Key, Order, Refused, Retire,
-    Stage, Staged, State, Version,
+    NO_KEY,
+    Answer,
+    Ask,
+    Commit,
+    Committed,
+    Decide,
+    Decided,
+    Drop,
+    Dropped,
+    Fetch,
+    Fetched,
+    Key,
+    Order,
+    Refused,
+    Retire,
+    Stage,
+    Staged,
+    State,
+    Version,
 )
 
 
@@ -56,9 +73,9 @@ class Participant:
             return self._ask(is_new)
         if isinstance(order, Retire):
             return None, [End(order.reason)]
-        return {
-            Stage: self._stage, Decide: self._decide, Commit: self._commit, Drop: self._drop, Fetch: self._fetch,
-        }[type(order)](order)
+        return {Stage: self._stage, Decide: self._decide, Commit: self._commit, Drop: self._drop, Fetch: self._fetch}[
+            type(order)
+        ](order)
 
     def _ask(self, is_new: bool) -> tuple[Optional[Answer], list[Work]]:
         if self._is_fetch_committing:
@@ -103,8 +120,9 @@ class Participant:
             return self._staging == work.key
         return not isinstance(work, Fetch) or self._fetching == work.version
 
-    def stage_done(self, key: Key, version: Optional[Version], code: str = "", message: str = "",
-                   report: object = None) -> Optional[Answer]:
+    def stage_done(
+        self, key: Key, version: Optional[Version], code: str = "", message: str = "", report: object = None
+    ) -> Optional[Answer]:
         if self._staging != key:
             return None  # dropped meanwhile
         self._staging = None
@@ -127,7 +145,9 @@ class Participant:
         if self._committing == order.key:
             return None, []
         if self._staged is None or self._staged[0] != order.key or self._decided != order.key:
-            return Committed(self.member, order.key, "failed_precondition", "the update was not staged and decided here"), []
+            return Committed(
+                self.member, order.key, "failed_precondition", "the update was not staged and decided here"
+            ), []
         self._committing = order.key
         return None, [order]
 

@@ -72,7 +72,9 @@ class Relay:
                     if given_up.is_set():
                         raise GivenUp
                     if loop.time() > deadline:
-                        said = f"{index} of {len(self._buckets)} buckets of weights arrived within {self._timeout_s:g} s"
+                        said = (
+                            f"{index} of {len(self._buckets)} buckets of weights arrived within {self._timeout_s:g} s"
+                        )
                         raise PitstopError("deadline_exceeded", said)
                 place, bucket = fetches.popleft().result()
                 if self._way.passes_on:

@@ -215,7 +215,9 @@ class Replica:
         update = {"timeout": UPDATE_TIMEOUT_S, **order.payload}
         if "adapter" not in update:
             update["epoch"] = order.epoch
-        path, buckets, self._hold_s, *_ = (update.pop(name, None) for name in ("path", "buckets", "hold_s", "node", "group"))
+        path, buckets, self._hold_s, *_ = (
+            update.pop(name, None) for name in ("path", "buckets", "hold_s", "node", "group")
+        )
         if path or "source" in update:
             stage = asyncio.ensure_future(self._client.stage_weights(path, **update))
             while not stage.done() and not given_up.is_set():
@@ -250,7 +252,9 @@ class Replica:
         finally:
             held_s = await self._hold.end()
         buckets_from = dict(relay.num_from) if relay is not None else {}
-        return self._participant.commit_done(order.key, report={**report, "held_s": held_s, "buckets_from": buckets_from})
+        return self._participant.commit_done(
+            order.key, report={**report, "held_s": held_s, "buckets_from": buckets_from}
+        )
 
     # ---- a late replica ----
 

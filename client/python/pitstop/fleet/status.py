@@ -51,12 +51,17 @@ setTimeout(renew, 2000);
 COUNTERS = ("updates_total", "updates_failed_total", "deaths_total", "moved_requests_total", "lost_requests_total")
 # The same of replicas that speculate, and their names in a tree's status.
 DRAFTS = {
-    "sampling_passes_total": "passes", "draft_rows_total": "rows", "draft_tokens_total": "drafted",
+    "sampling_passes_total": "passes",
+    "draft_rows_total": "rows",
+    "draft_tokens_total": "drafted",
     "draft_tokens_accepted_total": "accepted",
 }
 # Sums over replicas, by their names in a tree's status.
-SUMS = {"running": "num_running", "waiting": "num_waiting", **{name: name for name in (
-    "output_tokens_total", "output_tokens_per_s")}}
+SUMS = {
+    "running": "num_running",
+    "waiting": "num_waiting",
+    **{name: name for name in ("output_tokens_total", "output_tokens_per_s")},
+}
 
 
 class FleetStatus:
@@ -95,7 +100,10 @@ class FleetStatus:
         return sums
 
     def refresh(
-        self, coordinator: Coordinator, answers: Mapping[str, Mapping[str, Any]], places: Mapping[str, Mapping[str, Any]],
+        self,
+        coordinator: Coordinator,
+        answers: Mapping[str, Mapping[str, Any]],
+        places: Mapping[str, Mapping[str, Any]],
         slots: Mapping[int, Any],
     ) -> None:
         committed = coordinator.committed
@@ -158,14 +166,21 @@ class FleetStatus:
             lines.append(f"# TYPE {metric} counter")
             lines += [
                 f'{metric}{{replica="{member}"}} {each["drafts"][name]}'
-                for member, each in said["replicas"].items() if each["drafts"]
+                for member, each in said["replicas"].items()
+                if each["drafts"]
             ]
         return "\n".join(lines) + "\n"
 
     def page(self) -> str:
         said = self.said
         ready, slots = said.get("ready", 0), said.get("slots", 0)
-        kind, verdict = ("good", "Serving") if ready == slots and slots else ("warn", "Serving with fewer") if ready else ("bad", "None is ready")
+        kind, verdict = (
+            ("good", "Serving")
+            if ready == slots and slots
+            else ("warn", "Serving with fewer")
+            if ready
+            else ("bad", "None is ready")
+        )
         name = f"version {said.get('epoch')} ({said['label']})" if said.get("label") else f"epoch {said.get('epoch')}"
         serves = f"{name}, digest {said.get('digest', '')[:12]}" if said.get("epoch") else "no version yet"
         for number, why in said.get("why_not_started", {}).items():
@@ -173,25 +188,55 @@ class FleetStatus:
         tiles = {
             "replicas ready": f"{ready} of {slots}",
             "tokens per second": f"{sum(each['output_tokens_per_s'] for each in said['replicas'].values()):.0f}",
-            "running, waiting": " + ".join(str(sum(each[name] for each in said["replicas"].values())) for name in ("running", "waiting")),
+            "running, waiting": " + ".join(
+                str(sum(each[name] for each in said["replicas"].values())) for name in ("running", "waiting")
+            ),
             "updates, failed": f"{said.get('updates_total', 0)}, {said.get('updates_failed_total', 0)}",
             "latest commit within": f"{1e3 * said.get('skew_s', 0.0):.1f} ms",
             "deaths, requests moved": f"{said.get('deaths_total', 0)}, {said.get('moved_requests_total', 0)}",
         }
         title = f"pitstop fleet {self.fleet}"
         return PAGE.format(
-            title=html.escape(title), kind=kind, verdict=verdict, serves=html.escape(serves), rows=self._rows(),
-            tiles="".join(f'<section class="panel"><span class="dim">{name}</span><b>{text}</b></section>' for name, text in tiles.items()),
+            title=html.escape(title),
+            kind=kind,
+            verdict=verdict,
+            serves=html.escape(serves),
+            rows=self._rows(),
+            tiles="".join(
+                f'<section class="panel"><span class="dim">{name}</span><b>{text}</b></section>'
+                for name, text in tiles.items()
+            ),
         )
 
     def _rows(self) -> str:
-        heads = ("replica", "standing", "state", "version", "behind", "running", "waiting", "tokens/s", "machine", "page", "why")
+        heads = (
+            "replica",
+            "standing",
+            "state",
+            "version",
+            "behind",
+            "running",
+            "waiting",
+            "tokens/s",
+            "machine",
+            "page",
+            "why",
+        )
         rows = ["<tr>" + "".join(f"<th>{name}</th>" for name in heads)]
         for member, each in self.said["replicas"].items():
             url = html.escape(each["url"] or "", quote=True)
             cells = [
-                member, each["standing"], each["state"], f"{each['epoch']} {each['digest'][:8]}", each["lag"], each["running"],
-                each["waiting"], f"{each['output_tokens_per_s']:.0f}", each["machine"], None, each["why"],
+                member,
+                each["standing"],
+                each["state"],
+                f"{each['epoch']} {each['digest'][:8]}",
+                each["lag"],
+                each["running"],
+                each["waiting"],
+                f"{each['output_tokens_per_s']:.0f}",
+                each["machine"],
+                None,
+                each["why"],
             ]
             shown = [html.escape(str("" if cell is None else cell)) for cell in cells]
             shown[9] = f'<a href="{url}">{url}</a>' if url else "no HTTP"
