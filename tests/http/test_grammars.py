@@ -233,11 +233,7 @@ def test_a_hostile_grammar_costs_its_sender_alone(http, door):
 
     def send():
         answer = http.post("/generate", {"text": PROMPT, "sampling_params": {"json_schema": hostile}})
-        for _ in range(5):  # a machine without five free CPU seconds within a minute answers "try again"
-            if answer.status != 503 or "busy machine" not in answer.message:
-                break
-            answer = http.post("/generate", {"text": PROMPT, "sampling_params": {"json_schema": hostile}})
-        answers.append(answer)
+        answers.append(answer)  # 503 from a machine without five free CPU seconds within a minute
 
     sender = threading.Thread(target=send)
     http.generate(text=PROMPT, max_new_tokens=3, regex="a+")  # starts the compiler
@@ -249,7 +245,8 @@ def test_a_hostile_grammar_costs_its_sender_alone(http, door):
         out = http.generate(text=PROMPT, max_new_tokens=5, regex=f"[ab]{{{num}}}")
         assert out["text"] and time.monotonic() - begin < 5  # takes a second on a machine with a free core
     sender.join()
-    assert answers[0].status == 400 and "json_schema cannot be compiled in" in answers[0].message, answers[0]
+    refusals = {400: "json_schema cannot be compiled in", 503: "not compiled within 60000 ms on a busy machine"}
+    assert refusals[answers[0].status] in answers[0].message, answers[0]
     assert num > 3
 
 
