@@ -12,7 +12,7 @@ import sys
 from ray._raylet import GcsClient
 from ray.cluster_utils import Cluster
 
-from machines import START_S, started
+from machines import START_S, places, processes_of, started
 from pitstop.fleet import Fleet, fleet as of_fleets
 from pitstop.fleet.cluster import KV, conductor_name
 
@@ -47,12 +47,21 @@ def is_found_among_clusters(fleet):
         other.shutdown()
 
 
+def have_the_programs_niceness(fleet):
+    for place in places(fleet).values():
+        for process in processes_of(place)["processes"]:
+            is_worker = process["kind"] == "tp_worker"  # which yields to its tree's other processes
+            assert is_worker or os.getpriority(os.PRIO_PROCESS, process["pid"]) == os.nice(0), process
+
+
 def main():
+    os.environ.pop("RAY_worker_niceness", None)  # of the test's environment
     of_fleets.start_ray = functools.partial(of_fleets.start_ray, num_cpus=1, log_to_driver=False)
     with Fleet("stories", replicas=2, threads=1, start_timeout=START_S, name=NAME) as fleet:
         fleet.add_replicas(1)
         fleet.until_ready(timeout=START_S)
         ready = fleet.status()["ready"]
+        have_the_programs_niceness(fleet)
         is_found_among_clusters(fleet)
     print(json.dumps({"ready": ready}))
 

@@ -112,5 +112,6 @@ def start_ray(address: Optional[str] = None, object_store_bytes: int = OBJECT_ST
         ray.init(address=address, namespace=NAMESPACE, **options)
         return
     keep_on_loopback()
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default is 15: any other work would starve the trees
     own = {"include_dashboard": False, "object_store_memory": object_store_bytes}
     _on_a_lasting_thread(functools.partial(ray.init, address="local", namespace=NAMESPACE, **{**own, **options}))
