@@ -23,8 +23,16 @@ class FleetAdapterCalls:
         raise NotImplementedError
 
     async def load_adapter(
-        self, name: str, adapter: Union[str, pathlib.Path], config: Any = None, *, label: str = "", policy: str = "finish",
-        pinned: bool = False, timeout: float = UPDATE_TIMEOUT_S, **update: Any,
+        self,
+        name: str,
+        adapter: Union[str, pathlib.Path],
+        config: Any = None,
+        *,
+        label: str = "",
+        policy: str = "finish",
+        pinned: bool = False,
+        timeout: float = UPDATE_TIMEOUT_S,
+        **update: Any,
     ) -> Outcome:
         """Loads an adapter on every replica, or replaces the one of this name, from a directory that every machine can
         read. When this returns, it is in effect on every replica; after a PitstopError on none, and the error's `reply` is the
@@ -39,12 +47,19 @@ class FleetAdapterCalls:
             )
         path = pathlib.Path(adapter).absolute()
         try:
-            text = config_text(config) if config is not None else await off_loop((path / "adapter_config.json").read_text)
+            text = (
+                config_text(config) if config is not None else await off_loop((path / "adapter_config.json").read_text)
+            )
         except OSError as error:
             raise PitstopError("not_found", f"{path}: {error.strerror}: {error.filename}") from None
         payload = {
-            "path": str(path), "adapter": name, "adapter_config": text, "adapter_policy": policy, "adapter_pinned": pinned,
-            "label": label, **update,
+            "path": str(path),
+            "adapter": name,
+            "adapter_config": text,
+            "adapter_policy": policy,
+            "adapter_pinned": pinned,
+            "label": label,
+            **update,
         }
         return await self._update(payload, timeout)
 

@@ -27,27 +27,8 @@ from __future__ import annotations
 import collections
 from typing import Any, Callable, Iterable, Optional
 
-from .orders import (
-    Answer,
-    Ask,
-    Commit,
-    Committed,
-    Decide,
-    Decided,
-    Drop,
-    Dropped,
-    Fetch,
-    Fetched,
-    Key,
-    Order,
-    Outcome,
-    Refused,
-    Retire,
-    Stage,
-    Staged,
-    State,
-    Version,
-)
+from .orders import Answer, Ask, Commit, Committed, Decide, Decided, Drop, Dropped, Fetch, Fetched, Key, Order
+from .orders import Outcome, Refused, Retire, Stage, Staged, State, Version
 from .records import Member, Phase, Standing, Update
 
 UPDATES_WAITING_MAX = 16

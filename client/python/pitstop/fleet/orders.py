@@ -51,7 +51,11 @@ class Version:
 
     def is_same(self, other: Optional[Version]) -> bool:
         """An adapter that is loaded and unloaded leaves another version: answers about the one before may be late."""
-        return other is not None and self.has_weights_of(other) and (self.adapters, self.change) == (other.adapters, other.change)
+        return (
+            other is not None
+            and self.has_weights_of(other)
+            and (self.adapters, self.change) == (other.adapters, other.change)
+        )
 
     def without(self, name: str) -> tuple[Adapter, ...]:
         """The other adapters."""

@@ -191,7 +191,9 @@ class Participant:
         self._is_fetch_committing = self._fetching == wanted
         return self._is_fetch_committing
 
-    def fetch_done(self, wanted: Version, code: str = "", message: str = "", reached: Optional[Version] = None) -> Optional[Answer]:
+    def fetch_done(
+        self, wanted: Version, code: str = "", message: str = "", reached: Optional[Version] = None
+    ) -> Optional[Answer]:
         """`reached`: the version that serves after a part of the fetch."""
         self._is_fetch_committing = False
         if self._fetching != wanted:

@@ -135,7 +135,9 @@ class FleetStatus:
             "epoch": committed.epoch if committed else 0,
             "label": committed.label if committed else "",
             "digest": committed.digest if committed else "",
-            "adapters": {each.name: {"label": each.label, "digest": each.digest} for each in committed.adapters} if committed else {},
+            "adapters": {each.name: {"label": each.label, "digest": each.digest} for each in committed.adapters}
+            if committed
+            else {},
             "slots": len(slots),
             "ready": sum(each["standing"] == "ready" for each in replicas.values()),
             "skew_s": self.skew_s,

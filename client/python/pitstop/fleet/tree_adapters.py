@@ -18,7 +18,11 @@ UNLOAD = "unload"  # in a payload: the adapter is unloaded
 def adapter_of(payload: Mapping[str, Any], digest: str) -> Adapter:
     """The adapter that a payload loads, once its digest is known."""
     return Adapter(
-        payload["adapter"], digest, payload.get("label", ""), payload["path"], payload["adapter_config"],
+        payload["adapter"],
+        digest,
+        payload.get("label", ""),
+        payload["path"],
+        payload["adapter_config"],
         payload.get("adapter_pinned", False),
     )
 
@@ -34,7 +38,9 @@ class TreeAdapters:
         name = order.payload["adapter"]
         if all(each.name != name for each in serving.adapters):
             loaded = ", ".join(f"'{each.name}'" for each in serving.adapters)
-            raise PitstopError("not_found", f"no adapter '{name}' is loaded; {f'loaded are {loaded}' if loaded else 'none is loaded'}")
+            raise PitstopError(
+                "not_found", f"no adapter '{name}' is loaded; {f'loaded are {loaded}' if loaded else 'none is loaded'}"
+            )
         self._unloads, self._has_weights = (name,), False
         return order.version_beside(serving, None)
 
@@ -77,7 +83,12 @@ class TreeAdapters:
             serving = _with(serving, serving.without(each.name))
             yield serving
             await self._client.load_adapter(
-                each.name, each.path, each.config, each.label, digest=each.digest, adapter_pinned=each.pinned,
+                each.name,
+                each.path,
+                each.config,
+                each.label,
+                digest=each.digest,
+                adapter_pinned=each.pinned,
             )
             serving = _with(serving, (*serving.adapters, each))
             yield serving
