@@ -454,7 +454,7 @@ class Push {
     Workers workers_ = Workers::kOthers;
     std::int64_t bucket_bytes_ = 0;
     std::int64_t largest_ = 0;  // bytes of a tensor in a bucket
-    bool splits_ = false;       // larger tensors are pushed by their rows
+    bool splits_ = false;       // tensors larger than a bucket may be split by rows
     std::optional<TaskPool> threads_{};
     PushedTensors pieces_;
     std::optional<PushSockets> sockets_{};

@@ -128,7 +128,7 @@ class AdapterPlaces {
     Places all_{};
     // of the present turn
     std::vector<messages::AdapterId> wanted_{};
-    std::set<messages::AdapterId> asked_{};  // may start, and therefore stay
+    std::set<messages::AdapterId> asked_{};  // may_start() allowed these: not evicted this turn
     std::set<messages::AdapterId> in_use_{};
     std::vector<messages::AdapterId> evicted_{};
     std::vector<Failure> failed_{};

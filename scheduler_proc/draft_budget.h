@@ -82,8 +82,8 @@ class DraftBudget {
     std::array<Bucket, kBuckets> buckets_{};
     std::vector<Point> curve_{};  // of measured sizes, both ascending
     std::int64_t num_passes_ = 0;
-    bool wants_plain_ = false;  // passes until one without drafts is measured
-    bool wants_dear_ = false;   // passes until one with more drafts than seem worthwhile is planned
+    bool wants_plain_ = false;  // no drafts until a pass without drafts is measured
+    bool wants_dear_ = false;   // the next plan has more drafts than seem worthwhile
     std::int64_t next_dear_ = kDearAfter;
     std::int64_t dear_after_ = kDearAfter;  // passes
 };

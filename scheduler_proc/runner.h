@@ -83,8 +83,8 @@ class Runner {
         return adapters_.record(now_, answer, out);
     }
     [[nodiscard]] const Adapters& adapters() const { return adapters_; }
-    // The version serves its name from now on. Open requests that have the one that it replaces
-    // continue by `policy`. Returns how many were retracted.
+    // From now on the version serves its name. `policy` decides how open requests for the replaced
+    // version continue. Returns how many were retracted.
     std::int64_t commit_adapter(AdapterUse loaded, messages::AdapterPolicy policy, TurnOutput& out);
 
     // ---- grammars ----

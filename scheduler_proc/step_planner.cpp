@@ -96,8 +96,8 @@ std::int64_t StepPlanner::prefill_len(const Request& request) const {
 
 // No later retraction of a younger request can undo this row, so others may build on it.
 //
-// With state, a node may exist without a usable state. Then the request computes its page again:
-// the row writes to the request's own page, and later rows read the node's.
+// With states, a page's node may exist without a usable state. Then the request computes that page
+// again: this row writes to the request's own page, and later rows read the node's page.
 void StepPlanner::share_row(ChosenRow& chosen) {
     Request& request = *chosen.request;
     const std::int64_t begin = request.progress.planned();

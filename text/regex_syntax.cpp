@@ -57,7 +57,7 @@ Node general_newline() {
     return {std::move(atomic)};
 }
 
-// Parses the grammar around the classes.
+// Parses a whole pattern; ClassParser parses the character classes in it.
 class Parser : private ClassParser {
   public:
     explicit Parser(std::string_view pattern) : ClassParser(pattern) {}

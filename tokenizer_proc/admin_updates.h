@@ -89,7 +89,7 @@ class AdminUpdates {
     [[nodiscard]] bool has_had_weights() const { return has_had_weights_; }
     // Fills in what status says of updates and versions.
     void report(TimePoint now, messages::StatusReply& reply) const;
-    // Returns the versions that serve, or are decided, since the last call.
+    // Returns each version that was decided or relabelled since the last call.
     [[nodiscard]] std::vector<ServedVersion> take_serves() { return std::exchange(serves_, {}); }
 
   private:

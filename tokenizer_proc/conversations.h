@@ -64,7 +64,7 @@ class Conversations {
         std::int64_t history_len = 0;        // the prompt's tokens before its own
         std::optional<ReplicaId> replica{};  // that ran the turn before
         std::vector<std::string> dropped{};  // the rids of turns that it replaces
-        std::vector<RequestKey> replaced{};  // the open ones of these, and the turn before if open
+        std::vector<RequestKey> replaced{};  // open turns: those of `dropped`, and the turn before
     };
     // Puts the tokens that the turn keeps before its own prompt. Where it keeps any, the token with
     // which the tokenizer begins texts is removed from the own ones. Errors: those of check();

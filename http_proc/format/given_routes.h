@@ -24,8 +24,8 @@ struct GivenRoutes {
 // Errors: kInvalidArgument, with what is accepted.
 [[nodiscard]] Result<GivenRoutes> given_routes(const nlohmann::json& value);
 
-// Makes rows of the ids, numbered as the model's experts. `shape` is the model's; absent if the
-// model has no experts. Errors: kInvalidArgument, with the token, layer and entry of an id that
+// Converts the ids to the bus's form, after checking them against the model's `shape`: absent if
+// the model has no experts. Errors: kInvalidArgument, with the token, layer and entry of an id that
 // is no expert's.
 [[nodiscard]] Result<messages::BroughtRoutes> brought_routes(
     const GivenRoutes& given, const std::optional<messages::RouteShape>& shape

@@ -35,8 +35,8 @@ struct TurnPiece {
     Kind kind{};
     std::string text{};
     std::string id{};  // of kCall: as ToolCall::id
-    // The output that a call's piece was read from. A whole answer shows a broken call as this
-    // text.
+    // The output that a call's piece was read from. If the call is broken, an answer that is not
+    // streamed has this output as text.
     std::string written{};
 
     friend bool operator==(const TurnPiece&, const TurnPiece&) = default;

@@ -53,7 +53,7 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
         fields.refuse("routed_experts_prompt_start", "its place is in sampling_params");
     read_openai_options(fields, options);
     refuse_thinking_fields(fields);
-    // With SGLang's return_routed_experts, routes have vLLM's form here.
+    // Routes have vLLM's form here, even if SGLang's return_routed_experts asked for them.
     options.routes.form = RoutesForm::kNumpy;
     options.priority = -options.priority;  // in vLLM lower is first
     options.sampling = {};

@@ -77,7 +77,7 @@ struct Ahead {
     }
 };
 
-// Moves a strip of some rows along outputs [n_begin, n_end) of one part, and fetches ahead.
+// Computes outputs [n_begin, n_end) of one part for some rows, from row `m` on, and fetches ahead.
 struct Strip {
     const LinearArgs& args;
     const LinearPart& part;

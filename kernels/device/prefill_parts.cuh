@@ -21,7 +21,7 @@ __device__ __forceinline__ std::int32_t num_key_tiles(const PrefillTile& work) {
 struct RowKeys {
     std::int32_t first[2];
     std::int32_t last[2];  // kNoKey if the row does not exist
-    // all 16 rows of the warp see keys from here on: a tile beyond needs no mask
+    // all 16 rows of the warp see the keys from all_first to all_last: tiles within need no mask
     std::int32_t all_first;
     std::int32_t all_last;
 };

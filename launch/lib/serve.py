@@ -123,7 +123,7 @@ class Served:
         self._version = None  # the latest committed version, for a restart
         self._weights = Weights()  # the weights that the tree was started with
         self._restart = Restart()  # the reason of the latest restart
-        self._adapters = {}  # name -> the line of a version that was loaded when a tree died, and not since
+        self._adapters = {}  # adapters that the next tree must load again: name -> the line of its version
         self._files = ModelFiles(options.model) if getattr(options, "restart", False) else None
         self._kept = None
         self._entry = None  # the entry by which commands without --run-dir find the tree

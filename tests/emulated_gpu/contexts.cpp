@@ -1,6 +1,5 @@
-// The driver's contexts, of which only the part is emulated that a program needs for a memory
-// handle. A thread has no context until it pushes one, even if the runtime's calls have made one
-// current.
+// Emulates the part of the driver's contexts that a program needs for a memory handle, and no more.
+// A thread has no context until it pushes one, even if the runtime's calls have made one current.
 #include "tests/emulated_gpu/contexts.h"
 
 #include "tests/emulated_gpu/calls.h"

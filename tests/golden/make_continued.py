@@ -31,7 +31,7 @@ CHATS = [
     ],
 ]
 FINALS = [
-    # of one letter, and what templates write after it
+    # short texts that also occur in the templates' markers and in the chats
     *"<e>AC.t",
     *["im", "[", "end", "<|", "|>", "s>", "assistant", "user", "hi"],
     # white

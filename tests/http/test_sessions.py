@@ -51,7 +51,8 @@ def test_a_turn_has_the_answer_of_the_whole_prompt(http, session):
         assert answer["meta_info"]["prompt_tokens"] == len(answer["prompt_token_ids"])
     meta = third["meta_info"]
     assert meta["session_tokens"] == len(tokens_of(second))
-    assert meta["recomputed_tokens"] == meta["session_tokens"] - meta["cached_tokens"] < 17  # less than a page and one
+    # At most 15 tokens of an incomplete page, and the last token.
+    assert meta["recomputed_tokens"] == meta["session_tokens"] - meta["cached_tokens"] < 17
     assert meta["stale_tokens"] == 0
 
 

@@ -150,7 +150,7 @@ def test_P2_a_version_that_was_half_written_is_lost_and_named(start_tree, tmp_pa
     faults.mkdir()
     monkeypatch.setenv("PITSTOP_FAULT_DIR", str(faults))
     held = faults / "tp_worker[0.1]@keep_adapter"
-    held.write_text("delay 60000")  # only the thread that writes: the rank answers the update meanwhile
+    held.write_text("delay 60000")  # delays only the thread that writes: the rank still answers
     tree = start_tree("--tp", 2, "--restart", "--keep-committed", kept)
     sent = send(tree, 1, "step 1")
     wait_until(lambda: not held.exists(), "the rank to be amid its part of the file")

@@ -240,7 +240,7 @@ def test_who_says_nothing_but_garbage_fills_neither_the_log_nor_the_memory(start
             stranger.send_multipart([b"rank_part", b"\xc1", bytes(1024)])
         wait_until(lambda: refused() >= num, "all to be counted")
         assert stranger.poll(0) and told(stranger)[:2] == ("rank_end", "malformed")
-    assert resident_mib() - before < 64  # holding all messages would cost 20 MiB; the rest is room for the answers
+    assert resident_mib() - before < 64  # the messages have 20 MiB; the rest is room for the answers
     num_lines = len(spanning.tree.log().splitlines())
     assert NUM_LOGGED <= num_lines < NUM_LOGGED + 100, num_lines
     greedy(spanning.tree.door(), reference, "stories")

@@ -4,7 +4,7 @@
 //   per block:  x += block(norm(x))        summed over the ranks
 //   logits = head(norm(x))                 each rank has its part of the vocabulary
 //
-// A block declares its weights and what it keeps of requests, requests the memory that it computes
+// A block declares its weights and what it keeps per request, asks for the memory that it computes
 // in, and runs. Everything about a model that is not in its configuration is in its blocks.
 #pragma once
 

@@ -233,8 +233,8 @@ bool PlannedStep::is_small(const StepLimits& limits) const {
            padded_small_rows() <= limits.padded_rows_max && only_samples();
 }
 
-// Returns one padded number for rows and for rows of logits: the larger number, which is that of
-// logits only with drafts.
+// Returns the larger of the numbers of rows and of rows of logits, padded. In a step that only
+// samples, only drafts make the rows of logits the larger number.
 std::int64_t PlannedStep::padded_small_rows() const {
     return padded_prompt_rows(
         static_cast<std::int64_t>(std::max(kv_lens_.size(), logit_rows_.size()))

@@ -120,11 +120,11 @@ class PlannedStep {
     // Returns the number of right drafts of each row of the plan that has drafts, in order. `ids`
     // as below.
     [[nodiscard]] std::vector<std::int64_t> num_right(std::span<const TokenId> ids) const;
-    // Finds the rows of the plan with a token that is not finite, and the first such token of each:
-    // by its logits if these are wanted, with `ids` as note_draws writes them (kernels/draws.h),
-    // one for each of logit_rows(); otherwise by `marks` (StepBatch). So a row's result does not
-    // depend on the rest of the step, or on how its prompt was cut. Tokens after a wrong draft do
-    // not count.
+    // Finds the rows of the plan with a token that is not finite, and the first such token of each.
+    // `ids` tell it of a token with logits: one per row of logit_rows(), as note_draws writes them
+    // (kernels/draws.h). `marks` (StepBatch) tell it of the other tokens. So a row's result does
+    // not depend on the rest of the step, or on how its prompt was cut. Tokens after a wrong draft
+    // do not count.
     [[nodiscard]] std::vector<messages::NotFiniteRow> not_finite_rows(
         std::span<const TokenId> ids, std::span<const std::uint8_t> marks
     ) const;
