@@ -14,7 +14,9 @@ Result<int> raise_descriptor_limit(int needed) {
     ::rlimit limit{};
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {
         return make_error(
-            ErrorCode::kInternal, "the limit of descriptors: {}", std::strerror(errno)
+            ErrorCode::kInternal,
+            "cannot read the limit of open file descriptors: {}",
+            std::strerror(errno)
         );
     }
     const ::rlim_t most = std::min<::rlim_t>(limit.rlim_max, kDescriptorsMax);

@@ -193,7 +193,7 @@ void IoLoop::io_run() {
         while (!carrying_out_.empty()) {
             Command command = std::move(carrying_out_.front());
             carrying_out_.pop_front();
-            std::visit([&](auto& c) { io_carry_out(c); }, command);
+            std::visit([&](auto& c) { io_execute(c); }, command);
         }
         const TimePoint now = Clock::now();
         for (std::size_t i = 0; i < links_.size() && !is_over_; ++i)
@@ -226,7 +226,7 @@ void IoLoop::io_end() {
     const Error closed{ErrorCode::kAborted, "the client was closed"};
     // Cancels them in the tree now, instead of when the tree next writes to this client.
     CancelRequests all{.rids = open_.rids()};
-    if (!all.rids.empty()) io_carry_out(all);
+    if (!all.rids.empty()) io_execute(all);
     io_flush();
     connections_.disconnect();
     io_fail_all(messages::Door::kData, closed);
@@ -248,7 +248,7 @@ TimePoint IoLoop::io_wake_time(TimePoint now) const {
     return time;
 }
 
-void IoLoop::io_carry_out(StartRequest& command) {
+void IoLoop::io_execute(StartRequest& command) {
     const std::string& rid = command.rid;
     std::optional<Error> refused;
     if (!link(messages::Door::kData).is_ready()) {
@@ -266,11 +266,11 @@ void IoLoop::io_carry_out(StartRequest& command) {
     io_send(messages::Door::kData, std::move(command.frames));
 }
 
-void IoLoop::io_carry_out(RefuseRequest& command) {
+void IoLoop::io_execute(RefuseRequest& command) {
     command.sink(error_chunk(command.rid, command.error));
 }
 
-void IoLoop::io_carry_out(CancelRequests& command) {
+void IoLoop::io_execute(CancelRequests& command) {
     if (!link(messages::Door::kData).is_ready()) return;  // nothing is open there
     messages::Cancel cancel;
     cancel.calls = std::move(command.calls);
@@ -286,13 +286,13 @@ void IoLoop::io_carry_out(CancelRequests& command) {
     send();
 }
 
-void IoLoop::io_carry_out(AbandonRequest& command) {
+void IoLoop::io_execute(AbandonRequest& command) {
     if (!open_.silence(command.rid, command.number)) return;
     CancelRequests cancel{.rids = {std::move(command.rid)}};
-    io_carry_out(cancel);
+    io_execute(cancel);
 }
 
-void IoLoop::io_carry_out(StartCall& command) {
+void IoLoop::io_execute(StartCall& command) {
     CallArgs& args = command.args;
     if (!has_link(args.door)) {
         return args.on_reply(
@@ -309,7 +309,7 @@ void IoLoop::io_carry_out(StartCall& command) {
     }
     if (auto error = problem_of_size(args.frames)) return args.on_reply(*std::move(error));
     if (args.order == messages::CallOrder::kAfterRequests)
-        return io_carry_out_after_requests(command);
+        return io_execute_after_requests(command);
     open_.add(
         args.id,
         OpenWork::Call{
@@ -321,7 +321,7 @@ void IoLoop::io_carry_out(StartCall& command) {
 // Sends a question to the data door before the command. Any answer proves that the door has read
 // everything sent before. A lost connection proves as much: no request is open at a lost door.
 // After the deadline the caller gets an error, but the command is still carried out.
-void IoLoop::io_carry_out_after_requests(StartCall& command) {
+void IoLoop::io_execute_after_requests(StartCall& command) {
     messages::Tokenize question;
     question.call = next_call();
     question.text = "";
@@ -335,8 +335,8 @@ void IoLoop::io_carry_out_after_requests(StartCall& command) {
     // Shared because a std::function must be copyable; there is one instance.
     first.args.on_reply = [this,
                            then = std::make_shared<StartCall>(std::move(command)
-                           )](const Result<messages::Frames>&) { io_carry_out(*then); };
-    io_carry_out(first);
+                           )](const Result<messages::Frames>&) { io_execute(*then); };
+    io_execute(first);
 }
 
 void IoLoop::io_send(messages::Door door, messages::Frames frames) {
@@ -431,7 +431,7 @@ void IoLoop::io_expire(TimePoint now) {
         }
         const std::string& rid = std::get<std::string>(*late);
         CancelRequests cancel{.rids = {rid}};
-        io_carry_out(cancel);
+        io_execute(cancel);
         io_end_request(
             rid,
             make_error(ErrorCode::kDeadlineExceeded, "request '{}' did not finish in time", rid)

@@ -117,12 +117,12 @@ class IoLoop {
 
     void io_run();
     void io_end();
-    void io_carry_out(StartRequest& command);
-    void io_carry_out(RefuseRequest& command);
-    void io_carry_out(CancelRequests& command);
-    void io_carry_out(AbandonRequest& command);
-    void io_carry_out(StartCall& command);
-    void io_carry_out_after_requests(StartCall& command);
+    void io_execute(StartRequest& command);
+    void io_execute(RefuseRequest& command);
+    void io_execute(CancelRequests& command);
+    void io_execute(AbandonRequest& command);
+    void io_execute(StartCall& command);
+    void io_execute_after_requests(StartCall& command);
     void io_serve_link(messages::Door door, TimePoint now);
     void io_receive(messages::Door door, TimePoint now, int messages_max);
     void io_dispatch(messages::Door door, const messages::Frames& frames);

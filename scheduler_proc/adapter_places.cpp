@@ -168,7 +168,7 @@ void AdapterPlaces::look_at_late(TimePoint now) {
     }
 }
 
-std::vector<messages::AdapterId> AdapterPlaces::settle(
+std::vector<messages::AdapterId> AdapterPlaces::advance(
     TimePoint now, std::set<messages::AdapterId> in_use, TurnOutput& out
 ) {
     now_ = now;

@@ -56,7 +56,7 @@ class AdapterPlaces {
     void unpin(messages::AdapterId id) { all_.at(id).is_pinned = false; }
 
     // Returns whether a new request of the version may start now. If not, the version is wanted:
-    // the next settle() restores it, or makes room for it. Ask in the order of the queue.
+    // the next advance() restores it, or makes room for it. Ask in the order of the queue.
     [[nodiscard]] bool may_start(messages::AdapterId id);
     // A request of the version has started.
     void note_start(messages::AdapterId id) {
@@ -71,7 +71,7 @@ class AdapterPlaces {
     // Records that a rank could not evict the version. Returns false if it has this answer already.
     bool record(TimePoint now, const messages::WorkerNotEvicted& answer, TurnOutput& out);
     // Orders what the versions that are wanted need. Returns the versions that were evicted.
-    std::vector<messages::AdapterId> settle(
+    std::vector<messages::AdapterId> advance(
         TimePoint now, std::set<messages::AdapterId> in_use, TurnOutput& out
     );
     // Versions whose waiting requests end with an error. With kDataLoss, the version is lost.

@@ -76,10 +76,10 @@ void Adapters::retire(Resident& resident, TurnOutput& out) {
     residents_.erase(id);
 }
 
-std::vector<AdapterPlaces::Failure> Adapters::settle(
+std::vector<AdapterPlaces::Failure> Adapters::advance(
     TimePoint now, std::set<messages::AdapterId> in_use, TurnOutput& out
 ) {
-    for (const messages::AdapterId id : places_.settle(now, std::move(in_use), out)) {
+    for (const messages::AdapterId id : places_.advance(now, std::move(in_use), out)) {
         const auto place = serving_.find(residents_.at(id).use.version.name);
         if (place != serving_.end()) ++place->second.num_evictions;
     }

@@ -74,7 +74,7 @@ class Adapters {
     }
     // Evicts and restores versions. `in_use`: those of requests that started. Returns those whose
     // waiting requests end with an error; a version that is lost serves no more.
-    std::vector<AdapterPlaces::Failure> settle(
+    std::vector<AdapterPlaces::Failure> advance(
         TimePoint now, std::set<messages::AdapterId> in_use, TurnOutput& out
     );
     // Called when a request of the version has ended.

@@ -30,7 +30,7 @@ bool CacheFlushes::holds_plans() const {
     return std::ranges::any_of(calls_, [](const Call& call) { return !call.waits_idle; });
 }
 
-void CacheFlushes::settle(std::int64_t pages_freed, TurnOutput& out) {
+void CacheFlushes::advance(std::int64_t pages_freed, TurnOutput& out) {
     for (Call& call : calls_) {
         // only the first call reports the pages
         call.part.pages_freed = std::exchange(pages_freed, 0);

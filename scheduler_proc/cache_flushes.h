@@ -33,7 +33,7 @@ class CacheFlushes {
     [[nodiscard]] bool holds_plans() const;
 
     // The cache was flushed: answers all calls.
-    void settle(std::int64_t pages_freed, TurnOutput& out);
+    void advance(std::int64_t pages_freed, TurnOutput& out);
     // Answers the calls whose deadline has passed. `what` describes what they waited for.
     void end_late_calls(TimePoint now, const std::string& what, TurnOutput& out);
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;

@@ -78,8 +78,8 @@ void Scheduler::handle(const messages::ResumeMemory& call, TurnOutput& out) {
     answer_memory(memory_.resume(call, now_, facts().why_no_resume()), out);
 }
 
-void Scheduler::settle_memory(TurnOutput& out) {
-    ReplicaMemory::Effects effects = memory_.settle(runner_.steps().empty(), out);
+void Scheduler::advance_memory(TurnOutput& out) {
+    ReplicaMemory::Effects effects = memory_.advance(runner_.steps().empty(), out);
     if (effects.releases_kv) {
         CHECK(runner_.requests().num_running() == 0);
         runner_.clear_cache();

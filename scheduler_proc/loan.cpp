@@ -29,7 +29,7 @@ void Scheduler::stage(messages::UpdateStage order, TurnOutput& out) {
     update_.record_loan(0, runner_.requests().num_started());
 }
 
-void Scheduler::settle_loan(TurnOutput& out) {
+void Scheduler::finish_loan(TurnOutput& out) {
     if (memory_.has_order()) return;
     if (update_.awaits_return() && !memory_.is_on_loan()) return update_.end_loan(now_, out);
     if (update_.wants_loan()) {
@@ -43,11 +43,11 @@ void Scheduler::settle_loan(TurnOutput& out) {
         update_.record_standing(now_);
         memory_.lend();
     } else if (memory_.is_lent() && !update_.has_loan()) {
-        memory_.take_back();
+        memory_.reclaim();
     } else {
         return;
     }
-    settle_memory(out);
+    advance_memory(out);
 }
 
 }  // namespace pitstop::scheduler

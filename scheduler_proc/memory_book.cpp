@@ -110,7 +110,7 @@ messages::WorkerMemory MemoryBook::order() const {
 }
 
 bool MemoryBook::handle_done(const messages::WorkerMemoryDone& answer) {
-    if (answer.call == CallId{}) return take_measured(answer);
+    if (answer.call == CallId{}) return accept_measured(answer);
     const auto rank = static_cast<std::size_t>(raw(answer.rank));
     if (!job_ || !job_->is_sent || answer.call != job_->order || raw(answer.rank) < 0 ||
         rank >= ranks_.size() || job_->has_answered[rank]) {
@@ -133,7 +133,7 @@ bool MemoryBook::handle_done(const messages::WorkerMemoryDone& answer) {
 }
 
 // Nothing is subtracted: bytes that an order freed stay counted as freed.
-bool MemoryBook::take_measured(const messages::WorkerMemoryDone& answer) {
+bool MemoryBook::accept_measured(const messages::WorkerMemoryDone& answer) {
     if (raw(answer.rank) < 0 || raw(answer.rank) >= tp_) return false;
     const auto rank = static_cast<std::size_t>(raw(answer.rank));
     graph_bytes_[rank] = answer.graph_bytes;

@@ -101,7 +101,7 @@ class MemoryBook {
     [[nodiscard]] std::string who_is_missing() const;
 
   private:
-    bool take_measured(const messages::WorkerMemoryDone& answer);
+    bool accept_measured(const messages::WorkerMemoryDone& answer);
     static std::size_t index_of(messages::MemoryTag tag) { return static_cast<std::size_t>(tag); }
 
     int tp_;

@@ -69,7 +69,7 @@ void Pause::go_on(
     out.tokenizer.emplace_back(std::move(part));
 }
 
-bool Pause::settle(const Load& load, TimePoint now, TurnOutput& out) {
+bool Pause::advance(const Load& load, TimePoint now, TurnOutput& out) {
     if (!state_) return false;
     const bool comes_to_stand =
         !state_->is_standing && load.is_still && !(runs_out() && !load.is_run_out);

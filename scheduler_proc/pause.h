@@ -57,7 +57,7 @@ class Pause {
         std::int64_t num_waiting = 0;
     };
     // Returns whether all requests have stopped just now. Answers the waiting calls then.
-    bool settle(const Load& load, TimePoint now, TurnOutput& out);
+    bool advance(const Load& load, TimePoint now, TurnOutput& out);
 
     // Answers the calls whose deadline has passed. `step` names the step they waited for.
     void end_late_calls(

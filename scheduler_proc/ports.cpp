@@ -185,7 +185,7 @@ void Ports::send_letters() {
     }
 }
 
-Result<> Ports::take_join(const bus::Received& received, messages::RankJoin join) {
+Result<> Ports::handle_join(const bus::Received& received, messages::RankJoin join) {
     const Rank rank = join.rank;
     RETURN_IF_ERROR(meeting_.join(
         {.peer = received.peer,
@@ -206,7 +206,7 @@ bool Ports::take_for_meeting(const bus::Received& received, TurnInput& in) {
             decode<messages::RankJoin>(frames, messages::UnknownFields::kIgnore);
         if (!join) {
             refuse_worker(received, join.error(), in);
-        } else if (const Result<> joined = take_join(received, *std::move(join)); !joined) {
+        } else if (const Result<> joined = handle_join(received, *std::move(join)); !joined) {
             refuse("a rank", joined.error(), in);  // the sender has been told
         }
         for (const Error& error : meeting_.take_dismissed()) refuse("a rank", error, in);

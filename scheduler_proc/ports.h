@@ -99,7 +99,7 @@ class Ports {
     void greet(const bus::Received& received, TurnInput& in);
     // Handles messages of the ranks' meetings. Returns false for any other message.
     bool take_for_meeting(const bus::Received& received, TurnInput& in);
-    Result<> take_join(const bus::Received& received, messages::RankJoin join);
+    Result<> handle_join(const bus::Received& received, messages::RankJoin join);
     void take_error(const bus::Received& received, Rank rank, TurnInput& in);
     void take_from_peer(const bus::Received& received, TurnInput& in);
     // Refuses a message of a worker without a place; on another machine the worker is told.

@@ -76,14 +76,14 @@ void ReplicaMemory::begin_loan(messages::MemoryAction action) {
 
 // Memory that could not be lent is still here, unless a rank could not undo the release. Memory
 // that could not be returned counts as released from now on, as if by a call.
-void ReplicaMemory::settle_loan(const MemoryBook::Job& done, Effects& effects) {
+void ReplicaMemory::finish_loan(const MemoryBook::Job& done, Effects& effects) {
     const bool is_taken = done.action == messages::MemoryAction::kRelease;
     if (is_taken && done.failure) effects.loan_failure = done.failure;
     if (done.failure) loss_ = done.failure->message;
     loan_ = is_taken && !done.failure ? Loan::kLent : Loan::kNone;
 }
 
-ReplicaMemory::Effects ReplicaMemory::settle(bool is_still, TurnOutput& out) {
+ReplicaMemory::Effects ReplicaMemory::advance(bool is_still, TurnOutput& out) {
     Effects effects;
     MemoryBook::Job* job = book_.job();
     if (job == nullptr) return effects;
@@ -114,7 +114,7 @@ ReplicaMemory::Effects ReplicaMemory::settle(bool is_still, TurnOutput& out) {
         // After a failed undo, a later failed resume may discard weights on some rank.
         if (is_away && !are_weights_kept_) effects.loses_weights = true;
     }
-    if (done.is_loan) settle_loan(done, effects);
+    if (done.is_loan) finish_loan(done, effects);
     if (book_.is_resident(messages::MemoryTag::kKvCache)) loss_.clear();
     if (!done.is_answered) effects.answer = answer(done.call, done.failure, /*was_done=*/false);
     return effects;

@@ -60,7 +60,7 @@ class ReplicaMemory {
     // REQUIRES: !has_order(), the KV cache is resident.
     void lend() { begin_loan(messages::MemoryAction::kRelease); }
     // REQUIRES: !has_order(), is_lent().
-    void take_back() { begin_loan(messages::MemoryAction::kResume); }
+    void reclaim() { begin_loan(messages::MemoryAction::kResume); }
 
     // The consequences of an order's step for the rest of the replica.
     struct Effects {
@@ -73,7 +73,7 @@ class ReplicaMemory {
     };
     // Sends the current order to the ranks once no step is in flight, and ends it when all
     // have answered.
-    Effects settle(bool is_still, TurnOutput& out);
+    Effects advance(bool is_still, TurnOutput& out);
     // Returns false if the rank's answer belongs to no current order.
     bool handle_done(const messages::WorkerMemoryDone& answer) { return book_.handle_done(answer); }
     // Answers the caller that the call is late. An order that was not sent is cancelled; a sent one
@@ -87,7 +87,7 @@ class ReplicaMemory {
     ) const;
     [[nodiscard]] CallId next_order();
     void begin_loan(messages::MemoryAction action);
-    void settle_loan(const MemoryBook::Job& done, Effects& effects);
+    void finish_loan(const MemoryBook::Job& done, Effects& effects);
 
     ReplicaId replica_;
     MemoryBook book_;

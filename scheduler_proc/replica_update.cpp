@@ -218,7 +218,7 @@ void ReplicaUpdate::make_ready(
     if (order.kv_policy == messages::KvPolicy::kDrain) job_->outcome.num_drained += num_started;
 }
 
-void ReplicaUpdate::settle(TimePoint now, bool is_still, bool is_run_out, TurnOutput& out) {
+void ReplicaUpdate::advance(TimePoint now, bool is_still, bool is_run_out, TurnOutput& out) {
     if (!stands() || !job_->round.is_asking() ||
         job_->round.order() != messages::UpdateOrder::kReady)
         return;

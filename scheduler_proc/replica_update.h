@@ -130,7 +130,7 @@ class ReplicaUpdate {
     bool handle_dropped(const messages::WorkerDropped& answer, TurnOutput& out);
 
     // Answers `ready` once the replica is in the state that the update needs.
-    void settle(TimePoint now, bool is_still, bool is_run_out, TurnOutput& out);
+    void advance(TimePoint now, bool is_still, bool is_run_out, TurnOutput& out);
     // `what_runs` names what the update still waited for.
     void end_late(TimePoint now, const std::string& what_runs, TurnOutput& out);
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;

@@ -263,7 +263,7 @@ std::optional<messages::StepPlan> Runner::plan_step(
 // The planned step's requests run. No order here is about their versions, so it may precede the
 // plan.
 void Runner::settle_adapters(TurnOutput& out) {
-    for (const auto& [id, why] : adapters_.settle(now_, requests_.started_adapters(), out)) {
+    for (const auto& [id, why] : adapters_.advance(now_, requests_.started_adapters(), out)) {
         for (Request* request : requests_.all(OpenRequests::Which::kAll)) {
             if (request->adapter_id() == id && !request->is_running())
                 finish(*request, {.reason = messages::FinishReason::kError, .verdict = why}, out);

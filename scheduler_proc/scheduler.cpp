@@ -72,7 +72,7 @@ TurnOutput Scheduler::turn(TurnInput in) {
     }
     for (FromWorker& message : in.workers) handle_worker(message, out);
     end_late_calls(out);
-    settle(out);
+    advance(out);
 
     while (!out.fatal) {
         std::optional<messages::StepPlan> plan = runner_.plan_step(scope(), version(), out);
@@ -211,22 +211,22 @@ void Scheduler::handle_hello(messages::WorkerHello hello, TurnOutput& out) {
     });
 }
 
-void Scheduler::settle(TurnOutput& out) {
+void Scheduler::advance(TurnOutput& out) {
     const Pause::Load load{
         .is_still = runner_.steps().empty(),
         .is_run_out = !runner_.requests().has_started(),
         .num_running = runner_.requests().num_running(),
         .num_waiting = runner_.requests().num_waiting(),
     };
-    if (pause_.settle(load, now_, out)) {
+    if (pause_.advance(load, now_, out)) {
         if (pause_.mode() == messages::PauseMode::kAbort) runner_.clear_cache();
         runner_.stop_rate();
     }
     if (!flushes_.empty() && load.num_running == 0 && load.is_still)
-        flushes_.settle(runner_.clear_cache(), out);
-    update_.settle(now_, load.is_still, load.is_run_out, out);
-    settle_memory(out);
-    settle_loan(out);
+        flushes_.advance(runner_.clear_cache(), out);
+    update_.advance(now_, load.is_still, load.is_run_out, out);
+    advance_memory(out);
+    finish_loan(out);
 }
 
 void Scheduler::end_late_calls(TurnOutput& out) {

@@ -71,7 +71,7 @@ class Scheduler {
     void handle_control(Control& message, std::vector<CallId>& status_calls, TurnOutput& out);
     void handle_worker(FromWorker& message, TurnOutput& out);
     void handle_hello(messages::WorkerHello hello, TurnOutput& out);
-    void settle(TurnOutput& out);           // answers calls whose condition is met
+    void advance(TurnOutput& out);          // answers calls whose condition is met
     void end_late_calls(TurnOutput& out);   // answers calls whose deadline has passed
     void report_standing(TurnOutput& out);  // if it differs from what the door was told last
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
@@ -95,10 +95,10 @@ class Scheduler {
     void handle(const messages::UpdateCommit& order, TurnOutput& out);
     void handle(const messages::WorkerReadTensor& call, TurnOutput& out);
     void handle(const messages::WorkerDigest& call, TurnOutput& out);
-    void settle_memory(TurnOutput& out);
+    void advance_memory(TurnOutput& out);
     // ---- loan.cpp: the KV cache's memory, lent to an update ----
     void stage(messages::UpdateStage order, TurnOutput& out);
-    void settle_loan(TurnOutput& out);
+    void finish_loan(TurnOutput& out);
     void answer_memory(std::optional<messages::MemoryPart> part, TurnOutput& out) const;
 
     SchedulerConfig config_;

@@ -40,7 +40,7 @@ IncrementalDecoder::IncrementalDecoder(
 }
 
 // Removes the prompt's part from the new text in `text`, from `begin` on.
-void IncrementalDecoder::take_off_prompt(std::string& text, std::size_t begin) {
+void IncrementalDecoder::remove_prompt(std::string& text, std::size_t begin) {
     if (prompt_rest_.empty()) return;
     const std::size_t len_max = std::min(prompt_rest_.size(), text.size() - begin);
     std::size_t common = 0;
@@ -59,7 +59,7 @@ void IncrementalDecoder::take_off_prompt(std::string& text, std::size_t begin) {
 Result<> IncrementalDecoder::push(TokenId id, std::string& text) {
     const std::size_t begin = text.size();
     RETURN_IF_ERROR(push_to_stream(id, text));
-    take_off_prompt(text, begin);
+    remove_prompt(text, begin);
     return Ok{};
 }
 
@@ -79,7 +79,7 @@ Result<> IncrementalDecoder::push_to_stream(TokenId id, std::string& text) {
 Result<> IncrementalDecoder::finish(std::string& text) {
     const std::size_t begin = text.size();
     RETURN_IF_ERROR(stream_.finish(text));
-    take_off_prompt(text, begin);
+    remove_prompt(text, begin);
     return Ok{};
 }
 

@@ -57,7 +57,7 @@ class IncrementalDecoder {
     std::shared_ptr<const Tokenizer> tokenizer_;
     Options options_;
     Result<> push_to_stream(TokenId id, std::string& text);
-    void take_off_prompt(std::string& text, std::size_t begin);
+    void remove_prompt(std::string& text, std::size_t begin);
 
     Decoder::Stream stream_;
     std::string prompt_rest_{};  // text of the prompt that is still in the stream

@@ -25,7 +25,7 @@ void AdminUpdates::set_version(
         coordinator_.set_has_weights(ReplicaId{i}, hello.has_weights);
 }
 
-AdminUpdates::Events AdminUpdates::carry_out(TimePoint now, UpdateOutput&& out) {
+AdminUpdates::Events AdminUpdates::execute(TimePoint now, UpdateOutput&& out) {
     Events events{
         .lost = std::move(out.lost),
         .has_made_whole = out.has_made_whole,

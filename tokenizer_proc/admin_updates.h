@@ -70,7 +70,7 @@ class AdminUpdates {
     [[nodiscard]] Events drive(TimePoint now, Drive what) {
         UpdateOutput out;
         what(coordinator_, out);
-        return carry_out(now, std::move(out));
+        return execute(now, std::move(out));
     }
     void record_awaited(messages::UpdateWaits waits) {
         coordinator_.record_awaited(std::move(waits));
@@ -93,7 +93,7 @@ class AdminUpdates {
     [[nodiscard]] std::vector<ServedVersion> take_serves() { return std::exchange(serves_, {}); }
 
   private:
-    Events carry_out(TimePoint now, UpdateOutput&& out);
+    Events execute(TimePoint now, UpdateOutput&& out);
     void say_version();
 
     UpdateCoordinator coordinator_;

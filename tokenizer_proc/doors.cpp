@@ -46,7 +46,7 @@ DoorsOutput Doors::turn(DoorsInput in) {
     now_ = in.now;
     requests_.begin_turn(in.now, in.entropy);
     listeners_ = std::move(in.listeners);
-    take_back(in);
+    requeue(in);
     for (const bus::Received& received : in.from_tree) from_tree(received);
     if (!in.down_why.empty()) shut_down(in.down_why);
     for (TextDone& done : in.texts) text_done(std::move(done));
@@ -56,7 +56,7 @@ DoorsOutput Doors::turn(DoorsInput in) {
         outbox_.probe(peers(), now_, out_.to_clients);
     }
     admin_.tick(now_);
-    carry_out(admin_.take_output());
+    execute(admin_.take_output());
     requests_.end_conversations();
     flush_outbox();
     out_.to_replicas = replicas_.take();
@@ -66,13 +66,13 @@ DoorsOutput Doors::turn(DoorsInput in) {
     return std::exchange(out_, {});
 }
 
-void Doors::take_back(DoorsInput& in) {
-    outbox_.take_back(std::move(in.unsent_to_clients));
+void Doors::requeue(DoorsInput& in) {
+    outbox_.requeue(std::move(in.unsent_to_clients));
     requests_.lose_clients();
     for (auto unsent = in.unsent_to_replicas.rbegin(); unsent != in.unsent_to_replicas.rend();
          ++unsent) {
         if (unsent->socket == ReplicaSocket::kControl) {
-            replicas_.take_back(std::move(*unsent));
+            replicas_.requeue(std::move(*unsent));
         } else {
             requests_.refuse_unsent(*unsent);
         }
@@ -81,7 +81,7 @@ void Doors::take_back(DoorsInput& in) {
 
 // Sends a call's orders to the replicas and its answer to the caller, but only after the serving
 // version is on record.
-void Doors::carry_out(Admin::Out out) {
+void Doors::execute(Admin::Out out) {
     for (ServedVersion& version : out.serves) out_.serves.push_back(std::move(version));
     if (out.unfinished) out_.unfinished = std::move(out.unfinished);
     for (Admin::Order& order : out.orders) {
@@ -96,7 +96,7 @@ void Doors::carry_out(Admin::Out out) {
     if (out.drain) drain_until_ = now_ + *out.drain;
     for (const Admin::AbortAsked& asked : out.aborts) {
         admin_.aborted(asked, requests_.abort_ids(asked.call));
-        carry_out(admin_.take_output());
+        execute(admin_.take_output());
     }
 }
 
@@ -171,7 +171,7 @@ Result<> Doors::handle_message(messages::Door door, const bus::Received& receive
         admin_.set_facts(facts());
         const auto place = received.key.empty() ? ClientPlace::kHere : ClientPlace::kElsewhere;
         Result<> taken = admin_.call(now_, peer, frames, place);
-        carry_out(admin_.take_output());
+        execute(admin_.take_output());
         return taken;
     }
     Result<> taken = Ok{};
@@ -258,7 +258,7 @@ Result<> Doors::handle_from_tree(const messages::Frames& frames) {
     if (!is_known) {
         admin_.set_facts(facts());
         ASSIGN_OR_RETURN(is_known, admin_.dispatch_part(now_, frames));
-        carry_out(admin_.take_output());
+        execute(admin_.take_output());
     }
     if (is_known) return Ok{};
     return make_error(
@@ -278,7 +278,7 @@ Result<> Doors::greet(const messages::SchedulerHello& hello) {
     if (!config_.keep_committed.empty()) admin_.keep_in(now_, config_.keep_committed);
     admin_.set_facts(facts());
     admin_.bring_back(now_, std::move(config_.adapters));
-    carry_out(admin_.take_output());
+    execute(admin_.take_output());
     return Ok{};
 }
 
@@ -302,7 +302,7 @@ void Doors::flush_outbox() {
     outbox_.flush(now_, out_.to_clients);
     // An abort is answered after the last chunks of the requests it ended.
     for (const OpenId request : requests_.take_ended()) admin_.request_ended(request);
-    carry_out(admin_.take_output());
+    execute(admin_.take_output());
     outbox_.flush_answers(out_.to_clients);
 }
 
@@ -318,7 +318,7 @@ void Doors::shut_down(const std::string& why) {
     requests_.fail_all(error);
     texts_.fail_all(error);
     admin_.fail_all(error);
-    carry_out(admin_.take_output());
+    execute(admin_.take_output());
 }
 
 Error Doors::starting() const {

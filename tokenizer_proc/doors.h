@@ -110,10 +110,10 @@ class Doors {
 
   private:
     // ---- the turn ----
-    void take_back(DoorsInput& in);
+    void requeue(DoorsInput& in);
     void flush_outbox();
     void shut_down(const std::string& why);
-    void carry_out(Admin::Out out);
+    void execute(Admin::Out out);
     [[nodiscard]] Admin::DoorFacts facts() const;
     [[nodiscard]] TimePoint next_deadline() const;
 

@@ -138,7 +138,7 @@ void send_to_clients(std::vector<ToClient> messages, Sockets& sockets, DoorsInpu
     }
 }
 
-void carry_out(
+void execute(
     DoorsOutput out,
     Sockets& sockets,
     TextWorker& worker,
@@ -187,7 +187,7 @@ void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& superv
         in.now = Clock::now();  // the only clock of the turn
         DoorsOutput out = doors.turn(std::exchange(in, {}));
         TimePoint wake_at = out.wake_at;
-        carry_out(std::move(out), sockets, worker, supervision, in);
+        execute(std::move(out), sockets, worker, supervision, in);
         const TimePoint now = Clock::now();
         if (is_going_down && wake_at > now) return;
         if (doors.is_ready() && !was_ready) {

@@ -80,7 +80,7 @@ void Outbox::flush_answers(std::vector<ToClient>& out) {
     }
 }
 
-void Outbox::take_back(std::vector<UnsentToClient> unsent) {
+void Outbox::requeue(std::vector<UnsentToClient> unsent) {
     for (auto& [address, waiting] : waiting_) waiting.is_full = false;
     std::set<Address> gone;
     for (UnsentToClient& each : unsent) {

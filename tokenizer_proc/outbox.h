@@ -1,7 +1,7 @@
 // Orders what the doors send: one message of output per client and flush. A client that does not
 // read affects only itself: its waiting output is joined per request, up to a bound.
 //
-// Pure: flush() returns messages to send, and take_back() returns those that could not be sent.
+// Pure: flush() returns messages to send, and requeue() returns those that could not be sent.
 // Thread:  the loop thread only.
 // Bounded: kBacklogBytesMax of output and kRepliesBytesMax of answers per client,
 //          kTotalBytesMax in all; beyond it the client is slow, which lost() reports.
@@ -65,7 +65,7 @@ class Outbox {
     // Appends only answers, after flush().
     void flush_answers(std::vector<ToClient>& out);
     // Takes back the messages of the last flush that could not be sent, in their order.
-    void take_back(std::vector<UnsentToClient> unsent);
+    void requeue(std::vector<UnsentToClient> unsent);
     // Returns whether more output waits after the flushed message. If so, flush again at once,
     // unless that message could not be sent.
     [[nodiscard]] bool has_more() const;

@@ -40,7 +40,7 @@ class ReplicaOutbox {
         for (int i = 0; i < num_replicas_; ++i) add_control(ReplicaId{i}, frames);
     }
     // Takes back a control message that found a queue full. Call it for the last one first.
-    void take_back(ToReplica control) { control_.push_front(std::move(control)); }
+    void requeue(ToReplica control) { control_.push_front(std::move(control)); }
 
     // Returns everything to send: the requests, then the control messages.
     [[nodiscard]] std::vector<ToReplica> take() {

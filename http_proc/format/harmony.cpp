@@ -128,7 +128,7 @@ void HarmonyParser::take(char c) {
             return pieces.add_thinking(byte);
         case Part::kCall:
         case Part::kAfterCall:
-            return take_of_call(c);
+            return read_of_call(c);
         case Part::kAnswer:
             pieces.add_text(line);
             [[fallthrough]];
@@ -201,7 +201,7 @@ void HarmonyParser::end_message(std::string_view marker) {
     part_ = Part::kOutside;
 }
 
-void HarmonyParser::take_of_call(char c) {
+void HarmonyParser::read_of_call(char c) {
     const std::string_view byte(&c, 1);
     const bool is_space = is_call_space(c);
     if (part_ == Part::kAfterCall) {

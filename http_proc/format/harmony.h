@@ -65,7 +65,7 @@ class HarmonyParser {
     void take_marker(std::string_view marker);
     void begin_message();
     void end_message(std::string_view marker);
-    void take_of_call(char c);
+    void read_of_call(char c);
     void break_call(std::string_view rest);
 
     Reads reads_;

@@ -107,9 +107,8 @@ Result<> set_turn_grammar(const TurnGrammar& turn, messages::SamplingParams& par
     if (thinks && is_inside && turn.thinking->has_special_markers) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "no grammar can follow this prompt: it ends inside the model's thinking, whose end, "
-            "{}, "
-            "is a special token",
+            "a grammar cannot begin inside the model's thinking: this prompt ends before '{}', a "
+            "special token; end the prompt after it, or send no grammar",
             turn.thinking->close
         );
     }

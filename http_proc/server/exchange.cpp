@@ -39,7 +39,7 @@ Result<> Exchange::hold(const messages::Generate& prompt, Copies copies) {
     if (bytes > bytes_max) {
         return make_error(
             ErrorCode::kTooLarge,
-            "the prompts, once per sample, have {} bytes; at most {} are accepted",
+            "the prompts need {} bytes, counted once per sample (n); at most {} are accepted",
             bytes,
             bytes_max
         );

@@ -32,7 +32,10 @@ void read_checkpoint_format(FieldReader& fields) {
     bool is_checkpoint_format = true;
     fields.read("is_checkpoint_format", is_checkpoint_format);
     if (!is_checkpoint_format)
-        fields.refuse("is_checkpoint_format", "false: tensors must have the checkpoint's names");
+        fields.refuse(
+            "is_checkpoint_format",
+            "false: it must be true, and tensors have the checkpoint's names"
+        );
 }
 
 Task<Response> init_engine(Exchange& exchange) {

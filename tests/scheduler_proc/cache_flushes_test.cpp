@@ -43,7 +43,7 @@ TEST_F(CacheFlushesTest, AllThatWaitAreAnsweredInTheOrderOfTheirCallsAndPagesAre
     begin(2, Waits::kForIdle, kInUse);
     EXPECT_TRUE(answers().empty());
     EXPECT_FALSE(flushes.empty());
-    flushes.settle(7, out);
+    flushes.advance(7, out);
     const auto parts = answers();
     ASSERT_EQ(parts.size(), 2u);
     EXPECT_EQ(parts[0].call, CallId{1});
@@ -52,7 +52,7 @@ TEST_F(CacheFlushesTest, AllThatWaitAreAnsweredInTheOrderOfTheirCallsAndPagesAre
     EXPECT_EQ(parts[1].call, CallId{2});
     EXPECT_EQ(parts[1].pages_freed, 0);
     EXPECT_TRUE(parts[1].verdict.is_done());
-    flushes.settle(7, out);
+    flushes.advance(7, out);
     EXPECT_TRUE(answers().empty()) << "nobody is answered twice";
 }
 
@@ -70,7 +70,7 @@ TEST_F(CacheFlushesTest, OnlyAFlushOfAnIdleCacheHoldsPlansUp) {
     EXPECT_FALSE(flushes.holds_plans()) << "what runs could never end";
     begin(2, Waits::kForSteps);
     EXPECT_TRUE(flushes.holds_plans());
-    flushes.settle(0, out);
+    flushes.advance(0, out);
     EXPECT_FALSE(flushes.holds_plans());
 }
 

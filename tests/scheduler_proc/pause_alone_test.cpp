@@ -30,15 +30,15 @@ TEST(PauseAlone, AllWhoWaitAreAnsweredAtOnceInTheOrderOfTheirCalls) {
     TurnOutput out;
     pause.begin(call_of(1, messages::PauseMode::kInPlace), kStart, out);
     pause.begin(call_of(2, messages::PauseMode::kRetract), kStart, out);
-    EXPECT_FALSE(pause.settle({.is_still = false, .is_run_out = true}, kStart, out));
+    EXPECT_FALSE(pause.advance({.is_still = false, .is_run_out = true}, kStart, out));
     EXPECT_TRUE(out.tokenizer.empty()) << "a step is in flight";
-    EXPECT_TRUE(pause.settle(kStill, kStart + seconds(2), out));
+    EXPECT_TRUE(pause.advance(kStill, kStart + seconds(2), out));
     const auto parts = parts_of<messages::PausePart>(out);
     ASSERT_EQ(parts.size(), 2u);
     EXPECT_EQ(parts[0].call, CallId{1});
     EXPECT_EQ(parts[1].call, CallId{2});
     EXPECT_EQ(parts[1].replica, ReplicaId{3});
-    EXPECT_FALSE(pause.settle(kStill, kStart + seconds(3), out)) << "it stands already";
+    EXPECT_FALSE(pause.advance(kStill, kStart + seconds(3), out)) << "it stands already";
     EXPECT_EQ(out.tokenizer.size(), 2u) << "nobody is answered twice";
 }
 
@@ -47,11 +47,11 @@ TEST(PauseAlone, P4_AWaitOfWhatStandsIsAnsweredAtOnceAndSetsNothingGoing) {
     Pause pause(ReplicaId{0});
     TurnOutput out;
     pause.begin(call_of(1, messages::PauseMode::kInPlace), kStart, out);
-    pause.settle(kStill, kStart, out);
+    pause.advance(kStill, kStart, out);
     pause.begin(call_of(2, messages::PauseMode::kWait), kStart, out);
     EXPECT_FALSE(pause.runs_out());
     EXPECT_EQ(pause.mode(), messages::PauseMode::kInPlace);
-    EXPECT_FALSE(pause.settle({.is_still = true, .num_running = 4}, kStart, out));
+    EXPECT_FALSE(pause.advance({.is_still = true, .num_running = 4}, kStart, out));
     const auto parts = parts_of<messages::PausePart>(out);
     ASSERT_EQ(parts.size(), 2u);
     EXPECT_TRUE(parts[1].verdict.is_done());
@@ -78,7 +78,7 @@ TEST(PauseAlone, WhatIsOverAndMayNotEndWakesNobody) {
     messages::PauseGeneration call = call_of(1, messages::PauseMode::kInPlace);
     call.max_pause_s = 5;
     pause.begin(call, kStart, out);
-    pause.settle(kStill, kStart, out);
+    pause.advance(kStill, kStart, out);
     const TimePoint end = kStart + seconds(5);
     EXPECT_EQ(pause.next_deadline(kStart, /*can_go_on=*/false), end);
     pause.end_if_overdue(end, kReason, out);
@@ -100,7 +100,7 @@ TEST(PauseAlone, ACallThatIsLateIsNotAnsweredAgainWhenItStands) {
     pause.begin(call, kStart, out);
     EXPECT_EQ(pause.next_deadline(kStart, /*can_go_on=*/true), kStart + seconds(1));
     pause.end_late_calls(kStart + seconds(1), "step 9", 2, out);
-    pause.settle(kStill, kStart + seconds(2), out);
+    pause.advance(kStill, kStart + seconds(2), out);
     const auto parts = parts_of<messages::PausePart>(out);
     ASSERT_EQ(parts.size(), 2u);
     EXPECT_EQ(parts[0].verdict.code, ErrorCode::kDeadlineExceeded);

@@ -34,9 +34,9 @@ class ReplicaMemoryTest : public testing::Test {
 // A second release is reported as done already, even where a new release would be refused.
 TEST_F(ReplicaMemoryTest, ASecondReleaseIsDoneAlreadyWhateverIsAgainstOne) {
     ASSERT_FALSE(memory.release({.tags = {MemoryTag::kKvCache}}, kStart, std::nullopt));
-    memory.settle(kIsStill, out);
+    memory.advance(kIsStill, out);
     answer_all();
-    ASSERT_TRUE(memory.settle(kIsStill, out).answer);
+    ASSERT_TRUE(memory.advance(kIsStill, out).answer);
     const auto again = memory.release({.tags = {MemoryTag::kKvCache}}, kStart, kReason);
     ASSERT_TRUE(again);
     EXPECT_TRUE(again->was_done);
@@ -49,7 +49,7 @@ TEST_F(ReplicaMemoryTest, ASecondReleaseIsDoneAlreadyWhateverIsAgainstOne) {
 TEST_F(ReplicaMemoryTest, AnOrderThatIsLateBeforeItWentOutIsTakenBack) {
     ASSERT_FALSE(memory.release({.call = CallId{7}, .timeout_ms = 1000}, kStart, std::nullopt));
     EXPECT_FALSE(memory.is_all_resident());
-    EXPECT_FALSE(memory.settle(!kIsStill, out).releases_kv);
+    EXPECT_FALSE(memory.advance(!kIsStill, out).releases_kv);
     EXPECT_TRUE(out.workers.empty()) << "a step is in flight";
     ASSERT_EQ(memory.next_deadline(), kStart + seconds(1));
     const auto late = memory.end_late_call(kStart + seconds(1), "step 9");
@@ -57,7 +57,7 @@ TEST_F(ReplicaMemoryTest, AnOrderThatIsLateBeforeItWentOutIsTakenBack) {
     EXPECT_EQ(late->call, CallId{7});
     EXPECT_EQ(late->verdict.code, ErrorCode::kDeadlineExceeded);
     EXPECT_TRUE(memory.is_all_resident());
-    memory.settle(kIsStill, out);
+    memory.advance(kIsStill, out);
     EXPECT_TRUE(out.workers.empty()) << "it never goes out";
 }
 
@@ -66,34 +66,34 @@ TEST_F(ReplicaMemoryTest, WhatIsLentIsResidentToCallersAndHasNoDeadline) {
     EXPECT_TRUE(memory.is_on_loan());
     EXPECT_FALSE(memory.is_lent()) << "no rank has given it yet";
     EXPECT_EQ(memory.next_deadline(), std::nullopt) << "nobody called";
-    EXPECT_TRUE(memory.settle(kIsStill, out).releases_kv);
+    EXPECT_TRUE(memory.advance(kIsStill, out).releases_kv);
     answer_all();
-    EXPECT_FALSE(memory.settle(kIsStill, out).answer);
+    EXPECT_FALSE(memory.advance(kIsStill, out).answer);
     ASSERT_TRUE(memory.is_lent());
     EXPECT_TRUE(memory.lacks_nothing_but_loan());
     const auto refused = memory.release({.tags = {MemoryTag::kWeights}}, kStart, kReason);
     ASSERT_TRUE(refused);
     for (const messages::TagMemory& tag : refused->tags)
         EXPECT_EQ(tag.state, MemoryState::kResident);
-    memory.take_back();
+    memory.reclaim();
     EXPECT_TRUE(memory.is_on_loan());
-    memory.settle(kIsStill, out);
+    memory.advance(kIsStill, out);
     answer_all();
-    memory.settle(kIsStill, out);
+    memory.advance(kIsStill, out);
     EXPECT_FALSE(memory.is_on_loan());
     EXPECT_TRUE(memory.is_all_resident());
 }
 
 TEST_F(ReplicaMemoryTest, ALoanThatOneRankRefusesIsOrderedBackEverywhereAndSaid) {
     memory.lend();
-    memory.settle(kIsStill, out);
+    memory.advance(kIsStill, out);
     answer_all(Error{ErrorCode::kInternal, "cudaErrorUnknown"});
-    EXPECT_FALSE(memory.settle(kIsStill, out).loan_failure) << "not before the way back";
+    EXPECT_FALSE(memory.advance(kIsStill, out).loan_failure) << "not before the way back";
     EXPECT_EQ(
         std::get<messages::WorkerMemory>(out.workers.back()).action, messages::MemoryAction::kResume
     );
     answer_all();
-    const ReplicaMemory::Effects effects = memory.settle(kIsStill, out);
+    const ReplicaMemory::Effects effects = memory.advance(kIsStill, out);
     ASSERT_TRUE(effects.loan_failure);
     EXPECT_NE(effects.loan_failure->message.find("rank 1"), std::string::npos);
     EXPECT_FALSE(memory.is_on_loan());

@@ -30,7 +30,7 @@ class ReplicaUpdateTest : public testing::Test {
     }
     void stop() {
         update.make_ready({.update = kUpdate}, kStart, 0, std::nullopt, out);
-        update.settle(kStart, /*is_still=*/true, /*is_run_out=*/true, out);
+        update.advance(kStart, /*is_still=*/true, /*is_run_out=*/true, out);
     }
     bool vote(Rank rank, bool is_yes = true, UpdateId id = kUpdate) {
         messages::WorkerStaged vote{.update = id};
@@ -82,7 +82,7 @@ TEST_F(ReplicaUpdateTest, P2_ACommitIsRefusedUntilAllVotedAndTheReplicaStands) {
     EXPECT_FALSE(update.may_commit({.update = kUpdate}, out));
     update.make_ready({.update = kUpdate}, kStart, 0, std::nullopt, out);
     EXPECT_FALSE(update.may_commit({.update = kUpdate}, out)) << "it does not stand yet";
-    update.settle(kStart, /*is_still=*/false, /*is_run_out=*/false, out);
+    update.advance(kStart, /*is_still=*/false, /*is_run_out=*/false, out);
     EXPECT_FALSE(update.may_commit({.update = UpdateId{6}}, out)) << "another update";
     take_parts();
     EXPECT_TRUE(update.may_commit({.update = kUpdate}, out));

@@ -97,9 +97,9 @@ class Fleet:
                 order = dataclasses.replace(order, at=due, lead_s=lead_s)
             self.calls += 1
             self.take_thread(self.costs.call_s / 2)
-            self.at(self.free_at + self.costs.latency_s, lambda name=name, order=order: self.carry_out(name, order))
+            self.at(self.free_at + self.costs.latency_s, lambda name=name, order=order: self.execute(name, order))
 
-    def carry_out(self, name, order):
+    def execute(self, name, order):
         tree = self.trees[name]
         answer, works = tree.handle_order(order)
         if answer is not None:

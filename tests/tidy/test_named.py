@@ -107,7 +107,7 @@ def test_what_comments_name_exists(project):
     [
         ("see base/clock.h", ["base/clock.h"]),
         ("see base/time.h and time.h", []),
-        ("as Admin::carry_out does", []),
+        ("as Admin::execute does", []),
         (f"as Admin::{NOTHING} does", [f"Admin::{NOTHING}"]),
         (f"REQUIRES: is_collecting() and {NOTHING}()", [f"{NOTHING}()"]),
     ],

@@ -59,7 +59,7 @@ Adapter::Adapter(AdapterSlots slots, WeightLayout layout, Arena staged, std::opt
       ledger_(/*copy=*/0, layout_.tensors().size()),
       bound_(slots_, layout_, memory().data()) {}
 
-Result<> Adapter::take_memory() {
+Result<> Adapter::allocate() {
     if (gpu_) RETURN_IF_ERROR(gpu_->commit());
     return staged_.commit();
 }

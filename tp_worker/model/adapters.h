@@ -28,7 +28,7 @@ namespace pitstop::tp_worker {
 // at the same time, so that a load without GPU memory fails before it begins.
 class Adapter {
   public:
-    // Reserves addresses; take_memory() follows. `num_weights`: of the base model. Errors:
+    // Reserves addresses; allocate() follows. `num_weights`: of the base model. Errors:
     // kResourceExhausted.
     static Result<std::unique_ptr<Adapter>> make(
         AdapterSlots slots, std::size_t num_weights, const Device& device
@@ -37,7 +37,7 @@ class Adapter {
     Adapter& operator=(const Adapter&) = delete;
 
     // Allocates its memory, which is zero at first. Errors: kResourceExhausted.
-    [[nodiscard]] Result<> take_memory();
+    [[nodiscard]] Result<> allocate();
 
     [[nodiscard]] const WeightLayout& layout() const { return layout_; }
     [[nodiscard]] const BoundAdapter& bound() const { return bound_; }

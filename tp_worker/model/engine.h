@@ -279,7 +279,7 @@ class Engine {
     Result<> complete(RunningStep* step);
     Result<> complete_older();
     void replay_drafts(const RunningStep& step);
-    void take_sampled(const RunningStep& step);
+    void record_sampled(const RunningStep& step);
     void wait_for_steps();
     [[nodiscard]] RunningStep& oldest() { return steps_[first_]; }
     // Carries the model's tensors.

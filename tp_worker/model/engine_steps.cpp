@@ -300,7 +300,7 @@ Result<> Engine::complete(RunningStep* step) {
     }
     if (is_root()) step->result.not_finite = step->planned.not_finite_rows(step->ids, step->marks);
     replay_drafts(*step);
-    take_sampled(*step);
+    record_sampled(*step);
     return Ok{};
 }
 
@@ -311,7 +311,7 @@ void Engine::replay_drafts(const RunningStep& step) {
 }
 
 // Stores the sampled tokens on every rank: the next step's rows may use them.
-void Engine::take_sampled(const RunningStep& step) {
+void Engine::record_sampled(const RunningStep& step) {
     const std::span<const LogitRow> rows = step.planned.logit_rows();
     CHECK(step.ids.size() == rows.size());
     const std::vector<bool> counts = step.planned.counting_rows(step.ids);
@@ -319,7 +319,7 @@ void Engine::take_sampled(const RunningStep& step) {
         const LogitRow& row = rows[i];
         if (row.kind != LogitRow::Kind::kSample || !counts[i]) continue;
         if (std::ranges::find(step.set_up_anew, row.slot) != step.set_up_anew.end()) continue;
-        slots_[static_cast<std::size_t>(raw(row.slot))]->take_sampled(step.ids[i]);
+        slots_[static_cast<std::size_t>(raw(row.slot))]->record_sampled(step.ids[i]);
     }
 }
 

@@ -48,7 +48,7 @@ Result<StepBatch> Model::place(const StepBatch& batch) {
         move(placed.states.saved_ends);
     };
     if (placed.num_padded > 0) {
-        take_rows(placed);
+        place_rows(placed);
         move_states();
     } else {
         // These are placed first, before everything that is uploaded.
@@ -75,7 +75,7 @@ Result<StepBatch> Model::place(const StepBatch& batch) {
 }
 
 // A padded step's rows are where its update leaves them.
-void Model::take_rows(StepBatch& placed) const {
+void Model::place_rows(StepBatch& placed) const {
     CHECK(placed.num_padded <= kPaddedRowsMax);
     const auto R = static_cast<std::size_t>(placed.num_padded);
     const kernels::StepRowsArgs& rows = rows_.args;

@@ -101,7 +101,7 @@ class Model {
   private:
     Model(const Args& args, Stack stack, Scratch& scratch, Arena memory);
     void fill_padding();
-    void take_rows(StepBatch& placed) const;
+    void place_rows(StepBatch& placed) const;
     Result<> run_blocks(const StepBatch& there, const BoundWeights& weights);
     void run_head_of(
         const std::int32_t* token_rows,

@@ -164,7 +164,7 @@ void RequestState::count(TokenId id, std::int32_t num_output) {
     counts_[place->second].num_output += num_output;
 }
 
-void RequestState::take_sampled(TokenId id) {
+void RequestState::record_sampled(TokenId id) {
     last_token_ = id;
     if (raw(id) < 0) return;
     if (has_penalty_) count(id, 1);

@@ -69,7 +69,7 @@ class RequestState {
     // Returns the token sampled last, which is the input of a row with takes_sampled; -1 if there
     // is none, or the logits were not finite.
     [[nodiscard]] TokenId last_token() const { return last_token_; }
-    void take_sampled(TokenId id);
+    void record_sampled(TokenId id);
 
   private:
     // Biases in the order of their ids, each id once: those of every token, and those including the

@@ -382,7 +382,7 @@ LogitRow PlannedStep::sample_of(
     if (num_after > 0) sample.draft = plan.tokens.values[token_at + 1];
     if (index == 0 || !request.follows_tokens()) return sample;
     ahead_.push_back(index == 1 ? request : ahead_.back());
-    ahead_.back().take_sampled(plan.tokens.values[token_at]);
+    ahead_.back().record_sampled(plan.tokens.values[token_at]);
     sample.ahead = &ahead_.back();
     return sample;
 }

@@ -93,7 +93,7 @@ Result<StagedAdapter> AdapterStore::open(const messages::UpdateSpec& spec) const
     ASSIGN_OR_RETURN(staged.adapter, engine_.make_adapter(config));
     RETURN_IF_ERROR(check_room(staged));
     if (limits_.bytes_max > 0) wait_for_moves();
-    RETURN_IF_ERROR(staged.adapter->take_memory());
+    RETURN_IF_ERROR(staged.adapter->allocate());
     return staged;
 }
 
@@ -210,7 +210,7 @@ Result<> AdapterStore::restore_from(messages::AdapterId id, const Version& versi
     );
     ASSIGN_OR_RETURN(std::shared_ptr<Adapter> adapter, engine_.make_adapter(config));
     const auto num = static_cast<std::size_t>(adapter->layout().bytes());
-    RETURN_IF_ERROR(adapter->take_memory());
+    RETURN_IF_ERROR(adapter->allocate());
     RETURN_IF_ERROR(version.file->read({adapter->staged().data(), num}));
     RETURN_IF_ERROR(engine_.place(*adapter));
     engine_.adapters().add(id, std::move(adapter));

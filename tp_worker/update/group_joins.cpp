@@ -7,9 +7,7 @@
 
 namespace pitstop::tp_worker {
 
-std::vector<messages::Frames> GroupJoins::carry_out(
-    messages::WorkerGroup order, TimePoint deadline
-) {
+std::vector<messages::Frames> GroupJoins::execute(messages::WorkerGroup order, TimePoint deadline) {
     messages::WorkerGrouped answer;
     answer.call = order.call;
     answer.rank = worker_.rank;

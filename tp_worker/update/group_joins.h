@@ -22,7 +22,7 @@ class GroupJoins {
     GroupJoins(const Worker& worker, Background& answers) : worker_(worker), answers_(answers) {}
 
     // Returns the answers that exist at once.
-    [[nodiscard]] std::vector<messages::Frames> carry_out(
+    [[nodiscard]] std::vector<messages::Frames> execute(
         messages::WorkerGroup order, TimePoint deadline
     );
 

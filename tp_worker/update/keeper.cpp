@@ -54,7 +54,7 @@ void Keeper::run() {
         const Job job = *std::exchange(next_, std::nullopt);
         is_cancelled_ = false;
         lock.unlock();
-        const Result<std::string> path = carry_out(job);
+        const Result<std::string> path = execute(job);
         if (job.step.step != messages::KeepStep::kDrop) {
             messages::WorkerKept answer;
             answer.call = job.step.call;
@@ -71,7 +71,7 @@ void Keeper::run() {
     }
 }
 
-Result<std::string> Keeper::carry_out(const Job& job) {
+Result<std::string> Keeper::execute(const Job& job) {
     switch (job.step.step) {
         case messages::KeepStep::kBegin:
             return begin(job.step);

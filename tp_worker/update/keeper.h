@@ -60,7 +60,7 @@ class Keeper {
         const Arena* live = nullptr;
     };
     void run();
-    Result<std::string> carry_out(const Job& job);
+    Result<std::string> execute(const Job& job);
     Result<std::string> begin(const messages::WorkerKeep& step);
     [[nodiscard]] bool is_whole(const std::string& path, const std::string& digest);
     Result<std::string> digest_of(const std::string& directory);

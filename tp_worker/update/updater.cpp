@@ -75,7 +75,7 @@ Result<std::vector<messages::Frames>> Updater::handle_order(const messages::Fram
         order,
         messages::UnknownFields::kIgnore,
         [&](auto message) -> Result<> {
-            ASSIGN_OR_RETURN(answers, carry_out(std::move(message)));
+            ASSIGN_OR_RETURN(answers, execute(std::move(message)));
             return Ok{};
         }
     );
@@ -161,7 +161,7 @@ Result<> Updater::exchange(Epoch epoch) {
     );
 }
 
-Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage order) {
+Result<std::vector<messages::Frames>> Updater::execute(messages::WorkerStage order) {
     if (stage_) {
         return make_error(
             ErrorCode::kFailedPrecondition, "cannot stage an update: another one is staged"
@@ -241,7 +241,7 @@ void Updater::give(messages::UpdateOrder order, std::int64_t bucket, StagedUpdat
     });
 }
 
-Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerFill order) {
+Result<std::vector<messages::Frames>> Updater::execute(messages::WorkerFill order) {
     if (!may(order.update, messages::UpdateOrder::kFill)) {
         return make_error(
             ErrorCode::kFailedPrecondition,
@@ -268,7 +268,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerFill or
     return std::vector<messages::Frames>{};
 }
 
-Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerFinish& order) {
+Result<std::vector<messages::Frames>> Updater::execute(const messages::WorkerFinish& order) {
     if (!may(order.update, messages::UpdateOrder::kStage)) {
         return make_error(
             ErrorCode::kFailedPrecondition,
@@ -284,7 +284,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerF
 }
 
 // Runs between two passes: the next plan belongs to the new version.
-Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerCommit& order) {
+Result<std::vector<messages::Frames>> Updater::execute(const messages::WorkerCommit& order) {
     const TimePoint begin = Clock::now();
     fault_point_.reach("commit_begin");
     WeightStore* store = engine_.weights();
@@ -345,7 +345,7 @@ void Updater::end_loan() {
     });
 }
 
-Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerDrop& order) {
+Result<std::vector<messages::Frames>> Updater::execute(const messages::WorkerDrop& order) {
     fault_point_.reach("drop_begin");
     messages::WorkerDropped answer;
     answer.update = order.update;
@@ -370,7 +370,7 @@ void Updater::let_go(const Arena& memory) {
     if (keeper_) keeper_->let_go(memory);
 }
 
-Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerKeep& step) {
+Result<std::vector<messages::Frames>> Updater::execute(const messages::WorkerKeep& step) {
     if (keeper_) {
         keeper_->handle_step(step, step.epoch == engine_.epoch() ? committed_ : nullptr);
         return std::vector<messages::Frames>{};
@@ -386,7 +386,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerK
 
 // Runs in the background, after earlier reads and digests, so that no memory disappears while
 // they read it.
-Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerMemory order) {
+Result<std::vector<messages::Frames>> Updater::execute(messages::WorkerMemory order) {
     messages::WorkerMemoryDone refusal;
     refusal.call = order.call;
     refusal.rank = engine_.rank();

@@ -78,7 +78,7 @@ class Updater {
     std::vector<messages::Frames> take_answers();
 
   private:
-    Result<std::vector<messages::Frames>> carry_out(messages::WorkerStage order);
+    Result<std::vector<messages::Frames>> execute(messages::WorkerStage order);
     Result<std::vector<messages::Frames>> stage_adapter(messages::WorkerStage order);
     // ---- adapters (updater_adapters.cpp) ----
     [[nodiscard]] StageArgs args_for(StagedUpdate& stage, Adapter* adapter);
@@ -88,8 +88,8 @@ class Updater {
     Result<> exchange(Epoch epoch);
     [[nodiscard]] messages::Frames committed(const messages::WorkerCommit& order, TimePoint begin);
     void end_loan();
-    Result<std::vector<messages::Frames>> carry_out(messages::WorkerFill order);
-    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerFinish& order);
+    Result<std::vector<messages::Frames>> execute(messages::WorkerFill order);
+    Result<std::vector<messages::Frames>> execute(const messages::WorkerFinish& order);
     [[nodiscard]] bool may(messages::UpdateId update, messages::UpdateOrder order) {
         return stage_ && stage_->update == update && stage_->may(order);
     }
@@ -99,23 +99,23 @@ class Updater {
     }
     void give(messages::UpdateOrder order, std::int64_t bucket, StagedUpdate::Job job);
     void give_stage(std::int64_t timeout_ms, StagedUpdate::Job prepare);
-    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerCommit& order);
-    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerDrop& order);
-    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerForget& order);
-    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerAdapters& order);
-    Result<std::vector<messages::Frames>> carry_out(messages::WorkerCompile order);
-    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerReadTensor& order) {
+    Result<std::vector<messages::Frames>> execute(const messages::WorkerCommit& order);
+    Result<std::vector<messages::Frames>> execute(const messages::WorkerDrop& order);
+    Result<std::vector<messages::Frames>> execute(const messages::WorkerForget& order);
+    Result<std::vector<messages::Frames>> execute(const messages::WorkerAdapters& order);
+    Result<std::vector<messages::Frames>> execute(messages::WorkerCompile order);
+    Result<std::vector<messages::Frames>> execute(const messages::WorkerReadTensor& order) {
         return reads_.read(order, live());
     }
-    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerDigest& order) {
+    Result<std::vector<messages::Frames>> execute(const messages::WorkerDigest& order) {
         return reads_.digest(order, live());
     }
-    Result<std::vector<messages::Frames>> carry_out(messages::WorkerMemory order);
-    Result<std::vector<messages::Frames>> carry_out(messages::WorkerGroup order) {
+    Result<std::vector<messages::Frames>> execute(messages::WorkerMemory order);
+    Result<std::vector<messages::Frames>> execute(messages::WorkerGroup order) {
         const TimePoint deadline = deadline_of(order.timeout_ms);
-        return joins_.carry_out(std::move(order), deadline);
+        return joins_.execute(std::move(order), deadline);
     }
-    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerKeep& step);
+    Result<std::vector<messages::Frames>> execute(const messages::WorkerKeep& step);
     void let_go(const Arena& memory);
 
     Engine& engine_;

@@ -48,19 +48,19 @@ Result<> Updater::open_adapter(StagedUpdate& stage) {
     return Ok{};
 }
 
-Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerForget& order) {
+Result<std::vector<messages::Frames>> Updater::execute(const messages::WorkerForget& order) {
     for (const messages::AdapterId id : order.adapters) adapters_.forget(id);
     for (const messages::GrammarId id : order.grammars) engine_.grammars().forget(id);
     return std::vector<messages::Frames>{};
 }
 
-Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerAdapters& order) {
+Result<std::vector<messages::Frames>> Updater::execute(const messages::WorkerAdapters& order) {
     adapters_.move(order);
     return std::vector<messages::Frames>{};
 }
 
 // Rank 0 draws every token that a grammar restricts (sampler.h), and answers.
-Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerCompile order) {
+Result<std::vector<messages::Frames>> Updater::execute(messages::WorkerCompile order) {
     if (raw(engine_.rank()) == 0) grammar_compiler_.compile(std::move(order));
     return std::vector<messages::Frames>{};
 }

@@ -18,9 +18,9 @@ TEST(RequestState, CountsItsOwnOutputAsAHistoryWould) {
     setup.sampling.frequency_penalty = 1.0;
     setup.history = {TokenId{4}, TokenId{5}};
     RequestState running(setup, 100);
-    running.take_sampled(TokenId{5});
-    running.take_sampled(TokenId{9});
-    running.take_sampled(TokenId{-1});  // not finite: ignored
+    running.record_sampled(TokenId{5});
+    running.record_sampled(TokenId{9});
+    running.record_sampled(TokenId{-1});  // not finite: ignored
     setup.history = {TokenId{4}, TokenId{5}, TokenId{5}, TokenId{9}};
     const RequestState resumed(setup, 100);
     ASSERT_EQ(running.counts().size(), resumed.counts().size());
@@ -58,7 +58,7 @@ TEST(RequestState, TheLastTokenOfABadSequenceIsBannedAfterTheOthers) {
         {1, ids({9})}, {1, ids({9})}, {2, ids({3, 5, 9})}, {4, ids({9})}, {2, ids({5, 9})}};
     EXPECT_EQ(banned(request, 0), ids({9}));  // 1 and 2 are in the prompt
     for (std::size_t i = 0; i < steps.size(); ++i) {
-        request.take_sampled(TokenId{steps[i].first});
+        request.record_sampled(TokenId{steps[i].first});
         setup.history.push_back(TokenId{steps[i].first});
         const auto index = static_cast<std::int64_t>(i) + 1;
         EXPECT_EQ(banned(request, index), steps[i].second) << i;

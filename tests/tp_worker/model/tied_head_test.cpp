@@ -90,7 +90,7 @@ class StageTest : public testing::Test {
         return stage_->stage_tensors(incoming, WeightStage::Expect::kMore);
     }
     // Stages some rows of a tensor, from memory in which its other rows must not be read.
-    Result<> take_rows(const std::string& name, const std::string& all, TensorRows rows) {
+    Result<> place_rows(const std::string& name, const std::string& all, TensorRows rows) {
         const std::vector<std::int64_t> shape = shape_of(name);
         const std::int64_t row_bytes = std::ssize(all) / (shape.size() < 2 ? 1 : shape.front());
         const std::string bytes(
@@ -109,7 +109,7 @@ class StageTest : public testing::Test {
         const std::vector<std::int64_t> shape = shape_of(name);
         const std::int64_t num_rows = shape.size() < 2 ? 1 : shape.front();
         for (std::int64_t row = 0; row < num_rows; row += rows_max)
-            RETURN_IF_ERROR(take_rows(name, all, {row, std::min(rows_max, num_rows - row)}));
+            RETURN_IF_ERROR(place_rows(name, all, {row, std::min(rows_max, num_rows - row)}));
         return Ok{};
     }
     void expect_vote_of(const Result<>& finished, const std::vector<std::byte>& resident) {
@@ -255,7 +255,7 @@ TEST_F(StageTest, P10_AHeadsLastRowsMayComeWithTheEmbeddingsFirst) {
     const std::string other = changed(embedding(), 7);
     const std::int64_t num_rows = shape_of(kEmbedding).front();
     const std::int64_t row_bytes = std::ssize(other) / num_rows;
-    ASSERT_TRUE(take_rows(kHead, other, {0, num_rows - 1}).has_value());
+    ASSERT_TRUE(place_rows(kHead, other, {0, num_rows - 1}).has_value());
     const auto* const bytes = reinterpret_cast<const std::byte*>(other.data());
     const auto rows_of = [&](const std::string& name, TensorRows rows) {
         return Incoming{
@@ -269,7 +269,7 @@ TEST_F(StageTest, P10_AHeadsLastRowsMayComeWithTheEmbeddingsFirst) {
     const std::vector<Incoming> both{
         rows_of(kHead, {num_rows - 1, 1}), rows_of(kEmbedding, {0, 2})};
     ASSERT_TRUE(stage_->stage_tensors(both, WeightStage::Expect::kMore).has_value());
-    ASSERT_TRUE(take_rows(kEmbedding, other, {2, num_rows - 2}).has_value());
+    ASSERT_TRUE(place_rows(kEmbedding, other, {2, num_rows - 2}).has_value());
     const Result<> finished = stage_->finish();
     ASSERT_TRUE(finished.has_value()) << finished.error().message;
     EXPECT_EQ(staged(), other);
@@ -279,27 +279,27 @@ TEST_F(StageTest, P10_AHeadsLastRowsMayComeWithTheEmbeddingsFirst) {
 TEST_F(StageTest, P10_RowsThatAreMissingOrOutOfTurnAreRefused) {
     const std::string name(kEmbedding);
     const std::string& all = embedding();
-    ASSERT_TRUE(take_rows(name, all, {0, 4}).has_value());
+    ASSERT_TRUE(place_rows(name, all, {0, 4}).has_value());
     expect_refused(stage_->finish(), "'model.embed_tokens.weight' has arrived up to row 4 of");
     const auto begin_again = [&] {
         begin();
-        EXPECT_TRUE(take_rows(name, all, {0, 4}).has_value());
+        EXPECT_TRUE(place_rows(name, all, {0, 4}).has_value());
     };
     begin_again();
-    expect_refused(take_rows(name, all, {5, 1}), "1 rows from row 5 on arrived out of order");
+    expect_refused(place_rows(name, all, {5, 1}), "1 rows from row 5 on arrived out of order");
     begin_again();
-    expect_refused(take_rows(name, all, {0, 4}), "has arrived up to row 4");
+    expect_refused(place_rows(name, all, {0, 4}), "has arrived up to row 4");
     begin_again();
     expect_refused(take({{name, all}}), "has arrived up to row 4");
     begin_again();
-    expect_refused(take_rows(std::string(kHead), all, {0, 1}), "has arrived up to row 4");
+    expect_refused(place_rows(std::string(kHead), all, {0, 1}), "has arrived up to row 4");
     begin();
-    expect_refused(take_rows(name, all, {4, 4}), "out of order");
+    expect_refused(place_rows(name, all, {4, 4}), "out of order");
     begin();
     ASSERT_TRUE(take_by_rows(name, all, 100).has_value());
-    expect_refused(take_rows(name, all, {0, 4}), "arrived before in this update");
+    expect_refused(place_rows(name, all, {0, 4}), "arrived before in this update");
     begin();
-    expect_refused(take_rows("no.such.tensor", all, {0, 4}), "'no.such.tensor'");
+    expect_refused(place_rows("no.such.tensor", all, {0, 4}), "'no.such.tensor'");
 }
 
 TEST_F(StageTest, AnotherHeadIsRefusedInWhateverOrderTheyCome) {

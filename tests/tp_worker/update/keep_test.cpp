@@ -325,7 +325,7 @@ class KeeperTest : public testing::Test {
             throw std::runtime_error("no answer");
         return answers_.back();
     }
-    messages::WorkerKept carry_out(messages::KeepStep step) {
+    messages::WorkerKept execute(messages::KeepStep step) {
         order(step, &live());
         return answer();
     }
@@ -340,9 +340,9 @@ class KeeperTest : public testing::Test {
 };
 
 TEST_F(KeeperTest, WhatIsReadBackMustHaveTheDigestOfTheVersion) {
-    EXPECT_EQ(carry_out(messages::KeepStep::kBegin).verdict.code, std::nullopt);
-    EXPECT_EQ(carry_out(messages::KeepStep::kWrite).verdict.code, std::nullopt);
-    const messages::WorkerKept refused = carry_out(messages::KeepStep::kSeal);
+    EXPECT_EQ(execute(messages::KeepStep::kBegin).verdict.code, std::nullopt);
+    EXPECT_EQ(execute(messages::KeepStep::kWrite).verdict.code, std::nullopt);
+    const messages::WorkerKept refused = execute(messages::KeepStep::kSeal);
     EXPECT_EQ(refused.verdict.code, ErrorCode::kDataLoss);
     EXPECT_NE(refused.verdict.message.find(kDigest), std::string::npos);
     const auto read = digest_of_checkpoint(
@@ -350,22 +350,22 @@ TEST_F(KeeperTest, WhatIsReadBackMustHaveTheDigestOfTheVersion) {
     );
     ASSERT_TRUE(read) << read.error().message;
     digest_ = *read;
-    const messages::WorkerKept sealed = carry_out(messages::KeepStep::kSeal);
+    const messages::WorkerKept sealed = execute(messages::KeepStep::kSeal);
     EXPECT_EQ(sealed.verdict.code, std::nullopt) << sealed.verdict.message;
     EXPECT_TRUE(fs::exists(sealed.path + "/config.json"));
-    EXPECT_EQ(carry_out(messages::KeepStep::kBegin).path, sealed.path) << "it is there already";
+    EXPECT_EQ(execute(messages::KeepStep::kBegin).path, sealed.path) << "it is there already";
     // A damaged file is written anew.
     fs::resize_file(sealed.path + "/model.safetensors", 100);
-    EXPECT_EQ(carry_out(messages::KeepStep::kBegin).path, "");
-    EXPECT_EQ(carry_out(messages::KeepStep::kWrite).verdict.code, std::nullopt);
-    const std::string again = carry_out(messages::KeepStep::kSeal).path;
-    EXPECT_EQ(carry_out(messages::KeepStep::kBegin).path, again);
+    EXPECT_EQ(execute(messages::KeepStep::kBegin).path, "");
+    EXPECT_EQ(execute(messages::KeepStep::kWrite).verdict.code, std::nullopt);
+    const std::string again = execute(messages::KeepStep::kSeal).path;
+    EXPECT_EQ(execute(messages::KeepStep::kBegin).path, again);
     fs::remove(again + "/config.json");
-    EXPECT_EQ(carry_out(messages::KeepStep::kBegin).path, "");
+    EXPECT_EQ(execute(messages::KeepStep::kBegin).path, "");
 }
 
 TEST_F(KeeperTest, MemoryThatIsNeededIsNotRead) {
-    EXPECT_EQ(carry_out(messages::KeepStep::kBegin).verdict.code, std::nullopt);
+    EXPECT_EQ(execute(messages::KeepStep::kBegin).verdict.code, std::nullopt);
     order(messages::KeepStep::kWrite, nullptr);
     EXPECT_EQ(answer().verdict.code, ErrorCode::kAborted);
     {
@@ -384,11 +384,11 @@ TEST_F(KeeperTest, MemoryThatIsNeededIsNotRead) {
 
 TEST_F(KeeperTest, ADirectoryThatIsGoneIsAnError) {
     fs::remove_all(place_.path());
-    const messages::WorkerKept refused = carry_out(messages::KeepStep::kBegin);
+    const messages::WorkerKept refused = execute(messages::KeepStep::kBegin);
     EXPECT_EQ(refused.verdict.code, ErrorCode::kUnavailable);
     EXPECT_NE(refused.verdict.message.find(place_.path()), std::string::npos);
-    EXPECT_EQ(carry_out(messages::KeepStep::kWrite).verdict.code, ErrorCode::kUnavailable);
-    EXPECT_FALSE(carry_out(messages::KeepStep::kSeal).verdict.is_done());
+    EXPECT_EQ(execute(messages::KeepStep::kWrite).verdict.code, ErrorCode::kUnavailable);
+    EXPECT_FALSE(execute(messages::KeepStep::kSeal).verdict.is_done());
 }
 
 }  // namespace

@@ -341,7 +341,7 @@ class Coordinator:
             self._finish(self._open_update.code, self._open_update.message)
         if self.phase is Phase.IDLE and self._waiting:
             self._begin_stage(self._waiting.popleft())
-        self._settle()
+        self._advance()
 
     def _begin(self, phase: Phase, order: Order) -> None:
         self.phase = phase
@@ -453,7 +453,7 @@ class Coordinator:
                 self.members[name].standing = Standing.READY
             self._begin(Phase.DECIDING, Decide(self.generation, update.key))
 
-    def _settle(self) -> None:
+    def _advance(self) -> None:
         """Orders every replica that is behind to fetch the fleet's version."""
         if self.phase is Phase.RECOVERING:
             return
