@@ -100,7 +100,9 @@ def measure_loads(options, client, vocab, directories):
         prompts = random.integers(0, vocab, (STREAMS_BESIDE, PROMPT_LEN)).tolist()
         while not is_over.is_set():
             streams = [
-                client.generate(prompt, max_new_tokens=options.tokens * 4, temperature=0, ignore_eos=True, text_output=False)
+                client.generate(
+                    prompt, max_new_tokens=options.tokens * 4, temperature=0, ignore_eos=True, text_output=False
+                )
                 for prompt in prompts
             ]
             last = {}
@@ -153,7 +155,9 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         place = pathlib.Path(directory)
         model = place / "model"
-        subprocess.run([options.build / "bin/pitstop_make_model", options.shape, model], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [options.build / "bin/pitstop_make_model", options.shape, model], check=True, stdout=subprocess.DEVNULL
+        )
         vocab = json.loads((model / "config.json").read_text())["vocab_size"]
         directories = [place / f"adapter-{number}" for number in range(NUM_ADAPTERS)]
         sizes = [write_adapter(each, model, options.rank, number) for number, each in enumerate(directories)]
@@ -164,7 +168,11 @@ def main():
                 names = [f"a{number}" for number in range(NUM_ADAPTERS)]
                 for name, each in zip(names, directories):
                     client.load_adapter(name, str(each))
-                results = {**machine(), "command": "bench/adapters.py " + " ".join(sys.argv[1:]), "adapter_bytes": sizes[0]}
+                results = {
+                    **machine(),
+                    "command": "bench/adapters.py " + " ".join(sys.argv[1:]),
+                    "adapter_bytes": sizes[0],
+                }
                 results["load"] = measure_loads(options, client, vocab, directories)
                 results["decode"] = measure_decodes(options, client, Meter(tree.launcher.pid), vocab, names)
     if options.json:

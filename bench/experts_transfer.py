@@ -41,7 +41,9 @@ def fuse(tensors, shape):
     fused = {name: array for name, array in tensors.items() if ".experts." not in name}
     for layer in range(shape["layers"]):
         at = f"model.layers.{layer}.mlp.experts."
-        of = [[tensors[f"{at}{e}.{part}_proj.weight"] for part in ("gate", "up", "down")] for e in range(shape["experts"])]
+        of = [
+            [tensors[f"{at}{e}.{part}_proj.weight"] for part in ("gate", "up", "down")] for e in range(shape["experts"])
+        ]
         fused[at + "gate_up_proj"] = numpy.stack([numpy.concatenate([gate, up]) for gate, up, _ in of])
         fused[at + "down_proj"] = numpy.stack([down for _, _, down in of])
     return fused
@@ -89,7 +91,9 @@ class Ways:
 
     def ipc(self, model):
         torch = torch_sender.torch
-        tensors = {name: torch.from_numpy(each.copy()).view(torch.bfloat16) for name, each in self.arrays(model).items()}
+        tensors = {
+            name: torch.from_numpy(each.copy()).view(torch.bfloat16) for name, each in self.arrays(model).items()
+        }
         devices = [worker["device_uuid"] for worker in self._client.status()["replicas"][0]["workers"]]
         server, reply = torch_sender.ParameterServer(devices, bucket_bytes=BUCKET_BYTES), {}
         source = {"kind": "ipc", "handles": server.handles, "stall_ms": 120_000}
@@ -112,7 +116,10 @@ def measure(options, place):
     results["command"] = "bench/experts_transfer.py " + " ".join(sys.argv[1:])
     names = ["push", "push_without_digest", "disk"] + (["ipc"] if torch_sender.torch is not None else [])
     best = {}
-    with Tree(options.build, one_by_one, place, "--tp", options.tp) as tree, pitstop.Client(str(tree.run_dir)) as client:
+    with (
+        Tree(options.build, one_by_one, place, "--tp", options.tp) as tree,
+        pitstop.Client(str(tree.run_dir)) as client,
+    ):
         ways, meter, digests = Ways(options, tree, client), Meter(tree.launcher.pid), set()
         for round_ in range(options.rounds):
             for name in names:

@@ -98,7 +98,9 @@ def background(fleet, count, tokens):
 
     async def one(number):
         while True:
-            await fleet_.generate(f"Story {number}", {"max_new_tokens": tokens, "ignore_eos": True}, session=str(number))
+            await fleet_.generate(
+                f"Story {number}", {"max_new_tokens": tokens, "ignore_eos": True}, session=str(number)
+            )
 
     async def begin():
         return [asyncio.ensure_future(one(number)) for number in range(count)]
@@ -125,11 +127,17 @@ def updates(given):
 
     AsyncFleet._update = timed_update
     for num_trees in given.trees:
-        with Fleet(given.model, replicas=num_trees, threads=1, name=f"updates{num_trees}", resources={"CPU": 0.01}) as fleet:
+        with Fleet(
+            given.model, replicas=num_trees, threads=1, name=f"updates{num_trees}", resources={"CPU": 0.01}
+        ) as fleet:
             weights = weights_of(next(iter(places(fleet).values())))
             size = sum(array.nbytes for array in weights.values())
-            row = {"trees": num_trees, "bytes": size, "limit_s": (1 + num_trees) * size / rates["all_threads"],
-                   "limit_s_one_thread": (1 + num_trees) * size / rates["one_thread"]}
+            row = {
+                "trees": num_trees,
+                "bytes": size,
+                "limit_s": (1 + num_trees) * size / rates["all_threads"],
+                "limit_s_one_thread": (1 + num_trees) * size / rates["one_thread"],
+            }
             # the object store's pages and the trees' second copies are allocated here
             for number in range(WARM_UPDATES):
                 fleet.update_weights(another_version(weights, 100 + number), digests=False)
@@ -153,13 +161,21 @@ def updates(given):
                     passes.append(statistics.median(report["replicas"][0]["step_s"] for report in reports))
                 end()
                 commits = [report["total_s"] for report in reports]
-                row[name] = {"update_s": statistics.median(took), "update_s_min": min(took), "update_s_max": max(took),
-                             "put_s": statistics.median(put), "receive_s": statistics.median(receive),
-                             "over_limit": statistics.median(took) / row["limit_s"], "commit_s": statistics.median(commits),
-                             "pass_ms": 1000 * statistics.median(passes),
-                             "skew_ms": 1000 * statistics.median(skews), "skew_ms_min": 1000 * min(skews),
-                             "skew_ms_max": 1000 * max(skews), "held_ms": 1000 * statistics.median(held),
-                             "skew_ms_of_the_trees": 1000 * statistics.median(own)}
+                row[name] = {
+                    "update_s": statistics.median(took),
+                    "update_s_min": min(took),
+                    "update_s_max": max(took),
+                    "put_s": statistics.median(put),
+                    "receive_s": statistics.median(receive),
+                    "over_limit": statistics.median(took) / row["limit_s"],
+                    "commit_s": statistics.median(commits),
+                    "pass_ms": 1000 * statistics.median(passes),
+                    "skew_ms": 1000 * statistics.median(skews),
+                    "skew_ms_min": 1000 * min(skews),
+                    "skew_ms_max": 1000 * max(skews),
+                    "held_ms": 1000 * statistics.median(held),
+                    "skew_ms_of_the_trees": 1000 * statistics.median(own),
+                }
             rows.append(row)
             print(json.dumps(row), flush=True)
     AsyncFleet._update = update
@@ -216,9 +232,14 @@ def layer(given):
     best = {name: max(each) for name, each in rates.items()}
     median = {name: statistics.median(each) for name, each in rates.items()}
     costs = sorted(1 - through / direct for direct, through in zip(rates["direct"], rates["fleet"]))
-    return {"tokens_per_s": median, "best": best, "cost": statistics.median(costs),
-            "cost_quartiles": [costs[len(costs) // 4], costs[-1 - len(costs) // 4]],
-            "cost_range": [costs[0], costs[-1]], "rounds": ROUNDS}
+    return {
+        "tokens_per_s": median,
+        "best": best,
+        "cost": statistics.median(costs),
+        "cost_quartiles": [costs[len(costs) // 4], costs[-1 - len(costs) // 4]],
+        "cost_range": [costs[0], costs[-1]],
+        "rounds": ROUNDS,
+    }
 
 
 def death(given):
@@ -239,6 +260,7 @@ def death(given):
     sampling = {"max_new_tokens": 300, "ignore_eos": True, "temperature": 0}
     whole, back_s = 0, []
     with Fleet("stories", replicas=3, threads=1, name="death", resources={"CPU": 0.01}) as fleet:
+
         async def run():
             tasks = [
                 asyncio.ensure_future(fleet._inner.generate(f"Story {number}", sampling, session=str(number)))
@@ -256,9 +278,15 @@ def death(given):
             fleet.until_ready(timeout=120)
             back_s.append(time.perf_counter() - begun)
     CarriedStream._move, CarriedStream._take = move, take
-    return {"streams": STREAMS, "deaths": DEATHS, "whole": whole, "moved": [len(each) for each in gaps],
-            "gap_s_median": [statistics.median(each) if each else None for each in gaps],
-            "gap_s_max": [max(each, default=None) for each in gaps], "ready_again_after_streams_s": back_s}
+    return {
+        "streams": STREAMS,
+        "deaths": DEATHS,
+        "whole": whole,
+        "moved": [len(each) for each in gaps],
+        "gap_s_median": [statistics.median(each) if each else None for each in gaps],
+        "gap_s_max": [max(each, default=None) for each in gaps],
+        "ready_again_after_streams_s": back_s,
+    }
 
 
 def late(given):
@@ -279,16 +307,29 @@ def main():
     parser.add_argument("parts", nargs="*", default=[], help=", ".join(PARTS))
     parser.add_argument("--model", default="stories")
     parser.add_argument("--trees", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--states", nargs="+", choices=STATES, default=STATES, help="of the trees in updates: idle, beside "
-                        "two streams per tree, or those and held until all commit (all three)")
-    parser.add_argument("--object-store-mib", type=int, default=512, help="a version, and two buckets of 64 MiB more (512)")
+    parser.add_argument(
+        "--states",
+        nargs="+",
+        choices=STATES,
+        default=STATES,
+        help="of the trees in updates: idle, beside "
+        "two streams per tree, or those and held until all commit (all three)",
+    )
+    parser.add_argument(
+        "--object-store-mib", type=int, default=512, help="a version, and two buckets of 64 MiB more (512)"
+    )
     parser.add_argument("--json", help="write it there, too")
     given = parser.parse_args()
     start_ray(object_store_bytes=given.object_store_mib << 20, num_cpus=2, log_to_driver=False)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
     said = {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores", "load": os.getloadavg()[0], "ray": ray.__version__,
-        "commit": commit, "command": " ".join(sys.argv),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load": os.getloadavg()[0],
+        "ray": ray.__version__,
+        "commit": commit,
+        "command": " ".join(sys.argv),
     }
     for part in given.parts or PARTS:
         said[part] = {"calls": calls, "updates": updates, "layer": layer, "death": death, "late": late}[part](given)

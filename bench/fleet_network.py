@@ -29,7 +29,9 @@ START_S = 120
 STOP_S = 40  # Ray drains a node for 30
 # The clusters made here have a token of their own.
 OF_RAY = {
-    "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32),
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),
     "RAY_raylet_start_wait_time_s": str(START_S),
 }
 
@@ -69,7 +71,9 @@ def network(count):
 def until_listens(name):
     probe = f"import socket; socket.create_connection(({address(0)!r}, {HEAD_PORT}), 1)"
     deadline = time.monotonic() + START_S
-    while subprocess.run(["ip", "netns", "exec", name, sys.executable, "-c", probe], stderr=subprocess.DEVNULL).returncode:
+    while subprocess.run(
+        ["ip", "netns", "exec", name, sys.executable, "-c", probe], stderr=subprocess.DEVNULL
+    ).returncode:
         assert time.monotonic() < deadline, "Ray's head does not listen"
 
 
@@ -89,13 +93,32 @@ def ray_nodes(names, place):
     nodes = []
     try:
         for number, name in enumerate(names):
-            place_of = ["--head", f"--port={HEAD_PORT}", "--include-dashboard=false", "--num-cpus=0",
-                        f"--temp-dir={place}"] if number == 0 else [f"--address={address(0)}:{HEAD_PORT}", "--num-cpus=1"]
-            nodes.append(subprocess.Popen(
-                ["ip", "netns", "exec", name, str(ray), "start", "--block", f"--node-ip-address={address(number)}",
-                 f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats", *place_of],
-                env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
-            ))
+            place_of = (
+                ["--head", f"--port={HEAD_PORT}", "--include-dashboard=false", "--num-cpus=0", f"--temp-dir={place}"]
+                if number == 0
+                else [f"--address={address(0)}:{HEAD_PORT}", "--num-cpus=1"]
+            )
+            nodes.append(
+                subprocess.Popen(
+                    [
+                        "ip",
+                        "netns",
+                        "exec",
+                        name,
+                        str(ray),
+                        "start",
+                        "--block",
+                        f"--node-ip-address={address(number)}",
+                        f"--object-store-memory={STORE_BYTES}",
+                        "--disable-usage-stats",
+                        *place_of,
+                    ],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            )
             if number == 0:
                 until_listens(name)
             until_there(pathlib.Path(place), number + 1)
@@ -118,8 +141,7 @@ def sent(name):
 
 
 def update(model, replicas):
-    """Runs in the trainer's namespace: prints when each update begins and ends, and waits for a line before the next.
-    """
+    """Runs in the trainer's namespace: prints when each update begins and ends, and waits for a line before the next."""
     sys.path[:0] = [str(ROOT / "client" / "python"), str(ROOT / "tests" / "fleet" / "on_ray")]
     import ray
 
@@ -148,10 +170,17 @@ def update(model, replicas):
 
 
 def measure(model, replicas):
-    with tempfile.TemporaryDirectory(prefix="ps", dir="/tmp") as place, network(replicas + 1) as names, ray_nodes(names, place):
+    with (
+        tempfile.TemporaryDirectory(prefix="ps", dir="/tmp") as place,
+        network(replicas + 1) as names,
+        ray_nodes(names, place),
+    ):
         program = subprocess.Popen(
             ["ip", "netns", "exec", names[0], sys.executable, __file__, "--model", model, "--trainer", str(replicas)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **OF_RAY},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **OF_RAY},
         )
         counts, seconds, size = [], [], 0
         for line in program.stdout:
@@ -165,7 +194,9 @@ def measure(model, replicas):
         assert program.wait() == 0 and len(counts) == UPDATES + 1
     of_each = [[after - before for before, after in zip(*pair)] for pair in zip(counts, counts[1:])]
     return {
-        "machines": replicas, "bytes": size, "update_s": seconds[1:],
+        "machines": replicas,
+        "bytes": size,
+        "update_s": seconds[1:],
         "trainer_sent": [each[0] for each in of_each],
         "trainer_sent_over_bytes": [round(each[0] / size, 3) for each in of_each],
         "replicas_sent_over_bytes": [[round(one / size, 3) for one in each[1:]] for each in of_each],
@@ -182,8 +213,15 @@ def main():
     if given.trainer is not None:
         update(given.model, given.trainer)
         return
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    said = {"machine": f"{platform.machine()}, {os.cpu_count()} cores", "commit": commit, "command": " ".join(sys.argv), "rows": []}
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
+    said = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "commit": commit,
+        "command": " ".join(sys.argv),
+        "rows": [],
+    }
     for count in given.machines:
         said["rows"].append(measure(given.model, count))
         print(json.dumps(said["rows"][-1]), flush=True)

@@ -28,7 +28,17 @@ import numpy  # noqa: E402  (after the path)
 
 import pitstop  # noqa: E402
 
-SHAPE = {"hidden": 512, "width": 192, "layers": 24, "experts": 64, "chosen": 8, "heads": 8, "kv": 2, "head": 64, "vocab": 2048}
+SHAPE = {
+    "hidden": 512,
+    "width": 192,
+    "layers": 24,
+    "experts": 64,
+    "chosen": 8,
+    "heads": 8,
+    "kv": 2,
+    "head": 64,
+    "vocab": 2048,
+}
 PROMPT_LEN = 32
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -159,7 +169,9 @@ def measure(options, client, meter):
 
     def decode(**more):
         streams = [
-            client.generate(prompt, max_new_tokens=options.tokens, temperature=0, ignore_eos=True, text_output=False, **more)
+            client.generate(
+                prompt, max_new_tokens=options.tokens, temperature=0, ignore_eos=True, text_output=False, **more
+            )
             for prompt in prompts
         ]
         return [stream.result() for stream in streams]
@@ -180,7 +192,12 @@ def measure(options, client, meter):
 
     def score(**more):
         client.flush_cache()
-        asked = {"logprobs": {"enabled": True, "prompt_start": 0}, "max_new_tokens": 0, "stream": False, "text_output": False}
+        asked = {
+            "logprobs": {"enabled": True, "prompt_start": 0},
+            "max_new_tokens": 0,
+            "stream": False,
+            "text_output": False,
+        }
         brought = more.get("brought", [None] * len(tokens))
         streams = [client.generate(each, routed_experts=rows, **asked) for each, rows in zip(tokens, brought)]
         return [stream.result().prompt.logprobs for stream in streams]

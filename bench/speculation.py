@@ -112,7 +112,8 @@ def run_followed(client, requests, _):
 
     begin = time.perf_counter()
     streams = [
-        client.generate(prompt, logprobs=True, text_output=False, ignore_eos=True, **fields) for prompt, fields in requests
+        client.generate(prompt, logprobs=True, text_output=False, ignore_eos=True, **fields)
+        for prompt, fields in requests
     ]
     with concurrent.futures.ThreadPoolExecutor(len(streams)) as pool:
         outputs = list(pool.map(follow, streams))
@@ -205,7 +206,9 @@ LIKINGS = ("liked to", "wanted to go to", "had a", "was very")
 def samples(epoch, num_prompts):
     """Eight of each prompt."""
     prompts = [
-        f"Once upon a time there was a little child named {name}. {name} {liking}" for liking in LIKINGS for name in NAMES
+        f"Once upon a time there was a little child named {name}. {name} {liking}"
+        for liking in LIKINGS
+        for name in NAMES
     ][:num_prompts]
     return [
         (prompt, {"max_new_tokens": 64, "temperature": 1.0, "seed": 1000 * epoch + 8 * at + sample})
@@ -260,9 +263,11 @@ def measure_epochs(options, place):
     results = {}
     if "epoch" in wanted:
         flags = ("--max-running-requests", 8, "--max-total-tokens", 8192, "--no-http")
-        measure = {"epoch": lambda sides: sides.compare(
-            lambda pair: samples(2 * pair + 1, options.prompts), 8, options.pairs, before
-        )}
+        measure = {
+            "epoch": lambda sides: sides.compare(
+                lambda pair: samples(2 * pair + 1, options.prompts), 8, options.pairs, before
+            )
+        }
         results |= on_trees(options, place, STORIES, flags, measure)
     if "tail" in wanted:
         flags = ("--max-running-requests", 32, "--max-total-tokens", 16384, "--no-http")

@@ -37,8 +37,17 @@ NUM_CALLS, CALLS_BYTES = 16, 724 << 20
 def make_model(build, directory, hidden, ffn, num_layers, seed):
     """A Qwen3 with random bf16 weights; returns its tensors, as header_of(), and their bytes."""
     heads = max(1, hidden // 64)
-    sizes = {"vocab": 2048, "hidden": hidden, "ffn": ffn, "layers": num_layers, "heads": heads, "kv-heads": heads,
-             "head-dim": hidden // heads, "context": 1024, "seed": seed}
+    sizes = {
+        "vocab": 2048,
+        "hidden": hidden,
+        "ffn": ffn,
+        "layers": num_layers,
+        "heads": heads,
+        "kv-heads": heads,
+        "head-dim": hidden // heads,
+        "context": 1024,
+        "seed": seed,
+    }
     flags = [f"--{name}={value}" for name, value in sizes.items()]
     command = [build / "bin/pitstop_make_model", "custom", directory, "--family=qwen3", "--untied", *flags]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -156,9 +165,7 @@ def large(options, place, results):
                 "buckets": best["num_buckets"],
             }
             for rank in ranks:
-                results[name][f"bytes of rank {rank['rank']}, of the model's"] = (
-                    rank["bytes"] / num_bytes
-                )
+                results[name][f"bytes of rank {rank['rank']}, of the model's"] = rank["bytes"] / num_bytes
         partial(tree, model, num_bytes, results)
 
 
@@ -205,8 +212,7 @@ def partial(tree, model, num_bytes, results):
 
 
 def calls(options, place, results):
-    """Compares 16 calls without a session, on a paused tree, with one session of the same bytes, in alternating pairs.
-    """
+    """Compares 16 calls without a session, on a paused tree, with one session of the same bytes, in alternating pairs."""
     model = place / "calls"
     _, num_bytes = make_model(options.build, model, 1024, 3072, round(CALLS_BYTES / 27.3e6), seed=3)
     arrays = list(load(model).items())
@@ -288,9 +294,7 @@ def small(options, place, results):
         at, num_sent = 0, 1000
         for tensor in tensors[:num_sent]:
             size = 2 * int(numpy.prod(tensor["shape"]))
-            client.update_bucket(
-                {**source, "tensors": [tensor], "payloads": [{"data": data[at : at + size]}]}
-            )
+            client.update_bucket({**source, "tensors": [tensor], "payloads": [{"data": data[at : at + size]}]})
             at += size
         client.drop_stage()
         each_s = (time.perf_counter() - begin) * len(tensors) / num_sent

@@ -39,8 +39,7 @@ def wide(tensor: Any) -> Any:
 
 
 def fused(tensors: Iterator[tuple[str, Any]], num_experts: int) -> Iterator[tuple[str, Any]]:
-    """Yields the same tensors, with each layer's experts joined into one tensor per projection, [experts, rows, cols].
-    """
+    """Yields the same tensors, with each layer's experts joined into one tensor per projection, [experts, rows, cols]."""
     parts: dict[str, dict[int, Any]] = {}
     for name, tensor in tensors:
         found = re.fullmatch(r"(.*\.mlp\.experts)\.(\d+)\.(\w+)\.weight", name)

@@ -14,7 +14,9 @@ SHAPES = {
 }
 
 
-def make(shape: str, directory: pathlib.Path, build: pathlib.Path, python: pathlib.Path | None) -> tuple[pathlib.Path, pathlib.Path]:
+def make(
+    shape: str, directory: pathlib.Path, build: pathlib.Path, python: pathlib.Path | None
+) -> tuple[pathlib.Path, pathlib.Path]:
     """Returns the model's directory and its GGUF file, and makes what is missing. `python`: of the peers' environment;
     None: no GGUF file is made."""
     directory.mkdir(parents=True, exist_ok=True)

@@ -66,5 +66,3 @@ def measure(engines: Sequence[Engine], workload: Workload, num_pairs: int, first
             if engine.name == "pitstop":
                 of_limit.append(dict(getattr(engine, "of_limit", {})))
     return Measured(figures, of_limit)
-
-

@@ -24,8 +24,15 @@ class PitstopTree:
         with open(log, "w", encoding="utf-8") as errors:
             self._tree = subprocess.Popen(
                 [
-                    str(root / "launch/pitstop"), "serve", "--model", str(model), "--run-dir", str(self.run_dir),
-                    "--max-running-requests", "64", "--no-http",
+                    str(root / "launch/pitstop"),
+                    "serve",
+                    "--model",
+                    str(model),
+                    "--run-dir",
+                    str(self.run_dir),
+                    "--max-running-requests",
+                    "64",
+                    "--no-http",
                 ],
                 stdout=errors,
                 stderr=errors,
@@ -41,9 +48,23 @@ class PitstopTree:
         mode = "stream" if workload.rows == 1 else "offline"  # "stream" also reports prefill's share of its limit
         with tempfile.NamedTemporaryFile(suffix=".json") as out:
             command = [
-                str(self._bench), mode, "--run-dir", str(self.run_dir), "--num-requests", str(workload.rows),
-                "--prompt-len", str(workload.prompt), "--output-len", str(workload.output), "--warmup", "0",
-                "--no-text", "--seed", str(seed), "--json", out.name,
+                str(self._bench),
+                mode,
+                "--run-dir",
+                str(self.run_dir),
+                "--num-requests",
+                str(workload.rows),
+                "--prompt-len",
+                str(workload.prompt),
+                "--output-len",
+                str(workload.output),
+                "--warmup",
+                "0",
+                "--no-text",
+                "--seed",
+                str(seed),
+                "--json",
+                out.name,
             ]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             report = json.loads(pathlib.Path(out.name).read_text())

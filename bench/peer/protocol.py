@@ -37,15 +37,15 @@ def prompts_of(workload: Workload, vocab_size: int, seed: int) -> list[list[int]
     return random.integers(0, vocab_size - 1024, (workload.rows, workload.prompt)).tolist()
 
 
-def serve(
-    load: Callable[[], tuple[str, int]], run: Callable[[list[list[int]], int], Times]
-) -> None:
+def serve(load: Callable[[], tuple[str, int]], run: Callable[[list[list[int]], int], Times]) -> None:
     """Runs in the engine's process. `load` returns its version and the vocabulary's size; `run` takes prompts and an
     output length, and returns time.perf_counter() of every token."""
     try:
         import numpy  # noqa: F401  (before the engine loads, which may take minutes)
     except ImportError:
-        sys.exit(f"{sys.executable} has no NumPy, which makes prompts: `bench/peers install` makes a Python that has it")
+        sys.exit(
+            f"{sys.executable} has no NumPy, which makes prompts: `bench/peers install` makes a Python that has it"
+        )
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # engines print
     begin = time.perf_counter()

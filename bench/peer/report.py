@@ -70,9 +70,7 @@ def figures_json(
     return {
         "command": command,
         "engines": {engine.name: {"version": engine.version, "ready_s": engine.ready_s} for engine in engines},
-        "rows": [
-            {"row": dataclasses.asdict(row), **dataclasses.asdict(measured)} for row, measured in rows
-        ],
+        "rows": [{"row": dataclasses.asdict(row), **dataclasses.asdict(measured)} for row, measured in rows],
         "concurrency": [each.rows for each in CURVE],
         "curve": [dataclasses.asdict(measured) for measured in curve],
     }

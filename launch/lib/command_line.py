@@ -105,7 +105,9 @@ def add_talk(commands):
     status = commands.add_parser("status", help="what a running tree is doing")
     add_place(status)
     status.add_argument("--json", action="store_true", help="the whole answer")
-    status.add_argument("--timeout-s", type=seconds, default=5.0, metavar="S", help="seconds to wait for the answer (default 5)")
+    status.add_argument(
+        "--timeout-s", type=seconds, default=5.0, metavar="S", help="seconds to wait for the answer (default 5)"
+    )
 
     commands.add_parser("trees", help="this user's trees on this machine: model, port, directory, age")
 
@@ -134,9 +136,7 @@ def add_tools(commands):
         help='JSON lines in ({"text": ...} or {"ids": [...]}), JSON lines out',
         description='{"text": ...} returns {"ids": [...], "text": decoded}; {"ids": [...]} decodes.',
     )
-    tokenize.add_argument(
-        "--tokenizer", required=True, metavar="DIR", help="a directory with tokenizer.json"
-    )
+    tokenize.add_argument("--tokenizer", required=True, metavar="DIR", help="a directory with tokenizer.json")
     tokenize.add_argument("--add-special-tokens", action="store_true")
 
 

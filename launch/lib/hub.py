@@ -13,8 +13,15 @@ from problem import EXIT_USAGE, Problem
 
 NAME = re.compile(r"([\w][\w.-]{0,95}/[\w][\w.-]{0,95})(?:@([\w][\w./-]{0,95}))?")
 # The files of a repository that a tree reads.
-PATTERNS = ["*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json",
-            "tokenizer.json", "tokenizer_config.json", "*.jinja"]
+PATTERNS = [
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "*.jinja",
+]
 
 
 def is_name(name):
@@ -83,9 +90,7 @@ def fetch(name, say):
     repository, revision = NAME.fullmatch(name).groups()
     say(f"fetching {name}: {why}")
     try:
-        return hub.snapshot_download(
-            repository, revision=revision, allow_patterns=PATTERNS, cache_dir=str(cache())
-        )
+        return hub.snapshot_download(repository, revision=revision, allow_patterns=PATTERNS, cache_dir=str(cache()))
     except Exception as error:  # huggingface_hub's exceptions, and those of its dependencies
         line = " ".join(str(error).split())[:300] or type(error).__name__
         raise Problem(f"--model {name}: {line}", EXIT_USAGE) from error

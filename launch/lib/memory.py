@@ -23,7 +23,9 @@ MEMINFO = pathlib.Path("/proc/meminfo")
 
 def limit_bytes():
     """Returns (bytes, source of the limit): the machine's memory, or the cgroup's if that is less."""
-    total = next(int(line.split()[1]) << 10 for line in MEMINFO.read_text().splitlines() if line.startswith("MemTotal:"))
+    total = next(
+        int(line.split()[1]) << 10 for line in MEMINFO.read_text().splitlines() if line.startswith("MemTotal:")
+    )
     smallest, whose = total, "this machine has"
     for path in (CGROUP / "memory.max", CGROUP / "memory" / "memory.limit_in_bytes"):
         try:

@@ -42,9 +42,7 @@ def check_private(path):
     if not stat.S_ISDIR(info.st_mode):
         raise Problem(f"{path} is not a directory", EXIT_PLACE)
     if info.st_uid != os.geteuid() or info.st_mode & 0o077:
-        raise Problem(
-            f"{path} must be this user's and closed to others (chmod 700 {path})", EXIT_PLACE
-        )
+        raise Problem(f"{path} must be this user's and closed to others (chmod 700 {path})", EXIT_PLACE)
 
 
 def _check_length(path):

@@ -62,7 +62,11 @@ REFUSED_WITH_NODES = (
     (lambda options: options.device == "auto", "--device auto", "each machine would choose separately"),
     (lambda options: options.dp > 1, "--dp", "one replica spans the machines; start another head for another replica"),
     (lambda options: options.restart, "--restart", "each machine would come back by itself; start them all again"),
-    (lambda options: options.keep_committed, "--keep-committed", "ranks of one machine cannot write to the other's disk"),
+    (
+        lambda options: options.keep_committed,
+        "--keep-committed",
+        "ranks of one machine cannot write to the other's disk",
+    ),
     (lambda options: options.tp % options.nodes != 0, "--tp", "it must be a multiple, as many ranks on each machine"),
     (lambda options: options.head is None, "no --head", "HOST:PORT where node 0 takes the others in"),
     (lambda options: options.node_rank >= options.nodes, "--node-rank", "it is from 0 to the number of nodes less one"),
@@ -195,8 +199,7 @@ class Served:
                 "started": time.time(),
                 "of_program": self._of_program(),
                 "processes": [
-                    {"name": child.name, "kind": child.kind, "pid": child.pid}
-                    for child in self._tree.children
+                    {"name": child.name, "kind": child.kind, "pid": child.pid} for child in self._tree.children
                 ],
             }
         )
@@ -221,7 +224,9 @@ class Served:
     def _with_kept_path(self, line):
         """Returns the line of an adapter's version, with the path of its kept copy if --keep-committed has one."""
         name, version, digest, config_digest, pinned, path, label = line.split("\t", 6)
-        return "\t".join((name, version, digest, config_digest, pinned, self._kept.find_adapter(version) or path, label))
+        return "\t".join(
+            (name, version, digest, config_digest, pinned, self._kept.find_adapter(version) or path, label)
+        )
 
     def _of_program(self):
         """Returns the pid of the program that started the tree for itself; 0: it was started by hand."""

@@ -186,8 +186,7 @@ CONTROL = {
     "shutdown": "end the tree",
 }
 
-CONTROL_VALUE_FLAGS = ("--label", "--kv-policy", "--epoch", "--digest", "--timeout-s", "--bucket-size",
-                       "--workers")
+CONTROL_VALUE_FLAGS = ("--label", "--kv-policy", "--epoch", "--digest", "--timeout-s", "--bucket-size", "--workers")
 
 
 def print_help(command):

@@ -96,7 +96,9 @@ def _keep_flags(options):
 
 
 def _http_flags(options):
-    flags = _flags(options, "host", "port", "tool_call_parser", "reasoning_parser", "return_routed_experts", "cors_origin")
+    flags = _flags(
+        options, "host", "port", "tool_call_parser", "reasoning_parser", "return_routed_experts", "cors_origin"
+    )
     for name in ("insecure", "incremental_streaming_output", "return_sampling_mask"):
         if getattr(options, name):
             flags.append(f"--{name.replace('_', '-')}")
@@ -235,9 +237,7 @@ def plan(options, run_dir, weights=Weights(), restart=Restart()):
     if is_head(options) and not getattr(options, "no_http", True):  # a tree for one call has no HTTP
         processes.append(("http_proc", "http_proc", _http_flags(options)))
     common = [f"--run-dir={run_dir}", f"--log-level={options.log_level}"]
-    return [
-        (kind, name, [programs.program(kind), *flags, *common]) for kind, name, flags in processes
-    ]
+    return [(kind, name, [programs.program(kind), *flags, *common]) for kind, name, flags in processes]
 
 
 class Signals:
@@ -328,9 +328,7 @@ class Tree:
         said = set()
         while True:
             waiting = [child for child in self.children if child.ready_line is None]
-            failed = [
-                child for child in self.children if child.failed_line or child.has_ended()
-            ]
+            failed = [child for child in self.children if child.failed_line or child.has_ended()]
             now = time.monotonic()
             for child in self.children if says_each else ():
                 if child not in waiting and child.name not in said:
@@ -370,7 +368,7 @@ class Tree:
         raise Problem(last, EXIT_START)
 
     def _names_a_sibling(self, line):
-        """"rank 0 (pid 71) is gone" is a consequence of the death of 71, not a reason of its own."""
+        """ "rank 0 (pid 71) is gone" is a consequence of the death of 71, not a reason of its own."""
         return any(f"(pid {child.pid})" in line for child in self.children)
 
     def watch(self, guest=None):

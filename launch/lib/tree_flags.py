@@ -95,7 +95,9 @@ def add_first_flags(parser):
     add_count(parser, "--tp", "tensor-parallel ranks per replica", default=1)
     add_count(parser, "--dp", "data-parallel replicas", default=1)
     add_count(
-        parser, "--max-total-tokens", "tokens in the KV memory of a replica (default: those that fit into a quarter of the memory)"
+        parser,
+        "--max-total-tokens",
+        "tokens in the KV memory of a replica (default: those that fit into a quarter of the memory)",
     )
     return add
 
@@ -224,11 +226,7 @@ def add_engine_flags(parser):
         action="store_true",
         help="skip tensors of a checkpoint or an update that the model does not have",
     )
-    add_count(
-        parser,
-        "--threads",
-        "threads of each worker; default: the cores divided by the number of workers"
-    )
+    add_count(parser, "--threads", "threads of each worker; default: the cores divided by the number of workers")
 
 
 def add_patience_flags(parser):
@@ -411,5 +409,10 @@ def add_node_flags(parser):
         metavar="N",
         help="this machine's number (default 0, the head, which has the doors; the others have workers alone)",
     )
-    add("--head", type=node_door, metavar="H:P", help="the address at which the head accepts the other machines, the same on all")
+    add(
+        "--head",
+        type=node_door,
+        metavar="H:P",
+        help="the address at which the head accepts the other machines, the same on all",
+    )
     add("--node-key", metavar="FILE", help="on machines other than the head: this machine's key, from keygen --node")

@@ -25,12 +25,14 @@ def test_folders_are_summed_up_and_the_longest_comes_first(capsys):
     def line(cpu_s, output):
         return {"cpu_s": cpu_s, "wall_s": cpu_s, "output": output}
 
-    build_times.report([
-        line(2.0, "base/CMakeFiles/pitstop_base.dir/log.cpp.o"),
-        line(30.0, "tp_worker/model/CMakeFiles/x.dir/engine.cpp.o"),
-        line(4.0, "base/CMakeFiles/pitstop_base.dir/isa.cpp.o"),
-        line(84.0, "CMakeFiles/pitstop_precompiled_product.dir/cmake_pch.hxx.gch"),
-    ])
+    build_times.report(
+        [
+            line(2.0, "base/CMakeFiles/pitstop_base.dir/log.cpp.o"),
+            line(30.0, "tp_worker/model/CMakeFiles/x.dir/engine.cpp.o"),
+            line(4.0, "base/CMakeFiles/pitstop_base.dir/isa.cpp.o"),
+            line(84.0, "CMakeFiles/pitstop_precompiled_product.dir/cmake_pch.hxx.gch"),
+        ]
+    )
     said = [" ".join(words.split()) for words in capsys.readouterr().out.splitlines()]
     assert said[:4] == [
         "84.0 s 1 sources (headers)",

@@ -3,6 +3,7 @@
 The expected shapes follow from config.json by the rules of Hugging Face transformers, which are written down here a
 second time.
 """
+
 import json
 import math
 import os
@@ -91,7 +92,11 @@ def expected_shapes(c):
                 "norm.weight": [c["linear_value_head_dim"]],
                 "out_proj.weight": [h, width],
             }
-            layer |= {"self_attn.q_proj.weight": [2 * q, h], "self_attn.q_norm.weight": [d], "self_attn.k_norm.weight": [d]}
+            layer |= {
+                "self_attn.q_proj.weight": [2 * q, h],
+                "self_attn.q_norm.weight": [d],
+                "self_attn.k_norm.weight": [d],
+            }
             if (i + 1) % c["full_attention_interval"] != 0:
                 layer = {name: each for name, each in layer.items() if not name.startswith("self_attn.")}
                 layer |= {f"linear_attn.{name}": each for name, each in mixer.items()}
@@ -119,8 +124,22 @@ def floats(tensor):
     return struct.unpack(f"<{len(bits)}f", b"".join(struct.pack("<I", b << 16) for b in bits))
 
 
-SMALL = ("--layers", "2", "--hidden", "64", "--ffn", "96", "--heads", "4", "--kv-heads", "2",
-         "--head-dim", "16", "--vocab", "600")
+SMALL = (
+    "--layers",
+    "2",
+    "--hidden",
+    "64",
+    "--ffn",
+    "96",
+    "--heads",
+    "4",
+    "--kv-heads",
+    "2",
+    "--head-dim",
+    "16",
+    "--vocab",
+    "600",
+)
 SHAPES = (
     "tiny", "qwen3-0.6b", "qwen3-8b", "qwen3.5-0.8b", "experts-2b-a0.3b", "qwen2.5-0.5b", "llama-3.2-1b", "mistral-7b",
 )  # fmt: skip
@@ -203,4 +222,3 @@ class MakeModel(unittest.TestCase):
         made = make(self.root.name, "tiny")
         self.assertNotEqual(made.returncode, 0)
         self.assertIn("not an empty directory", made.stderr)
-

@@ -1,5 +1,4 @@
-"""bench/peers: the figures that it computes from an engine's tokens, how it asks engines in turn, and what it prints.
-"""
+"""bench/peers: the figures that it computes from an engine's tokens, how it asks engines in turn, and what it prints."""
 
 import argparse
 import json
@@ -182,10 +181,16 @@ def test_each_shape_has_its_rows_and_its_words():
 
 
 def test_experts_become_one_tensor_per_projection():
-    names = [f"model.layers.0.mlp.experts.{expert}.{kind}.weight" for expert in (1, 0) for kind in ("up_proj", "down_proj")]
+    names = [
+        f"model.layers.0.mlp.experts.{expert}.{kind}.weight" for expert in (1, 0) for kind in ("up_proj", "down_proj")
+    ]
     tensors = [(name, numpy.full((2, 3), number, numpy.uint16)) for number, name in enumerate(names)]
     found = dict(gguf_model.fused(iter([("model.norm.weight", numpy.ones(3, numpy.uint16)), *tensors]), 2))
-    assert list(found) == ["model.norm.weight", "model.layers.0.mlp.experts.up_proj.weight", "model.layers.0.mlp.experts.down_proj.weight"]
+    assert list(found) == [
+        "model.norm.weight",
+        "model.layers.0.mlp.experts.up_proj.weight",
+        "model.layers.0.mlp.experts.down_proj.weight",
+    ]
     assert found["model.layers.0.mlp.experts.up_proj.weight"][:, 0, 0].tolist() == [2, 0]
 
 
@@ -213,5 +218,9 @@ def test_the_readme_says_what_the_kept_run_measured():
             of_rows.append(ratio)
     assert len(ratios["vllm"]) == len(DENSE)
     said = " ".join(readme.split())
-    assert "{:.2f} to {:.2f} times the tokens per second of vLLM".format(min(ratios["vllm"]), max(ratios["vllm"])) in said
-    assert "{:.2f} to {:.2f} times those of llama.cpp".format(min(ratios["llama.cpp"]), max(ratios["llama.cpp"])) in said
+    assert (
+        "{:.2f} to {:.2f} times the tokens per second of vLLM".format(min(ratios["vllm"]), max(ratios["vllm"])) in said
+    )
+    assert (
+        "{:.2f} to {:.2f} times those of llama.cpp".format(min(ratios["llama.cpp"]), max(ratios["llama.cpp"])) in said
+    )

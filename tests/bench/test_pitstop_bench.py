@@ -14,9 +14,7 @@ TIMEOUT_S = 400
 
 
 def run(command, *args):
-    return subprocess.run(
-        [command, *args], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+    return subprocess.run([command, *args], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 
 @pytest.fixture
@@ -66,9 +64,7 @@ def test_a_shared_prefix_is_found_in_the_cache(bench):
 
 
 def test_a_serving_run_keeps_its_rate(bench):
-    report = bench(
-        "serving", "--num-requests", "40", "--rate", "100", "--prompt-len", "8", "--output-len", "4"
-    )
+    report = bench("serving", "--num-requests", "40", "--rate", "100", "--prompt-len", "8", "--output-len", "4")
     # 40 exponential gaps of 10 ms: 0.4 s in the mean, and at this seed never under half of it.
     assert report["figures"]["seconds"] > 0.2
     assert report["figures"]["requests_ok"] == 40

@@ -35,7 +35,16 @@ PAIRS = {
     "stories-moe": ("stories-moe", "bard-moe"),
     "stories-hybrid": ("stories-hybrid", "bard-hybrid"),
 }
-MODELS = ("random", "random", "stories", "random-experts", "random-experts", "stories-moe", "random-hybrid", "stories-hybrid")
+MODELS = (
+    "random",
+    "random",
+    "stories",
+    "random-experts",
+    "random-experts",
+    "stories-moe",
+    "random-hybrid",
+    "stories-hybrid",
+)
 OF_EXPERTS = ("random-experts", "stories-moe")
 ROUTED = {"fp32": 0.6, "bf16": 1.0}  # share of requests that ask for routes; without, bf16 leaves many undecided
 QUIET_PROMPTS = 4  # records per version that are scored again at the end
@@ -176,8 +185,7 @@ class World:
             self._confirmed = max(self._confirmed, epoch)
 
     def newest_confirmed(self):
-        """The newest epoch that an answer has named: no later status may show an older one, not even after a restart.
-        """
+        """The newest epoch that an answer has named: no later status may show an older one, not even after a restart."""
         with self._lock:
             return self._confirmed
 
@@ -207,7 +215,8 @@ class Episode:
         world = self.world
         self.report.act(f"tree {world.number}: {world.shape}")
         self.report.count(
-            "trees", f"{world.shape.model} {world.shape.compute} tp {world.shape.tp} ep {world.shape.ep} dp {world.shape.dp}"
+            "trees",
+            f"{world.shape.model} {world.shape.compute} tp {world.shape.tp} ep {world.shape.ep} dp {world.shape.dp}",
         )
         rounding = Rounding(world.shape.compute)
         checkpoints = [each[2] for each in world.checkpoints[:3]]
@@ -318,8 +327,7 @@ class Episode:
             for number, kind in enumerate(load.KINDS + scorers)
         ]
         doers = [
-            trainers.TrainerThread(number, random.Random(rng.random()), world)
-            for number in range(rng.choice((2, 3)))
+            trainers.TrainerThread(number, random.Random(rng.random()), world) for number in range(rng.choice((2, 3)))
         ]
         doers.append(faults.Faults(random.Random(rng.random()), world, self.place))
         for thread in [world.warden, *clients, *doers]:
@@ -357,9 +365,7 @@ class Episode:
             thread.stopped.set()
         self._join(clients, QUIET_S, "clients", tick)
         if world.requests.num_open():
-            self.report.problem(
-                f"{world.requests.num_open()} requests never ended: {world.requests.open_rids()[:5]}"
-            )
+            self.report.problem(f"{world.requests.num_open()} requests never ended: {world.requests.open_rids()[:5]}")
         if not world.tree.has_ended():
             self._check_still_serves(tick)
         world.warden.stopped.set()
@@ -454,16 +460,11 @@ class Episode:
         otherwise it ends with 0.
         """
         if deaths:
-            self.report.count(
-                "deaths", "of trees that gave up" if gave_up else "of trees that went on", deaths
-            )
+            self.report.count("deaths", "of trees that gave up" if gave_up else "of trees that went on", deaths)
         if gave_up:
             self.report.act(f"the launcher gave up with {code} after {deaths} deaths")
             self.report.count("trees", f"gave up with exit code {code}")
-            if (
-                code not in tree.EXIT_DIED | {tree.EXIT_START, tree.EXIT_PLACE}
-                or "Traceback" in self.world.tree.log()
-            ):
+            if code not in tree.EXIT_DIED | {tree.EXIT_START, tree.EXIT_PLACE} or "Traceback" in self.world.tree.log():
                 self.report.problem(f"the launcher ended with {code}: {self.world.tree.log()[-1500:]}")
             elif code in tree.EXIT_DIED and deaths <= 5:
                 self.report.problem(f"the launcher gave up with {code} after {deaths} deaths")

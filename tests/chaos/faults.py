@@ -103,9 +103,7 @@ class Place:
         shim = self.root / "clock_shim.so"
         source = pathlib.Path(__file__).with_name("clock_shim.c")
         try:
-            done = subprocess.run(
-                ["cc", "-shared", "-fPIC", "-O1", "-o", shim, source, "-ldl"], capture_output=True
-            )
+            done = subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", shim, source, "-ldl"], capture_output=True)
         except OSError:
             done = None
         if done is None or done.returncode:

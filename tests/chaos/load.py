@@ -163,9 +163,7 @@ class PythonClient(LoadThread):
             record.labels |= {(span.label, span.digest) for span in chunk.spans}
             if chunk.adapter:
                 record.adapter = (chunk.adapter.name, chunk.adapter.version, chunk.adapter.digest)
-            record.spans += [
-                (s.epoch, s.digest, s.tokens, s.kv_min_epoch, s.kv_max_epoch) for s in chunk.spans
-            ]
+            record.spans += [(s.epoch, s.digest, s.tokens, s.kv_min_epoch, s.kv_max_epoch) for s in chunk.spans]
             if chunk.counts:
                 record.cached, record.retractions = chunk.counts.cached_tokens, chunk.counts.retractions
             if chunk.finish:

@@ -33,9 +33,7 @@ def parse(arguments):
         "hybrids; default: none",
     )
     parser.add_argument("--verifiers", type=int, default=1, help="processes that verify tokens (1)")
-    parser.add_argument(
-        "--out", help="directory of the logs; default: one under /tmp, kept if something was found"
-    )
+    parser.add_argument("--out", help="directory of the logs; default: one under /tmp, kept if something was found")
     parser.add_argument("--keep-going", action="store_true", help="continue after a finding")
     return parser.parse_args(arguments)
 
@@ -100,9 +98,7 @@ def _run(Episode, options, report, place):
         seconds = min(EPISODE_S, end - time.monotonic())
         if seconds <= 0 and number > options.episode:
             return
-        report.reproduce = (
-            f"launch/chaos --seed {options.seed} --episode {number} --minutes {EPISODE_S / 60:g}"
-        )
+        report.reproduce = f"launch/chaos --seed {options.seed} --episode {number} --minutes {EPISODE_S / 60:g}"
         for name in ("model", "speculate"):
             if getattr(options, name):
                 report.reproduce += f" --{name} {getattr(options, name)}"

@@ -236,7 +236,9 @@ class Oracle:
             if layer["router"] is None:
                 x = x + self._mlp(normed, *layer["mlps"][0])
             else:
-                given = numpy.full((count, self.config["num_experts_per_tok"]), -1) if routes is None else routes[:, index]
+                given = (
+                    numpy.full((count, self.config["num_experts_per_tok"]), -1) if routes is None else routes[:, index]
+                )
                 x = x + self._experts(sequence, normed, layer, given)
         sequence.length = end
         return self.stored(self.normed(x[logits_from:], weights.norm)) @ weights.head

@@ -72,7 +72,7 @@ def shape_problem(record, config):
             return "the rows of routes are not those that were brought"
     of_tokens = [span[0] for span in record.spans for _ in range(span[2])]
     if of_tokens and record.route_epochs[len(record.prompt) - 1 :] != of_tokens:
-        return f"rows of epochs {record.route_epochs[len(record.prompt) - 1:]} for tokens of epochs {of_tokens}"
+        return f"rows of epochs {record.route_epochs[len(record.prompt) - 1 :]} for tokens of epochs {of_tokens}"
     of_prompt = record.route_epochs[: len(record.prompt) - 1] or [0]
     if record.spans and any(a > b for a, b in zip(of_prompt, of_prompt[1:])):
         return "a prompt's rows go back to an older epoch"

@@ -149,7 +149,9 @@ class BroughtRoutes(PythonClient):
             record.scores = list(chunk.prompt.logprobs)
 
     def _compare(self, sampled, scored):
-        versions = {span[1:2] + span[3:] for span in sampled.spans} | {span[1:2] + span[3:] for span in scored.spans[:1]}
+        versions = {span[1:2] + span[3:] for span in sampled.spans} | {
+            span[1:2] + span[3:] for span in scored.spans[:1]
+        }
         if not scored.scores or len(versions) > 1:
             self.report.count("scorings", f"{self.kind}: of other versions")
             return

@@ -61,9 +61,7 @@ def generated(versions, history, is_greedy=True, reset_at=None):
             sequence, kv, ids = Sequence(oracle), [], prompt + record.tokens
         logprobs = log_softmax(oracle.forward(sequence, ready[epoch], ids, len(ids) - 1))[0]
         kv += [epoch] * len(ids)
-        chosen = (
-            int(logprobs.argmax()) if is_greedy else int(rng.choice(len(logprobs), p=numpy.exp(logprobs)))
-        )
+        chosen = int(logprobs.argmax()) if is_greedy else int(rng.choice(len(logprobs), p=numpy.exp(logprobs)))
         record.tokens.append(chosen)
         record.logprobs.append(float(numpy.float32(logprobs[chosen])))
         span = (epoch, f"d{epoch}", 1, min(kv), max(kv))
@@ -116,9 +114,7 @@ def test_a_prompt_whose_chunks_lie_on_both_sides_of_an_update_is_verified(versio
     oracle.forward(sequence, oracle.weights(versions[1]), ids[:9], 8)
     logits = oracle.forward(sequence, oracle.weights(versions[2]), ids[9:], PROMPT_LEN - 10)
     logprobs = log_softmax(logits)[numpy.arange(NUM_TOKENS), record.tokens]
-    record = dataclasses.replace(
-        record, logprobs=list(logprobs), is_greedy=False, spans=[(2, "d2", NUM_TOKENS, 1, 2)]
-    )
+    record = dataclasses.replace(record, logprobs=list(logprobs), is_greedy=False, spans=[(2, "d2", NUM_TOKENS, 1, 2)])
     verdict = checker.verify(record, kv_digests(versions))
     assert verdict.problem is None and verdict.num_verified == NUM_TOKENS, verdict
 
@@ -133,9 +129,7 @@ def test_a_version_that_nobody_saw_between_two_may_have_computed_a_chunk(version
     oracle.forward(sequence, oracle.weights(versions[2]), ids[5:9], 3)
     logits = oracle.forward(sequence, oracle.weights(versions[3]), ids[9:], PROMPT_LEN - 10)
     logprobs = log_softmax(logits)[numpy.arange(NUM_TOKENS), record.tokens]
-    record = dataclasses.replace(
-        record, logprobs=list(logprobs), is_greedy=False, spans=[(3, "d3", NUM_TOKENS, 1, 3)]
-    )
+    record = dataclasses.replace(record, logprobs=list(logprobs), is_greedy=False, spans=[(3, "d3", NUM_TOKENS, 1, 3)])
     verdict = checker.verify(record, kv_digests((1, 2, 3) if is_seen else (1, 3)))
     assert verdict.problem is None and verdict.is_undecided != is_seen, verdict
     wrong = another_logprob(record)
@@ -181,9 +175,7 @@ def old_kv_that_is_not_there(record):
 
 
 def another_token(record):
-    return dataclasses.replace(
-        record, tokens=[*record.tokens[:9], (record.tokens[9] + 1) % 256, *record.tokens[10:]]
-    )
+    return dataclasses.replace(record, tokens=[*record.tokens[:9], (record.tokens[9] + 1) % 256, *record.tokens[10:]])
 
 
 def another_logprob(record):

@@ -32,6 +32,10 @@ def test_a_verifier_that_died_with_records_unread_does_not_hold_the_end(tmp_path
     program.write_text(PROGRAM)
     paths = ":".join(str(weights.ROOT / path) for path in ("tests", "client/python"))
     ended = subprocess.run(
-        [sys.executable, program], env={"PYTHONPATH": paths, "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=180
+        [sys.executable, program],
+        env={"PYTHONPATH": paths, "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=180,
     )
     assert ended.returncode == 0 and "all is over" in ended.stdout, ended.stderr

@@ -121,9 +121,7 @@ class Job:
             with urllib.request.urlopen(request, timeout=CALL_S) as answer:
                 return json.loads(answer.read() or b"{}")
         except urllib.error.HTTPError as error:
-            raise pitstop.PitstopError(
-                f"http_{error.code}", error.read().decode("utf-8", "replace")[:300]
-            ) from None
+            raise pitstop.PitstopError(f"http_{error.code}", error.read().decode("utf-8", "replace")[:300]) from None
         except OSError as error:
             raise pitstop.PitstopError("unavailable", f"HTTP: {error}") from None
 
@@ -282,9 +280,7 @@ class Job:
                 group.accept(20)
             except pitstop.PitstopError:
                 joined.join()
-                raise (
-                    failures[0] if failures else pitstop.PitstopError("unavailable", "nobody joined")
-                ) from None
+                raise (failures[0] if failures else pitstop.PitstopError("unavailable", "nobody joined")) from None
             joined.join()
             self.point("begun")
             source = {"kind": "distributed", "group": name, "format": "each", "tensors": _infos(tensors)}
@@ -346,7 +342,9 @@ class Job:
         described, tensors = adapters.load(self.spec["adapters_dir"], self.spec["adapter_digest"])
         fields.update(adapter=name, adapter_config=json.dumps(described))
         if how == "push":
-            return WeightPusher(self.client, bucket_bytes=BUCKET_BYTES, stall=20).push(tensors, timeout=CALL_S, **fields)
+            return WeightPusher(self.client, bucket_bytes=BUCKET_BYTES, stall=20).push(
+                tensors, timeout=CALL_S, **fields
+            )
         if how == "call":
             return self.client.update_weights(source=_flattened(tensors), timeout=CALL_S, **fields)
         opened = self.client.begin_update(idle_timeout=5, timeout=CALL_S, **fields)

@@ -43,9 +43,7 @@ def marked(mark):
             continue
         try:
             if mark.encode() in pathlib.Path(f"/proc/{name}/environ").read_bytes() and is_alive(name):
-                found[int(name)] = (
-                    pathlib.Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-                )
+                found[int(name)] = pathlib.Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
     return found

@@ -96,8 +96,7 @@ class VersionBook:
             return digest in self._versions
 
     def _find_collected(self, digest):
-        """Finds the results of calls without a session. One or two earlier versions may have served without being seen.
-        """
+        """Finds the results of calls without a session. One or two earlier versions may have served without being seen."""
         candidates = self.calls.candidates()
         for told in self.calls.told():
             if told not in self._versions:
@@ -107,7 +106,7 @@ class VersionBook:
         if digest not in self._versions:
             self._find(digest, candidates)
         if digest not in self._versions:
-            latest = [*reversed(self._partials)][:PAIRS_MAX // 2]
+            latest = [*reversed(self._partials)][: PAIRS_MAX // 2]
             few = [*latest, *candidates[: PAIRS_MAX - len(latest)]]
             pairs = [{**first, **second} for first in few for second in few if first is not second]
             self._find(digest, pairs, PAIR_BASES_MAX)

@@ -117,15 +117,12 @@ class Warden(threading.Thread):
                 if wrong:
                     world.report.problem(f"status of life {self._life}: {wrong}")
             if epoch < confirmed:
-                world.report.problem(
-                    f"life {self._life} is at epoch {epoch}; {confirmed} was answered with OK before"
-                )
+                world.report.problem(f"life {self._life} is at epoch {epoch}; {confirmed} was answered with OK before")
 
     def _mend(self, status):
         """Mends what a dead trainer left: a pause, released memory, no weights."""
         if all(
-            r["state"] in ("running", "updating", "loading") and r.get("has_weights", True)
-            for r in status["replicas"]
+            r["state"] in ("running", "updating", "loading") and r.get("has_weights", True) for r in status["replicas"]
         ):
             self._odd_since = None
             return

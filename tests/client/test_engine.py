@@ -236,7 +236,9 @@ def test_a_distributed_update(engine, bard):
 def test_collective_rpc_has_the_calls_about_weights_alone(engine, bard):
     assert engine.collective_rpc("reload_weights", kwargs={"weights_path": str(MODELS / "bard")}) == [None]
     assert greedy(engine) == bard
-    with pytest.raises(pitstop.PitstopError, match="unsupported: collective_rpc: unknown call steal; accepted are reload"):
+    with pytest.raises(
+        pitstop.PitstopError, match="unsupported: collective_rpc: unknown call steal; accepted are reload"
+    ):
         engine.collective_rpc("steal")
 
 
@@ -314,7 +316,11 @@ def test_an_update_that_fails_leaves_what_was(engine):
 
 
 def test_it_joins_a_tree_by_its_place_or_its_url(engine):
-    for place in ({"run_dir": engine.run_dir}, {"url": engine.url}, {"url": engine.url.replace("127.0.0.1", "localhost")}):
+    for place in (
+        {"run_dir": engine.run_dir},
+        {"url": engine.url},
+        {"url": engine.url.replace("127.0.0.1", "localhost")},
+    ):
         with pitstop.Engine(**place) as joined:
             assert greedy(joined) == greedy(engine)
     assert greedy(engine)  # the tree outlives a client that leaves
@@ -346,7 +352,9 @@ def processes_of(run_dir):
     return [p["pid"] for p in json.loads((pathlib.Path(run_dir) / "tree.json").read_text())["processes"]]
 
 
-PROGRAM = "import pitstop, sys, time\nengine = pitstop.Engine('stories', threads=1)\nprint(engine.run_dir, flush=True)\n"
+PROGRAM = (
+    "import pitstop, sys, time\nengine = pitstop.Engine('stories', threads=1)\nprint(engine.run_dir, flush=True)\n"
+)
 
 
 @pytest.mark.parametrize("end", ["", "sys.exit(1)", "time.sleep(600)"])

@@ -37,7 +37,10 @@ def test_who_cannot_be_in_a_group_is_named_with_the_reason():
     on_cpu = {"a": on_gpus(0), "b": [{"device_uuid": "CPU-0-0", "nccl": "none"}]}
     assert why_not(on_cpu, VERSION, TRAINERS) == "b computes on CPU-0-0; a worker of an NCCL group has a GPU"
     older = {"a": on_gpus(0), "b": on_gpus(1, nccl="2.27.3")}
-    assert why_not(older, VERSION, TRAINERS) == "b has NCCL 2.27.3, the trainer 2.28.9; a group has one version, to the patch"
+    assert (
+        why_not(older, VERSION, TRAINERS)
+        == "b has NCCL 2.27.3, the trainer 2.28.9; a group has one version, to the patch"
+    )
     same = {"a": on_gpus(0), "b": on_gpus(1, "trainers")}
     assert why_not(same, VERSION, TRAINERS) == "b computes on GPU-trainers, the trainer's own; a group has no GPU twice"
 
@@ -47,9 +50,15 @@ def test_a_status_says_where_workers_compute_and_with_which_nccl():
         return {"device_uuid": device, "libraries": ["cuBLASLt 13.0: /lib/libcublasLt.so.13", *libraries]}
 
     found = worker("GPU-a", "NCCL 2.28.9: /lib/libnccl.so.2")
-    status = {"replicas": [{"workers": [found, worker("GPU-b", "NCCL: none was found")]}, {"workers": [{"device_uuid": "CPU-1-0"}]}]}
+    status = {
+        "replicas": [
+            {"workers": [found, worker("GPU-b", "NCCL: none was found")]},
+            {"workers": [{"device_uuid": "CPU-1-0"}]},
+        ]
+    }
     assert workers_of(status) == [
-        {"device_uuid": "GPU-a", "nccl": "2.28.9"}, {"device_uuid": "GPU-b", "nccl": "none"},
+        {"device_uuid": "GPU-a", "nccl": "2.28.9"},
+        {"device_uuid": "GPU-b", "nccl": "none"},
         {"device_uuid": "CPU-1-0", "nccl": "none"},
     ]
 

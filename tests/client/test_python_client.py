@@ -261,8 +261,9 @@ def test_a_control_call_that_is_not_ok_raises_with_its_reply(door, client):
     def answer():
         peer, body = door.take("pause_generation")
         assert body["mode"] == "retract"
-        door.send(peer, "pause_reply", door="admin", call=body["call"], ok=False, code="internal",
-                  message="why", parts=[1])
+        door.send(
+            peer, "pause_reply", door="admin", call=body["call"], ok=False, code="internal", message="why", parts=[1]
+        )
 
     helper = threading.Thread(target=answer)
     helper.start()

@@ -16,9 +16,18 @@ from pitstop.local_tree import flags_of  # noqa: E402
 from process_tree import environment  # noqa: E402
 
 PASSED = {
-    "dtype": "bfloat16", "trust_remote_code": True, "enforce_eager": True, "max_model_len": 512,
-    "gpu_memory_utilization": 0.5, "tensor_parallel_size": 1, "disable_log_stats": True, "seed": 0,
-    "enable_prefix_caching": True, "quantization": None, "enable_lora": True, "tokenizer": "stories",
+    "dtype": "bfloat16",
+    "trust_remote_code": True,
+    "enforce_eager": True,
+    "max_model_len": 512,
+    "gpu_memory_utilization": 0.5,
+    "tensor_parallel_size": 1,
+    "disable_log_stats": True,
+    "seed": 0,
+    "enable_prefix_caching": True,
+    "quantization": None,
+    "enable_lora": True,
+    "tokenizer": "stories",
 }
 REFUSED = {
     "dtype": ("float32", "resident in bfloat16"),

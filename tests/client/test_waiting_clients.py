@@ -141,7 +141,8 @@ LIVES = {"start", "close", "async_generate"}  # start has start_timeout instead;
 @pytest.mark.parametrize("owner", [pitstop.AsyncEngine, pitstop.Engine, pitstop.AsyncClient, pitstop.Client])
 def test_every_call_takes_a_timeout(owner):
     calls = {
-        name: call for name, call in inspect.getmembers(owner, callable)
+        name: call
+        for name, call in inspect.getmembers(owner, callable)
         if not name.startswith("_") and name not in LIVES | {"connect"}
     }
     assert len(calls) > 15

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The digest of a tensor, as a trainer would compute it; writes digest_vectors.json.
 
-    digest_reference.py > digest_vectors.json
+digest_reference.py > digest_vectors.json
 """
+
 import json
 
 import numpy as np
@@ -33,8 +34,15 @@ def main() -> None:
     for name, data in (("zero", lambda size: np.zeros(size, np.uint8)), ("pattern", pattern)):
         for rows, row_bytes in ((1, 8), (1, 1), (3, 2), (1, 7), (2, 9), (5, 16), (7, 1000), (64, 254), (33, 4096)):
             lanes = digest(data(rows * row_bytes).reshape(rows, row_bytes))
-            vectors.append({"data": name, "rows": rows, "row_bytes": row_bytes,
-                            "lane0": f"{lanes[0]:016x}", "lane1": f"{lanes[1]:016x}"})
+            vectors.append(
+                {
+                    "data": name,
+                    "rows": rows,
+                    "row_bytes": row_bytes,
+                    "lane0": f"{lanes[0]:016x}",
+                    "lane1": f"{lanes[1]:016x}",
+                }
+            )
     print("[\n  " + ",\n  ".join(json.dumps(vector) for vector in vectors) + "\n]")
 
 

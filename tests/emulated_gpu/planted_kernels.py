@@ -72,7 +72,11 @@ KERNEL_MUTATIONS = (
         ATTENTION,
     ),
     Mutation(
-        "scores read before their product is waited for", WGMMA, "wgmma_wait<1>(scores);", "wgmma_wait<2>(scores);", ATTENTION
+        "scores read before their product is waited for",
+        WGMMA,
+        "wgmma_wait<1>(scores);",
+        "wgmma_wait<2>(scores);",
+        ATTENTION,
     ),
     Mutation(
         "sums rescaled before their product is waited for",

@@ -55,7 +55,9 @@ class Table:
         for bug in bugs:
             if bug.name in tried:
                 cells = tried[bug.name].cells
-                rows[bug.name] = " | ".join([f"| {bug.name}", f"`{bug.file}`", *(cell.replace("|", "/") for cell in cells)]) + " |"
+                rows[bug.name] = (
+                    " | ".join([f"| {bug.name}", f"`{bug.file}`", *(cell.replace("|", "/") for cell in cells)]) + " |"
+                )
                 if not cells:
                     del rows[bug.name]
         lines = [rows[bug.name] for bug in bugs if bug.name in rows]
@@ -65,7 +67,11 @@ class Table:
         rows = self.rows()
         names = {bug.name for bug in bugs}
         found = [f"no row: {bug.name}" for bug in bugs if bug.name not in rows]
-        found += [f"an old row: {bug.name}" for bug in bugs if not rows.get(bug.name, bug.row_begins).startswith(bug.row_begins)]
+        found += [
+            f"an old row: {bug.name}"
+            for bug in bugs
+            if not rows.get(bug.name, bug.row_begins).startswith(bug.row_begins)
+        ]
         return found + [f"a row of no bug: {name}" for name in rows if name not in names]
 
 
@@ -110,7 +116,9 @@ def planted(bug):
 
 def misfits(bugs, root=ROOT):
     """Returns the bugs that no longer fit the sources."""
-    return [f"does not fit {bug.file}: {bug.name}" for bug in bugs if (root / bug.file).read_text().count(bug.text) != 1]
+    return [
+        f"does not fit {bug.file}: {bug.name}" for bug in bugs if (root / bug.file).read_text().count(bug.text) != 1
+    ]
 
 
 def drive(about, bugs, table, try_bug, prepare=lambda: None):

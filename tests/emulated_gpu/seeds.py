@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """seeds: runs a test program with PITSTOP_EMULATED_SEED = 1, 2, ... NUM, and stops at the first that fails.
 
-    tests/emulated_gpu/seeds.py NUM PROGRAM [ARGUMENT ...]
+tests/emulated_gpu/seeds.py NUM PROGRAM [ARGUMENT ...]
 """
 
 import os

@@ -34,8 +34,11 @@ def run(example, place, *flags):
     plot = place / "reward.png"
     done = subprocess.run(
         [*example, "--out", plot, *map(str, flags)],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "client" / "python"),
-             "PITSTOP_BUILD": os.environ.get("PITSTOP_BUILD", str(ROOT / "build/cpu"))},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "client" / "python"),
+            "PITSTOP_BUILD": os.environ.get("PITSTOP_BUILD", str(ROOT / "build/cpu")),
+        },
         capture_output=True,
         text=True,
         timeout=800,

@@ -46,8 +46,16 @@ def on_ray(ray_python):
         done = subprocess.run(
             [ray_python, ROOT / "tests" / "fleet" / "on_ray" / f"{program}.py", *map(str, arguments)],
             # Ray's default niceness of 15 starves the trees on a machine with other work.
-            env={"PITSTOP_BUILD": str(ROOT / "build/cpu"), "RAY_worker_niceness": "0", **os.environ, "PYTHONPATH": str(CLIENT)},
-            capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=timeout,
+            env={
+                "PITSTOP_BUILD": str(ROOT / "build/cpu"),
+                "RAY_worker_niceness": "0",
+                **os.environ,
+                "PYTHONPATH": str(CLIENT),
+            },
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=timeout,
         )
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
         return json.loads(done.stdout.splitlines()[-1])

@@ -25,7 +25,8 @@ def pruned(schema, used):
         members = [each for each in used if isinstance(each, dict)]
         kept["properties"] = {
             name: pruned(each, [value[name] for value in members if name in value])
-            if any(name in value for value in members) else {}
+            if any(name in value for value in members)
+            else {}
             for name, each in schema["properties"].items()
         }
     if isinstance(schema.get("additionalProperties"), dict):

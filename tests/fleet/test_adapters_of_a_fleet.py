@@ -17,7 +17,7 @@ def loaded_by_all(coordinator, name, digest):
     for answer in (orders.Decided, orders.Committed):
         for member, order in stages.items():
             coordinator.handle_answer(answer(member, order.key))
-    outcome, = coordinator.take_outcomes()
+    (outcome,) = coordinator.take_outcomes()
     assert outcome.ok and outcome.version == coordinator.committed
     coordinator.take_orders()
     return outcome.version
@@ -36,7 +36,9 @@ def test_who_joins_gets_the_adapters_beside_the_weights():
     assert coordinator.ready == ["a"] and coordinator.members["b"].why == "x: other bytes"
     coordinator.gone("a")
     coordinator.tick(RESEND_S)
-    assert coordinator.take_orders()[-1] == ("b", orders.Fetch(1, version)), "adapters come from directories, not from replicas"
+    assert coordinator.take_orders()[-1] == ("b", orders.Fetch(1, version)), (
+        "adapters come from directories, not from replicas"
+    )
     coordinator.handle_answer(orders.Fetched("b", version))
     assert coordinator.ready == ["b"]
 
@@ -50,7 +52,7 @@ def test_an_adapter_is_loaded_beside_the_fleets_version_alone():
     coordinator.take_orders()
     coordinator.gone("a")
     coordinator.update("an adapter", adapter="y")
-    outcome, = coordinator.take_outcomes()
+    (outcome,) = coordinator.take_outcomes()
     assert (outcome.code, outcome.message) == ("unavailable", "0 replicas can take part; 1 are needed")
     coordinator.update("weights")
     order = coordinator.take_orders()[-1][1]

@@ -21,8 +21,13 @@ CALL = "import sys; from pitstop.fleet import command; sys.exit(command.main())"
 
 
 def parsed(ray_python, *arguments):
-    said = subprocess.run([ray_python, "-c", PROGRAM, *arguments], env={"PYTHONPATH": str(CLIENT)}, check=True,
-                          capture_output=True, text=True).stdout
+    said = subprocess.run(
+        [ray_python, "-c", PROGRAM, *arguments],
+        env={"PYTHONPATH": str(CLIENT)},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     return json.loads(said.splitlines()[-1])
 
 
@@ -38,43 +43,66 @@ def test_a_command_and_what_it_is_about(ray_python):
     assert trees == {}
 
 
-@pytest.mark.parametrize("words, told", [
-    (["add", "one"], "a whole number, not 'one'"),
-    (["remove", "-1"], "a whole number, not '-1'"),
-    (["remove"], "remove takes a slot"),
-    (["update", "here", "there"], "update takes no 'there'"),
-    (["status", "please"], "status takes no 'please'"),
-    (["serve", "stories"], "serve takes no 'stories'"),
-    (["status", "--threads", "1"], "status takes no threads"),
-    (["--replicas", "0"], "replicas=0"),
-    (["--quorum", "2"], "quorum=2"),
-], ids=" ".join)
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (["add", "one"], "a whole number, not 'one'"),
+        (["remove", "-1"], "a whole number, not '-1'"),
+        (["remove"], "remove takes a slot"),
+        (["update", "here", "there"], "update takes no 'there'"),
+        (["status", "please"], "status takes no 'please'"),
+        (["serve", "stories"], "serve takes no 'stories'"),
+        (["status", "--threads", "1"], "status takes no threads"),
+        (["--replicas", "0"], "replicas=0"),
+        (["--quorum", "2"], "quorum=2"),
+    ],
+    ids=" ".join,
+)
 def test_what_means_nothing_is_refused_by_name_before_anything_starts(ray_python, words, told):
-    done = subprocess.run([ray_python, "-c", CALL, *words], env={"PYTHONPATH": str(CLIENT), "RAY_ADDRESS": "127.0.0.1:1"},
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [ray_python, "-c", CALL, *words],
+        env={"PYTHONPATH": str(CLIENT), "RAY_ADDRESS": "127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     assert done.stderr.startswith("launch/fleet: ") and told in done.stderr
 
 
-@pytest.mark.parametrize("words, told, code", [(["--version"], "launch/fleet 0.", 0), (["help"], "usage: launch/fleet [COMMAND] [flags]\n", 0)])
+@pytest.mark.parametrize(
+    "words, told, code",
+    [(["--version"], "launch/fleet 0.", 0), (["help"], "usage: launch/fleet [COMMAND] [flags]\n", 0)],
+)
 def test_the_version_and_help_start_no_fleet(ray_python, words, told, code):
     for program in ([ray_python, "-c", CALL], [LAUNCH]):
-        done = subprocess.run([*program, *words], env={"PYTHONPATH": str(CLIENT), "PATH": "/usr/bin:/bin"}, capture_output=True,
-                              text=True, timeout=60)
+        done = subprocess.run(
+            [*program, *words],
+            env={"PYTHONPATH": str(CLIENT), "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert done.returncode == code and done.stdout.startswith(told) and done.stderr == "", done
 
 
 def test_a_word_that_is_no_command_is_told_in_a_line(ray_python):
-    done = subprocess.run([ray_python, "-c", CALL, "statsu"], env={"PYTHONPATH": str(CLIENT)}, capture_output=True, text=True)
+    done = subprocess.run(
+        [ray_python, "-c", CALL, "statsu"], env={"PYTHONPATH": str(CLIENT)}, capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert done.stderr.startswith("launch/fleet: no command 'statsu'; there are serve, generate, ")
 
 
 def place(ray_python, options, replicas, gpus, bundle):
     config = {"options": options, "replicas": replicas, "bundle": bundle}
-    program = f"import json; from pitstop.fleet.fleet import place_for; print(json.dumps(place_for({config}, False, {gpus})))"
-    return json.loads(subprocess.run([ray_python, "-c", program], env={"PYTHONPATH": str(CLIENT)}, check=True,
-                                     capture_output=True, text=True).stdout.splitlines()[-1])
+    program = (
+        f"import json; from pitstop.fleet.fleet import place_for; print(json.dumps(place_for({config}, False, {gpus})))"
+    )
+    return json.loads(
+        subprocess.run(
+            [ray_python, "-c", program], env={"PYTHONPATH": str(CLIENT)}, check=True, capture_output=True, text=True
+        ).stdout.splitlines()[-1]
+    )
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,16 @@ SAMPLINGS = {
     "seeded": {"temperature": 1.0, "seed": 11},
     "penalties": {"temperature": 0.0, "frequency_penalty": 0.6, "presence_penalty": 0.4},
     "everything": {
-        "temperature": 0.8, "seed": 3, "top_k": 50, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.2,
-        "frequency_penalty": 0.3, "presence_penalty": -0.2, "logit_bias": {14: 2.0}, "min_new_tokens": 200,
+        "temperature": 0.8,
+        "seed": 3,
+        "top_k": 50,
+        "top_p": 0.9,
+        "min_p": 0.01,
+        "repetition_penalty": 1.2,
+        "frequency_penalty": 0.3,
+        "presence_penalty": -0.2,
+        "logit_bias": {14: 2.0},
+        "min_new_tokens": 200,
     },
 }
 
@@ -147,7 +155,12 @@ class SpellingDoor:
 
 @pytest.mark.parametrize(
     "min_new_tokens, output, text, finish",
-    [(0, "xyababcd", "xy", "ab"), (3, "xyababcd", "xy", "ab"), (4, "xyababcd", "xyab", "ab"), (4, "xyabcd", "xyabcd", None)],
+    [
+        (0, "xyababcd", "xy", "ab"),
+        (3, "xyababcd", "xy", "ab"),
+        (4, "xyababcd", "xyab", "ab"),
+        (4, "xyabcd", "xyabcd", None),
+    ],
 )
 def test_a_stop_text_at_the_seam_begins_no_earlier_than_min_new_tokens_says(min_new_tokens, output, text, finish):
     async def work():
@@ -167,7 +180,9 @@ def test_a_stop_text_is_found_across_the_seam(kill_after):
     async def work(trees):
         text = (await Call(trees.door, None, 0).generate(PROMPT, temperature=0.0, **SAMPLING).result()).text
         stop = text[60:78]
-        whole, undisturbed = await die_in_the_middle(trees, PROMPT, kill_after, temperature=0.0, stop=[stop], **SAMPLING)
+        whole, undisturbed = await die_in_the_middle(
+            trees, PROMPT, kill_after, temperature=0.0, stop=[stop], **SAMPLING
+        )
         assert undisturbed.finish.matched_text == stop
         assert whole.text == undisturbed.text
         assert whole.finish.reason == "stop" and whole.finish.matched_text == stop
@@ -209,7 +224,9 @@ def test_trees_of_other_machines_have_doors_with_keys(tmp_path):
         subprocess.run([ROOT / "launch" / "pitstop", "keygen", tmp_path, *who], check=True, capture_output=True)
 
     async def work(trees):
-        engine = await pitstop.AsyncEngine("stories", threads=1, tcp_door="127.0.0.1:0", door_keys=str(tmp_path)).start()
+        engine = await pitstop.AsyncEngine(
+            "stories", threads=1, tcp_door="127.0.0.1:0", door_keys=str(tmp_path)
+        ).start()
         trees.engines.append(engine)
         far = {"machine": "another", "run_dir": "/not/here", "epoch": 1, "key": str(tmp_path / "clients" / "fleet.key")}
         far["data"] = json.loads(engine._tree.tree_file.read_text())["doors"]["data"]

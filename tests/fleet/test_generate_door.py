@@ -76,7 +76,7 @@ def test_P4_a_stream_over_http_goes_on_at_another_tree():
             reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
             writer.write(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             events = []
-            while (line := await reader.readline()):
+            while line := await reader.readline():
                 if line.startswith(b"data: ") and b"[DONE]" not in line:
                     events.append(json.loads(line[6:]))
                     if not is_struck and len(events[-1]["output_ids"]) >= 20:
@@ -115,7 +115,9 @@ def test_what_is_asked_wrongly_is_refused_with_a_status():
             status, said = await ask(server.url + path, {"model": "stories", "prompt": PROMPT})
             assert status == 501 and path in said and "--router" in said, said
         assert (await ask(server.url + "/health"))[0] == 200
-        status, answer = await ask(server.url + "/generate", {"text": [PROMPT, "One day"], "sampling_params": {"max_new_tokens": 3}})
+        status, answer = await ask(
+            server.url + "/generate", {"text": [PROMPT, "One day"], "sampling_params": {"max_new_tokens": 3}}
+        )
         assert status == 200 and [len(each["output_ids"]) for each in json.loads(answer)] == [3, 3]
 
     with_server(work)

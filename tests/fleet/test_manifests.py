@@ -13,8 +13,24 @@ SCHEMA = json.loads((ROOT / "tests" / "data" / "kuberay" / "raycluster.json").re
 TYPES = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool}
 # Options in sbatch's and srun's manual pages (Slurm 25.05) that the scripts may use.
 SLURM_OPTIONS = {
-    "job-name", "nodes", "ntasks-per-node", "cpus-per-task", "mem", "exclusive", "time", "signal", "partition", "account",
-    "gres", "gpus-per-node", "output", "constraint", "qos", "nodelist", "ntasks", "overlap",
+    "job-name",
+    "nodes",
+    "ntasks-per-node",
+    "cpus-per-task",
+    "mem",
+    "exclusive",
+    "time",
+    "signal",
+    "partition",
+    "account",
+    "gres",
+    "gpus-per-node",
+    "output",
+    "constraint",
+    "qos",
+    "nodelist",
+    "ntasks",
+    "overlap",
 }
 
 
@@ -55,13 +71,16 @@ def test_kuberays_definition_takes_the_manifest(manifest):
     assert manifest["apiVersion"] == "ray.io/v1" and manifest["kind"] == "RayCluster"
 
 
-@pytest.mark.parametrize("spoil, told", [
-    (lambda spec: spec.update(headGroupSpecs={}), "nobody knows headGroupSpecs"),
-    (lambda spec: spec.pop("headGroupSpec"), "no headGroupSpec"),
-    (lambda spec: spec["workerGroupSpecs"][0].update(replicas="four"), "is no integer"),
-    (lambda spec: spec["headGroupSpec"]["rayStartParams"].update({"num-cpus": 0}), "is no string"),
-    (lambda spec: spec["workerGroupSpecs"][0]["template"]["spec"]["containers"][0].pop("name"), "no name"),
-])
+@pytest.mark.parametrize(
+    "spoil, told",
+    [
+        (lambda spec: spec.update(headGroupSpecs={}), "nobody knows headGroupSpecs"),
+        (lambda spec: spec.pop("headGroupSpec"), "no headGroupSpec"),
+        (lambda spec: spec["workerGroupSpecs"][0].update(replicas="four"), "is no integer"),
+        (lambda spec: spec["headGroupSpec"]["rayStartParams"].update({"num-cpus": 0}), "is no string"),
+        (lambda spec: spec["workerGroupSpecs"][0]["template"]["spec"]["containers"][0].pop("name"), "no name"),
+    ],
+)
 def test_what_kuberay_would_refuse_is_seen(manifest, spoil, told):
     spoil(manifest["spec"])
     assert any(told in each for each in problems(manifest, SCHEMA))
@@ -88,6 +107,11 @@ def test_slurms_script_is_bash_and_asks_for_options_that_there_are():
 def test_the_fleet_command_takes_what_slurm_gives_it(ray_python):
     call = next(line for line in SLURM.read_text().splitlines() if line.strip().startswith("pitstop-fleet"))
     flags = set(re.findall(r"--[\w-]+", call))
-    told = subprocess.run([ray_python, "-m", "pitstop.fleet.command", "--help"], capture_output=True, text=True,
-                          env={"PYTHONPATH": str(ROOT / "client" / "python")}, check=True).stdout
+    told = subprocess.run(
+        [ray_python, "-m", "pitstop.fleet.command", "--help"],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT / "client" / "python")},
+        check=True,
+    ).stdout
     assert flags and flags <= set(re.findall(r"--[\w-]+", told))

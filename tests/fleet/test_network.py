@@ -23,11 +23,14 @@ def namespaces():
 def test_the_trainer_sends_its_weights_to_one_of_three_machines(ray_python, namespaces, tmp_path):
     done = subprocess.run(
         [ray_python, ROOT / "bench" / "fleet_network.py", "--machines", "3", "--json", tmp_path / "said.json"],
-        env={"PITSTOP_BUILD": str(ROOT / "build" / "cpu"), **os.environ}, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=580,
+        env={"PITSTOP_BUILD": str(ROOT / "build" / "cpu"), **os.environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=580,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    row, = json.loads((tmp_path / "said.json").read_text())["rows"]
+    (row,) = json.loads((tmp_path / "said.json").read_text())["rows"]
     # With a model this small, Ray's own traffic counts. An update may exceed the limit if a slow machine is passed
     # over, so the least result is compared.
     assert min(row["trainer_sent_over_bytes"]) < 1.6, row

@@ -10,7 +10,9 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CLIENT = ROOT / "client" / "python"
 NUM_DEATHS = int(os.environ.get("PITSTOP_FLEET_DEATHS", "10"))
-EMULATED = pathlib.Path(os.environ.get("PITSTOP_EMULATED_BUILD", pathlib.Path(__file__).parents[2] / "build" / "emulated"))
+EMULATED = pathlib.Path(
+    os.environ.get("PITSTOP_EMULATED_BUILD", pathlib.Path(__file__).parents[2] / "build" / "emulated")
+)
 SEED = int(os.environ.get("PITSTOP_FLEET_SEED", "1"))
 
 
@@ -115,7 +117,9 @@ def test_trees_on_gpus_have_one_each_and_take_updates(on_ray, gpus):
     assert on_ray("gpu")["text"]
 
 
-@pytest.mark.parametrize("part", ["all", *(pytest.param(part, marks=pytest.mark.night) for part in ("quorum", "two", "cpu"))])
+@pytest.mark.parametrize(
+    "part", ["all", *(pytest.param(part, marks=pytest.mark.night) for part in ("quorum", "two", "cpu"))]
+)
 def test_P2_a_trainer_on_a_gpu_broadcasts_to_all_trees_at_once(on_ray, gpus, tmp_path, monkeypatch, part):
     """Broadcasts reach all trees, even if trees join, leave or die meanwhile. With a quorum they reach the remaining
     trees. Trees on CPUs get none."""

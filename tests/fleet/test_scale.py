@@ -47,5 +47,7 @@ def test_the_page_names_the_costs_that_the_program_has():
     page = (ROOT / "docs" / "scale.md").read_text()
     told = dict(re.findall(r"^\| (a call|a replica's status|a commit)[^|]*\| ([\d.]+) ms", page, re.MULTILINE))
     assert {name: float(value) for name, value in told.items()} == {
-        "a call": 1000 * costs.call_s, "a replica's status": 1000 * costs.status_s, "a commit": 1000 * costs.commit_s,
+        "a call": 1000 * costs.call_s,
+        "a replica's status": 1000 * costs.status_s,
+        "a commit": 1000 * costs.commit_s,
     }

@@ -16,13 +16,37 @@ from pitstop.fleet import command  # noqa: E402
 from pitstop.fleet.status import FleetStatus  # noqa: E402
 
 REPLICA = {
-    "machine": "10.0.0.7", "url": "http://10.0.0.7:31000", "standing": "ready", "why": "", "state": "running", "epoch": 41,
-    "digest": "9b3f4ea4" + 24 * "0", "lag": 0, "running": 0, "waiting": 0, "output_tokens_total": 5, "output_tokens_per_s": 0.0,
+    "machine": "10.0.0.7",
+    "url": "http://10.0.0.7:31000",
+    "standing": "ready",
+    "why": "",
+    "state": "running",
+    "epoch": 41,
+    "digest": "9b3f4ea4" + 24 * "0",
+    "lag": 0,
+    "running": 0,
+    "waiting": 0,
+    "output_tokens_total": 5,
+    "output_tokens_per_s": 0.0,
 }
 SAID = {
-    "fleet": "fleet", "time": 1.0, "generation": 3, "phase": "idle", "updates_waiting": 0, "epoch": 41, "label": "<step>",
-    "digest": REPLICA["digest"], "slots": 2, "ready": 1, "skew_s": 0.0013861656, "updates_total": 4, "updates_failed_total": 1,
-    "deaths_total": 1, "moved_requests_total": 2, "lost_requests_total": 0, "why_not_started": {1: "no room"},
+    "fleet": "fleet",
+    "time": 1.0,
+    "generation": 3,
+    "phase": "idle",
+    "updates_waiting": 0,
+    "epoch": 41,
+    "label": "<step>",
+    "digest": REPLICA["digest"],
+    "slots": 2,
+    "ready": 1,
+    "skew_s": 0.0013861656,
+    "updates_total": 4,
+    "updates_failed_total": 1,
+    "deaths_total": 1,
+    "moved_requests_total": 2,
+    "lost_requests_total": 0,
+    "why_not_started": {1: "no room"},
     "replicas": {"slot0": REPLICA, "slot1": {**REPLICA, "url": None, "standing": "aside", "why": "late", "lag": 1}},
 }
 
@@ -73,7 +97,9 @@ def refresh(of, drafts):
     names = ("passes", "rows", "drafted", "accepted")
     answers = {}
     for member, told in drafts.items():
-        parts = [{"epoch": 1, "state": "running", **({"drafts": dict(zip(names, each))} if each else {})} for each in told]
+        parts = [
+            {"epoch": 1, "state": "running", **({"drafts": dict(zip(names, each))} if each else {})} for each in told
+        ]
         answers[member] = {"ok": True, "reply": {"replicas": parts}}
     places = {member: {"machine": "10.0.0.7", "url": None} for member in drafts}
     of.refresh(Coordinator(drafts), answers, places, {})
@@ -95,7 +121,9 @@ def test_counts_of_drafts_are_added_up_and_never_fall():
     of.forget("slot1")
     refresh(of, {"slot0": [(2, 1, 4, 1), (0, 0, 0, 0)]})
     assert list(of.said["drafts"].values()) == [25, 7, 27, 16]
-    assert "drafts: 27 verified, 16 right; 25 passes of requests" in command.prose({**SAID, "drafts": of.said["drafts"]})
+    assert "drafts: 27 verified, 16 right; 25 passes of requests" in command.prose(
+        {**SAID, "drafts": of.said["drafts"]}
+    )
 
 
 class Pages(http.server.BaseHTTPRequestHandler):
@@ -146,8 +174,12 @@ def test_an_empty_fleet_has_a_page():
 
 def call(*words):
     program = "import sys; sys.modules['ray'] = None; from pitstop.fleet import command; sys.exit(command.main())"
-    return subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True,
-                          env={"PYTHONPATH": str(ROOT / "client" / "python"), "PATH": "/usr/bin:/bin"})
+    return subprocess.run(
+        [sys.executable, "-c", program, *words],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT / "client" / "python"), "PATH": "/usr/bin:/bin"},
+    )
 
 
 def test_without_ray_help_is_there_and_the_rest_says_what_to_install():

@@ -43,16 +43,17 @@ def test_one_that_hangs_holds_neither_its_update_nor_the_next():
     key = coordinator.take_orders()[0][1].key
     coordinator.handle_answer(orders.Staged("a", key, orders.Version(2, "d", "", "first")))
     coordinator.tick(5.0)
-    first, = coordinator.take_outcomes()
+    (first,) = coordinator.take_outcomes()
     assert (first.ok, first.code) == (False, "deadline_exceeded") and "b: " in first.message
     coordinator.handle_answer(orders.Dropped("a", key))
     coordinator.take_orders()
     coordinator.tick(5.0 + coordinating.DROP_S)
     assert [(name, order.uid) for name, order in coordinator.take_orders() if isinstance(order, orders.Stage)] == [
-        ("a", "second"), ("b", "second"),
+        ("a", "second"),
+        ("b", "second"),
     ]
     coordinator.tick(10.0 + coordinating.DROP_S)
-    second, = coordinator.take_outcomes()
+    (second,) = coordinator.take_outcomes()
     assert second.code == "deadline_exceeded" and second.uid == "second"
 
 
@@ -77,7 +78,7 @@ def test_one_that_is_ended_for_hanging_is_named_with_the_reason(phase):
     coordinator.handle_answer(orders.Dropped("a", key))
     for answer in said.values():
         coordinator.handle_answer(answer("a"))
-    outcome, = coordinator.take_outcomes()
+    (outcome,) = coordinator.take_outcomes()
     assert outcome.ok is (phase is not coordinating.Phase.STAGING)
     assert outcome.replicas["b"] == {"outcome": "vanished", "message": "it has not answered for 9 s", "report": None}
     assert outcome.ok or outcome.message == "b: it has not answered for 9 s"
@@ -88,7 +89,10 @@ def test_an_update_of_a_group_is_of_all_that_are_ready_or_does_not_begin():
     coordinator.update("one of two", group=["a"])
     coordinator.update("three of two", group=["a", "b", "c"])
     refused = coordinator.take_outcomes()
-    assert [(each.uid, each.code, each.replicas) for each in refused] == [("one of two", "aborted", {}), ("three of two", "aborted", {})]
+    assert [(each.uid, each.code, each.replicas) for each in refused] == [
+        ("one of two", "aborted", {}),
+        ("three of two", "aborted", {}),
+    ]
     assert refused[0].message == "it is for the group a; ready are a, b" and not coordinator.take_orders()
     coordinator.update("both", group=["b", "a"])
     assert sorted(name for name, order in coordinator.take_orders() if order.uid == "both") == ["a", "b"]
@@ -100,9 +104,12 @@ def test_none_of_a_group_is_set_aside_whatever_the_quorum():
     coordinator.update("it", group=["a", "b", "c"])
     coordinator.take_orders()
     coordinator.gone("b")
-    outcome, = coordinator.take_outcomes()
+    (outcome,) = coordinator.take_outcomes()
     assert (outcome.code, outcome.message) == ("unavailable", "b: it vanished")
-    assert [(name, type(order)) for name, order in coordinator.take_orders()] == [("a", orders.Drop), ("c", orders.Drop)]
+    assert [(name, type(order)) for name, order in coordinator.take_orders()] == [
+        ("a", orders.Drop),
+        ("c", orders.Drop),
+    ]
 
 
 def test_a_trainer_gives_up_what_waits_or_is_staged_and_nothing_that_is_decided():
@@ -111,11 +118,11 @@ def test_a_trainer_gives_up_what_waits_or_is_staged_and_nothing_that_is_decided(
         coordinator.update(uid, group=["a", "b"])
     key = coordinator.take_orders()[0][1].key
     coordinator.give_up("waits", "the trainer: it is late")
-    outcome, = coordinator.take_outcomes()
+    (outcome,) = coordinator.take_outcomes()
     assert (outcome.uid, outcome.code, outcome.message) == ("waits", "aborted", "the trainer: it is late")
     assert coordinator.phase is coordinating.Phase.STAGING and coordinator.update_uid == "first"
     coordinator.give_up("first", "the trainer: NCCL")
-    outcome, = coordinator.take_outcomes()
+    (outcome,) = coordinator.take_outcomes()
     assert (outcome.uid, outcome.code, outcome.message) == ("first", "aborted", "the trainer: NCCL")
     for name in ("a", "b"):
         coordinator.handle_answer(orders.Dropped(name, key))
@@ -129,7 +136,11 @@ def test_a_trainer_gives_up_what_waits_or_is_staged_and_nothing_that_is_decided(
 
 def staged_by_all(coordinator, uid):
     """Runs the next update to its end. Returns the replicas that were asked to stage it."""
-    stages = {name: order.key for name, order in coordinator.take_orders() if isinstance(order, orders.Stage) and order.uid == uid}
+    stages = {
+        name: order.key
+        for name, order in coordinator.take_orders()
+        if isinstance(order, orders.Stage) and order.uid == uid
+    }
     for name, key in stages.items():
         coordinator.handle_answer(orders.Staged(name, key, orders.Version(key[1] + 1, uid, "", uid)))
     for answer in (orders.Decided, orders.Committed):
@@ -229,7 +240,7 @@ def test_where_all_vanish_that_had_heard_the_decision_nobody_says_that_it_had_no
     successor.handle_answer(replica.handle_order(orders.Decide(2, key))[0])
     assert successor.take_orders()[-1] == ("a", orders.Commit(2, key))
     coordinator.gone("a")
-    outcome, = coordinator.take_outcomes()
+    (outcome,) = coordinator.take_outcomes()
     assert outcome.code == "data_loss"
 
 
@@ -443,7 +454,9 @@ def lets_one_that_is_behind_load_an_adapter(monkeypatch):
     begin = Coordinator._begin_stage
 
     def patched(self, update):
-        behind = [each for each in self.members.values() if each.standing is coordinating.Standing.BEHIND and each.version]
+        behind = [
+            each for each in self.members.values() if each.standing is coordinating.Standing.BEHIND and each.version
+        ]
         for each in behind:
             each.standing = coordinating.Standing.READY
         begin(self, update)
@@ -452,12 +465,27 @@ def lets_one_that_is_behind_load_an_adapter(monkeypatch):
 
 
 BUGS = [
-    looks_at_the_weights_alone, unloads_the_others, lets_one_that_is_behind_load_an_adapter,
-    obeys_old_coordinators, commits_without_deciding, forgets_who_vanished, drops_what_was_decided,
-    commits_whatever_is_staged, recovers_from_the_first_answer, counts_answers_to_another_update,
-    is_ready_with_whatever_was_fetched, stays_ready_when_set_aside, says_nothing_twice, takes_the_commit_of_any_update,
-    begins_again_what_is_over, ignores_the_quorum, fetches_beside_a_stage, fetches_what_is_older,
-    goes_on_fetching_when_asked, sets_one_of_a_group_aside, begins_with_whoever_is_ready,
+    looks_at_the_weights_alone,
+    unloads_the_others,
+    lets_one_that_is_behind_load_an_adapter,
+    obeys_old_coordinators,
+    commits_without_deciding,
+    forgets_who_vanished,
+    drops_what_was_decided,
+    commits_whatever_is_staged,
+    recovers_from_the_first_answer,
+    counts_answers_to_another_update,
+    is_ready_with_whatever_was_fetched,
+    stays_ready_when_set_aside,
+    says_nothing_twice,
+    takes_the_commit_of_any_update,
+    begins_again_what_is_over,
+    ignores_the_quorum,
+    fetches_beside_a_stage,
+    fetches_what_is_older,
+    goes_on_fetching_when_asked,
+    sets_one_of_a_group_aside,
+    begins_with_whoever_is_ready,
 ]
 
 

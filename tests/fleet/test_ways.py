@@ -22,7 +22,11 @@ def test_the_trainer_sends_to_one_machine_however_many_there_are(num_machines, o
     made = ways(nodes, "the trainer's")
     assert made.keys() == nodes.keys()
     assert sum(not way.source for way in made.values()) == 1
-    arcs = {(nodes[way.source], nodes[name]) for name, way in made.items() if way.source and nodes[way.source] != nodes[name]}
+    arcs = {
+        (nodes[way.source], nodes[name])
+        for name, way in made.items()
+        if way.source and nodes[way.source] != nodes[name]
+    }
     sent = collections.Counter(source for source, _ in arcs)
     assert len(arcs) == num_machines - 1 == len({target for _, target in arcs})
     assert max(sent.values(), default=0) <= (1 if num_machines <= CHAIN_MAX else FAN_OUT)

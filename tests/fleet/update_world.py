@@ -202,7 +202,9 @@ class Node:
         is_done = wanted.has_weights_of(self.tree)
         for adapter in wanted.adapters if is_done else ():
             if adapter not in self.tree.adapters:
-                is_done = not (self.world.are_faults_on and self.world.adapter_dice.random() < self.world.faults.stage_fails)
+                is_done = not (
+                    self.world.are_faults_on and self.world.adapter_dice.random() < self.world.faults.stage_fails
+                )
                 if not is_done:
                     break
                 adapters = sorted((*self.tree.without(adapter.name), adapter), key=lambda each: each.name)
@@ -341,7 +343,8 @@ class World:
     def start_coordinator(self):
         # Also asks replicas whose death is not noticed yet.
         members = [
-            name for name, node in self.nodes.items()
+            name
+            for name, node in self.nodes.items()
             if not node.is_gone and (node.is_alive or self.dice.random() < 0.5)
         ]
         coordinator = Coordinator(len(self.coordinators) + 1, members, self.faults.quorum)
@@ -452,7 +455,9 @@ class World:
         if outcome is not None and not outcome.ok:
             raise Broken(f"without faults {uid} failed: {outcome}")
         return (
-            outcome is not None and coordinator.phase is Phase.IDLE and sorted(coordinator.ready) == alive
+            outcome is not None
+            and coordinator.phase is Phase.IDLE
+            and sorted(coordinator.ready) == alive
             and all(uid in (self.nodes[name].tree.uid, self.nodes[name].tree.changed_by) for name in alive)
             and len({self.nodes[name].tree for name in alive}) <= 1
         )

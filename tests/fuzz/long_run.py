@@ -182,7 +182,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--hours", type=float, default=1.0, help="how long, at most (1)")
     parser.add_argument("--keep", metavar="DIR", default=BUILD, help="where runs add up (build/fuzz)")
-    parser.add_argument("--nights", type=int, help="this is the first of so many: it makes its share of what is missing")
+    parser.add_argument(
+        "--nights", type=int, help="this is the first of so many: it makes its share of what is missing"
+    )
     parser.add_argument("--total", action="store_true", help="print what was counted, and end")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
     arguments = parser.parse_args()

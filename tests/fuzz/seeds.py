@@ -1,6 +1,6 @@
 """Writes the initial inputs of a fuzz target, from the tests' own data.
 
-    tests/fuzz/seeds.py TARGET DIRECTORY
+tests/fuzz/seeds.py TARGET DIRECTORY
 """
 
 import json
@@ -85,10 +85,7 @@ def config():
     """The configurations of the tests' models, after their generation_config.json."""
     ends = {"eos_token_id": [1, 2]}
     paths = sorted(DATA.glob("**/config.json")) + sorted(MODELS.glob("*/config.json"))
-    return {
-        f"{index}": (json.dumps(ends) + "\n").encode() + path.read_bytes()
-        for index, path in enumerate(paths)
-    }
+    return {f"{index}": (json.dumps(ends) + "\n").encode() + path.read_bytes() for index, path in enumerate(paths)}
 
 
 SEEDS = {

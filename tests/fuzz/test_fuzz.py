@@ -32,10 +32,16 @@ PARSERS = {
 
 def targets_for(changed, is_night):
     """The targets to fuzz; one skip counts the others."""
-    if is_night or any(path in changed for path in ("tests/fuzz/CMakeLists.txt", "tests/fuzz/long_run.py", "tests/fuzz/seeds.py")):
+    if is_night or any(
+        path in changed for path in ("tests/fuzz/CMakeLists.txt", "tests/fuzz/long_run.py", "tests/fuzz/seeds.py")
+    ):
         return list(PARSERS)
     own = {target: (*parsers, f"tests/fuzz/{target}_fuzz.cpp") for target, parsers in PARSERS.items()}
-    chosen = [target for target, prefixes in own.items() if target == ALWAYS or any(path.startswith(prefixes) for path in changed)]
+    chosen = [
+        target
+        for target, prefixes in own.items()
+        if target == ALWAYS or any(path.startswith(prefixes) for path in changed)
+    ]
     left = len(PARSERS) - len(chosen)
     if not left:
         return chosen

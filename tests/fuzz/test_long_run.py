@@ -65,7 +65,8 @@ def test_nights_add_up_and_each_makes_its_share(night, tmp_path, monkeypatch):
     assert night("--nights", "1") == (0, "12,500 of 12,500 executions (100.0%), 500 of them before")
     totals = long_run.Place(tmp_path / "kept").totals()
     assert {target: total["plain"] + total["sanitized"] for target, total in totals.items()} == {
-        "pickle": 6000, "config": 6000
+        "pickle": 6000,
+        "config": 6000,
     }
 
 

@@ -129,7 +129,9 @@ def run_case(seed, engine, place):
         tensors.pop("lm_head.weight", None)
     (directory / "config.json").write_text(json.dumps(config))
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager"
+    )
     settings = lora_config(rng, config["num_hidden_layers"])
     dtype = rng.choice([torch.float32, torch.bfloat16, torch.float16])
     case = {"seed": seed, "family": config["model_type"], "settings": settings, "dtype": str(dtype)}
@@ -137,11 +139,21 @@ def run_case(seed, engine, place):
     model, case["peft"] = adapted(model.eval(), settings, dtype, directory / "adapter")
     if model is None:  # writes the files that PEFT would have written
         (directory / "adapter").mkdir(exist_ok=True)
-        described = {**peft.LoraConfig(**{**settings, "exclude_modules": None}).to_dict(), **settings, "peft_type": "LORA"}
+        described = {
+            **peft.LoraConfig(**{**settings, "exclude_modules": None}).to_dict(),
+            **settings,
+            "peft_type": "LORA",
+        }
         (directory / "adapter" / "adapter_config.json").write_text(json.dumps(described, default=list))
         save_file({}, directory / "adapter" / "adapter_model.safetensors")
     prompts = [[rng.randrange(config["vocab_size"]) for _ in range(n)] for n in (1, 19, 70)]
-    question = {"dir": str(directory), "tp": tp, "prompts": prompts, "adapter": str(directory / "adapter"), "greedy": GREEDY_LEN}
+    question = {
+        "dir": str(directory),
+        "tp": tp,
+        "prompts": prompts,
+        "adapter": str(directory / "adapter"),
+        "greedy": GREEDY_LEN,
+    }
     answer = engine.ask(question)
     case["engine"] = answer.get("error")
     if model is None:
@@ -186,9 +198,11 @@ def main():
     engine.close()
     for case in bad:
         print(json.dumps(case))
-    print(f"peft {peft.__version__}, torch {torch.__version__}: {options.num} adapters, "
-          + ", ".join(f"{outcome}: {num}" for outcome, num in sorted(counts.items()))
-          + f"; largest difference of a logit where they are the same: {largest:.2g}, least that an adapter adds: {least:.2g}")
+    print(
+        f"peft {peft.__version__}, torch {torch.__version__}: {options.num} adapters, "
+        + ", ".join(f"{outcome}: {num}" for outcome, num in sorted(counts.items()))
+        + f"; largest difference of a logit where they are the same: {largest:.2g}, least that an adapter adds: {least:.2g}"
+    )
     return 1 if bad else 0
 
 

@@ -103,9 +103,7 @@ def clean(rng, families):
         config.update(experts(rng, family, layers))
     if family not in ("mistral", "mixtral", "qwen3_moe"):  # with layer_types, these would become another model
         if rng.random() < 0.3 and config.get("sliding_window") and config.get("use_sliding_window"):
-            config["layer_types"] = [
-                rng.choice(["full_attention", "sliding_attention"]) for _ in range(layers)
-            ]
+            config["layer_types"] = [rng.choice(["full_attention", "sliding_attention"]) for _ in range(layers)]
     if family not in ("qwen3", "mixtral") and rng.random() < 0.3:  # Mixtral's YaRN multiplies by head_dim
         del config["head_dim"]
     config.update(rope(rng))
@@ -120,7 +118,9 @@ def experts(rng, family, layers):
         if rng.random() < 0.2:
             keys["router_jitter_noise"] = 0.1
         return keys
-    keys[rng.choice(["num_experts", "num_experts", "num_local_experts"] if family == "qwen3_moe" else ["num_experts"])] = num
+    keys[
+        rng.choice(["num_experts", "num_experts", "num_local_experts"] if family == "qwen3_moe" else ["num_experts"])
+    ] = num
     keys["moe_intermediate_size"] = rng.choice([8, 24, 50])
     keys["output_router_logits"] = rng.random() < 0.2
     if rng.random() < 0.7:
@@ -319,9 +319,7 @@ def reference(directory, prompts, of_experts):
 
 class Engine:
     def __init__(self, program):
-        self.process = subprocess.Popen(
-            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, question):
         self.process.stdin.write(json.dumps(question) + "\n")
@@ -377,7 +375,9 @@ def run_case(seed, engine, place, families):
     expected, why = reference(directory, prompts, config["model_type"] in OF_EXPERTS)
     splits = config["num_attention_heads"] % 2 == 0 and config.get("linear_num_key_heads", 2) % 2 == 0
     tp = 2 if splits and rng.random() < 0.3 else 1
-    has_experts = config["model_type"] in OF_EXPERTS and (config.get("num_experts") or config.get("num_local_experts") or 0) > 1
+    has_experts = (
+        config["model_type"] in OF_EXPERTS and (config.get("num_experts") or config.get("num_local_experts") or 0) > 1
+    )
     ep = rng.choice([1, tp]) if has_experts else 1
     logits, error = engine.logits(directory, tp, ep, prompts)
     case = {"seed": seed, "family": config["model_type"], "tp": tp, "ep": ep,
@@ -438,7 +438,9 @@ def main():
           + f"; largest difference of a logit where they are the same: {worst:.2g}")  # fmt: skip
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else 0.0
     if ratios:
-        print(f"judged in double precision: the engine's distance is {mean:.2f} of transformers', {max(ratios):.2f} at most")
+        print(
+            f"judged in double precision: the engine's distance is {mean:.2f} of transformers', {max(ratios):.2f} at most"
+        )
     return 1 if bad or mean > 1 else 0
 
 

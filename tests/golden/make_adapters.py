@@ -94,11 +94,13 @@ def make(model_name, name):
                 greedy = torch.cat([greedy, last.argmax().view(1, 1)], dim=1)
             plain = base_logits(model, ids)
             assert (logits - plain).abs().max() > 0.1, "the adapter changes nothing"
-            prompts.append({
-                "ids": ids[0].tolist(),
-                "greedy": greedy[0, length:].tolist(),
-                "logits": [[round(value, 5) for value in row] for row in logits.tolist()],
-            })
+            prompts.append(
+                {
+                    "ids": ids[0].tolist(),
+                    "greedy": greedy[0, length:].tolist(),
+                    "logits": [[round(value, 5) for value in row] for row in logits.tolist()],
+                }
+            )
     versions = {"transformers": transformers.__version__, "torch": torch.__version__, "peft": peft.__version__}
     (out / "golden.json").write_text(json.dumps({"versions": versions, "prompts": prompts}) + "\n")
     print(out.relative_to(GOLDEN), sum(path.stat().st_size for path in out.iterdir()), "bytes")

@@ -25,8 +25,7 @@ NUM_CASES = 4  # of the dense models' eight
 
 
 def greedy(directory, case):
-    """An entry like the dense model's, of the same prompt. fp32 proposes the tokens, and double precision must agree.
-    """
+    """An entry like the dense model's, of the same prompt. fp32 proposes the tokens, and double precision must agree."""
     ids = torch.tensor([case["ids"]])
     model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=NUM_GREEDY,

@@ -6,6 +6,7 @@
 Resident weights are bf16, as the bundled checkpoints are, so their bytes are digested as they are; but for the decay rates of
 hybrid models, which are resident in fp32.
 """
+
 import json
 import pathlib
 import struct

@@ -197,8 +197,9 @@ MODELS = {
     "mistral_window": (
         MistralConfig,
         MistralForCausalLM,
-        shape(sliding_window=6, num_key_value_heads=1, rope_parameters={
-            "rope_type": "default", "rope_theta": 1000000.0}),
+        shape(
+            sliding_window=6, num_key_value_heads=1, rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}
+        ),
         40,
     ),
     "mixtral": (MixtralConfig, MixtralForCausalLM, shape(num_local_experts=4, intermediate_size=36), 23),
@@ -341,9 +342,7 @@ def make(name):
                 logits = model(torch.tensor([ids]), use_cache=False).logits[0]
         tokens, gaps = greedy(model, ids)
         # The whole row at the last few positions, an eighth of it elsewhere: small files.
-        rows = [
-            numbers(row if t >= length - 3 else row[::8]) for t, row in enumerate(logits.double())
-        ]
+        rows = [numbers(row if t >= length - 3 else row[::8]) for t, row in enumerate(logits.double())]
         prompts.append({"ids": ids, "logits": rows, "greedy": tokens, "gaps": gaps})
     precision = "double precision" if model.config.model_type in HYBRIDS else "fp32"
     golden = {

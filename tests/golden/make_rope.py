@@ -17,8 +17,13 @@ import transformers
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "data" / "golden" / "rope.json"
 
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 8192}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 # As in the model cards of Qwen2.5 and Qwen3.
 QWEN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 YARN = {"rope_type": "yarn", "factor": 4.0}
@@ -57,6 +62,7 @@ CASES = [
                     {"beta_fast": 1e6, "beta_slow": 1e-6, "truncate": False})),
     (24, 512, {"rope_scaling": {**YARN, "original_max_position_embeddings": 64}}),
 ]  # fmt: skip
+
 
 def bits(tensor):
     return numpy.asarray(tensor, dtype=numpy.float32).view(numpy.uint32).tolist()

@@ -67,9 +67,7 @@ def environment():
         raise jinja2.exceptions.TemplateError(message)
 
     def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-        return json.dumps(
-            x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-        )
+        return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = raise_exception
@@ -100,7 +98,7 @@ WEATHER = {
     "type": "function",
     "function": {
         "name": "get_weather",
-        "description": "Wetter für einen Ort \u2014 \"now\" & <later>",
+        "description": 'Wetter für einen Ort \u2014 "now" & <later>',
         "parameters": {
             "type": "object",
             "properties": {
@@ -163,7 +161,7 @@ CONVERSATIONS = {
     "tool_call": [
         user("Weather in Köln?"),
         assistant("", tool_calls=[tool_call("get_weather", {"city": "Köln", "days": 2})]),
-        tool("{\"temp\": 21.5}"),
+        tool('{"temp": 21.5}'),
     ],
     "tool_call_text": [
         system("Use tools."),
@@ -175,7 +173,7 @@ CONVERSATIONS = {
     ],
     "tool_call_arguments_text": [
         user("Weather?"),
-        assistant("", tool_calls=[tool_call("get_weather", "{\"city\": \"Bonn\"}")]),
+        assistant("", tool_calls=[tool_call("get_weather", '{"city": "Bonn"}')]),
         tool("sunny"),
     ],
     "tool_calls_two": [
@@ -196,9 +194,7 @@ CONVERSATIONS = {
         assistant("", tool_calls=[tool_call("get_weather", {"city": "Bonn"})]),
         tool({"temp": 21.5, "sky": "clear"}),
     ],
-    "parts": [
-        {"role": "user", "content": [{"type": "text", "text": "part one"}, {"type": "text", "text": "two"}]}
-    ],
+    "parts": [{"role": "user", "content": [{"type": "text", "text": "part one"}, {"type": "text", "text": "two"}]}],
     "image": [
         {
             "role": "user",
@@ -231,12 +227,16 @@ def chat_cases(name, source):
             if tools is not None and len(tools) == 2 and "tool" not in title:
                 continue
             for prompt in (False, True):
-                yield f"{name}/{title}/{len(tools or [])}/{prompt}", source, variables_of(
-                    messages, tools=tools, add_generation_prompt=prompt
+                yield (
+                    f"{name}/{title}/{len(tools or [])}/{prompt}",
+                    source,
+                    variables_of(messages, tools=tools, add_generation_prompt=prompt),
                 )
     for thinking in (False, True):
-        yield f"{name}/enable_thinking/{thinking}", source, variables_of(
-            CONVERSATIONS["thinking"], add_generation_prompt=True, enable_thinking=thinking
+        yield (
+            f"{name}/enable_thinking/{thinking}",
+            source,
+            variables_of(CONVERSATIONS["thinking"], add_generation_prompt=True, enable_thinking=thinking),
         )
     for more in (
         {"custom_tools": [TIME]},
@@ -247,8 +247,10 @@ def chat_cases(name, source):
         {"reasoning_effort": "high"},
         {"documents": [{"title": "t", "text": "d"}]},
     ):
-        yield f"{name}/{next(iter(more))}", source, variables_of(
-            CONVERSATIONS["turns"], add_generation_prompt=True, **{"tools": [WEATHER], **more}
+        yield (
+            f"{name}/{next(iter(more))}",
+            source,
+            variables_of(CONVERSATIONS["turns"], add_generation_prompt=True, **{"tools": [WEATHER], **more}),
         )
 
 

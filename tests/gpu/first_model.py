@@ -81,7 +81,9 @@ def add_lent(run, figures):
     asked = targets.H200_GB_S if "H200" in name else targets.OTHERS_GB_S
     whole = figures["gb"] / figures["total_ms"] * 1e3
     what = f"0.6B by CUDA IPC beside {run.of.streams} streams"
-    run.report.figure(f"{what}: the whole, verified", whole, "GB/s", asked, "rate asked for", 1.0, "the bucket's imports and digests")
+    run.report.figure(
+        f"{what}: the whole, verified", whole, "GB/s", asked, "rate asked for", 1.0, "the bucket's imports and digests"
+    )
     run.report.figure(f"{what}: pause", figures["pause_ms"], "ms", 1.0, "pause asked for", 1.0)
     if "slowdown" in figures:
         rate = 1 / (1 + figures["slowdown"])
@@ -163,7 +165,9 @@ def add_prefill(run, what, report, arguments, weights, config, found):
     first_ms = report["figures"]["first_token_ms"]["p50"]
     found.figures[what] = {"first_token_ms": updates.digits(first_ms)}
     hint = "prefill attention; elementwise passes between products"
-    run.report.figure(f"8B: a prompt of {tokens}", first_ms, "ms", limit_ms, "products at the matrix rate", PREFILL_TARGET, hint)
+    run.report.figure(
+        f"8B: a prompt of {tokens}", first_ms, "ms", limit_ms, "products at the matrix rate", PREFILL_TARGET, hint
+    )
 
 
 def add_memory(run, found):
@@ -176,7 +180,9 @@ def add_memory(run, found):
         run.report.figure(f"8B: weights kept, {what}", again[name], "GB/s", limits.get(limit), "bus", 0.80, hint)
     kv = again["freed_bytes"].get("kv_cache", 0)
     asked_s = kv * targets.RESUMED_S / 60e9
-    run.report.figure("8B: KV resumed", again["resume_kv_s"], "s", asked_s, "0.5 s for 60 GB", 1.0, "chunks of 64 MiB, zeroed")
+    run.report.figure(
+        "8B: KV resumed", again["resume_kv_s"], "s", asked_s, "0.5 s for 60 GB", 1.0, "chunks of 64 MiB, zeroed"
+    )
 
 
 @ending_well

@@ -94,11 +94,15 @@ class FirstReport(Report):
             rate = row["bytes"] / row["us"] * 1e-3 if of_bytes else row["flops"] / row["us"] * 1e-6
             what = f"{row['family']}: {row['what']}"
             hint = next((text for begin, text in hints.items() if begin in row["what"]), "")
-            self.figure(what, rate, "GB/s" if of_bytes else "TFLOP/s", rate / row["fraction"], row["of"], row["target"], hint)
+            self.figure(
+                what, rate, "GB/s" if of_bytes else "TFLOP/s", rate / row["fraction"], row["of"], row["target"], hint
+            )
 
     def next_steps(self):
         """Returns lines: failures first, then figures by the gain of reaching their target."""
-        lines = [f"`{name}` failed: {_short(step['why'])}" for name, step in self.parts.items() if step["status"] == "failed"]
+        lines = [
+            f"`{name}` failed: {_short(step['why'])}" for name, step in self.parts.items() if step["status"] == "failed"
+        ]
         for fact in self.facts:
             if not fact.get("ok", True):
                 lines.append(f"the product relies on another answer: {fact['what']}: {_rest_of(fact)}")
@@ -151,7 +155,9 @@ class FirstReport(Report):
         if self.gaps:
             lines += ["", "## A decode step by its kernels", "", *gap_lines(self.gaps)]
         lines += ["", "## What the probe found", "", "| question | as relied on | |", "|---|---|---|"]
-        lines += [f"| {fact['what']} | {'yes' if fact.get('ok') else '**no**'} | {_rest_of(fact)} |" for fact in self.facts]
+        lines += [
+            f"| {fact['what']} | {'yes' if fact.get('ok') else '**no**'} | {_rest_of(fact)} |" for fact in self.facts
+        ]
         return "\n".join(lines) + "\n"
 
 
@@ -165,7 +171,9 @@ def _figure_row(what, row):
 
 def _rest_of(fact):
     rest = {key: value for key, value in fact.items() if key not in ("what", "ok")}
-    return ", ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in rest.items())
+    return ", ".join(
+        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in rest.items()
+    )
 
 
 def _all_of(step):

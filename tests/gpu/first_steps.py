@@ -115,8 +115,11 @@ def facts(run):
         run.report.why_not = found["why"] or done.last_lines()
         return "failed", run.report.why_not, {}
     run.report.device = {**found["device"], **parts.driver_facts(run.budget)}
-    client = run.call([sys.executable, "-c", "import numpy, pitstop, zmq; print(zmq.__version__, zmq.zmq_version())"], 10,
-                      PYTHONPATH=str(parts.ROOT / "client" / "python"))
+    client = run.call(
+        [sys.executable, "-c", "import numpy, pitstop, zmq; print(zmq.__version__, zmq.zmq_version())"],
+        10,
+        PYTHONPATH=str(parts.ROOT / "client" / "python"),
+    )
     run.report.machine = {
         "python": sys.version.split()[0],
         "pyzmq": client.last_lines(1),
@@ -209,7 +212,9 @@ def limits_and_decode(run):
             command = [programs.program("gpu_bench"), f"--family={family}", f"--json={path}", *parts.limit_flags(found)]
             done = run.call(command)
             rows = json.loads(path.read_text()).get("kernels", []) if path.exists() else []
-        before = [row for row in run.report.kernels["kernels"] if row["family"] not in {each["family"] for each in rows}]
+        before = [
+            row for row in run.report.kernels["kernels"] if row["family"] not in {each["family"] for each in rows}
+        ]
         run.report.kernels["kernels"] = before + rows if family != "prefill" else run.report.kernels["kernels"] + rows
         run.report.kernel_figures(rows, HINTS)
         if done.code != 0:

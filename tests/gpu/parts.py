@@ -73,9 +73,7 @@ def run_tests(report, name, program, budget):
     # The GPU exists, so a test that cannot use it has failed.
     small = {"PITSTOP_SMALL_SHAPES": "1"} if sizes.is_emulated(report.device) else {}
     of = sizes.of(report.device)
-    counts = gtest_program.run(
-        path, environment(PITSTOP_REQUIRE_GPU="1", **small), budget, of.tests_s, of.test_s
-    )
+    counts = gtest_program.run(path, environment(PITSTOP_REQUIRE_GPU="1", **small), budget, of.tests_s, of.test_s)
     report.errors.update(counts.suites)
     why = " / ".join(counts.failed)
     if counts.not_run:
@@ -99,8 +97,7 @@ def run_limits(report, name, budget):
 
 
 def run_kernel_bench(report, name, budget):
-    """Runs each family in a process of its own. If there are no limits yet, the first family's process measures them.
-    """
+    """Runs each family in a process of its own. If there are no limits yet, the first family's process measures them."""
     program = programs.program("gpu_bench")
     listed = run([program, "--list"], budget, 30)
     if listed.code != 0:

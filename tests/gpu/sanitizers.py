@@ -21,7 +21,9 @@ FAMILIES = (
 FOUND = 9  # compute-sanitizer's exit code for found errors; the tested program has no such code
 SUMMARY = re.compile(r"^=+ (?:ERROR|RACECHECK) SUMMARY: (\d+) ", re.MULTILINE)
 # The findings in the output of a tool that was stopped before its summary.
-FINDING = re.compile(r"^=+ (?:Invalid|Misaligned|Uninitialized|Barrier|Race|Error: .*(?:hazard|[Rr]ace)).*", re.MULTILINE)
+FINDING = re.compile(
+    r"^=+ (?:Invalid|Misaligned|Uninitialized|Barrier|Race|Error: .*(?:hazard|[Rr]ace)).*", re.MULTILINE
+)
 # A test that fails under a tool (which slows everything down) has met an order that it does not expect.
 FAILED_TEST = re.compile(r"^\[  FAILED  \] (\w\S*)", re.MULTILINE)
 PROBE_S = 60.0

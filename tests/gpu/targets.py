@@ -35,7 +35,14 @@ UPDATES = (
     ("host memory to the second copy (push), verified", 0.80, "H2D rate", UPDATES_PART, "push", "of_h2d"),
     ("page cache to the second copy (disk), verified", 0.70, "H2D rate", UPDATES_PART, "disk", "of_h2d"),
     ("--update-mode host: the commit's upload", 0.90, "H2D rate", HOST_PART, "again", "up_of_h2d"),
-    ("memory that a release gives back, as the driver counts", 0.99, "tagged bytes", UPDATES_PART, "again", "back_of_said"),
+    (
+        "memory that a release gives back, as the driver counts",
+        0.99,
+        "tagged bytes",
+        UPDATES_PART,
+        "again",
+        "back_of_said",
+    ),
 )
 LENT = "CUDA IPC beside 64 streams"
 
@@ -64,7 +71,9 @@ def _memory(parts):
     kv = found.get("freed_bytes", {}).get("kv_cache")
     resumed = kv * RESUMED_S / (60e9 * found["resume_kv_s"]) if kv and found["resume_kv_s"] else None
     return [
-        _target("weights kept in host memory, each way", 1.0, f"{HOST_GB_S:.0f} GB/s", rates and min(rates) / HOST_GB_S),
+        _target(
+            "weights kept in host memory, each way", 1.0, f"{HOST_GB_S:.0f} GB/s", rates and min(rates) / HOST_GB_S
+        ),
         _target(f"resume, {RESUMED_S} s for 60 GB", 1.0, "time", resumed),
     ]
 
@@ -78,7 +87,9 @@ def _lent(parts, device_name):
         _target(f"{LENT}: the whole, verified", 1.0, f"{limit:.0f} GB/s", rate and rate / limit),
         _target(f"{LENT}: pause of 1 ms", 1.0, "time", 1 / max(found["pause_ms"], 1e-3) if found else None),
         _target(f"{LENT}: steps meanwhile", 0.87, "rate before", 1 / (1 + found["slowdown"]) if runs else None),
-        _target(f"{LENT}: gap of 2 steps", 1.0, "time", 2 / found["gap_steps"] if runs and found["gap_steps"] else None),
+        _target(
+            f"{LENT}: gap of 2 steps", 1.0, "time", 2 / found["gap_steps"] if runs and found["gap_steps"] else None
+        ),
     ]
 
 
@@ -87,9 +98,7 @@ def _worst(rows, family, name):
     figures = [
         row["fraction"]
         for row in rows
-        if row["family"] == family
-        and row["target"]
-        and (row["what"].startswith(name) or row["what"].endswith(name))
+        if row["family"] == family and row["target"] and (row["what"].startswith(name) or row["what"].endswith(name))
     ]
     return min(figures, default=None)
 

@@ -242,7 +242,10 @@ def push(run_dir, model, limits, environment, budget):
     report = json.loads(ended.output.strip().splitlines()[-1])
     figures = of_bus({"pause_s": 0.0, **report["reply"]}, limits, "h2d_gb_s")
     # The pusher's own times: filling that no wait hides, waits for the worker, and the total from the first byte on.
-    return {**figures, **{f"pusher_{part}_ms": milliseconds(report.get(f"{part}_s", 0.0)) for part in ("fill", "wait", "push")}}
+    return {
+        **figures,
+        **{f"pusher_{part}_ms": milliseconds(report.get(f"{part}_s", 0.0)) for part in ("fill", "wait", "push")},
+    }
 
 
 def lent_beside_streams(client, sender, loaded, of, limits, found):

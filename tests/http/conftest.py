@@ -54,9 +54,7 @@ def wait_for_open(admin):
     """wait_for_open(n): waits until the tree has n open requests."""
 
     def wait(num_open):
-        wait_until(
-            lambda: admin.call("status")["open_requests"] == num_open, f"{num_open} open requests"
-        )
+        wait_until(lambda: admin.call("status")["open_requests"] == num_open, f"{num_open} open requests")
 
     return wait
 

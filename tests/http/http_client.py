@@ -190,8 +190,14 @@ class FrontEnd:
 
         read_fd, write_fd = os.pipe()
         self.process = subprocess.Popen(
-            [program("http_proc"), f"--run-dir={run_dir}", "--port=0", f"--ready-fd={write_fd}",
-             "--log-level=warning", *map(str, flags)],
+            [
+                program("http_proc"),
+                f"--run-dir={run_dir}",
+                "--port=0",
+                f"--ready-fd={write_fd}",
+                "--log-level=warning",
+                *map(str, flags),
+            ],
             pass_fds=(write_fd,),
             env={**os.environ, **(env or {})},
             preexec_fn=begin,

@@ -22,7 +22,17 @@ def archive():
     path = folder / f"jsonschema-{VERSION}.tar.gz"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--retries", "1", "--no-deps"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "--disable-pip-version-check",
+            "--retries",
+            "1",
+            "--no-deps",
+        ]
         command += ["--no-binary", "jsonschema", "--dest", os.fspath(folder), f"jsonschema=={VERSION}"]
         if subprocess.run(command, check=False, timeout=300).returncode != 0:
             pytest.skip("the package index could not be reached")

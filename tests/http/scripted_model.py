@@ -49,9 +49,7 @@ def write_scripted_model(directory, scripts):
     as_float = (directions[last].astype("<u4") << 16).view("<f4")
     head[EOS] = (as_float.sum(axis=0).astype("<f4").view("<u4") >> 16).astype(numpy.uint16)
     tensors["lm_head.weight"] = head
-    model = write_checkpoint(
-        directory, STORIES, tensors, tie_word_embeddings=False, vocab_size=vocab_size
-    )
+    model = write_checkpoint(directory, STORIES, tensors, tie_word_embeddings=False, vocab_size=vocab_size)
 
     path = directory / "tokenizer.json"
     tokenizer = json.loads(path.read_text())

@@ -43,8 +43,11 @@ def pickle_of(array, segment):
     """A bfloat16 tensor (uint16 here) in a segment of shared memory."""
     strides = [stride // array.itemsize for stride in array.strides]
     storage = call(
-        "rebuild_storage_filename", name_of("torch.storage", "UntypedStorage"), memory(b"/tmp/manager.sock"),
-        memory(segment.encode()), pickled(array.nbytes),
+        "rebuild_storage_filename",
+        name_of("torch.storage", "UntypedStorage"),
+        memory(b"/tmp/manager.sock"),
+        memory(segment.encode()),
+        pickled(array.nbytes),
     )
     typed = call("rebuild_typed_storage", storage, name_of("torch", "bfloat16"))
     size = name_of("torch", "Size") + tuple_of(tuple_of(*map(pickled, array.shape))) + b"R"

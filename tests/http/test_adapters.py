@@ -52,7 +52,10 @@ def references(files):
     """{name: (token ids, logprobs)} of merged models; None: of the model alone."""
     found = {}
     for name, (_, merged, _) in {**files, None: (None, "stories", None)}.items():
-        with short_directory() as path, live_tree(path / "tree", "--port", "0", "--compute", "fp32", "--model", merged) as tree:
+        with (
+            short_directory() as path,
+            live_tree(path / "tree", "--port", "0", "--compute", "fp32", "--model", merged) as tree,
+        ):
             found[name] = tokens_of(Http(tree.url))
     return found
 
@@ -105,7 +108,10 @@ def test_P6_a_batch_of_several_adapters_has_the_bits_of_each_alone(http, files):
     prompts = [f"{PROMPT} {number}" for number in range(len(adapters))]
     http.post("/flush_cache")
     body = {
-        "text": prompts, "lora_path": adapters, "return_logprob": True, "logprob_start_len": 0,
+        "text": prompts,
+        "lora_path": adapters,
+        "return_logprob": True,
+        "logprob_start_len": 0,
         "sampling_params": {**GREEDY, "max_new_tokens": 12},
     }
     together = http.post("/generate", body)
@@ -122,8 +128,14 @@ def test_P6_a_batch_of_several_adapters_has_the_bits_of_each_alone(http, files):
 def test_a_score_has_the_logprobs_that_sampling_had(http, files):
     load(http, "one", files["one"][0])
     answer = http.generate(
-        text=PROMPT, lora_path="one", return_logprob=True, max_new_tokens=12, return_prompt_token_ids=True,
-        temperature=1, sampling_seed=7, ignore_eos=True,
+        text=PROMPT,
+        lora_path="one",
+        return_logprob=True,
+        max_new_tokens=12,
+        return_prompt_token_ids=True,
+        temperature=1,
+        sampling_seed=7,
+        ignore_eos=True,
     )
     ids = answer["prompt_token_ids"] + answer["output_ids"]
     start = len(answer["prompt_token_ids"])
@@ -167,9 +179,7 @@ def test_a_request_ends_with_the_version_that_it_began_with(http, files, served)
     assert answer["output_ids"] == expected[0]
     assert [entry[0] for entry in answer["meta_info"]["output_token_logprobs"]] == expected[1]
     said = answer["meta_info"]["adapter"]
-    assert said == {
-        "name": "one", "version": first["adapter_version"], "label": "", "digest": first["adapter_digest"]
-    }
+    assert said == {"name": "one", "version": first["adapter_version"], "label": "", "digest": first["adapter_digest"]}
     assert second["adapter_version"] > first["adapter_version"]
 
 
@@ -199,7 +209,9 @@ def test_open_requests_continue_with_the_new_version_if_the_caller_says_so(http,
     assert logprobs[cut:] != of_first[1][cut:]
     ids = answer["prompt_token_ids"] + answer["output_ids"]
     start = len(answer["prompt_token_ids"]) + cut
-    score = http.generate(input_ids=ids, lora_path="one", return_logprob=True, logprob_start_len=start, max_new_tokens=0)
+    score = http.generate(
+        input_ids=ids, lora_path="one", return_logprob=True, logprob_start_len=start, max_new_tokens=0
+    )
     scored = [entry[0] for entry in score["meta_info"]["input_token_logprobs"]]
     assert (scored == logprobs[cut:]) == (policy == "recompute"), "a scoring attends to KV of the new version alone"
     refused = http.post("/load_lora_adapter", {**body, "adapter_policy": "drain"})
@@ -321,7 +333,13 @@ def test_prime_rls_calls(http, files, references, tmp_path):
         loaded = http.post("/load_lora_adapter", body)
         assert loaded.status == 200, loaded
         assert "policy" in {card["id"] for card in http.get("/v1/models").json["data"]}
-        request = {"model": "policy", "prompt": PROMPT, "max_tokens": 16, "return_token_ids": True, "cache_salt": str(number)}
+        request = {
+            "model": "policy",
+            "prompt": PROMPT,
+            "max_tokens": 16,
+            "return_token_ids": True,
+            "cache_salt": str(number),
+        }
         said = http.post("/v1/completions", {**request, **GREEDY})
         assert said.status == 200, said
         assert said.json["choices"][0]["token_ids"] == references[name][0]
@@ -396,8 +414,15 @@ def test_a_request_may_name_the_adapter_as_its_model(http, files, references):
         for streams in (False, True):
             unknown = http.post(path, {**body, "model": "three", "stream": streams})
             assert unknown.status == 404, unknown
-            assert "The model `three` does not exist: no adapter 'three' is loaded; loaded are 'one'; served" in unknown.message
-        for named in ({"model": "one", "lora_path": "two"}, {"model": "stories:"}, {"model": "three", "lora_path": "one"}):
+            assert (
+                "The model `three` does not exist: no adapter 'three' is loaded; loaded are 'one'; served"
+                in unknown.message
+            )
+        for named in (
+            {"model": "one", "lora_path": "two"},
+            {"model": "stories:"},
+            {"model": "three", "lora_path": "one"},
+        ):
             assert http.post(path, {**body, **named}).status == 404, named
 
 
@@ -425,8 +450,12 @@ def test_python_loads_tensors_that_are_the_directorys_adapter(http, files, serve
     of_directory = load(http, "one", directory)
     live = {name.replace(".weight", ".default.weight"): tensor for name, tensor in adapter.items()}
     with pitstop.Engine(run_dir=str(served.run_dir)) as engine:
-        update = engine.load_adapter("sent", live, config_of(target_modules={"q_proj", "k_proj", "v_proj", "o_proj",
-                                     "gate_proj", "up_proj", "down_proj"}), label="step 1")
+        update = engine.load_adapter(
+            "sent",
+            live,
+            config_of(target_modules={"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}),
+            label="step 1",
+        )
         assert update.digest == of_directory["adapter_digest"] and update.label == "step 1"
         names = {each.name: each for each in engine.adapters()}
         assert sorted(names) == ["one", "sent"] and names["sent"].path == "" and names["sent"].label == "step 1"
@@ -461,5 +490,3 @@ def test_many_loads_leave_nothing(http, files, served):
     size = (files["two"][0] / "adapter_model.safetensors").stat().st_size
     assert 160 * size > 36 << 20, "or the bound would not show a leak"
     assert resident() - before < 24 << 20
-
-

@@ -19,10 +19,7 @@ SCRIPTS = {
 }  # fmt: skip
 CALLS = [("weather", {"city": "Paris", "days": 2}), ("time", {})]
 # The model writes the script that the first message names, and its answer after a result.
-TEMPLATE = (
-    "{% if messages[-1].role == 'tool' %}<script answer>"
-    "{% else %}<script {{ messages[0].content }}>{% endif %}"
-)
+TEMPLATE = "{% if messages[-1].role == 'tool' %}<script answer>{% else %}<script {{ messages[0].content }}>{% endif %}"
 EXTRA = {"temperature": 0, "chat_template": TEMPLATE}
 
 
@@ -57,10 +54,7 @@ def message(script, **more):
 
 
 def blocks_of(answer):
-    return [
-        ("text", block.text) if block.type == "text" else (block.name, block.input)
-        for block in answer.content
-    ]
+    return [("text", block.text) if block.type == "text" else (block.name, block.input) for block in answer.content]
 
 
 def test_a_message_has_text_and_calls_in_their_order(anthropic_client):
@@ -123,9 +117,7 @@ def test_a_call_that_is_cut_off_is_text_of_a_message(anthropic_client):
 
 # ---- /v1/responses ----
 
-FUNCTIONS = [
-    {"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("weather", "time")
-]
+FUNCTIONS = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("weather", "time")]
 
 
 @pytest.fixture
@@ -167,9 +159,7 @@ def test_a_streamed_response_is_the_same(openai_client, script):
     done = [event.item for event in events if event.type == "response.output_item.done"]
     assert [item.id for item in done] == [item.id for item in streamed.output]
     told = [event for event in events if event.type == "response.function_call_arguments.done"]
-    assert [event.arguments for event in told] == [
-        item.arguments for item in done if item.type == "function_call"
-    ]
+    assert [event.arguments for event in told] == [item.arguments for item in done if item.type == "function_call"]
 
 
 def test_a_round_of_responses_with_a_tool(openai_client):
@@ -194,9 +184,7 @@ def test_one_call_at_a_time_is_one_function_call(openai_client):
 
 @pytest.mark.parametrize("more", [{"tools": []}, {"tool_choice": "none"}])
 def test_a_response_without_tools_is_text(openai_client, more):
-    assert items_of(openai_client.responses.create(**response("two", **more))) == [
-        ("text", "".join(SCRIPTS["two"]))
-    ]
+    assert items_of(openai_client.responses.create(**response("two", **more))) == [("text", "".join(SCRIPTS["two"]))]
 
 
 def test_a_call_that_is_cut_off_is_text_of_a_response(openai_client):

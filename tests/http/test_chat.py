@@ -255,9 +255,16 @@ def test_several_texts_at_once(http):
     assert back["text"] == ["Once", "upon a time"]
 
 
-@pytest.mark.parametrize("path, body", [("/tokenize", {}), ("/tokenize", {"prompt": 5}),
-                                        ("/detokenize", {}), ("/detokenize", {"tokens": ["x"]}),
-                                        ("/detokenize", {"tokens": [[1], ["x"]]})])
+@pytest.mark.parametrize(
+    "path, body",
+    [
+        ("/tokenize", {}),
+        ("/tokenize", {"prompt": 5}),
+        ("/detokenize", {}),
+        ("/detokenize", {"tokens": ["x"]}),
+        ("/detokenize", {"tokens": [[1], ["x"]]}),
+    ],
+)
 def test_bad_input_is_a_400(http, path, body):
     answer = http.post(path, body)
     assert answer.status == 400 and answer.message

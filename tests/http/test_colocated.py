@@ -166,7 +166,11 @@ def test_eight_calls_at_once_are_queued_and_all_succeed(http, tree, fresh, is_pa
             for call, tensors in zip(calls, chunks(load(BARD), 8), strict=True):
                 ends.callback(call.close)
                 payloads = [ends.enter_context(shared(tensors)) for _ in range(NUM_WORKERS)]
-                body = {"serialized_named_tensors": serialized(payloads), "weight_version": "step 9", "flush_cache": False}
+                body = {
+                    "serialized_named_tensors": serialized(payloads),
+                    "weight_version": "step 9",
+                    "flush_cache": False,
+                }
                 call.request("POST", "/update_weights_from_tensor", json.dumps(body))
         answers = [call.getresponse() for call in calls]
         said = [json.loads(answer.read()) for answer in answers]

@@ -24,7 +24,9 @@ LAYERS = json.loads((STORIES / "config.json").read_text())["num_hidden_layers"]
 DENSE = 2  # this layer has no experts
 
 
-@pytest.fixture(scope="module", params=[("--tp", "1"), ("--tp", "2"), ("--tp", "2", "--ep", "2"), ("--dp", "2")], ids=" ".join)
+@pytest.fixture(
+    scope="module", params=[("--tp", "1"), ("--tp", "2"), ("--tp", "2", "--ep", "2"), ("--dp", "2")], ids=" ".join
+)
 def served(request, tmp_path_factory):
     tensors = upcycled(1)
     for name in [name for name in tensors if f"layers.{DENSE}.mlp.experts.0." in name]:

@@ -120,7 +120,12 @@ def test_P6_neighbours_cuts_and_retractions_change_no_bit(http, door, admin):
 
 def test_logprobs_are_of_the_model_alone(http):
     """The forced token of a grammar has the model's probability, not 1."""
-    body = {"text": PROMPT, "sampling_params": {"temperature": 0, "max_new_tokens": 1, "regex": "\\{"}, "return_logprob": True, "logprobs_mode": "raw"}
+    body = {
+        "text": PROMPT,
+        "sampling_params": {"temperature": 0, "max_new_tokens": 1, "regex": "\\{"},
+        "return_logprob": True,
+        "logprobs_mode": "raw",
+    }
     raw = http.post("/generate", body).json["meta_info"]["output_token_logprobs"][0]
     scaled = http.post("/generate", {**body, "logprobs_mode": "scaled"}).json["meta_info"]["output_token_logprobs"][0]
     assert raw[0] < -1 and scaled[0] == 0 and raw[1] == scaled[1]
@@ -133,7 +138,10 @@ def test_an_answer_says_which_distribution_its_logprobs_have(http):
     assert http.post("/generate", {**body, "sampling_params": held}).json["meta_info"]["logprobs_mode"] == "scaled"
     named = {**body, "sampling_params": {"max_new_tokens": 2}, "logprobs_mode": "truncated"}
     assert http.post("/generate", named).json["meta_info"]["logprobs_mode"] == "truncated"
-    assert "logprobs_mode" not in http.post("/generate", {**body, "sampling_params": {"max_new_tokens": 2}}).json["meta_info"]
+    assert (
+        "logprobs_mode"
+        not in http.post("/generate", {**body, "sampling_params": {"max_new_tokens": 2}}).json["meta_info"]
+    )
     for path, given in (
         ("/v1/completions", {"prompt": PROMPT, "logprobs": 1, "max_tokens": 2}),
         ("/v1/chat/completions", {"messages": CHAT["messages"], "logprobs": True, "max_tokens": 2}),

@@ -42,8 +42,19 @@ def body_of(path, script, **more):
         tools = [{"type": "function", "function": {"name": NAME, "parameters": {"type": "object"}}}]
         return {"messages": turns, "tools": tools, **EXTRA, **more}
     if path == RESPONSES:
-        return {"input": script, "tools": [{"type": "function", "name": NAME, "parameters": {"type": "object"}}], **EXTRA, **more}
-    return {"messages": turns, "max_tokens": 50, "tools": [{"name": NAME, "input_schema": {"type": "object"}}], **EXTRA, **more}
+        return {
+            "input": script,
+            "tools": [{"type": "function", "name": NAME, "parameters": {"type": "object"}}],
+            **EXTRA,
+            **more,
+        }
+    return {
+        "messages": turns,
+        "max_tokens": 50,
+        "tools": [{"name": NAME, "input_schema": {"type": "object"}}],
+        **EXTRA,
+        **more,
+    }
 
 
 def test_a_chat_tells_thinking_and_calls_apart(server):
@@ -72,7 +83,9 @@ def test_a_stream_tells_the_same(server):
 
 def test_responses_and_messages_tell_the_same(server):
     items = server.post(RESPONSES, body_of(RESPONSES, "call")).json["output"]
-    assert [item["type"] for item in items] == ["reasoning", "function_call"] and items[1]["arguments"] == '{"city":"Paris"}'
+    assert [item["type"] for item in items] == ["reasoning", "function_call"] and items[1][
+        "arguments"
+    ] == '{"city":"Paris"}'
     blocks = server.post(MESSAGES, body_of(MESSAGES, "call")).json["content"]
     assert [block["type"] for block in blocks] == ["thinking", "tool_use"] and blocks[1]["input"] == {"city": "Paris"}
 

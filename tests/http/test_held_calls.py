@@ -68,7 +68,8 @@ def body_of(path, choice, strict=None, schemas=SCHEMAS, **more):
     turns = [{"role": "user", "content": "Once upon a time"}]
     if path == CHAT:
         tools = [
-            {"type": "function", "function": {"name": name, "parameters": schema, **extra}} for name, schema in schemas.items()
+            {"type": "function", "function": {"name": name, "parameters": schema, **extra}}
+            for name, schema in schemas.items()
         ]
         body = {"messages": turns, "max_tokens": 250}
     elif path == RESPONSES:
@@ -96,10 +97,15 @@ def said(path, answer):
     told = answer.json
     if path == CHAT:
         (choice,) = told["choices"]
-        calls = [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in choice["message"].get("tool_calls", ())]
+        calls = [
+            (call["function"]["name"], json.loads(call["function"]["arguments"]))
+            for call in choice["message"].get("tool_calls", ())
+        ]
         return calls, choice["message"]["content"], choice["finish_reason"] != "length"
     if path == RESPONSES:
-        calls = [(item["name"], json.loads(item["arguments"])) for item in told["output"] if item["type"] == "function_call"]
+        calls = [
+            (item["name"], json.loads(item["arguments"])) for item in told["output"] if item["type"] == "function_call"
+        ]
         texts = [part["text"] for item in told["output"] if item["type"] == "message" for part in item["content"]]
         return calls, "".join(texts), told["status"] == "completed"
     calls = [(block["name"], block["input"]) for block in told["content"] if block["type"] == "tool_use"]
@@ -136,7 +142,9 @@ def test_the_named_tool_is_called_once(server, name, tool):
     http = server(name)
     for path in (CHAT, RESPONSES, MESSAGES):
         for seed in range(3):
-            longer = {"max_output_tokens" if path == RESPONSES else "max_tokens": 430}  # a tag of GLM's has ten tokens here
+            longer = {
+                "max_output_tokens" if path == RESPONSES else "max_tokens": 430
+            }  # a tag of GLM's has ten tokens here
             calls, text, is_whole = said(path, http.post(path, body_of(path, forced(path, tool), seed=seed, **longer)))
             assert is_whole and not text and [called for called, _ in calls] == [tool], (calls, text)
             check(calls)
@@ -154,7 +162,9 @@ def test_a_stream_tells_the_same(server, name):
                 told = streamed.setdefault(call["index"], ["", ""])
                 told[0] += call["function"].get("name") or ""
                 told[1] += call["function"].get("arguments") or ""
-    calls = [[call["function"]["name"], call["function"]["arguments"]] for call in whole["message"].get("tool_calls", ())]
+    calls = [
+        [call["function"]["name"], call["function"]["arguments"]] for call in whole["message"].get("tool_calls", ())
+    ]
     assert list(streamed.values())[: len(calls)] == calls and calls
 
 
@@ -177,7 +187,9 @@ def test_parallel_calls_are_none_where_one_is_wanted(server):
 
 def test_a_forced_call_ends_the_thinking_of_its_prompt(server):
     http = server("hermes", "--reasoning-parser", "qwen3")
-    body = body_of(CHAT, "required", seed=1, parallel_tool_calls=False, chat_template="{{ messages[0].content }}<think>")
+    body = body_of(
+        CHAT, "required", seed=1, parallel_tool_calls=False, chat_template="{{ messages[0].content }}<think>"
+    )
     calls, text, is_whole = said(CHAT, http.post(CHAT, body))
     assert is_whole and len(calls) == 1 and not text
     check(calls)
@@ -223,14 +235,18 @@ def test_a_value_of_json_may_have_the_tag_that_ends_values(server, name):
     tag = {"qwen3_coder": "</parameter>", "glm45": "</arg_value>"}[name]
     schema = {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {"type": "string", "pattern": f"^x{tag}y$"}},
               "required": ["b"], "additionalProperties": False}}, "required": ["a"]}  # fmt: skip
-    calls, text, is_whole = said(CHAT, server(name).post(CHAT, body_of(CHAT, "required", schemas={"f": schema}, parallel_tool_calls=False)))
+    calls, text, is_whole = said(
+        CHAT, server(name).post(CHAT, body_of(CHAT, "required", schemas={"f": schema}, parallel_tool_calls=False))
+    )
     assert is_whole and (calls, text) == ([("f", {"a": {"b": f"x{tag}y"}})], None)
 
 
 @pytest.mark.parametrize("name", ("hermes", "llama3", "mistral"))
 @pytest.mark.parametrize("tool", ("a{}b", "{q}"))
 def test_a_name_may_have_braces(server, name, tool):
-    calls, text, is_whole = said(CHAT, server(name).post(CHAT, body_of(CHAT, forced(CHAT, tool), schemas={tool: SCHEMAS["ping"]})))
+    calls, text, is_whole = said(
+        CHAT, server(name).post(CHAT, body_of(CHAT, forced(CHAT, tool), schemas={tool: SCHEMAS["ping"]}))
+    )
     assert is_whole and (calls, text) == ([(tool, {})], None)
 
 

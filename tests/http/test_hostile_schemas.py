@@ -48,7 +48,10 @@ def test_a_chat_is_refused_and_others_are_served(http, body):
 
 
 def test_many_members_outside_of_schemas_are_served(http):
-    assert http.post("/v1/chat/completions", {**PROMPT, "metadata": {"note": json.dumps(MANY)[:10]}, "user": "u"}).status == 200
+    assert (
+        http.post("/v1/chat/completions", {**PROMPT, "metadata": {"note": json.dumps(MANY)[:10]}, "user": "u"}).status
+        == 200
+    )
     assert http.post("/v1/chat/completions", {**PROMPT, "documents": [MANY]}).status in (200, 400)
     assert http.generate(text="x", max_new_tokens=2)["output_ids"]
 

@@ -40,7 +40,9 @@ def check(http, name, schema, seeds):
         answer = http.post("/generate", {"text": "Once", "sampling_params": sampling})
         if answer.status == 400:
             assert re.search(WORDS, answer.message), (name, answer)
-            named = {word for word in keywords(schema) if re.search(rf"(?<![\w$]){re.escape(word)}(?!\w)", answer.message)}
+            named = {
+                word for word in keywords(schema) if re.search(rf"(?<![\w$]){re.escape(word)}(?!\w)", answer.message)
+            }
             assert named or "schema" in answer.message, (name, answer)
             return False
         assert answer.status == 200, (name, answer)

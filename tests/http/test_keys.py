@@ -73,8 +73,12 @@ def test_a_refused_body_is_not_read(front_end):
 # ---- keys that no client could use ----
 
 
-@pytest.mark.parametrize("flag, variable", [("--api-key", "PITSTOP_API_KEY"), ("--admin-api-key", "PITSTOP_ADMIN_API_KEY")])
-@pytest.mark.parametrize("key, problem", [("", "is empty"), ("a\nb", "control character"), (" a", "space"), ("a\t", "control character")])
+@pytest.mark.parametrize(
+    "flag, variable", [("--api-key", "PITSTOP_API_KEY"), ("--admin-api-key", "PITSTOP_ADMIN_API_KEY")]
+)
+@pytest.mark.parametrize(
+    "key, problem", [("", "is empty"), ("a\nb", "control character"), (" a", "space"), ("a\t", "control character")]
+)
 def test_a_key_that_no_request_can_carry_is_refused_at_start(tmp_path, flag, variable, key, problem):
     """An empty key, for example, would let every client in."""
     for arguments, environ in (([flag, key], {}), ([], {variable: key})):

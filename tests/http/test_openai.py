@@ -70,9 +70,7 @@ def test_logprobs_are_raw_and_hold_the_sampled_token(http, door):
     assert logprobs["text_offset"][0] == 0
     for token, offset in zip(logprobs["tokens"], logprobs["text_offset"]):
         assert answer["choices"][0]["text"][offset:].startswith(token)
-    for token, value, top in zip(
-        logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"]
-    ):
+    for token, value, top in zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"]):
         assert top[token] == value and 2 <= len(top) <= 3
     none = complete(http, logprobs=0)["choices"][0]["logprobs"]
     assert [len(top) for top in none["top_logprobs"]] == [1] * 6
@@ -100,11 +98,11 @@ def test_text_offsets_are_characters_of_the_text(http, as_ids):
     )["choices"][0]  # fmt: skip
     assert choice["text"] == PARTS
     offsets = choice["logprobs"]["text_offset"]
-    assert offsets[-1] == PARTS.index("zz") or PARTS[offsets[-1]:] == "z"
+    assert offsets[-1] == PARTS.index("zz") or PARTS[offsets[-1] :] == "z"
     texts = http.post("/tokenize", {"prompt": PARTS, "return_token_strs": True}).json["token_strs"]
     assert len(texts) == len(offsets) > len(PARTS)
     for i, text in enumerate(texts):
-        whole = PARTS[offsets[i]:].startswith(text)
+        whole = PARTS[offsets[i] :].startswith(text)
         assert whole or text == "\ufffd" and ord(PARTS[offsets[i]]) >= 128, (i, text)
     assert sorted(set(offsets)) == offsets if "\ufffd" not in texts else offsets == sorted(offsets)
     assert len(set(offsets)) <= len(PARTS)
@@ -121,7 +119,9 @@ def test_text_offsets_go_on_in_the_output(http):
         for token, offset in zip(logprobs["tokens"], logprobs["text_offset"]):
             assert text[offset:].startswith(token) or token == "\ufffd" and offset <= len(text)
         assert max(logprobs["text_offset"]) <= len(text)
-        stream = [e["choices"][0] for e in http.events("/v1/completions", {**GREEDY, **body, "echo": echo, "stream": True})]
+        stream = [
+            e["choices"][0] for e in http.events("/v1/completions", {**GREEDY, **body, "echo": echo, "stream": True})
+        ]
         assert sum((c["logprobs"]["text_offset"] for c in stream), []) == logprobs["text_offset"]
 
 
@@ -279,9 +279,7 @@ def test_logprob_entries_satisfy_older_and_newer_clients(http):
 
 
 def test_without_max_tokens_the_context_is_the_limit(http):
-    answer = http.post(
-        "/inference/v1/generate", {"token_ids": [740], "sampling_params": {"ignore_eos": True}}
-    )
+    answer = http.post("/inference/v1/generate", {"token_ids": [740], "sampling_params": {"ignore_eos": True}})
     assert answer.json["usage"]["completion_tokens"] == 1023
 
 

@@ -71,9 +71,7 @@ def test_what_is_more_urgent_runs_first(http, admin, path):
     for priority in (1, 9, 5):
         threads.append(threading.Thread(target=call, args=(priority,)))
         threads[-1].start()
-        wait_until(
-            lambda: admin.call("status")["open_requests"] == len(threads), "it to be queued"
-        )
+        wait_until(lambda: admin.call("status")["open_requests"] == len(threads), "it to be queued")
     for num in (1, 2, 3):  # one answer at a time, as threads that wake together append in any order
         turns(admin, lambda: admin.call("status")["open_requests"] <= 3 - num, "a request to end")
         wait_until(lambda: len(order) >= num, "its answer")
@@ -84,11 +82,8 @@ def test_what_is_more_urgent_runs_first(http, admin, path):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_26_a_prefix_of_older_weights_is_shared_by_those_that_tolerate_it_and_by_no_other_replica(
-    http, admin, path
-):
-    """SGLang's scenario: the answer reports how much of the prompt's cached KV is of older weights; a flush removes it.
-    """
+def test_26_a_prefix_of_older_weights_is_shared_by_those_that_tolerate_it_and_by_no_other_replica(http, admin, path):
+    """SGLang's scenario: the answer reports how much of the prompt's cached KV is of older weights; a flush removes it."""
     http.post("/update_weights_from_disk", {"model_path": STORIES})
     http.post("/flush_cache")
 
@@ -236,7 +231,9 @@ def test_what_the_engine_has_not_is_refused_by_name_in_every_dialect(http, path,
 @pytest.mark.parametrize("path", PATHS)
 def test_an_adapter_that_is_not_loaded_is_refused_by_name_in_every_dialect(http, path):
     refused = http.post(path, body_of(path, lora_path="a"))
-    assert refused.status == (400 if path == "/generate" else 404) and "no adapter 'a' is loaded" in refused.message, refused
+    assert refused.status == (400 if path == "/generate" else 404) and "no adapter 'a' is loaded" in refused.message, (
+        refused
+    )
     wrong = http.post(path, body_of(path, lora_path=7))
     assert wrong.status == 400 and "lora_path" in wrong.message, wrong
     if "sampling_params" in body_of(path):

@@ -64,7 +64,9 @@ def rows_of(meta, num_layers=None, per_token=PER_TOKEN):
 
 def routed(http, prompt=PROMPT, max_new_tokens=24, **options):
     """(answer, rows)"""
-    answer = http.generate(text=prompt, max_new_tokens=max_new_tokens, return_routed_experts=True, **{**GREEDY, **options})
+    answer = http.generate(
+        text=prompt, max_new_tokens=max_new_tokens, return_routed_experts=True, **{**GREEDY, **options}
+    )
     return answer, rows_of(answer["meta_info"])
 
 
@@ -119,7 +121,11 @@ def test_P6_rows_are_the_same_however_they_come(http, client):
 
 def test_each_of_a_batch_and_of_samples_has_its_own(http):
     answers = http.generate(
-        text=[PROMPT, "The king"], n=2, max_new_tokens=12, ignore_eos=True, return_routed_experts=True,
+        text=[PROMPT, "The king"],
+        n=2,
+        max_new_tokens=12,
+        ignore_eos=True,
+        return_routed_experts=True,
         return_prompt_token_ids=True,
     )
     for answer in answers:
@@ -139,7 +145,12 @@ def test_rows_end_where_a_stop_text_ends_the_output(http):
 def test_a_stream_has_them_in_its_last_event(http):
     events = http.events(
         "/generate",
-        {"text": PROMPT, "sampling_params": {"max_new_tokens": 8, **GREEDY}, "stream": True, "return_routed_experts": True},
+        {
+            "text": PROMPT,
+            "sampling_params": {"max_new_tokens": 8, **GREEDY},
+            "stream": True,
+            "return_routed_experts": True,
+        },
     )
     events = [event["meta_info"] for event in events if isinstance(event, dict)]
     assert [("routed_experts" in each) for each in events] == [False] * (len(events) - 1) + [True]
@@ -191,7 +202,9 @@ def test_P3_rows_name_the_version_that_chose_them(client, served, amid, policy):
     meta = answer["meta_info"]
     spans = meta["weight_version_spans"]
     first_row = meta["prompt_tokens"] - 1  # the pass that predicts the first output
-    of_outputs = {row: span["epoch"] for span in spans for row in range(first_row + span["start"], first_row + span["end"])}
+    of_outputs = {
+        row: span["epoch"] for span in spans for row in range(first_row + span["start"], first_row + span["end"])
+    }
     named = {row: span["epoch"] for span in meta["routed_experts_spans"] for row in range(span["start"], span["end"])}
     assert sorted(named) == list(range(len(rows)))
     assert all(named[row] == epoch for row, epoch in of_outputs.items())

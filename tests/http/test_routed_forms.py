@@ -26,7 +26,10 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def http(model):
-    with short_directory() as path, live_tree(path / "tree", "--port", "0", "--model", model, "--compute", "fp32") as tree:
+    with (
+        short_directory() as path,
+        live_tree(path / "tree", "--port", "0", "--model", model, "--compute", "fp32") as tree,
+    ):
         yield Http(tree.url)
 
 

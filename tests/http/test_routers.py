@@ -109,9 +109,7 @@ class Calls:
 
     def __init__(self, router, num, max_tokens):
         self.answers = [None] * num
-        self.threads = [
-            threading.Thread(target=self._call, args=(router, i, max_tokens)) for i in range(num)
-        ]
+        self.threads = [threading.Thread(target=self._call, args=(router, i, max_tokens)) for i in range(num)]
         for thread in self.threads:
             thread.start()
 

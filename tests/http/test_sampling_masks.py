@@ -113,7 +113,9 @@ def test_streams_batches_and_samples_have_masks_of_their_own(http, is_incrementa
         assert {name: each["meta_info"][name] for name in names} == got[index]
         assert len(got[index][PLAIN]) == 24
     assert whole[0]["meta_info"][PLAIN] != whole[1]["meta_info"][PLAIN]
-    part = http.post("/generate", {**body, "sampling_params": {**DRAWN, "top_k": 6}, "return_sampling_mask": [True, None]})
+    part = http.post(
+        "/generate", {**body, "sampling_params": {**DRAWN, "top_k": 6}, "return_sampling_mask": [True, None]}
+    )
     assert [PLAIN in each["meta_info"] for each in part.json] == [True, False]
 
 

@@ -59,9 +59,7 @@ def test_100_continue_is_said_before_a_body_is_read(http):
 
 def test_a_refusal_needs_no_body(http):
     with http.raw() as raw:
-        raw.send(
-            b"POST /nope HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n"
-        )
+        raw.send(b"POST /nope HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n")
         assert raw.read_all().startswith(b"HTTP/1.1 404 ")
 
 
@@ -197,7 +195,11 @@ def test_a_body_over_the_limit_is_413_however_it_comes(front_end):
     with server.http.raw() as raw:
         raw.send(
             b"POST /generate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-            + b"200\r\n" + b" " * 512 + b"\r\n200\r\n" + b" " * 512 + b"\r\n"
+            + b"200\r\n"
+            + b" " * 512
+            + b"\r\n200\r\n"
+            + b" " * 512
+            + b"\r\n"
         )
         assert raw.read_all().startswith(b"HTTP/1.1 413 ")
     assert server.http.post("/generate", b" " * 1000).status == 400  # read, then refused: it has no prompt

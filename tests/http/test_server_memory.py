@@ -73,9 +73,7 @@ def test_prompts_count_once_per_sample(front_end, wait_for_open):
     refused = [
         server.http.post("/generate", native({"text": prompt, "n": 64})),
         server.http.post("/v1/completions", {"prompt": prompt, "n": 64}),
-        server.http.post(
-            "/inference/v1/generate", {"token_ids": [5] * 90_000, "sampling_params": {"n": 64}}
-        ),
+        server.http.post("/inference/v1/generate", {"token_ids": [5] * 90_000, "sampling_params": {"n": 64}}),
     ]
     for answer in refused:
         assert answer.status == 400 and "once per sample" in answer.message, answer

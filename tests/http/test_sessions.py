@@ -146,7 +146,9 @@ def test_wrong_turns_are_refused_by_name(http, session):
     refused(http, session, "offset", offset="a")
     both = http.post("/generate", {"text": "a", "session_id": "other", "session_params": {"id": session}})
     assert both.status == 400 and "session_id" in both.message
-    n = http.post("/generate", {"text": "a", "sampling_params": {"n": 2}, "session_params": {"id": session, "replace": True}})
+    n = http.post(
+        "/generate", {"text": "a", "sampling_params": {"n": 2}, "session_params": {"id": session, "replace": True}}
+    )
     assert n.status == 400 and "replace" in n.message
     other = http.post("/v1/completions", {"prompt": "a", "session_params": {"id": session}})
     assert other.status == 400 and "/generate" in other.message

@@ -151,7 +151,8 @@ def test_an_update_without_a_pause_waits_for_open_requests_and_ends_none(http, a
 
 
 @pytest.mark.parametrize(
-    "fields", ({}, {"model_path": STORIES, "load_format": "pt"}, {"model_path": 7.5}, {"model_path": STORIES, "kv_policy": "x"})
+    "fields",
+    ({}, {"model_path": STORIES, "load_format": "pt"}, {"model_path": 7.5}, {"model_path": STORIES, "kv_policy": "x"}),
 )
 def test_a_clients_mistake_is_400_and_never_fatal(http, fields):
     answer = http.post("/update_weights_from_disk", fields)

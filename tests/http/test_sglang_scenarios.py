@@ -24,8 +24,7 @@ class Background:
         self.answers = [None] * len(bodies)
         self.num_requests = samples * len(bodies)
         self.threads = [
-            threading.Thread(target=self._call, args=(http, i, body, paths))
-            for i, body in enumerate(bodies)
+            threading.Thread(target=self._call, args=(http, i, body, paths)) for i, body in enumerate(bodies)
         ]
         for thread in self.threads:
             thread.start()
@@ -173,6 +172,7 @@ def test_44_a_client_that_is_gone_ends_its_requests(http, front_end, admin, wait
 def test_49_a_pause_just_after_a_prefill_shifts_no_requests_tokens(http, admin, mode):
     """Some requests end with their prefill, others continue. Whenever the pause comes, each answer must equal the one
     without a pause."""
+
     def body(i):
         return {"text": f"Story {i}: {PROMPT}", "max_new_tokens": 1 + 7 * (i % 3), "temperature": 0,
                 "ignore_eos": True, "return_logprob": True}  # fmt: skip

@@ -66,9 +66,7 @@ def test_scenarios_1_4_5_6_a_broadcast_brings_the_other_model_within_seconds(htt
 
 @PAUSES
 @pytest.mark.parametrize("load_format", (None, "flattened_bucket"))
-def test_scenario_2_a_broadcast_under_a_pause_and_an_abort_pause_after_it(
-    http, admin, mode, flush, load_format
-):
+def test_scenario_2_a_broadcast_under_a_pause_and_an_abort_pause_after_it(http, admin, mode, flush, load_format):
     with sglang_group(http) as group:
         pause = lambda: http.ok("POST", "/pause_generation", {"mode": mode})  # noqa: E731
         requests = paused_amid(admin, many(http, 32, max_new_tokens=LONG_OF_MANY), 8, pause)
@@ -125,9 +123,7 @@ def test_one_tensor_may_come_by_its_singular_names(http):
 
 @needs_torch
 @pytest.mark.parametrize("load_format", (None, "direct", "flattened_bucket"))
-def test_scenario_7_a_perturbed_tensor_gives_the_checksum_of_the_perturbed_model(
-    http, tmp_path, load_format
-):
+def test_scenario_7_a_perturbed_tensor_gives_the_checksum_of_the_perturbed_model(http, tmp_path, load_format):
     before = checksum(http)
     tensors = load(STORIES)
     perturbed = tensors[DOWN].copy()

@@ -109,9 +109,7 @@ def test_a_preflight_promises_another_site_nothing(http):
 
 
 def test_names_and_an_origin_may_be_allowed(front_end):
-    http = front_end(
-        "--allowed-host=node7", "--allowed-host=.cluster.local", "--cors-origin=https://app.example"
-    ).http
+    http = front_end("--allowed-host=node7", "--allowed-host=.cluster.local", "--cors-origin=https://app.example").http
     for host in ("node7:30000", "engine.cluster.local"):
         assert http.get("/v1/models", headers={"Host": host}).status == 200
     assert http.get("/v1/models", headers={"Host": "node8"}).status == 403

@@ -97,6 +97,7 @@ def test_a_pause_and_an_update_are_in_the_events(http, admin):
 
 def test_who_listens_later_is_sent_what_was_before(http, admin):
     """A stream that is opened after a pause has the pause in its history."""
+
     def past():
         """The history at the beginning of a new stream. There are three events a second, so few
         streams are open at once.

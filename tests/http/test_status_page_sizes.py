@@ -24,7 +24,9 @@ def fail_an_update(admin):
 
 def test_nothing_runs_out_of_the_page_at_any_width(http, admin, browser):
     fail_an_update(admin)
-    assert admin.call("update_weights", update={"source": {"kind": "disk", "path": str(STORIES)}, "label": "step-1"})["ok"]
+    assert admin.call("update_weights", update={"source": {"kind": "disk", "path": str(STORIES)}, "label": "step-1"})[
+        "ok"
+    ]
     browser.open(http.url + "/")
     browser.wait_for("document.body.innerText.includes('step-1')")
     for width in (400, 1280):

@@ -130,7 +130,12 @@ def test_the_templates_end_of_thinking_is_seen(inside, tree):
     template = (
         "<script plain>{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
     )
-    body = {"messages": [{"role": "user", "content": "?"}], "temperature": 0, "max_tokens": 1, "chat_template": template}
+    body = {
+        "messages": [{"role": "user", "content": "?"}],
+        "temperature": 0,
+        "max_tokens": 1,
+        "chat_template": template,
+    }
     message = inside.post(CHAT, body).json["choices"][0]["message"]
     assert message["reasoning"] and not message["content"]
     closed = inside.post(CHAT, {**body, "chat_template_kwargs": {"enable_thinking": False}})

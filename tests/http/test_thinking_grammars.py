@@ -148,7 +148,14 @@ def counted(http, name):
 
 @pytest.mark.parametrize("form", [{}, FORMAT], ids=["any answer", "a schema"])
 def test_P11_drafts_change_no_bit(http, form):
-    more = {"seed": 6, "thinking_token_budget": 10, "max_tokens": 60, "return_token_ids": True, "logprobs": True, **form}
+    more = {
+        "seed": 6,
+        "thinking_token_budget": 10,
+        "max_tokens": 60,
+        "return_token_ids": True,
+        "logprobs": True,
+        **form,
+    }
     plain, _ = chat(http, draft_key="none", **more)
     right = plain["token_ids"]
     before = counted(http, "pitstop_draft_tokens_accepted_total")

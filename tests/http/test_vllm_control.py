@@ -314,7 +314,9 @@ def test_a_bucket_that_is_refused_ends_the_session_of_calls_that_name_none(http)
     assert http.post("/start_weight_update").status == 200
     assert http.post("/update_weights", {"update_info": {}}).status == 400
     lost = http.post("/finish_weight_update")
-    assert lost.status >= 400 and "http_proc answered 400 to a POST /update_weights" in lost.json()["error"]["message"], lost
+    assert (
+        lost.status >= 400 and "http_proc answered 400 to a POST /update_weights" in lost.json()["error"]["message"]
+    ), lost
     assert http.post("/start_weight_update").status == 200
     assert http.post("/finish_weight_update").status == 200
 

@@ -22,7 +22,9 @@ def first_bytes(raw, mark):
 def post(path, body):
     text = json.dumps(body).encode()
     return b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
-        path.encode(), len(text), text
+        path.encode(),
+        len(text),
+        text,
     )
 
 

@@ -185,12 +185,21 @@ def test_a_dead_trainers_session_ends_within_seconds(http, admin):
 def test_a_begin_beside_a_session_says_whose_it_is(http, other):
     number = http.ok("POST", "/begin_weight_update").json()["session"]
     for path in ("/begin_weight_update", "/start_weight_update"):
-        message = refused(other.post(path), f"session {number}", "HTTP client at 127.0.0.1", "idle for", "automatically in", "take_over")
+        message = refused(
+            other.post(path),
+            f"session {number}",
+            "HTTP client at 127.0.0.1",
+            "idle for",
+            "automatically in",
+            "take_over",
+        )
     refused(http.post("/update_weights_from_disk", {"model_path": str(BARD)}), f"session {number}")
     assert other.post(END).status == 200, message
 
 
-@pytest.mark.parametrize("begin, end", [("/begin_weight_update", END), ("/start_weight_update", "/finish_weight_update")])
+@pytest.mark.parametrize(
+    "begin, end", [("/begin_weight_update", END), ("/start_weight_update", "/finish_weight_update")]
+)
 def test_P2_a_take_over_drops_the_dead_ones_half_and_takes_none_of_its_calls(http, other, begin, end):
     first, second = halves()
     with sglang_group(http) as group:

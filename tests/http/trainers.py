@@ -105,8 +105,7 @@ def tensors_body(tensors, load_format=None, **fields):
         payloads, kept = [payload for payload, _ in made], made
     else:
         kept = [
-            [(name, tensor.clone().share_memory_()) for name, tensor in tensors.items()]
-            for _ in range(NUM_WORKERS)
+            [(name, tensor.clone().share_memory_()) for name, tensor in tensors.items()] for _ in range(NUM_WORKERS)
         ]
         payloads = [bytes(torch_sender.ForkingPickler.dumps(own)) for own in kept]
     return {"serialized_named_tensors": serialized(payloads), "load_format": load_format, **fields}, kept

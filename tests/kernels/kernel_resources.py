@@ -238,7 +238,11 @@ def main():
     elif lines[begin:end] != now:
         differing = [line for line in now if line not in lines[begin:end]]
         problems += [f"{DOCUMENT.name} should say: {line}" for line in differing or ["its lines in another order"]]
-    print("\n".join(problems) if problems else f"{len(found)} kernels, none spills; {DOCUMENT.name} has what the compiler says")
+    print(
+        "\n".join(problems)
+        if problems
+        else f"{len(found)} kernels, none spills; {DOCUMENT.name} has what the compiler says"
+    )
     return 1 if problems else 0
 
 

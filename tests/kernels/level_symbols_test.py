@@ -6,6 +6,7 @@ linker, perhaps in the version that an older machine cannot run.
 
     level_symbols_test.py LEVEL OBJECT...
 """
+
 import subprocess
 import sys
 

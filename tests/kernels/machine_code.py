@@ -95,7 +95,9 @@ def late_softmaxes(code):
     for _, text in code:
         if "WARPGROUP.DEPBAR" in text:
             if num_ex2 is not None and num_ex2 < EX2_OF_A_TILE:
-                found.append(f"{num_ex2} MUFU.EX2 between the two waits, not {EX2_OF_A_TILE}: the softmax comes after both")
+                found.append(
+                    f"{num_ex2} MUFU.EX2 between the two waits, not {EX2_OF_A_TILE}: the softmax comes after both"
+                )
             num_ex2 = 0 if re.search(r"gsb0, 0x1\b", text) else None
         elif num_ex2 is not None and "MUFU.EX2" in text:
             num_ex2 += 1
@@ -110,7 +112,11 @@ def loops(code):
         target = re.search(r"\bBRA\b.*?(0x[0-9a-f]+)", text)
         if target and int(target[1], 16) < address:
             found.append((index[int(target[1], 16)], i))
-    return [each for each in found if not any(other != each and each[0] <= other[0] and other[1] <= each[1] for other in found)]
+    return [
+        each
+        for each in found
+        if not any(other != each and each[0] <= other[0] and other[1] <= each[1] for other in found)
+    ]
 
 
 def slow_copies(name, code):
@@ -153,8 +159,7 @@ def serial_merges(name, code):
 
 
 def generic_loads(name, code):
-    """Finds such reads. One was once a read of decode's page table, whose address came from a pointer in shared memory.
-    """
+    """Finds such reads. One was once a read of decode's page table, whose address came from a pointer in shared memory."""
     if not any(kernel in name for kernel in READ_GLOBAL_MEMORY):
         return []
     num = sum(re.search(r"\bLD\b", text) is not None for _, text in code)

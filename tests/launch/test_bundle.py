@@ -99,8 +99,7 @@ def test_its_benchmarks_start_its_own_tree(bundle, tmp_path):
 
 
 def test_packs_all_of_it_or_nothing(tmp_path):
-    """Programs copied by hand, and only some of them: the error names the missing ones, and no bundle is left behind.
-    """
+    """Programs copied by hand, and only some of them: the error names the missing ones, and no bundle is left behind."""
     (tmp_path / "bin").mkdir()
     for name in ("pitstop_tp_worker", "pitstop_cli"):
         (tmp_path / "bin" / name).write_text("")
@@ -122,9 +121,20 @@ def hollow(tmp_path):
     place = tmp_path / "build" / "bin"
     place.mkdir(parents=True)
     text = (ROOT / "launch" / "bundle").read_text()
-    for name in ("pitstop_cli", "pitstop_scheduler_proc", "pitstop_detokenizer_proc", "pitstop_http_proc",
-                 "pitstop_tokenizer_proc", "pitstop_tp_worker", "pitstop_bench", "pitstop_kernels_bench",
-                 "pitstop_make_model", "pitstop_roofline", "pitstop_stall", "pitstop_http_bench"):
+    for name in (
+        "pitstop_cli",
+        "pitstop_scheduler_proc",
+        "pitstop_detokenizer_proc",
+        "pitstop_http_proc",
+        "pitstop_tokenizer_proc",
+        "pitstop_tp_worker",
+        "pitstop_bench",
+        "pitstop_kernels_bench",
+        "pitstop_make_model",
+        "pitstop_roofline",
+        "pitstop_stall",
+        "pitstop_http_bench",
+    ):
         assert name.removeprefix("pitstop_") in text
         shutil.copy("/bin/true", place / name)
     return place.parent
@@ -156,11 +166,15 @@ def test_a_build_that_fails_says_why(hollow, tmp_path):
     """ninja writes the compiler's messages to standard output, and so does the failing build here."""
     cmake = tmp_path / "path" / "cmake"
     cmake.parent.mkdir()
-    targets = "pitstop_cli pitstop_scheduler_proc pitstop_detokenizer_proc pitstop_http_proc_main " \
-        "pitstop_tokenizer_proc_main pitstop_tp_worker_main pitstop_bench pitstop_kernels_bench pitstop_make_model " \
+    targets = (
+        "pitstop_cli pitstop_scheduler_proc pitstop_detokenizer_proc pitstop_http_proc_main "
+        "pitstop_tokenizer_proc_main pitstop_tp_worker_main pitstop_bench pitstop_kernels_bench pitstop_make_model "
         "pitstop_roofline pitstop_stall pitstop_http_bench"
+    )
     listed = "".join(f"echo {target}: phony; " for target in targets.split())
-    cmake.write_text(f"#!/bin/sh\ncase $* in *help) {listed};; *) echo 'cli.cpp:3: error: no such type'; exit 1;; esac\n")
+    cmake.write_text(
+        f"#!/bin/sh\ncase $* in *help) {listed};; *) echo 'cli.cpp:3: error: no such type'; exit 1;; esac\n"
+    )
     cmake.chmod(0o755)
     (hollow / "CMakeCache.txt").write_text("")
     done = bundle_of(hollow, tmp_path / "out", PATH=f"{cmake.parent}:{os.environ['PATH']}")
@@ -184,9 +198,7 @@ def test_gpu_tests_say_that_there_is_no_gpu(bundle, tmp_path):
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["status"] == "not run"
-    assert report["parts"] and all(
-        part["status"] == "skipped" and part["why"] for part in report["parts"].values()
-    )
+    assert report["parts"] and all(part["status"] == "skipped" and part["why"] for part in report["parts"].values())
     assert (tmp_path / "report.md").read_text().startswith("# GPU report: NOT RUN: ")
     assert done.stdout.startswith("NOT RUN: ")
     assert call(bundle, "tests/gpu/run", "--require-gpu", f"--out={tmp_path}").returncode == 1

@@ -80,7 +80,9 @@ def test_failures_are_named_after_the_slowest_and_the_last_line_counts(tmp_path,
     code, lines = count()
     assert code == 1
     assert lines[-3:] == [
-        "FAILED cpu crashed (crashed, hung or was stopped)", "FAILED t.bad", "2 passed, 2 failed, 1 skipped"
+        "FAILED cpu crashed (crashed, hung or was stopped)",
+        "FAILED t.bad",
+        "2 passed, 2 failed, 1 skipped",
     ]
     assert slowest(lines)[0] == ["7.0", "s", "cpu crashed (crashed, hung or was stopped)"]
 

@@ -67,9 +67,18 @@ def test_all_limits_together_are_under_a_lease():
 def test_what_crashes_costs_itself_alone_and_its_words_are_kept(build, tmp_path):
     done, report = first(build, tmp_path / "out", "--step=a context that stays", "--step=probe", "--step=kernel tests")
     steps = report["steps"]
-    assert steps["facts"]["status"] == "failed" and "client" in steps["facts"]["why"] or steps["facts"]["status"] == "passed"
-    assert steps["a context that stays"] == {"status": "passed", "why": "", "seconds": steps["a context that stays"]["seconds"],
-                                             "limit_s": 15, "free_gb": 70.0}
+    assert (
+        steps["facts"]["status"] == "failed"
+        and "client" in steps["facts"]["why"]
+        or steps["facts"]["status"] == "passed"
+    )
+    assert steps["a context that stays"] == {
+        "status": "passed",
+        "why": "",
+        "seconds": steps["a context that stays"]["seconds"],
+        "limit_s": 15,
+        "free_gb": 70.0,
+    }
     assert steps["probe"]["status"] == "failed" and "SIGABRT" in steps["probe"]["why"]
     assert "captures: not as relied on" in steps["probe"]["why"]
     counts = steps["kernel tests"]
@@ -136,7 +145,11 @@ def test_a_call_that_ends_in_its_first_step_keeps_what_an_earlier_one_found(tmp_
 
 def test_without_a_gpu_it_says_why(build, tmp_path):
     path = build / "bin" / "pitstop_gpu_bench"
-    path.write_text(path.read_text().replace('"status": "run", "device": {"name": "NVIDIA H200"}', '"status": "none", "why": "no driver"'))
+    path.write_text(
+        path.read_text().replace(
+            '"status": "run", "device": {"name": "NVIDIA H200"}', '"status": "none", "why": "no driver"'
+        )
+    )
     done, report = first(build, tmp_path / "out")
     assert done.returncode == 1 and "NOT RUN: no driver" in done.stderr
     assert report["why"] == "no driver" and list(report["steps"]) == ["facts"]

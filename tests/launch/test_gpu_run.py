@@ -56,7 +56,11 @@ def test_a_crash_behind_the_last_test_is_a_failure(program):
     if "Good" in names[0]: os.abort()
     """
     counts = gtest_program.run(program(body), dict(os.environ), timed_call.Budget(60), 10, test_s=5.0)
-    assert len(counts.failed) == 1 and counts.failed[0].startswith("Good: after its tests") and "SIGABRT" in counts.failed[0]
+    assert (
+        len(counts.failed) == 1
+        and counts.failed[0].startswith("Good: after its tests")
+        and "SIGABRT" in counts.failed[0]
+    )
 
 
 def test_what_has_no_time_left_is_named(program):
@@ -268,8 +272,17 @@ def test_peers_stand_beside_ours_by_the_benchmarks_name():
 def test_every_peer_is_of_a_benchmark_that_there_is():
     """peers_torch.py and the benchmarks must use the same names: a row without a partner compares nothing."""
     theirs = (ROOT / "tests" / "gpu" / "peers_torch.py").read_text()
-    for name in ("64 x 151936, plain draw", "64 x 151936, top-p 0.95", "64 x 151936, greedy", "top 20 of 64 x 151936",
-                 "decode, 64 requests x 4096, GQA 4:1", "prefill, 8192, causal, wgmma", "qkv", "gate, up", "head"):
+    for name in (
+        "64 x 151936, plain draw",
+        "64 x 151936, top-p 0.95",
+        "64 x 151936, greedy",
+        "top 20 of 64 x 151936",
+        "decode, 64 requests x 4096, GQA 4:1",
+        "prefill, 8192, causal, wgmma",
+        "qkv",
+        "gate, up",
+        "head",
+    ):
         assert f'"{name}"' in BENCHMARKS and f'"{name}"' in theirs, name
 
 

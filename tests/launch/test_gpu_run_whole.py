@@ -42,7 +42,7 @@ FAKES = {
             write({"limits": {"copy_gb_s": 4000.0, "matrix_tflop_s": 700.0}, "kernels": rows})
             if family == "crashes": os.abort()
         """,
-    "kernels_gpu_test": MISBEHAVES.replace('lambda: time.sleep(600)', 'os.abort'),
+    "kernels_gpu_test": MISBEHAVES.replace("lambda: time.sleep(600)", "os.abort"),
     "tp_worker_gpu_test": 'run("Good.A")\nrun("Good.B")\nfinish()\n',
     "pitstop_make_model": """
         import os, pathlib, sys
@@ -164,7 +164,11 @@ def test_a_place_that_cannot_be_written_to_is_named_before_anything_runs(build, 
 
 def test_figures_that_are_cut_off_cost_their_line_alone(build, tmp_path):
     path = build / "bin" / "pitstop_gpu_bench"
-    path.write_text(path.read_text().replace('elif "--gaps" in sys.argv:', 'elif "--gaps" in sys.argv:\n    open(flags["json"], "w").write("{")\nelif 0:'))
+    path.write_text(
+        path.read_text().replace(
+            'elif "--gaps" in sys.argv:', 'elif "--gaps" in sys.argv:\n    open(flags["json"], "w").write("{")\nelif 0:'
+        )
+    )
     assert run_all(build, tmp_path / "out", "--part=profile", "--part=limits").returncode == 1
     parts = json.loads((tmp_path / "out" / "report.json").read_text())["parts"]
     assert parts["launch gaps"]["status"] == "failed" and parts["limits"]["status"] == "passed"
@@ -199,7 +203,8 @@ def test_models_are_made_once(build, tmp_path):
 
 def test_without_a_gpu_nothing_is_green_that_must_have_one(build, tmp_path):
     (build / "bin" / "pitstop_gpu_bench").write_text(
-        f"#!{sys.executable}\n" + textwrap.dedent("""
+        f"#!{sys.executable}\n"
+        + textwrap.dedent("""
         import json, sys
         path = next(word[7:] for word in sys.argv if word.startswith("--json="))
         json.dump({"status": "not run", "why": "no driver"}, open(path, "w"))

@@ -76,7 +76,12 @@ def test_the_cache_is_where_hugging_face_has_it(tmp_path, expected):
 
 
 @pytest.mark.parametrize(
-    "name, why", [("org/name", "it has no model.safetensors"), ("org/other", "it is not in"), ("org/name@v2", "revision v2 is not in")]
+    "name, why",
+    [
+        ("org/name", "it has no model.safetensors"),
+        ("org/other", "it is not in"),
+        ("org/name@v2", "revision v2 is not in"),
+    ],
 )
 def test_what_is_not_there_is_said_in_one_line(tmp_path, name, why):
     snapshot(tmp_path, BARD, [each for each in NAMES if each != "model.safetensors"])
@@ -102,9 +107,12 @@ class Hub(http.server.BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         body, headers = None, {}
         if path.startswith("/api/models/org/name/tree/"):
-            body = json.dumps([
-                {"type": "file", "path": name, "size": (BARD / name).stat().st_size, "oid": self.etag(name)} for name in NAMES
-            ]).encode()
+            body = json.dumps(
+                [
+                    {"type": "file", "path": name, "size": (BARD / name).stat().st_size, "oid": self.etag(name)}
+                    for name in NAMES
+                ]
+            ).encode()
         elif path.startswith("/api/models/org/name"):
             files = [{"rfilename": name} for name in NAMES]
             body = json.dumps({"id": "org/name", "modelId": "org/name", "sha": COMMIT, "siblings": files}).encode()

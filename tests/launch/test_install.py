@@ -41,8 +41,7 @@ def prefix(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run_dir(prefix):
-    """The run directory of a tree that the installed launcher has started, without this build's environment variables.
-    """
+    """The run directory of a tree that the installed launcher has started, without this build's environment variables."""
     place = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
     tree = subprocess.Popen(
         [prefix / "bin" / "pitstop", "serve", "--no-http", f"--run-dir={place / 'tree'}"],
@@ -127,8 +126,15 @@ def test_they_run_from_a_clean_root(packages, tmp_path):
         (root / folder).mkdir(parents=True)
     (root / "var/lib/dpkg/status").touch()
     run(
-        "dpkg", f"--root={root}", "--force-not-root", "--force-depends", "--force-script-chrootless", "--log=/dev/null",
-        "-i", packages["pitstop"], packages["python3-pitstop"],
+        "dpkg",
+        f"--root={root}",
+        "--force-not-root",
+        "--force-depends",
+        "--force-script-chrootless",
+        "--log=/dev/null",
+        "-i",
+        packages["pitstop"],
+        packages["python3-pitstop"],
     )
     with tempfile.TemporaryDirectory(dir="/tmp") as runtime:  # a directory in which no other tree is registered
         own = {"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": runtime}

@@ -67,7 +67,9 @@ def installed(request, wheel, tmp_path_factory):
     subprocess.run([python, "-m", "venv", place], check=True, timeout=400)
     done = subprocess.run(
         [place / "bin" / "pip", "install", "-q", "--disable-pip-version-check", wheel],
-        capture_output=True, text=True, timeout=600,
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     if done.returncode != 0 and no_index(done.stderr):
         pytest.skip("no package index can be reached: pyzmq, msgpack and NumPy come from there")
@@ -122,7 +124,10 @@ def test_every_library_is_its_own_or_glibcs(installed):
 
 def test_a_build_without_programs_makes_no_wheel(tmp_path):
     done = subprocess.run(
-        [ROOT / "launch" / "wheel", "--prebuilt", tmp_path, tmp_path / "out"], capture_output=True, text=True, timeout=600
+        [ROOT / "launch" / "wheel", "--prebuilt", tmp_path, tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     if no_index(done.stderr):
         pytest.skip("no package index can be reached: scikit-build-core makes the wheel")
@@ -141,7 +146,11 @@ def test_a_machine_without_the_tests_packages_makes_one(tmp_path):
     for name in ("pytest", "xdist", "zmq", "msgpack"):
         (without / f"{name}.py").write_text("raise ImportError('not installed')")
     done = subprocess.run(
-        [checkout / "launch" / "wheel", "--prebuilt", tmp_path], cwd=checkout, capture_output=True, text=True, timeout=240,
+        [checkout / "launch" / "wheel", "--prebuilt", tmp_path],
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        timeout=240,
         env={**os.environ, "PYTHONPATH": str(without)},
     )
     assert "test environment" not in done.stderr, done.stderr

@@ -26,9 +26,7 @@ TABLE = Table(
     "| bug | in | unit test | schedule |\n"
     "|---|---|---|---|",
 )
-find = functools.partial(
-    update_mutations.find, UNIT_TESTS, SEEDS, TESTS, "--gtest_fail_fast", of_sim=("--adapters",)
-)
+find = functools.partial(update_mutations.find, UNIT_TESTS, SEEDS, TESTS, "--gtest_fail_fast", of_sim=("--adapters",))
 see_all_pass = functools.partial(update_mutations.see_all_pass, find)
 try_one = functools.partial(update_mutations.try_one, find=find)
 

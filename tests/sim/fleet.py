@@ -184,8 +184,12 @@ def main():
             f"{row['recovery_s']:10.2f}  {row['status_load']:11.2f}  {row['view_bytes'] / 1e6:7.2f}"
         )
     if given.json:
-        said = {"machine": f"{platform.machine()}, {os.cpu_count()} cores", "command": " ".join(sys.argv),
-                "costs": dataclasses.asdict(Costs()), "rows": rows}
+        said = {
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+            "command": " ".join(sys.argv),
+            "costs": dataclasses.asdict(Costs()),
+            "rows": rows,
+        }
         pathlib.Path(given.json).write_text(json.dumps(said, indent=1) + "\n")
 
 

@@ -293,7 +293,7 @@ MUTATIONS = (
         "calls for two labels are collected into one version",
         COLLECTION,
         "if (update.calls().is_of_another_version(call.update.label))",
-        "if (call.update.label == \"a\")",
+        'if (call.update.label == "a")',
     ),
     Mutation(
         "calls for two labels fill one session",
@@ -305,7 +305,7 @@ MUTATIONS = (
         "a part of a version that was published stands alone under its label",
         SERVING,
         "label != collected_->label)",
-        "label != \"a\")",
+        'label != "a")',
     ),
     Mutation(
         "a begin takes over what has a call under way",

@@ -15,9 +15,26 @@ import update_mutations
 from planted_states import MUTATIONS
 from planting import ROOT, Table, drive
 
-UNIT_TESTS = ("scheduler_proc_test", "kernels_test", "tp_worker_test", "tp_worker_golden_test", "tp_worker_batch_invariance_test")
+UNIT_TESTS = (
+    "scheduler_proc_test",
+    "kernels_test",
+    "tp_worker_test",
+    "tp_worker_golden_test",
+    "tp_worker_batch_invariance_test",
+)
 TESTS = "--gtest_filter=" + ":".join(
-    f"*{word}*" for word in ("Checkpoint", "Place", "State", "KvPool", "PrefixCache", "ybrid", "GatedDelta", "qwen3_next", "qwen3_5")
+    f"*{word}*"
+    for word in (
+        "Checkpoint",
+        "Place",
+        "State",
+        "KvPool",
+        "PrefixCache",
+        "ybrid",
+        "GatedDelta",
+        "qwen3_next",
+        "qwen3_5",
+    )
 )
 SEEDS = 1000
 TABLE = Table(

@@ -28,10 +28,9 @@ TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.']*|&&|\|\||::|->|[^\s\w]")
 ARGUMENTS = re.compile(r"(?<=[\w>])<(?:(?!&&|\bco_await\b)[\w\s:,*&])*>")
 HEADERS = {"if", "while", "switch", "for", "constexpr"}
 # Words before a name or a brace that are neither a type nor a name.
-NO_TYPE = (
-    set("return co_return co_await co_yield else do case goto new delete throw using typedef operator".split())
-    | set("not and or sizeof struct class enum namespace template typename const static constexpr".split())
-)
+NO_TYPE = set(
+    "return co_return co_await co_yield else do case goto new delete throw using typedef operator".split()
+) | set("not and or sizeof struct class enum namespace template typename const static constexpr".split())
 DECLARATION = re.compile(
     r"(?:(?:static|constexpr|const) )*(\w+)(?: :: \w+)*(?: const)?(?: &&| [&*])*(?: const)? (\w+ (?=[=({;:])|\[)"
 )

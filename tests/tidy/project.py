@@ -10,9 +10,7 @@ CODE = (".h", ".cpp", ".cu", ".cuh", ".inc")
 
 def files(*suffixes):
     """Every file of the project with one of these endings (none given: all), relative to ROOT."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode == 0 and listed.stdout:
         names = [pathlib.Path(name) for name in listed.stdout.split("\0") if name]
     else:  # an unpacked archive

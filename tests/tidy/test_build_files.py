@@ -45,8 +45,11 @@ def test_there_are_no_globs_and_no_global_flags():
     wrong = [
         f"{path}: {match.group(0)}"
         for path in FOLDERS
-        for match in re.finditer(r"(?m)^[^#\n]*\b(GLOB|GLOB_RECURSE|add_compile_options|"
-                                 r"include_directories|link_libraries\s*\(\s*[a-z])", read(path))
+        for match in re.finditer(
+            r"(?m)^[^#\n]*\b(GLOB|GLOB_RECURSE|add_compile_options|"
+            r"include_directories|link_libraries\s*\(\s*[a-z])",
+            read(path),
+        )
         if "target_" not in match.group(0)
     ]
     assert not wrong, "\n".join(wrong)

@@ -34,17 +34,11 @@ def files_with_mutexes():
     """Sources that lock, themselves or in a header that they include."""
     with_mutex = re.compile(r"\bMutex(Lock)?\b")
     sources = [path for path in files(".cpp") if path.parts[0] in PRODUCT]
-    return [
-        path
-        for path in sources
-        if any(with_mutex.search(read(name)) for name in [path, *included(path)])
-    ]
+    return [path for path in sources if any(with_mutex.search(read(name)) for name in [path, *included(path)])]
 
 
 def analyze(*arguments, source=None):
-    return subprocess.run(
-        [*ANALYSIS, *arguments], input=source, cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    return subprocess.run([*ANALYSIS, *arguments], input=source, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @needs("clang++")

@@ -52,21 +52,33 @@ def test_no_class_is_larger_than_it_may_be():
         for key, size in sizes.items()
         if size > LARGER.get(key, CLASS_LINES_MAX)
     ]
-    wrong += [f"{'/'.join(key)} has {sizes[key]} lines: take it off the list" for key in LARGER if sizes[key] <= CLASS_LINES_MAX]
+    wrong += [
+        f"{'/'.join(key)} has {sizes[key]} lines: take it off the list"
+        for key in LARGER
+        if sizes[key] <= CLASS_LINES_MAX
+    ]
     assert not wrong, "\n".join(wrong)
 
 
 def test_a_larger_class_has_its_reason_in_its_header():
     headers = {path: read(path) for path in files(".h")}
     for folder, name in LARGER:
-        texts = [text for path, text in headers.items() if path.parent.as_posix() == folder and f"\nclass {name} {{\n" in text]
+        texts = [
+            text
+            for path, text in headers.items()
+            if path.parent.as_posix() == folder and f"\nclass {name} {{\n" in text
+        ]
         assert len(texts) == 1, (folder, name)
-        assert f"\n// Over {CLASS_LINES_MAX} lines: " in texts[0].split("#pragma once")[0], f"{folder}/{name}: say why in its header"
+        assert f"\n// Over {CLASS_LINES_MAX} lines: " in texts[0].split("#pragma once")[0], (
+            f"{folder}/{name}: say why in its header"
+        )
 
 
 def test_a_class_is_counted_over_its_files():
     texts = {
-        Path("room/a.h"): "class A {\n  public:\n    int f();\n    struct B {\n        int c;\n    };\n};\nstruct C {\n    int d;\n};\n",
+        Path(
+            "room/a.h"
+        ): "class A {\n  public:\n    int f();\n    struct B {\n        int c;\n    };\n};\nstruct C {\n    int d;\n};\n",
         Path("room/a.cpp"): "int A::f() {\n    return 1;\n}\n\nvoid A::B::g() {\n    h();\n}\n",
         Path("room/a_more.cpp"): "template <class T>\nT A::h() {\n    return 1;\n}\n",
         Path("other/a.cpp"): "void free() {\n    g();\n}\n",

@@ -116,7 +116,9 @@ BESIDE_A_VARIABLE = {
 @pytest.mark.parametrize("code", IN_CONDITION.values(), ids=IN_CONDITION)
 def test_each_condition_is_found(code):
     within = f"Task<> f(bool up) {{\n{code}\n}}\n"
-    wanted = [n for n, line in enumerate(within.split("\n"), 1) if re.search(r"\b(if|while|for|switch) \(.*co_await", line)]
+    wanted = [
+        n for n, line in enumerate(within.split("\n"), 1) if re.search(r"\b(if|while|for|switch) \(.*co_await", line)
+    ]
     assert conditions_with_co_await(within) == wanted and wanted
 
 

@@ -31,9 +31,12 @@ def launcher_module(name):
 
 # ---- README.md ----
 
+
 def is_defined(function, source):
     """Whether the source defines the function: a definition has a type before the name, a call has not."""
-    return re.search(rf"^ *(?!return|co_return)[\w:<>]+[\w:<>&* ]* (?:\w+::)*{re.escape(function)}\(", source, re.MULTILINE)
+    return re.search(
+        rf"^ *(?!return|co_return)[\w:<>]+[\w:<>&* ]* (?:\w+::)*{re.escape(function)}\(", source, re.MULTILINE
+    )
 
 
 HOP = re.compile(r"^\d+\. .*`([\w/.]+): (\w+(?:::\w+)*)`", re.MULTILINE)
@@ -141,8 +144,9 @@ def test_the_pages_list_each_exit_code():
     text = read("docs/running.md")
     block = re.search(r"<!-- begin: exit codes -->(.*)<!-- end: exit codes -->", text, re.DOTALL)
     rows = {int(code): meaning for code, meaning in table_rows(block.group(1))[1:]}
-    codes = {value for name, value in vars(problem).items() if re.match(r"EXIT_[A-Z]+$", name)
-             and isinstance(value, int)}
+    codes = {
+        value for name, value in vars(problem).items() if re.match(r"EXIT_[A-Z]+$", name) and isinstance(value, int)
+    }
     assert set(rows) == codes | set(problem.EXIT_DIED.values())
     for kind, code in problem.EXIT_DIED.items():
         assert rows[code] == f"`{kind}` died"
@@ -221,9 +225,7 @@ def test_the_bytes_in_protocol_md_are_what_its_example_sends():
     for line in block.strip().splitlines():
         if line[:7] in frames:
             current, line = line[:7], line[7:]
-        frames[current] += bytes.fromhex(
-            " ".join(re.match(r"\s*((?:[0-9a-f]{2}\s+)+)", line + " ").group(1).split())
-        )
+        frames[current] += bytes.fromhex(" ".join(re.match(r"\s*((?:[0-9a-f]{2}\s+)+)", line + " ").group(1).split()))
     assert frames["frame 0"] == b"generate"
     assert msgpack.unpackb(frames["frame 1"]) == {
         "tree": "6f1d0c5e9b2a47f38e6d1c0b5a493827",

@@ -209,7 +209,9 @@ def test_a_listed_package_has_its_reason_beside_it(package):
 # The namespace of a folder: its name without _proc. base, which every folder uses, and client,
 # which front ends include, are in pitstop itself.
 IN_PITSTOP_ITSELF = {"base", "client"}
-FORWARD_DECLARATIONS = re.compile(r"^namespace pitstop(?:::\w+)? \{\n+(?:(?:struct|class|enum class) [^;{}]*;[^\n]*\n+)+\}", re.M)
+FORWARD_DECLARATIONS = re.compile(
+    r"^namespace pitstop(?:::\w+)? \{\n+(?:(?:struct|class|enum class) [^;{}]*;[^\n]*\n+)+\}", re.M
+)
 
 
 def test_each_folder_has_a_namespace_of_its_own():

@@ -95,7 +95,10 @@ SAMPLES = {
         'void f() {\n    g("}\\"{", \'{\');  // }\n    /* {\n    } */\n    h(R"({)");\n}\n',
         [("f", 1, 6)],
     ),
-    "digits with separators": ("int f() {\n    return 1'000'000;\n}\n\nint g() {\n    return 2;\n}\n", [("f", 1, 3), ("g", 5, 7)]),
+    "digits with separators": (
+        "int f() {\n    return 1'000'000;\n}\n\nint g() {\n    return 2;\n}\n",
+        [("f", 1, 3), ("g", 5, 7)],
+    ),
     "no function: a table": ("const int kAll[] = {\n    f(1),\n    2,\n};\n", []),
     "no function: types and namespaces": (
         "namespace a {\nstruct B {\n    int c = f(1);\n};\nenum class D {\n    kE,\n};\n}  // namespace a\n",
@@ -110,5 +113,7 @@ def test_functions_of_cpp_are_found_with_their_lines(text, expected):
 
 
 def test_functions_of_python_are_found_with_their_lines():
-    text = "def f():\n    def g():\n        return 1\n    return g\n\n\nclass A:\n    async def h(self):\n        pass\n"
+    text = (
+        "def f():\n    def g():\n        return 1\n    return g\n\n\nclass A:\n    async def h(self):\n        pass\n"
+    )
     assert set(python_functions(text)) == {Function("f", 1, 4), Function("g", 2, 3), Function("h", 8, 9)}

@@ -10,9 +10,7 @@ import pytest
 
 from project import CODE, files, read
 
-STRING_OR_COMMENT = re.compile(
-    r"""//[^\n]*|/\*.*?\*/|R"\(.*?\)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'""", re.DOTALL
-)
+STRING_OR_COMMENT = re.compile(r"""//[^\n]*|/\*.*?\*/|R"\(.*?\)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'""", re.DOTALL)
 FILE = re.compile(r"[\w./-]*\w\.(?:h|cpp|cu|cuh|py|md|inc|sh|cmake)\b")
 SCOPED = re.compile(r"\b[A-Za-z_]\w*(?:::[A-Za-z_]\w*)+\b")
 CALL = re.compile(r"\b([A-Za-z_]\w*)\(\)")

@@ -18,7 +18,12 @@ BUGS = [Bug("no fence", "a.cpp", "fence();", ""), Bug("no wait", "b.cpp", "wait(
 HEAD = "# Bugs\n\n| bug | in | found by |\n|---|---|---|"
 
 
-DRIVERS = ("tests/emulated_gpu/mutations.py", "tests/sim/update_mutations.py", "tests/sim/state_mutations.py", "tests/sim/adapter_mutations.py")
+DRIVERS = (
+    "tests/emulated_gpu/mutations.py",
+    "tests/sim/update_mutations.py",
+    "tests/sim/state_mutations.py",
+    "tests/sim/adapter_mutations.py",
+)
 
 
 @pytest.mark.parametrize("driver", DRIVERS)

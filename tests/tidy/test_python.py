@@ -48,6 +48,21 @@ def test_ruff_refuses(source, rule):
     assert done.returncode == 1 and f": {rule} " in done.stdout, done.stdout + done.stderr
 
 
+def formatted(*arguments, source=None):
+    return run("ruff", "format", "--check", "--no-cache", "--quiet", *arguments, source=source)
+
+
+@needs("ruff")
+def test_every_python_file_has_ruffs_form():
+    done = formatted(".")
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}python -m ruff format . gives all files their form"
+
+
+@needs("ruff")
+def test_another_form_is_seen():
+    assert formatted("--stdin-filename=launch/lib/planted.py", "-", source="x = 'one'\n").returncode == 1
+
+
 @needs("mypy")
 def test_the_types_of_the_protocol_hold():
     done = mypy()

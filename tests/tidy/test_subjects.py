@@ -13,7 +13,10 @@ def new_subjects():
     """The subjects of commits that origin/main does not have; None without git, or without origin/main."""
     log = subprocess.run(
         ["git", "log", "--no-merges", "--format=%s", "origin/main..HEAD"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return log.stdout.splitlines() if log.returncode == 0 else None
 

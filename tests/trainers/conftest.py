@@ -24,7 +24,11 @@ def fresh():
     """{model: (prompt's ids, the greedy ids of a fresh start on it)}."""
     found = {}
     for model in ("stories", "bard"):
-        with short_directory() as path, live_tree(path / "tree", "--model", MODELS / model) as tree, tree.door() as door:
+        with (
+            short_directory() as path,
+            live_tree(path / "tree", "--model", MODELS / model) as tree,
+            tree.door() as door,
+        ):
             ids = door.call("tokenize", text=PROMPT)["ids"]
             found[model] = (ids, door.generate(PROMPT, max_new_tokens=NUM_TOKENS, temperature=0).tokens)
     assert found["stories"][1] != found["bard"][1]
@@ -49,8 +53,14 @@ def step(tree):
         done = subprocess.run(
             command,
             cwd=HERE / "steps",
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "NO_PROXY": "*", "TOKENIZERS_PARALLELISM": "false",
-                 "HF_HUB_OFFLINE": "1", "PITSTOP_CLIENT": str(ROOT / "client" / "python")},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(map(str, paths)),
+                "NO_PROXY": "*",
+                "TOKENIZERS_PARALLELISM": "false",
+                "HF_HUB_OFFLINE": "1",
+                "PITSTOP_CLIENT": str(ROOT / "client" / "python"),
+            },
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,

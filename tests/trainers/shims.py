@@ -1,6 +1,6 @@
 """The replacements of a GPU, or of a package, in the trainers' steps: every line that says `shim`.
 
-    tests/trainers/shims.py          prints the list that docs/trainers.md has
+tests/trainers/shims.py          prints the list that docs/trainers.md has
 """
 
 import pathlib
@@ -21,7 +21,9 @@ def lines():
                 code, _, why = line.partition("#")
                 said = f"`{code.strip()}`" if code.strip() and '"""' not in line else ""
                 why = why or line.strip().strip('"')
-                rows.append(f"| `{name}:{number}` | {said.replace('|', chr(92) + '|')} | {why.replace('shim:', '').strip()} |")
+                rows.append(
+                    f"| `{name}:{number}` | {said.replace('|', chr(92) + '|')} | {why.replace('shim:', '').strip()} |"
+                )
     return rows
 
 

@@ -40,8 +40,14 @@ def run(interpreter, program, *arguments, paths=()):
     """The output of steps/PROGRAM."""
     done = subprocess.run(
         [interpreter, STEPS / program, *map(str, arguments)],
-        env={**os.environ, "PITSTOP_TREE_TESTS": str(ROOT / "tests" / "tree"), "NO_PROXY": "*", "HF_HUB_OFFLINE": "1",
-             "PITSTOP_CLIENT": str(ROOT / "client" / "python"), "PYTHONPATH": os.pathsep.join(map(str, paths))},
+        env={
+            **os.environ,
+            "PITSTOP_TREE_TESTS": str(ROOT / "tests" / "tree"),
+            "NO_PROXY": "*",
+            "HF_HUB_OFFLINE": "1",
+            "PITSTOP_CLIENT": str(ROOT / "client" / "python"),
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        },
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
@@ -80,8 +86,19 @@ def test_P10_a_trainers_own_code_sends_its_weights_by_nccl(gpu, sglang, fresh, p
     gpu(gpus=tp + 1)
     tree = ProcessTree(place / "tree", *CUDA, "--tp", tp, "--port", 0)
     try:
-        said = run(interpreter, "nccl_trainers_step.py", trainer, tree.url, BARD, sglang, *libraries(), tp, tp + 1,
-                   package, paths=[STEPS, *import_paths(interpreter, sglang.parent)])
+        said = run(
+            interpreter,
+            "nccl_trainers_step.py",
+            trainer,
+            tree.url,
+            BARD,
+            sglang,
+            *libraries(),
+            tp,
+            tp + 1,
+            package,
+            paths=[STEPS, *import_paths(interpreter, sglang.parent)],
+        )
         assert said["before"] == fresh["stories"][1] and said["after"] == fresh["bard"][1]
         assert said["broadcasts"] == (1 if trainer == "trl" else len(BARD_TENSORS))
         assert said.get("version") == (None if trainer == "trl" else "1")
@@ -97,8 +114,19 @@ def test_P10_openrlhfs_own_trainer_sends_its_weights_by_nccl(gpu, sglang, fresh,
     interpreter = python_of("integrations")
     (package,) = pathlib.Path(interpreter).parents[1].glob("lib/python*/site-packages")
     gpu(gpus=tp + 1)
-    said = run(interpreter, "nccl_trainers_step.py", "openrlhf", "-", BARD, sglang, *libraries(), tp, tp + 1, package,
-               paths=[STEPS])
+    said = run(
+        interpreter,
+        "nccl_trainers_step.py",
+        "openrlhf",
+        "-",
+        BARD,
+        sglang,
+        *libraries(),
+        tp,
+        tp + 1,
+        package,
+        paths=[STEPS],
+    )
     assert said["before"] == fresh["stories"][1] and said["after"] == fresh["bard"][1]
     assert said["broadcasts"] == len(BARD_TENSORS)
 

@@ -34,11 +34,20 @@ def reader(request):
 def test_routes_are_read_as_the_trainer_reads_them(reader, tree, step):
     config = json.loads((MODEL / "config.json").read_text())
     shape = config["num_hidden_layers"], config["num_experts_per_tok"]
-    said = step(READERS[reader], f"{reader}_routes_step", json.dumps(PROMPT), NUM_TOKENS, *shape, os.environ.get("PITSTOP_SLIME", "-"))
+    said = step(
+        READERS[reader],
+        f"{reader}_routes_step",
+        json.dumps(PROMPT),
+        NUM_TOKENS,
+        *shape,
+        os.environ.get("PITSTOP_SLIME", "-"),
+    )
     tokens, rows = said["tokens"], numpy.array(said["rows"])
     assert tokens[: len(PROMPT)] == PROMPT and len(tokens) >= len(PROMPT) + NUM_TOKENS
     with pitstop.Client(str(tree.run_dir)) as client:
-        chunk = client.generate(tokens, max_new_tokens=0, logprobs={"enabled": True, "prompt_start": 0}, routed_experts_start=0)
+        chunk = client.generate(
+            tokens, max_new_tokens=0, logprobs={"enabled": True, "prompt_start": 0}, routed_experts_start=0
+        )
         told = chunk.result().routes.array()
     assert told.shape == (len(tokens) - 1, *shape)
     assert rows.shape == told.shape and (rows == told).all()

@@ -120,9 +120,7 @@ def torch_names():
     FlattenedTensorMetadata.__qualname__ = "FlattenedTensorMetadata"
     for parent in ("sglang", "sglang.srt", "sglang.srt.weight_sync"):
         module(parent)
-    names.Metadata = put(
-        "sglang.srt.weight_sync.tensor_bucket", FlattenedTensorMetadata, "FlattenedTensorMetadata"
-    )
+    names.Metadata = put("sglang.srt.weight_sync.tensor_bucket", FlattenedTensorMetadata, "FlattenedTensorMetadata")
     return names
 
 
@@ -150,7 +148,14 @@ class Cuda:
 
         num = -(-len(data) // CHUNK_BYTES)
         size, address = ctypes.c_size_t(num * CHUNK_BYTES), ctypes.c_ulonglong()
-        self.call("cuMemAddressReserve", ctypes.byref(address), size, ctypes.c_size_t(0), ctypes.c_ulonglong(0), ctypes.c_ulonglong(0))
+        self.call(
+            "cuMemAddressReserve",
+            ctypes.byref(address),
+            size,
+            ctypes.c_size_t(0),
+            ctypes.c_ulonglong(0),
+            ctypes.c_ulonglong(0),
+        )
         properties, fds = Properties(1, POSIX_FD, 1, 0), []
         for i in range(num):
             handle, fd, none = ctypes.c_ulonglong(), ctypes.c_int(), ctypes.c_ulonglong(0)
@@ -305,7 +310,12 @@ class Shared:
             return pickle.dumps(tensors, protocol=4)
         metadata = [
             self.names.Metadata(
-                name=n, shape=self.names.Size(shape), dtype=self.names.bfloat16, start_idx=at, end_idx=at + size, numel=size // 2
+                name=n,
+                shape=self.names.Size(shape),
+                dtype=self.names.bfloat16,
+                start_idx=at,
+                end_idx=at + size,
+                numel=size // 2,
             )
             for n, (at, size, shape) in places.items()
         ]

@@ -43,7 +43,13 @@ def upcycled(seed=1):
 
 # The names and counts of Qwen3-30B-A3B; everything else is narrow.
 REAL = {"num_hidden_layers": 48, "num_experts": 128, "num_experts_per_tok": 8}
-NARROW = {"hidden_size": 32, "moe_intermediate_size": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+NARROW = {
+    "hidden_size": 32,
+    "moe_intermediate_size": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+}
 NUM_REAL_TENSORS = 18_867
 
 
@@ -52,7 +58,11 @@ def real_names(seed):
     random = numpy.random.default_rng(seed)
     hidden, width, heads = NARROW["hidden_size"], NARROW["moe_intermediate_size"], NARROW["head_dim"]
     q, kv = NARROW["num_attention_heads"] * heads, NARROW["num_key_value_heads"] * heads
-    of_layer = {"input_layernorm": (hidden,), "post_attention_layernorm": (hidden,), "mlp.gate": (REAL["num_experts"], hidden)}
+    of_layer = {
+        "input_layernorm": (hidden,),
+        "post_attention_layernorm": (hidden,),
+        "mlp.gate": (REAL["num_experts"], hidden),
+    }
     of_layer |= {"self_attn.q_proj": (q, hidden), "self_attn.k_proj": (kv, hidden), "self_attn.v_proj": (kv, hidden)}
     of_layer |= {"self_attn.o_proj": (hidden, q), "self_attn.q_norm": (heads,), "self_attn.k_norm": (heads,)}
     for expert in range(REAL["num_experts"]):

@@ -80,7 +80,11 @@ def write_hybrid(directory, made, is_wrapped=False):
         "eos_token_id": 2047, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]},
     }  # fmt: skip
     if is_wrapped:
-        outer = {"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5", "tie_word_embeddings": True}
+        outer = {
+            "architectures": ["Qwen3_5ForConditionalGeneration"],
+            "model_type": "qwen3_5",
+            "tie_word_embeddings": True,
+        }
         del config["architectures"], config["tie_word_embeddings"]
         config = outer | {"text_config": config, "vision_config": {"depth": 1}}
     (directory / "config.json").write_text(json.dumps(config))

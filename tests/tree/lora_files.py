@@ -12,8 +12,15 @@ import numpy
 from expert_model import floats, rounded
 from overflowing import STORIES, read_tensors, write_model
 
-MODULES = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-           "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+MODULES = (
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    "self_attn.o_proj",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
+)
 RANK, ALPHA = 4, 8
 SCALE = ALPHA / RANK
 
@@ -64,7 +71,9 @@ def write_adapter(directory, adapter, config=None, prefix="base_model.model."):
     for name, tensor in adapter.items():
         raw = numpy.ascontiguousarray(tensor, numpy.float32).tobytes()
         header[prefix + name] = {
-            "dtype": "F32", "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + len(raw)]
+            "dtype": "F32",
+            "shape": list(tensor.shape),
+            "data_offsets": [len(data), len(data) + len(raw)],
         }
         data += raw
     text = json.dumps(header).encode()

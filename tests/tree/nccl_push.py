@@ -31,7 +31,12 @@ def push(build, place, **order):
     there = libraries(build, place) if build else {"CUDA_VISIBLE_DEVICES": ""}
     environment = {**os.environ, "PYTHONPATH": str(CLIENT), **there}
     done = subprocess.run(
-        [sys.executable, __file__], env=environment, input=json.dumps(order), capture_output=True, text=True, timeout=400
+        [sys.executable, __file__],
+        env=environment,
+        input=json.dumps(order),
+        capture_output=True,
+        text=True,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -48,7 +53,11 @@ class OnGpu:
         self.pointer = cuda.allocate(array.nbytes)
         cuda.copy(self.pointer, array.ctypes.data, array.nbytes)
         self.__cuda_array_interface__ = {
-            "shape": array.shape, "typestr": array.dtype.str, "data": (self.pointer, False), "strides": None, "version": 3
+            "shape": array.shape,
+            "typestr": array.dtype.str,
+            "data": (self.pointer, False),
+            "strides": None,
+            "version": 3,
         }
 
 
@@ -59,7 +68,8 @@ def tensors_of(model):
     header.pop("__metadata__", None)
     return {
         name: numpy.frombuffer(data, numpy.uint16, (end - begin) // 2, 8 + length + begin).reshape(entry["shape"])
-        for name, entry in header.items() for begin, end in [entry["data_offsets"]]
+        for name, entry in header.items()
+        for begin, end in [entry["data_offsets"]]
     }
 
 

@@ -149,8 +149,7 @@ class Rank0:
         return {"id": bytes(self.id).hex()}
 
     def publish(self, group=None):
-        """Publishes the id: for a group, as torch does before its first collective; without one at once, as vLLM does.
-        """
+        """Publishes the id: for a group, as torch does before its first collective; without one at once, as vLLM does."""
         if group is None:
             self.store.put(b"/broadcast_from/0/0", pickled(bytes(self.id)))
         else:

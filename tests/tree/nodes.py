@@ -41,7 +41,10 @@ class Node:
         self._log = open(f"{run_dir}.log", "w+")
         self.launcher = subprocess.Popen(
             [*prefix, LAUNCHER, "serve", "--run-dir", str(run_dir), *map(str, flags)],
-            stdout=subprocess.PIPE, stderr=self._log, text=True, env={**environment(), **(settings or {})},
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env={**environment(), **(settings or {})},
             preexec_fn=end_with_parent,
         )
 

@@ -178,9 +178,7 @@ class ProcessTree:
         for door in self.doors:
             door.close()
         self.launcher.stdout.close()
-        wait_until(
-            lambda: not any(map(is_alive, self.pids())), "processes to end", timeout_s=60.0
-        )
+        wait_until(lambda: not any(map(is_alive, self.pids())), "processes to end", timeout_s=60.0)
         if not is_killed:
             assert not self.run_dir.exists(), list(self.run_dir.iterdir())
 

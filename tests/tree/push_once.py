@@ -102,13 +102,9 @@ def sparse(client, tensors):
     whole = {n: a for n, a in tensors.items() if "norm" not in n}
     data = b"".join(array.tobytes() for array in whole.values())
     flattened = {"kind": "tensors", "format": "flattened"}
-    client.update_bucket(
-        {**flattened, "tensors": infos(whole), "payloads": [{"data": data}]}, session=number
-    )
+    client.update_bucket({**flattened, "tensors": infos(whole), "payloads": [{"data": data}]}, session=number)
     few = {n: a for n, a in tensors.items() if "norm" in n}
-    data = b"".join(
-        numpy.arange(a.size, dtype=numpy.int32).tobytes() + a.tobytes() for a in few.values()
-    )
+    data = b"".join(numpy.arange(a.size, dtype=numpy.int32).tobytes() + a.tobytes() for a in few.values())
     client.update_bucket(
         {
             "kind": "tensors",
@@ -129,9 +125,7 @@ def handles(client, _):
     tensors = {n: t.share_memory_() for n, t in torch_sender.load(sys.argv[2]).items()}
     tp = len(client.status()["replicas"][0]["workers"])
     pickles = [bytes(torch_sender.ForkingPickler.dumps(list(tensors.items()))) for _ in range(tp)]
-    client.update_weights(
-        source={"kind": "tensors", "format": "pickle", "payloads": [{"data": p} for p in pickles]}
-    )
+    client.update_weights(source={"kind": "tensors", "format": "pickle", "payloads": [{"data": p} for p in pickles]})
 
 
 def checkpoint_engine(client, _):

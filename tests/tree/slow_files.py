@@ -98,9 +98,7 @@ class SlowFiles:
             found = self.nodes.get(body.rstrip(b"\0").decode())
             if found is None:
                 return errno.ENOENT
-            return struct.pack("<QQQQII", found, 0, 3600, 3600, 0, 0) + attributes(
-                found, self.paths[found]
-            )
+            return struct.pack("<QQQQII", found, 0, 3600, 3600, 0, 0) + attributes(found, self.paths[found])
         if operation == OPEN:
             return struct.pack("<QII", node, 0, 0)
         if operation == READ:

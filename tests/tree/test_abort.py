@@ -60,9 +60,7 @@ def test_P4_a_request_in_prefill_ends(door, admin):
 
 def test_an_abort_is_by_exact_id(door, admin):
     pause(admin)
-    rids = [
-        door.start("Once", rid=rid, max_new_tokens=LONG, **GREEDY) for rid in ("a", "a1", "A", "aa")
-    ]
+    rids = [door.start("Once", rid=rid, max_new_tokens=LONG, **GREEDY) for rid in ("a", "a1", "A", "aa")]
     cancel(door, "a")
     go_on(admin)
     outputs = door.finish(rids)

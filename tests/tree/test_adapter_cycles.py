@@ -95,7 +95,9 @@ class Asking(threading.Thread):
 
 def test_P8_loads_and_unloads_under_load_leave_nothing_behind(shared_tree, contents):
     with pitstop.Client(shared_tree.run_dir) as client:
-        client.generate([5] * (POOL - 20), max_new_tokens=10, temperature=0, ignore_eos=True, text_output=False).result()
+        client.generate(
+            [5] * (POOL - 20), max_new_tokens=10, temperature=0, ignore_eos=True, text_output=False
+        ).result()
         expected = {None: generate(client, "").tokens}
         for directory in contents:
             digest = client.load_adapter("first", str(directory))["digest"]

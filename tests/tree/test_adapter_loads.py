@@ -120,11 +120,19 @@ def test_P1_P3_open_requests_continue_as_the_load_says(shared_tree, adapters, po
     output, other = door.finish([rid, alone])
     assert len(output.tokens) == sum(span["tokens"] for span in output.spans) == LONG
     said = [(span["adapter"]["version"], span["kv_min_adapter"]) for span in joined(output.spans)]
-    moved = {"finish": [], "keep": [(second["epoch"], first["epoch"])], "recompute": [(second["epoch"], second["epoch"])]}
+    moved = {
+        "finish": [],
+        "keep": [(second["epoch"], first["epoch"])],
+        "recompute": [(second["epoch"], second["epoch"])],
+    }
     assert said == [(first["epoch"], first["epoch"]), *moved[policy]]
     last = joined(output.spans)[-1]["adapter"]
     newest = first if policy == "finish" else second
-    assert (last["name"], last["digest"], last.get("label", "")) == ("policy", newest["digest"], newest.get("label", ""))
+    assert (last["name"], last["digest"], last.get("label", "")) == (
+        "policy",
+        newest["digest"],
+        newest.get("label", ""),
+    )
     assert output.counts.get("retractions", 0) == (policy == "recompute")
     assert "adapter" not in other.spans[0] and other.counts.get("retractions", 0) == 0
     (replica,) = admin.call("status")["replicas"]
@@ -138,9 +146,7 @@ def source_of(adapter):
     return {
         "kind": "tensors",
         "format": "flattened",
-        "tensors": [
-            {"name": name, "dtype": "F32", "shape": list(tensor.shape)} for name, tensor in tensors.items()
-        ],
+        "tensors": [{"name": name, "dtype": "F32", "shape": list(tensor.shape)} for name, tensor in tensors.items()],
         "payloads": [{"data": b"".join(tensor.tobytes() for tensor in tensors.values())}],
     }
 
@@ -150,7 +156,7 @@ def test_a_session_of_buckets_brings_an_adapter(shared_tree, adapters):
     expected = load(admin, adapters[0])
     tokens = tokens_with(shared_tree)
     items = list(exact_adapter(1)[0].items())
-    halves = dict(items[: len(items) // 2]), dict(items[len(items) // 2:])
+    halves = dict(items[: len(items) // 2]), dict(items[len(items) // 2 :])
     with pitstop.Client(shared_tree.run_dir) as client:
         session = client.begin_update(adapter="sent", adapter_config=json.dumps(config_of()))["session"]
         for half in halves:

@@ -76,7 +76,7 @@ class Asking(threading.Thread):
                 name = f"n{self._random.randrange(NUM_NAMES)}"
                 num_before = self._versions.num_done[name]
                 chunk = generate(client, name).result(timeout=120)
-                may_be = self._versions.digests[name][num_before - 1:]
+                may_be = self._versions.digests[name][num_before - 1 :]
                 if chunk.adapter.digest not in may_be or chunk.tokens != self._expected[chunk.adapter.digest]:
                     self.problem = f"{name} gave {chunk.tokens} and says {chunk.adapter}; it had {may_be}"
                 self.num += 1
@@ -154,7 +154,9 @@ def test_a_request_whose_adapter_is_on_its_way_waits_and_others_do_not(narrow):
     assert tokens_with(tree, "b") == tree.expected["b"]
 
 
-@pytest.mark.parametrize("point", ("receive worker_adapters", "evict adapter", "restore adapter", "send worker_restored"))
+@pytest.mark.parametrize(
+    "point", ("receive worker_adapters", "evict adapter", "restore adapter", "send worker_restored")
+)
 def test_P2_a_worker_that_dies_in_a_move_leaves_nothing_half(narrow, point):
     """The tree comes back with both."""
     tree, faults = narrow("--tp", 2, "--restart")
@@ -208,8 +210,12 @@ def test_an_eviction_that_finds_no_room_on_the_disk_keeps_it_in_memory(place, co
             return all(not each.get("evicted", False) and each["bytes"] > 0 for each in said) and len(said) == 2
 
         wait_until(both_are_there, "both to be counted in memory")
-        refused = admin.call("update_weights", update={"adapter": "c", "source": {"kind": "disk", "path": str(contents[2])}})
-        assert refused["code"] == "resource_exhausted" and "could not be evicted: cannot write" in refused["message"], refused
+        refused = admin.call(
+            "update_weights", update={"adapter": "c", "source": {"kind": "disk", "path": str(contents[2])}}
+        )
+        assert refused["code"] == "resource_exhausted" and "could not be evicted: cannot write" in refused["message"], (
+            refused
+        )
 
 
 def test_P2_pinned_ones_stay_and_are_pinned_after_a_restart(start_tree, place, contents):
@@ -224,9 +230,9 @@ def test_P2_pinned_ones_stay_and_are_pinned_after_a_restart(start_tree, place, c
         assert said["a"]["pinned"] and not said["a"].get("evicted", False)
         assert sum(not each.get("evicted", False) for each in said.values()) == 2
         load(admin, contents[2], name="e", adapter_pinned=True)
-        third = admin.call("update_weights", update={
-            "adapter": "f", "source": {"kind": "disk", "path": str(contents[2])}
-        })
+        third = admin.call(
+            "update_weights", update={"adapter": "f", "source": {"kind": "disk", "path": str(contents[2])}}
+        )
         assert third["code"] == "resource_exhausted" and "bytes of pinned adapters" in third["message"], third
         assert tree.door().generate(PROMPT, max_new_tokens=1, adapter="b").finish["code"] == "resource_exhausted"
         assert admin.call("unload_adapter", name="e")["ok"]

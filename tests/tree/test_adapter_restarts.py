@@ -78,7 +78,10 @@ def test_P2_an_adapter_that_is_another_one_by_now_is_lost_and_named(start_tree, 
     digest = loaded(admin)["same"][0]["digest"]
     with pitstop.Client(tree.run_dir) as client:
         client.update_weights(
-            source=source_of(exact_adapter(1)[0]), adapter="sent", adapter_config=json.dumps(config_of()), label="step 3"
+            source=source_of(exact_adapter(1)[0]),
+            adapter="sent",
+            adapter_config=json.dumps(config_of()),
+            label="step 3",
         )
     tokens = tokens_with(tree, "same")
     shutil.copy(adapters[1] / "adapter_model.safetensors", places["tensors"])
@@ -110,7 +113,10 @@ def send(tree, seed, label):
     """Loads tensors that no directory has, as "sent". Returns the answer."""
     with pitstop.Client(tree.run_dir) as client:
         return client.update_weights(
-            source=source_of(exact_adapter(seed)[0]), adapter="sent", adapter_config=json.dumps(config_of()), label=label
+            source=source_of(exact_adapter(seed)[0]),
+            adapter="sent",
+            adapter_config=json.dumps(config_of()),
+            label=label,
         )
 
 

@@ -206,8 +206,20 @@ def test_random_messages_on_every_socket(start_tree):
     watcher = tree.door()
     expected = watcher.generate("Once upon a time", max_new_tokens=100, **GREEDY).tokens
     draw = random.Random(1)
-    kinds = [b"generate", b"step_plan", b"step_result", b"text_batch", b"token_batch", b"hello",
-             b"worker_hello", b"scheduler_hello", b"tokenized_request", b"end_requests", b"", b"?"]
+    kinds = [
+        b"generate",
+        b"step_plan",
+        b"step_result",
+        b"text_batch",
+        b"token_batch",
+        b"hello",
+        b"worker_hello",
+        b"scheduler_hello",
+        b"tokenized_request",
+        b"end_requests",
+        b"",
+        b"?",
+    ]
     context = zmq.Context.instance()
     for path in sockets(tree):
         for kind in (zmq.DEALER, zmq.PUSH):

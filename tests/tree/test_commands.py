@@ -40,8 +40,7 @@ def test_a_worker_yields_to_the_processes_around_it(shared_tree):
     if not pathlib.Path("/proc/self/autogroup").exists():
         return  # no sessions that share cores
     session, usual = (
-        int(pathlib.Path(f"/proc/{pid}/autogroup").read_text().split()[-1])
-        for pid in (worker, scheduler)
+        int(pathlib.Path(f"/proc/{pid}/autogroup").read_text().split()[-1]) for pid in (worker, scheduler)
     )
     assert session > usual
 
@@ -49,8 +48,18 @@ def test_a_worker_yields_to_the_processes_around_it(shared_tree):
 def test_generate_streams_from_a_running_tree(shared_tree, reference):
     case = reference["stories"]["greedy"][2]
     client = subprocess.Popen(
-        [LAUNCHER, "generate", "--run-dir", shared_tree.run_dir, "--temperature", "0",
-         "--max-new-tokens", "400", "--ignore-eos", case["prompt"]],
+        [
+            LAUNCHER,
+            "generate",
+            "--run-dir",
+            shared_tree.run_dir,
+            "--temperature",
+            "0",
+            "--max-new-tokens",
+            "400",
+            "--ignore-eos",
+            case["prompt"],
+        ],
         stdout=subprocess.PIPE,
         env=environment(),
     )
@@ -64,8 +73,7 @@ def test_generate_streams_from_a_running_tree(shared_tree, reference):
 def test_generate_without_a_tree_starts_one_for_the_call(place, reference):
     case = reference["stories"]["greedy"][0]
     ended = subprocess.run(
-        [LAUNCHER, "generate", "--compute", "fp32", "--temperature", "0",
-         "--max-new-tokens", "20", case["prompt"]],
+        [LAUNCHER, "generate", "--compute", "fp32", "--temperature", "0", "--max-new-tokens", "20", case["prompt"]],
         capture_output=True,
         text=True,
         env={**environment(), "XDG_RUNTIME_DIR": str(place)},
@@ -104,9 +112,7 @@ def test_no_tree_is_said_so(place):
 def test_tokenize_reads_and_writes_json_lines(reference):
     case = reference["stories"]["greedy"][4]
     lines = [{"text": case["prompt"]}, {"ids": case["ids"]}, {"text": ""}, {"text": "Straße 終"}]
-    ended = run(
-        "tokenize", "--tokenizer", STORIES, input="".join(json.dumps(x) + "\n" for x in lines)
-    )
+    ended = run("tokenize", "--tokenizer", STORIES, input="".join(json.dumps(x) + "\n" for x in lines))
     assert ended.returncode == 0, ended.stderr
     encoded, decoded, empty, other = map(json.loads, ended.stdout.splitlines())
     assert encoded == {"ids": case["ids"], "text": case["prompt"]}
@@ -174,7 +180,10 @@ def test_the_launcher_and_the_process_have_one_limit(program, flag):
     def said(number):
         return subprocess.run(
             [f"{environment()['PITSTOP_BUILD']}/bin/pitstop_{program}", *needed, f"{flag}={number}"],
-            capture_output=True, text=True, timeout=120, env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=environment(),
         ).stderr
 
     assert flag in said(most + 1) and re.search(rf"\b{most}\b", said(most + 1))

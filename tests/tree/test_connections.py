@@ -99,9 +99,7 @@ def test_clients_that_are_one_too_many_wait_and_are_served_when_others_have_left
         for name in DOORS:
             if seen[name]["connections_max"] >= DEALERS_OF_EACH:
                 continue  # this door has room for all of them
-            wait_until(
-                lambda: listeners(tree, honest.admin)[name]["refused_total"] > 0, f"a full {name} door"
-            )
+            wait_until(lambda: listeners(tree, honest.admin)[name]["refused_total"] > 0, f"a full {name} door")
         honest.check()
     finally:
         context.destroy(linger=0)

@@ -95,9 +95,7 @@ def test_a_killed_launcher_leaves_no_process_that_is_still_starting(place):
         ).stdout.split()
         launcher.kill()
         launcher.wait()
-        wait_until(
-            lambda: not any(is_alive(int(pid)) for pid in children), "children to end"
-        )
+        wait_until(lambda: not any(is_alive(int(pid)) for pid in children), "children to end")
 
 
 def test_the_next_tree_removes_what_a_killed_launcher_left(place):
@@ -105,9 +103,7 @@ def test_the_next_tree_removes_what_a_killed_launcher_left(place):
     env = {**environment(), "XDG_RUNTIME_DIR": str(place)}
 
     def start():
-        launcher = subprocess.Popen(
-            [LAUNCHER, "serve", "--no-http"], stdout=subprocess.PIPE, text=True, env=env
-        )
+        launcher = subprocess.Popen([LAUNCHER, "serve", "--no-http"], stdout=subprocess.PIPE, text=True, env=env)
         line = launcher.stdout.readline()
         return launcher, line.rsplit(" ", 1)[1].strip()
 

@@ -26,7 +26,9 @@ def why(worker):
 def serves_on_the_cpu(tree):
     """Checks that all ranks are on the CPU for one reason, and returns it."""
     workers = workers_of(tree)
-    assert all(worker["device"].startswith("cpu ") and worker["device_uuid"].startswith("CPU-") for worker in workers), workers
+    assert all(
+        worker["device"].startswith("cpu ") and worker["device_uuid"].startswith("CPU-") for worker in workers
+    ), workers
     assert len(tree.door().generate("Once upon a time", max_new_tokens=3, **GREEDY).tokens) == 3
     with tree.door("admin") as admin:
         assert update(admin, BARD)["digest"] == DIGESTS["bard"]["digest"]

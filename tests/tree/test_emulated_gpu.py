@@ -117,9 +117,7 @@ def test_every_planted_bug_is_found():
 def test_replicas_have_a_gpu_each(gpu, start_tree):
     tree = start_tree(*CUDA, "--dp", 2)
     door = tree.door()
-    outputs = door.finish(
-        [door.start("Once upon a time", max_new_tokens=4, replica=i, **GREEDY) for i in range(2)]
-    )
+    outputs = door.finish([door.start("Once upon a time", max_new_tokens=4, replica=i, **GREEDY) for i in range(2)])
     assert outputs[0].tokens == outputs[1].tokens
     workers = [worker for replica in tree.door("admin").call("status")["replicas"] for worker in replica["workers"]]
     uuids = {worker["device_uuid"] for worker in workers}

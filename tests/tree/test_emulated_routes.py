@@ -34,7 +34,9 @@ def golden_model(tmp_path):
 GROUPS = ("--tp", 2, "--ep", 2, "--all-reduce", "own")  # each expert is on one GPU
 
 
-@pytest.mark.parametrize("policy, flags", [("late", ()), ("random", ()), ("random", GROUPS)], ids=["late", "random", "ep"])
+@pytest.mark.parametrize(
+    "policy, flags", [("late", ()), ("random", ()), ("random", GROUPS)], ids=["late", "random", "ep"]
+)
 def test_P6_rows_are_of_their_own_step(gpu, start_tree, tmp_path, policy, flags):
     gpu(policy=policy)
     model, config = golden_model(tmp_path)
@@ -102,5 +104,7 @@ def test_P6_brought_routes_are_followed(gpu, start_tree, tmp_path):
             rows = routes.array()
             is_sparse = rows.any(axis=(0, 2))[None, :, None]
             turned = numpy.where(is_sparse, routes.num_experts - 1 - rows, rows)
-            moved = client.generate(whole, routed_experts=pitstop.Routes.of(turned, routes.num_experts), **score).result()
+            moved = client.generate(
+                whole, routed_experts=pitstop.Routes.of(turned, routes.num_experts), **score
+            ).result()
             assert (moved.routes.array() == turned).all() and moved.prompt.logprobs != scored.prompt.logprobs

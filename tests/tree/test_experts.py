@@ -36,7 +36,9 @@ def test_groups_of_ranks_are_told(start_tree, old):
     assert [worker["ep"] for worker in replica["workers"]] == [2, 2]
     whole = start_tree("--model", old)
     (alone,) = whole.door("admin").call("status")["replicas"][0]["workers"]
-    assert alone["ep"] == 1 and all(worker["weight_bytes"] < 0.65 * alone["weight_bytes"] for worker in replica["workers"])
+    assert alone["ep"] == 1 and all(
+        worker["weight_bytes"] < 0.65 * alone["weight_bytes"] for worker in replica["workers"]
+    )
     assert "(experts over 2 groups)" in run("status", "--run-dir", tree.run_dir).stdout
 
 
@@ -127,7 +129,13 @@ def test_P2_tensors_of_all_experts_are_the_same_weights(tree, client, start_tree
     (name,) = [name for name in together if name.startswith("model.layers.2.") and name.endswith("gate_up_proj")]
     client.rollback_weights()
     client.update_weights(source=raw_source({name: together[name]}), partial=True)
-    expected = changed(**{n: array for n, array in new_tensors().items() if n.startswith("model.layers.2.mlp.experts.") and "down" not in n})
+    expected = changed(
+        **{
+            n: array
+            for n, array in new_tensors().items()
+            if n.startswith("model.layers.2.mlp.experts.") and "down" not in n
+        }
+    )
     assert digest_of(client) == digests_of(written(place / "part", expected))["digest"]
     error = refused(client.update_weights, source=raw_source({name: together[name][:, :, 1:].copy()}), partial=True)
     assert name in error.message and "shape" in error.message, error

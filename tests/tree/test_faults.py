@@ -76,9 +76,7 @@ def test_P5_a_worker_that_stands_still_in_a_stage_is_named_by_the_deadline(start
     assert "rank 1" in reply["message"] and "stage" in reply["message"], reply["message"]
     # The worker goes on: the stage is dropped, and the old version serves on.
     tree.kill("tp_worker[0.1]", signal.SIGCONT)
-    wait_until(
-        lambda: admin.call("status")["replicas"][0]["state"] == "running", "the stage to be dropped"
-    )
+    wait_until(lambda: admin.call("status")["replicas"][0]["state"] == "running", "the stage to be dropped")
     assert admin.call("weight_digests")["digest"] == DIGESTS["stories"]["digest"]
     assert len(tree.door().generate("Once", max_new_tokens=5, **GREEDY).tokens) == 5
 
@@ -95,9 +93,7 @@ def test_P5_a_worker_that_stands_still_in_a_commit_is_named_by_the_deadline(star
     assert late.value.message.endswith("no answer in time from replica 0 (rank 1)")
     # The order remains in force: the worker executes it when it continues.
     tree.kill("tp_worker[0.1]", signal.SIGCONT)
-    wait_until(
-        lambda: admin.call("status")["replicas"][0]["state"] == "running", "the commit to be done"
-    )
+    wait_until(lambda: admin.call("status")["replicas"][0]["state"] == "running", "the commit to be done")
     assert admin.call("weight_digests")["digest"] == DIGESTS["bard"]["digest"]
 
 

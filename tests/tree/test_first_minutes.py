@@ -42,7 +42,8 @@ def test_the_version_is_one_everywhere():
     for words in (["--version"], ["version"]):
         assert run(*words).stdout == f"pitstop {VERSION}\n"
     said = subprocess.check_output(
-        [sys.executable, "-c", "import pitstop; print(pitstop.__version__)"], text=True,
+        [sys.executable, "-c", "import pitstop; print(pitstop.__version__)"],
+        text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT / "client/python")},
     )
     assert said == f"{VERSION}\n"
@@ -95,7 +96,10 @@ times += [came_at for came_at, _ in chunks]
 print(len(times), times[-1] - told_at)
 """
     num, late_s = subprocess.check_output(
-        [sys.executable, "-c", program, str(ROOT / "launch" / "lib"), tree.run_dir], env=environment(), text=True, timeout=400
+        [sys.executable, "-c", program, str(ROOT / "launch" / "lib"), tree.run_dir],
+        env=environment(),
+        text=True,
+        timeout=400,
     ).split()
     assert int(num) > 20 and float(late_s) < 0.2
 
@@ -178,14 +182,20 @@ def test_serve_takes_a_model_without_a_flag(place):
 def test_answers_say_what_happened(shared_tree):
     place = ("--run-dir", shared_tree.run_dir)
     refused = run("update", "/nonexistent", *place)
-    assert refused.returncode == 1 and re.match(r"not done: epoch \d+ serves on, digest ", refused.stdout), refused.stdout
+    assert refused.returncode == 1 and re.match(r"not done: epoch \d+ serves on, digest ", refused.stdout), (
+        refused.stdout
+    )
     assert "0.000 s" not in refused.stdout and "0 kept" not in refused.stdout
-    assert "not_found: replica 0: rank 0: '/nonexistent': the directory does not exist\n" in refused.stderr, refused.stderr
+    assert "not_found: replica 0: rank 0: '/nonexistent': the directory does not exist\n" in refused.stderr, (
+        refused.stderr
+    )
     log = shared_tree.log()
     assert re.search(r"update \d+: stage failed: rank 0: '/nonexistent': .*; serving epoch 1, digest ", log), log
     assert "(step-3), 0 requests ended" in run("label", "step-3", *place).stdout
     staged = run("stage", "bard", *place).stdout
-    assert staged.startswith("staged: ") and "vote" not in staged and "0.000 ms" not in staged and "0 kept" not in staged
+    assert (
+        staged.startswith("staged: ") and "vote" not in staged and "0.000 ms" not in staged and "0 kept" not in staged
+    )
     again = run("stage", "bard", *place)
     assert again.stdout.startswith("not done: version 1 (step-3) serves on, digest "), again
     assert re.search(r"update \d+ \(no label\) is staged", again.stderr), again.stderr
@@ -194,7 +204,9 @@ def test_answers_say_what_happened(shared_tree):
     assert waited and "vote" not in committed, committed
     assert run("abort", "--all", *place).stdout == "no request was open\n"
     nothing = run("abort", *place)
-    assert nothing.returncode == 2 and "pitstop abort RID...: give the ids of requests, or --all" in nothing.stderr, nothing
+    assert nothing.returncode == 2 and "pitstop abort RID...: give the ids of requests, or --all" in nothing.stderr, (
+        nothing
+    )
     assert "paused after" in run("pause", *place).stdout
     released = run("release", "kv_cache", *place).stdout
     assert re.search(r"kv_cache is released: 0\.0 MiB in memory, \d+\.\d MiB went back", released), released

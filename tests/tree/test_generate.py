@@ -27,9 +27,7 @@ def test_a_prompt_of_tokens_is_the_same_as_its_text(door, reference):
 
 def test_logprobs_are_the_references(door, reference):
     case = reference["stories"]["greedy"][0]
-    output = door.generate(
-        case["prompt"], max_new_tokens=64, logprobs={"enabled": True, "top": 3}, **GREEDY
-    )
+    output = door.generate(case["prompt"], max_new_tokens=64, logprobs={"enabled": True, "top": 3}, **GREEDY)
     assert output.logprobs == pytest.approx(case["logprobs"], abs=2e-3)
     top = [entry for chunk in output.chunks for entry in chunk["top_ids"]]
     assert top[::3] == case["continuation"], "the likeliest token is the greedy one"
@@ -74,9 +72,7 @@ def test_a_stop_text_ends_the_output_before_it(door, reference):
     assert output.text == case["text"].split(stop)[0]
     assert output.finish["reason"] == "stop"
     assert output.finish["matched_text"] == stop
-    kept = door.generate(
-        case["prompt"], max_new_tokens=64, stop=[stop], no_stop_trim=True, **GREEDY
-    )
+    kept = door.generate(case["prompt"], max_new_tokens=64, stop=[stop], no_stop_trim=True, **GREEDY)
     assert kept.text == case["text"].split(stop)[0] + stop
 
 
@@ -101,9 +97,7 @@ def test_the_same_seed_draws_the_same_and_another_does_not(door):
 def test_prompt_logprobs_are_those_of_sampling(door, reference):
     """P6: scoring gives the bits of sampling."""
     case = reference["stories"]["greedy"][2]
-    sampled = door.generate(
-        case["prompt"], max_new_tokens=32, logprobs={"enabled": True}, **GREEDY
-    )
+    sampled = door.generate(case["prompt"], max_new_tokens=32, logprobs={"enabled": True}, **GREEDY)
     ids = case["ids"] + sampled.tokens
     scored = door.generate(
         ids,

@@ -88,7 +88,9 @@ class Books:
         found = driver_bytes(self._pid)
         total = gpu_bytes(self._machine)[self._pid]
         assert total == sum(bytes for kind, bytes in found.items() if kind != "pinned"), "the driver's own books"
-        assert total - found["context"] - found["code"] - found["nccl"] <= self.budget, "never more than the start said may be taken"
+        assert total - found["context"] - found["code"] - found["nccl"] <= self.budget, (
+            "never more than the start said may be taken"
+        )
         assert found["library"] <= self.free // 256, "what the start left to libraries"
         assert found["nccl"] <= self.free - self.budget, "what it left to a trainer's group"
         return found

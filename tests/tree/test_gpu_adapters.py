@@ -80,7 +80,11 @@ def test_P1_P3_open_requests_continue_as_the_load_says(shared_tree, adapters, po
     admin.call("continue_generation")
     output, other = door.finish(rids)
     said = [(span["adapter"]["version"], span["kv_min_adapter"]) for span in joined(output.spans)]
-    moved = {"finish": [], "keep": [(second["epoch"], first["epoch"])], "recompute": [(second["epoch"], second["epoch"])]}
+    moved = {
+        "finish": [],
+        "keep": [(second["epoch"], first["epoch"])],
+        "recompute": [(second["epoch"], second["epoch"])],
+    }
     assert said == [(first["epoch"], first["epoch"]), *moved[policy]]
     assert len(output.tokens) == len(other.tokens) == LONG and "adapter" not in other.spans[0]
     (alone,) = door.finish([begin(door, None, LONG)])
@@ -96,9 +100,7 @@ def test_a_gpu_without_room_refuses_the_load_and_serves_on(gpu, start_tree, tmp_
     """KV has all the memory, so an adapter of a high rank is refused."""
     gpu(memory=384 << 20)
     rank = 256
-    tree = start_tree(
-        "--device", "cuda", "--tuning-dir", "none", "--mem-fraction", 1, "--max-adapter-rank", rank
-    )
+    tree = start_tree("--device", "cuda", "--tuning-dir", "none", "--mem-fraction", 1, "--max-adapter-rank", rank)
     door, admin = tree.door(), tree.door("admin")
     before = answers(door, None)
     large = {}
@@ -106,7 +108,9 @@ def test_a_gpu_without_room_refuses_the_load_and_serves_on(gpu, start_tree, tmp_
         out, of = tensor.shape
         large[name] = numpy.zeros((rank, of) if "lora_A" in name else (out, rank), numpy.float32)
     directory = write_adapter(tmp_path / "large", large, config_of(r=rank))
-    reply = admin.call("update_weights", update={"adapter": "large", "source": {"kind": "disk", "path": str(directory)}})
+    reply = admin.call(
+        "update_weights", update={"adapter": "large", "source": {"kind": "disk", "path": str(directory)}}
+    )
     assert not reply["ok"] and reply["code"] == "resource_exhausted", reply
     assert "no memory for an adapter" in reply["message"], reply["message"]
     assert admin.call("status")["replicas"][0].get("adapters", []) == []

@@ -129,7 +129,10 @@ def test_P2_a_sender_that_dies_or_stands_still_costs_the_stage_alone(start_held,
 
 @pytest.mark.parametrize(
     "mode, phase",
-    some(itertools.product(MODES, ("stage_begin", "stage_half")), [("direct", "stage_half"), ("host", "stage_half"), ("lend", "stage_half")]),
+    some(
+        itertools.product(MODES, ("stage_begin", "stage_half")),
+        [("direct", "stage_half"), ("host", "stage_half"), ("lend", "stage_half")],
+    ),
 )
 def test_P5_a_worker_that_stands_still_in_a_stage_is_named(start_held, reference, mode, phase):
     tree = start_held(phase, *flags(mode))

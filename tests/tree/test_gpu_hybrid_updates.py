@@ -152,7 +152,9 @@ def test_P6_hybrids_with_experts_give_the_cpus_tokens_in_any_batch(gpu, start_tr
             continued = door.generate(turn, **fields)
             client.flush_cache()
             anew = door.generate(turn, **fields)
-            assert bits(continued) == bits(anew) and continued.counts["cached_tokens"] > anew.counts["cached_tokens"] == 0
+            assert (
+                bits(continued) == bits(anew) and continued.counts["cached_tokens"] > anew.counts["cached_tokens"] == 0
+            )
             outputs.append([*together, anew])
         tree.stop()
     for on_cpu, on_gpu in zip(*outputs):

@@ -157,7 +157,11 @@ def test_P10_a_checkpoint_arrives_in_buckets_of_an_expandable_segment(admin, sen
         ({"chunk_bytes": 0}, "invalid_argument", "chunks of 0 bytes"),
         ({"chunk_bytes": 12345}, "invalid_argument", "chunks of 12345 bytes"),
         ({"chunk_bytes": 1 << 62}, "invalid_argument", f"chunks of {1 << 62} bytes"),
-        ({"chunk_bytes": 4 << 20}, "unavailable", "chunk 0 of the sender's GPU memory, of 4194304 bytes, cannot be opened"),
+        (
+            {"chunk_bytes": 4 << 20},
+            "unavailable",
+            "chunk 0 of the sender's GPU memory, of 4194304 bytes, cannot be opened",
+        ),
         ({"only": 1}, "invalid_argument", "the sender's allocation has 2097152"),
     ],
 )
@@ -269,7 +273,9 @@ def test_sockets_for_another_device_are_refused_by_both_uuids(admin):
     other = "GPU-00000000-0000-0000-0000-000000000000"
     source = {"kind": "ipc", "handles": {other: "ipc://@pitstop-test-nobody.sock"}}
     refused = admin.call("update_weights", update={"source": source})
-    assert refused["code"] == "not_found" and other in refused["message"] and uuid_of(admin) in refused["message"], refused
+    assert refused["code"] == "not_found" and other in refused["message"] and uuid_of(admin) in refused["message"], (
+        refused
+    )
 
 
 def test_a_buffer_on_another_device_is_refused_by_its_uuid_and_given_back(admin, sender):

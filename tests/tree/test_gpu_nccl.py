@@ -197,8 +197,7 @@ def test_P5_steps_wait_for_no_broadcast(client, start_trainer, shared_tree):
 
 
 def test_P5_one_group_at_a_time_uses_nccl(client, start_trainer):
-    """The other trainer's join waits for its turn. If the time runs out, the error names the group that has the turn.
-    """
+    """The other trainer's join waits for its turn. If the time runs out, the error names the group that has the turn."""
     trainer, other = start_trainer(), start_trainer()
     meet(client, trainer)
     update = in_thread(client.update_weights, source=held_by("w", format="flattened"))

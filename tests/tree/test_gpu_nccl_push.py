@@ -37,9 +37,7 @@ def test_P10_a_broadcast_per_bucket_reaches_every_rank(client, shared_tree, plac
     """From host memory, or from a GPU by the CUDA array interface. The group serves many updates."""
     order = {"run_dir": str(shared_tree.run_dir), "model": str(BARD), "device": 2, "num_workers": 2}
     said = push(BUILD, place, **order, bucket_bytes=BUCKET, on_gpu=on_gpu, times=2)
-    assert said == {
-        "digest": DIGESTS["bard"]["digest"], "broadcasts": 2 * num_packs(BUCKET), "bytes": 2 * BYTES
-    }
+    assert said == {"digest": DIGESTS["bard"]["digest"], "broadcasts": 2 * num_packs(BUCKET), "bytes": 2 * BYTES}
     assert num_packs(BUCKET) > 2 and digest_of(client) == DIGESTS["bard"]["digest"]
 
 

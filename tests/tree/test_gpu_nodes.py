@@ -108,6 +108,20 @@ def test_P10_a_trainers_nccl_group_reaches_the_ranks_of_both_machines(start_apar
 
 @pytest.mark.parametrize("flags", [("--deterministic",), ("--all-reduce", "own")])
 def test_what_ranks_of_several_machines_cannot_is_refused_by_name(gpu, place, flags):
-    refused = run("serve", "--no-http", "--run-dir", place / "tree", *CUDA, "--tp", 2, "--nodes", 2, "--head",
-                  "127.0.0.1:9", "--door-keys", place, *flags)
+    refused = run(
+        "serve",
+        "--no-http",
+        "--run-dir",
+        place / "tree",
+        *CUDA,
+        "--tp",
+        2,
+        "--nodes",
+        2,
+        "--head",
+        "127.0.0.1:9",
+        "--door-keys",
+        place,
+        *flags,
+    )
     assert refused.returncode != 0 and f"--nodes with {' '.join(flags)}" in refused.stderr, refused.stderr

@@ -19,7 +19,11 @@ from wire import Refused
 pytestmark = needs_gpu
 ALL = "PITSTOP_EMULATED_GPU_ALL" in os.environ
 WORKER = "tp_worker[0.0]"
-DONE = {"rollback_weights": "worker_committed", "release_memory": "worker_memory_done", "resume_memory": "worker_memory_done"}
+DONE = {
+    "rollback_weights": "worker_committed",
+    "release_memory": "worker_memory_done",
+    "resume_memory": "worker_memory_done",
+}
 PHASES = [
     ("rollback_weights", "commit_begin"),
     ("rollback_weights", "commit_done"),
@@ -105,7 +109,9 @@ def test_P5_a_worker_that_stands_still_in_an_order_is_named_and_carries_it_out(o
     assert greedy(door, reference, model)
 
 
-def test_P8_a_trainer_that_has_the_memory_and_stands_still_is_named_and_its_death_gives_it_back(gpu, start_tree, reference):
+def test_P8_a_trainer_that_has_the_memory_and_stands_still_is_named_and_its_death_gives_it_back(
+    gpu, start_tree, reference
+):
     gpu(memory=160 << 20)
     tree = start_tree(*CUDA)
     door, admin = tree.door(), tree.door("admin")

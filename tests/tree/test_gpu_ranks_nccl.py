@@ -69,7 +69,10 @@ def test_an_nccl_that_cannot_sum_is_found_at_the_start_and_named(gpu, place):
     refused = run("serve", "--no-http", "--run-dir", place / "tree", *BY_NCCL, "--tp", 2)
     assert refused.returncode != 0
     assert "--all-reduce nccl, and there is no NCCL between the ranks: NCCL 2.28.9: " in refused.stderr, refused.stderr
-    said = ("a sum failed on rank 1", "ncclAllReduce: unhandled system error")  # the other ranks' words, and the rank's own
+    said = (
+        "a sum failed on rank 1",
+        "ncclAllReduce: unhandled system error",
+    )  # the other ranks' words, and the rank's own
     assert any(text in refused.stderr for text in said), refused.stderr
 
 

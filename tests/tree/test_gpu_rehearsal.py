@@ -67,7 +67,14 @@ def check_all_ran(done, report, expected):
     assert ended == {name: expected.get(name, "passed") for name in ended}, report["parts"]
     assert set(expected) <= set(ended)
     assert set(report["times"]) == {
-        "limits", "correctness", "kernels", "engine", "updates", "profile", "peers", "sanitizer"
+        "limits",
+        "correctness",
+        "kernels",
+        "engine",
+        "updates",
+        "profile",
+        "peers",
+        "sanitizer",
     }
     assert max(report["times"].values()) < 540, report["times"]  # seconds; each part must stay under nine minutes
     assert report["device"]["cublas_lt_path"] and report["device"]["nccl_path"]
@@ -91,12 +98,16 @@ def test_limits_memory_and_gaps_are_measured(place):
     judged = {target["what"]: target["measured"] for target in report["targets"]}
     for what, *_ in targets.UPDATES:
         assert judged[what] > 0, judged
-    assert all(share > 0 for what, share in judged.items() if what.startswith((targets.LENT, "weights kept", "resume"))), judged
+    assert all(
+        share > 0 for what, share in judged.items() if what.startswith((targets.LENT, "weights kept", "resume"))
+    ), judged
     assert [step["launches"] > 0 for step in report["gaps"]] == [True, True]
 
 
 def test_a_lost_gpu_is_a_failure_with_a_report(place):
-    done, report = rehearse(place, "--part=limits", PITSTOP_EMULATED_FAULTS="cudaEventRecord:3=cudaErrorECCUncorrectable")
+    done, report = rehearse(
+        place, "--part=limits", PITSTOP_EMULATED_FAULTS="cudaEventRecord:3=cudaErrorECCUncorrectable"
+    )
     assert done.returncode == 1, done.stdout
     assert report["parts"]["limits"]["status"] == "failed"
     assert "cudaErrorECCUncorrectable" in report["parts"]["limits"]["why"]
@@ -173,8 +184,12 @@ def test_the_first_quarter_of_an_hour_is_rehearsed_from_a_bundle_elsewhere(place
     ended = {name: (step["status"], step["why"]) for name, step in report["steps"].items()}
     not_passed = {name: why for name, (status, why) in ended.items() if status != "passed"}
     assert set(not_passed) == NOT_IN_SOFTWARE, not_passed
-    assert done.returncode == 0 and list(ended) == [step.name for step in STEPS], done.stdout[-3000:] + done.stderr[-1000:]
-    asked = subprocess.run([python, "-c", "import platform; print(platform.python_version())"], capture_output=True, text=True)
+    assert done.returncode == 0 and list(ended) == [step.name for step in STEPS], (
+        done.stdout[-3000:] + done.stderr[-1000:]
+    )
+    asked = subprocess.run(
+        [python, "-c", "import platform; print(platform.python_version())"], capture_output=True, text=True
+    )
     assert report["machine"]["python"] == asked.stdout.strip()
     assert (out / "report.md").read_text().startswith("# First report: EMULATED")
     assert report["figures"] and all(fact["ok"] for fact in report["facts"]), report["facts"]

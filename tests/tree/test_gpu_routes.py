@@ -32,9 +32,7 @@ def trainer(tree):
 
 def post(tree, route, body):
     """Posts to a route. Returns the status and the answer."""
-    request = urllib.request.Request(
-        tree.url + route, json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
+    request = urllib.request.Request(tree.url + route, json.dumps(body).encode(), {"Content-Type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.status, json.loads(answer.read() or b"null")

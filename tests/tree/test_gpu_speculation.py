@@ -32,7 +32,10 @@ def short_requests(seed):
 def run_amid(tree, work, drafts, disturb):
     """Disturbs the tree when some request has tokens, and again when a third of them have ended."""
     with tree.door() as door, tree.door("admin") as admin:
-        rids = [door.start(prompt, **fields, **({"draft_ids": ids} if ids else {})) for (prompt, fields), ids in zip(work, drafts, strict=True)]
+        rids = [
+            door.start(prompt, **fields, **({"draft_ids": ids} if ids else {}))
+            for (prompt, fields), ids in zip(work, drafts, strict=True)
+        ]
         outputs = [door.outputs[rid] for rid in rids]
         for is_time in (
             lambda: any(output.tokens for output in outputs),

@@ -63,7 +63,9 @@ def test_status_says_how_updates_are_staged_and_an_answer_what_it_cost(gpu, star
     door, admin = tree.door(), tree.door("admin")
     worker = admin.call("status")["replicas"][0]["workers"][0]
     assert worker["update_mode"] == "staged", worker
-    assert re.match(r"auto: a second copy of the weights fits beside KV; \d+ bytes were free", worker["update_mode_why"])
+    assert re.match(
+        r"auto: a second copy of the weights fits beside KV; \d+ bytes were free", worker["update_mode_why"]
+    )
     rid = start(door, tokens=3, max_new_tokens=300)
     (outcome,) = update(admin, BARD, kv_policy="keep")["replicas"]
     assert outcome["num_steps"] >= 1 and outcome["step_s_before"] > 0, outcome
@@ -121,8 +123,32 @@ def test_P10_push_and_adopt(gpu, start_tree, reference):
 def test_P10_threads_that_share_large_tensors_put_every_byte_in_its_place(gpu, start_tree, place, dtype):
     """Ranks cut the tensors by rows and by columns. The expected digest is that of a CPU tree started on the same files."""
     for seed in (1, 2):
-        shape = ("--vocab", 2048, "--hidden", 1024, "--ffn", 1536, "--layers", 1, "--heads", 4, "--kv-heads", 2, "--head-dim", 16)
-        command = [BUILD / "bin/pitstop_make_model", "tiny", place / f"model-{seed}", "--seed", seed, "--dtype", dtype, *shape]
+        shape = (
+            "--vocab",
+            2048,
+            "--hidden",
+            1024,
+            "--ffn",
+            1536,
+            "--layers",
+            1,
+            "--heads",
+            4,
+            "--kv-heads",
+            2,
+            "--head-dim",
+            16,
+        )
+        command = [
+            BUILD / "bin/pitstop_make_model",
+            "tiny",
+            place / f"model-{seed}",
+            "--seed",
+            seed,
+            "--dtype",
+            dtype,
+            *shape,
+        ]
         subprocess.run([str(word) for word in command], check=True, capture_output=True)
     cpu = start_tree("--model", place / "model-2", "--device", "cpu")
     expected = cpu.door("admin").call("weight_digests")["digest"]

@@ -74,7 +74,9 @@ def test_P2_weights_are_updated_by_the_names_of_trainers(tree, client, start_tre
 
     # One tensor, in bf16 or fp32.
     decay = {DECAY: numpy.float32([-1, -2, -3, -4])}
-    short = {DECAY.replace("model.", "model.language_model."): (decay[DECAY].view(numpy.uint32) >> 16).astype(numpy.uint16)}
+    short = {
+        DECAY.replace("model.", "model.language_model."): (decay[DECAY].view(numpy.uint32) >> 16).astype(numpy.uint16)
+    }
     digests = [client.update_weights(source=raw_source(part), partial=True)["digest"] for part in (decay, short)]
     assert digests[0] == digests[1] != second
     with pitstop.Client(start_tree("--model", wrapped, "--compute", "fp32").run_dir) as other:
@@ -82,7 +84,10 @@ def test_P2_weights_are_updated_by_the_names_of_trainers(tree, client, start_tre
 
     # A bf16 trainer's tensors, with the digests of all of them in their resident form.
     client.rollback_weights()
-    half = {n: (a.view(numpy.uint32) >> 16).astype(numpy.uint16) if n.endswith("A_log") else a for n, a in tensors(2).items()}
+    half = {
+        n: (a.view(numpy.uint32) >> 16).astype(numpy.uint16) if n.endswith("A_log") else a
+        for n, a in tensors(2).items()
+    }
     assert WeightPusher(client).push(as_published(half))["ok"]
     assert text(tree) != before
     client.rollback_weights()
@@ -102,7 +107,9 @@ def test_P2_weights_are_updated_by_the_names_of_trainers(tree, client, start_tre
     assert "linear_attn.A" in error.message, error
 
 
-DELTA_MODULES = tuple(f"linear_attn.{name}" for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"))
+DELTA_MODULES = tuple(
+    f"linear_attn.{name}" for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj")
+)
 
 
 @pytest.mark.parametrize("prefix", ["base_model.model.", "base_model.model.model.language_model."])

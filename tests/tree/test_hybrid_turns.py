@@ -141,8 +141,7 @@ def scores(door, tokens):
 
 @pytest.mark.parametrize("chunk", [7, 512])
 def test_P6_scoring_gives_the_logprobs_of_sampling(tree, client, start_tree, model, chunk):
-    """Sampling may begin with a whole prompt, in chunks, after a checkpoint, next to other requests, or be retracted.
-    """
+    """Sampling may begin with a whole prompt, in chunks, after a checkpoint, next to other requests, or be retracted."""
     draws = [GREEDY] + [{"temperature": 1.0, "seed": seed, "max_new_tokens": NUM_NEW, **ENDLESS} for seed in range(5)]
     stem = words(61, 180)
     prompts = [stem + words(70 + number, 3 + 17 * number) for number in range(len(draws))]

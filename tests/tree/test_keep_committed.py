@@ -42,10 +42,7 @@ def tensors_of(directory):
     """name -> (dtype, shape, bytes), by the format's own description."""
     header, body = header_of(directory / "model.safetensors")
     header.pop("__metadata__", None)
-    return {
-        name: (each["dtype"], each["shape"], body[slice(*each["data_offsets"])])
-        for name, each in header.items()
-    }
+    return {name: (each["dtype"], each["shape"], body[slice(*each["data_offsets"])]) for name, each in header.items()}
 
 
 def perturbed(path, number):
@@ -155,9 +152,7 @@ def test_a_directory_that_was_overwritten_does_not_matter_where_versions_are_kep
     overwrite(checkpoint)
     line, _, admin = crash(tree)
     assert "is ready" in line
-    assert serving(admin) == {
-        "path": str(kept), "epoch": 2, "label": "step-7", "digest": BARD_DIGEST
-    }
+    assert serving(admin) == {"path": str(kept), "epoch": 2, "label": "step-7", "digest": BARD_DIGEST}
     # The kept files are damaged, too: no copy of the version is left.
     with open(kept / "model.safetensors", "r+b") as file:
         file.seek(-2, os.SEEK_END)

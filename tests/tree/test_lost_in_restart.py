@@ -41,9 +41,7 @@ def send(client, tensors, **fields):
 
 def send_unnamed(client, tensors):
     """Sends a call as http_proc does for a trainer that names no session."""
-    return client.call(
-        "admin", "update_weights", unnamed=True, update={"source": raw_source(tensors), "partial": True}
-    )
+    return client.call("admin", "update_weights", unnamed=True, update={"source": raw_source(tensors), "partial": True})
 
 
 def epoch_of(client):

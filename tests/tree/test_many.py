@@ -18,8 +18,7 @@ def prompts(number, seed=1):
     draw = random.Random(seed)
     beginnings = ["Once upon a time there was"] + [" ".join(draw.choices(WORDS, k=20)) for _ in range(3)]
     return [
-        f"{draw.choice(beginnings)} {' '.join(draw.choices(WORDS, k=draw.randint(1, 40)))} {i}"
-        for i in range(number)
+        f"{draw.choice(beginnings)} {' '.join(draw.choices(WORDS, k=draw.randint(1, 40)))} {i}" for i in range(number)
     ]
 
 
@@ -40,10 +39,7 @@ def alone(door, prompt, length, **fields):
 
 
 def start_all(door, work, **fields):
-    return [
-        door.start(prompt, max_new_tokens=length, logprobs={"enabled": True}, **fields)
-        for prompt, length in work
-    ]
+    return [door.start(prompt, max_new_tokens=length, logprobs={"enabled": True}, **fields) for prompt, length in work]
 
 
 @pytest.mark.parametrize("dp", [1, 2])
@@ -69,9 +65,7 @@ def test_P6_64_clients_get_their_own_output_and_nobody_elses(start_tree, tell, d
     work = list(zip(prompts(64, seed=3), lengths(64, seed=4)))
     # All requests use the same rid: an id belongs to its client.
     for door, (prompt, length) in zip(doors, work):
-        door.start(
-            prompt, rid="mine", max_new_tokens=length, logprobs={"enabled": True}, **GREEDY
-        )
+        door.start(prompt, rid="mine", max_new_tokens=length, logprobs={"enabled": True}, **GREEDY)
     together = [bits(door.finish(["mine"])[0]) for door in doors]
     for (prompt, length), output in zip(work, together):
         assert alone(doors[0], prompt, length, **GREEDY) == output, prompt
@@ -87,9 +81,7 @@ def test_P6_draws_with_a_seed_do_not_depend_on_the_batch_the_chunks_or_the_cache
     easy = start_tree("--max-total-tokens", 16384).door()
     expected = [alone(easy, prompt, length, **fields) for prompt, length in work]
 
-    tight = start_tree(
-        "--max-total-tokens", 512, "--page-size", 8, "--chunked-prefill-size", 16
-    )
+    tight = start_tree("--max-total-tokens", 512, "--page-size", 8, "--chunked-prefill-size", 16)
     door = tight.door()
     rids = start_all(door, work, **fields)
     outputs = door.finish(rids)

@@ -183,9 +183,7 @@ def test_a_tree_may_wait_for_its_first_weights(start_tree):
     # Requests that come under a pause wait for them.
     admin.call("pause_generation", mode="in_place")
     early = door.start("Once upon a time", max_new_tokens=5, **GREEDY)
-    wait_until(
-        lambda: admin.call("status")["replicas"][0]["num_waiting"] == 1, "the request to be queued"
-    )
+    wait_until(lambda: admin.call("status")["replicas"][0]["num_waiting"] == 1, "the request to be queued")
     assert admin.call("continue_generation")["ok"]
     assert update(admin, DENSE.new, label="first")["digest"] == DENSE.new_digest
     (output,) = door.finish([early])

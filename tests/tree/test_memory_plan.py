@@ -32,7 +32,8 @@ def check(place, mib, cgroup_mib=None, **options):
     (place / "meminfo").write_text(f"MemTotal:       {mib << 10} kB\nMemFree: 1 kB\n")
     (place / "memory.max").write_text("max\n" if cgroup_mib is None else f"{cgroup_mib << 20}\n")
     return subprocess.check_output(
-        [sys.executable, "-c", ASK, str(ROOT / "launch" / "lib"), str(place), str(STORIES), json.dumps(options)], text=True
+        [sys.executable, "-c", ASK, str(ROOT / "launch" / "lib"), str(place), str(STORIES), json.dumps(options)],
+        text=True,
     )
 
 
@@ -50,7 +51,8 @@ def test_the_kv_of_a_token_is_what_a_tree_takes(start_tree):
     (worker,) = json.loads(run("status", "--json", "--run-dir", tree.run_dir).stdout)["replicas"][0]["workers"]
     config = json.loads((STORIES / "config.json").read_text())
     said = subprocess.check_output(
-        [sys.executable, "-c", f"import memory; print(memory.kv_token_bytes({config!r}, None))"], text=True,
+        [sys.executable, "-c", f"import memory; print(memory.kv_token_bytes({config!r}, None))"],
+        text=True,
         cwd=ROOT / "launch" / "lib",
     )
     assert worker["kv_bytes"] == pytest.approx(65536 * int(said), rel=0.02)
@@ -92,7 +94,9 @@ def test_weights_count_twice_and_once_per_replica(place):
 def test_without_room_for_a_second_copy_a_tree_starts_and_says_what_that_rules_out(place):
     """Only a staged update needs a second copy of the weights."""
     said = check(place, 4)
-    assert said.startswith("said: memory has no room for a second copy of the weights (2.8 MiB): updates must be --direct\n")
+    assert said.startswith(
+        "said: memory has no room for a second copy of the weights (2.8 MiB): updates must be --direct\n"
+    )
     assert "refused" not in said and "said:" not in check(place, 8)
 
 

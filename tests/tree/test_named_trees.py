@@ -26,9 +26,7 @@ def test_a_plain_command_finds_a_tree_with_a_directory_of_its_own(start_tree):
     assert done.returncode == 0, done.stderr
     assert "serves stories" in done.stdout
     listed = run("trees").stdout
-    assert re.fullmatch(
-        rf"--run-dir {tree.run_dir}   stories at {tree.url}, up \d+ s\n", listed
-    ), listed
+    assert re.fullmatch(rf"--run-dir {tree.run_dir}   stories at {tree.url}, up \d+ s\n", listed), listed
 
 
 def test_a_changing_command_names_its_tree_first(start_tree):
@@ -65,20 +63,39 @@ def test_flags_of_a_tree_are_refused_beside_one_that_runs(start_tree):
 
 def test_own_starts_another_tree_beside_one_that_runs(start_tree):
     tree = start_tree()
-    done = run("generate", "--own", "--model", "bard", "--temperature", "0", "--max-new-tokens", "40", "--ignore-eos",
-               "Once upon a time")
+    done = run(
+        "generate",
+        "--own",
+        "--model",
+        "bard",
+        "--temperature",
+        "0",
+        "--max-new-tokens",
+        "40",
+        "--ignore-eos",
+        "Once upon a time",
+    )
     assert done.returncode == 0, done.stderr
     assert "VINCENTIO" in done.stdout, "that is bard's, not the running tree's"
     assert "runs already" not in done.stderr and str(tree.run_dir) not in done.stderr, done.stderr
     named = run("generate", "--own", "--run-dir", "/tmp/x", "Once")
-    assert named.returncode == 2 and named.stderr == "pitstop: --own starts a tree for this call; leave out --run-dir and the doors\n"
+    assert (
+        named.returncode == 2
+        and named.stderr == "pitstop: --own starts a tree for this call; leave out --run-dir and the doors\n"
+    )
 
 
 def test_a_programs_own_tree_is_taken_only_where_it_is_named(place):
     program = subprocess.Popen(
-        [sys.executable, "-c", "import pitstop, sys\nwith pitstop.Engine('stories') as engine:\n"
-         "    print(engine.run_dir, flush=True)\n    sys.stdin.read()"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [
+            sys.executable,
+            "-c",
+            "import pitstop, sys\nwith pitstop.Engine('stories') as engine:\n"
+            "    print(engine.run_dir, flush=True)\n    sys.stdin.read()",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         env={**environment(), "PYTHONPATH": str(ROOT / "client" / "python")},
     )
     try:
@@ -114,11 +131,18 @@ def test_an_entry_goes_with_its_tree(start_tree, place):
 def test_another_users_directory_is_said_to_be_that(start_tree):
     tree = start_tree()
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; sys.path.insert(0, sys.argv[1]); import os\n"
-         "os.setuid(65534)\nimport problem, registry\n"
-         "try: registry.find(sys.argv[2])\nexcept problem.Problem as told: print(told)",
-         str(ROOT / "launch" / "lib"), str(tree.run_dir)],
-        capture_output=True, text=True, env=environment(),
+        [
+            sys.executable,
+            "-c",
+            "import sys; sys.path.insert(0, sys.argv[1]); import os\n"
+            "os.setuid(65534)\nimport problem, registry\n"
+            "try: registry.find(sys.argv[2])\nexcept problem.Problem as told: print(told)",
+            str(ROOT / "launch" / "lib"),
+            str(tree.run_dir),
+        ],
+        capture_output=True,
+        text=True,
+        env=environment(),
     )
     assert "belongs to another user" in done.stdout, done.stderr
 

@@ -54,7 +54,9 @@ def test_a_status_says_on_which_machine_each_rank_is(start_spanning):
     spanning = start_spanning(*CPU, "--port", 0)
     here = socket.gethostname()
     (replica,) = spanning.tree.door("admin").call("status")["replicas"]
-    places = [tuple(worker.get(field) for field in ("rank", "node", "host", "address")) for worker in replica["workers"]]
+    places = [
+        tuple(worker.get(field) for field in ("rank", "node", "host", "address")) for worker in replica["workers"]
+    ]
     assert places == [(0, 0, here, None), (1, 1, here, "127.0.0.1")]
     assert replica["workers"][1]["pid"] in spanning.node.workers()
     printed = run("status", "--run-dir", spanning.tree.run_dir).stdout
@@ -66,7 +68,8 @@ def test_a_status_says_on_which_machine_each_rank_is(start_spanning):
     assert info["nnodes"] == 2
     (state,) = info["internal_states"]
     assert [(rank["rank"], rank["node"], rank["host"], rank["address"]) for rank in state["ranks"]] == [
-        (0, 0, here, ""), (1, 1, here, "127.0.0.1")
+        (0, 0, here, ""),
+        (1, 1, here, "127.0.0.1"),
     ]
 
 
@@ -136,8 +139,16 @@ def test_who_may_not_come_in_is_told_and_the_replica_serves_on(start_spanning, p
     spanning = start_spanning(*CPU, "--log-level", "warning")
 
     def refused(text, key=spanning.key, start_s=DEADLINE_S):
-        node = Node(place / f"refused-{len(os.listdir(place))}", *spanning.shared, "--node-rank", 1, "--node-key",
-                    key, "--start-timeout", start_s)
+        node = Node(
+            place / f"refused-{len(os.listdir(place))}",
+            *spanning.shared,
+            "--node-rank",
+            1,
+            "--node-key",
+            key,
+            "--start-timeout",
+            start_s,
+        )
         try:
             assert node.wait_exit() == 3
             assert text in node.log(), node.log()
@@ -220,8 +231,26 @@ def test_memory_of_one_machine_is_refused_as_a_source(start_spanning, reference)
         (("--nodes", 2, "--tp", 2, *CPU, "--head", "127.0.0.1:9"), "--nodes needs --door-keys"),
         (("--nodes", 2, "--tp", 2, *CPU, "--head", "127.0.0.1:9", "--node-rank", 1), "needs --node-key"),
         (("--nodes", 2, "--tp", 2, *CPU, "--head", "127.0.0.1:9", "--node-rank", 2), "--nodes with --node-rank"),
-        (("--nodes", 2, "--tp", 2, *CPU, "--head", "127.0.0.1:9", "--node-rank", 1, "--node-key", "key", "--door-keys",
-          "keys", "--admin-tcp-door", "127.0.0.1:0"), "--node-rank with --admin-tcp-door"),
+        (
+            (
+                "--nodes",
+                2,
+                "--tp",
+                2,
+                *CPU,
+                "--head",
+                "127.0.0.1:9",
+                "--node-rank",
+                1,
+                "--node-key",
+                "key",
+                "--door-keys",
+                "keys",
+                "--admin-tcp-door",
+                "127.0.0.1:0",
+            ),
+            "--node-rank with --admin-tcp-door",
+        ),
         (("--node-rank", 1), "go with --nodes"),
     ],
 )

@@ -21,9 +21,28 @@ from test_updates import STORIES, read_checkpoint, rebuilt, tensors_of, write_ch
 from wire import DEADLINE_S
 
 BUILD = "pitstop " + re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
-JOIN = {"protocol": 1, "build": BUILD, "rank": 1, "tp": 2, "node": 1, "nodes": 2, "host": "a-peer", "pid": 7, "settings": []}
-HELLO = {"protocol": 1, "rank": 1, "tp": 2, "model_type": "qwen3", "context_len": 8, "vocab_size": 8, "num_pages": 8,
-         "page_size": 16, "num_slots": 1}
+JOIN = {
+    "protocol": 1,
+    "build": BUILD,
+    "rank": 1,
+    "tp": 2,
+    "node": 1,
+    "nodes": 2,
+    "host": "a-peer",
+    "pid": 7,
+    "settings": [],
+}
+HELLO = {
+    "protocol": 1,
+    "rank": 1,
+    "tp": 2,
+    "model_type": "qwen3",
+    "context_len": 8,
+    "vocab_size": 8,
+    "num_pages": 8,
+    "page_size": 16,
+    "num_slots": 1,
+}
 START_S = 90
 NUM_LOGGED = 1000  # Ports::kRefusalsLoggedMax
 
@@ -95,20 +114,65 @@ def start_head(place):
 
 
 REFUSED = {
-    "a rank out of range": (said("rank_join", **{**JOIN, "rank": 2}), "rank_joined", "invalid_argument", "2 is not in [0, 2)"),
+    "a rank out of range": (
+        said("rank_join", **{**JOIN, "rank": 2}),
+        "rank_joined",
+        "invalid_argument",
+        "2 is not in [0, 2)",
+    ),
     "a rank below zero": (said("rank_join", **{**JOIN, "rank": -1}), "rank_joined", "invalid_argument", "-1 is not in"),
-    "a rank of another node": (said("rank_join", **{**JOIN, "tp": 4}), "rank_joined", "invalid_argument", "--tp 4 --nodes 2"),
-    "another --nodes": (said("rank_join", **{**JOIN, "nodes": 3}), "rank_joined", "invalid_argument", "the head with --tp 2 --nodes 2"),
-    "another build": (said("rank_join", **{**JOIN, "build": "pitstop 9"}), "rank_joined", "unsupported", f"the head is {BUILD}"),
-    "another protocol": (said("rank_join", **{**JOIN, "protocol": 2}), "rank_joined", "unsupported", "it speaks protocol 2"),
-    "the head's rank": (said("rank_join", **{**JOIN, "rank": 0, "node": 0}), "rank_joined", "invalid_argument", "node 0 is the head's"),
+    "a rank of another node": (
+        said("rank_join", **{**JOIN, "tp": 4}),
+        "rank_joined",
+        "invalid_argument",
+        "--tp 4 --nodes 2",
+    ),
+    "another --nodes": (
+        said("rank_join", **{**JOIN, "nodes": 3}),
+        "rank_joined",
+        "invalid_argument",
+        "the head with --tp 2 --nodes 2",
+    ),
+    "another build": (
+        said("rank_join", **{**JOIN, "build": "pitstop 9"}),
+        "rank_joined",
+        "unsupported",
+        f"the head is {BUILD}",
+    ),
+    "another protocol": (
+        said("rank_join", **{**JOIN, "protocol": 2}),
+        "rank_joined",
+        "unsupported",
+        "it speaks protocol 2",
+    ),
+    "the head's rank": (
+        said("rank_join", **{**JOIN, "rank": 0, "node": 0}),
+        "rank_joined",
+        "invalid_argument",
+        "node 0 is the head's",
+    ),
     "other settings": (said("rank_join", **JOIN), "rank_joined", "invalid_argument", "all ranks take the same"),
-    "a field of another type": (said("rank_join", **{**JOIN, "rank": "one"}), "rank_joined", "invalid_argument", "expected an integer"),
+    "a field of another type": (
+        said("rank_join", **{**JOIN, "rank": "one"}),
+        "rank_joined",
+        "invalid_argument",
+        "expected an integer",
+    ),
     "a body that is none": ([b"rank_join", b"\xc1\xff"], "rank_joined", "malformed", "not msgpack"),
-    "a part before its join": (said("rank_part", meeting=1, what="barrier", limit_ms=5), "rank_end", "failed_precondition", "before its rank_join"),
+    "a part before its join": (
+        said("rank_part", meeting=1, what="barrier", limit_ms=5),
+        "rank_end",
+        "failed_precondition",
+        "before its rank_join",
+    ),
     "a part that is none": (said("rank_part", meeting=0), "rank_end", "invalid_argument", "counted from 1"),
     "a hello before its join": (said("worker_hello", **HELLO), "rank_end", "permission_denied", "not its own"),
-    "a hello of the head's rank": (said("worker_hello", **{**HELLO, "rank": 0}), "rank_end", "permission_denied", "not its own"),
+    "a hello of the head's rank": (
+        said("worker_hello", **{**HELLO, "rank": 0}),
+        "rank_end",
+        "permission_denied",
+        "not its own",
+    ),
     "a hello that is none": (said("worker_hello", rank=0), "rank_end", "invalid_argument", "worker_hello"),
     "an error of nobody": (said("worker_error", rank=1), "rank_end", "failed_precondition", "before its hello"),
     "a type that is none": (said("nonsense"), "rank_end", "failed_precondition", "'nonsense' before its hello"),

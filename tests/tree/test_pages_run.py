@@ -41,8 +41,13 @@ def reader(place, monkeypatch):
 
     def run(*command):
         return subprocess.run(
-            [each.replace("30000", port) for each in command], cwd=here, env=env, capture_output=True, text=True,
-            timeout=240, stdin=subprocess.DEVNULL,
+            [each.replace("30000", port) for each in command],
+            cwd=here,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            stdin=subprocess.DEVNULL,
         )
 
     yield run

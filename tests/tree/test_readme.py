@@ -41,9 +41,23 @@ def test_the_cpp_front_end_prints_what_the_tree_says(shared_tree, place):
     # The command that CMake would use for target_link_libraries(front_end pitstop_client), with the build's own
     # compiler flags if it has any (sanitizers).
     command = [
-        os.environ.get("CXX", "c++"), "-std=c++20", "-DSPDLOG_COMPILED_LIB",
-        "-DSPDLOG_FMT_EXTERNAL", "-DFMT_SHARED", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}", source,
-        "-o", place / "front_end", *libraries, "-lzmq", "-lspdlog", "-lfmt", "-lpthread",
+        os.environ.get("CXX", "c++"),
+        "-std=c++20",
+        "-DSPDLOG_COMPILED_LIB",
+        "-DSPDLOG_FMT_EXTERNAL",
+        "-DFMT_SHARED",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{ROOT}",
+        source,
+        "-o",
+        place / "front_end",
+        *libraries,
+        "-lzmq",
+        "-lspdlog",
+        "-lfmt",
+        "-lpthread",
     ]
     subprocess.run(command, check=True, timeout=400)
     ended = subprocess.run(

@@ -53,18 +53,14 @@ def test_a_restarted_tree_serves_the_last_committed_weights_under_their_name(sta
     assert update(admin, pair.new, label="bard-1", epoch=7)["epoch"] == 7
     assert admin.call("set_weight_label", label="bard, first folio")["ok"]
     before = serving(admin)
-    assert before == {
-        "path": pair.new, "label": "bard, first folio", "epoch": 7, "digest": pair.new_digest
-    }
+    assert before == {"path": pair.new, "label": "bard, first folio", "epoch": 7, "digest": pair.new_digest}
     expected = door.generate("ROMEO:", max_new_tokens=20, **GREEDY).tokens
     _, door, admin = crash(tree)
     assert serving(admin) == before
     output = door.generate("ROMEO:", max_new_tokens=20, **GREEDY)
     assert output.tokens == expected
     assert {(span["epoch"], span["label"]) for span in output.spans} == {(7, "bard, first folio")}
-    stale = admin.call(
-        "update_weights", update={"source": {"kind": "disk", "path": pair.old}, "epoch": 7}
-    )
+    stale = admin.call("update_weights", update={"source": {"kind": "disk", "path": pair.old}, "epoch": 7})
     assert stale["code"] == "failed_precondition", "a trainer from the past stays out"
     assert update(admin, pair.old)["epoch"] == 8
     tree.stop()
@@ -209,9 +205,7 @@ def test_P2_the_model_s_own_directory_is_held_to_its_digest_too(start_tree, chec
     assert tree.door("admin").call("set_weight_label", label="base")["ok"]
     overwrite(checkpoint)
     line, _, admin = crash(tree)
-    check_lost(
-        tree, line, admin, epoch=1, label="base", digest=DIGESTS["bard"]["digest"], path=str(checkpoint)
-    )
+    check_lost(tree, line, admin, epoch=1, label="base", digest=DIGESTS["bard"]["digest"], path=str(checkpoint))
     assert update(admin, STORIES)["epoch"] == 2
 
 

@@ -65,9 +65,7 @@ def quiet(shared_tree):
 def start_scorings(door):
     """Starts some scorings of each kind. They are prefilled one after another, so one of them is always half-way."""
     fields = [scoring(), scoring(3), scoring(0, start=450), scoring(40), scoring(), scoring(3, start=880)]
-    return [
-        door.start(PROMPT, kv_tolerance=("keep", "never")[i % 2], **fields[i]) for i in range(NUM_AT_ONCE)
-    ]
+    return [door.start(PROMPT, kv_tolerance=("keep", "never")[i % 2], **fields[i]) for i in range(NUM_AT_ONCE)]
 
 
 def check(quiet, outputs, may_abort=False):

@@ -177,7 +177,10 @@ SHAPES = {
     "dp2": (("--dp", 2), 4),
     "experts": (("--model", "stories-moe"), 4),
     "hybrid": (("--model", "stories-hybrid"), 4),
-    "hybrid-tp2": (("--model", "stories-hybrid", "--tp", 2, "--max-total-tokens", 512, "--state-checkpoints", 6), "auto"),
+    "hybrid-tp2": (
+        ("--model", "stories-hybrid", "--tp", 2, "--max-total-tokens", 512, "--state-checkpoints", 6),
+        "auto",
+    ),
 }
 SMALLER = {"hybrid": 2, "hybrid-tp2": 4}  # shape -> the divisor of the number of requests
 

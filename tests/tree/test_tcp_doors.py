@@ -78,9 +78,7 @@ class Remote:
         """The listener's status, as a client on the tree's machine gets it."""
         with self.tree.door("admin") as door:
             (found,) = [
-                each
-                for each in door.call("status")["listeners"]
-                if each["endpoint"] == (endpoint or self.data)
+                each for each in door.call("status")["listeners"] if each["endpoint"] == (endpoint or self.data)
             ]
             return found
 
@@ -92,9 +90,7 @@ class Remote:
 
 @pytest.fixture
 def remote(start_tree, keys):
-    tree = start_tree(
-        "--tcp-door", "127.0.0.1:0", "--admin-tcp-door", "127.0.0.1:0", "--door-keys", keys
-    )
+    tree = start_tree("--tcp-door", "127.0.0.1:0", "--admin-tcp-door", "127.0.0.1:0", "--door-keys", keys)
     return Remote(tree, keys)
 
 
@@ -128,8 +124,17 @@ def test_with_its_key_every_command_works_from_elsewhere(remote, reference):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    text = command("generate", "--temperature", "0", "--ignore-eos", "--json", "--no-stream",
-                   "--max-new-tokens", "20", case["prompt"])
+    text = command(
+        "generate",
+        "--temperature",
+        "0",
+        "--ignore-eos",
+        "--json",
+        "--no-stream",
+        "--max-new-tokens",
+        "20",
+        case["prompt"],
+    )
     assert json.loads(text.splitlines()[-1])["tokens"] == case["continuation"][:20]
     command("pause")
     assert " paused," in command("status")
@@ -192,9 +197,7 @@ def test_a_client_that_trusts_another_tree_gets_no_answer(remote, place):
     keygen(place / "other", "--client", "stranger")
     before = remote.listener()["handshakes_failed_total"]
     with pytest.raises(pitstop.PitstopError) as refused:
-        pitstop.Client(
-            data=remote.data, key=str(place / "other/clients/stranger.key"), timeout=SHORT_S
-        )
+        pitstop.Client(data=remote.data, key=str(place / "other/clients/stranger.key"), timeout=SHORT_S)
     assert refused.value.code == "unavailable"
     wait_until(lambda: remote.listener()["handshakes_failed_total"] > before, "its failure to be counted")
     remote.check_served()
@@ -225,7 +228,12 @@ GARBAGE = {
     "an old ZMTP": b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x01\x00" + bytes(64),
     "a NULL greeting": b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48) + b"\x04\x19\x05READY" + bytes(19),
     "a PLAIN greeting": b"\xff" + bytes(8) + b"\x7f\x03\x00PLAIN" + bytes(47),
-    "a large first frame": b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE" + bytes(47) + b"\x06" + (1 << 40).to_bytes(8, "big"),
+    "a large first frame": b"\xff"
+    + bytes(8)
+    + b"\x7f\x03\x01CURVE"
+    + bytes(47)
+    + b"\x06"
+    + (1 << 40).to_bytes(8, "big"),
 }
 
 
@@ -241,9 +249,7 @@ def test_garbage_on_the_port_is_ended_and_counted_and_nothing_else_happens(remot
                 pass
             except TimeoutError:
                 raise AssertionError(f"{name} was kept") from None
-    wait_until(
-        lambda: remote.listener()["handshakes_failed_total"] == before + len(GARBAGE), "all to be counted"
-    )
+    wait_until(lambda: remote.listener()["handshakes_failed_total"] == before + len(GARBAGE), "all to be counted")
     remote.check_served()
 
 

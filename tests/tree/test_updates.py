@@ -77,8 +77,7 @@ def joined(spans):
     """Spans of chunks, run-length encoded over the whole output."""
     key = lambda span: {name: value for name, value in span.items() if name != "tokens"}
     return [
-        {**fields, "tokens": sum(span["tokens"] for span in group)}
-        for fields, group in itertools.groupby(spans, key)
+        {**fields, "tokens": sum(span["tokens"] for span in group)} for fields, group in itertools.groupby(spans, key)
     ]
 
 
@@ -121,9 +120,7 @@ def test_P1_P3_every_mode_with_every_policy(door, admin, pair, mode, kv_policy):
 
 
 def test_P6_unchanged_weights_leave_every_bit_as_it_was(door, admin, pair):
-    undisturbed = door.generate(
-        "Once upon a time", max_new_tokens=LONG, logprobs={"enabled": True}, **SEEDED
-    )
+    undisturbed = door.generate("Once upon a time", max_new_tokens=LONG, logprobs={"enabled": True}, **SEEDED)
     fields = {"max_new_tokens": LONG, "logprobs": {"enabled": True}, **SEEDED}
     (rid,) = paused_amid(admin, lambda: [door.start("Once upon a time", **fields)], door.finish)
     assert admin.call("continue_generation")["ok"]
@@ -224,9 +221,7 @@ def tensors_of(header, data):
 
 def with_norm(change):
     """A change of the final norm alone."""
-    return lambda h, d: rebuilt(
-        [change(*t) if t[0] == "model.norm.weight" else t for t in tensors_of(h, d)]
-    )
+    return lambda h, d: rebuilt([change(*t) if t[0] == "model.norm.weight" else t for t in tensors_of(h, d)])
 
 
 BAD = {
@@ -327,9 +322,7 @@ def test_P2_replicas_change_together_or_not_at_all(start_tree):
     assert admin.call("continue_generation")["ok"]
     assert reply["ok"] and len(reply["replicas"]) == 2
     states = admin.call("status")["replicas"]
-    assert {(state["epoch"], state["digest"]) for state in states} == {
-        (2, DENSE.new_digest)
-    }
+    assert {(state["epoch"], state["digest"]) for state in states} == {(2, DENSE.new_digest)}
     for output in door.finish(rids):
         assert [span["epoch"] for span in joined(output.spans)] == [1, 2]
 

@@ -12,7 +12,10 @@ def waiting(tree, prompt="Once upon a time"):
     """Starts a generate that waits. Returns (the process, its line with the reason)."""
     client = subprocess.Popen(
         [LAUNCHER, *GENERATE, "--run-dir", tree.run_dir, prompt],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
     )
     return client, client.stderr.readline()
 

@@ -36,11 +36,7 @@ def admin(shared_tree):
 
 
 def devices_of(admin):
-    return [
-        worker["device_uuid"]
-        for replica in admin.call("status")["replicas"]
-        for worker in replica["workers"]
-    ]
+    return [worker["device_uuid"] for replica in admin.call("status")["replicas"] for worker in replica["workers"]]
 
 
 def start_update(admin, handles, stall_ms=30_000, **spec):
@@ -272,11 +268,7 @@ def test_P2_a_sender_that_dies_anywhere_costs_the_stage_alone(admin, bard):
         start_update(admin, server.handles)
         steps = [server.open]
         for index, bucket in enumerate(list(server.buckets(bard))[:3]):
-            steps.append(
-                lambda index=index, bucket=bucket: server.send(
-                    pickle.dumps(server.fill(bucket, index % 2))
-                )
-            )
+            steps.append(lambda index=index, bucket=bucket: server.send(pickle.dumps(server.fill(bucket, index % 2))))
         for step in steps[: num_messages // 2 + 1]:
             step()
             if step is not steps[num_messages // 2] or num_messages % 2 == 1:
@@ -335,9 +327,7 @@ def test_two_senders_at_once(admin, bard, shared_tree):
     first, second = ParameterServer(DEVICES), ParameterServer(DEVICES)
     start_update(admin, first.handles, label="first")
     with shared_tree.door("admin") as other:
-        wait_until(
-            lambda: other.call("drop_stage", session=2**63)["state"] != "serving", "the first to begin"
-        )
+        wait_until(lambda: other.call("drop_stage", session=2**63)["state"] != "serving", "the first to begin")
         start_update(other, second.handles, label="second")
         reply = finish_update(other)
         assert reply["code"] == "failed_precondition" and "'first'" in reply["message"], reply

@@ -148,9 +148,5 @@ def test_P2_P4_pushes_in_a_row_with_random_kills(start_tree):
     )
     assert not after.exceeds(before), f"not closed or removed after {CLOSED_AFTER_S} s: {text}"
     print(f"soak: {text}")
-    grown = {
-        name: kib - before.kib[name]
-        for name, kib in after.kib.items()
-        if kib > before.kib[name] + GROWTH_MAX_KIB
-    }
+    grown = {name: kib - before.kib[name] for name, kib in after.kib.items() if kib > before.kib[name] + GROWTH_MAX_KIB}
     assert not grown, f"memory grew: {grown} KiB"

@@ -355,7 +355,8 @@ def test_P2_a_file_that_is_no_shared_memory_is_refused(client, tmp_path, monkeyp
     file.write(bytes(1 << 20))
     file.flush()
     monkeypatch.setattr(
-        push, "find_shared_file",
+        push,
+        "find_shared_file",
         lambda tensors, holders: SharedFile(os.getpid(), file.fileno(), 1 << 20, dict.fromkeys(tensors, 0)),
     )
     error = refused(WeightPusher(client, holders=[os.getpid()]).push, BARD_TENSORS)

@@ -15,7 +15,8 @@ SMALL = ("--max-total-tokens", 2048)
 WHY = "this build has no CUDA"
 
 pytestmark = pytest.mark.skipif(
-    not WORKER.exists() or "/emulated" in str(BIN), reason="the build has no CUDA, or a GPU in software: its worker is the only one"
+    not WORKER.exists() or "/emulated" in str(BIN),
+    reason="the build has no CUDA, or a GPU in software: its worker is the only one",
 )
 
 

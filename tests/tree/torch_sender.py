@@ -63,11 +63,7 @@ def shared(tensor):
 
 def torch_segments():
     """The segments of shared memory of this process's torch."""
-    return {
-        path.name
-        for path in pathlib.Path("/dev/shm").iterdir()
-        if path.name.startswith(f"torch_{os.getpid()}_")
-    }
+    return {path.name for path in pathlib.Path("/dev/shm").iterdir() if path.name.startswith(f"torch_{os.getpid()}_")}
 
 
 def bucket_class():
@@ -127,12 +123,8 @@ class Exported:
     """A buffer per device, made and pickled once, for as many updates as its owner likes."""
 
     def __init__(self, devices, num_bytes):
-        self.tensors = {
-            device: torch.zeros(num_bytes, dtype=torch.uint8).share_memory_() for device in devices
-        }
-        self.pickles = {
-            device: bytes(ForkingPickler.dumps(tensor)) for device, tensor in self.tensors.items()
-        }
+        self.tensors = {device: torch.zeros(num_bytes, dtype=torch.uint8).share_memory_() for device in devices}
+        self.pickles = {device: bytes(ForkingPickler.dumps(tensor)) for device, tensor in self.tensors.items()}
 
 
 class ParameterServer:
@@ -210,9 +202,7 @@ class ParameterServer:
             flat = as_bytes(tensor)
             for buffer in self.buffers.values():
                 buffer[offset : offset + len(flat)] = flat
-            metadata.append(
-                {"name": name, "dtype": tensor.dtype, "shape": tensor.shape, "offset": offset}
-            )
+            metadata.append({"name": name, "dtype": tensor.dtype, "shape": tensor.shape, "offset": offset})
         return metadata
 
     def update(self, tensors, tamper=lambda index, metadata: metadata):

@@ -16,9 +16,7 @@ import torch_sender
 
 if __name__ == "__main__":
     port, world_size, style = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    store = torch.distributed.TCPStore(
-        "127.0.0.1", port, world_size, True, timeout=datetime.timedelta(seconds=60)
-    )
+    store = torch.distributed.TCPStore("127.0.0.1", port, world_size, True, timeout=datetime.timedelta(seconds=60))
     print("joined", flush=True)
     if style == "sglang":
         prefixed = torch.distributed.PrefixStore("g", store)

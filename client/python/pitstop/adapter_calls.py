@@ -89,7 +89,12 @@ class AdapterCalls:
             if self._blocking is None:
                 self._blocking = Client(**self._doors, name="engine")
             return WeightPusher(self._blocking).push(
-                weights, digests=False, label=label, adapter=name, adapter_config=config_text(config), timeout=timeout,
+                weights,
+                digests=False,
+                label=label,
+                adapter=name,
+                adapter_config=config_text(config),
+                timeout=timeout,
                 **update,
             )
 
@@ -114,8 +119,13 @@ class AdapterCalls:
         return await self.load_adapter(lora_name, lora_path, pinned=pinned, timeout=timeout)
 
     async def load_lora_adapter_from_tensors(
-        self, lora_name: str, tensors: NamedTensors, config_dict: Mapping[str, Any], load_format: Optional[str] = None,
-        pinned: bool = False, timeout: float = UPDATE_TIMEOUT_S,
+        self,
+        lora_name: str,
+        tensors: NamedTensors,
+        config_dict: Mapping[str, Any],
+        load_format: Optional[str] = None,
+        pinned: bool = False,
+        timeout: float = UPDATE_TIMEOUT_S,
     ) -> Update:
         """Calls load_adapter() with tensors."""
         if load_format is not None:

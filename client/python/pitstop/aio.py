@@ -220,9 +220,7 @@ class AsyncClient(Calls[AsyncStream]):
             await asyncio.wait_for(self._changed.wait(), self._timeout)
         except asyncio.TimeoutError:
             await self.close()
-            raise PitstopError(
-                "unavailable", f"no tree is ready at {self._data} after {self._timeout} s"
-            ) from None
+            raise PitstopError("unavailable", f"no tree is ready at {self._data} after {self._timeout} s") from None
         refusal = self._wire.refusal
         if refusal is not None:
             await self.close()

@@ -146,9 +146,7 @@ class AsyncEngine(GenerateCalls, WeightCalls, AdapterCalls):
 
     # ---- pausing ----
 
-    async def pause(
-        self, mode: str = "in_place", max_pause_s: float = 0.0, timeout: float = UPDATE_TIMEOUT_S
-    ) -> Pause:
+    async def pause(self, mode: str = "in_place", max_pause_s: float = 0.0, timeout: float = UPDATE_TIMEOUT_S) -> Pause:
         """Stops generating. mode: abort, in_place, retract or wait (docs/design.md, section 4); vLLM's keep is in_place."""
         reply = await self._open().pause({"keep": "in_place"}.get(mode, mode), max_pause_s, timeout)
         return pause_of(reply)

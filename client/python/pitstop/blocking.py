@@ -104,7 +104,9 @@ class Blocking:
             return self._finalizer.alive
 
     def _forked(self) -> Exception:
-        return RuntimeError(f"the {self._what} belongs to process {self._pid}, which forked this one: make another here")
+        return RuntimeError(
+            f"the {self._what} belongs to process {self._pid}, which forked this one: make another here"
+        )
 
     def _closed(self) -> Exception:
         return RuntimeError(f"the {self._what} was closed")

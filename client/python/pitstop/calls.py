@@ -93,18 +93,15 @@ class Calls(Generic[StreamType]):
 
     def tokenize(self, text: str, add_special_tokens: bool = True, timeout: float = CALL_TIMEOUT_S) -> Any:
         """Returns {"ids": [...], "text": the text that the ids decode to}."""
-        return self.call(
-            "data", "tokenize", timeout, text=text, add_special_tokens=add_special_tokens
-        )
+        return self.call("data", "tokenize", timeout, text=text, add_special_tokens=add_special_tokens)
 
     def detokenize(self, ids: Sequence[int], skip_special_tokens: bool = False, timeout: float = CALL_TIMEOUT_S) -> Any:
         """Returns {"ids": [...], "text": "..."}."""
-        return self.call(
-            "data", "tokenize", timeout, ids=list(ids), skip_special_tokens=skip_special_tokens
-        )
+        return self.call("data", "tokenize", timeout, ids=list(ids), skip_special_tokens=skip_special_tokens)
 
-    def open_conversation(self, id: str = "", idle_timeout_s: Optional[float] = None,
-                          timeout: float = CALL_TIMEOUT_S) -> Any:
+    def open_conversation(
+        self, id: str = "", idle_timeout_s: Optional[float] = None, timeout: float = CALL_TIMEOUT_S
+    ) -> Any:
         """Returns {"id": ...}: `turn` of a generate names it (docs/protocol.md's Turn)."""
         more = {} if idle_timeout_s is None else {"idle_timeout_s": idle_timeout_s}
         return self.call("data", "open_conversation", timeout, id=id, **more)
@@ -112,12 +109,22 @@ class Calls(Generic[StreamType]):
     def close_conversation(self, id: str, timeout: float = CALL_TIMEOUT_S) -> Any:
         return self.call("data", "close_conversation", timeout, id=id)
 
-    def render_chat(self, messages: Sequence[Any], continue_final_message: bool = False, chat_template: str = "",
-                    timeout: float = CALL_TIMEOUT_S, **variables: Any) -> Any:
+    def render_chat(
+        self,
+        messages: Sequence[Any],
+        continue_final_message: bool = False,
+        chat_template: str = "",
+        timeout: float = CALL_TIMEOUT_S,
+        **variables: Any,
+    ) -> Any:
         """Returns {"text": the prompt, "ids": its tokens}. `variables`: tools, add_generation_prompt, ..."""
         return self.call(
-            "data", "render_chat", timeout, variables=json.dumps({"messages": messages, **variables}),
-            continue_final_message=continue_final_message, chat_template=chat_template,
+            "data",
+            "render_chat",
+            timeout,
+            variables=json.dumps({"messages": messages, **variables}),
+            continue_final_message=continue_final_message,
+            chat_template=chat_template,
         )
 
     # ---- admin door ----
@@ -134,15 +141,18 @@ class Calls(Generic[StreamType]):
         """Generates again; harmless when running."""
         return self._control("continue_generation", timeout)
 
-    def abort(self, rids: Optional[Sequence[str]] = None, all: bool = False, message: str = "",
-              timeout: float = CALL_TIMEOUT_S) -> Any:
+    def abort(
+        self,
+        rids: Optional[Sequence[str]] = None,
+        all: bool = False,
+        message: str = "",
+        timeout: float = CALL_TIMEOUT_S,
+    ) -> Any:
         """Ends requests of any client by exact id. Returns {"results": [{"rid", "outcome"}]}."""
         given = {"rids": list(rids)} if rids else {}
         return self._control("abort", timeout, all=all, message=message, **given)
 
-    def flush_cache(
-        self, wait_idle: bool = False, timeout: float = CALL_TIMEOUT_S, reset_running: bool = False
-    ) -> Any:
+    def flush_cache(self, wait_idle: bool = False, timeout: float = CALL_TIMEOUT_S, reset_running: bool = False) -> Any:
         """Drops all cached prefixes. reset_running: also what running requests hold; they return to the queue, with
         their tokens."""
         return self._control("flush_cache", timeout, wait_idle=wait_idle, reset_running=reset_running)
@@ -151,12 +161,11 @@ class Calls(Generic[StreamType]):
         """Gives the version that serves another label; epoch and digest stay."""
         return self._control("set_weight_label", timeout, label=label, abort_all=abort_all)
 
-    def release_memory(self, tags: Optional[Sequence[str]] = None, keep_weights: bool = False,
-                       timeout: float = UPDATE_TIMEOUT_S) -> Any:
+    def release_memory(
+        self, tags: Optional[Sequence[str]] = None, keep_weights: bool = False, timeout: float = UPDATE_TIMEOUT_S
+    ) -> Any:
         """Gives the memory of these tags back: "weights", "kv_cache"; None: all that is resident."""
-        return self._control(
-            "release_memory", timeout, tags=list(tags) if tags else None, keep_weights=keep_weights
-        )
+        return self._control("release_memory", timeout, tags=list(tags) if tags else None, keep_weights=keep_weights)
 
     def resume_memory(self, tags: Optional[Sequence[str]] = None, timeout: float = UPDATE_TIMEOUT_S) -> Any:
         """Takes released memory again, at the same addresses; None: all that is released."""
@@ -166,16 +175,22 @@ class Calls(Generic[StreamType]):
         """Ends the tree; open requests may still run for drain_s seconds."""
         return self._control("shutdown", timeout, drain_s=float(drain_s))
 
-    def update_weights(self, path: Optional[str] = None, mode: str = "staged", kv_policy: str = "keep", label: str = "",
-                       timeout: float = UPDATE_TIMEOUT_S, **update: Any) -> Any:
+    def update_weights(
+        self,
+        path: Optional[str] = None,
+        mode: str = "staged",
+        kv_policy: str = "keep",
+        label: str = "",
+        timeout: float = UPDATE_TIMEOUT_S,
+        **update: Any,
+    ) -> Any:
         """Stages, verifies, votes and commits in one call. The weights come from a checkpoint directory, or from `source`, a
         dict with the fields of docs/protocol.md's WeightSource (bytes are sent unchanged)."""
-        return self._control(
-            "update_weights", timeout, update=_update(path, mode, kv_policy, label, update)
-        )
+        return self._control("update_weights", timeout, update=_update(path, mode, kv_policy, label, update))
 
-    def load_adapter(self, name: str, path: str, config: str = "", label: str = "", timeout: float = UPDATE_TIMEOUT_S,
-                     **update: Any) -> Any:
+    def load_adapter(
+        self, name: str, path: str, config: str = "", label: str = "", timeout: float = UPDATE_TIMEOUT_S, **update: Any
+    ) -> Any:
         """Loads or replaces an adapter (LoRA) from a directory as PEFT writes it. `config`: adapter_config.json as text,
         instead of the directory's. `update` are further fields of docs/protocol.md's UpdateSpec."""
         if config:
@@ -186,30 +201,45 @@ class Calls(Generic[StreamType]):
         """Unloads an adapter: new requests cannot name it any more, and open requests keep it until they end."""
         return self._control("unload_adapter", timeout, name=name)
 
-    def stage_weights(self, path: str, kv_policy: str = "keep", label: str = "",
-                      timeout: float = UPDATE_TIMEOUT_S, **update: Any) -> Any:
+    def stage_weights(
+        self, path: str, kv_policy: str = "keep", label: str = "", timeout: float = UPDATE_TIMEOUT_S, **update: Any
+    ) -> Any:
         """The first half of update_weights; commit_weights or drop_stage is the second."""
-        return self._control(
-            "stage_weights", timeout, update=_update(path, "staged", kv_policy, label, update)
-        )
+        return self._control("stage_weights", timeout, update=_update(path, "staged", kv_policy, label, update))
 
-    def begin_update(self, idle_timeout: float = 300.0, timeout: float = UPDATE_TIMEOUT_S, take_over: bool = False,
-                     holder: str = "", **update: Any) -> Any:
+    def begin_update(
+        self,
+        idle_timeout: float = 300.0,
+        timeout: float = UPDATE_TIMEOUT_S,
+        take_over: bool = False,
+        holder: str = "",
+        **update: Any,
+    ) -> Any:
         """Opens a session: update_bucket sends tensors, commit_weights verifies and commits all of
         them as one, drop_stage discards them. Returns {"session": its number, ...}. take_over first drops the
         idle session or stage of a trainer that is gone. `holder` names this session's owner in others' errors."""
         update.setdefault("source", {"kind": "buckets"})
         return self._control(
-            "begin_update", timeout, idle_timeout_ms=max(1, int(idle_timeout * 1000)), take_over=take_over or None,
-            holder=holder or None, update=update
+            "begin_update",
+            timeout,
+            idle_timeout_ms=max(1, int(idle_timeout * 1000)),
+            take_over=take_over or None,
+            holder=holder or None,
+            update=update,
         )
 
     def update_bucket(self, source: dict[str, Any], session: int = 0, timeout: float = UPDATE_TIMEOUT_S) -> Any:
         """Sends some tensors of the open session. A failed call drops the session."""
         return self._control("update_bucket", timeout, source=source, session=session)
 
-    def commit_weights(self, kv_policy: Optional[str] = None, session: int = 0, label: str = "",
-                       digest: str = "", timeout: float = UPDATE_TIMEOUT_S) -> Any:
+    def commit_weights(
+        self,
+        kv_policy: Optional[str] = None,
+        session: int = 0,
+        label: str = "",
+        digest: str = "",
+        timeout: float = UPDATE_TIMEOUT_S,
+    ) -> Any:
         """All ranks swap to the staged version, or the session's, at one step boundary."""
         return self._control(
             "commit_weights", timeout, kv_policy=kv_policy, session=session, label=label, digest=digest

@@ -65,9 +65,7 @@ class Stream(RequestOutput, Iterator[Chunk]):
                 error.output = self._joined()
                 raise
             except TimeoutError:
-                raise PitstopError(
-                    "deadline_exceeded", f"request '{self.rid}' is not done; it continues"
-                ) from None
+                raise PitstopError("deadline_exceeded", f"request '{self.rid}' is not done; it continues") from None
             self._join(chunk)
         return self._joined()
 

@@ -37,7 +37,9 @@ def _mapped(stem: str) -> Iterator[str]:
 def _installed(name: str) -> Iterator[str]:
     """Libraries of the toolkit, or installed by pip on this program's path."""
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    patterns = [f"{home}/lib*/{name}" for home in homes if home] + [f"{place}/nvidia/*/lib/{name}" for place in sys.path]
+    patterns = [f"{home}/lib*/{name}" for home in homes if home] + [
+        f"{place}/nvidia/*/lib/{name}" for place in sys.path
+    ]
     for pattern in patterns:
         yield from sorted(glob.glob(pattern))
 
@@ -51,7 +53,8 @@ def open_library(names: Sequence[str], package: str) -> ctypes.CDLL:
         except OSError:
             pass
     raise PitstopError(
-        "not_found", f"{' or '.join(names)} was not found: neither open in this program (as PyTorch has it), nor where the "
+        "not_found",
+        f"{' or '.join(names)} was not found: neither open in this program (as PyTorch has it), nor where the "
         f"loader looks (LD_LIBRARY_PATH), nor under CUDA_HOME, nor installed by pip ({package})",
     )
 

@@ -1,8 +1,8 @@
 """The blocking engine: AsyncEngine's calls, without asyncio.
 
-    with pitstop.Engine("stories", tp=1) as engine:
-        out = engine.generate(["Once upon a time"], {"max_new_tokens": 60, "temperature": 0})
-        engine.pause("in_place"); engine.update_weights(model.named_parameters(), label="step 1"); engine.resume()
+with pitstop.Engine("stories", tp=1) as engine:
+    out = engine.generate(["Once upon a time"], {"max_new_tokens": 60, "temperature": 0})
+    engine.pause("in_place"); engine.update_weights(model.named_parameters(), label="step 1"); engine.resume()
 """
 
 from __future__ import annotations

@@ -49,7 +49,5 @@ def read_key(path: str) -> ClientKey:
     lines = [line for line in lines if line and not line[0].startswith("#")]
     keys = {line[0]: line[1].encode() for line in lines if len(line) == 2 and len(line[1]) == KEY_CHARS}
     if len(lines) != len(WORDS) or set(keys) != set(WORDS):
-        raise PitstopError(
-            "malformed", f"'{path}': expected {len(WORDS)} lines, {', '.join(WORDS)}, each with a key"
-        )
+        raise PitstopError("malformed", f"'{path}': expected {len(WORDS)} lines, {', '.join(WORDS)}, each with a key")
     return ClientKey(**keys)

@@ -184,7 +184,9 @@ class LocalTree:
                 self._launcher.join(STOP_S)  # reads the last lines
                 said = "; ".join(self._launcher.lines) or f"exit code {self._launcher.process.returncode}"
                 if unknown := UNKNOWN.search(said):
-                    names = ", ".join(flag.partition("=")[0].strip("-").replace("-", "_") for flag in unknown[1].split())
+                    names = ", ".join(
+                        flag.partition("=")[0].strip("-").replace("-", "_") for flag in unknown[1].split()
+                    )
                     raise TypeError(f"Engine() got an unexpected keyword argument: {names}")
                 raise PitstopError("failed_precondition", f"the tree did not start: {said}")
             if time.monotonic() > deadline:

@@ -48,17 +48,21 @@ class _Config(ctypes.Structure):
     """The ncclConfig_t of NCCL 2.18. A newer library uses defaults for later fields."""
 
     _fields_ = [
-        ("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint), ("blocking", ctypes.c_int),
-        ("cga_cluster_size", ctypes.c_int), ("min_ctas", ctypes.c_int), ("max_ctas", ctypes.c_int),
-        ("net_name", ctypes.c_char_p), ("split_share", ctypes.c_int),
+        ("size", ctypes.c_size_t),
+        ("magic", ctypes.c_uint),
+        ("version", ctypes.c_uint),
+        ("blocking", ctypes.c_int),
+        ("cga_cluster_size", ctypes.c_int),
+        ("min_ctas", ctypes.c_int),
+        ("max_ctas", ctypes.c_int),
+        ("net_name", ctypes.c_char_p),
+        ("split_share", ctypes.c_int),
     ]
 
     def __init__(self) -> None:
         # The size without the padding at the end, where later versions have a field.
         size = _Config.split_share.offset + ctypes.sizeof(ctypes.c_int)
-        super().__init__(
-            size, 0xCAFEBEEF, VERSION_MIN, 0, UNDEFINED, UNDEFINED, CTAS_MAX, None, UNDEFINED
-        )
+        super().__init__(size, 0xCAFEBEEF, VERSION_MIN, 0, UNDEFINED, UNDEFINED, CTAS_MAX, None, UNDEFINED)
 
 
 class NcclLibrary:
@@ -144,8 +148,12 @@ class NcclBroadcast:
     def spec(self, rank_offset: int = 1) -> dict[str, Any]:
         """The arguments of init_group for a tree whose first worker has this rank."""
         return {
-            "group": self.group, "backend": "nccl", "rendezvous": "direct", "rank_offset": rank_offset,
-            "world_size": self.num_workers + 1, "unique_id": bytes(self._id),
+            "group": self.group,
+            "backend": "nccl",
+            "rendezvous": "direct",
+            "rank_offset": rank_offset,
+            "world_size": self.num_workers + 1,
+            "unique_id": bytes(self._id),
         }
 
     def source(self, tensors: Mapping[str, Weight], stall_ms: int = 60_000) -> dict[str, Any]:
@@ -160,7 +168,9 @@ class NcclBroadcast:
         with self._turn, self._cuda.on(self._device):
             config = _Config()
             rank, world_size = ctypes.c_int(0), ctypes.c_int(self.num_workers + 1)
-            self._call("ncclCommInitRankConfig", ctypes.byref(self._comm), world_size, self._id, rank, ctypes.byref(config))
+            self._call(
+                "ncclCommInitRankConfig", ctypes.byref(self._comm), world_size, self._id, rank, ctypes.byref(config)
+            )
             self._wait(f"{self.num_workers} workers to join", self._is_ready, deadline, is_called_off)
             self._stream = self._cuda.stream()
             self._is_whole = True
@@ -174,9 +184,13 @@ class NcclBroadcast:
         weights = list(tensors.values())
         with self._turn:
             if not self._is_whole:
-                raise PitstopError("failed_precondition", f"group '{self.group}' has ended, or not all workers have joined")
+                raise PitstopError(
+                    "failed_precondition", f"group '{self.group}' has ended, or not all workers have joined"
+                )
             self._is_whole = False
-            for device in {self._cuda.device_of(each.pointer) for each in weights if isinstance(each, OnGpu) and each.nbytes}:
+            for device in {
+                self._cuda.device_of(each.pointer) for each in weights if isinstance(each, OnGpu) and each.nbytes
+            }:
                 self._cuda.finish(device)  # waits for the code that fills the tensors
             with self._cuda.on(self._device):
                 self._send(weights, deadline, is_called_off)

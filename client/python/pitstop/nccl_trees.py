@@ -40,7 +40,9 @@ def workers_of(status: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def _nccl_of(libraries: Sequence[str]) -> str:
     """NCCL's version in lines such as "NCCL 2.28.9: /usr/lib/libnccl.so.2"."""
-    return next((line.removeprefix("NCCL ").partition(":")[0] for line in libraries if line.startswith("NCCL ")), NO_NCCL)
+    return next(
+        (line.removeprefix("NCCL ").partition(":")[0] for line in libraries if line.startswith("NCCL ")), NO_NCCL
+    )
 
 
 def first_ranks(num_workers: Mapping[str, int]) -> dict[str, int]:
@@ -87,7 +89,9 @@ class NcclTrees:
     """
 
     def __init__(
-        self, name: str, ask: Callable[[str, float, Mapping[str, Mapping[str, Any]]], Awaitable[Answers]],
+        self,
+        name: str,
+        ask: Callable[[str, float, Mapping[str, Mapping[str, Any]]], Awaitable[Answers]],
         turn: Optional[Callable[[float], AsyncContextManager[Any]]] = None,
     ):
         self._name = name
@@ -116,8 +120,12 @@ class NcclTrees:
                 self._trees = list(trees)
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise PitstopError("deadline_exceeded", f"group '{group.group}': no time is left for the workers to join")
-                await self._join(group, {name: {"spec": group.spec(first)} for name, first in firsts.items()}, min(JOIN_S, left))
+                    raise PitstopError(
+                        "deadline_exceeded", f"group '{group.group}': no time is left for the workers to join"
+                    )
+                await self._join(
+                    group, {name: {"spec": group.spec(first)} for name, first in firsts.items()}, min(JOIN_S, left)
+                )
         except BaseException:
             await self.part()
             raise
@@ -135,7 +143,9 @@ class NcclTrees:
         def have_failed() -> bool:
             return joining.done() and (joining.exception() is not None or bool(_failed(joining.result())))
 
-        accepted, answers = await asyncio.gather(off_loop(group.accept, timeout, have_failed), joining, return_exceptions=True)
+        accepted, answers = await asyncio.gather(
+            off_loop(group.accept, timeout, have_failed), joining, return_exceptions=True
+        )
         if isinstance(answers, BaseException):
             raise answers
         for name, answer in _failed(answers):

@@ -40,10 +40,14 @@ class TrainersGroup:
     def __init__(self, name: str, ask: Callable[..., Awaitable[Any]], run: Callable[..., Awaitable[Outcome]]):
         self._ask = ask
         self._run = run
-        self._trees = NcclTrees(name, lambda kind, timeout, own: ask("fan_out", kind, timeout, {}, own), self._turn_to_join)
+        self._trees = NcclTrees(
+            name, lambda kind, timeout, own: ask("fan_out", kind, timeout, {}, own), self._turn_to_join
+        )
         self._turn = asyncio.Lock()
 
-    async def update(self, weights: Mapping[str, Weight], payload: Mapping[str, Any], timeout: float) -> tuple[Outcome, Any]:
+    async def update(
+        self, weights: Mapping[str, Weight], payload: Mapping[str, Any], timeout: float
+    ) -> tuple[Outcome, Any]:
         """Runs one update; returns its outcome and what was broadcast. The update begins again if replicas joined or left
         before anything was staged; with a quorum, also after that. `timeout` includes all of this and all waiting."""
         deadline = time.monotonic() + timeout
@@ -60,7 +64,9 @@ class TrainersGroup:
                     await self.part()
                     is_staged = bool((getattr(error, "reply", None) or {}).get("replicas"))
                     may_be_again = getattr(error, "code", "") in VICTIMS and not (is_staged and view["quorum"] is None)
-                    if not may_be_again or not await self._have_changed(view["members"], min(deadline, time.monotonic() + CHANGE_S)):
+                    if not may_be_again or not await self._have_changed(
+                        view["members"], min(deadline, time.monotonic() + CHANGE_S)
+                    ):
                         if getattr(error, "code", "") == "aborted":
                             _check_time(deadline, error)
                         raise

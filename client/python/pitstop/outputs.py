@@ -28,7 +28,9 @@ class Output:
     output_ids: list[int] = field(default_factory=list)  # [n]
     spans: list[Span] = field(default_factory=list)  # the versions of these tokens: their tokens sum to n
     logprobs: list[float] = field(default_factory=list)  # [n], if asked for
-    ranks: list[int] = field(default_factory=list)  # [n], if asked for: each token's place, from 1, in that distribution
+    ranks: list[int] = field(
+        default_factory=list
+    )  # [n], if asked for: each token's place, from 1, in that distribution
     top_logprobs: list[list[TokenLogprob]] = field(default_factory=list)  # [n][top], most probable first
     ids_logprobs: list[list[float]] = field(default_factory=list)  # [n][ids], in the request's order
     prompt_start: int = 0  # the prompt's index of the first of these

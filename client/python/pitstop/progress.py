@@ -21,7 +21,11 @@ class Progress:
                 return
             is_bytes = unit == "B"
             self._bar = tqdm(
-                total=total, desc=what, unit=unit, unit_scale=is_bytes, unit_divisor=1024 if is_bytes else 1000,
+                total=total,
+                desc=what,
+                unit=unit,
+                unit_scale=is_bytes,
+                unit_divisor=1024 if is_bytes else 1000,
                 dynamic_ncols=True,
             )
 

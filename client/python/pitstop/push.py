@@ -97,7 +97,7 @@ def manifest_of(tensors: Tensors) -> list[dict[str, Any]]:
             array, dtype = _as_f32(array), "F32"
         elif dtype != "BF16":
             continue
-        name = "model." + name[len(TEXT):] if name.startswith(TEXT) else name
+        name = "model." + name[len(TEXT) :] if name.startswith(TEXT) else name
         manifest.append({"name": name, "dtype": dtype, "shape": list(array.shape), "digest": tensor_digest(array)})
     declared = {each["name"]: each for each in manifest}
     if HEAD in declared and declared[HEAD]["digest"] == declared.get(EMBEDDING, {}).get("digest"):

@@ -1,8 +1,8 @@
 """Starts the routers of other projects, unmodified, in front of trees with HTTP, and tells them which trees are ready.
 
-    router = Router("sglang")
-    await router.until_up()
-    router.feed(["http://127.0.0.1:8000", "http://127.0.0.1:8001"])
+router = Router("sglang")
+await router.until_up()
+router.feed(["http://127.0.0.1:8000", "http://127.0.0.1:8001"])
 """
 
 from __future__ import annotations

@@ -30,8 +30,9 @@ def _rank(key: str, member: str) -> bytes:
     return hashlib.blake2b(f"{member}\n{key}".encode(errors="surrogatepass"), digest_size=8).digest()
 
 
-def choose(members: Mapping[str, Mapping[str, Any]], loads: Mapping[str, int], key: str, min_epoch: int = 0
-           ) -> Optional[str]:
+def choose(
+    members: Mapping[str, Mapping[str, Any]], loads: Mapping[str, int], key: str, min_epoch: int = 0
+) -> Optional[str]:
     """Chooses among `members`, the ready replicas with their "epoch". `loads`: requests of each. None: none is suitable."""
     names = [name for name, each in members.items() if each["epoch"] >= min_epoch]
     if not names:

@@ -17,11 +17,15 @@ def _why(replica: Mapping[str, Any]) -> str:
     parts = []
     released = [each["tag"] for each in replica.get("memory", []) if each.get("state", "resident") != "resident"]
     if released:
-        parts.append(f"memory of {' and '.join(released)} is released; wake_up or resume_memory_occupation takes it again")
+        parts.append(
+            f"memory of {' and '.join(released)} is released; wake_up or resume_memory_occupation takes it again"
+        )
     if not replica.get("has_weights", True):
         parts.append("there are no weights; a complete update brings them")
     if replica.get("pause_mode"):
-        parts.append(f"paused ({replica['pause_mode']}) for {replica.get('paused_s', 0.0):.1f} s; resume ends the pause")
+        parts.append(
+            f"paused ({replica['pause_mode']}) for {replica.get('paused_s', 0.0):.1f} s; resume ends the pause"
+        )
     if not parts and replica.get("state") == "updating":
         parts.append("an update is taking effect")
     return "; ".join(parts)

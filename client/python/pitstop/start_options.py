@@ -94,8 +94,11 @@ def tree_options(options: Mapping[str, Any]) -> dict[str, Any]:
             accepted, why = ONLY[name]
             if name in FLAG_TOO and value in FLAG_TOO[name]:
                 flags[name] = value
-            elif value is not None and not (name.startswith("tokenizer") and value == options.get("model")) \
-                    and not any(str(value) == str(each) for each in accepted):
+            elif (
+                value is not None
+                and not (name.startswith("tokenizer") and value == options.get("model"))
+                and not any(str(value) == str(each) for each in accepted)
+            ):
                 raise PitstopError("unsupported", f"Engine: {name}={value!r} is not served: {why}")
             continue
         flags[RENAMED.get(name, name)] = value

@@ -37,7 +37,8 @@ def _tags(tags: Union[str, Sequence[str], None]) -> Optional[list[str]]:
 def _infos(names: Sequence[str], dtypes: Sequence[Any], shapes: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
     if not len(names) == len(dtypes) == len(shapes):
         raise PitstopError(
-            "invalid_argument", f"{len(names)} names, {len(dtypes)} dtypes and {len(shapes)} shapes: give as many of each"
+            "invalid_argument",
+            f"{len(names)} names, {len(dtypes)} dtypes and {len(shapes)} shapes: give as many of each",
         )
     return [
         {"name": name, "dtype": str(dtype).removeprefix("torch."), "shape": [int(extent) for extent in shape]}
@@ -107,7 +108,9 @@ class WeightCalls:
         if load_format == "flattened_bucket":
             named_tensors = unflattened(named_tensors)
         elif load_format not in (None, "direct"):
-            raise PitstopError("unsupported", f"load_format must be None, direct or flattened_bucket, not '{load_format}'")
+            raise PitstopError(
+                "unsupported", f"load_format must be None, direct or flattened_bucket, not '{load_format}'"
+            )
         if abort_all_requests:
             await self._open().abort(all=True)
         more = {"label": weight_version or label, "partial": True, "session": False}
@@ -125,9 +128,7 @@ class WeightCalls:
                 self._blocking = Client(**self._doors, name="engine")
             total = sum(each.nbytes for each in weights.values())
             with Progress("updating", total, is_shown, "B") as progress:
-                return WeightPusher(self._blocking).push(
-                    weights, on_progress=progress.go_to, timeout=timeout, **update
-                )
+                return WeightPusher(self._blocking).push(weights, on_progress=progress.go_to, timeout=timeout, **update)
 
         return update_of(await off_loop(push))
 
@@ -169,13 +170,16 @@ class WeightCalls:
         """Every worker joins the trainer's group. backend: nccl or host; pitstop.broadcast is the trainer's
         side of host."""
         await self._open().init_group(
-            group_name, backend, timeout, address=master_address, port=int(master_port), rank_offset=rank_offset,
+            group_name,
+            backend,
+            timeout,
+            address=master_address,
+            port=int(master_port),
+            rank_offset=rank_offset,
             world_size=world_size,
         )
 
-    async def destroy_weights_update_group(
-        self, group_name: str = GROUP, timeout: float = UPDATE_TIMEOUT_S
-    ) -> None:
+    async def destroy_weights_update_group(self, group_name: str = GROUP, timeout: float = UPDATE_TIMEOUT_S) -> None:
         await self._open().destroy_group(group_name, timeout)
 
     async def update_weights_from_distributed(
@@ -209,8 +213,13 @@ class WeightCalls:
         return await self._update(source, timeout, label=weight_version or label, **update)
 
     async def update_weights_from_ipc(
-        self, zmq_handles: Mapping[str, str], flush_cache: bool = True, *, label: str = "",
-        weight_version: Optional[str] = None, timeout: float = UPDATE_TIMEOUT_S,
+        self,
+        zmq_handles: Mapping[str, str],
+        flush_cache: bool = True,
+        *,
+        label: str = "",
+        weight_version: Optional[str] = None,
+        timeout: float = UPDATE_TIMEOUT_S,
     ) -> Update:
         """Receives weights from checkpoint-engine's sockets, by device; every tensor must be sent."""
         return await self._update({"kind": "ipc", "handles": dict(zmq_handles)}, timeout, label=weight_version or label)
@@ -266,7 +275,9 @@ class WeightCalls:
     # ---- memory ----
 
     async def release_memory_occupation(
-        self, tags: Union[str, Sequence[str], None] = None, keep_weights: bool = False,
+        self,
+        tags: Union[str, Sequence[str], None] = None,
+        keep_weights: bool = False,
         timeout: float = UPDATE_TIMEOUT_S,
     ) -> None:
         """Frees memory. With `keep_weights` the weights are restored from host memory; otherwise the next complete
@@ -284,7 +295,10 @@ class WeightCalls:
             await self._open().resume_memory(chosen, timeout)
 
     async def sleep(
-        self, level: int = 1, mode: str = "abort", tags: Union[str, Sequence[str], None] = None,
+        self,
+        level: int = 1,
+        mode: str = "abort",
+        tags: Union[str, Sequence[str], None] = None,
         timeout: float = UPDATE_TIMEOUT_S,
     ) -> None:
         """vLLM's call: pauses, and gives memory back. Level 0: only pauses; 1: keeps the weights in host memory; 2: discards
@@ -295,9 +309,7 @@ class WeightCalls:
         if level > 0:
             await self.release_memory_occupation(tags, keep_weights=level == 1, timeout=timeout)
 
-    async def wake_up(
-        self, tags: Union[str, Sequence[str], None] = None, timeout: float = UPDATE_TIMEOUT_S
-    ) -> None:
+    async def wake_up(self, tags: Union[str, Sequence[str], None] = None, timeout: float = UPDATE_TIMEOUT_S) -> None:
         """Allocates the memory again; once all of it is resident, generation continues."""
         states = await self._memory_states(timeout)
         wanted = [tag for tag in (_tags(tags) or (TAGS if tags is None else [])) if states.get(tag) == "released"]
@@ -350,12 +362,18 @@ class WeightCalls:
         return [None] * (info.tp * info.replicas)
 
     async def _reload_weights(
-        self, weights_path: Optional[str] = None, is_checkpoint_format: bool = True, weight_version: str = "",
-        timeout: float = UPDATE_TIMEOUT_S, **others: Any,
+        self,
+        weights_path: Optional[str] = None,
+        is_checkpoint_format: bool = True,
+        weight_version: str = "",
+        timeout: float = UPDATE_TIMEOUT_S,
+        **others: Any,
     ) -> None:
         check_arguments("reload_weights", others)
         if not is_checkpoint_format:
-            raise PitstopError("unsupported", "is_checkpoint_format must be True: the names must be those of a checkpoint")
+            raise PitstopError(
+                "unsupported", "is_checkpoint_format must be True: the names must be those of a checkpoint"
+            )
         path = weights_path or self._open().info.model_path
         await self.update_weights_from_disk(path, label=weight_version, timeout=timeout)
 
@@ -371,7 +389,9 @@ class WeightCalls:
         await self._open().init_group(VLLM_GROUP, init_info.get("backend", "nccl"), **spec)
 
     async def _update_by_info(
-        self, update_info: Union[Mapping[str, Any], Sequence[Mapping[str, Any]]], weight_version: str = "",
+        self,
+        update_info: Union[Mapping[str, Any], Sequence[Mapping[str, Any]]],
+        weight_version: str = "",
         timeout: float = UPDATE_TIMEOUT_S,
     ) -> None:
         infos = [update_info] if isinstance(update_info, Mapping) else list(update_info)

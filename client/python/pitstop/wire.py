@@ -123,9 +123,7 @@ class Link:
             self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
             assert self._key is not None, "key_for() refuses a tcp door without a key"
             self._key.apply(self.socket)
-        self.monitor = self.socket.get_monitor_socket(
-            zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-        )
+        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
         self.socket.connect(self.endpoint)
         self._greet()
 
@@ -208,8 +206,7 @@ class Link:
             else:
                 self.refusal = PitstopError(
                     "unsupported",
-                    f"{self.endpoint} speaks protocol {info.protocol}; "
-                    f"this client speaks {PROTOCOL_VERSION}",
+                    f"{self.endpoint} speaks protocol {info.protocol}; this client speaks {PROTOCOL_VERSION}",
                 )
             return True
         if kind == "error" and self.info is not None and body.get("tree", self.info.tree) != self.info.tree:
@@ -236,9 +233,7 @@ class Link:
             if event == zmq.EVENT_DISCONNECTED:
                 is_lost = True
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                self.refusal = PitstopError(
-                    "permission_denied", f"{self.endpoint} does not accept this client's key"
-                )
+                self.refusal = PitstopError("permission_denied", f"{self.endpoint} does not accept this client's key")
         if is_lost and self.info is None:
             # The socket reconnects by itself. The greeting may have been lost with the connection, so send a new one
             # soon, but not at once, or this would loop without a pause.
@@ -316,8 +311,7 @@ class Wire:
                     link,
                     PitstopError(
                         "unavailable",
-                        f"the tree at {link.endpoint} {why}; "
-                        "calls that it has not answered may have taken effect",
+                        f"the tree at {link.endpoint} {why}; calls that it has not answered may have taken effect",
                     ),
                 )
             link.run_due()

@@ -32,7 +32,12 @@ def make(directory, weights, seed):
         tensors[f"{module}.lora_A.weight"] = rng.normal(0.0, 1.0, (4, num_in)).astype(numpy.float32)
         tensors[f"{module}.lora_B.weight"] = rng.normal(0.0, 0.3, (num_out, 4)).astype(numpy.float32)
     described = {
-        "peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"], "layers_to_transform": [0], "bias": "none",
+        "peft_type": "LORA",
+        "r": 4,
+        "lora_alpha": 8,
+        "target_modules": ["q_proj", "v_proj"],
+        "layers_to_transform": [0],
+        "bias": "none",
     }
     adapters.write(directory, described, tensors)
     return adapters.digest_of(tensors)
@@ -87,7 +92,9 @@ def replaced_in_flight(fleet, directory):
     long = {**SAMPLING, "max_new_tokens": 300}
     outputs = []
     threads = [
-        threading.Thread(target=lambda i=i: outputs.append(fleet.generate(PROMPT, long, session=str(i), adapter="policy")))
+        threading.Thread(
+            target=lambda i=i: outputs.append(fleet.generate(PROMPT, long, session=str(i), adapter="policy"))
+        )
         for i in range(6)
     ]
     for thread in threads:
@@ -123,7 +130,9 @@ def run_in(directory):
         error = refusal_of(lambda: fleet.load_adapter("other", directory / "nowhere"), "not_found")
         assert "nowhere" in error.message, error
         config = json.loads((directory / "first" / "adapter_config.json").read_text())
-        error = refusal_of(lambda: fleet.load_adapter("policy", directory / "first", {**config, "r": 8}), "invalid_argument")
+        error = refusal_of(
+            lambda: fleet.load_adapter("policy", directory / "first", {**config, "r": 8}), "invalid_argument"
+        )
         assert len(error.reply["replicas"]) == 2, error.reply
         expect(fleet, 2, policy=first)
 
@@ -138,7 +147,7 @@ def run_in(directory):
 
         made.add()
         (directory / "second").rename(directory / "away")
-        slot, = fleet.add_replicas(1)
+        (slot,) = fleet.add_replicas(1)
         why = until_told(fleet, f"slot-{slot}.")
         assert f"'{directory / 'second'}' holds no adapter_model.safetensors" in why, why
         (directory / "away").rename(directory / "second")
@@ -146,7 +155,9 @@ def run_in(directory):
         expect(fleet, 3, policy=second, other=first)
         assert {output.adapter.digest for output in answers(fleet, adapter="policy")} == {second}
         status = fleet.status()
-        assert {(each["epoch"], each["digest"]) for each in status["replicas"].values()} == {(status["epoch"], status["digest"])}
+        assert {(each["epoch"], each["digest"]) for each in status["replicas"].values()} == {
+            (status["epoch"], status["digest"])
+        }
 
         fleet.unload_adapter("other")
         expect(fleet, 3, policy=second)

@@ -70,7 +70,9 @@ def run(number, victim, dice, fleet, made, weights, committed):
 
     def push():
         try:
-            update["outcome"] = fleet.update_weights(another_version(weights, number), label=f"run {number}", timeout=60)
+            update["outcome"] = fleet.update_weights(
+                another_version(weights, number), label=f"run {number}", timeout=60
+            )
         except PitstopError as error:
             update["error"] = error
         except Exception as error:
@@ -129,7 +131,9 @@ def main(runs, seed, only=None):
                 try:
                     struck, came, moved = run(number + 1, victim, dice, fleet, made, weights, committed)
                 except BaseException:
-                    print(f"run {number} of seed {seed}, {victim}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+                    print(
+                        f"run {number} of seed {seed}, {victim}:\n{traceback.format_exc()}", file=sys.stderr, flush=True
+                    )
                     raise
                 seen[f"{victim}: {came}"] += 1
                 print(f"{number}: {struck}: {came}, {moved} moved, {time.monotonic() - begun:.1f} s", flush=True)

@@ -51,7 +51,9 @@ def main():
         try:
             Fleet("stories", replicas=3, start_timeout=NO_ROOM_S, resources={"GPU": 2}, **TREE).close()
         except PitstopError as error:
-            assert error.code == "deadline_exceeded" and "no machine of the cluster has {'GPU': 2} free" in error.message, error
+            assert (
+                error.code == "deadline_exceeded" and "no machine of the cluster has {'GPU': 2} free" in error.message
+            ), error
         else:
             raise AssertionError("three replicas with two GPUs each on two GPUs")
     print(json.dumps({"text": text}))

@@ -107,7 +107,10 @@ def the_conductor(fleet, weights):
 
 
 def main():
-    with machines(1, cpus=3), Fleet("stories", replicas=3, threads=1, start_timeout=START_S, hang_timeout=HANG_S) as fleet:
+    with (
+        machines(1, cpus=3),
+        Fleet("stories", replicas=3, threads=1, start_timeout=START_S, hang_timeout=HANG_S) as fleet,
+    ):
         weights = weights_of(next(iter(places(fleet).values())))
         in_an_update(fleet, weights)
         without_an_update(fleet)

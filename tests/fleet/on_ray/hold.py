@@ -28,7 +28,7 @@ def until(is_so, what):
 
 def pause_of(place):
     with Client(place["run_dir"]) as client:
-        each, = client.status()["replicas"]
+        (each,) = client.status()["replicas"]
         return each.get("pause_mode", ""), each["pauses_total"], each.get("pause_expiry", "")
 
 
@@ -87,7 +87,10 @@ def goes_on_when_its_coordinator_dies(fleet, where):
 
 
 def main():
-    with machines(1, cpus=2), Fleet("stories", replicas=2, threads=1, start_timeout=START_S, hang_timeout=3600) as fleet:
+    with (
+        machines(1, cpus=2),
+        Fleet("stories", replicas=2, threads=1, start_timeout=START_S, hang_timeout=3600) as fleet,
+    ):
         where = places(fleet)
         weights = weights_of(next(iter(where.values())))
         held = holds_each_until_all_commit(fleet, where, weights)

@@ -29,7 +29,9 @@ def main():
     with machines(1, cpus=2):
         address = ray.get_runtime_context().gcs_address
         program = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, address], stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-c", PROGRAM, address],
+            stdout=subprocess.PIPE,
+            text=True,
             env={**os.environ, "PYTHONPATH": f"{pathlib.Path(__file__).parent}:{os.environ['PYTHONPATH']}"},
         )
         pids = json.loads(next(line for line in program.stdout if line.startswith("[")))

@@ -40,9 +40,19 @@ class Machines:
         keep_on_loopback()
         self._has = {"num_cpus": cpus, "num_gpus": gpus}
         # The cluster notices a lost node after a second or two.
-        config = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 300, "health_check_failure_threshold": 4}
-        head = {"num_cpus": 0, "num_gpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False,
-                "node_ip_address": "127.0.0.1", "_system_config": config}
+        config = {
+            "health_check_initial_delay_ms": 500,
+            "health_check_period_ms": 300,
+            "health_check_failure_threshold": 4,
+        }
+        head = {
+            "num_cpus": 0,
+            "num_gpus": 0,
+            "object_store_memory": STORE_BYTES,
+            "include_dashboard": False,
+            "node_ip_address": "127.0.0.1",
+            "_system_config": config,
+        }
         self.cluster = started(lambda: Cluster(initialize_head=True, head_node_args=head))
         self.nodes = []
         for _ in range(count):
@@ -51,8 +61,9 @@ class Machines:
         self.cluster.wait_for_nodes()
 
     def add(self):
-        node = started(lambda: self.cluster.add_node(
-            **self._has, object_store_memory=STORE_BYTES, include_dashboard=False))
+        node = started(
+            lambda: self.cluster.add_node(**self._has, object_store_memory=STORE_BYTES, include_dashboard=False)
+        )
         self.nodes.append(node)
         return node
 
@@ -123,4 +134,14 @@ def is_replica(pid):
         return False
 
 
-__all__ = ["NAMESPACE", "START_S", "another_version", "is_replica", "kill", "machines", "places", "processes_of", "weights_of"]
+__all__ = [
+    "NAMESPACE",
+    "START_S",
+    "another_version",
+    "is_replica",
+    "kill",
+    "machines",
+    "places",
+    "processes_of",
+    "weights_of",
+]

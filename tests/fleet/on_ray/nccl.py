@@ -94,7 +94,7 @@ def stopped_in_a_broadcast(fleet, start):
     Returns that worker.
     """
     member, place = sorted(places(fleet).items())[-1]
-    worker, = workers_of(place)
+    (worker,) = workers_of(place)
     os.kill(worker, signal.SIGSTOP)
     update = start()
     until(lambda: fleet.status()["phase"] == "staging", "the update does not begin")
@@ -105,7 +105,9 @@ def begun_trainer(made):
     """Another trainer, which updates the fleet twice each time that it is continued."""
     trainer = subprocess.Popen(
         [sys.executable, "-c", TRAINER, str(pathlib.Path(__file__).parent), made.cluster.address],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     until_ready(trainer)
     return trainer

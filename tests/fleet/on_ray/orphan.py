@@ -31,17 +31,26 @@ def until(is_so, what):
 
 def main():
     # The long hang_timeout keeps the watch from ending anything here.
-    with machines(2) as made, Fleet("stories", replicas=2, threads=1, hang_timeout=3600, start_timeout=START_S) as fleet:
+    with (
+        machines(2) as made,
+        Fleet("stories", replicas=2, threads=1, hang_timeout=3600, start_timeout=START_S) as fleet,
+    ):
         before = fleet.status()
         weights = weights_of(next(iter(places(fleet).values())))
-        still = next(iter(places(fleet).values()))["pid"]  # the trainer sends only to this replica, which sends to the other
+        still = next(iter(places(fleet).values()))[
+            "pid"
+        ]  # the trainer sends only to this replica, which sends to the other
         trainer = subprocess.Popen(
             [sys.executable, "-c", TRAINER, os.path.dirname(os.path.abspath(__file__)), made.cluster.address],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         os.kill(still, signal.SIGSTOP)
         try:
-            until(lambda: fleet.status()["phase"] == "staging" or trainer.poll() is not None, "the trainer's update does not begin")
+            until(
+                lambda: fleet.status()["phase"] == "staging" or trainer.poll() is not None,
+                "the trainer's update does not begin",
+            )
             assert trainer.poll() is None, "the update ended, and one replica stands still"
         finally:
             trainer.kill()

@@ -23,7 +23,11 @@ def command(*arguments):
     # As from another shell: without what ray.init() has set here, the address and the credentials.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return subprocess.run(
-        [sys.executable, "-m", "pitstop.fleet.command", *arguments], env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "pitstop.fleet.command", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 

@@ -18,7 +18,11 @@ ATTEMPTS_MAX = 10
 
 def sources(outcome):
     """{replica: the source of its buckets}."""
-    return {name: each["report"]["buckets_from"] for name, each in outcome.replicas.items() if each["outcome"] == "committed"}
+    return {
+        name: each["report"]["buckets_from"]
+        for name, each in outcome.replicas.items()
+        if each["outcome"] == "committed"
+    }
 
 
 def in_a_chain(fleet, weights):

@@ -1,5 +1,4 @@
-"""A router in front of a fleet: KIND. Requests succeed, also after a replica has died and another has taken its place.
-"""
+"""A router in front of a fleet: KIND. Requests succeed, also after a replica has died and another has taken its place."""
 
 import json
 import sys
@@ -13,7 +12,9 @@ DEADLINE_S = 240
 
 
 def call(url, body=None):
-    request = urllib.request.Request(url, json.dumps(body).encode() if body else None, {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        url, json.dumps(body).encode() if body else None, {"Content-Type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 

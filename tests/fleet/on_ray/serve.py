@@ -121,8 +121,9 @@ def main():
             assert len({place["node"] for place in where.values()}) == 3, where
             weights = weights_of(next(iter(where.values())))
             status = fleet.status()
-            last, num_spanning = updates_of_two_trainers(fleet, ray.get_runtime_context().gcs_address,
-                                                         (status["epoch"], status["digest"]))
+            last, num_spanning = updates_of_two_trainers(
+                fleet, ray.get_runtime_context().gcs_address, (status["epoch"], status["digest"])
+            )
             refuses_what_no_replica_takes(fleet, weights, last)
             fans_out(fleet)
             shows(fleet)

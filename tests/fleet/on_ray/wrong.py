@@ -33,12 +33,17 @@ def until_nothing_is_left():
 
 def arguments():
     wrong = {
-        "replicas": 0, "tp": 0, "quorum": 3, "hang_timeout": 0, "name": "a fleet", "model": None,
+        "replicas": 0,
+        "tp": 0,
+        "quorum": 3,
+        "hang_timeout": 0,
+        "name": "a fleet",
+        "model": None,
     }
     for name, value in wrong.items():
-        assert name in said(TypeError, lambda: Fleet(**{"model": "stories", "replicas": 2, "threads": 1, name: value})) or (
-            name == "model"
-        )
+        assert name in said(
+            TypeError, lambda: Fleet(**{"model": "stories", "replicas": 2, "threads": 1, name: value})
+        ) or (name == "model")
     assert "no fleet 'another'" in said(PitstopError, lambda: Fleet(name="another"))
 
 

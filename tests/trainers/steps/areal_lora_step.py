@@ -21,8 +21,15 @@ def main(url, _other, prompt, *directories):
     store = tempfile.mkdtemp()
     name_resolve.reconfigure(NameResolveConfig(type="nfs", nfs_record_root=store))
     config = InferenceEngineConfig(
-        backend="sglang:d1", experiment_name="e", trial_name="t", setup_timeout=30, request_timeout=60,
-        max_concurrent_rollouts=4, consumer_batch_size=1, use_lora=True, lora_name="policy",
+        backend="sglang:d1",
+        experiment_name="e",
+        trial_name="t",
+        setup_timeout=30,
+        request_timeout=60,
+        max_concurrent_rollouts=4,
+        consumer_batch_size=1,
+        use_lora=True,
+        lora_name="policy",
     )
     engine = RemoteSGLangEngine(config)
     engine.initialize(addr=url.removeprefix("http://"), train_data_parallel_size=1)
@@ -37,7 +44,12 @@ def main(url, _other, prompt, *directories):
         engine.set_version(version)
         engine.pause_generation()
         meta = WeightUpdateMeta(
-            type="disk", path=directory, use_lora=True, lora_name="policy", lora_keep_versions=1, version=version,
+            type="disk",
+            path=directory,
+            use_lora=True,
+            lora_name="policy",
+            lora_keep_versions=1,
+            version=version,
             clear_checkpoint_after_load=False,
         )
         engine.update_weights_from_disk(meta).result(60)

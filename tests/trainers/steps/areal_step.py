@@ -30,8 +30,13 @@ def main(url, other, prompt):
     store = tempfile.mkdtemp()
     name_resolve.reconfigure(NameResolveConfig(type="nfs", nfs_record_root=store))
     config = InferenceEngineConfig(
-        backend="sglang:d1", experiment_name="e", trial_name="t", setup_timeout=30, request_timeout=60,
-        max_concurrent_rollouts=4, consumer_batch_size=1,
+        backend="sglang:d1",
+        experiment_name="e",
+        trial_name="t",
+        setup_timeout=30,
+        request_timeout=60,
+        max_concurrent_rollouts=4,
+        consumer_batch_size=1,
     )
     engine = RemoteSGLangEngine(config)
     engine._engine.backend = HostBackend()
@@ -65,8 +70,11 @@ def main(url, other, prompt):
     said["after"] = sample()
     with HostBroadcast("update_weight_group_0", num_workers=1) as group:
         meta = WeightUpdateMeta(
-            type="xccl", gen_allocation=ModelAllocation.from_str("sglang:d1"), nccl_master_address=group.host,
-            nccl_master_port=group.port, nccl_group_name="update_weight_group_0",
+            type="xccl",
+            gen_allocation=ModelAllocation.from_str("sglang:d1"),
+            nccl_master_address=group.host,
+            nccl_master_port=group.port,
+            nccl_group_name="update_weight_group_0",
         )
         joined = engine.init_weights_update_group(meta)
         group.accept()

@@ -27,8 +27,13 @@ os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0
 import checkpoint_engine.ps as server  # noqa: E402
 
 DEVICE = types.SimpleNamespace(  # shim: torch.cuda
-    device_count=lambda: 1, set_device=lambda _: None, synchronize=lambda: None, ipc_collect=lambda: None,
-    empty_cache=lambda: None, mem_get_info=lambda: (1 << 30, 1 << 31), memory_allocated=lambda: 0,
+    device_count=lambda: 1,
+    set_device=lambda _: None,
+    synchronize=lambda: None,
+    ipc_collect=lambda: None,
+    empty_cache=lambda: None,
+    mem_get_info=lambda: (1 << 30, 1 << 31),
+    memory_allocated=lambda: 0,
     memory_reserved=lambda: 0,
 )
 MANAGER = types.SimpleNamespace(device_type="cpu", backend="gloo", device_module=DEVICE)

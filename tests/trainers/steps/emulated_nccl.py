@@ -36,8 +36,6 @@ def become_rank_0(cuda, nccl, model, gpu):
     return RANK_0
 
 
-
-
 def taken_from(package, file, *wanted, **names):
     """A namespace with the wanted functions, classes and constants of a module that is not imported; `Class.method`
     becomes a function. `names`: the globals that they use."""
@@ -53,7 +51,9 @@ def taken_from(package, file, *wanted, **names):
 
 
 def _definitions(body):
-    named = {node.targets[0].id: node for node in body if isinstance(node, ast.Assign) and hasattr(node.targets[0], "id")}
+    named = {
+        node.targets[0].id: node for node in body if isinstance(node, ast.Assign) and hasattr(node.targets[0], "id")
+    }
     return {**named, **{node.name: node for node in body if hasattr(node, "name")}}
 
 
@@ -124,9 +124,20 @@ def custom_process_group(package):
 
 def stateless_process_group(package):
     taken = taken_from(
-        package, "srt/distributed/utils.py", "StatelessProcessGroup", dataclasses=dataclasses, deque=deque,
-        pickle=pickle, time=time, torch=torch, TCPStore=dist.TCPStore, Any=typing.Any, Deque=typing.Deque,
-        Dict=typing.Dict, Optional=typing.Optional, Tuple=typing.Tuple,
+        package,
+        "srt/distributed/utils.py",
+        "StatelessProcessGroup",
+        dataclasses=dataclasses,
+        deque=deque,
+        pickle=pickle,
+        time=time,
+        torch=torch,
+        TCPStore=dist.TCPStore,
+        Any=typing.Any,
+        Deque=typing.Deque,
+        Dict=typing.Dict,
+        Optional=typing.Optional,
+        Tuple=typing.Tuple,
     )
     return taken.StatelessProcessGroup
 

@@ -11,13 +11,21 @@ import requests
 from lm_eval.api.instance import Instance
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 
-PAIRS = [("Once upon a time", ", there was a little girl"), ("ROMEO: I", " will not be gone"), ("One day,", " a dog ran")]
+PAIRS = [
+    ("Once upon a time", ", there was a little girl"),
+    ("ROMEO: I", " will not be gone"),
+    ("One day,", " a dog ran"),
+]
 
 
 def main(url, other, tokenizer):
     model = LocalCompletionsAPI(
-        base_url=f"{url}/v1/completions", model="stories", tokenizer=tokenizer, tokenizer_backend="huggingface",
-        num_concurrent=2, max_length=512,
+        base_url=f"{url}/v1/completions",
+        model="stories",
+        tokenizer=tokenizer,
+        tokenizer_backend="huggingface",
+        num_concurrent=2,
+        max_length=512,
     )
 
     def by_lm_eval():
@@ -30,7 +38,9 @@ def main(url, other, tokenizer):
         for context, continuation in PAIRS:
             begin = len(model.tok_encode(context))
             body = {
-                "input_ids": model.tok_encode(context + continuation), "return_logprob": True, "logprob_start_len": 0,
+                "input_ids": model.tok_encode(context + continuation),
+                "return_logprob": True,
+                "logprob_start_len": 0,
                 "sampling_params": {"max_new_tokens": 1, "temperature": 0},
             }
             answer = requests.post(f"{url}/generate", json=body, timeout=60).json()

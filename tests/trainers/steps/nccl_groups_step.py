@@ -48,17 +48,33 @@ def begin_post(url, path, **body):
 def as_slime(url, package, names, tensors, port, world_size):
     init = custom_process_group(package)
     joined = begin_post(
-        url, "/init_weights_update_group", master_address="127.0.0.1", master_port=port, rank_offset=1,
-        world_size=world_size, group_name=GROUP, backend="nccl", store_version=STORE_VERSION,
+        url,
+        "/init_weights_update_group",
+        master_address="127.0.0.1",
+        master_port=port,
+        rank_offset=1,
+        world_size=world_size,
+        group_name=GROUP,
+        backend="nccl",
+        store_version=STORE_VERSION,
     )
     group = init(
-        backend="emulated", init_method=f"tcp://127.0.0.1:{port}", world_size=world_size, rank=0, group_name=GROUP,
+        backend="emulated",
+        init_method=f"tcp://127.0.0.1:{port}",
+        world_size=world_size,
+        rank=0,
+        group_name=GROUP,
         timeout=datetime.timedelta(seconds=60),
     )
     joined()
     updated = begin_post(
-        url, "/update_weights_from_distributed", names=names, dtypes=["bfloat16"] * len(names),
-        shapes=[list(tensor.shape) for tensor in tensors], group_name=GROUP, weight_version="7",
+        url,
+        "/update_weights_from_distributed",
+        names=names,
+        dtypes=["bfloat16"] * len(names),
+        shapes=[list(tensor.shape) for tensor in tensors],
+        group_name=GROUP,
+        weight_version="7",
     )
     for tensor in tensors:
         dist.broadcast(tensor, 0, group=group)

@@ -23,7 +23,10 @@ class SamplingParams:
 vllm = types.ModuleType("vllm")  # shim: vLLM is not installed
 vllm.__version__, vllm.SamplingParams = "0.33.0", SamplingParams
 inputs, utils = types.ModuleType("vllm.inputs"), types.ModuleType("vllm.utils")
-inputs.TokensPrompt, utils.random_uuid = dict, lambda: os.urandom(8).hex()  # shim: vLLM's are a dict and a text like these
+inputs.TokensPrompt, utils.random_uuid = (
+    dict,
+    lambda: os.urandom(8).hex(),
+)  # shim: vLLM's are a dict and a text like these
 sys.modules.update({"vllm": vllm, "vllm.inputs": inputs, "vllm.utils": utils})
 
 from openrlhf.trainer.ray import vllm_engine  # noqa: E402
@@ -37,8 +40,9 @@ async def start(model, tensor_parallel_size, options):
     integration.install(**options)
     assert vllm_engine.RolloutRayActor.__ray_metadata__.modified_class is not integration.Base
     actor = integration.PitstopRolloutActor.__new__(integration.PitstopRolloutActor)
-    await actor.__init__(model, tensor_parallel_size=tensor_parallel_size, dtype="bfloat16", enforce_eager=True,
-                         pitstop_options=options)
+    await actor.__init__(
+        model, tensor_parallel_size=tensor_parallel_size, dtype="bfloat16", enforce_eager=True, pitstop_options=options
+    )
     return actor
 
 

@@ -30,14 +30,16 @@ async def main(url, other, prompt):
     said = {"before": await sample()}
     tensors = load(other)
     with HostBroadcast("vllm_weight_transfer", num_workers=1) as group:
-        joined = asyncio.ensure_future(actor.init_process_group(
-            group.host, group.port, 1, 2, "openrlhf", "host", False))  # shim: nccl
+        joined = asyncio.ensure_future(
+            actor.init_process_group(group.host, group.port, 1, 2, "openrlhf", "host", False)
+        )  # shim: nccl
         await loop.run_in_executor(None, group.accept)
         await joined
         await actor.pause_generation()
         for i, (name, tensor) in enumerate(tensors.items(), 1):
             call = asyncio.ensure_future(
-                actor.update_weight(name, tensor.dtype, tensor.shape, empty_cache=i == len(tensors)))
+                actor.update_weight(name, tensor.dtype, tensor.shape, empty_cache=i == len(tensors))
+            )
             await loop.run_in_executor(None, group.broadcast, as_bytes(tensor))
             await call
         await actor.resume_generation()

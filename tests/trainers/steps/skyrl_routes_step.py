@@ -25,16 +25,22 @@ from skyrl.backends.skyrl_train.utils.routed_experts import RoutedExpertTrace  #
 async def main(url, prompt, num_tokens):
     trace, tokens = RoutedExpertTrace(), list(prompt)
     client = RemoteInferenceClient(
-        proxy_url=url, server_urls=[url], model_name="stories-moe", data_parallel_size=1, enable_return_routed_experts=True
+        proxy_url=url,
+        server_urls=[url],
+        model_name="stories-moe",
+        data_parallel_size=1,
+        enable_return_routed_experts=True,
     )
     async with client:
         for turn in ([], [11, 12, 13]):  # the text of a tool between two turns
             tokens += turn
-            got = await client.generate({
-                "prompt_token_ids": [tokens],
-                "sampling_params": {"temperature": 0.0, "max_tokens": num_tokens, "ignore_eos": True},
-                "routed_experts_prompt_starts": [trace.prompt_start],
-            })
+            got = await client.generate(
+                {
+                    "prompt_token_ids": [tokens],
+                    "sampling_params": {"temperature": 0.0, "max_tokens": num_tokens, "ignore_eos": True},
+                    "routed_experts_prompt_starts": [trace.prompt_start],
+                }
+            )
             [output], [rows] = got["response_ids"], got["rollout_expert_indices"]
             trace.record_generation(
                 prompt_token_count=len(tokens), generated_token_count=len(output), routed_experts=rows

@@ -30,14 +30,22 @@ class InitInfo:
         return [self]
 
     def to_api_payload(self):
-        return {"master_address": self._group.host, "master_port": self._group.port, "rank_offset": 1,
-                "world_size": self._group.num_workers + 1, "backend": "host"}
+        return {
+            "master_address": self._group.host,
+            "master_port": self._group.port,
+            "rank_offset": 1,
+            "world_size": self._group.num_workers + 1,
+            "backend": "host",
+        }
 
 
 async def update(client, group, tensors, num_calls):
     for pairs in chunks(tensors, num_calls):
-        info = {"names": [name for name, _ in pairs], "dtype_names": ["bfloat16"] * len(pairs),
-                "shapes": [list(tensor.shape) for _, tensor in pairs]}
+        info = {
+            "names": [name for name, _ in pairs],
+            "dtype_names": ["bfloat16"] * len(pairs),
+            "shapes": [list(tensor.shape) for _, tensor in pairs],
+        }
         call = asyncio.ensure_future(client.update_named_weights(info))
         for _, tensor in pairs:
             await asyncio.get_running_loop().run_in_executor(None, group.broadcast, as_bytes(tensor))
@@ -46,7 +54,9 @@ async def update(client, group, tensors, num_calls):
 
 async def main(url, other):
     tensors = load(other)
-    async with RemoteInferenceClient(proxy_url=url, server_urls=[url], model_name="stories", data_parallel_size=1) as client:
+    async with RemoteInferenceClient(
+        proxy_url=url, server_urls=[url], model_name="stories", data_parallel_size=1
+    ) as client:
         [prompt] = await client.tokenize([PROMPT])
 
         async def sample(num_tokens=NUM_TOKENS, **more):

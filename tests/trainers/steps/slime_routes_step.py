@@ -22,8 +22,12 @@ def main(url, prompt, num_tokens, num_layers, per_token):
     for turn in ([], [11, 12, 13]):  # the text of a tool between two turns
         if turn:
             sample.append_response_tokens(args, tokens=turn, trainable=False)
-        body = {"input_ids": sample.tokens, "return_logprob": True, "return_routed_experts": True,
-                "sampling_params": {"max_new_tokens": num_tokens, "temperature": 0, "ignore_eos": True}}
+        body = {
+            "input_ids": sample.tokens,
+            "return_logprob": True,
+            "return_routed_experts": True,
+            "sampling_params": {"max_new_tokens": num_tokens, "temperature": 0, "ignore_eos": True},
+        }
         if sample.rollout_routed_experts is not None:
             body["routed_experts_start_len"] = sample.rollout_routed_experts.shape[0]
         output = httpx.post(f"{url}/generate", json=body, timeout=60).raise_for_status().json()

@@ -28,7 +28,14 @@ def main(url, _other, *directories):
 
     def sample(model, num_tokens=NUM_TOKENS, **more):
         # The rollout worker's request: its aiohttp session is a process of its own.
-        body = {"model": model, "prompt": PROMPT, "temperature": 0.0, "max_tokens": num_tokens, "return_token_ids": True, **more}
+        body = {
+            "model": model,
+            "prompt": PROMPT,
+            "temperature": 0.0,
+            "max_tokens": num_tokens,
+            "return_token_ids": True,
+            **more,
+        }
         reply = requests.post(f"{url}/v1/completions", json=body)
         reply.raise_for_status()
         return reply.json()["choices"][0]["token_ids"]

@@ -42,8 +42,13 @@ class PitstopServer:
         return self.engine.run_dir
 
     async def generate(
-        self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, image_data: Any = None,
-        video_data: Any = None, **_: Any,
+        self,
+        prompt_ids: Any,
+        sampling_params: dict[str, Any],
+        request_id: str,
+        image_data: Any = None,
+        video_data: Any = None,
+        **_: Any,
     ) -> TokenOutput:
         how = dict(sampling_params)
         wants_logprobs = bool(how.pop("logprobs", False))
@@ -51,8 +56,12 @@ class PitstopServer:
         if "max_new_tokens" not in how and "max_tokens" not in how:
             how["max_new_tokens"] = max(1, min(self._config.response_length, room))
         out = await self.engine.generate(
-            input_ids=list(prompt_ids), sampling_params=how, rid=request_id, return_logprob=wants_logprobs,
-            image_data=image_data, video_data=video_data,
+            input_ids=list(prompt_ids),
+            sampling_params=how,
+            rid=request_id,
+            return_logprob=wants_logprobs,
+            image_data=image_data,
+            video_data=video_data,
         )
         return TokenOutput(
             token_ids=out.output_ids,

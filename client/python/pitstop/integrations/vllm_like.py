@@ -73,7 +73,9 @@ class VllmLike:
     def __init__(self, engine: AsyncEngine, logprobs_mode: Optional[str] = None):
         modes = {None: "raw", "raw_logprobs": "raw", "processed_logprobs": "truncated"}
         if logprobs_mode not in modes:
-            raise PitstopError("unsupported", f"logprobs_mode must be raw_logprobs or processed_logprobs, not {logprobs_mode}")
+            raise PitstopError(
+                "unsupported", f"logprobs_mode must be raw_logprobs or processed_logprobs, not {logprobs_mode}"
+            )
         self.engine = engine
         self._mode = modes[logprobs_mode]
         self._num_open = 0

@@ -131,6 +131,19 @@ def __getattr__(name):
 
 
 provide(  # shim: packages of which these clients use only names
-    "torch", "torchdata", "triton", "ray", "datasets", "accelerate", "numba", "h5py", "pandas", "flask", "werkzeug", "redis",
-    "pebble", "zstandard", "blosc",
+    "torch",
+    "torchdata",
+    "triton",
+    "ray",
+    "datasets",
+    "accelerate",
+    "numba",
+    "h5py",
+    "pandas",
+    "flask",
+    "werkzeug",
+    "redis",
+    "pebble",
+    "zstandard",
+    "blosc",
 )
