@@ -110,12 +110,17 @@ class Filler {
         routes.shape = {.layers = draw(1, 9), .per_token = draw(1, 9), .num_experts = draw(9, 999)};
         routes.experts.values.resize(static_cast<std::size_t>(3 * routes.shape.row_bytes()), 7);
     }
+    void make_valid(Turn& turn) {
+        turn.opens = draw(0, 3) == 0;
+        if (turn.opens) turn = {.conversation = turn.conversation, .opens = true};  // nothing else
+    }
     void make_valid(Generate& message) {
         message.input_ids.reset();
         message.kv_tolerance = KvTolerance::kMaxLag;
         message.text_output = true;
         message.client.resize(2);
         make_valid(*message.routed_experts);
+        make_valid(*message.turn);
         make_valid(message.sampling);
         make_valid(message.logprobs);
     }
