@@ -29,12 +29,12 @@ void HeldPrefixes::drop(Order::iterator one, PrefixCache& cache) {
 void HeldPrefixes::hold(
     const PrefixHolder& holder, std::span<const PageId> path, PrefixCache& cache
 ) {
-    end(holder.conversation, cache);
     const auto num = std::min<std::int64_t>(std::ssize(path), pages_max_);
     if (num == 0) return;
     const EpochRange accepted = accepted_by(holder, serving_);
     const auto is_accepted = [&](PageId page) { return accepted.contains(cache.epochs_of(page)); };
     if (!std::ranges::all_of(path, is_accepted)) return;
+    end(holder.conversation, cache);
     const auto held = path.first(static_cast<std::size_t>(num));
     order_.push_back({.holder = holder, .nodes = cache.hold(held)});
     places_[holder.conversation] = std::prev(order_.end());

@@ -161,9 +161,11 @@ Result<> Admin::handle(TimePoint now, const std::string& peer, const Message& me
     if constexpr (messages::CallOf<Message>::kBesideUpdate == messages::BesideUpdate::kRefused) {
         if (updates().is_busy()) {
             messages::ReplyTo<Message> reply;
+            constexpr bool kIsUnload = std::is_same_v<Message, messages::UnloadAdapter>;
             reply.verdict = make_error(
                 ErrorCode::kFailedPrecondition,
-                "the label cannot change now: {}",
+                "{} now: {}",
+                kIsUnload ? "an adapter cannot be unloaded" : "the label cannot change",
                 updates().busy(now).message
             );
             outbox_.answer({peer, message.call}, std::move(reply));

@@ -7,6 +7,11 @@
 #include <utility>
 
 namespace pitstop::tokenizer {
+namespace {
+
+constexpr std::string_view kRoom = "others needed its room, and it was the least recently used";
+
+}  // namespace
 
 Conversations::Conversations(const text::Tokenizer* tokenizer) {
     if (tokenizer == nullptr) return;
@@ -112,7 +117,17 @@ Result<> Conversations::check(
 
 // Nothing is refused for want of room: the turn then runs like any request.
 Conversations::Begin Conversations::begin_opening(const Name& name, TimePoint now) {
-    if (!by_name_.contains(name) && !open(name.first, {.id = name.second}, now)) return {};
+    if (!by_name_.contains(name)) {
+        expire(now);
+        if (by_name_.size() >= kOpenMax) {
+            Conversation* const oldest =
+                oldest_of([](const Conversation& one) { return one.is_named; });
+            if (oldest == nullptr) return {};
+            end(*oldest, std::string(kRoom));
+        }
+        if (!open(name.first, {.id = name.second}, now)) return {};
+        by_name_.at(name).is_named = true;
+    }
     Conversation& of = by_name_.at(name);
     of.last_used = now;
     return {.id = of.id, .replica = of.replica};
@@ -303,18 +318,31 @@ void Conversations::end(Conversation& one, std::string why) {
     by_name_.erase(Name(one.name));
 }
 
-// Ends the least recently used ones but `kept` while there are too many, or too many tokens.
+template <class May>
+Conversations::Conversation* Conversations::oldest_of(const May& may_end) {
+    Conversation* oldest = nullptr;
+    for (auto& [name, one] : by_name_) {
+        if (one.num_open > 0 || !may_end(one)) continue;
+        if (oldest == nullptr || one.last_used < oldest->last_used) oldest = &one;
+    }
+    return oldest;
+}
+
+// Ends the least recently used ones but `kept` while there are too many, or too many tokens. The
+// ones that turns opened have no tokens: they end first, and only where their number counts.
 void Conversations::make_room(TimePoint now, std::size_t num_needed, const Conversation* kept) {
     expire(now);
-    while ((kept == nullptr && by_name_.size() >= kOpenMax) || num_tokens_ + num_needed > kTokensMax
-    ) {
+    for (;;) {
+        const bool are_too_many = kept == nullptr && by_name_.size() >= kOpenMax;
+        if (!are_too_many && num_tokens_ + num_needed <= kTokensMax) return;
         Conversation* oldest = nullptr;
-        for (auto& [name, one] : by_name_) {
-            if (one.num_open > 0 || &one == kept) continue;
-            if (oldest == nullptr || one.last_used < oldest->last_used) oldest = &one;
-        }
+        if (are_too_many) oldest = oldest_of([](const Conversation& one) { return one.is_named; });
+        if (oldest == nullptr)
+            oldest = oldest_of([&](const Conversation& one) {
+                return &one != kept && (are_too_many || !one.is_named);
+            });
         if (oldest == nullptr) return;
-        end(*oldest, "others needed its room, and it was the least recently used");
+        end(*oldest, std::string(kRoom));
     }
 }
 

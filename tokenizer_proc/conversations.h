@@ -9,8 +9,9 @@
 // Thread:  the loop thread only.
 // Bounded: kOpenMax conversations, kTurnsMax turns of each, and kTokensMax tokens of all together,
 //          where a turn counts as kTurnTokens besides its own. Beyond the first or the last, the
-//          least recently used conversation without an open turn ends; if all have one, the new
-//          turn is refused. The ends of the last kEndedMax are remembered, for errors.
+//          least recently used conversation without an open turn ends, and those that turns opened
+//          before others; if all have one, the new turn is refused. A turn that opens ends only
+//          such. The ends of the last kEndedMax are remembered, for errors.
 #pragma once
 
 #include "base/ids.h"
@@ -122,6 +123,7 @@ class Conversations {
         std::map<std::string, TurnTokens> turns{};  // by rid
         std::optional<ReplicaId> replica{};
         std::size_t num_open = 0;  // turns
+        bool is_named = false;     // by a turn that opened it: no turn's tokens are kept
     };
 
     [[nodiscard]] Result<const Conversation*> find(const Name& name) const;
@@ -140,6 +142,9 @@ class Conversations {
     void drop_turn(Conversation& of, const std::string& rid);
     void drop_childless(Conversation& of, const std::string& rid);
     void end(Conversation& one, std::string why);
+    // The least recently used one without an open turn of those that may end; null: there is none.
+    template <class May>
+    [[nodiscard]] Conversation* oldest_of(const May& may_end);
     void make_room(TimePoint now, std::size_t num_needed = 0, const Conversation* kept = nullptr);
 
     std::optional<TokenId> begin_token_{};  // with which the tokenizer begins texts, if with any

@@ -150,10 +150,17 @@ Result<> DoorRequests::dispatch(
 ) {
     const std::optional<messages::Turn> turn = message.turn;
     Conversations::Begin begun;
+    // A turn that opens its conversation brings the whole prompt, and a refused one opens nothing.
+    const bool is_whole = !turn || turn->opens;
+    if (is_whole) {
+        if (auto problem = checks_->problem_of_prompt(message, prompt)) return *std::move(problem);
+    }
     if (turn) {
         ASSIGN_OR_RETURN(begun, conversations_.begin(request, *turn, prompt, now_));
     }
-    if (auto problem = checks_->problem_of_prompt(message, prompt)) return *std::move(problem);
+    if (!is_whole) {
+        if (auto problem = checks_->problem_of_prompt(message, prompt)) return *std::move(problem);
+    }
     abort(requests_.with_keys(begun.replaced), "a later turn replaced it");
     if (message.replica) begun.replica = static_cast<ReplicaId>(*message.replica);
     messages::TokenizedRequest tokenized = tokenized_request(std::move(message), std::move(prompt));

@@ -171,6 +171,24 @@ TEST_F(HeldPrefixesTest, P9_APrefixWhoseFirstPagesAreRefusedIsNotHeld) {
     EXPECT_EQ(rig.status().pages_held, 0);
 }
 
+// A turn that has never run, or whose pages the session refuses, has nothing to hold in their
+// place.
+TEST_F(HeldPrefixesTest, ATurnWithoutPagesLeavesThoseOfTheTurnBefore) {
+    const Ask turn = turn_of(prompt_of(60), kFirst);
+    run(turn);
+    EXPECT_EQ(rig.status().pages_held, 16);
+    rig.control(messages::PauseGeneration{.mode = messages::PauseMode::kInPlace});
+    const RequestKey waits = rig.send(turn_of(prompt_of(70), kFirst));
+    rig.run();
+    rig.control(messages::EndRequests{.keys = {waits}, .cause = messages::EndCause::kAbort});
+    rig.run();
+    EXPECT_EQ(rig.of(waits).finish->reason, messages::FinishReason::kAbort);
+    EXPECT_EQ(rig.status().pages_held, 16);
+    rig.control(messages::ContinueGeneration{});
+    fill_the_pool();
+    EXPECT_EQ(cached_by_next_turn(turn), 64);
+}
+
 TEST(HeldPrefixes, AHoldOfAnEvictedNodeIsNotOneOfTheNodeThatGotItsPage) {
     PageAllocator allocator(2);
     PrefixCache cache(2, 1);

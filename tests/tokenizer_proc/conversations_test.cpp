@@ -389,6 +389,36 @@ TEST(Conversations, ATurnThatFindsNoRoomToOpenItsConversationRunsWithout) {
     EXPECT_EQ(all.size(), Conversations::kOpenMax);
 }
 
+// A name costs no other client its tokens.
+TEST_F(ConversationsTest, ConversationsThatTurnsOpenEndBeforeThoseWithTokens) {
+    start();
+    open_done("c");
+    run(turn_of("t1", ids({5})), ids({6}));
+    const auto opening = [](std::size_t number) {
+        messages::Generate message = turn_of("r" + std::to_string(number), ids({7}));
+        message.turn = messages::Turn{.conversation = "n" + std::to_string(number), .opens = true};
+        return message;
+    };
+    for (std::size_t i = 0; i < Conversations::kOpenMax + 3; ++i) {
+        now_ += std::chrono::milliseconds(1);
+        run(opening(i), ids({8}), "b");
+    }
+    EXPECT_EQ(run(turn_of("t2", ids({7}), "t1"), {}), ids({5, 6, 7}));
+    for (int i = 0; i < 3; ++i) open_done("d" + std::to_string(i));  // these have room, too
+    EXPECT_EQ(run(turn_of("t3", ids({9}), "t2"), {}), ids({5, 6, 7, 9}));
+}
+
+// It would last an hour, for nothing.
+TEST_F(ConversationsTest, ARefusedTurnOpensNoConversation) {
+    start();
+    messages::Generate message = turn_of("t1", Ids(10'000, TokenId{5}));
+    message.turn->opens = true;
+    send("a", message);
+    EXPECT_EQ(refusal("a").error.code, ErrorCode::kInvalidArgument);
+    send("a", turn_of("t2", ids({5})));
+    EXPECT_NE(refusal("a").error.message.find("no conversation 'c'"), std::string::npos);
+}
+
 TEST_F(ConversationsTest, TheLeastRecentlyUsedEndsWhenThereAreTooMany) {
     start();
     open_done("c");
