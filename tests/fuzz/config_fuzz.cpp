@@ -26,7 +26,8 @@ void parse(std::string_view text) {
         CHECK(!config.error().message.empty());
         return;
     }
-    CHECK(config->hidden > 0 && config->ffn > 0 && config->num_layers > 0);
+    CHECK(config->hidden > 0 && config->num_layers > 0);
+    CHECK(config->ffn > 0 || (config->experts.num > 0 && config->experts.ffn > 0));
     CHECK(config->num_kv_heads > 0 && config->num_q_heads % config->num_kv_heads == 0);
     CHECK(config->head_dim > 0 && config->head_dim % 2 == 0);
     CHECK(config->vocab_len > 0 && config->context_len > 0);
