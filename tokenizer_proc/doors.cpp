@@ -33,7 +33,7 @@ std::string shown(std::string_view type) {
 
 }  // namespace
 
-Doors::Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer)
+Doors::Doors(Config config, const std::shared_ptr<const text::Tokenizer>& tokenizer)
     : config_(std::move(config)),
       replicas_(config_.num_replicas),
       texts_({tokenizer, config_.chat_template, config_.tokenizer_config}, outbox_),

@@ -89,7 +89,7 @@ class Doors {
         std::string tokenizer_config = "{}";                  // JSON; tokenizer_config.h
     };
     // `tokenizer` may be null if no text arrives.
-    Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer);
+    Doors(Config config, const std::shared_ptr<const text::Tokenizer>& tokenizer);
 
     [[nodiscard]] DoorsOutput turn(DoorsInput in);
 
