@@ -1,7 +1,7 @@
 // What the admin door sends: orders to replicas and answers to callers, since the last take.
 //
 // Thread:  the loop thread only.
-// Bounded: by the open calls, each of which is answered once.
+// Bounded: one answer per open call.
 #pragma once
 
 #include "base/ids.h"

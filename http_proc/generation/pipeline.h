@@ -141,8 +141,6 @@ Task<Result<Prepared>> prepare(Exchange& exchange, A& answer) {
              .kept_bytes = prompt.kept_bytes}
         );
         if (!held) co_return held.error();
-        const auto turn = turn_of_session(exchange.request(), prompt.session);
-        if (!turn) co_return turn.error();
         for (std::int64_t sample = 0; sample < prompt.num_samples; ++sample) {
             const bool is_last = sample + 1 == prompt.num_samples;
             messages::Generate request = prompt.request;
@@ -158,7 +156,11 @@ Task<Result<Prepared>> prepare(Exchange& exchange, A& answer) {
             // With one seed all samples would be the same.
             if (request.sampling.seed) *request.sampling.seed += static_cast<std::uint64_t>(sample);
             answer.add_sample(p, request);
-            if (!request.turn) request.turn = *turn;
+            if (!request.turn) {
+                auto turn = turn_of_session(exchange.request(), prompt.session);
+                if (!turn) co_return turn.error();
+                request.turn = *std::move(turn);
+            }
             prepared.batch.prompts.push_back(p);
             requests.push_back(std::move(request));
         }

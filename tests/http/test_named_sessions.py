@@ -81,6 +81,14 @@ def test_what_cannot_be_a_name_is_refused(http):
     assert http.post("/finish_session", {"session_id": "never"}).status == 200
 
 
+def test_a_turn_of_an_open_session_ignores_the_header(http):
+    assert http.post("/open_session", {"session_id": "open", "capacity_of_str_len": 1000}).status == 200
+    body = native({"input_ids": IDS, "max_new_tokens": 2})
+    answer = http.post("/generate", {**body, "session_params": {"id": "open"}}, headers={"X-Session-ID": "x" * 257})
+    assert answer.status == 200, answer
+    assert http.post("/close_session", {"session_id": "open"}).status == 200
+
+
 def test_the_sessions_of_a_front_end_that_died_are_freed(http, front_end):
     server = front_end()
     other = Http(server.http.url)

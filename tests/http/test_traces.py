@@ -27,7 +27,7 @@ def ask(http, sampling, **fields):
 
 @pytest.fixture
 def sampled(http):
-    """An output of 12 tokens that was drawn, with all that is told about its logprobs."""
+    """An output of 12 tokens that was drawn, with every logprob field that an answer has."""
     drawing = {"max_tokens": 12, "temperature": 1.0, "seed": 7, "ignore_eos": True}
     return ask(http, {**drawing, "logprobs": 3, "logprob_token_ids": [7, 11]})
 

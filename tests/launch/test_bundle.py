@@ -117,7 +117,7 @@ def test_packs_all_of_it_or_nothing(tmp_path):
 
 @pytest.fixture
 def hollow(tmp_path):
-    """A build with every program, none of which does anything."""
+    """A build in which every program exists and does nothing."""
     place = tmp_path / "build" / "bin"
     place.mkdir(parents=True)
     text = (ROOT / "launch" / "bundle").read_text()

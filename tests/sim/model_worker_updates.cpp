@@ -198,7 +198,7 @@ void ModelWorker::evict(messages::AdapterId id) {
     if (raw(rank_) == 0) ++oracle_.adapters().num_evictions;
 }
 
-// It stays where it is.
+// The adapter stays in memory: the oracle counts a failed eviction.
 void ModelWorker::note_not_evicted(messages::AdapterId id) {
     if (adapters_.contains(id) && raw(rank_) == 0) ++oracle_.adapters().num_not_evicted;
 }

@@ -313,8 +313,8 @@ TEST_F(ConversationsTest, AClosedOneAndOneOfALostClientAreFreed) {
     next_to_replica<messages::EndConversations>(0, ReplicaSocket::kControl);
 }
 
-// The replica keeps a turn's pages when the turn ends, so it is told of the conversation's end a
-// second time.
+// A turn that ends after its conversation would hold pages again. So the replica hears of the
+// conversation's end once more, after the turn.
 TEST_F(ConversationsTest, OneThatIsClosedDuringATurnIsFreedAfterIt) {
     start();
     open_done("c");
@@ -408,7 +408,7 @@ TEST_F(ConversationsTest, ConversationsThatTurnsOpenEndBeforeThoseWithTokens) {
     EXPECT_EQ(run(turn_of("t3", ids({9}), "t2"), {}), ids({5, 6, 7, 9}));
 }
 
-// It would last an hour, for nothing.
+// Otherwise an empty session would take a place for an hour.
 TEST_F(ConversationsTest, ARefusedTurnOpensNoConversation) {
     start();
     messages::Generate message = turn_of("t1", Ids(10'000, TokenId{5}));

@@ -183,7 +183,7 @@ class Rank0:
             yield data[begin:end]
 
     def broadcast(self, names, packs=None, die_before=None):
-        """Sends one broadcast per tensor; or packs, each of which ends after this many tensors."""
+        """Sends one broadcast per tensor, or per pack: pack i ends before the tensor with number packs[i]."""
         tensors = list(self.tensors(names))
         if packs is None:
             pieces = [(tensor, BFLOAT16, len(tensor) // 2) for tensor in tensors]

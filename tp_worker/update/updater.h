@@ -133,8 +133,8 @@ class Updater {
     CopyLedger no_ledger_{/*copy=*/0, /*num_tensors=*/0};
     std::shared_ptr<StagedUpdate> stage_{};  // shared with its jobs, which may outlast a drop
     MemoryMeter meter_;
-    // Stopped by the destructor before anything is destroyed: its jobs use the other members, some
-    // of which answer through it.
+    // The destructor stops it before any member is destroyed: its jobs use the other members, and
+    // some members answer through it.
     Background background_{};
     GroupJoins joins_{worker_, background_};
     WeightReads reads_{engine_, pace_, background_};

@@ -353,7 +353,8 @@ TEST_F(KeeperTest, WhatIsReadBackMustHaveTheDigestOfTheVersion) {
     const messages::WorkerKept sealed = execute(messages::KeepStep::kSeal);
     EXPECT_EQ(sealed.verdict.code, std::nullopt) << sealed.verdict.message;
     EXPECT_TRUE(fs::exists(sealed.path + "/config.json"));
-    EXPECT_EQ(execute(messages::KeepStep::kBegin).path, sealed.path) << "it is there already";
+    EXPECT_EQ(execute(messages::KeepStep::kBegin).path, sealed.path)
+        << "the directory exists already";
     // A damaged file is written anew.
     fs::resize_file(sealed.path + "/model.safetensors", 100);
     EXPECT_EQ(execute(messages::KeepStep::kBegin).path, "");
