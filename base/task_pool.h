@@ -1,6 +1,6 @@
 // Threads that run the items of one job together and sleep between jobs. Waking them takes as long
 // as copying about 256 KiB, so use them for work that copies megabytes. (The ops of a forward pass
-// use kernels/thread_pool.h, whose threads spin.)
+// use kernels/runtime/thread_pool.h, whose threads spin.)
 //
 // Owns:   num_threads - 1 threads, or as many as the system allows;
 // the caller of run() is the last thread.

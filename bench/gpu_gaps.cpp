@@ -2,7 +2,7 @@
 
 #include "bench/gpu_sizes.h"
 #include "kernels/attention_cuda.h"
-#include "kernels/device_graph.h"
+#include "kernels/runtime/device_graph.h"
 
 #include <algorithm>
 #include <cstdio>

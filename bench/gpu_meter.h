@@ -1,9 +1,9 @@
 // Times calls of CUDA kernels, and says what fraction of the GPU's limits they reach.
 #pragma once
 
-#include "kernels/cuda_device.h"
-#include "kernels/device_memory.h"
 #include "kernels/ops.h"
+#include "kernels/runtime/cuda_device.h"
+#include "kernels/runtime/device_memory.h"
 
 #include <nlohmann/json_fwd.hpp>
 

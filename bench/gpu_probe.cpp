@@ -5,12 +5,12 @@
 #include "base/flags.h"
 #include "base/result.h"
 #include "base/time.h"
-#include "kernels/cuda_device.h"
-#include "kernels/device_graph.h"
-#include "kernels/device_import.h"
-#include "kernels/device_memory.h"
-#include "kernels/device_range.h"
-#include "kernels/nccl.h"
+#include "kernels/runtime/cuda_device.h"
+#include "kernels/runtime/device_graph.h"
+#include "kernels/runtime/device_import.h"
+#include "kernels/runtime/device_memory.h"
+#include "kernels/runtime/device_range.h"
+#include "kernels/runtime/nccl.h"
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>

@@ -14,9 +14,9 @@
 #include "base/flags.h"
 #include "base/time.h"
 #include "checkpoint/safetensors.h"
-#include "kernels/cuda_device.h"
-#include "kernels/device_import.h"
-#include "kernels/nccl.h"
+#include "kernels/runtime/cuda_device.h"
+#include "kernels/runtime/device_import.h"
+#include "kernels/runtime/nccl.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/isa.h"
-#include "kernels/thread_pool.h"
+#include "kernels/runtime/thread_pool.h"
 
 namespace pitstop {
 

@@ -1,6 +1,6 @@
 # Sets PITSTOP_WITH_CUDA. AUTO takes the toolkit where it is found, 12.4 or newer; ON insists. EMULATED takes
 # tests/emulated_gpu in place of CUDA: the same sources, compiled as C++, on a GPU in software.
-# The CUDA runtime is linked statically, cuBLASLt is found at run time (kernels/cublas_lt.h), the
+# The CUDA runtime is linked statically, cuBLASLt is found at run time (kernels/runtime/cublas_lt.h), the
 # driver by the runtime: what is built here starts where there is no GPU and no CUDA library.
 set(PITSTOP_WITH_CUDA OFF)
 set(PITSTOP_CUDA_VERSION_MIN 12.4)

@@ -1,9 +1,9 @@
 #include "kernels/attention_cuda.h"
 
 #include "kernels/attention.h"
-#include "kernels/cuda_device.h"
 #include "kernels/device/attention_index.h"
-#include "kernels/device/launch.cuh"
+#include "kernels/runtime/cuda_device.h"
+#include "kernels/runtime/launch.cuh"
 
 #include <algorithm>
 #include <limits>

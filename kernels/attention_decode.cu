@@ -2,8 +2,8 @@
 #include "kernels/device/decode_records.cuh"
 #include "kernels/device/decode_work.cuh"
 #include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/launch.cuh"
 #include "kernels/device/shared_memory.cuh"
+#include "kernels/runtime/launch.cuh"
 
 namespace pitstop::kernels {
 namespace {

@@ -1,5 +1,5 @@
 #include "kernels/device/attention_rows.cuh"
-#include "kernels/device/launch.cuh"
+#include "kernels/runtime/launch.cuh"
 
 namespace pitstop::kernels {
 namespace {

@@ -1,7 +1,7 @@
 #include "kernels/device/attention_prefill.cuh"
 
-#include "kernels/device/launch.cuh"
 #include "kernels/device/shared_memory.cuh"
+#include "kernels/runtime/launch.cuh"
 
 namespace pitstop::kernels {
 namespace {

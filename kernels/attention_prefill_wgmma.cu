@@ -1,10 +1,10 @@
 #include "kernels/device/attention_prefill.cuh"
-#include "kernels/device/launch.cuh"
 #include "kernels/device/online_softmax.cuh"
 #include "kernels/device/prefill_parts.cuh"
 #include "kernels/device/shared_memory.cuh"
 #include "kernels/device/system_scope.cuh"
 #include "kernels/device/wgmma.cuh"
+#include "kernels/runtime/launch.cuh"
 
 namespace pitstop::kernels {
 namespace {

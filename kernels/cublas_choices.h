@@ -5,7 +5,7 @@
 #pragma once
 
 #include "base/result.h"
-#include "kernels/cuda_device.h"
+#include "kernels/runtime/cuda_device.h"
 #include "kernels/tensor.h"
 
 #include <cublasLt.h>

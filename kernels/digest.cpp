@@ -2,7 +2,7 @@
 
 #include "base/isa.h"
 #include "kernels/cpu/levels.h"
-#include "kernels/thread_pool.h"
+#include "kernels/runtime/thread_pool.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,8 +1,8 @@
 #include "kernels/digest.h"
 
 #include "kernels/device/fast_div.h"
-#include "kernels/device/launch.cuh"
 #include "kernels/device/reduce.cuh"
+#include "kernels/runtime/launch.cuh"
 
 #include <algorithm>
 

@@ -1,8 +1,8 @@
 #include "kernels/embedding.h"
 
 #include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
+#include "kernels/runtime/launch.cuh"
 
 namespace pitstop::kernels {
 namespace {

@@ -1,7 +1,7 @@
 #include "kernels/exchange.h"
 
-#include "kernels/device/launch.cuh"
 #include "kernels/device/system_scope.cuh"
+#include "kernels/runtime/launch.cuh"
 
 #include <algorithm>
 

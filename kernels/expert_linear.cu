@@ -1,8 +1,8 @@
 #include "kernels/expert_linear.h"
 
-#include "kernels/device/launch.cuh"
 #include "kernels/device/linear_tile.cuh"
 #include "kernels/device/shared_memory.cuh"
+#include "kernels/runtime/launch.cuh"
 
 #include <algorithm>
 

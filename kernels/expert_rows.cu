@@ -1,9 +1,9 @@
 #include "kernels/expert_rows.h"
 
 #include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
 #include "kernels/device/reduce.cuh"
+#include "kernels/runtime/launch.cuh"
 
 namespace pitstop::kernels {
 namespace {

@@ -1,7 +1,7 @@
 #include "kernels/gate_heads.h"
 
-#include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
+#include "kernels/runtime/launch.cuh"
 
 namespace pitstop::kernels {
 namespace {

@@ -1,8 +1,8 @@
 #include "kernels/gated_delta.h"
 
-#include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
 #include "kernels/device/reduce.cuh"
+#include "kernels/runtime/launch.cuh"
 
 #include <cmath>
 

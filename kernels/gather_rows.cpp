@@ -1,7 +1,7 @@
 #include "kernels/gather_rows.h"
 
 #include "kernels/reference.h"
-#include "kernels/thread_pool.h"
+#include "kernels/runtime/thread_pool.h"
 
 #include <algorithm>
 #include <cstring>

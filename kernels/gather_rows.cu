@@ -1,7 +1,7 @@
 #include "kernels/gather_rows.h"
 
 #include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/launch.cuh"
+#include "kernels/runtime/launch.cuh"
 
 namespace pitstop::kernels {
 namespace {

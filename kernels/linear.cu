@@ -1,10 +1,10 @@
 #include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/launch.cuh"
 #include "kernels/device/linear_params.cuh"
 #include "kernels/device/linear_tile.cuh"
 #include "kernels/device/reduce.cuh"
 #include "kernels/device/shared_memory.cuh"
 #include "kernels/linear_cuda.h"
+#include "kernels/runtime/launch.cuh"
 
 // The ways to multiply, all with the weights as they are in the checkpoint:
 //

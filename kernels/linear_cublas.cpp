@@ -1,12 +1,12 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "kernels/cublas_choices.h"
-#include "kernels/cublas_lt.h"
-#include "kernels/cuda_device.h"
-#include "kernels/device/launch.cuh"
-#include "kernels/device_memory.h"
 #include "kernels/linear_cuda.h"
 #include "kernels/linear_tuning.h"
+#include "kernels/runtime/cublas_lt.h"
+#include "kernels/runtime/cuda_device.h"
+#include "kernels/runtime/device_memory.h"
+#include "kernels/runtime/launch.cuh"
 
 #include <algorithm>
 #include <array>

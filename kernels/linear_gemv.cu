@@ -1,11 +1,11 @@
 #include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/launch.cuh"
 #include "kernels/device/linear_params.cuh"
 #include "kernels/device/numbers.cuh"
 #include "kernels/device/reduce.cuh"
 #include "kernels/device/silu.cuh"
 #include "kernels/device/swizzle.h"
 #include "kernels/linear_cuda.h"
+#include "kernels/runtime/launch.cuh"
 
 #include <algorithm>
 

@@ -1,9 +1,9 @@
 #include "kernels/logprobs.h"
 
-#include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
 #include "kernels/device/ordered.h"
 #include "kernels/device/reduce.cuh"
+#include "kernels/runtime/launch.cuh"
 
 namespace pitstop::kernels {
 namespace {

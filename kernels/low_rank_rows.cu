@@ -1,8 +1,8 @@
 #include "kernels/low_rank_rows.h"
 
-#include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
 #include "kernels/device/reduce.cuh"
+#include "kernels/runtime/launch.cuh"
 
 #include <algorithm>
 

@@ -2,9 +2,9 @@
 
 #include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/fast_div.h"
-#include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
 #include "kernels/device/reduce.cuh"
+#include "kernels/runtime/launch.cuh"
 
 namespace pitstop::kernels {
 namespace {

@@ -1,7 +1,7 @@
 #include "kernels/route_rows.h"
 
 #include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/launch.cuh"
+#include "kernels/runtime/launch.cuh"
 
 #include <algorithm>
 

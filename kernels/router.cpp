@@ -3,7 +3,7 @@
 #include "base/bf16.h"
 #include "kernels/cpu/levels.h"
 #include "kernels/reference.h"
-#include "kernels/thread_pool.h"
+#include "kernels/runtime/thread_pool.h"
 
 #include <algorithm>
 #include <array>

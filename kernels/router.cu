@@ -1,9 +1,9 @@
 #include "kernels/router.h"
 
 #include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
 #include "kernels/device/reduce.cuh"
+#include "kernels/runtime/launch.cuh"
 
 #include <algorithm>
 

@@ -1,12 +1,12 @@
 #include "kernels/sampling.h"
 
 #include "kernels/device/gumbel_race.cuh"
-#include "kernels/device/launch.cuh"
 #include "kernels/device/radix_select.cuh"
 #include "kernels/device/reduce.cuh"
 #include "kernels/device/sample_thresholds.cuh"
 #include "kernels/device/sampled_row.cuh"
 #include "kernels/device/wide_sum.cuh"
+#include "kernels/runtime/launch.cuh"
 
 #include <algorithm>
 

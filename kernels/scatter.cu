@@ -1,7 +1,7 @@
 #include "kernels/scatter.h"
 
-#include "kernels/device/launch.cuh"
 #include "kernels/device/reduce.cuh"
+#include "kernels/runtime/launch.cuh"
 
 namespace pitstop::kernels {
 namespace {

@@ -1,8 +1,8 @@
 #include "kernels/shard_copy.h"
 
 #include "kernels/device/fast_div.h"
-#include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
+#include "kernels/runtime/launch.cuh"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "kernels/step_rows.h"
 
-#include "kernels/device/launch.cuh"
+#include "kernels/runtime/launch.cuh"
 
 namespace pitstop::kernels {
 namespace {

@@ -1,10 +1,11 @@
 // The members of every op's Args: element types, matrices whose element type is chosen at run time,
-// the stream an op runs on and the scratch memory it may use.
+// the scratch memory an op may use, and its stream (runtime/stream.h).
 #pragma once
 
 #include "base/bf16.h"
 #include "base/check.h"
 #include "base/view.h"
+#include "kernels/runtime/stream.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -100,13 +101,6 @@ struct ConstActView {
         v.cols,
         v.stride};
 }
-
-// Where an op runs. On the CPU: a ThreadPool of the caller's (thread_pool.h), and the op is done
-// when it returns; null runs it on the calling thread alone, with the same bits. On CUDA: a
-// cudaStream_t, never null, and the op is only enqueued.
-struct Stream {
-    void* handle = nullptr;
-};
 
 // Scratch memory of the caller's, 64-byte aligned (256 on CUDA), contents undefined before and
 // after. An op never allocates; `<op>_workspace_bytes` returns how much it can use.

@@ -3,7 +3,7 @@
 // pass means that something ran.
 #pragma once
 
-#include "kernels/cuda_device.h"
+#include "kernels/runtime/cuda_device.h"
 
 #include <gtest/gtest.h>
 

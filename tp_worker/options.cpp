@@ -7,7 +7,7 @@
 #include "checkpoint/weights_sample.h"
 #include "messages/ranks.h"
 #include "messages/steps.h"
-#include "tp_worker/groups/communicator.h"
+#include "tp_worker/ranks/communicator.h"
 
 #include <algorithm>
 #include <chrono>

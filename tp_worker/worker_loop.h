@@ -13,8 +13,8 @@
 #include "base/time.h"
 #include "bus/socket.h"
 #include "messages/codec.h"
-#include "tp_worker/groups/bus_communicator.h"
 #include "tp_worker/model/engine.h"
+#include "tp_worker/ranks/bus_communicator.h"
 #include "tp_worker/update/updater.h"
 #include "tp_worker/weights/pace.h"
 

@@ -2,9 +2,9 @@
 // processing of a sum.
 #pragma once
 
-#include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
 #include "kernels/linear.h"
+#include "kernels/runtime/launch.cuh"
 
 #include <cuda_runtime.h>
 

@@ -1,11 +1,11 @@
 // The emulator does what the instructions do, and finds the bugs that it exists for.
 #include "tests/emulated_gpu/blocks.h"
 
-#include "kernels/device/launch.cuh"
 #include "kernels/device/ptx.cuh"
 #include "kernels/device/reduce.cuh"
 #include "kernels/device/shared_memory.cuh"
-#include "kernels/device_range.h"
+#include "kernels/runtime/device_range.h"
+#include "kernels/runtime/launch.cuh"
 #include "tests/kernels/cuda_support.h"
 
 #include <cuda_runtime.h>

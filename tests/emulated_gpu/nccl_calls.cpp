@@ -1,6 +1,6 @@
 #include "tests/emulated_gpu/nccl_calls.h"
 
-#include "kernels/cuda_libraries.h"
+#include "kernels/runtime/cuda_libraries.h"
 #include "tests/emulated_gpu/cuda_calls.h"
 
 #include <gtest/gtest.h>

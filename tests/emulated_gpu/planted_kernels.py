@@ -170,7 +170,7 @@ KERNEL_MUTATIONS = (
     ),
     Mutation(
         "48 KiB of dynamic shared memory beside static, without asking",
-        "kernels/device/launch.cuh",
+        "kernels/runtime/launch.cuh",
         "    if (where.shared_bytes > 0) {\n",
         "    if (where.shared_bytes > 48 << 10) {\n",
         ATTENTION,

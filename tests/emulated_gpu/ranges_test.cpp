@@ -1,8 +1,8 @@
 // Address ranges that are mapped and unmapped. Source: CUDA Driver API, "Virtual Memory
 // Management".
-#include "kernels/cuda_device.h"
-#include "kernels/device_memory.h"
-#include "kernels/device_range.h"
+#include "kernels/runtime/cuda_device.h"
+#include "kernels/runtime/device_memory.h"
+#include "kernels/runtime/device_range.h"
 #include "tests/emulated_gpu/cuda_calls.h"
 #include "tests/emulated_gpu/in_process.h"
 

@@ -2,8 +2,8 @@
 // runs in a process of its own, since the environment is read once.
 #include "tests/emulated_gpu/tolls.h"
 
-#include "kernels/cuda_device.h"
-#include "kernels/device_memory.h"
+#include "kernels/runtime/cuda_device.h"
+#include "kernels/runtime/device_memory.h"
 #include "tests/emulated_gpu/cuda_calls.h"
 #include "tests/emulated_gpu/in_process.h"
 

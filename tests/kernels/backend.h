@@ -9,9 +9,9 @@
 // outputs.
 #pragma once
 
-#include "kernels/device_memory.h"
 #include "kernels/ops.h"
-#include "kernels/thread_pool.h"
+#include "kernels/runtime/device_memory.h"
+#include "kernels/runtime/thread_pool.h"
 #include "tests/gpu_or_skip.h"
 #include "tests/kernels/support.h"
 

@@ -1,8 +1,8 @@
 // Decode attention waits for the kernel before it: rope, which writes the keys and values of the
 // rows' own tokens (kernels/device/dependent_launch.cuh).
 #include "kernels/attention.h"
-#include "kernels/device_graph.h"
 #include "kernels/rope.h"
+#include "kernels/runtime/device_graph.h"
 #include "tests/kernels/cuda_support.h"
 
 #include <numeric>

@@ -1,7 +1,6 @@
 // Kernels that begin while the one before them ends (kernels/device/dependent_launch.cuh) read none
 // of its outputs too early: in a graph each gives the bytes that it gives alone.
 #include "kernels/attention.h"
-#include "kernels/device_graph.h"
 #include "kernels/embedding.h"
 #include "kernels/expert_linear.h"
 #include "kernels/expert_rows.h"
@@ -12,6 +11,7 @@
 #include "kernels/rope.h"
 #include "kernels/route_rows.h"
 #include "kernels/router.h"
+#include "kernels/runtime/device_graph.h"
 #include "kernels/silu_mul.h"
 #include "tests/kernels/cuda_support.h"
 #if defined(PITSTOP_EMULATED)

@@ -1,5 +1,5 @@
 // Tests what a failed CUDA call does to the process; needs no GPU.
-#include "kernels/cuda_device.h"
+#include "kernels/runtime/cuda_device.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda_libraries.h"
+#include "kernels/runtime/cuda_libraries.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // DeviceRange during other threads' work on the GPU: an update stages, a release returns memory,
 // while the loop makes a graph.
-#include "kernels/device_graph.h"
-#include "kernels/device_range.h"
+#include "kernels/runtime/device_graph.h"
+#include "kernels/runtime/device_range.h"
 #include "tests/kernels/cuda_support.h"
 
 #include <thread>

@@ -1,8 +1,8 @@
 // Shared by tests that only a GPU has. (backend.h is for tests that run on every backend.)
 #pragma once
 
-#include "kernels/cuda_device.h"
-#include "kernels/device_memory.h"
+#include "kernels/runtime/cuda_device.h"
+#include "kernels/runtime/device_memory.h"
 #include "tests/gpu_or_skip.h"
 #include "tests/kernels/backend.h"
 

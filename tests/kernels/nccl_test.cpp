@@ -1,10 +1,10 @@
 // NCCL's communicators on the GPU in software: each rank is a process with a GPU of its own. Every
 // query is answered at once, even if other ranks have not joined.
-#include "kernels/nccl.h"
+#include "kernels/runtime/nccl.h"
 
 #include "base/time.h"
-#include "kernels/cuda_device.h"
-#include "kernels/device_memory.h"
+#include "kernels/runtime/cuda_device.h"
+#include "kernels/runtime/device_memory.h"
 #include "tests/checkpoint/temp_dir.h"
 #include "tests/emulated_gpu/in_process.h"
 

@@ -2,7 +2,7 @@
 
 #include "base/log.h"
 #include "tests/source_dir.h"
-#include "tp_worker/groups/shm_communicator.h"
+#include "tp_worker/ranks/shm_communicator.h"
 
 #include <gtest/gtest.h>
 

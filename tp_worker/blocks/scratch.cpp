@@ -1,7 +1,7 @@
 #include "tp_worker/blocks/scratch.h"
 
 #include "base/check.h"
-#include "kernels/thread_pool.h"
+#include "kernels/runtime/thread_pool.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,6 +1,6 @@
 #include "tp_worker/device/arena.h"
 
-#include "kernels/device_memory.h"
+#include "kernels/runtime/device_memory.h"
 
 #include <algorithm>
 #include <array>

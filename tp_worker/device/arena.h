@@ -6,7 +6,7 @@
 #pragma once
 
 #include "base/result.h"
-#include "kernels/device_range.h"
+#include "kernels/runtime/device_range.h"
 
 #include <cstddef>
 #include <cstdint>

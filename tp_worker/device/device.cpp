@@ -1,7 +1,7 @@
 #include "tp_worker/device/device.h"
 
-#include "kernels/cuda_device.h"
-#include "kernels/nccl.h"
+#include "kernels/runtime/cuda_device.h"
+#include "kernels/runtime/nccl.h"
 
 #include <cstring>
 #include <utility>

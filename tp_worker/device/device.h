@@ -7,9 +7,9 @@
 
 #include "base/isa.h"
 #include "base/result.h"
-#include "kernels/device_memory.h"
 #include "kernels/ops.h"
-#include "kernels/thread_pool.h"
+#include "kernels/runtime/device_memory.h"
+#include "kernels/runtime/thread_pool.h"
 #include "tp_worker/device/arena.h"
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 #include "tp_worker/device/host_copy.h"
 
 #include "base/check.h"
-#include "kernels/cuda_device.h"
+#include "kernels/runtime/cuda_device.h"
 
 #include <algorithm>
 

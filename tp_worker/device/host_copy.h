@@ -14,7 +14,7 @@
 #pragma once
 
 #include "base/result.h"
-#include "kernels/device_memory.h"
+#include "kernels/runtime/device_memory.h"
 
 #include <array>
 #include <cstddef>

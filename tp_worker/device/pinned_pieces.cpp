@@ -1,7 +1,7 @@
 #include "tp_worker/device/pinned_pieces.h"
 
 #include "base/check.h"
-#include "kernels/cuda_device.h"
+#include "kernels/runtime/cuda_device.h"
 
 #include <algorithm>
 #include <cstring>

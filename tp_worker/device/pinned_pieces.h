@@ -16,7 +16,7 @@
 #include "base/result.h"
 #include "base/task_pool.h"
 #include "base/time.h"
-#include "kernels/device_memory.h"
+#include "kernels/runtime/device_memory.h"
 
 #include <cstddef>
 #include <cstdint>

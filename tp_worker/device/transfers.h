@@ -30,7 +30,7 @@
 
 #include "base/result.h"
 #include "base/time.h"
-#include "kernels/device_memory.h"
+#include "kernels/runtime/device_memory.h"
 #include "tp_worker/device/device.h"
 
 #include <array>

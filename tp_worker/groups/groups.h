@@ -10,7 +10,7 @@
 
 #include "base/mutex.h"
 #include "base/result.h"
-#include "kernels/nccl.h"
+#include "kernels/runtime/nccl.h"
 #include "messages/groups.h"
 #include "tp_worker/groups/nccl_turn.h"
 #include "tp_worker/groups/tcp_stream.h"

@@ -1,8 +1,8 @@
 #include "tp_worker/groups/nccl_group.h"
 
 #include "base/log.h"
-#include "kernels/cuda_device.h"
-#include "kernels/device_memory.h"
+#include "kernels/runtime/cuda_device.h"
+#include "kernels/runtime/device_memory.h"
 #include "pickle/reader.h"
 #include "tp_worker/groups/tcp_store.h"
 

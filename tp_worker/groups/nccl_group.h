@@ -28,7 +28,7 @@ namespace pitstop::tp_worker {
 // The largest broadcast that a GPU accepts: each lands whole, besides the weights and KV.
 inline constexpr std::int64_t kLandingBytesMax = std::int64_t{4} << 30;
 
-// `turn` outlives the group. Errors: tcp_stream.h's, NcclCommunicator's (kernels/nccl.h),
+// `turn` outlives the group. Errors: tcp_stream.h's, NcclCommunicator's (kernels/runtime/nccl.h),
 // kInvalidArgument (a rank that the group does not have), kMalformed (an invalid id),
 // kDeadlineExceeded (not all ranks joined), kUnsupported.
 Result<std::shared_ptr<BroadcastGroup>> join_nccl_group(

@@ -2,16 +2,16 @@
 
 #include "base/log.h"
 #include "base/time.h"
-#include "kernels/cuda_device.h"
 #include "kernels/linear_tuning.h"
+#include "kernels/runtime/cuda_device.h"
 #include "kernels/step_rows.h"
 #include "tp_worker/device/host_room.h"
-#include "tp_worker/groups/gpu_communicator.h"
-#include "tp_worker/groups/nodes_communicator.h"
 #include "tp_worker/model/engine_sizes.h"
 #include "tp_worker/model/rank_facts.h"
 #include "tp_worker/model/sampler_call.h"
 #include "tp_worker/model/step_padding.h"
+#include "tp_worker/ranks/gpu_communicator.h"
+#include "tp_worker/ranks/nodes_communicator.h"
 #include "tp_worker/weights/checkpoint_tensors.h"
 
 #include <algorithm>
@@ -259,7 +259,7 @@ Result<std::int64_t> Engine::bytes_taken(std::int64_t bytes) const {
 }
 
 // cuBLASLt loads a kernel when it is first used, perhaps long after the memory was divided. Our own
-// are loaded before (kernels/kernel_code.h).
+// are loaded before (kernels/runtime/kernel_code.h).
 std::int64_t Engine::library_bytes_max() const {
     constexpr std::int64_t kMax = std::int64_t{256} << 20;
     constexpr std::int64_t kShare = 256;  // of a small GPU

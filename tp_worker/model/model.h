@@ -20,9 +20,9 @@
 #include "tp_worker/device/arena.h"
 #include "tp_worker/device/device.h"
 #include "tp_worker/device/transfers.h"
-#include "tp_worker/groups/communicator.h"
 #include "tp_worker/model/step_graphs.h"
 #include "tp_worker/model/step_updates.h"
+#include "tp_worker/ranks/communicator.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -5,8 +5,8 @@
 #pragma once
 
 #include "base/result.h"
-#include "tp_worker/groups/communicator.h"
 #include "tp_worker/model/update_room.h"
+#include "tp_worker/ranks/communicator.h"
 
 namespace pitstop::tp_worker {
 

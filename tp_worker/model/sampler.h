@@ -52,9 +52,9 @@
 #include "tp_worker/device/arena.h"
 #include "tp_worker/device/device.h"
 #include "tp_worker/device/transfers.h"
-#include "tp_worker/groups/communicator.h"
 #include "tp_worker/model/standing_arrays.h"
 #include "tp_worker/model/step_batch.h"
+#include "tp_worker/ranks/communicator.h"
 
 #include <cstdint>
 #include <memory>

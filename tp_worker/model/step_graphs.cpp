@@ -2,7 +2,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "kernels/cuda_device.h"
+#include "kernels/runtime/cuda_device.h"
 
 #include <algorithm>
 #include <utility>

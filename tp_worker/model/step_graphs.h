@@ -12,7 +12,7 @@
 #pragma once
 
 #include "base/result.h"
-#include "kernels/device_graph.h"
+#include "kernels/runtime/device_graph.h"
 
 #include <compare>
 #include <cstdint>

@@ -20,7 +20,7 @@
 #pragma once
 
 #include "base/result.h"
-#include "kernels/device_import.h"
+#include "kernels/runtime/device_import.h"
 #include "tp_worker/sources/peer_descriptors.h"
 
 #include <cstddef>

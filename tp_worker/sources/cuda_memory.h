@@ -13,7 +13,7 @@
 #pragma once
 
 #include "base/result.h"
-#include "kernels/device_import.h"
+#include "kernels/runtime/device_import.h"
 
 #include <cstdint>
 #include <string_view>

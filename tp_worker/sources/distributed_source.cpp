@@ -1,6 +1,6 @@
 #include "tp_worker/sources/distributed_source.h"
 
-#include "kernels/device_memory.h"
+#include "kernels/runtime/device_memory.h"
 #include "tp_worker/groups/groups.h"
 #include "tp_worker/sources/tensor_source.h"
 

@@ -1,7 +1,7 @@
 // The worker's side of pitstop's own push protocol (messages/push.h).
 #pragma once
 
-#include "kernels/device_import.h"
+#include "kernels/runtime/device_import.h"
 #include "messages/frames.h"
 #include "messages/push.h"
 #include "tp_worker/sources/reply_socket.h"

@@ -1,7 +1,7 @@
 #include "tp_worker/sources/torch_handle.h"
 
 #include "base/cut_guard.h"
-#include "kernels/device_memory.h"
+#include "kernels/runtime/device_memory.h"
 #include "tp_worker/sources/source.h"
 
 #include <cstring>

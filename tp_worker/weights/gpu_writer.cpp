@@ -1,7 +1,7 @@
 #include "tp_worker/weights/gpu_writer.h"
 
 #include "base/check.h"
-#include "kernels/cuda_device.h"
+#include "kernels/runtime/cuda_device.h"
 #include "tp_worker/weights/shard_rows.h"
 #include "tp_worker/weights/weight_digest.h"
 

@@ -2,7 +2,7 @@
 
 #include "base/check.h"
 #include "digest/digest_rows.h"
-#include "kernels/cuda_device.h"
+#include "kernels/runtime/cuda_device.h"
 #include "messages/dtypes.h"
 
 #include <algorithm>

@@ -4,8 +4,8 @@
 
 #include "base/result.h"
 #include "digest/digest_run.h"
-#include "kernels/device_memory.h"
 #include "kernels/ops.h"
+#include "kernels/runtime/device_memory.h"
 #include "messages/version_digest.h"
 #include "tp_worker/weights/weight_layout.h"
 

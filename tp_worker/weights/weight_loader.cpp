@@ -1,7 +1,7 @@
 #include "tp_worker/weights/weight_loader.h"
 
 #include "base/cut_guard.h"
-#include "kernels/thread_pool.h"
+#include "kernels/runtime/thread_pool.h"
 #include "tp_worker/weights/weight_digest.h"
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 
 #include "base/check.h"
 #include "base/task_pool.h"
-#include "kernels/thread_pool.h"
+#include "kernels/runtime/thread_pool.h"
 #include "tp_worker/weights/weight_loader.h"
 #include "tp_worker/weights/weight_upload.h"
 

@@ -2,7 +2,7 @@
 #include "tp_worker/device/device.h"
 
 #include "base/isa.h"
-#include "kernels/cuda_device.h"
+#include "kernels/runtime/cuda_device.h"
 
 #include <gtest/gtest.h>
 

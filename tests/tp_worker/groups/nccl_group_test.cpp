@@ -2,8 +2,8 @@
 // step gets the turn.
 #include "tp_worker/groups/nccl_group.h"
 
-#include "kernels/cuda_device.h"
-#include "kernels/nccl.h"
+#include "kernels/runtime/cuda_device.h"
+#include "kernels/runtime/nccl.h"
 #include "tests/checkpoint/temp_dir.h"
 #include "tests/emulated_gpu/faults.h"
 #include "tests/emulated_gpu/in_process.h"

@@ -2,7 +2,7 @@
 // (skips without one) and, with less work, in the emulated preset on a GPU in software, whose
 // memory the host cannot access.
 #include "base/isa.h"
-#include "kernels/cuda_device.h"
+#include "kernels/runtime/cuda_device.h"
 #include "tests/emulated_gpu/faults.h"
 #include "tests/emulated_gpu/products.h"
 #include "tests/gpu_or_skip.h"

@@ -2,7 +2,7 @@
 // no request sees their padding. gpu_small_steps_test.cpp tests those with prompts. Runs on a GPU
 // and, in the emulated preset, on a GPU in software.
 #include "base/log.h"
-#include "kernels/device_memory.h"
+#include "kernels/runtime/device_memory.h"
 #include "tests/emulated_gpu/faults.h"
 #include "tests/source_dir.h"
 #include "tests/tp_worker/batch_mix.h"

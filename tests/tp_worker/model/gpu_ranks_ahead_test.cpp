@@ -6,7 +6,7 @@
 #include "tests/emulated_gpu/faults.h"
 #include "tests/emulated_gpu/in_process.h"
 #include "tests/tp_worker/test_replica.h"
-#include "tp_worker/groups/shm_communicator.h"
+#include "tp_worker/ranks/shm_communicator.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // A step that never ends, on the GPU in software: its time limit applies while the rank waits for
 // it and while the rank only queries it. Each case ends its own process.
 #include "base/isa.h"
-#include "kernels/cuda_device.h"
+#include "kernels/runtime/cuda_device.h"
 #include "tests/emulated_gpu/in_process.h"
 #include "tests/tp_worker/test_replica.h"
 

@@ -2,7 +2,7 @@
 #include "tp_worker/model/rank_facts.h"
 
 #include "tests/checkpoint/temp_dir.h"
-#include "tp_worker/groups/shm_communicator.h"
+#include "tp_worker/ranks/shm_communicator.h"
 
 #include <gtest/gtest.h>
 

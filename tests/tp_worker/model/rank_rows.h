@@ -3,9 +3,9 @@
 
 #include "base/isa.h"
 #include "tests/checkpoint/temp_dir.h"
-#include "tp_worker/groups/shm_communicator.h"
 #include "tp_worker/model/request_state.h"
 #include "tp_worker/model/sampler.h"
+#include "tp_worker/ranks/shm_communicator.h"
 
 #include <gtest/gtest.h>
 

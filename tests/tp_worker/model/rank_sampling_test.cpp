@@ -5,8 +5,8 @@
 #include "tests/checkpoint/temp_dir.h"
 #include "tests/tp_worker/model/rank_rows.h"
 #include "tests/tp_worker/test_replica.h"
-#include "tp_worker/groups/shm_communicator.h"
 #include "tp_worker/model/sampler.h"
+#include "tp_worker/ranks/shm_communicator.h"
 
 #include <gtest/gtest.h>
 

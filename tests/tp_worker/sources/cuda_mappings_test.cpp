@@ -2,9 +2,9 @@
 // is a separate process, because CUDA does not open a process's own memory.
 #include "tp_worker/sources/cuda_mappings.h"
 
-#include "kernels/cuda_device.h"
-#include "kernels/device_memory.h"
-#include "kernels/device_range.h"
+#include "kernels/runtime/cuda_device.h"
+#include "kernels/runtime/device_memory.h"
+#include "kernels/runtime/device_range.h"
 #include "tests/emulated_gpu/in_process.h"
 
 #include <gtest/gtest.h>

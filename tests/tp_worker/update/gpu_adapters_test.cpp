@@ -1,6 +1,6 @@
 // Adapters in a GPU's steps: graphs that do not depend on them, and memory that is freed again.
 #include "base/time.h"
-#include "kernels/cuda_device.h"
+#include "kernels/runtime/cuda_device.h"
 #include "tests/tp_worker/batch_mix.h"
 #include "tests/tp_worker/update/adapted_fixture.h"
 

@@ -1,7 +1,7 @@
 // --keep-committed: all ranks together write the checkpoint that they loaded. Later steps leave
 // sealed files unchanged.
 #include "base/isa.h"
-#include "kernels/thread_pool.h"
+#include "kernels/runtime/thread_pool.h"
 #include "messages/codec.h"
 #include "tests/checkpoint/temp_dir.h"
 #include "tests/source_dir.h"
