@@ -30,7 +30,7 @@ Result<int> raise_descriptor_limit(int needed) {
     if (num < needed) {
         return make_error(
             ErrorCode::kResourceExhausted,
-            "{} file descriptors may be open (ulimit -n); this process needs {}",
+            "this process may open {} file descriptors and needs {}: raise the limit (ulimit -n)",
             num,
             needed
         );

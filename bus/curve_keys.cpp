@@ -257,8 +257,8 @@ Result<std::string> add_client_key(const std::string& dir, const std::string& na
     if (!is_name(name) || name.starts_with('-')) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "'{}' cannot be a client's name; accepted are letters, digits and ._-, at most {}, "
-            "neither . nor - first",
+            "'{}' cannot be a client's name; accepted are letters, digits and ._-, at most {} "
+            "characters, the first neither . nor -",
             name,
             kKeyNameBytesMax
         );
@@ -335,7 +335,11 @@ Result<> AllowedKeys::read() {
     ASSIGN_OR_RETURN(const Lines lines, parse_lines(path_, file.text));
     if (lines.size() > kAllowedMax) {
         return make_error(
-            ErrorCode::kTooLarge, "'{}' has {} keys, at most {}", path_, lines.size(), kAllowedMax
+            ErrorCode::kTooLarge,
+            "'{}' has {} keys; at most {} are accepted",
+            path_,
+            lines.size(),
+            kAllowedMax
         );
     }
     for (const auto& [name, key] : lines) names_.emplace(key, name);

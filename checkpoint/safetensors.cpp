@@ -73,7 +73,7 @@ Result<std::string> read_header(
     if (is_lfs_pointer({reinterpret_cast<const char*>(&length), sizeof length})) {
         return make_error(
             ErrorCode::kDataLoss,
-            "'{}' is a git-lfs pointer, not the file itself; `git lfs pull` fetches that",
+            "'{}' is a git-lfs pointer, not the file itself; run `git lfs pull` to fetch the file",
             path
         );
     }
@@ -234,7 +234,7 @@ Result<> Checkpoint::open_shards(const std::string& directory, const ReadLimits&
         if (stored == nullptr || files_[stored->file].path != path_in(directory, shard)) {
             return make_error(
                 ErrorCode::kMalformed,
-                "'{}' says that tensor '{}' is in '{}'; it is not",
+                "'{}' lists tensor '{}' in '{}', which does not contain it",
                 index_path,
                 tensor,
                 shard

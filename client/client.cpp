@@ -137,7 +137,7 @@ Result<messages::OutputChunk> Client::generate_blocking(
     if (io_->is_on_thread()) {
         return make_error(
             ErrorCode::kFailedPrecondition,
-            "generate_blocking is called in a callback, and would never return"
+            "generate_blocking would never return in a callback: use generate there"
         );
     }
     Stream stream = generate(std::move(request), timeout);
@@ -180,7 +180,7 @@ Result<messages::Frames> Client::call_frames(Call call, std::chrono::millisecond
     if (io_->is_on_thread()) {
         return make_error(
             ErrorCode::kFailedPrecondition,
-            "a blocking call is made in a callback, and would never return"
+            "a blocking call would never return in a callback: make it on another thread"
         );
     }
     // Shared with the I/O thread, which may still be in set_value() when get() returns.

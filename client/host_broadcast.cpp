@@ -142,7 +142,7 @@ void HostBroadcast::greet(int fd, std::chrono::milliseconds timeout) {
         why = fmt::format("version {}; this trainer speaks {}", numbers[0], kVersion);
     } else if (name != options_.group || numbers[2] != options_.num_workers + 1) {
         why = fmt::format(
-            "group '{}' of {} ranks; this is '{}' of {}",
+            "group '{}' of {} ranks; this trainer's is '{}' of {}",
             name,
             numbers[2],
             options_.group,

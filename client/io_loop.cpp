@@ -50,7 +50,10 @@ Result<std::shared_ptr<IoLoop>> IoLoop::start(Args args) {
     }
     const std::shared_ptr<IoLoop> loop(new IoLoop(std::move(args)));
     loop->wake_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (loop->wake_fd_ < 0) return make_error(ErrorCode::kResourceExhausted, "no eventfd is left");
+    if (loop->wake_fd_ < 0)
+        return make_error(
+            ErrorCode::kResourceExhausted, "no file descriptor is left for an eventfd (ulimit -n)"
+        );
     const TimePoint now = Clock::now();
     for (const std::string& endpoint : {loop->args_.data_endpoint, loop->args_.admin_endpoint}) {
         if (endpoint.empty()) continue;
@@ -132,7 +135,7 @@ RequestNumber IoLoop::start_request(
             rid,
             make_error(
                 ErrorCode::kResourceExhausted,
-                "this client has {} open requests, the most it may",
+                "this client has {} open requests, the most allowed; wait for one to end",
                 args_.open_max
             ),
             std::move(sink)
@@ -303,7 +306,7 @@ void IoLoop::io_execute(StartCall& command) {
     if (open_.num_calls() >= args_.open_max) {
         return args.on_reply(make_error(
             ErrorCode::kResourceExhausted,
-            "this client has {} open calls, the most it may",
+            "this client has {} open calls, the most allowed; wait for an answer",
             args_.open_max
         ));
     }

@@ -91,7 +91,7 @@ class Link {
     std::string tree_{};
     bool is_ready_ = false;
     bool is_other_tree_ = false;
-    std::string why_not_ready_ = "nobody has answered yet";
+    std::string why_not_ready_ = "no answer has arrived yet";
     TimePoint greet_time_ = TimePoint::max();
     TimePoint reopen_time_ = TimePoint::max();
     std::optional<Error> refusal_{};

@@ -63,7 +63,7 @@ Result<messages::OutputChunk> Stream::wait(std::chrono::milliseconds timeout) {
     if (is_in_callback()) {
         return make_error(
             ErrorCode::kFailedPrecondition,
-            "Stream::wait is called in a callback, and would never return"
+            "Stream::wait would never return in a callback: call it on another thread"
         );
     }
     const TimePoint deadline = Clock::now() + within(timeout);

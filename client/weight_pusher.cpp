@@ -299,7 +299,9 @@ class Push {
         for (std::size_t i = 0; i < layouts.size(); ++i) {
             if (layouts[i].shard_bytes == 0)
                 return make_error(
-                    ErrorCode::kUnsupported, "worker {} cannot adopt a pusher's memory", i
+                    ErrorCode::kUnsupported,
+                    "worker {} cannot adopt a pusher's memory; push without adopt",
+                    i
                 );
             const auto same = std::ranges::find_if(kinds, [&](const messages::PushLayout* kind) {
                 return kind->rank == layouts[i].rank;

@@ -97,7 +97,7 @@ struct PushReport {
         f("fill_s", fill_s, "seconds of filling");
         f("wait_s", wait_s, "seconds of waiting for workers");
         f("push_s", push_s, "seconds from the first byte to the last worker's answer");
-        f("total_s", total_s, "seconds of it all");
+        f("total_s", total_s, "seconds of the whole push");
     }
 };
 

@@ -85,13 +85,14 @@ void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
     flags.add(
         "return-routed-experts",
         &values.return_routed_experts,
-        "completions, chats and vLLM's generate return routed experts without a field: npy (vLLM's "
-        "form) or envelope (prime-rl's)"
+        "completions, chats and vLLM's generate return routed experts even if no field asks for "
+        "them: npy (vLLM's form) or envelope (prime-rl's)"
     );
     flags.add(
         "return-sampling-mask",
         &options.returns_masks,
-        "vLLM's generate returns the sampling mask of each request that truncates, without a field"
+        "vLLM's generate returns the sampling mask of each request that truncates, even if no "
+        "field asks for it"
     );
     flags.add("cors-origin", &options.site.cors_origin, "browser pages of this origin may call");
     flags.add(

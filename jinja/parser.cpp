@@ -209,7 +209,9 @@ class Parser {
                 ASSIGN_OR_RETURN(ExprPtr value, expressions_.expression());
                 node.defaults.push_back(std::move(value));
             } else if (!node.defaults.empty()) {
-                return type_error("line {}: a parameter without a default behind one with", line);
+                return type_error(
+                    "line {}: a parameter without a default follows one with a default", line
+                );
             }
         }
         // In the body, `varargs` and `kwargs` are the additional arguments.

@@ -105,8 +105,8 @@ std::optional<std::string> invalid(const PushBucket& message) {
                                               : tensor.row_begin == 0;
         if (!are_rows || (tensor.num_rows && tensor.allocation))
             return fmt::format(
-                "'{}': row_begin is {} and num_rows {}; accepted are both absent or, for rows in "
-                "the memory, 0 or more and 1 or more",
+                "'{}': row_begin is {} and num_rows {}; leave both out or, for rows in the memory, "
+                "give row_begin of 0 or more and num_rows of 1 or more",
                 tensor.name,
                 tensor.row_begin,
                 tensor.num_rows.value_or(0)

@@ -33,7 +33,7 @@ Problem problem_of_bad_words(const std::vector<std::string>& words) {
         );
     }
     for (const std::string& word : words) {
-        if (is_blank(word)) return "bad_words has a word without a character that is no space";
+        if (is_blank(word)) return "bad_words has a word that is empty or only spaces";
         if (word.size() <= kBadWordBytesMax) continue;
         return fmt::format(
             "bad_words has a word of {} bytes; at most {} are accepted",
@@ -128,7 +128,9 @@ Problem problem_of_grammar(const SamplingParams& p) {
     }
     if (given.empty() || !p.ignore_eos) return std::nullopt;
     return fmt::format(
-        "ignore_eos and {}: a grammar that is complete ends with an end-of-sequence token", given
+        "ignore_eos cannot go with {}: a complete grammar ends with an end-of-sequence token; "
+        "leave one out",
+        given
     );
 }
 

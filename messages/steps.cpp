@@ -18,14 +18,16 @@ std::optional<std::string> problem_of_counts(const PlanRow& row, std::size_t i) 
         return fmt::format("row {}: a negative or empty range", i);
     }
     if (row.num_scored < 0 || row.num_scored > row.num_new) {
-        return fmt::format("row {}: {} of {} positions scored", i, row.num_scored, row.num_new);
+        return fmt::format("row {}: scores {} of its {} positions", i, row.num_scored, row.num_new);
     }
     if (row.num_routed < 0 || row.num_routed > row.num_new) {
-        return fmt::format("row {}: {} of {} positions routed", i, row.num_routed, row.num_new);
+        return fmt::format(
+            "row {}: reports routes of {} of its {} positions", i, row.num_routed, row.num_new
+        );
     }
     if (row.num_brought < 0 || row.num_brought > row.num_new) {
         return fmt::format(
-            "row {}: {} of {} positions with routes", i, row.num_brought, row.num_new
+            "row {}: brings routes of {} of its {} positions", i, row.num_brought, row.num_new
         );
     }
     if (row.num_drafted &&
@@ -33,8 +35,7 @@ std::optional<std::string> problem_of_counts(const PlanRow& row, std::size_t i) 
          *row.num_drafted >= row.num_new || row.output_index < 0 || row.num_scored > 0)) {
         return fmt::format(
             "row {}: {} drafts of {} tokens, output_index {}, {} scored; accepted are 1 to {} "
-            "after "
-            "at least one token, in a row that samples and scores nothing",
+            "drafts after at least one token, in a row that samples and scores nothing",
             i,
             *row.num_drafted,
             row.num_new,
@@ -54,7 +55,7 @@ std::optional<std::string> problem_of_counts(const PlanRow& row, std::size_t i) 
 std::optional<std::string> problem_of_checkpoints(const PlanRow& row, std::size_t i) {
     for (const auto& id : {row.state_from, row.save_to}) {
         if (id && raw(*id) < 0)
-            return fmt::format("row {}: checkpoint {}; they count from 0", i, raw(*id));
+            return fmt::format("row {}: checkpoint {}; checkpoints count from 0", i, raw(*id));
     }
     if (row.state_from && row.begin == 0)
         return fmt::format("row {}: a checkpoint for the state before the first token", i);

@@ -44,7 +44,7 @@ std::optional<Error> Adapters::problem_of(const std::string& name) const {
     if (serving_.contains(name) || std::ssize(serving_) < loaded_max_) return std::nullopt;
     return make_error(
         ErrorCode::kResourceExhausted,
-        "{} adapters are loaded, as many as may be (--max-adapters): unload one; {}",
+        "{} adapters are loaded, the most allowed (--max-adapters): unload one; {}",
         serving_.size(),
         names()
     );
@@ -231,7 +231,7 @@ std::optional<std::string> Adapters::audit(
             );
         if (resident.num_requests == 0 && !resident.is_serving)
             return fmt::format(
-                "adapter {}: nobody has it, and it is resident", static_cast<std::uint64_t>(id)
+                "adapter {}: no request uses it, but it is resident", static_cast<std::uint64_t>(id)
             );
     }
     return std::nullopt;

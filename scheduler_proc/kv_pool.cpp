@@ -212,7 +212,8 @@ std::optional<std::string> KvPool::audit(
     }
     for (const Lease* lease : held) {
         if (lease->page_epochs.size() != lease->pages.size()) return "page epochs of a lease";
-        if (lease->num_shared > lease->pages.size()) return "a lease shares more than it holds";
+        if (lease->num_shared > lease->pages.size())
+            return "a lease shares more pages than it holds";
     }
     const auto add = [&](const Lease& lease) {
         for (std::size_t i = 0; i < lease.pages.size(); ++i) {

@@ -120,7 +120,8 @@ std::optional<std::string> KvPool::audit_places(std::span<const Lease* const> he
     if (!has_state()) return reserved.empty() ? std::nullopt : std::optional("of no state");
     for (std::int64_t i = 0; i < size_.num_pages; ++i) {
         const auto page = static_cast<PageId>(i);
-        if (cache_.places()->of(page) && !cache_.holds(page)) return "one of no node";
+        if (cache_.places()->of(page) && !cache_.holds(page))
+            return "a checkpoint of a page without a node";
     }
     return cache_.places()->audit(reserved, trails);
 }

@@ -225,7 +225,7 @@ void add_flags(FlagSet& flags, Flags& values) {
     flags.add(
         "lost-adapters",
         &values.lost_adapters,
-        "a file with those that were loaded when the tree was started again; written by the "
+        "a file with the adapters that were loaded when the tree was restarted; written by the "
         "launcher"
     );
     flags.add("max-queued-requests", &values.config.queue_len_max, "requests that may wait");

@@ -92,7 +92,7 @@ void Pause::end_late_calls(
         if (now < call.deadline) return false;
         call.part.verdict = make_error(
             ErrorCode::kDeadlineExceeded,
-            "phase pause: {} of replica {}; {} requests still run; it stays paused",
+            "phase pause: {} of replica {}; {} requests still run; the replica stays paused",
             step,
             raw(replica_),
             num_running

@@ -96,7 +96,7 @@ class Progress {
         if (pending_ > 0 && planned_ > 0 && planned_ != known_ + pending_ - 1)
             return "positions and pending tokens do not add up";
         if (drafted_ < 0 || (drafted_ > 0 && pending_ == 0))
-            return "drafts without the outputs after them";
+            return "has drafts without the outputs that verify them";
         return std::nullopt;
     }
 

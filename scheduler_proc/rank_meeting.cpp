@@ -107,7 +107,7 @@ Result<> RankMeeting::check(const Sender& sender, const messages::RankJoin& join
         return refuse(
             ErrorCode::kInvalidArgument,
             sender.key.empty() ? "ranks of other machines connect to the nodes' door"
-                               : "node 0 is the head's own machine; another one is 1 or more"
+                               : "node 0 is the head's own machine; accepted is 1 or more"
         );
     }
     RETURN_IF_ERROR(check_place(sender, join));
@@ -119,7 +119,7 @@ Result<> RankMeeting::check_place(const Sender& sender, const messages::RankJoin
     const auto refuse = [&](const Member& member, std::string_view why) {
         return make_error(
             ErrorCode::kAlreadyExists,
-            "rank {} of node {}: {}, pid {} on {}; each machine has a --node-rank of its own",
+            "rank {} of node {}: {} (pid {} on {}); give each machine a --node-rank of its own",
             raw(join.rank),
             join.node,
             why,

@@ -139,7 +139,7 @@ std::optional<messages::MemoryPart> ReplicaMemory::end_late_call(
         job->call,
         make_error(
             ErrorCode::kDeadlineExceeded,
-            "phase {}: no answer from {}; the call completes when they answer",
+            "phase {}: no answer from {}; the call completes when their answers arrive",
             phase,
             book_.who_is_missing()
         ),

@@ -135,7 +135,7 @@ bool Runner::handle_compiled(const messages::WorkerCompiled& answer, TurnOutput&
 void Runner::push_out(TurnOutput& out) {
     const Error error = make_error(
         ErrorCode::kResourceExhausted,
-        "{} requests are waiting; at most {} may (--max-queued-requests)",
+        "{} requests are waiting; at most {} may wait (--max-queued-requests)",
         requests_.num_waiting() - 1,
         config_.queue_len_max
     );

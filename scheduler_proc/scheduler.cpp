@@ -25,7 +25,7 @@ std::optional<Error> problem_of_drafts(
             ? fmt::format(
                   "{} has a recurrent state, over which only CPUs verify drafts", hello.model_type
               )
-            : fmt::format("it verifies none on {}", hello.device);
+            : fmt::format("it verifies no drafts on {}", hello.device);
     return make_error(
         ErrorCode::kUnsupported,
         "--speculate {}: rank {} verifies at most {} drafts per row: {}; leave the flag out",
@@ -182,7 +182,7 @@ void Scheduler::handle_hello(messages::WorkerHello hello, TurnOutput& out) {
     if (!config_.digest.empty() && *digest != config_.digest) {
         out.fatal = make_error(
             ErrorCode::kDataLoss,
-            "the loaded weights have digest {}; expected is {} (--digest)",
+            "the loaded weights have digest {}; --digest requires {}",
             digest->empty() ? "(none)" : *digest,
             config_.digest
         );

@@ -172,8 +172,8 @@ void CollectedUpdate::name(const std::string& peer, const messages::SetWeightLab
     if (message.abort_all) {
         reply.verdict = make_error(
             ErrorCode::kFailedPrecondition,
-            "calls without a session are being collected: abort_all is not accepted with a label "
-            "for them; abort first, or continue first"
+            "calls without a session are being collected: a label for them is not accepted with "
+            "abort_all; abort or continue first"
         );
         return out_.answer({peer, message.call}, std::move(reply));
     }

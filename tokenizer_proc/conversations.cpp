@@ -9,7 +9,8 @@
 namespace pitstop::tokenizer {
 namespace {
 
-constexpr std::string_view kRoom = "others needed its room, and it was the least recently used";
+constexpr std::string_view kRoom =
+    "it was the least recently used, and other conversations needed its room";
 
 }  // namespace
 
@@ -56,7 +57,7 @@ Result<> Conversations::open(
     if (by_name_.size() >= kOpenMax) {
         return make_error(
             ErrorCode::kResourceExhausted,
-            "{} conversations have open turns, the most there may be; close some",
+            "{} conversations have open turns, the most allowed; close some",
             kOpenMax
         );
     }
@@ -170,8 +171,9 @@ Result<Conversations::Begin> Conversations::begin(
         of.turns.size() - begun.dropped.size() >= kTurnsMax) {
         return make_error(
             ErrorCode::kResourceExhausted,
-            "conversation '{}' has {} turns, and there is no room for another one: replace or "
-            "close some ({} turns of one, and {} tokens of all that are open)",
+            "conversation '{}' has {} turns, and another one would exceed the limits ({} turns of "
+            "one conversation, {} tokens of all open ones): replace some turns, or close a "
+            "conversation",
             turn.conversation,
             of.turns.size(),
             kTurnsMax,

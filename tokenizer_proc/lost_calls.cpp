@@ -40,7 +40,7 @@ void LostCalls::record_missed_part(TimePoint now, const Error& why) {
 void LostCalls::record_standstill(TimePoint now, std::string why) {
     loss_ = Loss{
         .calls = {.why = std::move(why)},
-        .what = "generation stands still no longer",
+        .what = "generation no longer stands still",
         .at = now,
         .refused_at = now,
         .is_told = true};
@@ -95,7 +95,7 @@ void LostCalls::forget_labels_of_version() {
 Error LostCalls::error() const {
     return make_error(
         ErrorCode::kAborted,
-        "{}: {}. Epoch {} serves. {}, or make the call that goes on{}",
+        "{}: {}. Epoch {} serves. {}, or make the call that lets generation continue{}",
         loss_->what,
         loss_->calls.why,
         raw(updates_.version().epoch),

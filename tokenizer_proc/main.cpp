@@ -214,13 +214,17 @@ void add_flags(Flags& values, FlagSet& flags) {
     flags.add(
         "weights", &values.weights, "the directory that the workers load; default: the model's"
     );
-    flags.add("lost-why", &values.lost.why, "not empty: why the version before a restart is lost");
+    flags.add(
+        "lost-why",
+        &values.lost.why,
+        "why the version before a restart is lost; empty: none was lost"
+    );
     flags.add("lost-label", &values.lost.label, "the lost version's label");
     flags.add("lost-digest", &values.lost.digest, "the lost version's digest");
     flags.add(
         "lost-path", &values.lost.path, "the directory that the lost version came from, if any"
     );
-    flags.add("restart-why", &values.restart_why, "not empty: the tree restarted, and why");
+    flags.add("restart-why", &values.restart_why, "why the tree restarted; empty: it did not");
     flags.add(
         "unfinished", &values.unfinished, "the unfinished work that the tree before had reported"
     );
@@ -229,7 +233,7 @@ void add_flags(Flags& values, FlagSet& flags) {
         &values.adapters,
         "a file: the adapters that were loaded before a restart, to be loaded again"
     );
-    flags.add("bring-back-ms", &values.bring_back_ms, "milliseconds for all of them together");
+    flags.add("bring-back-ms", &values.bring_back_ms, "milliseconds to load all these adapters");
     flags.add(
         "keep-committed",
         &values.keep_committed,
@@ -241,7 +245,11 @@ void add_flags(Flags& values, FlagSet& flags) {
     flags.add(
         "tcp-door", &values.tcp.data, "HOST:PORT: opens the data door to other machines, too"
     );
-    flags.add("admin-tcp-door", &values.tcp.admin, "the same for the admin door");
+    flags.add(
+        "admin-tcp-door",
+        &values.tcp.admin,
+        "HOST:PORT: opens the admin door to other machines, too"
+    );
     flags.add("door-keys", &values.tcp.keys, "the doors' keys, a directory made by pitstop keygen");
     flags.add("log-level", &values.log_level, "trace, debug, info, warning, error or off");
 }

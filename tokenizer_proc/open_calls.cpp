@@ -12,7 +12,7 @@ std::string LastChunks::who_is_missing() const {
     std::set<std::int32_t> replicas;
     for (const auto& [id, replica] : ending) replicas.insert(raw(replica));
     return fmt::format(
-        "{} of {} requests, which have not ended, on replica {}",
+        "{} of {} requests that have not ended, on replica {}",
         ending.size(),
         reply.results.size(),
         fmt::join(replicas, ", replica ")
@@ -24,7 +24,7 @@ Result<CallId> OpenCalls::open(Call call) {
     if (num_open >= kCallsMax) {
         return make_error(
             ErrorCode::kResourceExhausted,
-            "{} {} calls are open, the most there may be",
+            "{} {} calls are open, the most allowed",
             kCallsMax,
             call.what
         );

@@ -50,9 +50,9 @@ std::optional<Error> ServingWeights::problem_of_late_part(const std::string& lab
         return std::nullopt;
     return make_error(
         ErrorCode::kAborted,
-        "the version with label '{}' was published as epoch {} with the calls that came before; "
-        "this call names the same label, and is no part of it. Pause or begin, and send every "
-        "tensor again, or name another label",
+        "the version with label '{}' was published as epoch {} from earlier calls; this call names "
+        "the same label, but came too late for that version. Pause or begin and send every tensor "
+        "again, or name another label",
         collected_->label,
         raw(collected_->epoch)
     );

@@ -20,8 +20,8 @@ void SessionCalls::label_bucket(std::string label) {
 Error SessionCalls::must_be_named(std::uint64_t number) const {
     return make_error(
         ErrorCode::kFailedPrecondition,
-        "session {} took over from {}, whose calls might still come; so calls that name no session "
-        "are refused. Name it in each: session {}",
+        "session {} took over from {}, whose calls might still arrive; so calls that name no "
+        "session are refused. Name session {} in each call",
         number,
         took_over_,
         number
@@ -31,8 +31,8 @@ Error SessionCalls::must_be_named(std::uint64_t number) const {
 Error SessionCalls::mixture(const std::string& label, std::string_view calls) const {
     return make_error(
         ErrorCode::kAborted,
-        "a call for a version with label '{}' came amid {} for one with label '{}'; neither takes "
-        "effect",
+        "a call for the version with label '{}' arrived among {} for the version with label '{}'; "
+        "none of them takes effect",
         label,
         calls,
         called_label_
@@ -42,8 +42,8 @@ Error SessionCalls::mixture(const std::string& label, std::string_view calls) co
 Error SessionCalls::stranger(const std::string& label, std::string_view name) const {
     return make_error(
         ErrorCode::kFailedPrecondition,
-        "a call for a version with label '{}' names no session, and {} is open, for one with "
-        "label '{}'; name the session in the call if it is a part of that",
+        "a call for the version with label '{}' names no session, but {} is open for the version "
+        "with label '{}'; if the call is a part of that session, name the session",
         label,
         name,
         called_label_

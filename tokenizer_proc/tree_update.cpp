@@ -253,7 +253,7 @@ messages::UpdateReply TreeUpdate::reply(
         // An ordered commit cannot be cancelled, whichever replica does not answer.
         if (is_collection() && is_committing()) {
             reply.verdict.message +=
-                fmt::format("; the {} calls may take effect yet", calls_.num_buckets());
+                fmt::format("; the {} calls may still take effect", calls_.num_buckets());
         } else if (is_collection()) {
             reply.verdict.message +=
                 fmt::format("; none of the {} calls takes effect", calls_.num_buckets());
@@ -265,7 +265,7 @@ messages::UpdateReply TreeUpdate::reply(
     reply.adapter = spec().adapter;
     if (is_collecting()) {
         reply.verdict.message = fmt::format(
-            "received, checked and staged, {} calls so far; {}",
+            "{} calls so far are received, checked and staged; {}",
             calls_.num_buckets(),
             spec().partial
                 ? std::string("they take effect together, when generation goes on")

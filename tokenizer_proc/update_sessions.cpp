@@ -88,7 +88,8 @@ bool UpdateCoordinator::take_unnamed(
         driver_.refuse(std::move(caller), *std::move(error), out);
     } else if (declares_version(call.update)) {
         Error declares = refused(fmt::format(
-            "it would be a bucket of {}, and declares a mode, an epoch or a digest of its own",
+            "a call that would be a bucket of {} declares a mode, an epoch or a digest of its own; "
+            "leave these out",
             update->describe()
         ));
         driver_.refuse(std::move(caller), std::move(declares), out);

@@ -149,7 +149,7 @@ void add_engine_flags(Options& options, FlagSet& flags) {
     flags.add(
         "chunked-prefill-size",
         &options.chunked_prefill_size,
-        "the most prompt tokens in a step; one token per running request is added"
+        "the most prompt tokens in a step, in addition to one token per running request"
     );
 }
 
@@ -164,12 +164,13 @@ void add_wait_flags(Options& options, FlagSet& flags) {
     flags.add(
         "step-timeout-s",
         &options.step_timeout_s,
-        "with cuda: seconds the scheduler gives a pass; the wait for the GPU ends before that"
+        "with cuda: seconds after which the scheduler gives up a pass; the wait for the GPU is "
+        "shorter"
     );
     flags.add(
         "stage-share",
         &options.stage_share,
-        "the part of a core's time for staging weights while passes run, in (0, 1]"
+        "share of a core's time that staging weights takes while passes run, in (0, 1]"
     );
 }
 
@@ -219,7 +220,7 @@ Result<> check_node_flags(const Options& options) {
     }
     if ((options.node > 0) != !options.head.empty() ||
         options.head.empty() != options.node_key.empty())
-        return bad("head and --node-key", "values on every node except node 0");
+        return bad("head and --node-key", "a value on every node except node 0");
     return Ok{};
 }
 

@@ -89,7 +89,7 @@ int cli_pause(int argc, char** argv) {
         "(they finish first)"
     );
     flags.add(
-        "max-pause-s", &call.max_pause_s, "continue by itself after this many seconds; 0: never"
+        "max-pause-s", &call.max_pause_s, "continue automatically after this many seconds; 0: never"
     );
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
     const auto parsed = parse_enum<messages::PauseMode>("mode", mode);
@@ -356,7 +356,8 @@ int cli_load_adapter(int argc, char** argv) {
 
 int cli_unload_adapter(int argc, char** argv) {
     FlagSet flags(
-        "pitstop unload-adapter NAME", "No new request gets this adapter; those that have it go on."
+        "pitstop unload-adapter NAME",
+        "Unloads an adapter: new requests cannot use it, open ones continue with it."
     );
     Common common;
     messages::UnloadAdapter call;

@@ -69,14 +69,16 @@ struct GenerateFlags {
             "logprobs", &logprobs, "print a line per token: id, logprob (with --json: as fields)"
         );
         flags.add(
-            "top-logprobs", &top_logprobs, "with --json: this many of the most probable tokens"
+            "top-logprobs",
+            &top_logprobs,
+            "with --json: print this many of the most probable tokens per position"
         );
         flags.add("json", &json, "print a JSON object per chunk instead of text");
         flags.add("no-stream", &no_stream, "print one chunk at the end");
         flags.add("replica", &replica, "run on this replica; -1: the least loaded");
         flags.add("adapter", &adapter, "generate with this loaded adapter; empty: without one");
         flags.add("timeout-s", &timeout_s, "give up after this many seconds; 0: never");
-        flags.add("connect-timeout-s", &connect_timeout_s, "how long to wait for a tree");
+        flags.add("connect-timeout-s", &connect_timeout_s, "seconds to wait for a tree");
         flags.add("update-to", &update_to, "update to this checkpoint while the text streams");
         flags.add("update-after", &update_after, "with --update-to: after this many output tokens");
         flags.add("update-label", &update_label, "the new version's name");

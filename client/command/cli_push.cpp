@@ -38,12 +38,12 @@ struct PushFlags {
         flags.add(
             "bucket-size",
             &bucket_mib,
-            "MiB per bucket; four buckets are shared with the workers; 0: 4, to GPUs 32"
+            "MiB per bucket; the workers share four buckets; 0: 4 MiB, for GPUs 32 MiB"
         );
         flags.add(
             "workers",
             &workers,
-            "threads that fill buckets; 0: a quarter of the cores, 1 to 4; to GPUs half, 1 to 16"
+            "threads that fill buckets; 0: a quarter of the cores (1 to 4), for GPUs half (1 to 16)"
         );
         flags.add("adopt", &adopt, "the workers compute from the pushed memory; nothing is copied");
         flags.add("no-digest", &no_digest, "commit without declaring a digest");

@@ -30,7 +30,7 @@ constexpr std::array kRefused{
     Refused{"mcp_servers", "tools run at the client"},
     Refused{"diagnostics", "the server keeps nothing of earlier requests"},
     Refused{"inference_geo", "the model runs where the engine runs"},
-    Refused{"output_format", "output_config.format is its later form"},
+    Refused{"output_format", "output_config.format has replaced it"},
     Refused{"top_logprobs", "/v1/chat/completions has them"},
     Refused{"logprobs_mode", "/v1/chat/completions has it"},
 };
@@ -150,7 +150,7 @@ Result<OrderedJson> tool_of(const OrderedJson& given, std::size_t index) {
         return refused("input_schema is not an object");
     for (const auto& [member, why] :
          {std::pair{"defer_loading", "the model sees every tool"},
-          std::pair{"input_examples", "a template knows a tool's schema alone"}}) {
+          std::pair{"input_examples", "a chat template shows only a tool's schema"}}) {
         const auto value = given.find(member);
         if (value != given.end() && !asks_for_nothing(Json(*value)))
             return refused(fmt::format("{} is not supported: {}", member, why));

@@ -137,8 +137,7 @@ Result<OrderedJson> schema_of(const Tool& tool) {
     if (tool.parameters.empty()) return any;
     if (tool.parameters.size() > messages::kGrammarBytesMax) {
         return not_held(
-            tool,
-            fmt::format("it has over {} bytes, the most there may be", messages::kGrammarBytesMax)
+            tool, fmt::format("it has over {} bytes, the most accepted", messages::kGrammarBytesMax)
         );
     }
     ASSIGN_OR_RETURN(OrderedJson schema, parse_ordered_json(tool.parameters));
@@ -163,8 +162,8 @@ Result<OrderedJson> call_of(const CallForm& form, const Tool& tool, std::size_t 
         if (!is_call_name(tool.name))
             return not_held(
                 tool,
-                "in this format a name has ASCII letters, digits, and any of _ - . : / alone, as "
-                "nothing else tells its end"
+                "in this format a name has only ASCII letters, digits and _ - . : /, because any "
+                "other character ends it"
             );
         begin += tool.name;
         begin += form.name_close;
@@ -309,9 +308,10 @@ Result<std::string> call_grammar(
     if (!is_held || (!forced && *format == ToolFormat::kMistral)) {
         return not_held(
             *strict,
-            "strict is not supported for this call in this model's format; it is in hermes, "
-            "llama3, qwen3_coder, glm45 and glm47, for a forced call in mistral, and for a call of "
-            "a function that tool_choice names in kimi_k2, deepseekv3, deepseekv31 and gpt-oss"
+            "strict is not supported for this call in this model's format. It is supported for any "
+            "call in hermes, llama3, qwen3_coder, glm45 and glm47; for a forced call in mistral; "
+            "and in kimi_k2, deepseekv3, deepseekv31 and gpt-oss for the function that tool_choice "
+            "names"
         );
     }
     OrderedJson grammar;

@@ -37,10 +37,10 @@ constexpr std::array kNotHere{
     NotHere{"return_prompt_text", kElsewhere},
     NotHere{"return_prompt_token_ids", "return_token_ids returns them, too"},
     NotHere{"session_params", "the turns of a session are requests of /generate"},
-    NotHere{"return_sampling_mask", "/generate and /inference/v1/generate answer with it"},
-    NotHere{"return_meta_info", "SGLang's /generate answers with it"},
+    NotHere{"return_sampling_mask", "/generate and /inference/v1/generate return it"},
+    NotHere{"return_meta_info", "SGLang's /generate returns it"},
     NotHere{"echo", "the answer is only the assistant's turn"},
-    NotHere{"add_special_tokens", "the chat template has them"},
+    NotHere{"add_special_tokens", "the chat template writes them"},
 };
 
 }  // namespace

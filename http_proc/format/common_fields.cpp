@@ -20,7 +20,7 @@ constexpr std::string_view kTextAlone = "the model accepts text only";
 constexpr std::string_view kAdapterIsModel =
     "name the adapter as the model or as lora_path, outside of sampling_params";
 constexpr std::string_view kNotKept = "the engine does not keep hidden states";
-constexpr std::string_view kLaterForm = "vLLM's structured_outputs is its later form";
+constexpr std::string_view kLaterForm = "vLLM's structured_outputs has replaced it";
 constexpr std::string_view kNoCode = "code is not run";
 constexpr std::string_view kNoThinking =
     "/v1/chat/completions separates thinking, with --reasoning-parser";
@@ -62,8 +62,8 @@ constexpr std::array kUnsupported{
     Unsupported{"bootstrap_pair_key", kOneEngine},
     Unsupported{"decode_tp_size", kOneEngine},
     Unsupported{"disagg_prefill_dp_rank", kOneEngine},
-    Unsupported{"functions", "tools are their later form"},
-    Unsupported{"function_call", "tool_choice is its later form"},
+    Unsupported{"functions", "tools have replaced them"},
+    Unsupported{"function_call", "tool_choice has replaced it"},
     Unsupported{"image_data", kTextAlone},
     Unsupported{"video_data", kTextAlone},
     Unsupported{"audio_data", kTextAlone},
@@ -80,13 +80,13 @@ constexpr std::array kUnsupported{
     Unsupported{"flat_logprobs", kLists},
     Unsupported{
         "prompt_logprob_token_ids",
-        "prompt_logprobs are of the most probable tokens; token_ids_logprob of /generate is one "
+        "prompt_logprobs are of the most probable tokens; /generate takes token_ids_logprob, one "
         "list for all positions"},
     Unsupported{"return_cached_tokens_details", "cached_tokens is one number"},
-    Unsupported{"return_spec_tokens_details", "an answer counts its drafts as a whole"},
+    Unsupported{"return_spec_tokens_details", "an answer has one count of all its drafts"},
     Unsupported{"return_input_ids_in_sglext", "return_prompt_token_ids shows them"},
     Unsupported{"return_output_ids_in_sglext", "return_token_ids shows them"},
-    Unsupported{"sampling_logprobs_mode", "logprobs_mode says which distribution they come from"},
+    Unsupported{"sampling_logprobs_mode", "logprobs_mode sets the distribution of logprobs"},
 };
 
 // Refuses all other values of fields for which the engine's behaviour corresponds to one certain
@@ -195,9 +195,7 @@ void refuse_session(FieldReader& fields) {
 void refuse_sampling_mask(FieldReader& fields) {
     const Json* given = fields.find("return_sampling_mask");
     if (given != nullptr && !asks_for_nothing(*given))
-        fields.refuse(
-            "return_sampling_mask", "/generate and /inference/v1/generate answer with it"
-        );
+        fields.refuse("return_sampling_mask", "/generate and /inference/v1/generate return it");
 }
 
 void refuse_unsupported(FieldReader& fields, std::string_view served) {

@@ -64,7 +64,7 @@ Result<> check_size(const GivenRoutes& given, const messages::RouteShape& shape)
     }
     if (num_rows > messages::BroughtRoutes::kBytesMax / shape.row_bytes()) {
         return wrong(
-            "{} rows of {} ids; a request takes {} of these",
+            "{} rows of {} ids; at most {} such rows are accepted",
             num_rows,
             shape.ids_per_row(),
             messages::BroughtRoutes::kBytesMax / shape.row_bytes()
@@ -73,7 +73,7 @@ Result<> check_size(const GivenRoutes& given, const messages::RouteShape& shape)
     const std::vector<std::int64_t> actual{num_rows, shape.layers, shape.per_token};
     if (!given.shape || *given.shape == actual) return Ok{};
     return wrong(
-        "its shape is {}; by its bytes and the model it is {}",
+        "its shape is {}; its bytes and the model require {}",
         Json(*given.shape).dump(),
         Json(actual).dump()
     );

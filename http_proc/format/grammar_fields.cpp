@@ -43,7 +43,7 @@ void set(FieldReader& fields, std::string_view name, std::string& grammar, std::
     const Json* const choice = fields.find("tool_choice");
     if (tools != nullptr && !asks_for_nothing(*tools) && (choice == nullptr || *choice != "none"))
         return fields.refuse(
-            name, "tools are offered, and no call would match it; tool_choice none says so"
+            name, "tools are offered, but no call would match the grammar: set tool_choice to none"
         );
     if (text.empty()) return fields.fail(name, "a text that is not empty");
     if (!grammar.empty()) return fields.refuse(name, "the request has another grammar");

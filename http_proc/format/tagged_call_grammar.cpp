@@ -55,13 +55,11 @@ class ParameterForm {
             ));
         }
         if (schema == false)
-            return unserved(fmt::format("parameter '{}' may have no value", name_));
+            return unserved(fmt::format("the schema of parameter '{}' accepts no value", name_));
         if (schema.is_boolean() || schema.empty()) return text(among_others);
         const std::vector<std::string> types = types_of_schema(root_, schema, budget_.schemas);
         if (types.empty()) {
-            return unserved(
-                fmt::format("parameter '{}' has no type that its text could show", name_)
-            );
+            return unserved(fmt::format("the schema of parameter '{}' names no type", name_));
         }
         const bool has_text = std::ranges::count(types, "string") > 0;
         if (!has_text) return json(schema);
@@ -82,7 +80,10 @@ class ParameterForm {
             definition != nullptr && schema.size() == 1 && !definition->contains("$ref"))
             return value_of(*definition, among_others, num_nested + 1);
         if (types.size() > 1 && !schema.contains("enum"))
-            return unserved(fmt::format("parameter '{}' has texts among other values", name_));
+            return unserved(fmt::format(
+                "parameter '{}' may be a text or another value; list the types with type or anyOf",
+                name_
+            ));
         return text_of(schema, among_others);
     }
 
@@ -107,7 +108,9 @@ class ParameterForm {
             return unserved(fmt::format("parameter '{}' has over {} types", name_, kTypesMax));
         for (const OrderedJson& type : schema["type"]) {
             if (!type.is_string())
-                return unserved(fmt::format("parameter '{}' has a type that is no text", name_));
+                return unserved(
+                    fmt::format("parameter '{}' has a type whose name is not a string", name_)
+                );
             OrderedJson one = schema;
             one["type"] = type;
             ASSIGN_OR_RETURN(OrderedJson form, value_of(one, has_others, num_nested + 1));
@@ -128,8 +131,8 @@ class ParameterForm {
             const std::size_t num_bytes = dumped(root_[name]).size();
             if (num_bytes > budget_.definition_bytes) {
                 return unserved(fmt::format(
-                    "{} is too large for parameters that are no texts: each has a copy, and {} "
-                    "bytes in all are accepted",
+                    "{} is too large: each parameter that is not a text has a copy of it, and at "
+                    "most {} bytes in all are accepted",
                     name,
                     kDefinitionBytesMax
                 ));
@@ -172,11 +175,15 @@ class ParameterForm {
         const bool is_bounded = schema.contains("minLength") || schema.contains("maxLength");
         if (!is_bounded) return text(among_others);
         if (among_others)
-            return unserved(fmt::format("parameter '{}' has bounded texts among others", name_));
+            return unserved(
+                fmt::format("parameter '{}' may be a bounded text or another value", name_)
+            );
         const OrderedJson least = schema.value("minLength", OrderedJson(0));
         const OrderedJson most = schema.value("maxLength", OrderedJson());
         if (!is_length(least) || !(most.is_null() || is_length(most)))
-            return unserved(fmt::format("parameter '{}' has lengths that are no numbers", name_));
+            return unserved(
+                fmt::format("minLength or maxLength of parameter '{}' is not a number", name_)
+            );
         const std::string pattern =
             fmt::format("[^<]{{{},{}}}", least.dump(), most.is_null() ? "" : most.dump());
         return OrderedJson{{"type", "regex"}, {"pattern", pattern}};
@@ -212,11 +219,11 @@ Result<OrderedJson> tagged_arguments(const OrderedJson& schema, const ParameterT
     std::set<std::string> required;
     for (const OrderedJson& name : schema.value("required", OrderedJson::array())) {
         if (!name.is_string())
-            return unserved(fmt::format("required names {}, which is no property", name.dump()));
+            return unserved(fmt::format("required names {}, which is not a property", name.dump()));
         required.insert(name.get<std::string>());
     }
     const OrderedJson properties = schema.value("properties", OrderedJson::object());
-    if (!properties.is_object()) return unserved("properties is no object");
+    if (!properties.is_object()) return unserved("properties is not an object");
     Budget budget;
     for (const auto& [name, value] : properties.items()) {
         if (name.find_first_of("<>\n") != std::string::npos)
@@ -232,7 +239,8 @@ Result<OrderedJson> tagged_arguments(const OrderedJson& schema, const ParameterT
         parts.push_back(std::move(part));
     }
     if (!required.empty()) {
-        return unserved(fmt::format("required names '{}', which is no property", *required.begin())
+        return unserved(
+            fmt::format("required names '{}', which is not a property", *required.begin())
         );
     }
     if (parts.empty()) return OrderedJson{{"type", "const_string"}, {"value", ""}};

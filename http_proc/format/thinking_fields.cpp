@@ -26,7 +26,10 @@ void read_thinking_fields(FieldReader& fields, ThinkingFields& thinking) {
     if (!thinking.is_separate && !thinking.is_included)
         fields.refuse("include_reasoning", "separate_reasoning is false");
     if (fields.has(kBudgetNames[0]) && fields.has(kBudgetNames[1]))
-        fields.refuse(kBudgetNames[1], "thinking_token_budget is the same, and given, too");
+        fields.refuse(
+            kBudgetNames[1],
+            "thinking_token_budget is given and means the same; send one of the two"
+        );
     for (const std::string_view name : kBudgetNames) {
         fields.read(name, thinking.budget);
         if (thinking.budget && *thinking.budget < kNoBudget)

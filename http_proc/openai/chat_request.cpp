@@ -149,7 +149,7 @@ Result<OpenAiChat> parse_openai_chat(std::string_view body) {
     bool is_echoed = false;
     fields.read("add_special_tokens", adds_special);
     fields.read("echo", is_echoed);
-    if (adds_special) fields.refuse("add_special_tokens", "the chat template has them");
+    if (adds_special) fields.refuse("add_special_tokens", "the chat template writes them");
     if (is_echoed) fields.refuse("echo", "the answer is only the assistant's turn");
     check_top_logprobs(fields, "top_logprobs", call.top_logprobs);
     if (call.top_logprobs != 0 && !call.has_logprobs)

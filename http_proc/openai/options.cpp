@@ -100,7 +100,7 @@ void read_openai_options(FieldReader& fields, OpenAiOptions& options) {
     read_openai_sampling(fields, options);
     bool wants_meta_info = false;
     fields.read("return_meta_info", wants_meta_info);
-    if (wants_meta_info) fields.refuse("return_meta_info", "SGLang's /generate answers with it");
+    if (wants_meta_info) fields.refuse("return_meta_info", "SGLang's /generate returns it");
     fields.read("model", options.model);
     fields.read("lora_path", options.adapter);
     fields.read("request_id", options.id);

@@ -39,7 +39,7 @@ Result<DeviceBuffer> DeviceBuffer::create(std::int64_t bytes) {
         (void)cudaGetLastError();  // not sticky: nothing is broken
         return make_error(
             ErrorCode::kResourceExhausted,
-            "{} bytes of device memory asked for, {} are free",
+            "{} bytes of device memory are needed, {} are free",
             bytes,
             device_memory_info().free_bytes
         );

@@ -32,7 +32,7 @@ Error no_room(std::int64_t bytes) {
     const std::int64_t free = device_memory_info().free_bytes;
     return make_error(
         ErrorCode::kResourceExhausted,
-        "{} bytes of device memory asked for, {} are free, {} are missing; {}",
+        "{} bytes of device memory are needed, {} are free, {} are missing; {}",
         bytes,
         free,
         std::max<std::int64_t>(0, bytes - free),

@@ -52,7 +52,7 @@ def add_serve(commands):
     first("--run-dir", metavar="DIR", help="directory of its sockets; default: a new private one")
     add_tcp_doors(tree)
     add_node_flags(tree)
-    tree = tree.add_argument_group("restarts and the end")
+    tree = tree.add_argument_group("restarts and shutdown")
     tree.add_argument(
         "--restart",
         action="store_true",
@@ -62,8 +62,8 @@ def add_serve(commands):
     tree.add_argument(
         "--keep-committed",
         metavar="DIR",
-        help="write each committed version to this directory after its commit, two at most, so that a restart "
-        "can load it, whatever its source",
+        help="write each committed version to this directory after its commit, at most two of them, so that a "
+        "restart can load it, whatever its source",
     )
     tree.add_argument(
         "--end-with-parent",

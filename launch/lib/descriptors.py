@@ -19,6 +19,6 @@ def raise_limit(num_children):
     needed = OF_THIS_PROGRAM + OF_A_CHILD * num_children
     if soft != resource.RLIM_INFINITY and soft < needed:
         raise Problem(
-            f"{soft} file descriptors may be open (ulimit -n); watching over {num_children} processes takes {needed}",
+            f"{soft} file descriptors may be open, and {num_children} processes need {needed}: raise ulimit -n",
             EXIT_START,
         )

@@ -139,7 +139,7 @@ def _named(name):
             raise Problem.of("run directory", error, EXIT_PLACE) from error
         raise Problem(f"{path} cannot be read: it belongs to another user", EXIT_PLACE) from error
     except ValueError as error:
-        raise Problem(f"{path / TREE} is no description of a tree: {error}", EXIT_PLACE) from error
+        raise Problem(f"{path / TREE} does not describe a tree: {error}", EXIT_PLACE) from error
     raise Problem(f"no tree runs in {path}", EXIT_PLACE)
 
 
@@ -153,7 +153,7 @@ def find(named):
         return _named(named)
     by_hand = [tree for tree in running() if not tree.of_program]
     if len(by_hand) > 1:
-        raise Problem(f"{len(by_hand)} trees run: say which{_list(by_hand)}", EXIT_PLACE)
+        raise Problem(f"{len(by_hand)} trees run: name one{_list(by_hand)}", EXIT_PLACE)
     return by_hand[0] if by_hand else None
 
 
@@ -162,6 +162,6 @@ def require(named, program):
     tree = find(named)
     if tree is None:
         others = running()
-        own = f"; those of programs must be named{_list(others)}" if others else ""
+        own = f"; to use a tree that a program started, name it{_list(others)}" if others else ""
         raise Problem(f"no tree runs; start one with {program} serve{own}", EXIT_PLACE)
     return tree

@@ -61,15 +61,19 @@ def check_doors(options):
 REFUSED_WITH_NODES = (
     (lambda options: options.device == "auto", "--device auto", "each machine would choose separately"),
     (lambda options: options.dp > 1, "--dp", "one replica spans the machines; start another head for another replica"),
-    (lambda options: options.restart, "--restart", "each machine would come back by itself; start them all again"),
+    (lambda options: options.restart, "--restart", "each machine would restart by itself; restart all of them by hand"),
     (
         lambda options: options.keep_committed,
         "--keep-committed",
         "ranks of one machine cannot write to the other's disk",
     ),
-    (lambda options: options.tp % options.nodes != 0, "--tp", "it must be a multiple, as many ranks on each machine"),
-    (lambda options: options.head is None, "no --head", "HOST:PORT where node 0 takes the others in"),
-    (lambda options: options.node_rank >= options.nodes, "--node-rank", "it is from 0 to the number of nodes less one"),
+    (
+        lambda options: options.tp % options.nodes != 0,
+        "--tp",
+        "accepted are multiples of --nodes: each machine has equally many ranks",
+    ),
+    (lambda options: options.head is None, "no --head", "give HOST:PORT, where node 0 accepts the other machines"),
+    (lambda options: options.node_rank >= options.nodes, "--node-rank", "accepted are 0 to --nodes minus 1"),
 )
 
 
@@ -240,7 +244,7 @@ class Served:
             return self._options
         if not (changed := self._files.what_changed()):
             return self._options
-        say(f"{changed} since the start; the tree goes on with what was there then")
+        say(f"{changed} since the start; the tree continues with the files as they were then")
         directory = self.run_dir.path / MODEL
         try:
             self._files.write(directory)

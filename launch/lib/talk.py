@@ -33,7 +33,7 @@ GENERATE_FLAGS = (
     ("timeout-s", "S", "give up after this many seconds"),
     ("ignore-eos", "", "continue past the end of the text"),
     ("no-stop-trim", "", "print the stop text too"),
-    ("top-logprobs", "N", "with --json: this many of the most probable tokens"),
+    ("top-logprobs", "N", "with --json: print this many of the most probable tokens per position"),
     ("logprobs", "", "a line per token with its logprob"),
     ("json", "", "a JSON object per chunk in place of text"),
     ("no-stream", "", "print everything at the end"),

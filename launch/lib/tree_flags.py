@@ -126,15 +126,15 @@ def add_limit_flags(parser):
     add_count(
         parser,
         "--state-checkpoint-tokens",
-        "of a hybrid model: a long prompt keeps a copy after so many tokens, while places are free (default 1024)",
+        "of a hybrid model: a long prompt keeps a copy every N tokens, while places are free (default 1024)",
     )
     add(
         "--speculate",
         type=drafts,
         default="off",
         metavar="off|auto|K",
-        help="drafts per row that a pass verifies at most, guessed from prompts and outputs; auto: as many as let tokens "
-        "come fastest; tokens and logprobs are the same bits with any value (default off)",
+        help="the most drafts per row that a pass verifies, guessed from prompts and outputs; auto: the number "
+        "that gives the most tokens per second; tokens and logprobs are the same bits with any value (default off)",
     )
     parser.add_argument(
         "--draft-memory",
@@ -151,7 +151,7 @@ def add_limit_flags(parser):
     add(
         "--scheduling",
         choices=("fair", "fcfs"),
-        help="the order of requests: fair, clients take turns; fcfs, by arrival (default fair)",
+        help="the order of requests: fair (clients take turns) or fcfs (by arrival) (default fair)",
     )
     add(
         "--served-model-name",
@@ -202,7 +202,7 @@ def add_engine_flags(parser):
     add(
         "--all-reduce",
         choices=("auto", "own", "nccl"),
-        help="on GPUs with --tp: what sums activations over the ranks: own, kernels over each other's memory; "
+        help="on GPUs with --tp: what sums activations over the ranks: own, kernels that read each other's memory; "
         "nccl, NCCL wherever a step is not a graph, refused with --device cpu, --tp 1 and --deterministic; auto: NCCL "
         "from the size at which the start measured it faster; with --deterministic own (default auto)",
     )
@@ -219,7 +219,7 @@ def add_engine_flags(parser):
     add(
         "--load-format",
         choices=("auto", "null"),
-        help="null: no weights and no arithmetic, to measure the rest",
+        help="null: no weights and no arithmetic, to measure everything else",
     )
     add(
         "--ignore-extra-tensors",
@@ -262,7 +262,7 @@ def add_patience_flags(parser):
     add(
         "--tuning-dir",
         metavar="DIR",
-        help="on a GPU: the directory for the fastest algorithms, which the first start times; "
+        help="on a GPU: the directory that keeps the fastest algorithms, timed at the first start; "
         "none: time nothing (default ~/.cache/pitstop)",
     )
     add(
@@ -327,7 +327,7 @@ def add_http_flags(parser, first):
         "--admin-api-key",
         default=os.environ.get("PITSTOP_ADMIN_API_KEY"),
         metavar="K",
-        help="the same for pause, weights, memory; default: PITSTOP_ADMIN_API_KEY",
+        help="the key that calls for pause, weights and memory must have; default: PITSTOP_ADMIN_API_KEY",
     )
     add("--insecure", action="store_true", help="let others reach HTTP without an API key")
     add(
@@ -386,7 +386,7 @@ def add_tcp_doors(parser):
     parser = parser.add_argument_group("doors for other machines")
     add = parser.add_argument
     add("--tcp-door", type=door, metavar="H:P", help="also open the data door to other machines at this address")
-    add("--admin-tcp-door", type=door, metavar="H:P", help="the same for the admin door")
+    add("--admin-tcp-door", type=door, metavar="H:P", help="also open the admin door to other machines at this address")
     add("--door-keys", metavar="DIR", help="the directory of their keys and the nodes', which keygen made")
 
 
@@ -407,7 +407,7 @@ def add_node_flags(parser):
         type=whole_number(0),
         default=0,
         metavar="N",
-        help="this machine's number (default 0, the head, which has the doors; the others have workers alone)",
+        help="this machine's number (default 0, the head, which has the doors; the others have only workers)",
     )
     add(
         "--head",

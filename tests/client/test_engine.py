@@ -144,7 +144,7 @@ def test_a_state_dict_may_have_the_tied_head_too(engine, bard):
     engine.update_weights({**tensors, "lm_head.weight": head}, label="both")
     assert greedy(engine) == bard
     head[0, 0] ^= 1
-    with pytest.raises(pitstop.PitstopError, match="is tied to the embedding: declare only that"):
+    with pytest.raises(pitstop.PitstopError, match="is tied to the embedding: declare only the embedding"):
         engine.update_weights({**tensors, "lm_head.weight": head})
 
 
@@ -289,7 +289,7 @@ def test_what_is_not_served_is_refused_by_name(engine):
         engine.generate(PROMPT, {"temprature": 1})
     with pytest.raises(TypeError, match="for a directory call update_weights_from_disk"):
         engine.update_weights("/some/directory")
-    with pytest.raises(TypeError, match=r"of a model, model.named_parameters"):
+    with pytest.raises(TypeError, match=r"for a model send model.named_parameters"):
         engine.update_weights(type("Model", (), {"named_parameters": None})())
     with pytest.raises(TypeError, match="pairs or a dict, not str"):
         engine.update_weights(["a name alone"])

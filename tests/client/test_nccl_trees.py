@@ -39,10 +39,11 @@ def test_who_cannot_be_in_a_group_is_named_with_the_reason():
     older = {"a": on_gpus(0), "b": on_gpus(1, nccl="2.27.3")}
     assert (
         why_not(older, VERSION, TRAINERS)
-        == "b has NCCL 2.27.3, the trainer 2.28.9; a group has one version, to the patch"
+        == "b has NCCL 2.27.3, the trainer 2.28.9; a group needs one version, including the patch number"
     )
     same = {"a": on_gpus(0), "b": on_gpus(1, "trainers")}
-    assert why_not(same, VERSION, TRAINERS) == "b computes on GPU-trainers, the trainer's own; a group has no GPU twice"
+    said = why_not(same, VERSION, TRAINERS)
+    assert said == "b computes on GPU-trainers, the trainer's own; a group needs one GPU per member"
 
 
 def test_a_status_says_where_workers_compute_and_with_which_nccl():

@@ -210,4 +210,4 @@ def test_more_than_a_request_takes_is_refused(http, client):
     rows = numpy.broadcast_to(numpy.arange(K, dtype=numpy.uint8), (num, LAYERS, K))
     envelope = {"data": base64.b64encode(rows.tobytes()).decode(), "dtype": "uint8"}
     answer = http.post("/generate", {"input_ids": [5, 9], "routed_experts": envelope})
-    assert answer.status == 400 and f"takes {num - 1} of these" in answer.message
+    assert answer.status == 400 and f"at most {num - 1} such rows" in answer.message

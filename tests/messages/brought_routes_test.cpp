@@ -98,7 +98,7 @@ TEST(BroughtRoutes, APlansBytesAreThoseOfItsRows) {
     plan.routes.values.resize(12);
     EXPECT_EQ(invalid(plan), std::nullopt);
     plan.rows[0].num_brought = 3;
-    EXPECT_EQ(invalid(plan), "row 0: 3 of 2 positions with routes");
+    EXPECT_EQ(invalid(plan), "row 0: brings routes of 3 of its 2 positions");
     plan.rows[0].num_brought = 0;
     EXPECT_EQ(invalid(plan), "rows have routes of 0 positions, the plan 12 bytes of them");
 }

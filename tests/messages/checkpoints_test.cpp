@@ -51,11 +51,11 @@ TEST(Checkpoints, PlansWhoseCheckpointsAreAmbiguous) {
     );
     EXPECT_EQ(
         problem([](Rows& rows) { rows[0].state_from = CheckpointId{-1}; }),
-        "row 0: checkpoint -1; they count from 0"
+        "row 0: checkpoint -1; checkpoints count from 0"
     );
     EXPECT_EQ(
         problem([](Rows& rows) { rows[1].save_to = CheckpointId{-3}; }),
-        "row 1: checkpoint -3; they count from 0"
+        "row 1: checkpoint -3; checkpoints count from 0"
     );
     EXPECT_EQ(
         problem([](Rows& rows) { rows[0].begin = 0; }),

@@ -181,7 +181,7 @@ TEST_F(AdaptersTest, AsManyAreLoadedAsMayBe) {
     EXPECT_EQ(third.verdict.code, ErrorCode::kResourceExhausted);
     EXPECT_EQ(
         third.verdict.message,
-        "2 adapters are loaded, as many as may be (--max-adapters): unload one; loaded are 'a', 'b'"
+        "2 adapters are loaded, the most allowed (--max-adapters): unload one; loaded are 'a', 'b'"
     );
     load("b", 6);  // a name that is loaded may be replaced
     EXPECT_TRUE(unload("a").verdict.is_done());

@@ -66,7 +66,7 @@ TEST_F(KvPoolTest, EveryPageAndSlotHasOneOwnerAndTheAuditNamesTheOneThatHasNot) 
     EXPECT_EQ(audit({&one, &other}), "page epochs of a lease");
     other = two;
     ++other.num_shared;
-    EXPECT_EQ(audit({&one, &other}), "a lease shares more than it holds");
+    EXPECT_EQ(audit({&one, &other}), "a lease shares more pages than it holds");
     pool.give_back(one);
     pool.give_back(two);
     EXPECT_EQ(audit({}), "");

@@ -53,7 +53,7 @@ void SessionBook::ordered(TimePoint now, const tokenizer::ReplicaOrder& order) {
 
 void SessionBook::dropped(TimePoint now, const std::string& reason) {
     const bool is_taken_over = reason.ends_with("took over");
-    const bool is_mixed = reason.find("came amid") != std::string::npos;
+    const bool is_mixed = reason.find("arrived among") != std::string::npos;
     if (is_taken_over) {
         if (session_->at != At::kIdle)
             oracle_.fail(fmt::format("session {} is taken over in a call of it", session_->id));

@@ -74,7 +74,9 @@ TEST_F(CollectedBesideTest, ACallForAVersionOfAnotherLabelEndsTheCollection) {
     const auto refused = reply<messages::UpdateReply>();
     EXPECT_EQ(refused.call, CallId{11});
     EXPECT_EQ(refused.verdict.code, ErrorCode::kAborted);
-    expect_said(refused.verdict.message, "a version with label 'step-3' came amid 1 collected");
+    expect_said(
+        refused.verdict.message, "the version with label 'step-3' arrived among 1 collected"
+    );
     expect_said(refused.verdict.message, "one with label 'step-2'");
     answer(messages::UpdateOrder::kDrop);
     call(messages::ContinueGeneration{}, 12);

@@ -137,7 +137,7 @@ TEST_F(CollectedTest, ACommitThatIsNotAnsweredIsNotSaidToHaveNoEffect) {
     const auto late = reply<messages::UpdateReply>();
     EXPECT_EQ(late.call, CallId{13});
     EXPECT_FALSE(late.ok);
-    EXPECT_NE(late.verdict.message.find("the 2 calls may take effect yet"), std::string::npos)
+    EXPECT_NE(late.verdict.message.find("the 2 calls may still take effect"), std::string::npos)
         << late.verdict.message;
 }
 

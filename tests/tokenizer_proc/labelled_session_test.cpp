@@ -13,13 +13,14 @@ TEST_F(UnnamedSessionTest, P2_CallsOfTwoLabelsEndTheSession) {
     bucket();
     ASSERT_TRUE(unnamed("step-3"));
     EXPECT_EQ(last_reply().verdict.code, ErrorCode::kAborted);
-    const std::string said = "label 'step-3' came amid 2 calls of session 1 for one with label ";
+    const std::string said =
+        "label 'step-3' arrived among 2 calls of session 1 for the version with label ";
     EXPECT_NE(last_reply().verdict.message.find(said + "'step-2'"), std::string::npos);
     both_answer(messages::UpdateOrder::kDrop);
     ASSERT_TRUE(unnamed("step-2")) << "its trainer learns of the loss";
-    expect_refused({"session 1", "'step-3' came amid"});
+    expect_refused({"session 1", "'step-3' arrived among"});
     end();
-    expect_refused({"session 1", "'step-3' came amid"});
+    expect_refused({"session 1", "'step-3' arrived among"});
     EXPECT_EQ(count_orders<messages::UpdateFinish>(), 0u);
 }
 

@@ -124,7 +124,7 @@ TEST_F(UnfinishedTest, P2_AStandstillThatARestartEndedKeepsPartsOutUntilSomebody
     restart({.calls = Calls::kStandStill});
     from_tree(standing_);  // a running replica's report does not count as a continue
     send_tensors(10);
-    expect_told(refusal("admin", messages::Door::kAdmin), "stands still no longer");
+    expect_told(refusal("admin", messages::Door::kAdmin), "no longer stands still");
     call(messages::ContinueGeneration{}, 14);
     EXPECT_TRUE(go_on().ok) << "nothing was lost";
     send_tensors(16);
@@ -136,7 +136,7 @@ TEST_F(UnfinishedTest, ALossByARestartEndsWithQuiet) {
     restart({.calls = Calls::kStandStill});
     wait(std::chrono::minutes(4));
     send_tensors(10);
-    expect_told(refusal("admin", messages::Door::kAdmin), "stands still no longer");
+    expect_told(refusal("admin", messages::Door::kAdmin), "no longer stands still");
     wait(std::chrono::minutes(5));
     EXPECT_EQ(unfinished_, Unfinished{});
     send_tensors(11);

@@ -88,7 +88,7 @@ def test_P2_a_pause_that_a_restart_has_ended_is_told_before_a_part_takes_effect(
     with pitstop.Client(tree.run_dir) as client:
         client.pause(mode="in_place")
     with crash(tree) as client:
-        check_told(refused(send, client, FIRST), "stands still no longer")
+        check_told(refused(send, client, FIRST), "no longer stands still")
         assert client.continue_generation()["ok"], "nothing of it was lost"
         assert send(client, FIRST)["state"] == "serving"
 

@@ -44,7 +44,7 @@ def test_of_several_trees_none_is_taken_and_each_is_told_apart(start_tree):
     first, second = start_tree("--port", "0"), start_tree("--model", "bard")
     done = run("release", "kv_cache")
     assert done.returncode == 4
-    assert "2 trees run: say which" in done.stderr
+    assert "2 trees run: name one" in done.stderr
     assert re.search(rf"--run-dir {first.run_dir}   stories at {first.url}, up \d+ s", done.stderr)
     assert re.search(rf"--run-dir {second.run_dir}   bard at no HTTP, up \d+ s", done.stderr)
 

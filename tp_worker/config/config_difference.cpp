@@ -99,7 +99,7 @@ std::optional<std::string> difference_in_shape(
     compare_rope(serving.rope, other.rope, &compare);
     compare.of_windows(serving.windows, other.windows);
     // The configurations differ, so the difference is in a member without a name above.
-    return compare.first().value_or("its configuration computes something else");
+    return compare.first().value_or("its configuration describes another computation");
 }
 
 }  // namespace pitstop::tp_worker

@@ -57,7 +57,7 @@ std::int64_t read_per_token(ConfigReader& reader, std::int64_t num_experts, std:
     const std::int64_t num = reader.whole("num_experts_per_tok", absent, kExpertsMax);
     if (num > num_experts && num_experts > 0) {
         reader.malformed(
-            "num_experts_per_tok is {}; {} is {}", num, key_of_experts(reader), num_experts
+            "num_experts_per_tok is {}, but {} is {}", num, key_of_experts(reader), num_experts
         );
     } else if (num > kChosenMax) {
         reader.unsupported("num_experts_per_tok {}; at most {} are supported", num, kChosenMax);

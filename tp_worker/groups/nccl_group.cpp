@@ -290,7 +290,7 @@ class NcclGroup : public BroadcastGroup {
             spec_.world_size,
             what,
             is_store_gone ? "the trainer's store has gone"
-                          : "a rank did not join, or joined with another size or another world_size"
+                          : "a rank did not join, or joined with another tensor size or world_size"
         );
     }
 

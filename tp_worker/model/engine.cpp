@@ -97,7 +97,7 @@ Result<std::unique_ptr<Engine>> Engine::load(
     ));
     engine->sizes_ = sizes;
     if (options.sums == SumPath::kNccl && !engine->device_.is_cuda())
-        spdlog::warn("--all-reduce nccl is for GPUs; these ranks are on CPUs, and sum without it");
+        spdlog::warn("--all-reduce nccl is ignored: ranks on CPUs sum without NCCL");
     if (engine->device_.is_cuda() && communicator.size() > 1)
         RETURN_IF_ERROR(engine->connect_gpus());
     if (options.load_format == LoadFormat::kAuto) RETURN_IF_ERROR(engine->load_model());

@@ -80,8 +80,8 @@ std::int64_t default_tokens(
         .context = context,
     });
     spdlog::info(
-        "KV of {} tokens, {} bytes on all ranks: at most {} of the machine's {} bytes, and what {} "
-        "requests of {} tokens fill (--max-total-tokens sets another number)",
+        "KV of {} tokens, {} bytes on all ranks: at most {} of the machine's {} bytes and at most "
+        "the KV of {} requests of {} tokens (--max-total-tokens sets another number)",
         tokens,
         tokens * bytes.token,
         options.kv_share,
@@ -138,7 +138,7 @@ Result<ModelSizes> choose_sizes(
         return make_error(
             ErrorCode::kResourceExhausted,
             "the recurrent states of {} requests and {} checkpoints take {} bytes each, and the "
-            "machine has {}; lower --max-running-requests or --state-checkpoints",
+            "machine has {} bytes; lower --max-running-requests or --state-checkpoints",
             options.num_slots,
             options.num_checkpoints,
             bytes.state,

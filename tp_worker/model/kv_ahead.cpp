@@ -55,7 +55,7 @@ void KvAhead::touch_some() {
     const std::int64_t size = begin + piece * page_bytes - aligned;
     if (::madvise(memory_.data() + aligned, static_cast<std::size_t>(size), MADV_POPULATE_WRITE) !=
         0) {
-        spdlog::debug("KV memory is not touched ahead: {}", std::strerror(errno));
+        spdlog::debug("KV memory is not touched before its first use: {}", std::strerror(errno));
         is_refused_ = true;  // each step then touches its own pages
         return;
     }

@@ -24,7 +24,7 @@ Result<> check_lengths(std::size_t index, const messages::PlanRow& row, const St
     };
     // invalid(plan) has bounded all of them: no sum overflows.
     if (row.begin + row.num_new > limits.num_positions)
-        return bad("more positions than the model's", limits.num_positions);
+        return bad("more positions than the model has:", limits.num_positions);
     if (row.output_index + row.num_drafted.value_or(0) >= limits.num_positions)
         return bad("more outputs than the model has positions:", row.output_index);
     if (row.num_drafted <= limits.drafted_max) return Ok{};

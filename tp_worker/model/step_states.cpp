@@ -44,7 +44,8 @@ Result<> StepStates::add_row(std::size_t index, const messages::PlanRow& row, st
     if (std::ranges::find(places_, place) != places_.end()) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "row {}: slot {} has a row before in this step; its recurrent state takes one",
+            "row {}: slot {} has an earlier row in this step; its recurrent state takes one row "
+            "per step",
             index,
             place
         );

@@ -122,8 +122,8 @@ Result<> BusCommunicator::wait_for_place() {
             if (!args_.key) return silence;
             return make_error(
                 silence.code,
-                "{}: it is not running, it cannot be reached, or its key is not the one that this "
-                "node's key file trusts",
+                "{}: the head is not running, cannot be reached, or its key is not the one that "
+                "this node's key file trusts",
                 silence.message
             );
         }

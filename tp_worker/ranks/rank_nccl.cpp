@@ -69,7 +69,7 @@ Result<std::string> share_id(Communicator& bus, std::string& why_not) {
     }
     RETURN_IF_ERROR(bus.broadcast(std::as_writable_bytes(std::span(shared))));
     if (shared.back() == 0) {
-        if (why_not.empty()) why_not = "rank 0 has no unique id for it";
+        if (why_not.empty()) why_not = "rank 0 could not make a unique id for NCCL";
         return std::string();
     }
     return std::string(shared.data(), kernels::kNcclIdBytes);

@@ -51,7 +51,8 @@ Result<> wait_for(const kernels::EventImport& event, const CudaWait& wait) {
             return make_error(ErrorCode::kAborted, "the stage was dropped");
         if (Clock::now() >= wait.until) {
             return make_error(
-                ErrorCode::kDeadlineExceeded, "the sender's GPU did not finish its work in time"
+                ErrorCode::kDeadlineExceeded,
+                "the sender's GPU did not finish writing the tensor in time"
             );
         }
         std::this_thread::sleep_for(kLook);

@@ -125,7 +125,7 @@ void PushSession::refuse(const Error& error) {
 Result<PushSession::Next> PushSession::handle_message(const std::vector<std::string>& parts) {
     if (parts.size() != 2)
         return make_error(
-            ErrorCode::kMalformed, "a message has {} frames; accepted are 2", parts.size()
+            ErrorCode::kMalformed, "a message has {} frames; 2 are accepted", parts.size()
         );
     const messages::Frames frames{.type = parts[0], .body = parts[1]};
     return is_open_ ? handle_open(frames) : handle_first(frames);

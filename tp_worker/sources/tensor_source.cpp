@@ -66,7 +66,7 @@ class PickledTensors {
         if (kind == Kind::kList) return read_list(*document);
         if (kind == Kind::kDict)
             return is_bucket(*document) ? read_bucket(*document) : read_dict(*document);
-        return bad_payload("neither a list of (name, tensor), a dict of them nor a flattened bucket"
+        return bad_payload("not a list of (name, tensor), a dict of tensors, or a flattened bucket"
         );
     }
 

@@ -133,7 +133,7 @@ Result<Extent> extent_of(const TensorHandle& handle) {
         const std::int64_t num = handle.shape[i];
         const std::int64_t stride = handle.stride[i];
         if (num < 0 || stride < 0 || num > kMax || stride > kMax)
-            return bad_handle("a negative or absurd extent");
+            return bad_handle("a negative or too large extent");
         if (num == 0) {
             extent.elements = 0;
             continue;
@@ -260,17 +260,15 @@ Result<> TorchStorages::count_gathered(
     const std::int64_t room = std::ssize(storage.bytes) / element_bytes;
     if (num_elements > room) {  // an expanded view: as large as the sender likes
         return bad_handle(fmt::format(
-            "{} elements seen through a view of a storage of {}; send it contiguous",
-            num_elements,
-            room
+            "a view of {} elements in a storage of {}; send it contiguous", num_elements, room
         ));
     }
     std::int64_t& gathered_bytes = gathered_bytes_[storage.bytes.data()];
     gathered_bytes += num_elements * element_bytes;
     if (gathered_bytes > kGatheredTimesMax * std::ssize(storage.bytes)) {
         return bad_handle(fmt::format(
-            "views of a storage of {} bytes that are together more than {} times as large; send "
-            "them contiguous",
+            "views of a storage of {} bytes take more than {} times as many bytes; send them "
+            "contiguous",
             storage.bytes.size(),
             kGatheredTimesMax
         ));

@@ -55,7 +55,7 @@ void AdapterStore::limit(Limits limits) {
     spdlog::info(
         "evicted adapters go to {}{}",
         limits_.directory,
-        is_in_memory ? ", which is a tmpfs: they stay in the host's memory" : ""
+        is_in_memory ? ", which is a tmpfs: their bytes stay in the host's memory" : ""
     );
 }
 

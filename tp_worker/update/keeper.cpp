@@ -126,7 +126,8 @@ Result<> Keeper::write(const Job& job) {
     if (job.live == nullptr) {
         return make_error(
             ErrorCode::kAborted,
-            "rank {}: its memory was released or overwritten before it was written",
+            "rank {}: the memory of the weights was released or overwritten before they were "
+            "written",
             raw(args_.rank)
         );
     }
@@ -151,7 +152,7 @@ Result<> Keeper::copy_piece(const Arena& live, std::int64_t begin, std::span<std
     if (read_ != &live) {
         return make_error(
             ErrorCode::kAborted,
-            "rank {}: its memory was needed before all of it was written",
+            "rank {}: the memory of the weights was needed before all of them were written",
             raw(args_.rank)
         );
     }

@@ -103,7 +103,7 @@ Result<> CheckpointTensors::check_tied_head(const std::string& source) const {
         return make_error(
             ErrorCode::kInvalidArgument,
             "'{}': tie_word_embeddings is true, but '{}' differs from '{}': transformers 5 does "
-            "not tie them, older versions drop the first. Set tie_word_embeddings to false, or "
+            "not tie them, and older versions drop the first. Set tie_word_embeddings to false, or "
             "remove one of them",
             source,
             layout_.head_name(),

@@ -23,9 +23,10 @@ void check_declared(
     const WeightTensor* tensor = layout.find(declared.name);
     if (tensor == nullptr) {
         if (is_ignored_or_wrapped(layout, declared.name)) return;
-        const std::string_view why = layout.is_tied_head(declared.name)
-                                         ? "but is tied to the embedding: declare only that"
-                                         : "and is no tensor of this model";
+        const std::string_view why =
+            layout.is_tied_head(declared.name)
+                ? "but is tied to the embedding: declare only the embedding"
+                : "and is no tensor of this model";
         problems.push_back(fmt::format("'{}' is declared {}", declared.name, why));
         return;
     }

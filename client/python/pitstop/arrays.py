@@ -31,7 +31,7 @@ def array_of(name: str, tensor: Any) -> numpy.ndarray:
     elif hasattr(tensor, "__cuda_array_interface__"):
         array = CudaArray.of(name, tensor).in_host()
     else:
-        kinds = "a NumPy array, a torch tensor or what has the CUDA array interface"
+        kinds = "a NumPy array, a torch tensor or an object with the CUDA array interface"
         raise TypeError(f"{name}: {kinds}, not {type(tensor).__name__}")
     if array.dtype.name not in ("float32", "float16", "uint16", "bfloat16"):
         raise TypeError(f"{name}: dtype {array.dtype.name}; accepted are float32, float16 and bfloat16")
@@ -42,7 +42,7 @@ def _by_name(tensors: NamedTensors, take: Callable[[str, Any], Any]) -> dict[str
     if isinstance(tensors, (str, bytes)) or hasattr(tensors, "__fspath__"):
         raise TypeError("named_tensors: (name, tensor) pairs or a dict; for a directory call update_weights_from_disk")
     if hasattr(tensors, "named_parameters"):
-        raise TypeError("named_tensors: (name, tensor) pairs or a dict; of a model, model.named_parameters()")
+        raise TypeError("named_tensors: (name, tensor) pairs or a dict; for a model send model.named_parameters()")
     pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
     taken: dict[str, Any] = {}
     for pair in pairs:

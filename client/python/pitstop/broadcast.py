@@ -77,7 +77,8 @@ class HostBroadcast:
                 if version != VERSION:
                     why = f"version {version}; this trainer speaks {VERSION}"
                 elif name != self.group or world_size != self.num_workers + 1:
-                    why = f"group '{name}' of {world_size} ranks; this is '{self.group}' of {self.num_workers + 1}"
+                    own = f"'{self.group}' of {self.num_workers + 1}"
+                    why = f"group '{name}' of {world_size} ranks; this trainer's is {own}"
                 elif not 1 <= rank <= self.num_workers or rank in self._peers:
                     why = f"rank {rank} is the trainer's, joined already, or out of range"
         except (OSError, EOFError, struct.error):

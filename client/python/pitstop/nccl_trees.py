@@ -62,9 +62,10 @@ def why_not(trees: Mapping[str, Sequence[Worker]], version: str, device_uuid: st
             return f"{name} computes on {devices}; a worker of an NCCL group has a GPU"
         for each in workers:
             if each["nccl"] != version:
-                return f"{name} has NCCL {each['nccl']}, the trainer {version}; a group has one version, to the patch"
+                need = "a group needs one version, including the patch number"
+                return f"{name} has NCCL {each['nccl']}, the trainer {version}; {need}"
             if each["device_uuid"] == device_uuid:
-                return f"{name} computes on {device_uuid}, the trainer's own; a group has no GPU twice"
+                return f"{name} computes on {device_uuid}, the trainer's own; a group needs one GPU per member"
     return "" if trees else "there is no tree that serves"
 
 

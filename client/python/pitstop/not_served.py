@@ -8,7 +8,7 @@ from .errors import PitstopError
 
 ADAPTERS = "load_adapter() loads one, and adapter= names it"
 EXPERTS = "no statistics of experts are kept; return_routed_experts of /generate over HTTP has those of each token"
-ONE_TEXT_MODEL = "models read and write text alone"
+ONE_TEXT_MODEL = "models read and write only text"
 # Calls of other engines -> why a tree lacks them.
 CALLS = {
     "encode": "models generate; there are no embeddings",
@@ -17,8 +17,8 @@ CALLS = {
     "rerank": "the engine only generates; it does not score pairs",
     "async_rerank": "the engine only generates; it does not score pairs",
     "classify": "models generate; there are no classes",
-    "score": "models generate; prompt logprobs are logprob_start_len=0 of generate",
-    "async_score": "models generate; prompt logprobs are logprob_start_len=0 of generate",
+    "score": "models generate; for prompt logprobs call generate with logprob_start_len=0",
+    "async_score": "models generate; for prompt logprobs call generate with logprob_start_len=0",
     "reward": "models generate; there are no rewards",
     "beam_search": "tokens are drawn or greedy",
     "add_lora": ADAPTERS,
@@ -28,7 +28,7 @@ CALLS = {
     "stop_expert_distribution_record": EXPERTS,
     "dump_expert_distribution_record": EXPERTS,
     "apply_model": "weights are in processes of C++: get_weights_by_name reads one",
-    "get_tokenizer": "tokenize and detokenize of `client` do what it would",
+    "get_tokenizer": "use tokenize and detokenize of `client`",
     "set_tokenizer": "the tokenizer is the model's",
     "save_sharded_model": "serve --keep-committed writes each version that is committed",
     "save_remote_model": "serve --keep-committed writes each version that is committed",

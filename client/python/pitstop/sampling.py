@@ -20,7 +20,7 @@ RENAMED = {
 }
 # vLLM's SamplingParams that only format the answer, or have no effect here.
 OF_ANSWERS = {"detokenize", "output_kind", "flat_logprobs", "skip_reading_prefix_cache", "skip_clone"}
-LATER_FORM = "vLLM's structured_outputs is its later form"
+LATER_FORM = "vLLM's structured_outputs has replaced it"
 # vLLM's structured_outputs: the name of each grammar there -> here.
 OF_STRUCTURED_OUTPUTS = {"json": "json_schema", "regex": "regex", "grammar": "ebnf", "structural_tag": "structural_tag"}
 # Parameters of other engines that change the output -> why they are refused.

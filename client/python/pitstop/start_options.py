@@ -39,7 +39,7 @@ IGNORED = {
     "enable_memory_saver": "memory can always be given back",
     "disable_log_stats": "logs are --log-level's",
     "disable_log_requests": "logs are --log-level's",
-    "disable_custom_all_reduce": "all_reduce chooses the way of sums",
+    "disable_custom_all_reduce": "all_reduce chooses how sums over ranks are computed",
     "skip_server_warmup": "there is none",
     "max_loras": "a step has as many adapters as its requests",
     "max_loras_per_batch": "a step has as many adapters as its requests; adapter_memory bounds their bytes",

@@ -83,7 +83,7 @@ class Link:
         self.info: Optional[ServerInfo] = None  # set: the tree greeted back
         self.refusal: Optional[PitstopError] = None
         self.is_other_tree = False  # another tree answers here than the one that greeted back
-        self._why_not_ready = "nobody has answered yet"
+        self._why_not_ready = "no answer has arrived yet"
         self._greet_time = float("inf")
         self._reopen_time = float("inf")
         self._unsent: collections.deque[list[bytes]] = collections.deque()
@@ -147,7 +147,7 @@ class Link:
         if self.info is None:
             why = f"no tree is ready at {self.endpoint}: {self._why_not_ready}; nothing was sent"
         elif tree and tree != self.info.tree:
-            why = f"the tree at {self.endpoint} was restarted, and this was for the one before; nothing was sent"
+            why = f"the tree at {self.endpoint} was restarted, and the call is for the tree before it; nothing was sent"
         else:
             return None
         return PitstopError("unavailable", why)

@@ -136,7 +136,7 @@ async def _say(fleet: AsyncFleet, given: argparse.Namespace) -> int:
         print(f"added, and starting: slot {', '.join(map(str, slots))}")
     elif command == "remove":
         await fleet.remove_replica(int(what[0]))
-        print(f"removed: slot {what[0]}; what ran there goes on elsewhere")
+        print(f"removed: slot {what[0]}; its requests continue on other replicas")
     else:
         return await _fan_out(fleet, given)
     return 0

@@ -46,7 +46,7 @@ class Request:
         try:
             said = json.loads(self.body)
         except (ValueError, RecursionError) as error:
-            raise PitstopError("invalid_argument", f"the body is no JSON: {error}") from None
+            raise PitstopError("invalid_argument", f"the body is not JSON: {error}") from None
         if not isinstance(said, dict):
             raise PitstopError("invalid_argument", "the body must be a JSON object")
         return said

@@ -37,7 +37,7 @@ class PitstopRolloutActor(Base):
         **kwargs: Any,
     ):
         if kwargs.get("limit_mm_per_prompt"):
-            raise PitstopError("unsupported", "max_images_per_prompt: models read and write text alone")
+            raise PitstopError("unsupported", "max_images_per_prompt: models read and write only text")
         load = vllm_engine._load_agent_executor
         self.executor = load(agent_func_path) if agent_func_path else SingleTurnAgentExecutor(remote_rm_url)
         self.kwargs = kwargs
