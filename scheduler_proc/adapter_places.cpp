@@ -25,7 +25,7 @@ bool AdapterPlaces::may_start(messages::AdapterId id) {
     return may;
 }
 
-// A rank that restored it evicts it again if another rank could not: all ranks stay alike.
+// If one rank cannot restore a version, the ranks that could evict it: all ranks stay alike.
 bool AdapterPlaces::record(const messages::WorkerRestored& answer, TurnOutput& out) {
     const auto found = all_.find(answer.id);
     if (found == all_.end() || found->second.silent.erase(answer.rank) == 0) return false;
@@ -53,7 +53,7 @@ bool AdapterPlaces::record(
     Place& place = found->second;
     rest_until_ = now + kRest;
     why_not_evicted_ = answer.verdict.message;
-    // If several ranks say so, or this one again, the first answer counts.
+    // If several ranks fail to evict it, or one rank twice, only the first failure counts.
     const bool is_first = std::exchange(place.kept_until, rest_until_) <= now;
     if (place.state == State::kEvicted && is_first) order_restore(*found, out);
     return is_first;
@@ -131,7 +131,7 @@ bool AdapterPlaces::make_room(std::int64_t bytes, TurnOutput& out) {
     return true;
 }
 
-// Makes as many versions in use leave as `bytes` need, those that came first.
+// Marks versions in use as leaving, earliest first, until the staying ones leave room for `bytes`.
 void AdapterPlaces::let_leave(std::int64_t bytes) {
     std::int64_t staying = 0;
     for (const auto& [id, place] : all_) {
@@ -145,7 +145,7 @@ void AdapterPlaces::let_leave(std::int64_t bytes) {
                 continue;
             if (first == nullptr || place.came_at < first->came_at) first = &place;
         }
-        if (first == nullptr) return;  // the others are on their way, and leave later
+        if (first == nullptr) return;  // all other versions are pinned, or leave already
         first->state = State::kLeaving;
         staying -= first->bytes;
     }
@@ -193,7 +193,7 @@ std::vector<messages::AdapterId> AdapterPlaces::advance(
                 continue;
             }
             let_leave(place.bytes);
-            break;  // those behind it would take its room
+            break;  // the versions behind this one would take its room
         }
         order_restore(*found, out);
     }

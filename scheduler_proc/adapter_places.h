@@ -1,19 +1,19 @@
-// Which versions of adapters are in the workers' memory, with --adapter-memory. The others are
-// evicted: the workers have their bytes in files, and restore them when a request is to start.
+// The versions of adapters that are in the workers' memory, with --adapter-memory. All other
+// versions are evicted: the workers keep their bytes in files, and restore them for a request.
 //
-// A request whose version is evicted waits, and others pass it. Room for the version is made by
-// evicting those that are not in use, the least recently used first. A version is in use while a
-// request has it that runs, or ran before and was retracted: that request never waits for it again.
-// If all versions are in use, the one that came first leaves: no more requests start with it, and
-// it is evicted when those that did have ended. So no version waits forever behind requests that
-// keep coming. Pinned versions stay, while new requests get them.
+// A request whose version is evicted waits, and requests for other versions overtake it. To make
+// room, versions that are not in use are evicted, the least recently used first. A version is in
+// use while one of its requests runs, or ran before and was retracted; such a request never waits
+// for its version again. If all versions are in use, the earliest one leaves: no more requests
+// start with it, and it is evicted when its running requests have ended. So steady traffic for some
+// versions cannot block the others forever. Pinned versions stay while new requests get them.
 //
-// A version that some rank cannot write to its file is restored on the others: all ranks have it.
-// For a while nothing is evicted then, requests that need room end with an error, and no adapter is
-// loaded that would be one too many.
+// If one rank cannot write an evicted version to its file, all other ranks restore the version. For
+// kRest after that failure nothing is evicted: requests that need room end with an error, and no
+// adapter is loaded that exceeds the limit.
 //
-// Each worker carries out orders in their order, so memory that an eviction gives up may be used by
-// the next restore.
+// Each worker executes its orders in sequence, so a restore may use the memory that the eviction
+// ordered before it frees.
 //
 // Thread:  the loop thread only.
 // Bounded: an entry per version that the workers have.
@@ -38,21 +38,21 @@ namespace pitstop::scheduler {
 
 class AdapterPlaces {
   public:
-    // A restore that takes longer fails; it reads a file of some MiB.
+    // The limit of a restore's duration; a version's file has some MiB.
     static constexpr auto kRestoreMax = std::chrono::minutes(1);
-    // How long nothing is evicted after an eviction that failed.
+    // After a failed eviction, nothing is evicted for this long.
     static constexpr auto kRest = std::chrono::seconds(10);
 
-    // `bytes_max`: of resident versions, on each rank; 0: no limit.
+    // `bytes_max`: the limit of the resident versions' bytes on each rank; 0: no limit.
     AdapterPlaces(std::int64_t bytes_max, int tp) : bytes_max_(bytes_max), tp_(tp) {}
 
     [[nodiscard]] bool is_limited() const { return bytes_max_ > 0; }
     // The workers have this version in their memory, `bytes` on each rank.
     enum class Pinned { kNo, kYes };
     void add(messages::AdapterId id, std::int64_t bytes, Pinned pinned);
-    // The workers are told to forget it.
+    // The workers are told to forget the version.
     void remove(messages::AdapterId id) { all_.erase(id); }
-    // No new request gets it: it may be evicted when it is not in use.
+    // No new request gets the version: it may be evicted when it is not in use.
     void unpin(messages::AdapterId id) { all_.at(id).is_pinned = false; }
 
     // Returns whether a new request of the version may start now. If not, the version is wanted:
@@ -63,18 +63,18 @@ class AdapterPlaces {
         if (is_limited()) all_.at(id).used_at = ++clock_;
     }
 
-    // Records a rank's answer. Returns false if it was not ordered. If a version cannot be restored
-    // on some rank, take_failed() has it.
+    // Records a rank's answer to a restore. Returns false if no restore of the version was ordered.
+    // take_failed() returns the versions that some rank could not restore.
     bool record(const messages::WorkerRestored& answer, TurnOutput& out);
     // Returns why no version may be added now, or nothing.
     [[nodiscard]] std::optional<Error> why_full() const;
-    // Records that a rank could not evict the version. Returns false if it has this answer already.
+    // Records that a rank could not evict a version. Returns false if the rank had said so before.
     bool record(TimePoint now, const messages::WorkerNotEvicted& answer, TurnOutput& out);
-    // Orders what the versions that are wanted need. Returns the versions that were evicted.
+    // Orders restores and evictions for the wanted versions. Returns the versions it evicted.
     std::vector<messages::AdapterId> advance(
         TimePoint now, std::set<messages::AdapterId> in_use, TurnOutput& out
     );
-    // Versions whose waiting requests end with an error. With kDataLoss, the version is lost.
+    // A version whose waiting requests end with an error. With kDataLoss, the version is lost.
     struct Failure {
         messages::AdapterId id{};
         Error why{};
@@ -90,7 +90,7 @@ class AdapterPlaces {
   private:
     enum class State {
         kResident,
-        kLeaving,  // resident, and none of its requests starts
+        kLeaving,  // resident, but no new request starts with it
         kEvicted,
         kComing,  // a restore is ordered
     };
@@ -98,13 +98,13 @@ class AdapterPlaces {
         std::int64_t bytes = 0;
         bool is_pinned = false;
         State state = State::kResident;
-        std::uint64_t came_at = 0;  // these two are counts of the same clock
+        std::uint64_t came_at = 0;  // came_at and used_at are counts of clock_
         std::uint64_t used_at = 0;
         TimePoint ordered_at{};          // kComing
-        bool is_late = false;            // kComing: for longer than kRestoreMax
+        bool is_late = false;            // kComing: the restore has taken longer than kRestoreMax
         std::set<Rank> silent{};         // kComing: ranks that have not answered
         std::optional<Error> why_not{};  // kComing: a rank's error
-        TimePoint kept_until{};          // the rest after an eviction that failed
+        TimePoint kept_until{};          // no eviction before this time: the last one failed
     };
     using Places = std::map<messages::AdapterId, Place>;
     void evict(Places::value_type& place, TurnOutput& out);
@@ -123,12 +123,12 @@ class AdapterPlaces {
     int tp_;
     TimePoint now_{};
     TimePoint rest_until_{};
-    std::string why_not_evicted_{};  // the last one
+    std::string why_not_evicted_{};  // the latest error
     std::uint64_t clock_ = 0;
     Places all_{};
-    // of the present turn
+    // wanted_ to failed_ belong to the current turn
     std::vector<messages::AdapterId> wanted_{};
-    std::set<messages::AdapterId> asked_{};  // may_start() allowed these: not evicted this turn
+    std::set<messages::AdapterId> asked_{};  // may_start() returned true: not evicted this turn
     std::set<messages::AdapterId> in_use_{};
     std::vector<messages::AdapterId> evicted_{};
     std::vector<Failure> failed_{};

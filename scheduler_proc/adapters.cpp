@@ -97,7 +97,7 @@ bool Adapters::record(TimePoint now, const messages::WorkerNotEvicted& answer, T
     return true;
 }
 
-// The launcher still has it for a restart, which may find it where it came from.
+// The launcher keeps a lost adapter: a restart may find the adapter at its old path.
 void Adapters::lose(messages::AdapterId id, TurnOutput& out) {
     const auto found = residents_.find(id);
     if (found == residents_.end() || !found->second.is_serving) return;

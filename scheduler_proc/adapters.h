@@ -1,15 +1,15 @@
-// The adapters of this replica, and their versions that open requests use.
+// The adapters of this replica, and those of their versions that open requests use.
 //
-// A commit gives a name a new version for later requests. Open requests keep theirs, or move to the
-// new one, as the caller of the update chose. When a version
-// is replaced or unloaded and no request uses it, the workers free it between two plans: no later
-// plan names it.
+// A commit gives a name a new version for later requests. Open requests keep the old version or
+// move to the new one, as the caller of the update chose. When a version is replaced or
+// unloaded and no request uses it, the workers free it between two plans: no later plan names
+// it.
 //
-// A request for an adapter that was lost, in a restart or as it could not be restored, gets an
-// error that names it: nothing else is computed in its place.
+// An adapter is lost if a restart or a restore could not read it. Requests for a lost adapter get
+// an error that names it, never the base model's output.
 //
 // Thread:  the loop thread only.
-// Bounded: loaded_max names; versions by the open requests.
+// Bounded: loaded_max names; at most one version more per open request.
 #pragma once
 
 #include "base/result.h"
@@ -32,10 +32,10 @@ namespace pitstop::scheduler {
 struct AdapterUse {
     messages::AdapterId id{};
     messages::AdapterVersion version{};
-    std::string path{};  // the directory that it was loaded from; empty: its tensors were sent
+    std::string path{};  // the directory it was loaded from; empty: the client sent its tensors
     std::string config_digest{};
-    std::int64_t bytes = 0;       // of its resident tensors, all ranks
-    std::int64_t rank_bytes = 0;  // of memory, on the rank that needs most
+    std::int64_t bytes = 0;       // of its resident tensors, summed over ranks
+    std::int64_t rank_bytes = 0;  // of its memory, on the rank that needs most
     bool is_pinned = false;
 };
 
@@ -43,37 +43,37 @@ class Adapters {
   public:
     explicit Adapters(const SchedulerConfig& config);
 
-    // The workers compute adapters up to this rank; 0: none.
+    // The workers compute adapters of up to this rank; 0: no adapters.
     void open(std::int64_t rank_max) { rank_max_ = rank_max; }
 
     // Returns why an update of this adapter cannot begin, or nothing.
     [[nodiscard]] std::optional<Error> problem_of(const std::string& name) const;
-    // The loaded version serves its name from now on. The workers know it by its id.
+    // The loaded version serves its name from now on. The workers know the version by its id.
     void commit(AdapterUse loaded, TurnOutput& out);
     // Returns the unloaded version. Errors: kNotFound.
     [[nodiscard]] Result<AdapterUse> unload(const std::string& name, TurnOutput& out);
 
     // Returns the version for a request that names this adapter, and counts the request. Errors:
-    // kNotFound, with the loaded adapters.
+    // kNotFound; the text lists the loaded adapters.
     [[nodiscard]] Result<AdapterUse> take(const std::string& name);
-    // Called for each output token of a request of the version.
+    // Counts one output token of a request of the version.
     void count_token(messages::AdapterId id);
     // Returns the version that new requests of this name get, or nothing.
     [[nodiscard]] std::optional<messages::AdapterId> serving(const std::string& name) const;
     // An open request of version `from` continues with the version that serves the name. Returns
-    // that version. REQUIRES: one serves.
+    // the new version. REQUIRES: a version serves the name.
     AdapterUse move(messages::AdapterId from, TurnOutput& out);
-    // Which versions are in the workers' memory.
+    // The versions that are in the workers' memory.
     [[nodiscard]] AdapterPlaces& places() { return places_; }
     [[nodiscard]] const AdapterPlaces& places() const { return places_; }
-    // Record a rank's answer. Return false if it was not asked. One that could not be evicted was
-    // no eviction.
+    // Record a rank's answer. Return false if the scheduler had not asked for it. A version that
+    // could not be evicted no longer counts as evicted.
     bool record(TimePoint now, const messages::WorkerNotEvicted& answer, TurnOutput& out);
     bool record(TimePoint /*now*/, const messages::WorkerRestored& answer, TurnOutput& out) {
         return places_.record(answer, out);
     }
-    // Evicts and restores versions. `in_use`: those of requests that started. Returns those whose
-    // waiting requests end with an error; a version that is lost serves no more.
+    // Evicts and restores versions. `in_use`: the versions of requests that started. Returns the
+    // versions whose waiting requests end with an error; a lost version no longer serves.
     std::vector<AdapterPlaces::Failure> advance(
         TimePoint now, std::set<messages::AdapterId> in_use, TurnOutput& out
     );
@@ -94,7 +94,7 @@ class Adapters {
         std::int64_t num_requests = 0;
         bool is_serving = false;  // new requests get it
     };
-    // A name that new requests may use, and what is counted of it since it was last unloaded.
+    // A name that new requests may use, and its counts since the name was last unloaded.
     struct Serving {
         messages::AdapterId id{};
         std::int64_t num_loads = 0;
@@ -103,7 +103,7 @@ class Adapters {
         std::int64_t num_evictions = 0;
     };
     void lose(messages::AdapterId id, TurnOutput& out);
-    // As the launcher keeps it, and a later answer names it.
+    // The entry that the launcher keeps and that later error texts name.
     [[nodiscard]] static messages::LostAdapter lost_of(const AdapterUse& use);
     void retire(Resident& resident, TurnOutput& out);
     [[nodiscard]] std::string names() const;
@@ -112,7 +112,7 @@ class Adapters {
     std::int64_t loaded_max_;
     std::int64_t rank_max_ = 0;
     std::map<std::string, Serving> serving_{};
-    // lost, and neither loaded nor unloaded since
+    // adapters that are lost, and have been neither loaded nor unloaded since
     std::map<std::string, messages::LostAdapter> lost_{};
     std::map<messages::AdapterId, Resident> residents_{};
     AdapterPlaces places_;

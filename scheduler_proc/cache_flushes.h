@@ -1,7 +1,7 @@
-// The waiting calls to flush the prefix cache. All wait for the steps in flight, which hold the
-// pages of requests that have ended; some also wait until no request runs.
+// The waiting calls to flush the prefix cache. All calls wait for the steps in flight, whose pages
+// may belong to requests that have ended. Some calls also wait until no request runs.
 //
-// The caller reports which requests run and which pages were flushed.
+// The caller reports the running requests and the number of flushed pages.
 //
 // Thread:  the loop thread only.
 // Bounded: kPendingCallsMax calls that wait.
@@ -19,8 +19,8 @@ class CacheFlushes {
   public:
     explicit CacheFlushes(ReplicaId replica) : replica_(replica) {}
 
-    // Accepts a call, or refuses it: too many wait, or the call does not want to wait for the
-    // requests that hold pages, which `in_use` names. Returns whether it was accepted.
+    // Accepts a call, or refuses it: too many calls wait, or requests hold pages (`in_use` says
+    // which) and the call does not want to wait for them. Returns whether the call was accepted.
     bool begin(
         const messages::FlushCache& call,
         TimePoint now,
@@ -34,14 +34,14 @@ class CacheFlushes {
 
     // The cache was flushed: answers all calls.
     void advance(std::int64_t pages_freed, TurnOutput& out);
-    // Answers the calls whose deadline has passed. `what` describes what they waited for.
+    // Answers the calls whose deadline has passed. `what` names the obstacle that they waited for.
     void end_late_calls(TimePoint now, const std::string& what, TurnOutput& out);
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 
   private:
     struct Call {
         TimePoint deadline{};
-        bool waits_idle = false;  // also for running requests
+        bool waits_idle = false;  // for running requests, too
         messages::FlushPart part{};
     };
 

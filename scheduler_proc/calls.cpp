@@ -1,4 +1,4 @@
-// The calls that concern several parts of the scheduler: their effects on them.
+// The calls that concern several parts of the scheduler: what each changes in every part.
 #include "base/check.h"
 #include "scheduler_proc/scheduler.h"
 
@@ -30,8 +30,8 @@ void Scheduler::handle(const messages::FlushCache& call, TurnOutput& out) {
     if (is_accepted && call.reset_running) runner_.retract_all();
 }
 
-// Later plans have the new label. Steps in flight keep the label they were planned under, and so do
-// their tokens.
+// Later plans have the new label. Steps in flight, and the tokens they sample, keep the label that
+// they were planned under.
 void Scheduler::handle(const messages::SetWeightLabel& call, TurnOutput& out) {
     messages::LabelPart part{
         .call = call.call,

@@ -54,7 +54,7 @@ void collect_scores(Request& request, const StepRow& row, const RowScores& score
     append(request.scores.ids_logprobs, scores.ids_logprobs.first(num * row.num_ids));
 }
 
-// Moves the rows of routes that no chunk has yet into the chunk.
+// Moves the request's routes that no chunk has reported yet into the chunk.
 void tell_routes(Request& request, messages::OutputChunk& chunk) {
     if (request.routes.num_rows() == 0) return;
     messages::Routes rows{.start = request.routed, .shape = request.routes.shape};
@@ -62,15 +62,15 @@ void tell_routes(Request& request, messages::OutputChunk& chunk) {
     messages::append_routes(chunk.routes, std::move(rows));
 }
 
-// Moves the prompt's scores into the chunk, with the row that reached the prompt's end. They belong
-// to this step's version, and to its KV alone (P3).
+// Moves the prompt's scores into the chunk of the row that reaches the prompt's end. The scores
+// belong to this step's version, and to KV of that version alone (P3).
 messages::PromptLogprobs scores_of(Request& request, const InFlightStep& step, const StepRow& row) {
     const EpochRange own{step.version.epoch, step.version.epoch};
     CHECK(request.scores.logprobs.empty() || row.kv == own);
     return std::move(request.scores);
 }
 
-// The end of a request whose numbers were infinite or NaN: at which position, and under which
+// The end of a request whose numbers were infinite or NaN. The text names the position and the
 // weights.
 enum class Where { kThere, kThereOrBefore };
 messages::Finish end_of_not_finite(
@@ -101,7 +101,7 @@ messages::Finish end_of_not_finite(
     };
 }
 
-// Returns the bytes of routes that a row reports of its drafts.
+// Returns how many bytes of a row's routes belong to its drafts.
 std::size_t routes_of_drafts(const InFlightStep& step, const StepRow& row) {
     if (row.num_routed == 0) return 0;
     return row.drafts.size() * static_cast<std::size_t>(step.routes.row_bytes());
@@ -125,8 +125,8 @@ void append_token(
     append(chunk.ids_logprobs, sampled.ids_logprobs);
 }
 
-// Returns the end of a request whose token was drawn among more than are reported, or nothing. A
-// part of a support would be a wrong one.
+// Returns the end of a request whose token was drawn among more tokens than a mask can report, or
+// nothing. A truncated mask would be wrong.
 std::optional<messages::Finish> problem_of_support(
     const messages::DrawSupport* support, std::int64_t output_index
 ) {
@@ -220,15 +220,15 @@ void Runner::collect_row(
     const std::span<const std::uint8_t> routes = reader.routes(row);
     const std::span<const SampledToken> sampled = reader.sampled(row);
     const messages::NotFiniteRow* const bad = reader.not_finite();
-    // Its pages were shared when they were planned, whatever has happened to the request since.
+    // The step may have put its pages into the prefix cache, even if the request has ended since.
     if (bad != nullptr) forget_pages(row, bad->position);
     Request* const found = requests_.find(row.key);
     if (found == nullptr) {
-        ++tallies_.num_rows_dropped;  // ended meanwhile: the token is neither emitted nor cached
+        ++tallies_.num_rows_dropped;  // the request has ended: its token is not emitted or cached
         return;
     }
     Request& request = *found;
-    if (row.run != request.run) return;  // a prefill that was abandoned
+    if (row.run != request.run) return;  // this row belongs to a prefill that was abandoned
     if (drafter_ && row.samples) count_drafts(request, row, sampled.size());
     const RowPart first{
         .end = row.end - std::ssize(row.drafts),
@@ -241,7 +241,7 @@ void Runner::collect_row(
     collect_drafted(step, row, first, sampled, routes, out);
 }
 
-// A row with drafts is evaluated like the rows of one token that it stands for, as many as count.
+// Evaluates a row with drafts as one row per accepted token.
 void Runner::collect_drafted(
     const InFlightStep& step,
     const StepRow& row,
@@ -253,7 +253,7 @@ void Runner::collect_drafted(
     const std::size_t route_bytes = routes_of_drafts(step, row) / row.drafts.size();
     for (std::size_t i = 0;;) {
         collect_part(*requests_.find(row.key), step, row, part, {}, out);
-        if (requests_.find(row.key) == nullptr) return;  // it has ended: nothing after counts
+        if (requests_.find(row.key) == nullptr) return;  // it has ended: later tokens do not count
         if (++i == sampled.size()) break;
         const std::size_t routes_begin = routes.size() - (row.drafts.size() + 1 - i) * route_bytes;
         ++part.end;
@@ -302,7 +302,7 @@ void Runner::collect_part(
     }
 }
 
-// The request's latest numbers are of the version that the step ran under, and of its adapter's.
+// Records the versions of weights and adapter that computed the request's latest token.
 void Runner::note_version(Request& request, const InFlightStep& step, const StepRow& row) {
     const bool is_of_another =
         request.version_serial != 0 &&
@@ -325,7 +325,7 @@ void Runner::count_drafts(Request& request, const StepRow& row, std::size_t num_
     }
 }
 
-// Removes the row's pages from sharing, from the page of `position` on.
+// Removes the row's pages from the prefix cache, starting with the page that has `position`.
 void Runner::forget_pages(const StepRow& row, std::int64_t position) {
     if (row.pages.empty()) return;
     const std::int64_t first = position / pool_.page_size() - row.first_page;
@@ -357,9 +357,9 @@ void Runner::collect_token(
     append_token(chunk, *part.sampled, request.logprobs);
     append_span(chunk.spans, span_of(step, row, /*tokens=*/1));
     tell_routes(request, chunk);
-    // Two steps may have ended since the last turn: counts cover the whole chunk. A retraction is
-    // reported at once, because a stop text may end the request where only the detokenizer sees it.
-    // So are drafts.
+    // Two steps may have ended since the last turn: counts cover the whole chunk. Drafts and a
+    // retraction are reported at once, because a stop text may end the request where only the
+    // detokenizer sees it.
     if (output_index == 0 || chunk.counts || !row.drafts.empty() ||
         request.told_retractions != request.num_retractions) {
         request.told_retractions = request.num_retractions;
@@ -382,7 +382,7 @@ messages::TokenBatch& Runner::batch_of(TurnOutput& out) const {
     return *out.batch;
 }
 
-// Returns the request's chunk in this turn's batch. The request's very first chunk announces it.
+// Returns the request's chunk in this turn's batch. A request's very first chunk announces it.
 messages::OutputChunk& Runner::chunk_of(Request& request, TurnOutput& out) {
     messages::TokenBatch& batch = batch_of(out);
     if (request.chunk_turn == turn_) return batch.chunks[request.chunk_index];
@@ -397,7 +397,7 @@ messages::OutputChunk& Runner::chunk_of(Request& request, TurnOutput& out) {
     return batch.chunks.emplace_back(messages::OutputChunk{.key = request.key});
 }
 
-// Answers a request that is refused.
+// Answers a request that is refused with `how`.
 void Runner::refuse(messages::TokenizedRequest& arrived, messages::Finish how, TurnOutput& out) {
     tallies_.count_finish(how.reason);
     messages::TokenBatch& batch = batch_of(out);

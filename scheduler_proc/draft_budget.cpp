@@ -13,21 +13,21 @@ namespace {
 // Drafts must speed outputs up by at least this factor, because durations are measured with noise.
 constexpr double kWorthwhile = 1.03;
 
-// One pass in this many has no drafts.
+// One pass in kPlainEvery has no drafts, to measure the duration of such passes.
 constexpr std::int64_t kPlainEvery = 128;
 
-// One pass after kDearAfter others has drafts although they seem too expensive. Each time that they
-// are, the number of passes before the next such pass doubles, up to kDearEvery: then a pass of
-// twice the size costs little.
+// Tries drafts that seem too expensive, after kDearAfter passes at first. Each trial that confirms
+// the price doubles the number of passes before the next trial, up to kDearEvery. At that rate even
+// a pass of twice the size costs little.
 constexpr std::int64_t kDearEvery = 256;
-constexpr std::size_t kDearDrafts = 16;  // or as many as the pass has tokens
+constexpr std::size_t kDearDrafts = 16;  // in a trial; or as many as the pass has tokens
 
-// A mean over about this many of the latest passes: contexts grow, and so do durations. Of two
-// passes only the shorter counts, as the other may have been interrupted for long.
+// A duration is a mean over about this many recent passes, because contexts grow. Of a size's first
+// two passes only the shorter one counts, as the other may have been interrupted for long.
 constexpr std::int64_t kRecent = 16;
 constexpr std::int64_t kSure = 3;
 
-// A mean that is half this many passes old counts half of the next duration.
+// A mean that is kOld / 2 or more passes old counts as much as the next duration.
 constexpr double kOld = 512;
 
 }  // namespace
@@ -63,8 +63,8 @@ void DraftBudget::note_pass(const Pass& pass) {
     draw_curve();
 }
 
-// A larger pass never takes less time than a smaller one: if durations contradict that, the latest
-// ones are right.
+// A larger pass cannot take less time than a smaller one. If measured durations contradict that,
+// the newest measurements win.
 void DraftBudget::draw_curve() {
     curve_.clear();
     for (const Bucket& bucket : buckets_) {  // by size
@@ -94,7 +94,7 @@ double DraftBudget::seconds(std::int64_t num_tokens) const {
     return below->seconds + part * (above->seconds - below->seconds);
 }
 
-// The duration of a pass of twice the size says little about this one.
+// True if the smallest measured size is at most twice this one: larger ones say little about it.
 bool DraftBudget::is_measured(std::int64_t num_tokens) const {
     return !curve_.empty() && curve_.front().tokens <= 2 * static_cast<double>(num_tokens);
 }

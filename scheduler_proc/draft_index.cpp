@@ -13,7 +13,7 @@ constexpr std::size_t kHeadsMin = 64;
 
 }  // namespace
 
-// Entries near the start of a text hash the tokens that they have.
+// Hashes the last kGram tokens up to `place`, or fewer near the start of a text.
 std::size_t DraftIndex::bucket_of(std::int32_t place) const {
     std::uint64_t hash = 0;
     for (int i = 0; i < kGram && place != kNone; ++i, place = at(place).before)
@@ -27,7 +27,7 @@ void DraftIndex::link(std::int32_t place) {
     head = place;
 }
 
-// More heads than entries, so that a chain has few grams. The array grows by half, not double.
+// More heads than entries, so that few n-grams share a chain. The array grows by half, not double.
 void DraftIndex::make_room(std::size_t num) {
     const std::size_t size = entries_.size() + num;
     if (size > entries_.capacity())
@@ -56,11 +56,11 @@ DraftIndex::Place DraftIndex::append(Place after, std::span<const TokenId> token
     return after;
 }
 
-// Returns how many tokens are equal, backwards from `a` and `b`.
+// Returns how many tokens are equal, backwards from `a` and `b`, up to kMatchMax.
 int DraftIndex::match_of(std::int32_t a, std::int32_t b) const {
     int match = 0;
     while (match < kMatchMax && a != kNone && b != kNone && at(a).token == at(b).token) {
-        if (a == b) return kMatchMax;  // the same text from here on
+        if (a == b) return kMatchMax;  // `a` and `b` are one place: everything before it is equal
         ++match;
         a = at(a).before;
         b = at(b).before;

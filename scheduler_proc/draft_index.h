@@ -1,11 +1,11 @@
-// Finds earlier continuations of the same tokens, to guess the next tokens of a request.
+// Finds earlier occurrences of a request's last tokens, to guess the tokens that come next.
 //
 // A text grows token by token, from the start or after any token of another text, so that the
-// outputs of one prompt share it. Each token is an entry of one array, with links to the entry
-// before it, to the first one after it, and to the newest older entry whose last kGram tokens have
-// the same hash: the search by hash chains of LZ77, as in deflate. A search visits a bounded part
-// of one chain, newest first, and measures how long each occurrence matches, backwards. So no text,
-// however repetitive, makes an entry or a search expensive.
+// outputs of one prompt share its entries. Each token is an entry of one array, with links to the
+// entry before it, to the first entry after it, and to the next older entry whose last kGram tokens
+// have the same hash: the hash chains of LZ77, as in deflate. A search visits at most kVisitsMax
+// entries of one chain, newest first, and measures backwards how long each occurrence matches. So
+// even a repetitive text makes no entry and no search expensive.
 //
 // Source: Deutsch 1996 (RFC 1951, section 4); Ziv and Lempel 1977.
 // Thread:  the loop thread only.
@@ -27,7 +27,7 @@ class DraftIndex {
     static constexpr int kMatchMax = 32;   // longer matches count as this long
     static constexpr int kVisitsMax = 16;  // entries of a chain that a search visits
 
-    // A token's place, to append after; kStart: before the first token of a text.
+    // A token's place, after which a text may continue; kStart: before a text's first token.
     enum class Place : std::int32_t {};
     static constexpr Place kStart{-1};
 
@@ -38,16 +38,16 @@ class DraftIndex {
     // A token that may follow.
     struct Guess {
         TokenId token{};
-        int match = 0;  // the longest match of an occurrence that it followed, at most kMatchMax
-        float share = 0.f;  // the sum of the weights of the occurrences that it followed
+        int match = 0;  // longest match among the occurrences that it follows, at most kMatchMax
+        float share = 0.f;  // the share of the total vote that it received
     };
-    // Guesses up to `num_max` tokens after `last`, each as if those before it were right. Each
+    // Guesses up to `num_max` tokens after `last`, each as if all earlier guesses were right. Each
     // occurrence that agrees with all guesses so far votes for its next token. One more matching
-    // token doubles a vote, and among equal votes the newest wins.
+    // token doubles a vote. Among equal votes the newest wins.
     [[nodiscard]] std::vector<Guess> guess(Place last, int num_max) const;
 
     [[nodiscard]] std::int64_t num_tokens() const { return std::ssize(entries_); }
-    // Returns the bytes that it has allocated.
+    // Returns the allocated bytes.
     [[nodiscard]] std::int64_t bytes() const;
 
   private:
@@ -55,11 +55,11 @@ class DraftIndex {
     struct Entry {
         TokenId token{};
         std::int32_t before = kNone;
-        std::int32_t after = kNone;  // the first entry that was appended to it
+        std::int32_t after = kNone;  // the first entry that was appended after this one
         std::int32_t chain = kNone;  // the newest older entry with the same hash
     };
     struct Occurrence {
-        std::int32_t next = kNone;  // the entry that follows it
+        std::int32_t next = kNone;  // the entry after the occurrence
         int match = 0;
     };
     [[nodiscard]] const Entry& at(std::int32_t place) const {

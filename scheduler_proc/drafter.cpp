@@ -11,10 +11,10 @@
 namespace pitstop::scheduler {
 namespace {
 
-// Counts start as if this many guesses had been verified, with the assumed share of right ones.
+// Each count of right guesses starts as if kAssumed guesses had been verified.
 constexpr double kAssumed = 4;
 
-// When a request has this many guesses, its counts are halved: the latest guesses matter most.
+// When a request has this many guesses, its counts are halved: recent guesses matter most.
 constexpr std::int64_t kRecentMax = 64;
 
 double assumed_likelihood(const DraftIndex::Guess& guess) {
@@ -40,7 +40,7 @@ std::span<const double> Drafter::likelihoods(const Request& request, std::int64_
     return std::span(text_of(request).together).first(num);
 }
 
-// The first guess is for the token that is being sampled.
+// Skips the first guess, which is for the token being sampled.
 std::span<const double> Drafter::awaited(const Request& request) {
     Text& text = text_of(request);
     guess(text, request);
@@ -74,7 +74,7 @@ Drafter::Groups::iterator Drafter::group_of(const Request& request) {
     const bool is_another = !is_new && !request.draft_key &&
                             !std::ranges::equal(found->second.prompt, request.prompt());
     if (is_another) {
-        // Another prompt with the same digest, which can be forged: it gets no group.
+        // Another prompt with the same digest, which can be forged: the request gets its own group.
         std::tie(found, is_new) = groups_.try_emplace(fmt::format("request {}", raw(request.key)));
     }
     if (is_new) {
@@ -120,7 +120,7 @@ void Drafter::score_guesses(Text& text, const Request& request) {
     text.record.num_right /= 2;
 }
 
-// Once per known token.
+// Guesses again only after the request has new tokens.
 void Drafter::guess(Text& text, const Request& request) {
     if (text.num_known == request.progress.known() &&
         text.generation == text.group->second.generation)
@@ -157,7 +157,7 @@ void Drafter::remove(const Request& request) {
     const auto found = texts_.find(request.key);
     if (found == texts_.end()) return;
     const Groups::iterator group = found->second.group;
-    follow(found->second, request);  // its last tokens
+    follow(found->second, request);  // adds its last tokens
     texts_.erase(found);
     keep(group->second, request);
     if (--group->second.num_running == 0) {
@@ -180,7 +180,7 @@ void Drafter::keep(Group& group, const Request& request) {
     rebuild(group);
 }
 
-// Running members add their texts again when they draft next.
+// Running members add their texts again at their next draft.
 void Drafter::rebuild(Group& group) {
     ++group.generation;
     group.index = {};
@@ -204,7 +204,7 @@ void Drafter::count_bytes(Group& group) {
     kept_bytes_ += group.kept_bytes;
 }
 
-// Groups without running members go first, then the ended texts of the others.
+// Drops groups without running members first, then ended texts of groups that have some.
 void Drafter::limit_memory() {
     while (kept_bytes_ > limits_.memory_max && !idle_.empty()) {
         const Groups::iterator group = idle_.begin()->second;

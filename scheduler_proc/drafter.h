@@ -1,21 +1,21 @@
-// Guesses the next tokens of running requests, for passes to verify. No guess changes a token
-// (P11).
+// Guesses the next tokens of running requests, for passes to verify. A wrong guess never changes a
+// token (P11).
 //
-// A request drafts from the texts of its group, and extends one of them: its prompt, what it brings
-// (draft_ids), its own output, and the outputs of the other members, as they grow and after they
-// ended. A group is the requests with one draft_key; without a key, those of one connection to the
-// data door with one prompt. So no client learns from the speed of its own request what another's
-// output is, unless both gave the key.
+// A request drafts from the texts of its group: its prompt, the tokens that it brings (draft_ids),
+// its own output, and the outputs of running and ended members. A group is all requests with the
+// same draft_key, or without a key, those of one connection to the data door with the same prompt.
+// So no client learns another's output from the speed of its own request, unless both gave the
+// key.
 //
 // A row has as many drafts as are likely enough to be right together. The likelihood of a guess
-// comes from counts: how often guesses with a match of that length and votes of that agreement were
-// right, and how often this request's were. Every guess counts, drafted or not.
+// comes from two counts: how often guesses of the same match length and vote share were right, and
+// how often this request's guesses were right. Every guess counts, drafted or not.
 //
-// Owns:    the texts, and what they are indexed in (draft_index.h).
+// Owns:    the texts and their indexes (draft_index.h).
 // Thread:  the loop thread only.
-// Bounded: the texts of running requests, and `memory_max` bytes besides. Among groups without
-// running members, the least recently used one is dropped first. A group keeps at most a part of
-// the memory (kGroupShare), the newest texts.
+// Bounded: the texts of running requests, and `memory_max` bytes for all others. Among groups
+// without running members, the least recently used is dropped first. A group keeps its newest
+// texts, up to a share of the memory (kGroupShare).
 #pragma once
 
 #include "base/ids.h"
@@ -35,14 +35,14 @@ namespace pitstop::scheduler {
 class Drafter {
   public:
     struct Limits {
-        std::int64_t drafts_max = 0;  // of a row, at least 1
+        std::int64_t drafts_max = 0;  // per row, at least 1
         std::int64_t memory_max = 0;  // bytes
-        double likely_min = 0.3;      // that all drafts of a row are right together
+        double likely_min = 0.3;      // least probability that all drafts of a row are right
     };
     explicit Drafter(const Limits& limits) : limits_(limits) {}
 
     // Returns whether the request has room for a draft after the pending tokens, and for the output
-    // after it; wide requests have none.
+    // after the draft. Always false for wide requests.
     [[nodiscard]] static bool may_draft(const Request& request) {
         const Progress& progress = request.progress;
         return !request.is_wide() &&
@@ -50,24 +50,24 @@ class Drafter {
     }
     // Returns the tokens that are likely to follow the request's known ones, at most `num_max`.
     [[nodiscard]] std::span<const TokenId> draft(const Request& request, std::int64_t num_max);
-    // Returns how likely each of these is right, together with those before it; descending.
+    // Returns for each draft how likely it and all drafts before it are right; descending.
     [[nodiscard]] std::span<const double> likelihoods(const Request& request, std::int64_t num_max);
-    // A token of the request is being sampled. Returns the likelihoods of the drafts after it.
+    // While a token is being sampled: returns the likelihoods of the drafts after that token.
     [[nodiscard]] std::span<const double> awaited(const Request& request);
     [[nodiscard]] bool is_worth_waiting(const Request& request) {
         return !awaited(request).empty();
     }
-    // The request ends; its output stays for its group.
+    // The request ends; its output stays in its group.
     void remove(const Request& request);
 
     [[nodiscard]] std::int64_t num_groups() const { return std::ssize(groups_); }
-    // Returns the bytes kept besides the texts of running requests.
+    // Returns the bytes kept beyond the texts of running requests.
     [[nodiscard]] std::int64_t kept_bytes() const { return kept_bytes_; }
 
-    static constexpr std::int64_t kGroupShare = 8;  // an eighth
+    static constexpr std::int64_t kGroupShare = 8;  // 1 / kGroupShare of the memory
 
   private:
-    // How often guesses were right.
+    // How often guesses were right: num_right of num.
     struct Record {
         std::int64_t num_right = 0;
         std::int64_t num = 0;
@@ -77,15 +77,15 @@ class Drafter {
         std::vector<TokenId> prompt{};  // the first member's
         DraftIndex::Place prompt_end{};
         std::vector<std::vector<TokenId>> ended{};  // outputs, oldest first
-        std::int64_t num_ended = 0;                 // tokens of these
+        std::int64_t num_ended = 0;                 // tokens in `ended`
         std::int64_t num_running = 0;
         std::int64_t generation = 0;   // of the index, which is rebuilt without dropped texts
-        std::uint64_t idle_since = 0;  // without running members: its key in idle_
+        std::uint64_t idle_since = 0;  // the group's key in idle_ while it has no running members
         std::int64_t kept_bytes = 0;
     };
     using Groups = std::map<std::string, Group>;
     static constexpr std::int64_t kTokenBytes =
-        40;  // of an ended text, with its share of the index
+        40;  // bytes per token of an ended text, its share of the index included
     // A running request's text.
     struct Text {
         Groups::iterator group{};
@@ -93,8 +93,8 @@ class Drafter {
         DraftIndex::Place last{};
         std::int64_t num_indexed = 0;              // tokens of the request
         std::vector<DraftIndex::Guess> guesses{};  // after `num_known` tokens
-        std::vector<TokenId> likely{};             // the first ones, while all may well be right
-        std::vector<double> together{};            // per token: P(all up to it are right)
+        std::vector<TokenId> likely{};             // the first guesses, while all may well be right
+        std::vector<double> together{};            // per token: P(it and all before it are right)
         std::int64_t num_known = 0;
         Record record{};
     };
@@ -111,7 +111,7 @@ class Drafter {
     void limit_memory();
     void count_bytes(Group& group);
 
-    // Matches of equal lengths whose votes agreed about equally.
+    // The number of classes of vote shares in records_.
     static constexpr std::size_t kShares = 4;
     static constexpr std::size_t kMatches = DraftIndex::kMatchMax + 1;
 

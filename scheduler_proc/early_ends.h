@@ -1,11 +1,11 @@
-// Ends (aborts) that arrived before the request they end.
+// Ends (aborts) that arrived before the requests that they end.
 //
-// Control and requests use different sockets, so an abort may arrive first. Keys ascend: if a key
-// is larger than those of all requests so far, its request has not arrived yet; otherwise it has.
+// Control and requests use different sockets, so an abort may arrive before its request. Keys
+// ascend: a request whose key is above all keys seen so far has not arrived yet; any other has.
 //
 // Thread:  the loop thread only.
-// Bounded: kEarlyEndsMax; beyond it the end with the smallest key, the longest overdue,
-// is forgotten.
+// Bounded: kEarlyEndsMax; when full, the end with the smallest key, which has waited longest, is
+//          forgotten.
 #pragma once
 
 #include "base/ids.h"
@@ -32,8 +32,8 @@ class EarlyEnds {
         if (ends_.size() > kEarlyEndsMax) ends_.erase(ends_.begin());
     }
 
-    // Removes and returns the end of request `key`, which has just arrived, if there is one. Ends
-    // of smaller keys are forgotten: those requests will never arrive.
+    // Removes and returns the end for request `key`, which has just arrived, or nothing. Ends for
+    // smaller keys are forgotten: their requests will never arrive.
     std::optional<EarlyEnd> take(RequestKey key) {
         ends_.erase(ends_.begin(), ends_.lower_bound(key));
         const auto found = ends_.find(key);

@@ -1,4 +1,4 @@
-// A range of weight epochs: those that computed a page, a prefix, or all the KV that a token
+// A range of weight epochs: the epochs that computed a page, a prefix, or all the KV that a token
 // attended to.
 #pragma once
 

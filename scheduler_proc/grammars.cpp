@@ -54,7 +54,7 @@ bool Grammars::record(const messages::WorkerCompiled& answer, TurnOutput& out) {
     return true;
 }
 
-// A failure that another try may not meet is not kept.
+// Forgets a failed grammar unless its text is invalid: another attempt may succeed.
 void Grammars::set_unused(messages::GrammarId id, Entry& entry, TurnOutput& out) {
     if (entry.state == State::kFailed && entry.why.code != ErrorCode::kInvalidArgument) {
         id_of_.erase(entry.grammar);

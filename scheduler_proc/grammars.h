@@ -1,11 +1,11 @@
-// The grammars of this replica: which the workers compile or have compiled, and which open requests
-// use.
+// The grammars of this replica that open requests use, or that stay compiled in the workers for
+// later requests.
 //
-// A grammar is compiled once, whoever has it, and stays for later requests until others have taken
-// its place. So does the verdict on one that cannot be compiled.
+// A grammar is compiled once for all requests, and stays until kUnusedMax others have replaced it.
+// The verdict on a grammar that cannot be compiled is kept in the same manner.
 //
 // Thread:  the loop thread only.
-// Bounded: those of open requests, and kUnusedMax others of kUnusedBytesMax together.
+// Bounded: grammars of open requests; kUnusedMax unused ones, with kUnusedBytesMax bytes in all.
 #pragma once
 
 #include "base/result.h"
@@ -24,22 +24,22 @@ class Grammars {
     static constexpr std::size_t kUnusedMax = 256;
     static constexpr std::int64_t kUnusedBytesMax = std::int64_t{256} << 20;
 
-    // `why_none`: why the workers compile none; empty: they do.
+    // `why_none`: why the workers compile no grammar; empty: they compile grammars.
     void open(std::string why_none) { why_none_ = std::move(why_none); }
 
-    // Returns why a request with these parameters is refused, or nothing: it has no grammar, or
-    // one that is not known to be bad.
+    // Returns why a request with these parameters is refused, or nothing. Only a grammar that is
+    // known to be bad is refused.
     [[nodiscard]] std::optional<Error> problem_of(const messages::SamplingParams& sampling) const;
 
-    // Counts a request with this grammar, which has it compiled unless it is. REQUIRES:
-    // !problem_of() of its parameters.
+    // Counts a request that uses this grammar. Orders a compilation if the grammar is not compiled.
+    // REQUIRES: !problem_of() of the request's parameters.
     [[nodiscard]] messages::GrammarId take(const messages::Grammar& grammar, TurnOutput& out);
     // Called when a request with the grammar has ended.
     void give_back(messages::GrammarId id, TurnOutput& out);
     [[nodiscard]] bool is_compiled(messages::GrammarId id) const {
         return all_.at(id).state == State::kCompiled;
     }
-    // Records the workers' answer. Returns false if it was not ordered.
+    // Records the workers' answer. Returns false if no such compilation was ordered.
     bool record(const messages::WorkerCompiled& answer, TurnOutput& out);
 
     [[nodiscard]] std::int64_t num_compiling() const { return num_compiling_; }
@@ -52,7 +52,7 @@ class Grammars {
         std::int64_t num_requests = 0;
         std::int64_t bytes = 0;
         Error why{};                  // kFailed
-        std::uint64_t unused_at = 0;  // a count; with no requests
+        std::uint64_t unused_at = 0;  // num_unused_ever_ when its last request ended
     };
     void set_unused(messages::GrammarId id, Entry& entry, TurnOutput& out);
     void forget(messages::GrammarId id, TurnOutput& out);
@@ -64,7 +64,7 @@ class Grammars {
     std::int64_t unused_bytes_ = 0;
     std::map<messages::GrammarId, Entry> all_{};
     std::map<messages::Grammar, messages::GrammarId> id_of_{};
-    std::map<std::uint64_t, messages::GrammarId> unused_{};  // by unused_at, none being compiled
+    std::map<std::uint64_t, messages::GrammarId> unused_{};  // by unused_at; all are compiled
 };
 
 }  // namespace pitstop::scheduler

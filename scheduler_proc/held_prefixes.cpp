@@ -9,7 +9,7 @@
 namespace pitstop::scheduler {
 namespace {
 
-// Without a serving epoch no update has been, and all KV is of one version.
+// Without a serving epoch there was no update yet, and all KV is of one version.
 EpochRange accepted_by(const PrefixHolder& holder, std::optional<Epoch> serving) {
     constexpr Epoch kLast{std::numeric_limits<std::int64_t>::max()};
     if (!serving || !holder.lag_max) return {Epoch{}, kLast};

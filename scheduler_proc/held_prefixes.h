@@ -1,11 +1,11 @@
-// The pages of conversations between their turns: of each conversation the prefix of its last turn,
-// as far as the prefix cache has it; and with recurrent state its last checkpoint, from which the
-// next turn continues. They are evicted after all others, the least recently used first, so that a
-// turn finds its history again (--session-memory). An update ends the hold of pages that the
-// conversation does not tolerate any more: its last turn says which.
+// Pages that conversations hold between their turns (--session-memory). A conversation holds the
+// prefix of its last turn, as far as the prefix cache has it. With recurrent state it also holds
+// its last checkpoint, from which the next turn continues. Held pages are evicted after all others,
+// the least recently used first. An update ends the hold of a prefix if its KV becomes older than
+// the conversation's last turn tolerates.
 //
-// Bounded: pages_max pages and states_max checkpoints in all. Beyond that, the oldest
-// conversation's are like any others.
+// Bounded: pages_max pages and states_max checkpoints in all. Beyond that, the oldest conversation
+//          loses its hold.
 // Thread:  the loop thread only.
 #pragma once
 
@@ -27,7 +27,7 @@ namespace pitstop::scheduler {
 // The conversation of a turn that ended, and what its next turn is expected to tolerate.
 struct PrefixHolder {
     messages::ConversationId conversation{};
-    std::optional<std::int64_t> lag_max{};  // epochs that KV may be older; absent: any
+    std::optional<std::int64_t> lag_max{};  // how many epochs old its KV may be; absent: any
 };
 
 class HeldPrefixes {
@@ -35,21 +35,21 @@ class HeldPrefixes {
     explicit HeldPrefixes(std::int64_t pages_max = 0, std::int64_t states_max = 0)
         : pages_max_(pages_max), states_max_(states_max) {}
 
-    // Holds the path for the conversation, in place of what it held before. If the path alone is
-    // over the bound, its first pages; nothing if the conversation does not tolerate a page of it,
-    // because then it tolerates none before that page either.
+    // Holds `path` for the conversation, in place of its previous prefix. Of a path longer than
+    // pages_max, holds the first pages. Holds nothing if the conversation does not tolerate a page
+    // of the path, because all earlier pages are as old or older.
     void hold(const PrefixHolder& holder, std::span<const PageId> path, PrefixCache& cache);
-    // The weights of `serving` serve from now on. What its holder does not tolerate is not held any
-    // more.
+    // The weights of `serving` serve from now on. Ends the hold of each prefix with a page that its
+    // holder does not tolerate.
     void begin_epoch(Epoch serving, PrefixCache& cache);
     void end(messages::ConversationId conversation, PrefixCache& cache);
-    // The cache is about to be cleared: nothing is held any more.
+    // Ends all holds, because the cache is about to be cleared.
     void clear(PrefixCache& cache);
 
     [[nodiscard]] std::int64_t num_pages() const { return num_pages_; }
 
     // Returns which held page its conversation does not tolerate while `serving` serves, or
-    // nothing. Absent: what began last. For tests and the simulator.
+    // nothing. `serving` absent: the epoch that began last. For tests and the simulator.
     [[nodiscard]] std::optional<std::string> audit(
         std::optional<Epoch> serving, const PrefixCache& cache
     ) const;

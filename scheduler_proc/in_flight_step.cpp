@@ -43,7 +43,7 @@ std::string InFlightStep::who_is_missing(int nodes) const {
     return names;
 }
 
-// Returns what is wrong with the routes, or nothing.
+// Returns how the routes disagree with the plan, or nothing.
 std::optional<std::string> InFlightStep::mismatch_of_routes(std::span<const std::uint8_t> given
 ) const {
     std::int64_t num_rows = 0;

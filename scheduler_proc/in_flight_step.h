@@ -1,4 +1,4 @@
-// A step that was sent to the workers and that some of them have not answered.
+// A step that was sent to the workers and that at least one of them has not answered.
 #pragma once
 
 #include "base/ids.h"
@@ -16,7 +16,7 @@
 
 namespace pitstop::scheduler {
 
-// A weight version, as in spans and status.
+// A weight version, as spans and the status report it.
 struct Version {
     Epoch epoch{1};
     std::string label{};
@@ -24,29 +24,29 @@ struct Version {
     std::uint64_t serial = 1;  // new for every commit and every new label
 };
 
-// What is remembered of a row to read its part of the result, even after its request has gone.
+// The part of a planned row that is needed to read its result, even if its request has ended.
 struct StepRow {
     RequestKey key{};
-    std::int64_t run = 0;  // of the request, when planned
+    std::int64_t run = 0;  // the request's `run` when the row was planned
     std::int64_t begin = 0;
-    std::int64_t end = 0;  // positions [0, end) have KV after the step
+    std::int64_t end = 0;  // after the step, positions [0, end) have KV
     std::int64_t num_scored = 0;
     std::int64_t num_routed = 0;
     bool samples = false;
-    std::int64_t output_index = 0;  // for rows that sample
+    std::int64_t output_index = 0;  // of the row's first sampled token, if it samples
     std::size_t num_top = 0;        // top_ids and top_logprobs per position
     std::size_t num_ids = 0;        // ids_logprobs per position
-    bool has_supports = false;      // of what it samples
+    bool has_supports = false;      // the result has the supports of sampled tokens
     EpochRange kv{};                // epochs of all KV that its last position attends to
     std::optional<messages::AdapterId> adapter{};
-    Epoch kv_min_adapter{};         // with an adapter: the oldest version that computed that KV
-    std::vector<TokenId> drafts{};  // its last tokens, if guessed
-    // If the row's tokens were known when planned, the prefix cache may have its pages since then:
-    // the pages it writes to, and the index of the first within its request.
+    Epoch kv_min_adapter{};         // with an adapter: its oldest version that computed this KV
+    std::vector<TokenId> drafts{};  // the row's last tokens, if they are guesses
+    // Pages that this row writes to and that the prefix cache may have: set if the row's tokens
+    // were known when it was planned. first_page: the index of the first one within its request.
     std::vector<PageId> pages{};
     std::int64_t first_page = 0;
-    // For the first row of a run: the prefix cache's pages that the run begins with. A step of
-    // another request may have been computing them.
+    // For the first row of a run: the prefix cache's pages that the run begins with. Another
+    // request's step in flight may have been computing these pages.
     std::vector<PageId> borrowed{};
 
     [[nodiscard]] std::size_t num_sampled() const { return samples ? 1 + drafts.size() : 0; }
@@ -57,18 +57,18 @@ struct InFlightStep {
     Version version{};  // the version that the step runs under
     TimePoint sent_at{};
     bool is_alone = false;          // planned while no other step ran
-    messages::RouteShape routes{};  // of rows with routes
-    std::map<messages::AdapterId, messages::AdapterVersion> adapters{};  // of its rows
+    messages::RouteShape routes{};  // the shape of the routes that rows report
+    std::map<messages::AdapterId, messages::AdapterVersion> adapters{};  // of its rows' adapters
     std::vector<StepRow> rows{};                                         // in the plan's order
     std::vector<bool> is_done{};                                         // by rank
-    messages::StepResult numbers{};                                      // of rank 0
+    messages::StepResult numbers{};                                      // rank 0's numbers
 
     [[nodiscard]] bool is_complete() const;
     // Returns the tokens of all rows, drafts included.
     [[nodiscard]] std::int64_t num_tokens() const;
     [[nodiscard]] std::int64_t num_drafts() const;
-    // Returns the ranks that have not answered, in words: "rank 0, rank 2"; on several machines
-    // with their node: "rank 1 on node 1". REQUIRES: nodes divides the ranks.
+    // Returns the ranks that have not answered, in words: "rank 0, rank 2". On several machines
+    // each has its node: "rank 1 on node 1". REQUIRES: `nodes` divides the number of ranks.
     [[nodiscard]] std::string who_is_missing(int nodes) const;
     // Returns how rank 0's numbers disagree with the plan, or nothing.
     [[nodiscard]] std::optional<std::string> mismatch(const messages::StepResult& result) const;
@@ -105,12 +105,12 @@ class ResultReader {
   public:
     explicit ResultReader(const InFlightStep& step)
         : result_(step.numbers), route_bytes_(step.routes.row_bytes()) {}
-    // Returns what the row sampled, as far as the drafts before it are right: one token or more if
-    // the row samples. Valid until the next call.
+    // Returns the tokens that the row samples: one, and one more for each draft that is right.
+    // Empty if the row does not sample. Valid until the next call.
     std::span<const SampledToken> sampled(const StepRow& row);
     RowScores scores(const StepRow& row);
     std::span<const std::uint8_t> routes(const StepRow& row);  // [num_routed, row_bytes]
-    // Returns what is not finite in the next row, or null. Call once per row.
+    // Returns the entry of the next row if that is not finite, or null. Call once per row.
     const messages::NotFiniteRow* not_finite();
 
   private:

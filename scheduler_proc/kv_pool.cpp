@@ -229,7 +229,7 @@ std::optional<std::string> KvPool::audit(
         if (num_owners[i] != 1) return fmt::format("page {} has {} owners", i, num_owners[i]);
         const std::int32_t counted = cache_.num_refs(static_cast<PageId>(i));
         if (num_refs[i] != counted)
-            return fmt::format("page {}: {} hold it, {} references", i, num_refs[i], counted);
+            return fmt::format("page {}: {} leases, {} counted", i, num_refs[i], counted);
     }
     for (std::size_t i = 0; i < num_slot_owners.size(); ++i) {
         if (num_slot_owners[i] != 1)

@@ -13,8 +13,8 @@ void KvPool::restore(Lease& lease, StepId step) {
     cache_.places()->restore(last, step);
 }
 
-// The last token is always computed, because sampling needs its logits. So requests with the same
-// tokens, or more, continue from the state before the page of the last token.
+// A row saves one state, so it ends at the branch rather than pass branch and `last`. Requests with
+// the same tokens continue at `last`: the last token is always computed, for its logits.
 std::int64_t KvPool::end_of_row(
     const Lease& lease, std::int64_t begin, std::int64_t end, std::int64_t num_known
 ) const {
@@ -55,7 +55,7 @@ std::optional<KvPool::Save> KvPool::save_prefill(
     return Save{*place, position};
 }
 
-// A state that may not come to be does not overwrite the request's latest checkpoint.
+// A state after drafts may turn out wrong, so it never overwrites the latest checkpoint.
 std::optional<KvPool::Save> KvPool::save_decode(
     Lease& lease, std::int64_t certain, std::int64_t end, StepId step
 ) {
@@ -91,15 +91,15 @@ void KvPool::keep_saved(Lease& lease, StepId step, std::int64_t end) {
     });
 }
 
-// Other requests stop waiting for the branch: the row that passes it saves a state, or no
+// Other requests stop waiting for a state at the branch: the row that passes it saves one, or no
 // place is free.
 void KvPool::end_branch(Lease& lease) {
     if (const auto branch = std::exchange(lease.state.branch, std::nullopt))
         cache_.places()->withdraw(branch->page, branch->announcement);
 }
 
-// The request stops running: no request waits for its state, and its latest checkpoint becomes an
-// ordinary one.
+// The request stops running: no other request waits for its state, and its latest checkpoint
+// becomes an ordinary one.
 void KvPool::end_state(Lease& lease) {
     if (!has_state()) return;
     end_branch(lease);

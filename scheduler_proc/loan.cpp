@@ -1,12 +1,12 @@
-// Lends the KV cache's memory to a staged update, on GPUs without room for two copies of the
-// weights besides KV (--update-mode lend; design section 5):
+// Lends the KV cache's memory to a staged update, on GPUs that cannot fit two copies of the weights
+// and the KV (--update-mode lend; design section 5):
 //
 //   stage ordered -> running requests are retracted, or finish (drain) -> no step in flight
 //   -> the ranks release the KV -> they stage, vote, commit, or drop -> they take the KV again
 //
 // The scheduler keeps a request's tokens. The request continues with a prefill, under the version
-// that serves then. After a commit, the caller is answered when the KV memory has been allocated
-// again, or cannot be; until then nothing is planned.
+// that serves then. After a commit, the caller is answered once the KV memory has been allocated
+// again, or has failed to be. Nothing is planned before.
 #include "scheduler_proc/scheduler.h"
 
 #include <utility>
@@ -35,7 +35,7 @@ void Scheduler::finish_loan(TurnOutput& out) {
     if (update_.wants_loan()) {
         if (update_.drains_for_loan() && runner_.requests().has_started()) return;
         if (!runner_.steps().empty()) return;
-        // A call may have released the KV before: then it stays released here. If only some ranks
+        // An earlier call may have released the KV: then the KV stays released. If only some ranks
         // have it, all ranks get the same state.
         const bool is_there =
             memory_.is_resident(messages::MemoryTag::kKvCache) || !memory_.is_kv_alike();

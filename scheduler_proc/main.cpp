@@ -38,7 +38,7 @@ Result<bool> is_asked_to_stop(Supervision& supervision) {
     return is_asked;
 }
 
-// Logs the outcome of a replica's part of a call, and what differs from the default.
+// Logs the outcome of a replica's part of a call, and each value that differs from the default.
 template <class Part>
 void log_part(Part part) {
     std::string said;
@@ -52,7 +52,7 @@ void log_part(Part part) {
     spdlog::info("{}: {}{}", Part::kType, came, said);
 }
 
-// Logs what an operator looks for: turning points, not steps.
+// Logs the turning points that an operator looks for, not steps.
 void log_turn(const TurnOutput& out) {
     for (const ToTokenizer& message : out.tokenizer) {
         if (const auto* hello = std::get_if<messages::SchedulerHello>(&message)) {
@@ -86,8 +86,8 @@ void log_turn(const TurnOutput& out) {
     }
 }
 
-// Logs requests that end for infinite or NaN numbers. A model that has diverged ends all of them:
-// the first has a line, and later ones at most one line per kBetween, which counts the rest.
+// Logs requests that end for infinite or NaN numbers. A model that has diverged ends every request:
+// the first one has a line of its own. Later lines, at most one per kBetween, count requests.
 class NotFiniteLog {
   public:
     void note(const TurnOutput& out) {
@@ -116,7 +116,7 @@ class NotFiniteLog {
     TimePoint next_{};
 };
 
-// The launcher knows a version before a worker serves it.
+// Called before plans are sent, so that the launcher knows a version before a worker serves it.
 void tell_adapters(const TurnOutput& out, Supervision& supervision) {
     for (const AdapterNews& news : out.adapters) {
         if (news.line.empty()) {
@@ -305,8 +305,8 @@ int main_with(int argc, char** argv) {
     if (!values.node_door.empty()) supervision.say_door("nodes", ports->node_endpoint());
     Scheduler scheduler(config);
     const Result<> ran = run(scheduler, *ports, supervision);
-    // Without the launcher, this whole machine is gone, which ranks elsewhere learn from their
-    // connections. A message now would reach only some of them.
+    // The launcher ends when its whole machine is lost; ranks on other machines learn that from
+    // their connections. A message now would reach only some ranks.
     if (ran || !supervision.is_over())
         ports->end(ran ? messages::Verdict{} : messages::Verdict(ran.error()));
     return ran ? 0 : fail(ran.error());

@@ -124,7 +124,7 @@ bool MemoryBook::handle_done(const messages::WorkerMemoryDone& answer) {
     if (answer.verdict.is_done() && !job_->is_turned_back) ++job_->num_done;
     if (!answer.verdict.is_done() && job_->is_turned_back) job_->has_way_back_failed = true;
     if (!answer.verdict.is_done() && !job_->failure) {
-        // The failure is kept until every rank has answered: only then may ranks be ordered back.
+        // Keeps the error until every rank has answered: only then may ranks be ordered back.
         job_->failure = make_error(
             answer.verdict.error().code, "rank {}: {}", raw(answer.rank), answer.verdict.message
         );
@@ -132,7 +132,7 @@ bool MemoryBook::handle_done(const messages::WorkerMemoryDone& answer) {
     return true;
 }
 
-// Nothing is subtracted: bytes that an order freed stay counted as freed.
+// Never subtracts: bytes that an order freed stay counted as freed.
 bool MemoryBook::accept_measured(const messages::WorkerMemoryDone& answer) {
     if (raw(answer.rank) < 0 || raw(answer.rank) >= tp_) return false;
     const auto rank = static_cast<std::size_t>(raw(answer.rank));

@@ -1,11 +1,11 @@
-// Which memory the ranks have under each tag, and the current order that changes it
-// (design section 6).
+// The memory that the ranks have under each tag, and the current order that changes it (design
+// section 6).
 //
 //   release   accepted -> (steps in flight end) -> ordered -> every rank has answered
 //   resume    ordered at once -> every rank has answered
 //
-// If a rank fails, every rank is ordered to undo the change, so that all ranks are alike again, and
-// then the call is answered. So a tag's state here is the state of the whole replica.
+// If a rank fails, every rank is ordered to undo the change, so that all ranks are alike again.
+// Then the call is answered. So a tag's state here is the state of the whole replica.
 //
 // Thread:  the loop thread only.
 // Bounded: one order at a time.
@@ -26,21 +26,21 @@ namespace pitstop::scheduler {
 class MemoryBook {
   public:
     struct Job {
-        CallId call{};   // of the caller
+        CallId call{};   // the caller's call
         CallId order{};  // the number of the ranks' order
         messages::MemoryAction action = messages::MemoryAction::kRelease;
         std::vector<messages::MemoryTag> tags{};
         bool keep_weights = false;
-        bool is_loan = false;                   // lends the KV cache to an update; no caller
-        TimePoint deadline = TimePoint::max();  // when the caller is answered at the latest
+        bool is_loan = false;                   // lends the KV cache to an update; has no caller
+        TimePoint deadline = TimePoint::max();  // latest time of the answer to the caller
         bool is_sent = false;
         bool is_answered = false;        // the caller was told that the call is late
-        std::optional<Error> failure{};  // of the first rank that failed
+        std::optional<Error> failure{};  // the error of the first rank that failed
         int num_done = 0;                // ranks that completed the order
-        // on some rank; only a resume makes all ranks alike again
+        // a rank could not undo the order; only a resume makes all ranks alike again
         bool has_way_back_failed = false;
-        bool is_turned_back = false;       // the order failed, and every rank is ordered back
-        std::vector<bool> has_answered{};  // by rank; the order, or the way back
+        bool is_turned_back = false;       // the order failed, and every rank is ordered to undo it
+        std::vector<bool> has_answered{};  // by rank; answers to the order, or to its undoing
     };
 
     explicit MemoryBook(int tp);
@@ -51,9 +51,9 @@ class MemoryBook {
     [[nodiscard]] bool is_resident(messages::MemoryTag tag) const {
         return state(tag) == messages::MemoryState::kResident;
     }
-    // Returns whether every rank is in the state that state() names. False once a rank could
-    // neither complete an order nor go back; true again when all ranks have completed
-    // another order.
+    // Returns whether every rank is in the state that state() returns. False once a rank could
+    // neither complete an order nor undo it; true again when all ranks have completed another
+    // order.
     [[nodiscard]] bool are_ranks_alike(messages::MemoryTag tag) const {
         return !are_apart_[index_of(tag)];
     }
@@ -62,13 +62,13 @@ class MemoryBook {
     // Returns what is not resident, in words: "kv_cache is released, weights is being released".
     [[nodiscard]] std::string what_is_missing() const;
 
-    // Returns the tags that `tags` means: `tags` itself, or if empty all that such an order
-    // would change.
+    // Returns the tags that an order concerns: `tags`, or if `tags` is empty, all tags that the
+    // order would change.
     [[nodiscard]] std::vector<messages::MemoryTag> tags_for(
         messages::MemoryAction action, const std::vector<messages::MemoryTag>& tags
     ) const;
-    // Returns why the order cannot be given now, or nothing. `is_done` is then set if there was
-    // nothing left to do.
+    // Returns why the order cannot be given now, or nothing. Sets `is_done` if the memory is
+    // already in the state that the order asks for.
     [[nodiscard]] std::optional<Error> problem_of(
         messages::MemoryAction action, const std::vector<messages::MemoryTag>& tags, bool& is_done
     ) const;
@@ -77,23 +77,23 @@ class MemoryBook {
     void begin(Job job);
     [[nodiscard]] Job* job() { return job_ ? &*job_ : nullptr; }
     [[nodiscard]] const Job* job() const { return job_ ? &*job_ : nullptr; }
-    // Returns the message for every rank: the order, or (after a failure) the way back.
+    // Returns the message for every rank: the order, or after a failure its undoing.
     [[nodiscard]] messages::WorkerMemory order() const;
 
-    // Handles a rank's answer, or (call 0) bytes it measured by itself. Returns false if it belongs
-    // to no current order.
+    // Handles a rank's answer, or bytes that the rank measured unasked (call 0). Returns false if
+    // the answer belongs to no current order.
     bool handle_done(const messages::WorkerMemoryDone& answer);
     [[nodiscard]] bool have_all_answered() const;
-    // Begins to order all ranks back: a rank has failed and every rank has answered.
+    // Begins to order all ranks back, once a rank has failed and every rank has answered.
     void turn_back();
-    // REQUIRES: have_all_answered(). Ends the job. The tags are then as ordered; after a failure
-    // they are as before, or released if a rank could not go back either.
+    // Ends the job. The tags are then as ordered; after a failure they are as before, or released
+    // if a rank could not go back either. REQUIRES: have_all_answered().
     Job finish();
-    // REQUIRES: the job was not sent. Ends the job without any change.
+    // Ends the job without any change. REQUIRES: the job was not sent.
     Job cancel();
 
     [[nodiscard]] std::vector<messages::TagMemory> totals() const;  // by tag, over all ranks
-    // Returns what the rank measured last.
+    // Returns the bytes of graphs that the rank measured last.
     [[nodiscard]] std::int64_t graph_bytes(Rank rank) const {
         return graph_bytes_.at(static_cast<std::size_t>(raw(rank)));
     }

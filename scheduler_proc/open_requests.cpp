@@ -50,8 +50,8 @@ void OpenRequests::start(Request& request, Lease lease) {
 
 Lease OpenRequests::retract(Request& request) {
     if (request.progress.pending() == 0) {
-        // The request's prefill was in progress and starts over; results of steps in flight belong
-        // to the earlier run.
+        // The request's prefill was in progress and starts over: results of steps in flight belong
+        // to the abandoned run.
         ++request.run;
         if (request.progress.outputs() == 0) {
             request.scores = {.start = request.scores.start};

@@ -1,6 +1,6 @@
 // Hands out KV pages. The numbers are the same on every rank, so this runs once, in the scheduler.
 //
-// Owns:    the free list. A page belongs to whoever allocated it until release().
+// Owns:    the free list. A page belongs to the lease or node that has it until release().
 // Thread:  the loop thread only.
 // Bounded: allocates nothing after construction.
 #pragma once

@@ -25,8 +25,8 @@ messages::PausePart* Pause::begin(
     }
     if (part.was_paused) part.verdict.message = "already paused";
 
-    // The latest pause sets the duration. Stopped requests stay stopped: a wait does not let frozen
-    // requests run again.
+    // The latest pause sets the duration. Requests that have stopped stay stopped: a pause with
+    // mode wait does not let frozen requests run again.
     if (!state_) {
         state_ = State{.mode = call.mode, .since = now};
         ++num_pauses_;
@@ -113,8 +113,8 @@ void Pause::end_if_overdue(TimePoint now, const std::optional<Error>& why_not, T
     end(now, "max_pause_s passed before all requests had stopped", out);
 }
 
-// Lets requests run again. Calls that still wait are told why the pause ended before
-// everything stopped.
+// Lets requests run again. Calls that still wait are told why the pause ended before all requests
+// had stopped.
 void Pause::end(TimePoint now, const std::string& why, TurnOutput& out) {
     paused_ += now - state_->since;
     state_.reset();

@@ -1,5 +1,5 @@
-// Whether generation is paused, and the calls that wait until all requests have stopped (design
-// section 4, the table of pause modes).
+// The state of a pause of generation, and the calls that wait until all requests have stopped
+// (design section 4, the table of pause modes).
 //
 //   running -> pausing (steps in flight end; with wait: requests finish) -> paused -> running
 //
@@ -28,18 +28,18 @@ class Pause {
     [[nodiscard]] std::int64_t num_expired() const { return num_expired_; }
     // Returns whether no step is in flight and no request is left to finish.
     [[nodiscard]] bool is_standing() const { return state_ && state_->is_standing; }
-    // Returns whether requests that ran before continue, as with wait.
+    // Returns whether requests that have run continue until they end, as in mode wait.
     [[nodiscard]] bool runs_out() const {
         return state_ && state_->mode == messages::PauseMode::kWait && !state_->is_standing;
     }
 
-    // Begins a pause for a call, which is answered when all requests have stopped. The caller fills
-    // in the part with what happened to requests. Returns null if the call was refused because too
-    // many calls wait.
+    // Begins a pause for a call, which is answered when all requests have stopped. Returns the part
+    // of the answer in which the caller records what it does to requests, or null if the call was
+    // refused because too many calls wait.
     messages::PausePart* begin(
         const messages::PauseGeneration& call, TimePoint now, TurnOutput& out
     );
-    // Ends the pause unless there is a reason against it, and answers the call. `later` tells the
+    // Ends the pause unless `why_not` says why it must stay. Answers the call. `later` tells the
     // caller why nothing runs yet.
     void go_on(
         const messages::ContinueGeneration& call,
@@ -49,28 +49,28 @@ class Pause {
         TurnOutput& out
     );
 
-    // The state of the runner, for the decisions and answers below.
+    // The runner's state, for the decisions and answers below.
     struct Load {
         bool is_still = false;    // no step is in flight
-        bool is_run_out = false;  // no request that ran before is open
+        bool is_run_out = false;  // no request that has run is still open
         std::int64_t num_running = 0;
         std::int64_t num_waiting = 0;
     };
-    // Returns whether all requests have stopped just now. Answers the waiting calls then.
+    // Returns whether all requests have stopped since the last call; if so, answers waiting calls.
     bool advance(const Load& load, TimePoint now, TurnOutput& out);
 
     // Answers the calls whose deadline has passed. `step` names the step they waited for.
     void end_late_calls(
         TimePoint now, const std::string& step, std::int64_t num_running, TurnOutput& out
     );
-    // Ends a pause whose max_pause_s has passed, unless there is a reason against it. A replica
+    // Ends a pause whose max_pause_s has passed, unless `why_not` says why it must stay. A replica
     // that cannot continue yet stays paused, so that requests wait and are not refused.
     void end_if_overdue(TimePoint now, const std::optional<Error>& why_not, TurnOutput& out);
     [[nodiscard]] bool is_overdue(TimePoint now) const {
         return state_ && state_->until && now >= *state_->until;
     }
-    // Returns the next deadline of the pause or of a call. `can_go_on`: the pause may end. If it
-    // may not, an overdue pause has no deadline: a message must remove the obstacle first.
+    // Returns the next deadline of the pause or of a call. `can_go_on`: the pause may end now. If
+    // it may not, an overdue pause has no deadline, because only a message can remove the obstacle.
     [[nodiscard]] std::optional<TimePoint> next_deadline(TimePoint now, bool can_go_on) const;
 
     // Fills in the pause's fields of the status.
@@ -80,7 +80,7 @@ class Pause {
     struct State {
         messages::PauseMode mode = messages::PauseMode::kAbort;
         TimePoint since{};
-        std::optional<TimePoint> until{};  // when it continues by itself
+        std::optional<TimePoint> until{};  // when the pause ends by itself
         bool is_standing = false;
     };
     struct Call {

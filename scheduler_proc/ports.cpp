@@ -12,14 +12,14 @@ namespace {
 
 constexpr std::string_view kNodesDoor = "nodes";
 
-// Decides which refusals are logged: a peer that sends only garbage must not fill the disk.
+// Returns whether to log this refusal: a peer that sends only garbage must not fill the disk.
 bool is_worth_a_line(std::int64_t num_refused) {
     if (num_refused <= Ports::kRefusalsLoggedMax) return true;
     const std::int64_t times = num_refused / Ports::kRefusalsLoggedMax;
     return num_refused % Ports::kRefusalsLoggedMax == 0 && (times & (times - 1)) == 0;
 }
 
-// Returns the sender's rank, from the message.
+// Returns the rank that the message names as its sender.
 template <class Message>
 Rank rank_of(const Message& message) {
     if constexpr (std::is_same_v<Message, messages::WorkerStaged> || std::is_same_v<Message, messages::WorkerFilled>) {
@@ -33,7 +33,7 @@ Rank rank_of(const Message& message) {
 
 Result<Ports> Ports::open(zmq::context_t& context, const bus::RunDir& run_dir, const Args& args) {
     constexpr int kOwnDescriptors = 32;
-    constexpr int kConnectionsPerRank = 2;  // one for plans, one for meetings
+    constexpr int kConnectionsPerRank = 2;  // one for plans, one to join
     const ReplicaId replica = args.replica;
     bus::SocketLimits limits = bus::kInnerLimits;
     limits.connections_max = 1 + bus::kStrayConnectionsMax;  // 1 for the tokenizer
@@ -153,9 +153,9 @@ void Ports::end(const messages::Verdict& verdict) {
     send_letters();
 }
 
-// Ended connections are collected before the messages are read, and acted on after. So a worker's
-// last message still counts, and a worker that joins in between on a reused descriptor is not
-// mistaken for the one that left.
+// Ended connections are collected before the messages are read, and handled after them. So a
+// worker's last message still counts. A worker that joins in between on a reused descriptor is not
+// mistaken for the worker that left.
 std::vector<std::string> Ports::take_ended() {
     std::vector<std::string> ended;
     for (const bus::SocketEvent& event : worker_ends_.take_events()) {
@@ -173,8 +173,8 @@ void Ports::lose(Rank rank, std::string_view why) {
         spdlog::warn("{} left before all ranks had joined: {}; it may join again", name, why);
 }
 
-// A rank may have joined and left between two checks of the connections; then sending to it fails.
-// Each round of this loop loses a rank, or is the last one.
+// Sending fails if a rank joined and left between two checks of the connections. Each round of this
+// loop either loses a rank or is the last.
 void Ports::send_letters() {
     for (auto letters = meeting_.take_letters(); !letters.empty();
          letters = meeting_.take_letters()) {
@@ -247,7 +247,7 @@ void Ports::note_spoken(const bus::Received& received) {
     if (!received.key.empty()) workers_.listeners().back()->mark_spoken(received.connection);
 }
 
-// The worker exits after this message. On this machine the launcher sees that and ends the tree.
+// The worker exits after this message. On this machine the launcher sees that, and ends the tree.
 void Ports::take_error(const bus::Received& received, Rank rank, TurnInput& in) {
     const std::string name = meeting_.name_of(rank);
     const Result<messages::WorkerError> error =
@@ -348,15 +348,15 @@ void Ports::greet(const bus::Received& received, TurnInput& in) {
         );
         return refuse_worker(received, error, in);
     }
-    // With several machines, only a rank that has joined may send results, with the same key.
+    // With several machines, only a rank that has joined with the same key may send results.
     if (num_nodes_ > 1 && !meeting_.has(hello->rank, received.key)) {
         const Error error = make_error(
             ErrorCode::kPermissionDenied, "the sender says it is rank {}, not its own", rank
         );
         return refuse_worker(received, error, in);
     }
-    // Before the first meeting, a rank may still be dismissed. The rank that replaces it then sends
-    // a hello of its own.
+    // Before the first meeting, a rank may still be dismissed, and its replacement then sends a
+    // hello of its own.
     if (num_nodes_ > 1 && !meeting_.have_met()) {
         const Error error = make_error(
             ErrorCode::kFailedPrecondition, "a hello of rank {} before the ranks have met", rank
@@ -368,7 +368,7 @@ void Ports::greet(const bus::Received& received, TurnInput& in) {
     in.workers.emplace_back(*std::move(hello));
 }
 
-// The status of connections, which the scheduler does not know.
+// The status of connections is known here, not in the scheduler.
 void Ports::report_to(messages::ReplicaStatus& status) {
     meeting_.report_to(status);
     if (!guard_) return;
@@ -407,7 +407,7 @@ Result<> Ports::send_to_workers(const ToWorkers& message) {
             case bus::Sent::kSent:
                 continue;
             case bus::Sent::kGone:
-                // The launcher also sees the death, names the process, and ends the tree.
+                // The launcher also sees that the process died, names it, and ends the tree.
                 spdlog::error("{} is gone", meeting_.name_of(static_cast<Rank>(rank)));
                 continue;
             case bus::Sent::kFull:
@@ -427,7 +427,7 @@ Result<> Ports::flush(
     while (!held.empty() && socket.send(held.front()) == bus::Sent::kSent) held.pop_front();
     if (held.size() <= kHeldMax) return Ok{};
     return make_error(
-        ErrorCode::kResourceExhausted, "{} does not read: {} messages are held", name, held.size()
+        ErrorCode::kResourceExhausted, "{} does not read: {} messages wait", name, held.size()
     );
 }
 

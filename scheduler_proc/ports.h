@@ -2,13 +2,13 @@
 //
 //   requests  PULL    binds     tokenized requests and ends, from tokenizer_proc
 //   control   PULL    binds     control, from tokenizer_proc; drained before requests
-//   workers   ROUTER  binds     plans out, results in; a worker names its rank in its hello. Ranks
-//                               meet here, too (rank_meeting.h); ranks of other machines connect to
-//                               a tcp door, whose keys are the nodes' (bus/curve_keys.h)
+// workers   ROUTER  binds     plans out, results in; a worker names its rank in its hello. Ranks
+//                               also join here (rank_meeting.h); ranks of other machines connect to
+//                               a TCP door that accepts the nodes' keys (bus/curve_keys.h)
 //   tokenizer, detokenizer  PUSH  connect
 //
-// Unreadable messages are counted and dropped, and logged up to a limit. A worker on another
-// machine that is refused is told why. For a local one there is nobody to tell.
+// Unreadable messages are counted and dropped, and logged up to a limit. A refused worker on
+// another machine is told why. A refused local worker is not: the log has the reason.
 //
 // Owns:    the sockets.
 // Thread:  the loop thread only. Nothing here waits.
@@ -33,13 +33,13 @@ namespace pitstop::scheduler {
 class Ports {
   public:
     static constexpr std::size_t kHeldMax = 4096;
-    // The first refusals are logged, up to this many, then one each time their number has doubled.
+    // The first refusals are logged, up to this many; later ones whenever their number doubles.
     static constexpr std::int64_t kRefusalsLoggedMax = 1000;
 
     struct Args {
         ReplicaId replica{};
         RankMeeting::Args ranks{};
-        std::string node_door{};  // "HOST:PORT" for ranks of other machines; empty: none
+        std::string node_door{};  // "HOST:PORT" for ranks of other machines; empty: no such door
         std::string door_keys{};  // a directory made by keygen
     };
     // Errors: a socket cannot be made, or a key cannot be read.
@@ -55,18 +55,18 @@ class Ports {
     // Receives all waiting messages.
     [[nodiscard]] TurnInput receive();
 
-    // Returns why the replica cannot continue: a rank of another machine is gone.
-    // Nothing if it can.
+    // Returns why the replica cannot continue: a rank of another machine is gone. Returns nothing
+    // while it can.
     [[nodiscard]] const std::optional<Error>& loss() const { return meeting_.loss(); }
-    // Returns when receive() has work even if no message arrives.
+    // Returns when receive() has work even without a message.
     [[nodiscard]] std::optional<TimePoint> deadline() const { return meeting_.deadline(); }
     // Tells ranks that the replica ends (RankMeeting::end).
     void end(const messages::Verdict& verdict);
 
-    // Sends everything, in order. Errors: a worker does not read (kUnavailable); the tokenizer or
+    // Sends all of `out`, in order. Errors: a worker does not read (kUnavailable); the tokenizer or
     // the detokenizer has not read for kHeldMax messages (kResourceExhausted).
     Result<> send(TurnOutput out);
-    // Returns whether messages are held for a slow receiver: call send({}) again soon.
+    // Returns whether messages wait for a slow receiver: call send({}) again soon.
     [[nodiscard]] bool has_held() const {
         return !to_tokenizer_.empty() || !to_detokenizer_.empty();
     }
@@ -102,9 +102,9 @@ class Ports {
     Result<> handle_join(const bus::Received& received, messages::RankJoin join);
     void take_error(const bus::Received& received, Rank rank, TurnInput& in);
     void take_from_peer(const bus::Received& received, TurnInput& in);
-    // Refuses a message of a worker without a place; on another machine the worker is told.
+    // Refuses a message of a worker that has no place; a worker of another machine is told why.
     void refuse_worker(const bus::Received& received, const Error& error, TurnInput& in);
-    // Counts the sender as one that finished the door's handshake and was accepted.
+    // Marks the sender's connection as one that passed the door's handshake and was accepted.
     void note_spoken(const bus::Received& received);
     void report_to(messages::ReplicaStatus& status);
     void count_refused_keys();
@@ -127,7 +127,7 @@ class Ports {
     bus::SocketMonitor worker_ends_;
     RankMeeting meeting_;
     int num_nodes_ = 1;
-    std::int64_t num_keys_refused_ = 0;  // as far as they were logged
+    std::int64_t num_keys_refused_ = 0;  // refused keys that were logged or skipped
     std::int64_t num_refused_ = 0;       // messages
     std::vector<std::string> peers_;     // by rank: the worker's identity; empty before its hello
     std::deque<messages::Frames> to_tokenizer_{};

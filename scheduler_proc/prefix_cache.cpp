@@ -12,9 +12,9 @@
 namespace pitstop::scheduler {
 namespace {
 
-// Where several versions of a prefix are acceptable, the longest is searched for. The search visits
-// at most this many nodes per block of the prompt, so that a tree of many versions cannot delay a
-// turn. The first path to a leaf visits one node per block.
+// If several versions of a prefix are acceptable, the search looks for the longest prefix. It
+// visits at most this many nodes per block of the prompt, so that a tree of many versions cannot
+// delay a turn. The first path to a leaf visits one node per block.
 constexpr std::size_t kVisitsPerBlock = 4;
 
 }  // namespace
@@ -102,8 +102,8 @@ PrefixCache::Match PrefixCache::match(
     std::vector<Place> open;
     std::vector<PageId> path;
     std::vector<PageId> children;
-    std::vector<Reach> reaches(1);  // of the path's first pages: none, one, ...
-    std::size_t num_usable = 0;     // of the best
+    std::vector<Reach> reaches(1);  // [i]: the reach of the path's first i pages
+    std::size_t num_usable = 0;     // pages of the best path so far
     std::size_t visits_left = kVisitsPerBlock * num_blocks;
     for (bool is_root = true; is_root || (!open.empty() && visits_left > 0); is_root = false) {
         if (!is_root) {
@@ -216,7 +216,7 @@ void PrefixCache::unlist(PageId page) {
     node.is_listed = false;
 }
 
-// Its children can be found only below it.
+// Only searches that pass this node find its children, so unlisting it hides them, too.
 void PrefixCache::forget(PageId page) {
     CHECK(holds(page));
     unlist(page);
@@ -301,13 +301,13 @@ std::optional<std::string> PrefixCache::audit() const {
         if (is_evictable(node)) {
             ++num_evictable;
             if (!evictable_.contains(rank_of(static_cast<PageId>(i))))
-                return fmt::format("page {} can be evicted and is not listed", i);
+                return fmt::format("page {} can be evicted, but is not listed", i);
         }
         if (node.parent == kNone) continue;
         const auto parent = static_cast<std::size_t>(node.parent);
-        if (!nodes_[parent].is_used) return fmt::format("page {} hangs on no node", i);
+        if (!nodes_[parent].is_used) return fmt::format("page {} has a parent that is no node", i);
         if (nodes_[parent].num_refs < node.num_refs)
-            return fmt::format("page {} has more references than the page before it", i);
+            return fmt::format("page {} has more references than its parent", i);
         ++num_children[parent];
     }
     for (std::size_t i = 0; i < nodes_.size(); ++i) {

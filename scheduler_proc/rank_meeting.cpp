@@ -12,8 +12,8 @@
 namespace pitstop::scheduler {
 namespace {
 
-// Returns the first difference between two lists, as "NAME=VALUE" of each; empty if a list has
-// ended there.
+// Returns the first difference between two lists, as a "NAME=VALUE" from each; empty where a list
+// is shorter.
 std::pair<std::string, std::string> first_difference(
     const std::vector<std::string>& a, const std::vector<std::string>& b
 ) {
@@ -26,8 +26,8 @@ std::pair<std::string, std::string> first_difference(
     return {};
 }
 
-// Describes a difference between the settings of a rank and of one of the head's; nothing if
-// they are equal.
+// Describes how the settings of a joining rank differ from those of a rank on the head's machine;
+// nothing if they are equal.
 std::optional<Error> difference(const messages::RankJoin& join, const messages::RankJoin& measure) {
     if (join.settings == measure.settings) return std::nullopt;
     const auto [there, here] = first_difference(measure.settings, join.settings);
@@ -141,8 +141,8 @@ Result<> RankMeeting::check_place(const Sender& sender, const messages::RankJoin
     return Ok{};
 }
 
-// Settings are compared with the head's own ranks, so that one machine that was started differently
-// cannot keep others out.
+// Settings are compared with the head's own ranks, so that one machine with other settings cannot
+// keep all others out.
 Result<> RankMeeting::check_settings(const messages::RankJoin& join) const {
     for (const auto& member : members_) {
         if (!member || member->said.node != 0) continue;
@@ -165,7 +165,7 @@ Result<> RankMeeting::join(const Sender& sender, messages::RankJoin join) {
     return Ok{};
 }
 
-// Dismisses ranks that joined before the head's first rank and whose settings differ from it.
+// Dismisses ranks that joined before the head's first rank, and whose settings differ from it.
 void RankMeeting::dismiss_others(const messages::RankJoin& measure) {
     for (auto& member : members_) {
         if (!member || member->said.node == 0) continue;
@@ -210,7 +210,7 @@ Result<> RankMeeting::bring(const std::string& peer, messages::RankPart part, Ti
     return Ok{};
 }
 
-// Ranks at different operations would wait for each other forever.
+// Returns an error if ranks are at different operations: they would wait for each other forever.
 std::optional<Error> RankMeeting::find_out_of_step() const {
     const Member* first = nullptr;
     for (const auto& member : members_) {
@@ -320,13 +320,13 @@ std::optional<std::string> RankMeeting::peer_on(int connection) const {
 
 void RankMeeting::end(const messages::Verdict& asked) {
     is_over_ = true;
-    // A failed meeting is reported as the cause, whatever ended the tree afterwards.
+    // A meeting that failed is reported as the cause, whatever ended the tree afterwards.
     const messages::Verdict verdict =
         asked.is_done() && failure_ ? messages::Verdict(*failure_) : asked;
     for (const auto& member : members_) {
         if (!member || member->is_lost) continue;
-        // On this machine the launcher tells ranks of a regular end. Ranks of another machine get
-        // the reason here, before they lose the connection.
+        // The launcher tells ranks on its own machine about a regular end. Ranks of other machines
+        // get the reason here, before they lose the connection.
         if (verdict.is_done() && member->sender.key.empty()) continue;
         letters_.push_back({member->sender.peer, encode(messages::RankEnd{.verdict = verdict})});
     }

@@ -1,12 +1,12 @@
-// The meeting place of the replica's ranks (messages/ranks.h): decides which rank may join, from
-// which machine, sends each rank the parts of all, and names missing ranks. A state machine without
+// Joins the ranks of a replica (messages/ranks.h). Decides which rank may join and from which
+// machine, sends the parts of all ranks to each, and names missing ranks. A state machine without
 // I/O or a clock: its output is a list of messages to send ("letters").
 //
 // The launcher watches ranks on the head's machine, and ends the tree if one dies. Only this class
 // watches ranks of other machines: losing one ends the replica.
 //
 // Thread:  the loop thread only.
-// Bounded: one part of each rank, of kRankPartBytesMax.
+// Bounded: one part per rank, of kRankPartBytesMax.
 #pragma once
 
 #include "base/ids.h"
@@ -33,10 +33,10 @@ class RankMeeting {
         std::string build{};
     };
     struct Sender {
-        std::string peer{};     // its identity
-        std::string key{};      // its public key; empty: a rank of this machine
-        std::string address{};  // its address; empty: this machine
-        int connection = -1;    // the descriptor of its connection
+        std::string peer{};     // the sender's identity
+        std::string key{};      // the sender's public key; empty: a rank of this machine
+        std::string address{};  // the sender's address; empty: this machine
+        int connection = -1;    // the descriptor of the sender's connection
     };
     struct Letter {
         std::string peer{};
@@ -47,9 +47,9 @@ class RankMeeting {
     explicit RankMeeting(Args args);
 
     // Gives the rank its place, or tells it why not. Errors, which the rank is told as well:
-    // kUnsupported (another protocol or build), kInvalidArgument (another --tp or --nodes, a rank
-    // of another machine, other settings), kAlreadyExists (the rank, the node from another machine,
-    // or the sender as another rank).
+    // kUnsupported (another protocol or build); kInvalidArgument (another --tp or --nodes, a rank
+    // of another node, other settings); kAlreadyExists (the rank has joined, its node is another
+    // machine, or the sender joined as another rank).
     Result<> join(const Sender& sender, messages::RankJoin join);
     // Returns the errors of dismissed ranks, which joined before the head's own ranks with
     // different settings. Their places are free again.
@@ -57,16 +57,16 @@ class RankMeeting {
     // Accepts the rank's part of a meeting. Errors: kFailedPrecondition if no rank with that
     // identity has joined.
     Result<> bring(const std::string& peer, messages::RankPart part, TimePoint now);
-    // Ends a meeting if one of its parts has waited for longer than its limit.
+    // Ends a meeting if a part has waited for longer than its limit.
     void end_late(TimePoint now);
     // Returns when end_late() has work; nothing if no part waits.
     [[nodiscard]] std::optional<TimePoint> deadline() const;
 
-    // The rank is gone, if it had joined: waiting ranks are told, and no further meeting takes
+    // The rank is gone. If it had joined, waiting ranks are told, and no further meeting takes
     // place. A rank of another machine that leaves before all have met only frees its place.
     void lose(Rank rank, std::string_view why);
-    // Tells ranks that the replica ends: those of other machines, and after an error all of them.
-    // An earlier failure to meet counts as an error.
+    // Tells ranks of other machines that the replica ends; after an error, tells all ranks. An
+    // earlier failure to meet counts as an error.
     void end(const messages::Verdict& asked);
 
     [[nodiscard]] std::optional<Rank> rank_of(std::string_view peer) const;
@@ -78,10 +78,10 @@ class RankMeeting {
     }
     // Returns whether the rank has joined with that key.
     [[nodiscard]] bool has(Rank rank, std::string_view key) const;
-    // Returns whether all ranks had joined once; until then a place may become free again.
+    // Returns whether all ranks have met once; before, a place may become free again.
     [[nodiscard]] bool have_met() const { return meeting_ > 1; }
-    // Returns why the replica cannot continue: a rank of another machine is lost.
-    // Nothing if it can.
+    // Returns why the replica cannot continue: a rank of another machine is lost. Returns nothing
+    // while it can.
     [[nodiscard]] const std::optional<Error>& loss() const { return loss_; }
     // Returns "rank 1", with its machine if there are several.
     [[nodiscard]] std::string name_of(Rank rank) const;
@@ -105,7 +105,7 @@ class RankMeeting {
     [[nodiscard]] std::optional<Error> find_out_of_step() const;
     [[nodiscard]] std::string missing() const;
     void finish_if_all_here();
-    // Answers all waiting parts with the error, and all later ones.
+    // Answers all waiting and later parts with the error.
     void fail(Error error);
     void answer(Member& member, const messages::RankMet& parts);
 

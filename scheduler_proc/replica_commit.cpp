@@ -32,7 +32,7 @@ void ReplicaUpdate::commit(TimePoint now, const KvCounts& counts, TurnOutput& ou
 }
 
 void ReplicaUpdate::swap_version() {
-    // A direct update has overwritten the old copy, and a loan is given back.
+    // Old weights are gone if a direct update overwrote them, or if a loan returns their memory.
     const bool is_kept = job_->kind != UpdateJob::Kind::kDirect && !job_->is_on_loan;
     weights_.serve(
         {.epoch = job_->new_epoch, .label = job_->label, .digest = job_->digest},
@@ -70,8 +70,8 @@ bool ReplicaUpdate::handle_committed(
 }
 
 void ReplicaUpdate::drop(const messages::UpdateDrop& order, TurnOutput& out) {
-    // Torn regardless of this replica's own outcome: some other replica was overwritten or
-    // did not commit.
+    // `torn` holds whatever this replica's outcome: another replica was overwritten or did not
+    // commit.
     if (order.torn) weights_.tear();
     if (!job_ || job_->id != order.update) {
         out.tokenizer.emplace_back(nothing_to_drop(order, facts()));
@@ -102,7 +102,7 @@ void ReplicaUpdate::drop(const messages::UpdateDrop& order, TurnOutput& out) {
 bool ReplicaUpdate::handle_dropped(const messages::WorkerDropped& answer, TurnOutput& out) {
     if (!awaits(answer.update, messages::UpdateOrder::kDrop, answer.rank)) return false;
     messages::RankOutcome rank = job_->ranks[static_cast<std::size_t>(raw(answer.rank))];
-    // A rank that failed stays in the phase in which it failed.
+    // A rank that failed keeps the phase in which it failed.
     if (rank.ok || !rank.code) rank.phase = messages::UpdatePhase::kDropped;
     if (record_outcome(std::move(rank)) == messages::UpdateRound::Progress::kDone) {
         end(messages::UpdateOrder::kDrop, out);

@@ -1,7 +1,7 @@
-// What the parts of a scheduler say together: the state of the replica, and what speaks against a
+// The state of the replica, computed from all parts of its scheduler, and the objections to a
 // call.
 //
-// Pure: functions of the parts, which outlive this.
+// Pure: functions of the parts, which must outlive this struct.
 #pragma once
 
 #include "base/result.h"
@@ -30,37 +30,37 @@ struct ReplicaFacts {
     const ReplicaMemory& memory;
 
     [[nodiscard]] messages::ReplicaState state() const;
-    // Returns what the door must know, whenever it changes.
+    // Returns the state that the door must know; it is sent whenever it changes.
     [[nodiscard]] messages::ReplicaStanding standing() const;
-    // Returns the present state, as `status` reports it.
+    // Returns the current state, as `status` reports it.
     [[nodiscard]] messages::ReplicaStatus status(TimePoint now) const;
-    // Returns how much may be planned. A flush has no say here.
+    // Returns how much may be planned, leaving flushes aside.
     [[nodiscard]] Runner::Scope scope() const;
 
-    // ---- what speaks against something, or nothing ----
-    // Against any call, until all ranks have loaded.
+    // ---- objections; nothing if there is none ----
+    // Objections to any call, until all ranks have loaded.
     [[nodiscard]] std::optional<Error> why_not_ready() const;
-    // Against the generation of anything.
+    // Objections to generating any token.
     [[nodiscard]] std::optional<Error> why_idle() const;
-    // Against the end of a pause. Missing weights are no reason: open requests continue as soon as
+    // Objections to the end of a pause. Missing weights are none: open requests continue as soon as
     // an update brings weights.
     [[nodiscard]] std::optional<Error> why_not_on() const;
-    // Against running requests finishing (drain).
+    // Objections to letting running requests finish (drain).
     [[nodiscard]] std::optional<std::string> why_no_drain() const;
-    // Against an update: there are no weights to stage over, roll back to or make ready.
+    // Objections to an update: no weights to stage over, roll back to, or make ready.
     [[nodiscard]] std::optional<std::string> why_no_update() const;
-    // Against reading the live weights. Torn weights can be read: digests show what is torn.
+    // Objections to reading the live weights. Torn weights can be read: digests show what is torn.
     [[nodiscard]] std::optional<Error> why_unreadable() const;
-    // Against a new label of the version that serves.
+    // Objections to a new label of the serving version.
     [[nodiscard]] std::optional<Error> why_no_label() const;
-    // Against a release of these tags.
+    // Objections to a release of these tags.
     [[nodiscard]] std::optional<Error> why_no_release(const std::vector<messages::MemoryTag>& tags
     ) const;
-    // Against a resume of memory.
+    // Objections to a resume of memory.
     [[nodiscard]] std::optional<Error> why_no_resume() const;
 
   private:
-    // Returns whether some memory is not resident, and not lent either.
+    // Returns whether some memory is neither resident nor lent.
     [[nodiscard]] bool is_released() const { return !memory.lacks_nothing_but_loan(); }
 };
 

@@ -14,7 +14,7 @@ bool has(const std::vector<messages::MemoryTag>& tags, messages::MemoryTag tag) 
 
 }  // namespace
 
-// Each order uses one more number, for the way back.
+// Each order uses two numbers: the second is for undoing it.
 CallId ReplicaMemory::next_order() { return CallId{++num_orders_ * 2}; }
 
 std::optional<messages::MemoryPart> ReplicaMemory::release(
@@ -74,8 +74,8 @@ void ReplicaMemory::begin_loan(messages::MemoryAction action) {
     });
 }
 
-// Memory that could not be lent is still here, unless a rank could not undo the release. Memory
-// that could not be returned counts as released from now on, as if by a call.
+// Memory that could not be lent is still resident, unless a rank could not undo the release. Memory
+// that could not be returned counts as released from now on, as if a call had released it.
 void ReplicaMemory::finish_loan(const MemoryBook::Job& done, Effects& effects) {
     const bool is_taken = done.action == messages::MemoryAction::kRelease;
     if (is_taken && done.failure) effects.loan_failure = done.failure;
@@ -98,7 +98,7 @@ ReplicaMemory::Effects ReplicaMemory::advance(bool is_still, TurnOutput& out) {
         return effects;
     }
     if (!book_.have_all_answered()) return effects;
-    // Weights that one rank has discarded are gone, whatever happens to the rest of the order.
+    // Weights that one rank has discarded are gone, even if the order fails on other ranks.
     const bool is_discard = job->action == messages::MemoryAction::kRelease && !job->keep_weights &&
                             job->num_done > 0 && has_weights;
     effects.loses_weights = is_discard;
@@ -157,7 +157,7 @@ messages::MemoryPart ReplicaMemory::answer(CallId call, std::optional<Error> err
     const {
     messages::MemoryPart part{
         .call = call, .replica = replica_, .was_done = was_done, .tags = book_.totals()};
-    // Lent memory is returned without a call, so the door must not count it as released.
+    // The door must not count lent memory as released, because it is returned without a call.
     for (messages::TagMemory& tag : part.tags) {
         if (tag.tag == messages::MemoryTag::kKvCache && is_on_loan())
             tag.state = messages::MemoryState::kResident;

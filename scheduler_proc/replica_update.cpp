@@ -10,7 +10,7 @@
 namespace pitstop::scheduler {
 namespace {
 
-// A rank gives up a little before its scheduler, so that it can report what it waited for.
+// Ranks give up a little before their scheduler, so that they can report what they waited for.
 std::int64_t time_of_workers(std::int64_t timeout_ms) {
     constexpr std::int64_t kHeadStartMs = 500;
     return timeout_ms - std::min(timeout_ms / 10, kHeadStartMs);
@@ -46,21 +46,21 @@ bool ReplicaUpdate::stage(
     job.label = order.spec.label;
     for (messages::RankOutcome& rank : job.ranks) rank.phase = messages::UpdatePhase::kStaging;
     job.spec = std::move(order.spec);
-    // The stage overwrites the retained copy; an adapter has memory of its own.
+    // The stage overwrites the retained copy, unless it is an adapter's, which has its own memory.
     if (!job.is_of_adapter()) weights_.forget_retained();
     messages::WorkerStage to_workers{
         .update = job.id,
         .spec = job.spec,
         .timeout_ms = time_of_workers(order.timeout_ms),
     };
-    // This also holds without weights: a rank may have kept its own when another rank lost them.
+    // Also on loan without weights: a rank may have kept its own when another rank lost them.
     job.is_on_loan = lends_ && job.kind == UpdateJob::Kind::kStaged && !job.is_of_adapter();
     if (job.is_on_loan) {
         job.held = std::move(to_workers);
     } else {
         out.workers.emplace_back(std::move(to_workers));
     }
-    job.spec.source.payloads.clear();  // large, and not needed again
+    job.spec.source.payloads.clear();  // payloads are large, and not needed again
     return true;
 }
 
@@ -128,7 +128,7 @@ bool ReplicaUpdate::handle_filled(messages::WorkerFilled answer, TurnOutput& out
     return true;
 }
 
-// The door sends no more buckets: the ranks verify and vote.
+// Called when the door sends no more buckets: the ranks verify and vote.
 void ReplicaUpdate::finish_session(
     const messages::UpdateFinish& order, TimePoint now, TurnOutput& out
 ) {
@@ -147,7 +147,7 @@ void ReplicaUpdate::finish_session(
     out.workers.emplace_back(messages::WorkerFinish{.update = job.id});
 }
 
-// Every rank has the retained copy, so this replica is prepared at once.
+// Every rank already has the retained copy, so this replica is prepared at once.
 void ReplicaUpdate::roll_back(
     const messages::UpdateRollback& order, const WhyNot& why_not, TurnOutput& out
 ) {
@@ -194,7 +194,7 @@ bool ReplicaUpdate::handle_vote(messages::WorkerStaged vote, TurnOutput& out) {
     return true;
 }
 
-// Only a drop can follow.
+// Marks the update as failed. Only a drop can follow.
 void ReplicaUpdate::fail(messages::UpdateOrder order, Error error, TurnOutput& out) {
     job_->round.fail();
     job_->deadline = TimePoint::max();
@@ -230,7 +230,7 @@ void ReplicaUpdate::advance(TimePoint now, bool is_still, bool is_run_out, TurnO
     answer_order(messages::UpdateOrder::kReady, std::nullopt, out);
 }
 
-// Reports to the door, in time, what the update waited for; the door then drops it.
+// Reports to the door, in time, what the update waited for. The door then drops the update.
 void ReplicaUpdate::end_late(TimePoint now, const std::string& what_runs, TurnOutput& out) {
     if (!job_ || now < job_->deadline) return;
     const messages::UpdateOrder order = job_->round.order();

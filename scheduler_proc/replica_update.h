@@ -1,16 +1,16 @@
 // Runs this replica's part of a weight update (design section 5; messages/weights.h has the
 // protocol).
 //
-// The door (tokenizer_proc) drives an update over all replicas with orders; the ranks vote.
-// The commit goes between two plans on every worker's socket: steps planned before it run
-// under the old version, steps planned after it under the new one, on every rank alike (P1).
-// The commit is refused unless every rank of this replica has voted for it and the replica is
-// ready as asked (P2).
+// The door (tokenizer_proc) drives an update over all replicas with orders; the ranks vote. Every
+// worker's socket gets the commit between two plans. Steps planned before the commit run under the
+// old version, later steps under the new one, alike on every rank (P1). The commit is refused
+// unless every rank of this replica has voted for it and the replica is ready as the update asked
+// (P2).
 //
-// The caller reports which requests run and which memory is resident.
+// The caller reports running requests and resident memory.
 //
 // Thread:  the loop thread only.
-// Bounded: one update at a time; a second one is refused meanwhile.
+// Bounded: one update at a time; a second one is refused while one is in progress.
 #pragma once
 
 #include "scheduler_proc/adapters.h"
@@ -32,8 +32,8 @@ class ReplicaUpdate {
     explicit ReplicaUpdate(const SchedulerConfig& config)
         : config_(config), weights_(config.epoch, config.label) {}
 
-    // Records what the ranks loaded, or that they loaded nothing, and whether a staged version
-    // needs the KV cache's memory.
+    // Records the digest that the ranks loaded, whether they loaded weights, and whether a staged
+    // version needs the KV cache's memory.
     void open(std::string digest, bool has_weights, bool lends) {
         weights_.open(std::move(digest), has_weights);
         lends_ = lends;
@@ -49,21 +49,21 @@ class ReplicaUpdate {
         return job_ && job_->phase() == messages::UpdatePhase::kCommitting;
     }
     // Returns whether the update waits for running requests to finish, or keeps the replica stopped
-    // until its commit, so that no request starts.
+    // until the commit. No request starts then.
     [[nodiscard]] bool drains() const {
         return stands() && job_->kv_policy == messages::KvPolicy::kDrain;
     }
-    // Returns whether the ranks overwrite the live copy, or are about to: nothing runs,
-    // except in a drain.
+    // Returns whether the ranks overwrite the live copy, or are about to. Nothing runs then, except
+    // in a drain.
     [[nodiscard]] bool overwrites() const {
         return stands() && job_->kind == UpdateJob::Kind::kDirect;
     }
 
-    // ---- the KV cache's memory, lent to a staged version (--update-mode lend) ---- Returns
-    // whether the memory is lent: from the stage's order to the last rank's commit or drop.
+    // ---- loans of the KV cache's memory to a staged version (--update-mode lend) ----
+    // Returns whether the memory is lent: from the stage's order to the last rank's commit or drop.
     // Meanwhile nothing is planned, except for a drain.
     [[nodiscard]] bool has_loan() const { return job_ && job_->is_on_loan && !job_->committed; }
-    // Returns whether all ranks have committed, and the answer waits until KV has its memory again.
+    // Returns whether all ranks have committed and the answer waits until the KV has memory again.
     [[nodiscard]] bool awaits_return() const { return job_ && job_->committed; }
     // Returns whether the stage waits for the KV cache's memory.
     [[nodiscard]] bool wants_loan() const {
@@ -73,31 +73,31 @@ class ReplicaUpdate {
     [[nodiscard]] bool drains_for_loan() const {
         return wants_loan() && job_->kv_policy == messages::KvPolicy::kDrain;
     }
-    // Records that steps stop now, for the loan.
+    // Records that steps stop now because of the loan.
     void record_standing(TimePoint now) { job_->standing_since = now; }
-    // Records the cost of the loan: requests that were retracted, or that the loan waited for.
+    // Records the cost of the loan: how many requests were retracted, or finished first.
     void record_loan(std::int64_t num_retracted, std::int64_t num_drained);
-    // Called when the memory is available and no step runs: the ranks begin.
-    // REQUIRES: wants_loan().
+    // Called when the memory is available and no step runs: the ranks begin to stage. REQUIRES:
+    // wants_loan().
     void start_on_loan(TimePoint now, TurnOutput& out);
-    // Called when the memory was returned, or its return failed: answers the caller.
-    // REQUIRES: awaits_return().
+    // Called when the memory was returned or could not be: answers the caller. REQUIRES:
+    // awaits_return().
     void end_loan(TimePoint now, TurnOutput& out);
-    // Called when the memory could not be lent: the update fails if it still waits for that.
+    // Called when the memory could not be lent: fails the update if it still waits for the memory.
     void refuse_loan(Error error, TurnOutput& out);
 
     // ---- orders of the door ----
     void refuse_stage(const messages::UpdateStage& order, Error error, TurnOutput& out) const;
-    // Returns false if it was refused.
+    // Returns false if the order was refused.
     bool stage(messages::UpdateStage order, TimePoint now, const WhyNot& why_not, TurnOutput& out);
-    // Records the durations of steps since the stage was ordered, for its answer.
+    // Records the durations of steps since the stage was ordered, for the stage's answer.
     void record_steps(const StepTimes::Watched& steps) {
         if (job_) job_->record_steps(steps);
     }
     void fill(messages::UpdateFill order, TimePoint now, TurnOutput& out);
     void finish_session(const messages::UpdateFinish& order, TimePoint now, TurnOutput& out);
     void roll_back(const messages::UpdateRollback& order, const WhyNot& why_not, TurnOutput& out);
-    // `num_started`: the requests that a drain waits for.
+    // `num_started`: the number of requests that a drain waits for.
     void make_ready(
         const messages::UpdateReady& order,
         TimePoint now,
@@ -105,8 +105,8 @@ class ReplicaUpdate {
         const WhyNot& why_not,
         TurnOutput& out
     );
-    // Returns whether the commit may be ordered now; if not, it is refused. After true, the commit
-    // must follow at once, with what its KV policy did to requests.
+    // Returns whether the commit may be ordered now; if not, refuses it. After true, commit() must
+    // follow at once, with the number of requests that the KV policy concerned.
     [[nodiscard]] bool may_commit(const messages::UpdateCommit& order, TurnOutput& out) const;
     // REQUIRES: may_commit().
     [[nodiscard]] messages::KvPolicy kv_policy() const { return job_->kv_policy; }
@@ -129,14 +129,14 @@ class ReplicaUpdate {
     bool handle_committed(const messages::WorkerCommitted& answer, TimePoint now, TurnOutput& out);
     bool handle_dropped(const messages::WorkerDropped& answer, TurnOutput& out);
 
-    // Answers `ready` once the replica is in the state that the update needs.
+    // Answers the order to make ready once the replica is in the state that the update needs.
     void advance(TimePoint now, bool is_still, bool is_run_out, TurnOutput& out);
-    // `what_runs` names what the update still waited for.
+    // `what_runs` names what the update still waits for.
     void end_late(TimePoint now, const std::string& what_runs, TurnOutput& out);
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 
   private:
-    // Whether the replica was told to stop, and stays so until the commit or the drop.
+    // Returns whether the replica was told to stop, and stays stopped until the commit or the drop.
     [[nodiscard]] bool stands() const { return job_ && is_asked_to_stand(job_->phase()); }
     [[nodiscard]] bool awaits(messages::UpdateId update, messages::UpdateOrder order, Rank rank)
         const {

@@ -1,4 +1,4 @@
-// The weights that this replica has: the version of the next plan, the one to which a rollback
+// The weights that this replica has: the version of the next plan, the version to which a rollback
 // returns, and the state of the live copy.
 //
 // Thread:  the loop thread only.
@@ -16,7 +16,7 @@ namespace pitstop::scheduler {
 
 class ReplicaWeights {
   public:
-    // What becomes of the version that served until now.
+    // What happens to the version that served until now.
     enum class Old { kRetained, kGone };
 
     ReplicaWeights(Epoch epoch, std::string label) {
@@ -24,22 +24,22 @@ class ReplicaWeights {
         version_.label = std::move(label);
     }
 
-    // Records what the ranks loaded, or that they loaded nothing.
+    // Records what the ranks loaded.
     void open(std::string digest, bool has_weights) {
         version_.digest = std::move(digest);
         if (!has_weights) live_ = Live::kAwaited;
     }
 
     [[nodiscard]] const Version& version() const { return version_; }
-    // Returns the version whose copy the workers still hold, if a rollback may return to it.
+    // Returns the version whose copy the workers retain, if a rollback may return to it.
     [[nodiscard]] const std::optional<Version>& retained() const { return retained_; }
-    // ---- the live copy: nothing may run unless it is whole ----
+    // ---- the live copy: nothing may run unless its weights are whole ----
     [[nodiscard]] bool are_whole() const { return live_ == Live::kWhole; }
     [[nodiscard]] bool are_torn() const { return live_ == Live::kTorn; }
-    // No weights yet, or they were released and not kept.
+    // There are no weights yet, or they were released and not kept.
     [[nodiscard]] bool are_awaited() const { return live_ == Live::kAwaited; }
 
-    // The live copy's bytes are gone: they were released and not kept.
+    // The bytes of the live copy are gone: they were released and not kept.
     void lose() {
         if (live_ == Live::kWhole) live_ = Live::kAwaited;
     }
@@ -47,13 +47,13 @@ class ReplicaWeights {
     void tear() { live_ = Live::kTorn; }
     // The copy that a rollback needs is gone.
     void forget_retained() { retained_.reset(); }
-    // The version that serves has a new label. Steps in flight keep theirs.
+    // The version that serves has a new label. Steps in flight keep the old one.
     void relabel(const std::string& label);
-    // The next plan runs under this version. Torn weights are not retained: they are no version to
-    // return to.
+    // The next plan runs under version `next`. Torn weights are not retained, because no rollback
+    // may return to them.
     void serve(Version next, Old old);
 
-    // Returns what is wrong with the epoch of a new version of the model.
+    // Returns what is wrong with the epoch of a new version of the model, or nothing.
     [[nodiscard]] std::optional<Error> problem_of(Epoch next) const;
 
   private:

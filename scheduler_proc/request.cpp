@@ -26,8 +26,8 @@ std::optional<Error> problem_of_length(
         );
     }
     const std::optional<std::int64_t>& asked = request.sampling.max_new_tokens;
-    // A request without an output length needs room for one token, one with a length for all of
-    // them.
+    // A request without an output length needs room for one token; with a length, for that many
+    // tokens.
     const std::int64_t output_len = asked.value_or(1);
     const messages::ContextLimit limit{
         .prompt_len = prompt_len, .output_len = output_len, .context_len = limits.context_len};
@@ -44,7 +44,7 @@ std::optional<Error> problem_of_length(
     return std::nullopt;
 }
 
-// The door has checked the entries; here the bytes are whole rows of the prompt's tokens.
+// The door has checked the entries. Checks that the bytes are whole rows of the prompt's tokens.
 std::optional<Error> problem_of_brought(
     const messages::TokenizedRequest& request, const ModelLimits& limits
 ) {
@@ -202,7 +202,7 @@ bool Request::is_to_score() const {
 
 std::int64_t Request::cacheable_len() const {
     if (has_brought()) return 0;
-    // The logits of position i - 1 score token i.
+    // Scoring token i needs the logits of position i - 1.
     std::int64_t len = progress.known() - 1;
     if (wants_routes()) len = std::min(len, routed);
     return is_to_score() ? std::min(len, score_start() - 1) : len;
@@ -217,8 +217,8 @@ void Request::add_routes(std::span<const std::uint8_t> rows, std::int64_t end, E
     const std::int64_t row_bytes = routes.shape.row_bytes();
     const std::int64_t begin = end - std::ssize(rows) / row_bytes;
     CHECK(begin <= routed);
-    // The last token has no row, as nothing follows it: without output that is the prompt's last
-    // token.
+    // The last token of the sequence has no row, because nothing follows it. Without output, that
+    // is the prompt's last token.
     const std::int64_t end_max = progress.prompt_len() + progress.output_len_max() - 1;
     const std::int64_t num = std::min(end, end_max) - routed;
     if (num <= 0) return;

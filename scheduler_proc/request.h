@@ -19,7 +19,7 @@
 
 namespace pitstop::scheduler {
 
-// The workers' limits of the model and their memory; these bound every request.
+// Limits that the workers' model and memory set for every request.
 struct ModelLimits {
     std::int64_t context_len = 0;
     std::int64_t vocab_size = 0;
@@ -27,10 +27,10 @@ struct ModelLimits {
     std::vector<TokenId> eos_ids{};
     std::optional<messages::RouteShape> routes{};  // absent: the workers report no routes
     std::vector<std::int64_t> dense_layers{};      // with routes: the layers without experts
-    std::string no_supports{};  // why no supports of draws are reported; empty: they are
+    std::string no_supports{};  // why no supports of draws are reported; empty: they are reported
 };
 
-// Returns why this request cannot be served, or nothing. The tokenizer checks most of this too.
+// Returns why this request cannot be served, or nothing. The tokenizer makes most checks, too.
 [[nodiscard]] std::optional<Error> problem_of(
     const messages::TokenizedRequest& request, const ModelLimits& limits
 );
@@ -42,20 +42,20 @@ struct Request {
     // ---- the request's parameters ----
     RequestKey key{};
     std::int64_t priority = 0;
-    std::vector<std::string> client{};    // identifies its client, outermost first
-    messages::SamplingParams sampling{};  // without its texts
+    std::vector<std::string> client{};    // identifies the client, outermost first
+    messages::SamplingParams sampling{};  // without the grammar's texts
     messages::LogprobOptions logprobs{};
-    // token of its first row of routes; absent: no routes
+    // the first token whose routes are reported; absent: no routes
     std::optional<std::int64_t> routes_start{};
-    // [num_brought, layers, per_token], the routes that its first tokens use
+    // [num_brought, layers, per_token], the routes that its first tokens must use
     std::vector<std::uint8_t> brought{};
     std::int64_t num_brought = 0;
     messages::TextOptions text{};     // moved out with the first chunk
     std::vector<TokenId> stop_ids{};  // ascending: end of sequence and stop tokens
     messages::KvTolerance kv_tolerance = messages::KvTolerance::kNever;
     std::int64_t kv_max_lag = 0;
-    std::optional<AdapterUse> adapter{};           // the version that its next row has
-    std::optional<messages::GrammarId> grammar{};  // from its arrival to its end
+    std::optional<AdapterUse> adapter{};           // for its next row
+    std::optional<messages::GrammarId> grammar{};  // from the request's arrival to its end
     std::vector<TokenId> draft_ids{};              // texts to draft from
     std::optional<std::string> draft_key{};
     std::optional<messages::ConversationId> conversation{};
@@ -64,15 +64,15 @@ struct Request {
     Progress progress{};                // its position in its sequence
     std::vector<TokenId> tokens{};      // [progress.known()]: the prompt, then the output
     messages::PromptLogprobs scores{};  // filled chunk by chunk until the first output chunk
-    messages::Routes routes{};          // rows that no chunk has yet
-    std::int64_t routed = 0;  // rows [routes_start, routed) arrived, in chunks or in `routes`
-    std::int64_t cached_tokens = 0;    // prompt tokens found in the cache when first admitted
-    std::int64_t replayed_tokens = 0;  // prompt tokens after these that the cache had without state
-    std::int64_t stale_tokens = 0;     // of a turn: after these, that older weights computed
+    messages::Routes routes{};          // rows that are in no chunk yet
+    std::int64_t routed = 0;  // rows [routes_start, routed) have arrived, in chunks or in `routes`
+    std::int64_t cached_tokens = 0;    // prompt tokens that the cache had at the first admission
+    std::int64_t replayed_tokens = 0;  // prompt tokens after those, cached without state
+    std::int64_t stale_tokens = 0;     // of a turn: tokens after those, from older weights
     std::int64_t num_retractions = 0;
-    std::int64_t told_retractions = 0;              // as in the counts that were sent last
-    std::optional<messages::DraftCounts> drafts{};  // where speculation is on
-    // The version (its Version::serial) that sampled the latest token; 0: no token yet.
+    std::int64_t told_retractions = 0;              // the value in the latest counts sent
+    std::optional<messages::DraftCounts> drafts{};  // with speculation only
+    // The Version::serial of the weights that sampled the latest token; 0: no token yet.
     std::uint64_t version_serial = 0;
     std::optional<messages::AdapterId> latest_adapter_id{};  // of the latest token, if any
     std::optional<messages::AdapterVersion> latest_adapter{};
@@ -82,16 +82,16 @@ struct Request {
     bool awaits_grammar = false;  // the workers still compile it
     TimePoint arrived_at{};
     TimePoint admitted_at{};     // when it was first admitted, if it was
-    TimePoint first_token_at{};  // when its first output token came, if any
-    TimePoint last_token_at{};   // when its latest output token came
+    TimePoint first_token_at{};  // when its first output token arrived, if any
+    TimePoint last_token_at{};   // when its latest output token arrived
     Epoch kv_floor{};  // older cached prefixes are not used, whatever the request tolerates
     std::uint64_t chunk_turn = 0;  // the turn that made its latest chunk
     std::size_t chunk_index = 0;   // the chunk's place in that turn's batch
 
     // ---- while it runs ----
     Lease lease{};  // with a slot while it runs, otherwise empty
-    // Counts admissions and fresh starts: results of steps planned earlier belong to an earlier
-    // run.
+    // Counts admissions and fresh starts. A step's result counts only if the step was planned in
+    // the same run.
     std::int64_t run = 0;
     bool needs_setup = false;  // its slot is not set up yet
 
@@ -100,41 +100,41 @@ struct Request {
         return std::span(tokens).first(static_cast<std::size_t>(progress.prompt_len()));
     }
 
-    // Each row of routes is sent once, from the pass that the output follows. Rows that an
-    // admission after the first output computes again were sent before. A request without output
+    // Each row of routes is sent once, from the pass that the output follows. An admission after
+    // the first output computes some rows again, which were sent before. A request without output
     // starts its rows anew with its prefill.
     [[nodiscard]] bool wants_routes() const { return routes_start.has_value(); }
     // The number of rows to report for a row of a step from `begin` to `end`.
     [[nodiscard]] std::int64_t num_routed(std::int64_t begin, std::int64_t end) const;
-    // Adds the last rows, which a step that ended at `end` reports.
+    // Appends the rows that a step up to position `end` reports.
     void add_routes(std::span<const std::uint8_t> rows, std::int64_t end, Epoch epoch);
-    // Returns whether it brings routes. Then it takes no KV from the cache, which other experts
-    // computed, and leaves none there.
+    // Returns whether the request brings routes. Such a request takes no KV from the cache, which
+    // other experts computed, and leaves none there.
     [[nodiscard]] bool has_brought() const { return num_brought > 0; }
-    // Returns the rows that it brings for tokens [begin, end).
+    // Returns the rows that the request brings for tokens [begin, end).
     [[nodiscard]] std::span<const std::uint8_t> brought_in(std::int64_t begin, std::int64_t end)
         const;
-    // Drops the rows that no chunk has: the prefill starts anew.
+    // Drops the rows that are in no chunk yet, because the prefill starts anew.
     void forget_routes();
     [[nodiscard]] bool wants_scores() const { return logprobs.prompt_start >= 0; }
-    // Returns whether prompt tokens are still to be scored that no step in flight scores. All
-    // scores belong to one version and to KV of that version alone (P3), and so does the first
-    // output token. So the request continues to the prompt's end under the version that it began
-    // with, or starts anew.
+    // Returns whether some prompt tokens must be scored and no step in flight scores them. All
+    // scores and the first output token belong to one version, and to KV of that version alone
+    // (P3). So the request continues to the prompt's end under the version that it began with, or
+    // starts anew.
     [[nodiscard]] bool is_to_score() const;
-    // Returns whether it wants so many logprobs per position that a step has room for few
+    // Returns whether the request wants so many logprobs per position that a step has room for few
     // positions.
     [[nodiscard]] bool is_wide() const { return logprobs.top > messages::kWideTopLogprobs; }
     // Returns the first prompt token that is scored. Token 0 has no logprob.
     [[nodiscard]] std::int64_t score_start() const;
-    // Returns how many tokens may come from the cache. Computed in any case: the last token, to
-    // sample after it; scored positions; positions whose routes are wanted, which the cache lacks;
-    // and all of a request that brings routes.
+    // Returns how many tokens may come from the cache. Always computed: the last token, to sample
+    // after it; scored positions; positions whose routes are wanted, which the cache lacks. A
+    // request that brings routes computes all its tokens.
     [[nodiscard]] std::int64_t cacheable_len() const;
-    // Returns which epochs of cached KV it accepts while `current` serves: only that one while it
-    // is to be scored, whatever it tolerates.
+    // Returns the epochs of cached KV that the request accepts while `current` serves: only
+    // `current` while the request must be scored, whatever it tolerates.
     [[nodiscard]] EpochRange accepted_epochs(Epoch current) const;
-    // Returns what holds its pages after its end: its conversation; nothing if it is no turn.
+    // Returns the conversation that holds its pages after its end; nothing if it is no turn.
     [[nodiscard]] std::optional<PrefixHolder> holder() const;
     // Returns why `token`, sampled as output `index`, ends the request, or nothing.
     [[nodiscard]] std::optional<messages::Finish> finish_of(TokenId token, std::int64_t index)
@@ -146,7 +146,7 @@ struct Request {
     }
 };
 
-// The older first: by priority, then by arrival. The order is total, since keys are unique.
+// Orders the older request first: by priority, then by arrival. Keys are unique, so it is total.
 [[nodiscard]] inline bool is_elder(const Request& a, const Request& b) {
     return a.priority != b.priority ? a.priority > b.priority : a.key < b.key;
 }

@@ -9,9 +9,9 @@
 namespace pitstop::scheduler {
 namespace {
 
-// A row's drafts end where all of them together are less likely to be right than this. Where passes
-// are bound by reading weights, a draft costs less than a pass of its own by about the first
-// factor. A budget measures the cost of a draft, and may accept less likely ones.
+// A row's drafts end where all of them together are less likely to be right than this. In passes
+// bound by reading weights, a draft costs about kLikelyMin times a pass of its own. A budget
+// measures the cost of drafts, and may accept less likely ones.
 constexpr double kLikelyMin = 0.3;
 constexpr double kLikelyMinOfBudget = 0.05;
 
@@ -27,7 +27,7 @@ void Runner::open(const Workers& workers) {
     limits_ = workers.limits();
     adapters_.open(workers.adapter_rank_max());
     grammars_.open(workers.no_grammars());
-    // Auto is off where workers verify no drafts.
+    // With --speculate auto, speculation is off if the workers verify no drafts.
     const std::int64_t drafts_max = std::min(config_.drafts_max, workers.drafted_max());
     if (drafts_max > 0) {
         drafter_.emplace(Drafter::Limits{
@@ -61,7 +61,7 @@ void Runner::enqueue(
     messages::TokenizedRequest arrived, const std::optional<Error>& refusal, TurnOutput& out
 ) {
     if (arrived.key <= last_key_) {
-        ++tallies_.num_refused;  // sent twice; an answer would end the one that is open
+        ++tallies_.num_refused;  // sent twice; an answer would end the request that is open
         return;
     }
     last_key_ = arrived.key;
@@ -105,7 +105,7 @@ void Runner::enqueue(
     if (requests_.num_waiting() > config_.queue_len_max) push_out(out);
 }
 
-// The setups of the request name the grammar; its text stays behind.
+// Replaces the grammar's text by its id, which the setups of the request send.
 void Runner::take_grammar(Request& request, const messages::Grammar& grammar, TurnOutput& out) {
     messages::SamplingParams& sampling = request.sampling;
     for (std::string* text :
@@ -130,8 +130,8 @@ bool Runner::handle_compiled(const messages::WorkerCompiled& answer, TurnOutput&
     return true;
 }
 
-// The queue is full: drops the newest request of the client that has the most queued, usually the
-// one just added.
+// Drops the newest request of the client that has the most queued, because the queue is full. That
+// is usually the request just added.
 void Runner::push_out(TurnOutput& out) {
     const Error error = make_error(
         ErrorCode::kResourceExhausted,
@@ -158,13 +158,13 @@ void Runner::end_request(
 ) {
     Request* request = requests_.find(key);
     if (request == nullptr) {
-        // Requests with smaller keys have arrived and ended; one with a larger key is still to
-        // come.
+        // A smaller key belongs to a request that has ended; a larger key to one that has not
+        // arrived.
         if (key > last_key_) early_ends_.add(key, {cause, message.substr(0, kEndMessageBytesMax)});
         return;
     }
     if (cause == messages::EndCause::kAbort) return abort(*request, message, out);
-    // Tells the detokenizer that nothing follows, so that it can forget the request.
+    // Tells the detokenizer to forget the request: no chunk follows.
     if (request->is_announced) batch_of(out).drops.push_back(key);
     tallies_.count_finish(
         cause == messages::EndCause::kStopText ? messages::FinishReason::kStop
@@ -217,7 +217,7 @@ std::int64_t Runner::retract_scorings() {
     return std::ssize(scorings);
 }
 
-// All scores of a request belong to one version (P3), so one that is to be scored starts anew.
+// All scores of a request belong to one version (P3), so a request to be scored starts anew.
 std::int64_t Runner::commit_adapter(
     AdapterUse loaded, messages::AdapterPolicy policy, TurnOutput& out
 ) {
@@ -260,8 +260,8 @@ std::optional<messages::StepPlan> Runner::plan_step(
     return plan;
 }
 
-// The planned step's requests run. No order here is about their versions, so it may precede the
-// plan.
+// The requests of the planned step count as running, so no order here concerns their versions. So
+// these orders may precede the plan.
 void Runner::settle_adapters(TurnOutput& out) {
     for (const auto& [id, why] : adapters_.advance(now_, requests_.started_adapters(), out)) {
         for (Request* request : requests_.all(OpenRequests::Which::kAll)) {
@@ -292,14 +292,14 @@ std::optional<messages::StepPlan> Runner::next_plan(Scope scope, const Version& 
     return std::move(planned->plan);
 }
 
-// Returns whether the step that runs decides what some request drafts next.
+// Returns whether the step that runs determines what some request drafts next.
 bool Runner::awaits_drafts() {
     if (!drafter_ || steps_.empty()) return false;
     const auto has_drafts = [](const Request* request) { return request->progress.drafted() > 0; };
     return std::ranges::any_of(requests_.running(), has_drafts) || is_worth_waiting();
 }
 
-// Returns whether drafts are likely to follow the tokens being sampled, and worth their cost.
+// Returns whether drafts that are worth their cost are likely to follow the tokens being sampled.
 bool Runner::is_worth_waiting() {
     std::size_t num_rows = 0;
     std::vector<DraftBudget::Offer> offers;

@@ -1,25 +1,25 @@
-// Runs the replica's requests, with parts that each keep their own books:
+// Runs the replica's requests. Each part has its own state:
 //
-//   OpenRequests   the running and waiting requests
-//   Adapters       the loaded ones, and the version of each request
-//   Grammars       those that the workers compile or have compiled, and the one of each request
-//   KvPool         their KV pages, the prefix cache and the slots
-//   Drafter        with speculation: guesses at their next tokens
-//   StepPlanner    which rows the next step has
+// OpenRequests   the running and waiting requests
+//   Adapters       the loaded adapters, and the version of each request
+//   Grammars       the grammars in the workers, and the grammar of each request
+//   KvPool         KV pages, the prefix cache and the slots
+//   Drafter        with speculation: guesses at the next tokens of requests
+//   StepPlanner    the rows of the next step
 //   StepsInFlight  the steps whose results are awaited
 //
-// The runner connects these parts: runner.cpp handles requests in and out, collect.cpp the results
-// of a finished step, in chunks and spans.
+// The runner connects these parts: runner.cpp admits and ends requests; collect.cpp turns the
+// results of a finished step into chunks and spans.
 //
 // Up to two steps are in flight: the next one is planned while one runs. Workers run steps and
 // commits in the order sent, so a plan may build on the results of an earlier one. Drafts build on
-// known tokens: while some request waits for drafts, or has drafts in the step that runs, that step
-// ends before the next one is planned.
+// known tokens. So while some request waits for drafts, or has drafts in the step that runs, the
+// next step is planned after that step has ended.
 //
 // Over 500 lines: the arrival of a request, each part of a result and each end change most of these
-// books, in one order, which is here. What concerns one book alone belongs to its class.
+// parts, in an order that this class sets. Code that concerns one part belongs to its class.
 //
-// Pauses, flushes, updates and released memory are unknown here: the caller says how much may be
+// The runner knows no pauses, flushes, updates or released memory: its caller says how much may be
 // planned, and under which version.
 //
 // Owns:    every open request, and the pool of KV pages.
@@ -53,13 +53,13 @@ class Runner {
   public:
     explicit Runner(const SchedulerConfig& config);
 
-    // The model and the pool are known. REQUIRES: workers.is_complete(); no request was added
-    // before.
+    // Takes over the model's limits and makes the pool. REQUIRES: workers.is_complete(); no request
+    // was added before.
     void open(const Workers& workers);
     void begin_turn(TimePoint now);
 
     // ---- requests ----
-    // `refusal`: why no request is accepted now. The request is answered in any case.
+    // `refusal`: why no request is accepted now. Every request is answered.
     void enqueue(
         messages::TokenizedRequest arrived, const std::optional<Error>& refusal, TurnOutput& out
     );
@@ -68,13 +68,13 @@ class Runner {
         for (const auto id : ends.ids) pool_.end_conversation(id);
     }
     // Puts all running requests back to the head of the queue: their tokens stay, their pages are
-    // freed. Returns how many.
+    // freed. Returns how many requests were retracted.
     std::int64_t retract_all();
-    // The same for those requests only that are to be scored: a commit makes them start anew (P3).
+    // Retracts only the requests that are to be scored: a commit makes them start anew (P3).
     std::int64_t retract_scorings();
-    // Returns how many were aborted.
+    // Aborts requests. Returns how many.
     std::int64_t abort_all(OpenRequests::Which which, const std::string& message, TurnOutput& out);
-    // Requests that ran before no longer get KV of older versions, whatever they tolerate.
+    // Requests that have run no longer get KV of epochs before `floor`, whatever they tolerate.
     void refuse_older_kv(Epoch floor);
 
     // ---- adapters ----
@@ -83,23 +83,23 @@ class Runner {
         return adapters_.record(now_, answer, out);
     }
     [[nodiscard]] const Adapters& adapters() const { return adapters_; }
-    // From now on the version serves its name. `policy` decides how open requests for the replaced
-    // version continue. Returns how many were retracted.
+    // From now on the version serves its name. `policy` decides how open requests of the replaced
+    // version continue. Returns how many requests were retracted.
     std::int64_t commit_adapter(AdapterUse loaded, messages::AdapterPolicy policy, TurnOutput& out);
 
     // ---- grammars ----
-    // The requests that wait for the grammar may start, or end with why it cannot be compiled.
-    // Returns false if it was not ordered.
+    // Requests that wait for the grammar may start, or end with an error if it cannot be compiled.
+    // Returns false if no such compilation was ordered.
     bool handle_compiled(const messages::WorkerCompiled& answer, TurnOutput& out);
 
     // ---- steps ----
     using Scope = StepPlanner::Scope;
-    // Returns the next step, which runs under `version`; nothing if no request can advance, or
-    // enough steps are in flight. Also orders what waiting requests need of adapters.
+    // Returns the next step, under `version`; nothing if no request can advance, or enough steps
+    // are in flight. Also orders the restores of adapters that waiting requests need.
     [[nodiscard]] std::optional<messages::StepPlan> plan_step(
         Scope scope, const Version& version, TurnOutput& out
     );
-    // Returns false if the rank's result belongs to no step in flight, or arrived before.
+    // Returns false if the rank's result belongs to no step in flight, or is its second one.
     bool collect_result(messages::StepResult result, TurnOutput& out);
 
     // ---- the prefix cache ----
@@ -115,16 +115,16 @@ class Runner {
 
     // Counts messages that were refused with nobody to answer.
     void count_refused(std::int64_t num) { tallies_.num_refused += num; }
-    // Nothing is generated now: the rate is 0 until something is again.
+    // Sets the rate to 0 until tokens are generated again.
     void stop_rate() { tallies_.output_rate.stop(now_); }
-    // Counts the durations of steps separately from now on, for an update that is staged meanwhile.
+    // From now on, counts the durations of steps separately, for an update that is being staged.
     void watch_steps() { tallies_.step_times.watch(); }
     [[nodiscard]] const StepTimes::Watched& watched_steps() const {
         return tallies_.step_times.watched();
     }
     // Fills in the runner's fields of the status.
     void report_to(messages::ReplicaStatus& status, TimePoint now) const;
-    // The rows that were computed once too often, for requests that had ended.
+    // The number of rows that were computed in vain, for requests that had ended.
     [[nodiscard]] std::int64_t num_rows_dropped() const { return tallies_.num_rows_dropped; }
 
     // Returns which invariant is broken, or nothing; steps in flight run under `serving` or older.
@@ -139,7 +139,7 @@ class Runner {
     );
     void take_grammar(Request& request, const messages::Grammar& grammar, TurnOutput& out);
     void remove(Request& request, TurnOutput& out);
-    // Both with its last chunk.
+    // finish() and abort() send the request's last chunk.
     void finish(Request& request, messages::Finish how, TurnOutput& out);
     void abort(Request& request, const std::string& message, TurnOutput& out);
 
@@ -151,13 +151,13 @@ class Runner {
     void collect_row(
         const InFlightStep& step, const StepRow& row, ResultReader& reader, TurnOutput& out
     );
-    // The part of a row that ends with a sampled token, or the whole row.
+    // The whole row, or the part of a row with drafts that ends with one sampled token.
     struct RowPart {
-        std::int64_t end = 0;  // positions [0, end) have KV then
+        std::int64_t end = 0;  // positions [0, end) have KV after this part
         std::int64_t output_index = 0;
         const SampledToken* sampled = nullptr;  // null: the row does not sample
         std::span<const std::uint8_t> routes{};
-        const messages::NotFiniteRow* bad = nullptr;  // of the whole row
+        const messages::NotFiniteRow* bad = nullptr;  // concerns the whole row
     };
     void collect_drafted(
         const InFlightStep& step,
@@ -200,7 +200,7 @@ class Runner {
     Adapters adapters_;
     Grammars grammars_{};
     std::optional<Drafter> drafter_{};     // empty: no speculation
-    std::optional<DraftBudget> budget_{};  // --speculate auto
+    std::optional<DraftBudget> budget_{};  // with --speculate auto
     EarlyEnds early_ends_{};
     RequestKey last_key_{};
 

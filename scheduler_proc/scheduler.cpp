@@ -85,8 +85,8 @@ TurnOutput Scheduler::turn(TurnInput in) {
     return out;
 }
 
-// The report precedes this turn's answers: a client that learns of a pause can rely on the door
-// knowing it.
+// Sends the report before this turn's answers: when a client learns of a pause, the door knows it
+// already.
 void Scheduler::report_standing(TurnOutput& out) {
     if (!is_ready()) return;
     messages::ReplicaStanding standing = facts().standing();
@@ -125,7 +125,7 @@ void Scheduler::handle_worker(FromWorker& message, TurnOutput& out) {
         out.tokenizer.emplace_back(std::move(answer));
         return true;
     };
-    // Each returns false if nothing waited for the message.
+    // Each handler returns false if nothing waited for the message.
     const auto visitor = Overloaded{
         [&](messages::WorkerHello& hello) {
             const bool is_ours = raw(hello.rank) >= 0 && raw(hello.rank) < workers_.tp() &&
@@ -243,7 +243,7 @@ void Scheduler::end_late_calls(TurnOutput& out) {
         now_, fmt::format("{}; {} requests still run", step, runner_.requests().num_running()), out
     );
     // A rank that never answers would hold every request forever (P5). So this replica ends, and
-    // with it the tree, which answers them.
+    // with it the tree; the ending tree answers the requests.
     if (runner_.steps().is_late(now_)) out.fatal = Error{ErrorCode::kDeadlineExceeded, step};
 }
 

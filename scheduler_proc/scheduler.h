@@ -1,15 +1,15 @@
 // The scheduler core of one replica: a pure state machine (design section 4). Facts go in,
-// decisions come out. It reads no clock and no socket, has no threads, and iterates over nothing
-// ordered by hash or address. So a recorded trace replays to the same plans, and tests/sim drives
-// it with a virtual clock.
+// decisions come out. The class reads no clock and no socket, has no threads, and iterates over
+// nothing ordered by hash or address. So a recorded trace replays to the same plans, and tests/sim
+// drives the class with a virtual clock.
 //
-// Five state machines, independent of each other, which only the turn connects:
+// Five state machines, independent of each other; only turn() connects them:
 //
-//   Runner         what runs: requests, queue, pages, prefix cache, steps in flight
-//   Pause          whether generation is paused, and which calls wait for that
-//   CacheFlushes   which calls wait for the prefix cache to be flushed
-//   ReplicaUpdate  this replica's part of a weight update, and which weights it has
-//   ReplicaMemory  which memory is released
+// Runner         requests, queue, pages, prefix cache, steps in flight
+//   Pause          the pause of generation, and the calls that wait for it
+//   CacheFlushes   the calls that wait for a flush of the prefix cache
+//   ReplicaUpdate  this replica's part of a weight update, and its weights
+//   ReplicaMemory  the memory that is released
 //
 // Thread:  the loop thread only.
 // Bounded: by the bounds of its parts.
@@ -44,7 +44,7 @@ class Scheduler {
 
     [[nodiscard]] TurnOutput turn(TurnInput in);
 
-    // Returns the present state, as `status` reports it.
+    // Returns the current state, as `status` reports it.
     [[nodiscard]] messages::ReplicaStatus status(TimePoint now, CallId call) const;
 
     // Returns which invariant is broken, or nothing. For tests and the simulator:
@@ -60,10 +60,10 @@ class Scheduler {
     [[nodiscard]] bool has_request(RequestKey key) const { return runner_.requests().has(key); }
     [[nodiscard]] std::int64_t num_open() const { return runner_.requests().num_open(); }
     [[nodiscard]] std::size_t num_in_flight() const { return runner_.steps().all().size(); }
-    // The number of late messages: results of steps not in flight, second answers, unexpected
-    // votes. All are harmless.
+    // The number of late messages, all harmless: results of steps not in flight, second answers,
+    // unexpected votes.
     [[nodiscard]] std::int64_t num_late() const { return num_late_; }
-    // The rows that were computed once too often, for requests that had ended.
+    // The number of rows that were computed in vain, for requests that had ended.
     [[nodiscard]] std::int64_t num_rows_dropped() const { return runner_.num_rows_dropped(); }
 
   private:
@@ -73,12 +73,12 @@ class Scheduler {
     void handle_hello(messages::WorkerHello hello, TurnOutput& out);
     void advance(TurnOutput& out);          // answers calls whose condition is met
     void end_late_calls(TurnOutput& out);   // answers calls whose deadline has passed
-    void report_standing(TurnOutput& out);  // if it differs from what the door was told last
+    void report_standing(TurnOutput& out);  // if it differs from the last report
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
     [[nodiscard]] Runner::Scope scope() const {
         return flushes_.holds_plans() ? Runner::Scope::kNothing : facts().scope();
     }
-    // The parts' state together, and their objections to calls.
+    // The combined state of the parts, and their objections to calls.
     [[nodiscard]] ReplicaFacts facts() const {
         return {config_, workers_, runner_, pause_, update_, memory_};
     }

@@ -14,13 +14,13 @@
 namespace pitstop::scheduler {
 namespace {
 
-// A flag above this is a mistake.
+// Larger values of these flags are mistakes.
 constexpr int kTpMax = 1024;
 constexpr std::int64_t kPageSizeMax = 4096;
 constexpr std::int64_t kAdaptersMax = 4096;
 constexpr std::int64_t kAdapterMemoryMax = std::int64_t{1} << 50;
 constexpr std::int64_t kSpareTokensMax = std::int64_t{1} << 24;
-constexpr std::int64_t kAutoDrafts = 16;  // of a row, at most
+constexpr std::int64_t kAutoDrafts = 16;  // the most per row
 constexpr std::int64_t kDraftMemoryMax = std::int64_t{1} << 40;
 constexpr std::int64_t kQueueLenMax = std::int64_t{1} << 24;
 constexpr std::int64_t kTokensPerStepMax =

@@ -17,7 +17,7 @@ StatePlaces::StatePlaces(std::int64_t num_places, std::int64_t num_pages) {
     for (std::int64_t i = 0; i < num_places; ++i) free_.insert(static_cast<CheckpointId>(i));
 }
 
-// Skips places that steps in flight use; each of their rows uses at most two.
+// Skips places that steps in flight use; a row uses at most two places.
 std::optional<CheckpointId> StatePlaces::find_free() const {
     for (const CheckpointId id : free_) {
         if (at(id).latest <= last_done_) return id;
@@ -136,7 +136,7 @@ bool StatePlaces::is_announced(PageId page) const {
     return !announcements_.empty() && announcements_[index_of(page)] != 0;
 }
 
-// Steps in flight may still use it, so `latest` stays.
+// Keeps `latest`, because steps in flight may still use the place.
 void StatePlaces::make_free(CheckpointId id) {
     Place& place = at(id);
     if (place.purpose == Purpose::kTrail) --num_trails_;
@@ -173,7 +173,7 @@ std::optional<std::string> StatePlaces::audit(
         if (place.purpose != Purpose::kTrail) {
             ++num_evictable;
             if (!evictable_.contains(rank_of(id)))
-                return fmt::format("place {} can be evicted and is not listed", i);
+                return fmt::format("place {} can be evicted, but is not listed", i);
         } else if (std::ranges::count(trails, place.page) != 1) {
             return fmt::format("place {} is the trail of no request, or of several", i);
         }

@@ -1,16 +1,16 @@
-// The places for checkpoints: copies of requests' recurrent state, which every rank keeps under the
-// same numbers.
+// The places for checkpoints: copies of requests' recurrent state. Every rank keeps a checkpoint
+// under the same number.
 //
 //   free ─► reserved ─► kept ─► free
 //
 // A row that saves a state reserves a place. Then a node of the prefix cache keeps the place: its
 // checkpoint is the state after the node's last token, and has the node's identity (P9). When a
-// place is needed, the least recently used kept checkpoint is evicted, held ones (held_prefixes.h)
+// place is needed, the least recently used checkpoint is evicted, those on hold (held_prefixes.h)
 // after all others.
 //
-// A running request that decodes renews its checkpoint from page to page. Such a trail is not
-// evicted. Trails use at most half of the places, so that the other half is left for prompts.
-//
+// A running request that decodes renews its checkpoint from page to page: a trail. Trails
+// are not evicted. Trails use at most half of the places, so that prompts can use as
+// many.
 // A place is not written while a step in flight reads or writes it.
 //
 // Thread:  the loop thread only.
@@ -39,21 +39,21 @@ class StatePlaces {
 
     // The purpose of a checkpoint, which decides which place it may use.
     enum class Purpose {
-        // at the end of a prompt or at a branch: uses a free place, or evicts another checkpoint
+        // of a prompt's end or a branch: uses a free place, or evicts another checkpoint
         kPrompt,
-        kSpare,  // in the middle of a long prompt: a free place only; evicted before all others
-        // of a decode: like kPrompt, but only while fewer than half of the places are kTrail
+        kSpare,  // within a long prompt: uses free places only; evicted before all others
+        // of a decode: like kPrompt, while fewer than half of the places are kTrail
         kTrail,
     };
 
-    // Reserves a place for step `step` to save to. Returns nothing if no place is available.
+    // Reserves a place to which `step` saves. Returns nothing if no place is available.
     [[nodiscard]] std::optional<CheckpointId> reserve(Purpose purpose, StepId step);
-    // Reserves the place of the node's checkpoint, which is lost. Returns nothing unless the
-    // checkpoint is a trail that no step in flight uses.
+    // Reserves the place of a node's trail, whose checkpoint is then lost. Returns nothing unless
+    // the node has a trail that no step in flight uses.
     [[nodiscard]] std::optional<CheckpointId> renew(PageId trail, StepId step);
     // Gives the reserved place to the node. REQUIRES: !of(page).
     void keep(CheckpointId place, PageId page);
-    // Frees the reserved place, whose content is not used.
+    // Frees the reserved place without using its content.
     void release(CheckpointId place);
 
     // Returns the node's checkpoint, if it has one.
@@ -63,23 +63,23 @@ class StatePlaces {
     // Records that step `step` restores the node's checkpoint, which stops being a trail.
     // REQUIRES: of(page).
     void restore(PageId page, StepId step);
-    // Frees the place of the node's checkpoint, if any: the checkpoint is worthless, or the
-    // node is gone.
+    // Frees the place of the node's checkpoint, if any: the checkpoint is worthless, or the node is
+    // gone.
     void drop(PageId page);
-    // Makes the node's checkpoint an ordinary one: its request has ended, or has a newer trail.
+    // Makes the node's trail an ordinary checkpoint: its request has ended, or has a newer trail.
     void end_trail(PageId page);
     [[nodiscard]] bool is_trail(PageId page) const;
-    // The node's checkpoints, this and later ones, are evicted after those that are not held.
+    // Sets whether the node's checkpoints, this and later ones, are evicted after all not held.
     void set_held(PageId page, bool is_held);
 
     // Announces a checkpoint for a node that has none, so that other requests wait for it. Returns
     // nothing if another request has announced one.
     [[nodiscard]] std::optional<std::uint64_t> announce(PageId page);
-    // Ends this announcement, if it still exists: the node may have gone meanwhile.
+    // Ends this announcement, unless the node has none or a newer one.
     void withdraw(PageId page, std::uint64_t announcement);
     [[nodiscard]] bool is_announced(PageId page) const;
 
-    // Records that steps up to this one are done: the places that they used may be overwritten.
+    // Records that all steps up to `step` are done: places that they used may be overwritten.
     void end_step(StepId step) { last_done_ = step; }
 
     struct Counts {
@@ -91,8 +91,8 @@ class StatePlaces {
     [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(places_.size()); }
     [[nodiscard]] std::int64_t num_free() const { return static_cast<std::int64_t>(free_.size()); }
 
-    // Returns what is wrong if these places are reserved and these nodes' checkpoints are trails,
-    // or nothing. For tests and the simulator: visits every place and page.
+    // Returns what is wrong, or nothing, given that these places are reserved and these nodes have
+    // trails. For tests and the simulator: visits every place and page.
     [[nodiscard]] std::optional<std::string> audit(
         std::span<const CheckpointId> reserved, std::span<const PageId> trails
     ) const;
@@ -114,7 +114,7 @@ class StatePlaces {
     [[nodiscard]] static std::size_t index_of(PageId page) {
         return static_cast<std::size_t>(raw(page));
     }
-    // The order of eviction.
+    // The key of the order of eviction.
     using Rank = std::tuple<bool, std::uint64_t, CheckpointId>;  // is held, last_used, place
     [[nodiscard]] Rank rank_of(CheckpointId id) const {
         return {held_[index_of(at(id).page)], at(id).last_used, id};

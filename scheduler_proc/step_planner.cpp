@@ -13,18 +13,18 @@ namespace pitstop::scheduler {
 namespace {
 
 // A queue may be full of requests that share a prefix with one being computed, or that want more
-// logprobs than the step has room for. At most this many of them are passed over per step, so that
-// a turn stays short.
+// logprobs than the step has room for. At most this many such requests are passed over per step, so
+// that a turn stays short.
 constexpr std::size_t kPassedOverMax = 32;
-// The same for requests whose grammars are being compiled or whose adapters are evicted. They are
-// cheap to pass over, and nobody else may wait for a slow compilation.
+// The limit for requests whose grammars are being compiled or whose adapters are evicted. Passing
+// over one is cheap, and no other request may wait for a slow compilation.
 constexpr std::size_t kAwaitingWorkersMax = 4096;
 
-// Many decodes must not starve prefills: decodes leave them this share of the step's tokens.
+// Many decodes must not starve prefills: 1 / kPrefillShare of a step's tokens is for prefills.
 constexpr std::int64_t kPrefillShare = 4;  // a fourth
 
-// The most top logprobs that a step reports for wide requests, unless one position alone has more:
-// 16 MiB, sorted on the host in about a tenth of a second. Further wide requests wait for the next
+// The most top logprobs that a step reports for wide requests, unless one position alone has
+// more: 16 MiB, which the host sorts in about 0.1 s. Further wide requests wait for the next
 // step.
 constexpr std::int64_t kWideLogprobsMax = std::int64_t{1} << 21;
 
@@ -63,8 +63,8 @@ std::optional<StepPlanner::Planned> StepPlanner::plan(Scope scope) {
     return Planned{std::move(plan_), std::move(step_)};
 }
 
-// Chooses the rows of one token, oldest first, so that a request that needs a page takes it from a
-// younger one.
+// Chooses rows of one token, oldest request first, so that a request that needs a page takes it
+// from a younger one.
 void StepPlanner::choose_decodes() {
     const std::vector<Request*>& running = requests_.running();
     for (std::size_t i = 0; i < running.size(); ++i) {  // retractions shorten the list at its end
@@ -94,10 +94,10 @@ std::int64_t StepPlanner::prefill_len(const Request& request) const {
     return pool_.end_of_row(request.lease, begin, begin + num_new, progress.known()) - begin;
 }
 
-// No later retraction of a younger request can undo this row, so others may build on it.
+// Shares the row's pages: no later retraction can undo the row, so other rows may build on it.
 //
-// With states, a page's node may exist without a usable state. Then the request computes that page
-// again: this row writes to the request's own page, and later rows read the node's page.
+// With recurrent state, a page may have a node but no usable state. Then the request computes that
+// page again: this row writes to its own page, and later rows read the node's page.
 void StepPlanner::share_row(ChosenRow& chosen) {
     Request& request = *chosen.request;
     const std::int64_t begin = request.progress.planned();
@@ -115,7 +115,7 @@ void StepPlanner::share_row(ChosenRow& chosen) {
 // Starts waiting requests, in the queue's order, while tokens, pages and slots last.
 void StepPlanner::admit(Scope scope) {
     std::vector<const Request*> passed_over;
-    std::size_t num_awaiting = 0;  // of these, for their grammars or adapters
+    std::size_t num_awaiting = 0;  // of passed_over: those that wait for a grammar or an adapter
     while (tokens_left_ > 0 && pool_.has_slot()) {
         Request* const first = requests_.first_waiting();
         if (first == nullptr || (scope == Scope::kStarted && !first->was_admitted)) break;
@@ -128,20 +128,20 @@ void StepPlanner::admit(Scope scope) {
         passed_over.push_back(first);
         requests_.pop_waiting();
     }
-    // Puts each back to the front, so that they keep their order.
+    // Puts them back to the front, the last one first, so that they keep their order.
     for (; !passed_over.empty(); passed_over.pop_back()) requests_.put_back(*passed_over.back());
 }
 
-// Returns whether the workers must compile its grammar or restore its adapter first. The adapter of
-// one that ran before is never evicted.
+// Returns whether the workers must first compile the request's grammar or restore its adapter. The
+// adapter of a request that has run is never evicted.
 bool StepPlanner::awaits_workers(const Request& first) {
     if (first.awaits_grammar) return true;
     return first.adapter && !first.was_admitted && !adapters_.may_start(first.adapter->id);
 }
 
 StepPlanner::Admission StepPlanner::admit_first(Request& first) {
-    // Just retracted: its next tokens are still being sampled. No other request may overtake it to
-    // the pages it gave up.
+    // The request was just retracted, and its next tokens are still being sampled. No other request
+    // may overtake it and take the pages that it gave up.
     if (first.progress.pending() > 0) return Admission::kWaits;
     if (wide_room(first, 1) == 0) return Admission::kPassedOver;
     PrefixCache::Match match = pool_.cache().match(
@@ -150,12 +150,12 @@ StepPlanner::Admission StepPlanner::admit_first(Request& first) {
         plan_.step,
         first.adapter_id()
     );
-    // This very step computes more of its prefix: the next step can share it.
+    // The current step computes more of its prefix, which the next step can share.
     if (match.is_pending) return Admission::kPassedOver;
     const std::int64_t num_found = std::ssize(match.found) * pool_.page_size();
     std::optional<Lease> lease =
         pool_.start(std::move(match), first.progress.known(), num_pages_claimed());
-    // so do all later ones: otherwise the first in the queue would starve
+    // later requests wait, too: otherwise the first in the queue would starve
     if (!lease) return Admission::kWaits;
     requests_.pop_waiting();
     start(first, *std::move(lease), num_found);
@@ -166,8 +166,8 @@ StepPlanner::Admission StepPlanner::admit_first(Request& first) {
     return Admission::kStarted;
 }
 
-// The pages that running requests will need next: for the rest of their prompts, and one each to
-// decode into. A new request that took these would be retracted at once.
+// Returns how many pages running requests will need next: for their remaining prompts, and one each
+// to decode into. A new request that took these pages would be retracted at once.
 std::int64_t StepPlanner::num_pages_claimed() const {
     std::int64_t num = 0;
     for (const Request* request : requests_.running()) {
@@ -177,7 +177,7 @@ std::int64_t StepPlanner::num_pages_claimed() const {
     return num;
 }
 
-// Returns how many tokens after the cached ones the prefix cache has of other weights.
+// Returns how many tokens after the cached ones are cached under other weights only.
 std::int64_t StepPlanner::num_stale(const Request& request, std::int64_t num_cached) const {
     const EpochRange all{Epoch{1}, Epoch{std::numeric_limits<std::int64_t>::max()}};
     const auto tokens =
@@ -189,7 +189,7 @@ std::int64_t StepPlanner::num_stale(const Request& request, std::int64_t num_cac
     return std::max<std::int64_t>(num - num_cached - request.replayed_tokens, 0);
 }
 
-// `num_found`: of its tokens, the prefix cache has this many, perhaps without a state after them.
+// `num_found`: this many of its tokens are in the prefix cache, perhaps without a state.
 void StepPlanner::start(Request& request, Lease lease, std::int64_t num_found) {
     pool_.restore(lease, plan_.step);
     if (request.adapter) {
@@ -216,7 +216,7 @@ void StepPlanner::start(Request& request, Lease lease, std::int64_t num_found) {
     requests_.start(request, std::move(lease));
 }
 
-// Returns false if there are no pages for the row in this step, without any change.
+// Returns false, and changes nothing, if there are no pages for the row in this step.
 bool StepPlanner::choose_row(Request& request, std::int64_t num_new) {
     if (!reserve_pages(request, request.progress.planned() + num_new)) return false;
     chosen_.push_back({.request = &request, .num_new = num_new});
@@ -225,19 +225,19 @@ bool StepPlanner::choose_row(Request& request, std::int64_t num_new) {
     return true;
 }
 
-// Returns for how many of `num_new` tokens the step has room to report all logprobs. A step has
-// room for at least one position, so some request always advances.
+// Returns for how many of `num_new` tokens the step can report all logprobs. A step has room for at
+// least one position, so some request always advances.
 std::int64_t StepPlanner::wide_room(const Request& request, std::int64_t num_new) const {
     if (!request.is_wide()) return num_new;
     const std::int64_t num_left = (kWideLogprobsMax - wide_logprobs_) / request.logprobs.top;
     const std::int64_t num_reported = std::max<std::int64_t>(num_left, wide_logprobs_ == 0 ? 1 : 0);
-    if (!request.wants_scores()) return num_reported > 0 ? num_new : 0;  // only its last one
+    if (!request.wants_scores()) return num_reported > 0 ? num_new : 0;  // only for its last one
     return std::min(num_new, num_reported);
 }
 
-// Gives the request pages for its first `num_tokens` positions. Uses, in this order: free pages,
-// cached ones, those of younger requests. The oldest gets what it needs at the latest when the
-// steps in flight are done, so some request always advances.
+// Gives the request pages for its first `num_tokens` positions: free pages first, then cached ones,
+// then those of younger requests. The oldest request gets enough pages when the steps in flight are
+// done, if not before, so some request always advances.
 bool StepPlanner::reserve_pages(Request& request, std::int64_t num_tokens) {
     for (;;) {
         const std::int64_t num_missing = pool_.grow(request.lease, num_tokens);
@@ -249,15 +249,15 @@ bool StepPlanner::reserve_pages(Request& request, std::int64_t num_tokens) {
     }
 }
 
-// Its tokens stay, and its row is not part of the plan.
+// The request's tokens stay; its row leaves the plan.
 void StepPlanner::retract(Request& request) {
     std::erase_if(chosen_, [&](const ChosenRow& chosen) { return chosen.request == &request; });
     pool_.give_back(requests_.retract(request));
     ++tallies_.num_retractions;
 }
 
-// To rows of one known token after which others are known: the likeliest drafts if there is a
-// budget, else those of the oldest requests first.
+// Adds drafts to rows of one known token: the likeliest drafts if there is a budget, otherwise
+// those of the oldest requests first.
 void StepPlanner::add_drafts() {
     std::int64_t num_left = tokens_max_;
     for (const ChosenRow& chosen : chosen_) num_left -= chosen.num_new;
@@ -269,7 +269,7 @@ void StepPlanner::add_drafts() {
     }
 }
 
-// Returns how many drafts each row may have, if the step has tokens left and there are pages.
+// Returns how many drafts each row gets, within the step's tokens and the pool's pages.
 std::vector<std::int64_t> StepPlanner::num_worthwhile() {
     std::vector<std::int64_t> nums(chosen_.size(), 0);
     for (std::size_t i = 0; i < chosen_.size(); ++i) nums[i] = drafts_max(chosen_[i]);
@@ -291,7 +291,7 @@ std::vector<std::int64_t> StepPlanner::num_worthwhile() {
     return nums;
 }
 
-// Returns how many drafts the row may have, whatever they cost.
+// Returns the most drafts that the row may have, whatever they cost.
 std::int64_t StepPlanner::drafts_max(const ChosenRow& chosen) {
     const Progress& progress = chosen.request->progress;
     if (progress.pending() > 0 || progress.plannable() != 1 || progress.outputs() == 0) return 0;
@@ -299,7 +299,7 @@ std::int64_t StepPlanner::drafts_max(const ChosenRow& chosen) {
     return progress.output_len_max() - progress.outputs() - 1;
 }
 
-// Takes pages that are free or cached, and retracts no request for them.
+// Takes free or cached pages only: no request is retracted for drafts.
 void StepPlanner::add_drafts(ChosenRow& chosen, std::int64_t num_max) {
     if (num_max < 1) return;
     Request& request = *chosen.request;
@@ -375,7 +375,7 @@ void StepPlanner::add_row(const ChosenRow& chosen) {
         const auto num_begun = static_cast<std::ptrdiff_t>(begin / pool_.page_size());
         row.borrowed.assign(request.lease.pages.begin(), request.lease.pages.begin() + num_begun);
     }
-    if (takes_sampled) return;  // the sampled token is not known yet; shared once it is
+    if (takes_sampled) return;  // the sampled token is not known yet; its page is shared later
     row.first_page = begin / pool_.page_size();
     row.pages.assign(
         request.lease.pages.begin() + static_cast<std::ptrdiff_t>(row.first_page),
@@ -383,7 +383,7 @@ void StepPlanner::add_row(const ChosenRow& chosen) {
     );
 }
 
-// Notes the version of the request's adapter in the step, and returns the adapter.
+// Records the version of the request's adapter in the step, and returns the adapter.
 std::optional<messages::AdapterId> StepPlanner::note_adapter(const Request& request) {
     if (request.adapter) step_.adapters.try_emplace(request.adapter->id, request.adapter->version);
     return request.adapter_id();
@@ -399,7 +399,7 @@ void StepPlanner::add_tokens(const ChosenRow& chosen) {
     tokens.insert(tokens.end(), chosen.drafts.begin(), chosen.drafts.end());
 }
 
-// Returns how many.
+// Returns how many pages were added.
 std::size_t StepPlanner::add_pages(const ChosenRow& chosen, std::int64_t end) {
     const auto num = static_cast<std::size_t>(pool_.pages_for(end));
     const auto pages = std::span(chosen.request->lease.pages).first(num);
@@ -415,7 +415,7 @@ std::size_t StepPlanner::add_pages(const ChosenRow& chosen, std::int64_t end) {
     return num;
 }
 
-// Which state the row continues from, and where it saves one.
+// Sets the state that the row continues from, and the place where it saves one.
 void StepPlanner::add_state(const ChosenRow& chosen, messages::PlanRow& row) {
     if (!pool_.has_state()) return;
     Request& request = *chosen.request;
@@ -430,7 +430,7 @@ void StepPlanner::add_state(const ChosenRow& chosen, messages::PlanRow& row) {
     row.save_at = save->position;
 }
 
-// Returns for how many of the positions the plan has routes that the request brings.
+// Returns the number of positions for which the plan has routes that the request brings.
 std::int64_t StepPlanner::add_brought(
     const Request& request, std::int64_t begin, std::int64_t end
 ) {
@@ -439,10 +439,10 @@ std::int64_t StepPlanner::add_brought(
     return rows.empty() ? 0 : std::min(end, request.num_brought) - begin;
 }
 
-// Position p is scored against prompt token p + 1. The scored positions of a row reach to its end,
-// so they include the prompt's last position, which has no such token: its score is omitted. If
-// nothing is sampled after it, a chunk of that position alone has logits, too. If these are not
-// finite the request ends, however its prompt was cut (P6).
+// The logits of position p score prompt token p + 1. The scored positions of a row reach to its
+// end, so they include the prompt's last position, which scores no prompt token: its score is
+// omitted. A chunk of that position alone has logits even if nothing is sampled. So logits that are
+// not finite end the request, however its prompt was cut (P6).
 std::int64_t StepPlanner::add_targets(
     const Request& request, std::int64_t begin, std::int64_t end
 ) {

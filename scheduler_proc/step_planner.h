@@ -1,9 +1,9 @@
 // Chooses the rows of the next step, and makes its plan. A planner lives for one plan.
 //
-// Decodes come first, as a running request never waits for a new one; then prefills of running
-// requests, oldest first, in chunks; then waiting requests, in the queue's order. When pages run
-// out, the youngest is retracted, and its row is not part of the plan. Drafts come last: they take
-// tokens and pages that nothing else needs in this step.
+// Decodes come first, because a running request never waits for a new one. Then come prefills of
+// running requests, oldest first, in chunks; then waiting requests, in the queue's order. When
+// pages run out, the youngest request is retracted, and its row leaves the plan. Drafts come last:
+// they take tokens and pages that nothing else needs in this step.
 //
 // Thread:  the loop thread only.
 // Bounded: a row per running request, and the tokens of a step.
@@ -36,18 +36,18 @@ class StepPlanner {
         StepId step{};           // the step to plan
         const Version& version;  // the version it runs under
         TimePoint now{};
-        std::int64_t tokens_max = 0;  // of a step
+        std::int64_t tokens_max = 0;  // per step
         std::optional<messages::RouteShape> routes{};
         Drafter* drafter = nullptr;     // null: no speculation
         DraftBudget* budget = nullptr;  // null: as many drafts as the drafter has
     };
     explicit StepPlanner(const Args& args);
 
-    // What may be planned: nothing, requests that ran before, or new ones too.
+    // What may be planned: nothing, requests that have run, or new ones too.
     enum class Scope { kNothing, kStarted, kEverything };
     struct Planned {
         messages::StepPlan plan{};  // for the workers
-        InFlightStep step{};        // for reading their results
+        InFlightStep step{};        // to read the results
     };
     // Returns nothing if no request can advance. Call once.
     [[nodiscard]] std::optional<Planned> plan(Scope scope);
@@ -55,10 +55,10 @@ class StepPlanner {
   private:
     struct ChosenRow {
         Request* request = nullptr;
-        std::int64_t num_new = 0;  // with drafts
+        std::int64_t num_new = 0;  // drafts included
         std::vector<TokenId> drafts{};
-        std::vector<KvPool::OwnPage> own{};  // pages that the row writes to, and the lease left
-        std::optional<KvPool::Save> save{};  // of its state
+        std::vector<KvPool::OwnPage> own{};  // pages that the row writes and the lease gave away
+        std::optional<KvPool::Save> save{};  // of its recurrent state
     };
     enum class Admission { kStarted, kPassedOver, kWaits };
 

@@ -92,7 +92,7 @@ std::optional<std::string> StepsInFlight::audit(Epoch serving) const {
         if (raw(step.step) + num_after != raw(next_step_))
             return fmt::format("step {} is out of order", raw(step.step));
         if (step.version.epoch > serving)
-            return fmt::format("step {} runs under a version to come", raw(step.step));
+            return fmt::format("step {} runs under a future version", raw(step.step));
     }
     return std::nullopt;
 }

@@ -1,5 +1,5 @@
-// The steps that were sent to the workers and not answered by all of them. They are in the order
-// sent, which is the order in which they end.
+// The steps that were sent to the workers and that some worker has not answered, in the order sent.
+// Steps end in this order.
 //
 // Thread:  the loop thread only.
 // Bounded: kMax steps: the next one is planned while one runs.
@@ -20,8 +20,8 @@ class StepsInFlight {
   public:
     static constexpr std::size_t kMax = 2;
 
-    // `timeout`: a step that takes longer is assumed never to end. `nodes`: the machines
-    // of the ranks.
+    // `timeout`: a step that takes longer is assumed never to end. `nodes`: the number of machines
+    // that the ranks are on.
     StepsInFlight(int tp, Duration timeout, int nodes = 1)
         : tp_(tp), timeout_(timeout), nodes_(nodes) {}
 
@@ -40,15 +40,15 @@ class StepsInFlight {
 
     // The number of tokens being sampled, by request.
     [[nodiscard]] std::map<RequestKey, std::int64_t> num_sampled() const;
-    // Returns what runs, for an error: "step 7 has run for 0.100 s without an answer from rank 1".
+    // Describes the oldest step: "step 7 has run for 0.100 s without an answer from rank 1".
     [[nodiscard]] std::string describe(TimePoint now) const;
-    // Returns when the first step began.
+    // Returns when the oldest step began.
     [[nodiscard]] std::optional<TimePoint> began_at() const;
-    // Returns when the first step becomes late.
+    // Returns when the oldest step becomes late.
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
     [[nodiscard]] bool is_late(TimePoint now) const { return !empty() && now >= *next_deadline(); }
 
-    // Checks the steps against `serving`, the newest version. Returns the problem, or nothing.
+    // Checks the steps' versions; `serving` is the newest. Returns the problem, or nothing.
     [[nodiscard]] std::optional<std::string> audit(Epoch serving) const;
 
   private:

@@ -6,7 +6,7 @@ namespace pitstop::scheduler {
 void Rate::add(TimePoint now, std::int64_t num) {
     const Duration age = now - begin_;
     if (age >= kWindow) {
-        // After a long silence, the ended window does not describe the present.
+        // After a long silence, the rate of the ended window is out of date.
         last_ = age < 2 * kWindow ? static_cast<double>(num_) / seconds(age) : 0;
         begin_ = now;
         num_ = 0;
@@ -18,7 +18,7 @@ double Rate::at(TimePoint now) const {
     const double age = seconds(now - begin_);
     const double window = seconds(kWindow);
     if (age < window) {
-        // Complements the young window with part of the one before.
+        // Fills up a young window with part of the previous one.
         return static_cast<double>(num_) / window + last_ * (1 - age / window);
     }
     return age < 2 * window ? static_cast<double>(num_) / age : 0;

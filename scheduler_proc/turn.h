@@ -1,4 +1,4 @@
-// The input and the output of a turn of the scheduler: messages and the time, nothing else.
+// The input and the output of a turn of the scheduler: messages and the time.
 #pragma once
 
 #include "base/result.h"
@@ -24,7 +24,7 @@
 namespace pitstop::scheduler {
 
 // From the doors, in the order sent: calls that every replica answers, and orders. EndRequests may
-// arrive with requests too.
+// also arrive on the socket of requests.
 using Control = messages::VariantOf<decltype(
     messages::ReplicaCalls{} + messages::MessageList<
                                    messages::EndRequests,
@@ -76,17 +76,17 @@ using ToTokenizer = messages::VariantOf<decltype(
 )>::Type;
 
 struct TurnInput {
-    TimePoint now{};  // the only clock of the turn; never before the last turn's
+    TimePoint now{};  // the time that the turn sees; never before the last turn's
     std::vector<Control> control{};
     std::vector<messages::TokenizedRequest> requests{};
     std::vector<FromWorker> workers{};
-    std::int64_t num_refused = 0;  // messages that the loop refused with nobody to answer
+    std::int64_t num_refused = 0;  // messages that the loop refused; no sender was told
 };
 
-// For the launcher, for a restart.
+// Sent to the launcher, which a restart reads.
 struct AdapterNews {
     std::string name{};
-    std::string line{};  // says which version serves from now on; empty: none
+    std::string line{};  // names the version that serves from now on; empty: none serves
 };
 
 struct TurnOutput {
@@ -94,7 +94,7 @@ struct TurnOutput {
     std::vector<ToTokenizer> tokenizer{};
     std::optional<messages::TokenBatch> batch{};  // to the detokenizer
     std::vector<AdapterNews> adapters{};
-    std::optional<TimePoint> wake_at{};  // a turn is due then even if nothing arrives
+    std::optional<TimePoint> wake_at{};  // the next turn is due then even if nothing arrives
     std::optional<Error> fatal{};  // this replica cannot continue: the workers broke the protocol
 };
 

@@ -1,5 +1,5 @@
-// What this replica tells the door of an update: its part of an order's answer, with the version
-// that serves here, and which ranks it waits for.
+// Reports about an update, from this replica to the door: its part of an order's answer, with the
+// version that serves here, and the ranks that it waits for.
 //
 // Pure: functions of their arguments.
 #pragma once
@@ -18,7 +18,7 @@ namespace pitstop::scheduler {
 [[nodiscard]] messages::UpdatePart answer_to(
     messages::UpdateOrder order, std::optional<Error> error, const UpdateFacts& facts
 );
-// The answer to an order that is not carried out.
+// The answer to an order that is refused.
 [[nodiscard]] messages::UpdatePart refusal_of(
     messages::UpdateId update, messages::UpdateOrder order, Error error, const UpdateFacts& facts
 );

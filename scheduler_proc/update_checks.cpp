@@ -45,7 +45,7 @@ std::optional<Error> problem_of_stage(
     if (const auto problem = messages::invalid(order.spec))
         return Error{ErrorCode::kInvalidArgument, *problem};
     if (auto error = problem_of_reach(order.spec.source, facts.config)) return error;
-    if (order.spec.adapter.empty()) {  // the owner of the adapters checks their versions
+    if (order.spec.adapter.empty()) {  // an adapter's version is checked by Adapters
         if (auto error = facts.weights.problem_of(order.new_epoch)) return error;
     }
     if (!facts.weights.are_whole() && order.spec.partial) {
@@ -55,7 +55,7 @@ std::optional<Error> problem_of_stage(
     }
     const std::optional<UpdateJob>& job = facts.job;
     if (order.spec.mode == messages::UpdateMode::kDirect) {
-        // A direct update overwrites what serves: allowed only after this replica was told to stop.
+        // A direct update overwrites the serving weights: allowed only after this replica stopped.
         if (!job || !job->may(order.update, order_of(order)) ||
             job->phase() != messages::UpdatePhase::kStopped)
             return wrong_order("direct stage", order.update, "the replica has not stopped for it");
@@ -84,8 +84,8 @@ std::optional<Error> problem_of_rollback(
     return facts.weights.problem_of(order.new_epoch);
 }
 
-// For a staged update and a rollback, prepare precedes ready; for a direct update, ready precedes
-// the stage.
+// A staged update and a rollback are prepared before `ready`. A direct update is made ready before
+// it is staged.
 std::optional<Error> problem_of_ready(
     const messages::UpdateReady& order, const WhyNot& why_not, const UpdateFacts& facts
 ) {

@@ -1,4 +1,4 @@
-// What speaks against an order of the door about an update, before anything is done.
+// The objections to an order of the door about an update, before anything is done.
 //
 // Pure: functions of their arguments.
 #pragma once
@@ -16,17 +16,17 @@
 
 namespace pitstop::scheduler {
 
-// The objection of other parts of the scheduler.
+// An objection of other parts of the scheduler.
 using WhyNot = std::optional<std::string>;
 
-// What an order finds on this replica.
+// The state of this replica that an order meets.
 struct UpdateFacts {
     const SchedulerConfig& config;
     const ReplicaWeights& weights;
     const std::optional<UpdateJob>& job;  // the current update
 };
 
-// Staging a session only opens it: its buckets transfer the bytes.
+// Staging a session only opens it; the session's buckets transfer the bytes.
 [[nodiscard]] messages::UpdateOrder order_of(const messages::UpdateStage& order);
 
 [[nodiscard]] std::optional<Error> problem_of_stage(

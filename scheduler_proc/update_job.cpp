@@ -10,7 +10,7 @@ namespace pitstop::scheduler {
 
 namespace {
 
-constexpr std::size_t kShownMax = 8;  // of a rank's problems, in a message; its outcome has all
+constexpr std::size_t kShownMax = 8;  // problems of a rank in a message; its outcome has all
 
 std::string shown(const std::vector<std::string>& problems) {
     const std::size_t num = std::min(problems.size(), kShownMax);

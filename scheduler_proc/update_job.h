@@ -1,5 +1,5 @@
-// The current weight update on this replica: what the door ordered and what the ranks answered. The
-// door (tokenizer_proc) drives the update over all replicas; this is one replica's part.
+// This replica's part of the current weight update: the orders of the door and the answers of the
+// ranks. The door (tokenizer_proc) drives the update over all replicas.
 #pragma once
 
 #include "base/result.h"
@@ -30,32 +30,32 @@ struct UpdateJob {
     Kind kind = Kind::kStaged;
     messages::UpdateRound round;  // asks the ranks; the replica itself answers `ready`
 
-    // With --update-mode lend the update is staged in the KV cache's memory, after that has
-    // been released.
+    // With --update-mode lend, the update is staged in the memory of the KV cache, once the ranks
+    // have released the KV.
     bool is_on_loan = false;
     std::optional<messages::WorkerStage> held{};
     std::int64_t num_retracted = 0;  // requests that were retracted to make room for the stage
 
-    std::int64_t bucket = 0;  // session: the last one ordered; 0: the opening
+    std::int64_t bucket = 0;  // of a session: the last bucket ordered; 0: the opening
 
     messages::UpdateSpec spec{};
     messages::KvPolicy kv_policy = messages::KvPolicy::kKeep;
     Epoch new_epoch{};
     std::string label{};                  // of the new version
     std::string digest{};                 // of the new version, once prepared
-    std::string adapter_config_digest{};  // the same of an adapter's configuration
-    std::int64_t adapter_bytes = 0;       // of memory, on the rank that needs most for an adapter
+    std::string adapter_config_digest{};  // digest of an adapter's configuration
+    std::int64_t adapter_bytes = 0;       // an adapter's memory, on the rank that needs most
 
     std::vector<messages::RankOutcome> ranks{};                // by rank
     std::vector<std::vector<messages::PartDigest>> digests{};  // by rank
 
     TimePoint deadline = TimePoint::max();      // of the current order
-    std::optional<TimePoint> standing_since{};  // direct, on loan: no step has run since then
+    std::optional<TimePoint> standing_since{};  // direct or on loan: no step has run since then
     TimePoint commit_ordered{};
-    // on loan: when all ranks had committed; KV takes its memory again
+    // on loan: when all ranks had committed, and KV took its memory back
     std::optional<TimePoint> committed{};
     std::string drop_reason{};
-    messages::ReplicaOutcome outcome{};  // its ranks are in `ranks`
+    messages::ReplicaOutcome outcome{};  // without ranks, which are in `ranks`
 
     UpdateJob(messages::UpdateId update, Kind update_kind, int tp);
 
@@ -65,17 +65,17 @@ struct UpdateJob {
         return id == update && round.may(order);
     }
     [[nodiscard]] bool is_of_adapter() const { return !spec.adapter.empty(); }
-    // Returns whether workers may have begun to write.
+    // Returns whether workers may have begun to write staged weights.
     [[nodiscard]] bool is_stage_sent() const {
         return kind != Kind::kRollback && !held && phase() != messages::UpdatePhase::kStopping &&
                phase() != messages::UpdatePhase::kStopped;
     }
     // Returns the ranks that have not answered the latest order.
     [[nodiscard]] std::vector<Rank> silent_ranks() const;
-    // Returns the same in words: "rank 0, rank 2".
+    // Returns the silent ranks in words: "rank 0, rank 2".
     [[nodiscard]] std::string names_of_silent_ranks() const;
 
-    // Returns every problem of every rank that voted no, as far as one message has room.
+    // Returns the problems of every rank that voted no, as many as a message has room for.
     // REQUIRES: a rank has voted no.
     [[nodiscard]] Error error_of_votes() const;
 
@@ -84,17 +84,17 @@ struct UpdateJob {
     // Errors: kDataLoss, naming tensors and ranks.
     [[nodiscard]] Result<std::string> verified_digest() const;
 
-    // Records the durations of steps since the stage was ordered. Time between the vote and the
-    // commit does not belong to the stage.
+    // Records the durations of steps since the stage was ordered. Call at the vote: the time until
+    // the commit does not belong to the stage.
     void record_steps(const StepTimes::Watched& steps);
-    // Records the duration of the commit, and for how long no step could run. REQUIRES: committed.
+    // Records how long the commit took, and how long no step could run. REQUIRES: committed.
     void record_commit(TimePoint now);
-    // The loan of the KV's memory has ended. REQUIRES: committed.
+    // Records that the loan of the KV's memory has ended. REQUIRES: committed.
     void record_return(TimePoint now);
     [[nodiscard]] messages::ReplicaOutcome full_outcome() const;
 
-    // Returns the adapter that the update loads, to be given to requests; nothing if the update is
-    // of the model's weights. REQUIRES: every rank voted ok.
+    // Returns the adapter that the update loads, for requests to use; nothing if the update is of
+    // the model's weights. REQUIRES: every rank voted ok.
     [[nodiscard]] std::optional<AdapterUse> new_adapter() const;
 };
 

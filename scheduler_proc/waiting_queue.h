@@ -1,12 +1,12 @@
-// The order of admission. First come requests that ran before and were retracted, by priority, then
-// by arrival. Then the new ones, by priority, and within a priority by `fairness`: clients take
-// turns (base/fair_queue.h), or by arrival.
+// The order of admission. First come requests that have run and were retracted, by priority, then
+// by arrival. Then come new requests, by priority. Within a priority, `fairness` decides: clients
+// take turns (base/fair_queue.h), or requests go by arrival.
 //
 // The order is total, and no request starves. Within a priority, a request waits for all earlier
-// requests of its client, and for each of these for at most one request of each other client,
-// whatever arrives meanwhile. Requests of higher priority always come first: that is their purpose.
-// A request that is put back because it waits for a prefix keeps its turn: its client's later
-// requests wait for it, while other clients are served.
+// requests of its client, and for each of them, for at most one request of each other client,
+// whatever arrives meanwhile. Higher priorities always come first, as they are meant to. A request
+// that is put back because it waits for a prefix keeps its turn: later requests of its client wait
+// for it, while other clients are served.
 //
 // Thread: the loop thread only.
 #pragma once
@@ -33,7 +33,7 @@ class WaitingQueue {
         RequestKey key{};
     };
 
-    // The request's present state gives its place, and does not change while it waits.
+    // The request's state determines its place; the state must not change while the request waits.
     void push(const Request& request) {
         if (request.was_admitted) {
             retracted_.insert({request.priority, request.key});
@@ -42,13 +42,13 @@ class WaitingQueue {
         fresh_[request.priority].push(path_of(request), request.key);
         ++num_fresh_;
     }
-    // Puts back what pop() has just returned: its client keeps its turn.
+    // Puts back the request that pop() has just removed: its client keeps its turn.
     void put_back(const Request& request) {
         if (request.was_admitted) return push(request);
         fresh_[request.priority].put_back(path_of(request), request.key);
         ++num_fresh_;
     }
-    // Returns false if it does not wait.
+    // Returns false if the request does not wait.
     bool remove(const Request& request) {
         if (request.was_admitted) return retracted_.erase({request.priority, request.key}) > 0;
         const auto of_priority = fresh_.find(request.priority);
@@ -78,15 +78,15 @@ class WaitingQueue {
         fresh_.begin()->second.pop();
         taken(fresh_.begin());
     }
-    // Returns the request to drop if too many wait: the newest of the largest client in the lowest
-    // priority. REQUIRES: a new one waits.
+    // Returns the request to drop if too many wait: the newest request of the largest client in the
+    // lowest priority. REQUIRES: a new request waits.
     [[nodiscard]] RequestKey last_of_largest() const {
         return fresh_.rbegin()->second.last_of_largest();
     }
 
     [[nodiscard]] bool empty() const { return retracted_.empty() && num_fresh_ == 0; }
     [[nodiscard]] std::int64_t size() const { return num_fresh_ + num_retracted(); }
-    // Returns whether requests that ran before wait.
+    // Returns whether requests that have run wait.
     [[nodiscard]] bool has_retracted() const { return !retracted_.empty(); }
     [[nodiscard]] std::int64_t num_retracted() const {
         return static_cast<std::int64_t>(retracted_.size());
@@ -113,7 +113,7 @@ class WaitingQueue {
 
     Fairness fairness_;
     std::set<Retracted> retracted_{};
-    ByPriority fresh_{};  // none is empty
+    ByPriority fresh_{};  // no empty queues
     std::int64_t num_fresh_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The workers of this replica: which have said hello, and what they agree on.
+// The workers of this replica: which of them have said hello, and the limits that they share.
 //
 // Thread: the loop thread only.
 #pragma once
@@ -27,35 +27,35 @@ class Workers {
     // Returns the ranks that have not said hello, in words: "rank 0, rank 2".
     [[nodiscard]] std::string who_is_missing() const;
 
-    // REQUIRES: !has(hello.rank), which is in [0, tp).
+    // Records a hello. REQUIRES: !has(hello.rank); hello.rank is in [0, tp).
     // Errors: kInvalidArgument, naming the rank and the field in which it differs from the flags or
     // from an earlier rank.
     Result<> handle_hello(messages::WorkerHello hello, std::int64_t page_size);
 
     // ---- REQUIRES: is_complete() ----
     [[nodiscard]] bool have_weights() const { return first().has_weights; }
-    // Whether a rank has no room for two copies of the weights except in the memory of its KV
+    // Returns whether some rank can fit a second copy of the weights only into the memory of its KV
     // (--update-mode lend).
     [[nodiscard]] bool lend() const;
-    // The highest rank of adapters that all ranks compute; 0: some rank computes none.
+    // Returns the highest rank of adapters that all ranks compute; 0: some rank computes none.
     [[nodiscard]] std::int64_t adapter_rank_max() const;
     [[nodiscard]] const std::string& model_type() const { return first().model_type; }
     [[nodiscard]] ModelLimits limits() const;
     [[nodiscard]] std::int64_t num_pages() const;  // the fewest of any rank, at most kPagesMax
     [[nodiscard]] std::int64_t num_slots() const;  // the fewest of any rank
-    // Whether a request has recurrent state besides its KV.
+    // Returns whether a request has recurrent state in addition to its KV.
     [[nodiscard]] bool have_state() const { return first().state_bytes > 0; }
-    // How many copies of such states fit: on the rank with the fewest, at most kPagesMax.
+    // Returns how many checkpoints fit on the rank with the least room, at most kPagesMax.
     [[nodiscard]] std::int64_t num_checkpoints() const;
-    // Returns the most drafts of a row that every rank verifies.
+    // Returns the most drafts per row that every rank verifies.
     [[nodiscard]] std::int64_t drafted_max() const;
-    // Returns why rank 0, which draws what grammars restrict, compiles none; empty: it does.
+    // Returns why rank 0 compiles no grammars, or "". Rank 0 draws all restricted tokens.
     [[nodiscard]] std::string no_grammars() const;
     // Returns the digest of the loaded weights; empty if no rank computed its part.
     // Errors: as version_digest().
     [[nodiscard]] Result<std::string> digest() const;
 
-    // Returns the contents of the hellos, without `graph_bytes`, which change.
+    // Returns the contents of the hellos; `graph_bytes` is left out, because it changes.
     [[nodiscard]] std::vector<messages::WorkerStatus> status() const;
 
   private:

@@ -144,7 +144,7 @@ TEST_F(StepsInFlightTest, TheAuditFindsAStepOfAVersionToCome) {
     push();
     push();
     EXPECT_EQ(steps.audit(Epoch{kEpoch}).value_or(""), "");
-    EXPECT_EQ(steps.audit(Epoch{kEpoch - 1}), "step 1 runs under a version to come");
+    EXPECT_EQ(steps.audit(Epoch{kEpoch - 1}), "step 1 runs under a future version");
 }
 
 }  // namespace
