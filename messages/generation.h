@@ -140,8 +140,8 @@ struct Span {
         f("adapter", adapter, "the version of the adapter; absent: they have none");
         f("kv_min_adapter",
           kv_min_adapter,
-          "the oldest version of the adapter that computed the KV they attended to; the newest is "
-          "their own");
+          "the oldest version of the adapter whose KV these tokens attended to; the newest is that "
+          "of `adapter`");
     }
     friend bool operator==(const Span&, const Span&) = default;
 };
@@ -220,11 +220,15 @@ struct RequestCounts {
           cached_tokens,
           "prompt tokens found in the prefix cache when it was first admitted");
         f("completion_tokens", completion_tokens, "output tokens so far");
-        f("retractions", retractions, "how often it was retracted");
+        f("retractions", retractions, "the number of its retractions");
         f("replica", replica, "the replica that ran it");
-        f("queue_us", queue_us, "microseconds from its arrival there until it was first admitted");
-        f("prefill_us", prefill_us, "from then until its first output token");
-        f("decode_us", decode_us, "from then until its latest");
+        f("queue_us",
+          queue_us,
+          "microseconds from its arrival at the replica to its first admission");
+        f("prefill_us",
+          prefill_us,
+          "microseconds from its first admission to its first output token");
+        f("decode_us", decode_us, "microseconds from its first output token to its latest");
         f("replayed_tokens",
           replayed_tokens,
           "prompt tokens after the cached ones that were computed again: the prefix cache had "

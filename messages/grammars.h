@@ -74,8 +74,8 @@ struct WorkerCompiled {
     void fields(F&& f) {
         f("rank", rank, "the sender");
         f("id", id, "the order's grammar");
-        verdict.fields_in(f, "why it cannot be compiled; absent: it is");
-        f("bytes", bytes, "of memory that it has");
+        verdict.fields_in(f, "why it cannot be compiled; absent: it is compiled");
+        f("bytes", bytes, "bytes of memory that the compiled grammar takes");
         f("elapsed_us", elapsed_us, "microseconds from the order to this answer");
     }
 };

@@ -32,8 +32,7 @@ struct NotFiniteRow {
         f("row", row, "its place in the plan's rows");
         f("position",
           position,
-          "its position in the request's context (prompt and output); the "
-          "first one");
+          "the first such position in the request's context (prompt and output)");
         f("kind", kind, "state, logits or scores");
     }
     friend bool operator==(const NotFiniteRow&, const NotFiniteRow&) = default;
@@ -47,7 +46,7 @@ struct NotFiniteCount {
     template <class F>
     void fields(F&& f) {
         f("kind", kind, "state, logits or scores");
-        f("requests", requests, "requests that ended because of it");
+        f("requests", requests, "requests that ended because of this kind");
     }
     friend bool operator==(const NotFiniteCount&, const NotFiniteCount&) = default;
 };

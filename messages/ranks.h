@@ -87,7 +87,7 @@ struct RankPart {
         f("meeting", meeting, "counted from 1; the same on all ranks");
         f("what", what, "the operation; the same on all ranks");
         f("num_bytes", num_bytes, "of each part that is not empty; the same on all ranks");
-        f("limit_ms", limit_ms, "milliseconds that it waits for the others");
+        f("limit_ms", limit_ms, "milliseconds that the rank waits for the others");
         f("data", data, "its part, or nothing");
     }
 };

@@ -69,7 +69,7 @@ struct Routes {
     template <class F>
     void fields(F&& f) {
         f("start", start, "the token of the first row");
-        f("shape", shape, "what a row is");
+        f("shape", shape, "the shape of a row");
         f("experts",
           experts,
           "[n, layers, per_token], the most probable first, little-endian if ids have two bytes");

@@ -227,7 +227,7 @@ struct ReplicaStatus {
         f("step_age_s", step_age_s, "seconds since the oldest of them was sent");
         f("pages_total", pages_total, "KV pages");
         f("pages_free", pages_free, "of them free");
-        f("pages_cached", pages_cached, "those that only the prefix cache holds");
+        f("pages_cached", pages_cached, "pages that only the prefix cache holds");
         f("pages_held", pages_held, "holds of conversations on pages, between their turns");
         f("page_size", page_size, "tokens per page");
         f("prompt_tokens_total", prompt_tokens_total, "prompt tokens of admitted requests");
@@ -322,10 +322,10 @@ struct CollectingStatus {
         f("age_s", age_s, "seconds since the first call");
         f("must_be_complete",
           must_be_complete,
-          "there are no weights, torn ones, or earlier calls were lost: it takes effect with its "
-          "last tensor. Otherwise with the call that lets generation continue");
-        f("num_missing", num_missing, "must_be_complete: tensors still to come");
-        f("missing", missing, "the names of the first 16");
+          "true: the update takes effect with its last tensor, because there are no weights, torn "
+          "ones, or earlier calls were lost. False: with the call that lets generation continue");
+        f("num_missing", num_missing, "with must_be_complete: tensors that have not arrived");
+        f("missing", missing, "the names of the first 16 of them");
     }
     friend bool operator==(const CollectingStatus&, const CollectingStatus&) = default;
 };

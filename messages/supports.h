@@ -26,7 +26,7 @@ struct DrawSupport {
     void fields(F&& f) {
         f("num_ids", num_ids, "tokens of the support; 0: nothing was drawn");
         f("ids", ids, "these tokens, ascending; left out if they are more than 4096");
-        f("logprob", logprob, "of the drawn token, among these alone");
+        f("logprob", logprob, "logprob of the drawn token, among these tokens alone");
     }
     friend bool operator==(const DrawSupport&, const DrawSupport&) = default;
 };

@@ -42,9 +42,9 @@ struct UpdateSeconds {
         f("stage_s",
           stage_s,
           "from the update's first call to the last rank's vote; includes the five above");
-        f("vote_s", vote_s, "from then to the commit order");
+        f("vote_s", vote_s, "from the last rank's vote to the commit order");
         f("pause_s", pause_s, "the longest time of a replica without a step; part of commit_s");
-        f("commit_s", commit_s, "from the order to the last rank's swap");
+        f("commit_s", commit_s, "from the commit order to the last rank's swap");
         f("total_s", total_s, "from the call to this answer");
     }
     friend bool operator==(const UpdateSeconds&, const UpdateSeconds&) = default;

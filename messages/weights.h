@@ -343,7 +343,7 @@ struct RankOutcome {
           phase,
           "the phase that it reached: idle (nothing was written), stage, prepared, committed, "
           "dropped");
-        f("code", code, "why it has not; absent: it has");
+        f("code", code, "why the rank has not done its part; absent: it has");
         f("problems", problems, "its problems, at most the first 64");
         f("num_problems", num_problems, "the number of all its problems");
         f("bytes", bytes, "bytes written on this rank");
@@ -382,11 +382,14 @@ struct ReplicaOutcome {
         f("num_drained", num_drained, "running requests that finished first");
         f("num_aborted", num_aborted, "requests ended");
         f("num_steps", num_steps, "steps that ended while the version was staged");
-        f("step_s", step_s, "their mean seconds; 0: there was none");
+        f("step_s", step_s, "mean seconds of these steps; 0: there was none");
         f("step_s_before",
           step_s_before,
-          "the longest of them: the longest wait of a stream for a token");
-        f("gap_s", gap_s, "the longest of them: what a stream waited for a token at most");
+          "mean seconds of the latest steps before the version was staged, at most 64");
+        f("gap_s",
+          gap_s,
+          "seconds of the longest of the num_steps steps: the longest wait of a stream for a token"
+        );
     }
     friend bool operator==(const ReplicaOutcome&, const ReplicaOutcome&) = default;
 };

@@ -60,7 +60,7 @@ class Span:
     kv_min_epoch: int = 0  # the oldest version of the KV they attended to
     kv_max_epoch: int = 0  # the newest version of the KV they attended to
     adapter: Optional[AdapterVersion] = None  # the version of the adapter; absent: they have none
-    # the oldest version of the adapter that computed the KV they attended to; the newest is their own
+    # the oldest version of the adapter whose KV these tokens attended to; the newest is that of `adapter`
     kv_min_adapter: Optional[int] = None
     # end
     replica: str = ""  # in a fleet: the replica that sampled them
@@ -216,11 +216,11 @@ class Counts:
     prompt_tokens: int = 0  # length of the prompt
     cached_tokens: int = 0  # prompt tokens found in the prefix cache when it was first admitted
     completion_tokens: int = 0  # output tokens so far
-    retractions: int = 0  # how often it was retracted
+    retractions: int = 0  # the number of its retractions
     replica: int = 0  # the replica that ran it
-    queue_us: int = 0  # microseconds from its arrival there until it was first admitted
-    prefill_us: int = 0  # from then until its first output token
-    decode_us: int = 0  # from then until its latest
+    queue_us: int = 0  # microseconds from its arrival at the replica to its first admission
+    prefill_us: int = 0  # microseconds from its first admission to its first output token
+    decode_us: int = 0  # microseconds from its first output token to its latest
     # prompt tokens after the cached ones that were computed again: the prefix cache had them, but no checkpoint of the
     # recurrent state after them
     replayed_tokens: int = 0
