@@ -143,7 +143,7 @@ Result<Ranks> join_peers(
     if (options.nodes == 1) {
         ASSIGN_OR_RETURN(ranks.apart, join_on_machine(options, run_dir));
     } else {
-        // A long wait is right here: machines are started by hand, one after the other, and
+        // A long limit is acceptable: machines are started by hand, one after the other, and
         // nothing serves yet.
         const auto limit = std::chrono::milliseconds(options.attach_timeout_ms);
         RETURN_IF_ERROR(ranks.bus->barrier_within(limit));

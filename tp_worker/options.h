@@ -45,7 +45,7 @@ struct Options {
 
 void add_flags(Options& options, FlagSet& flags);
 
-// Fills `options.engine` from the rest. An error names the flag and what it accepts.
+// Fills `options.engine` from the other options. An error names the flag and what it accepts.
 [[nodiscard]] Result<> check_options(Options& options);
 
 // Returns NAME=VALUE for everything in which the ranks of all machines must agree, including the

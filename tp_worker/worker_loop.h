@@ -2,8 +2,8 @@
 //
 // Everything from the scheduler arrives over one socket, and is done in order. So an order between
 // two plans takes effect between two forward passes, on every rank between the same two (P1). If
-// the engine runs ahead (engine.h), a plan is enqueued while the last one runs; anything other than
-// a plan waits for both.
+// the engine runs ahead (engine.h), a plan is enqueued while the last one runs; any other order
+// waits for the steps of both.
 //
 // Thread: the main thread only.
 #pragma once
@@ -39,7 +39,7 @@ class WorkerLoop {
     // Runs until the launcher says stop or is gone. An error: this rank cannot continue.
     [[nodiscard]] Result<> run();
 
-    // Fails if the scheduler does not accept it.
+    // Fails if the scheduler does not accept the message.
     [[nodiscard]] Result<> send(const messages::Frames& frames);
 
   private:

@@ -76,8 +76,8 @@ void Attention::declare(const ModelConfig& config, WeightSlots& slots, KvPlan& k
     const auto whole = [&](std::string_view tail, std::int64_t extent) {
         return slots.add({.name = name(tail), .shape = {extent}});
     };
-    // The rows of a projection, and its bias. The rows of all heads follow each other; a gate's
-    // rows follow those of its head's queries.
+    // Rows of a projection are ordered by head. With gates, the rows of a head's gate follow the
+    // rows of the head's queries.
     const AxisShare queries = q_heads_.scaled(is_gated_ ? 2 * D : D);
     const AxisShare keys = kv_heads_.scaled(D);
     const std::int64_t num_queries = is_gated_ ? 2 * QD : QD;
@@ -162,7 +162,7 @@ void Attention::run(const Trunk& trunk, const Pass& pass) const {
     trunk.norm(pass, input_norm_);
     trunk.multiply(qkv_, pass);
     const kernels::ActView rotated = rows(rotated_, 0, T);
-    // Queries and gates alternate, head by head.
+    // In q_, queries and gates alternate, head by head.
     const std::int64_t stride = is_gated_ ? 2 * head_dim_ : head_dim_;
     const std::int64_t to_last_end = q_.cols - (stride - head_dim_);
     trunk.ops->rope({

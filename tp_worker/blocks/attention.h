@@ -27,7 +27,7 @@ class Attention {
         const ModelConfig& config, std::int64_t tp, std::vector<std::string>& problems
     );
 
-    // Here and below, `config` is the configuration that the block was made of.
+    // All blocks: declare() gets the configuration that the constructor got.
     void declare(const ModelConfig& config, WeightSlots& slots, KvPlan& kv);
     void ask(Scratch& scratch, const Trunk& trunk);
     void attach(const KvPool& pool) { kv_ = pool.cache(kv_id_); }
@@ -53,7 +53,7 @@ class Attention {
 
     Product qkv_{};
     Product o_{};
-    // Columns of one matrix, so that one product computes them if the weights are contiguous.
+    // q_, k_ and v_ are columns of one matrix: one product computes them if their weights adjoin.
     kernels::ActView q_{};         // [T, Q*D], with gates [T, Q*2*D]
     kernels::ActView k_{};         // [T, K*D]
     kernels::ActView v_{};         // [T, K*D]

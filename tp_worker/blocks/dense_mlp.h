@@ -20,7 +20,7 @@ class DenseMlp {
         const ModelConfig& config, std::int64_t tp, std::vector<std::string>& problems
     );
 
-    // `config` is the configuration that the block was made of.
+    // `config` is the configuration that the constructor got.
     void declare(const ModelConfig& config, WeightSlots& slots);
     void ask(Scratch& scratch, const Trunk& trunk) { mlp_.ask(scratch, trunk, trunk.delta); }
     void run(const Trunk& trunk, const Pass& pass) const;

@@ -90,7 +90,7 @@ void Experts::declare(const ModelConfig& config, WeightSlots& slots) {
              .encoding = GatedMlp::kEncoding}
         );
     };
-    // With square matrices in one pack, nothing would tell the forms of both packs apart.
+    // With square matrices, a pack's shape would not show whether its matrices are transposed.
     const bool shows_form = I != H && 2 * I != H;
     WeightSlots::Pack gates_ups{
         .name = fmt::format("model.layers.{}.mlp.experts.gate_up_proj", layer_),
@@ -110,7 +110,7 @@ void Experts::declare(const ModelConfig& config, WeightSlots& slots) {
         gates_ups.slots.insert(gates_ups.slots.end(), {expert.gate, expert.up});
         downs.slots.push_back(expert.down);
     }
-    // Packs tensors as transformers 5 does, for Mixtral, too.
+    // Mixtral's packs have these names, too: transformers 5 packs all families' tensors alike.
     slots.pack(std::move(gates_ups));
     slots.pack(std::move(downs));
     if (config_.names == ExpertNames::kMixtral) {
@@ -147,7 +147,7 @@ Choices Choices::ask(Scratch& scratch, const ModelConfig& config) {
 
 View2<std::int32_t> Choices::of_layer(std::int64_t layer) const {
     std::int32_t* place = experts.data();
-    if (place != nullptr) place += layer * tokens_max * per_token;  // null until it is placed
+    if (place != nullptr) place += layer * tokens_max * per_token;  // null before Scratch::place()
     return view2(place, tokens_max, per_token);
 }
 

@@ -6,8 +6,8 @@
 // All ranks choose the same experts, because x is the same on all of them: every rank has the whole
 // router and the shared expert's whole gate. Experts are divided over groups of ranks (RankOf::ep).
 // A group computes the rows of its own experts, which its ranks split like the gated MLP, by their
-// intermediate size; the sum over all ranks adds the groups' parts of delta. Numbers of experts are
-// those of the whole model everywhere but in begins_.
+// intermediate size; the sum over all ranks adds the groups' parts of delta. An expert's number is
+// the whole model's; only begins_ counts from the group's first expert.
 //
 // Source: transformers 5.24, Qwen3MoeSparseMoeBlock, Qwen2MoeSparseMoeBlock, MixtralSparseMoeBlock.
 #pragma once
@@ -33,9 +33,9 @@ struct Choices {
     std::int64_t tokens_max = 0;
     std::int64_t per_token = 0;
     std::int64_t num_experts = 0;
-    // [num_layers, num_experts]: how often each expert was chosen in all passes. Layers
-    // without experts count the zeros that `experts` has for them. Empty if there are more
-    // than kLoadCountsMax.
+    // [num_layers, num_experts]: how often each expert was chosen in all passes. Layers without
+    // experts count the zeros that `experts` has for them. Empty if that is more than
+    // kLoadCountsMax counts.
     std::span<std::int64_t> load{};
 
     // REQUIRES: the model has experts.
@@ -51,7 +51,7 @@ class Experts {
         const ModelConfig& config, const RankOf& ranks, std::vector<std::string>& problems
     );
 
-    // `config` is the configuration that the block was made of.
+    // `config` is the configuration that the constructor got.
     void declare(const ModelConfig& config, WeightSlots& slots);
     // The block's choices are stored in its layer's part of `choices`.
     void ask(Scratch& scratch, const Trunk& trunk, const Choices& choices);
@@ -76,11 +76,11 @@ class Experts {
     ExpertsConfig config_{};
     std::int64_t hidden_;
     std::int64_t layer_;
-    Elements experts_{};  // those of the rank's group
-    AxisShare share_{};   // of one such expert's intermediate size
+    Elements experts_{};  // the experts of the rank's group
+    AxisShare share_{};   // of one expert's intermediate size
     WeightId norm_{};
     Product router_{};
-    Expert first_{};  // the first one of the group
+    Expert first_{};  // the group's first expert
     Expert last_{};
     std::optional<GatedMlp> shared_{};
     Product shared_gate_{};

@@ -16,7 +16,7 @@ GatedDelta::GatedDelta(const ModelConfig& config, std::int64_t layer, const Rank
     num_key_heads_ = key_heads_.num();
     num_value_heads_ = num_key_heads_ * group;
     first_value_head_ = rank.rank * num_value_heads_;
-    // The channels are those of all queries, then of all keys, then of all values.
+    // Channels are ordered: all queries, then all keys, then all values.
     const AxisShare keys = key_heads_.scaled(config_.key_dim);
     const AxisShare values = key_heads_.scaled(group * config_.value_dim);
     const std::int64_t num_keys = config_.num_key_heads * config_.key_dim;
@@ -60,7 +60,8 @@ void GatedDelta::declare(const ModelConfig& config, WeightSlots& slots, StatePla
          .shape = {C, 1, config_.kernel},
          .split = Split{0, channels_}}
     );
-    // Kept in fp32: rounding it to bf16 would change its exponential by up to 1 %, at every token.
+    // A_log stays in fp32: rounding it to bf16 would change its exponential by up to 1 %, at every
+    // token.
     a_log_ = slots.add({.name = name("A_log"), .shape = {nv}, .encoding = Encoding::kF32});
     dt_bias_ = slots.add({.name = name("dt_bias"), .shape = {nv}});
     norm_ = slots.add({.name = name("norm.weight"), .shape = {config_.value_dim}});

@@ -6,12 +6,12 @@
 // columns. The rows of the convolution and of in_proj_qkv are three ranges: queries, keys, values.
 // The norm is whole on each rank.
 //
-// The inputs of the recurrence are kept for a step's drafts, so that the right drafts can change
-// the state when the step has sampled (model/draft_replay.h). They have a hundredth of a state's
-// bytes, or fewer.
+// For a step's drafts, the block keeps the inputs of the recurrence. Once sampling has accepted
+// some of the drafts, their inputs change the state (model/draft_replay.h). These inputs have at
+// most a hundredth of a state's bytes.
 //
 // Projections have the layout of their family's checkpoints: Qwen3-Next's in_proj_qkvz and
-// in_proj_ba, whose rows are grouped by key head, or Qwen3.5's four. The op reads both.
+// in_proj_ba, whose rows are grouped by key head, or Qwen3.5's four projections. The op reads both.
 //
 // Source: transformers 5.24, Qwen3NextGatedDeltaNet, Qwen3_5GatedDeltaNet.
 #pragma once
@@ -36,7 +36,7 @@ class GatedDelta {
         const ModelConfig& config, std::int64_t tp, std::vector<std::string>& problems
     );
 
-    // `config` is the configuration that the block was made of.
+    // `config` is the configuration that the constructor got.
     void declare(const ModelConfig& config, WeightSlots& slots, StatePlan& states);
     void ask(Scratch& scratch, const Trunk& trunk);
     void attach(const StatePool& pool) { state_ = pool.part(state_id_); }
@@ -46,10 +46,10 @@ class GatedDelta {
     [[nodiscard]] std::array<const Product*, 2> products() const { return {&in_, &out_}; }
 
   private:
-    // The places of a group of heads among the columns of in_.
+    // The columns of in_ that hold one kind of value (q, k, ...) of all heads.
     struct Columns {
         std::int64_t begin = 0;
-        std::int64_t num = 0;  // of a head
+        std::int64_t num = 0;  // of one head
         std::int64_t group_stride = 0;
         std::int64_t group_len = 1;
     };
@@ -75,9 +75,9 @@ class GatedDelta {
     StateId state_id_{};
     Product in_{};
     Product out_{};
-    kernels::ActView projected_{};  // [T, all columns]: of the projections, side by side
+    kernels::ActView projected_{};  // [T, all columns]: the projections' outputs, side by side
     kernels::ActView mixed_{};      // [T, nv*dv]
-    kernels::ActView drafted_{};    // [kStateDraftsMax, all columns]: of the last pass's drafts
+    kernels::ActView drafted_{};    // [kStateDraftsMax, all columns]: the last pass's drafts
     StatePool::Part state_{};
 };
 

@@ -1,4 +1,4 @@
-// The gated MLP: y = down(silu(gate(x)) * up(x)), for this rank's columns, of the trunk's normed x.
+// The gated MLP: y = down(silu(gate(x)) * up(x)), for this rank's columns. x is Trunk::normed.
 //
 // Gate and up are split by rows, down by columns, all three in whole words of the digest: tp need
 // not divide the intermediate size.
@@ -37,8 +37,8 @@ class GatedMlp {
     AxisShare share_{};  // of F
     Product gate_up_{};
     Product down_{};
-    kernels::ActView gate_{};  // [T, F]: gate and up are columns of one matrix,
-    kernels::ActView up_{};  // [T, F]: so one product computes both if their weights are contiguous
+    kernels::ActView gate_{};   // [T, F]; gate_ and up_ are columns of one matrix:
+    kernels::ActView up_{};     // [T, F]; one product computes both if their weights adjoin
     kernels::ActView gated_{};  // [T, F]
 };
 

@@ -1,6 +1,6 @@
 // The pages of keys and values that blocks keep of requests between steps. Each block declares the
-// heads that it keeps; this determines the bytes of a page, the pool, and each block's part of it:
-//
+// heads that it keeps; the declarations determine the bytes of a page, the pool, and each block's
+// part of the pool:
 //   pool = [blocks][num_pages][K and V][num_kv_heads][P][D]
 //
 // Page numbers are the scheduler's, and the same in every block.
@@ -42,7 +42,7 @@ class KvPool {
     // bytes of one page of all blocks
     [[nodiscard]] std::int64_t page_bytes() const { return page_bytes_; }
     [[nodiscard]] std::int64_t page_size() const { return page_size_; }  // P, tokens
-    // including those for padding
+    // including the pages for padding
     [[nodiscard]] std::int64_t num_pages() const { return num_pages_; }
 
     // Sets the pool's memory, which has bytes() bytes.

@@ -25,7 +25,7 @@ struct ModelSizes {
     std::int64_t num_scratch_pages = 0;  // after the other pages, for padding (step_padding.h)
     std::int64_t adapter_rank_max = 0;   // 0: the model computes no adapters
     std::int64_t num_checkpoints = 0;    // copies of requests' states; 0 without states
-    std::int64_t state_drafts_max = 0;   // of a step with states; 0: no drafts are verified
+    std::int64_t state_drafts_max = 0;   // drafts per step of a model with states; 0: none verified
 };
 
 }  // namespace pitstop::tp_worker

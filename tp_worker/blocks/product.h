@@ -25,10 +25,10 @@ struct Product {
     };
     kernels::ActView x{};       // [rows_max, K]
     std::vector<Part> parts{};  // 1 to LinearArgs::kPartsMax
-    bool is_summed = false;     // over the ranks, afterwards
+    bool is_summed = false;     // y is summed over the ranks afterwards
 };
 
-// The op's arguments, for the first rows of the buffers.
+// The arguments of the product op for the first `num_rows` rows of the buffers.
 class ProductArgs {
   public:
     ProductArgs(
@@ -37,7 +37,7 @@ class ProductArgs {
         const BoundWeights& weights,
         std::int64_t num_rows
     );
-    ProductArgs(const ProductArgs&) = delete;  // the arguments point into it
+    ProductArgs(const ProductArgs&) = delete;  // args_ points into the object
     ProductArgs& operator=(const ProductArgs&) = delete;
 
     [[nodiscard]] const kernels::LinearArgs& args() const { return args_; }

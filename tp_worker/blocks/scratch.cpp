@@ -9,7 +9,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-constexpr std::int64_t kAlignment = 256;  // bytes: a GPU's workspaces
+constexpr std::int64_t kAlignment = 256;  // bytes; GPU workspaces need it
 
 std::int64_t aligned(std::int64_t bytes) {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;

@@ -4,7 +4,7 @@
 // Every block requests the same buffers twice: before place() the requests are counted and return
 // null, after it they return the addresses.
 //
-// Owns:   nothing; the range is the model's.
+// Owns:   nothing; the model owns the memory.
 // Thread: one.
 #pragma once
 

@@ -54,12 +54,12 @@ class Stack {
     void attach(const KvPool& pool, const StatePool& states);
 
     // Fills the tokens' KV and leaves x, which then lacks the last block's delta. `sum` sums over
-    // the ranks. Errors: sum's.
+    // the ranks. Errors: those of `sum`.
     using Sum = std::function<Result<>(View2<float> rows)>;
     [[nodiscard]] Result<> run(const StepBatch& batch, const BoundWeights& weights, const Sum& sum)
         const;
 
-    // Changes the states by drafts of the last pass (model/draft_replay.h).
+    // Applies accepted drafts of the last pass to the states (model/draft_replay.h).
     void replay(const StepBatch& batch, const BoundWeights& weights) const;
 
     // The rows of x for the whole step, and the delta that may not be added to x yet.

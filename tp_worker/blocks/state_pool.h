@@ -1,6 +1,6 @@
 // The states that blocks keep of requests between steps besides pages: one of fixed size per slot,
-// and checkpoints, which are copies of states. A block declares its part of a state; this
-// determines the bytes of a state, and the pool:
+// and checkpoints, which are copies of states. Each block declares its part of a state; the
+// declarations determine a state's bytes, and the pool:
 //
 //   pool = [num_slots + num_checkpoints][blocks]
 //

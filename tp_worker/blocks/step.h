@@ -19,9 +19,9 @@ struct AdaptedTokens {
     const BoundAdapter* adapter = nullptr;
 };
 
-// The places in the pool of the states of a step's rows (state_pool.h, kernels/gated_delta.h).
-// Empty for a model whose blocks keep no states. These arrays include the rows of padding, whose
-// place is -1.
+// The places of the states of a step's rows in the pool (state_pool.h, kernels/gated_delta.h).
+// Empty for a model whose blocks keep no states. Rows of padding are included, with the place
+// -1.
 struct StatePlaces {
     std::span<const std::int32_t> places{};        // [R]
     std::span<const std::int32_t> from_places{};   // [R]
@@ -49,8 +49,8 @@ struct StepBatch {
     // For a step of decodes on a GPU: R including rows of padding (model/step_padding.h), which are
     // in none of the arrays before place(). 0: any other step, or one on a CPU.
     std::int64_t num_padded = 0;
-    // [L], for a small step with prompts (model/step_padding.h), in which all arrays except `slots`
-    // are padded: the tokens that need logits, in order. Empty for any other step.
+    // [L]: the tokens that need logits, in order, of a small step with prompts (step_padding.h).
+    // Such a step pads all arrays except `slots`. Empty for any other step.
     std::span<const std::int32_t> token_rows{};
     std::int32_t kv_len_max = 0;
     std::int32_t q_len_max = 0;  // new tokens of a row; 0: unknown

@@ -60,7 +60,7 @@ void Trunk::multiply(const Product& product, const Pass& pass) const {
     if (!pass.batch.adapter_tables.empty()) adapt_rows(product, pass);
 }
 
-// On a GPU. A table in memory names each row's adapter, so a graph may contain this call.
+// Runs on a GPU. A table in memory names each row's adapter, so a CUDA graph may contain the call.
 void Trunk::adapt_rows(const Product& product, const Pass& pass) const {
     const std::int64_t T = pass.batch.num_tokens();
     std::array<kernels::LowRankRowsArgs::Part, kernels::LowRankRowsArgs::kPartsMax> parts{};

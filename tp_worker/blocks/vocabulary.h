@@ -48,7 +48,7 @@ class Head {
     void declare(const ModelConfig& config, const Embedding& embedding, WeightSlots& slots);
     void ask(Scratch& scratch, const ModelConfig& config);
 
-    // If x has other rows as well, the rows that need logits are gathered here first.
+    // The rows that need logits are gathered in these buffers if the step has other rows, too.
     [[nodiscard]] View2<float> x() const { return x_; }          // [L, H]
     [[nodiscard]] View2<float> delta() const { return delta_; }  // [L, H]
     // Computes the logits of the rows of x. If delta is not empty, it is added to x first.

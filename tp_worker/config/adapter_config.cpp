@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::int64_t kAdapterRankMax = 1 << 16;  // the file's limit; the worker's own is lower
+constexpr std::int64_t kAdapterRankMax = 1 << 16;  // of the file; the worker's limit is lower
 constexpr std::size_t kAdapterValuesMax = 1 << 16;
 constexpr std::size_t kAdapterNamesMax = 4096;
 constexpr std::size_t kAdapterDepthMax = 16;
@@ -81,8 +81,8 @@ class AdapterConfigReader {
             reader_.malformed("target_modules is missing");
         read_layers(config);
         RETURN_IF_ERROR(read_layer_patterns(config));
-        // The parsed tree has its keys sorted, but PEFT uses the first of several matching
-        // patterns, so this keeps the order.
+        // PEFT uses the first of several matching patterns, but json_ has its keys sorted. So the
+        // text is parsed again, in its own order.
         const auto ordered =
             nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
         RETURN_IF_ERROR(read_patterns("rank_pattern", ordered, &config->ranks_));
@@ -94,7 +94,7 @@ class AdapterConfigReader {
     void refuse_what_is_not_computed() {
         for (const auto& [key, value] : json_.items()) {
             if (has(kAdapterOfNoEffect, key) || has(kAdapterHonoured, key)) continue;
-            if (is_unset(value)) continue;  // this includes keys that are still unknown
+            if (is_unset(value)) continue;  // unknown keys, too
             reader_.unsupported(
                 "{} is {}; accepted is null or false", key, ConfigReader::shown(value)
             );
@@ -291,7 +291,7 @@ Result<std::optional<AdapterConfig::Module>> AdapterConfig::of(const std::string
     if (is_excluded) return Found();
     ASSIGN_OR_RETURN(const bool is_target, matches(targets_, path));
     if (!is_target) return Found();
-    // Whole paths, and patterns over whole paths, contain the layer themselves.
+    // A whole path, or a pattern over whole paths, already selects layers.
     const bool is_by_suffix = !targets_.pattern && !targets_.is_all_linear &&
                               std::ranges::find(targets_.list, path) == targets_.list.end();
     if (is_by_suffix) {

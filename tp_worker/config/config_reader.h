@@ -1,6 +1,6 @@
 // Reads typed values from one JSON object of a checkpoint's configuration, and collects all
-// problems. An absent key has the default of its reader. Null differs from absent, and is a problem
-// unless the reader allows it, as in transformers.
+// problems. An absent key gets the caller's default. Null differs from absent: as in transformers,
+// it is a problem unless the function that reads the key allows it.
 #pragma once
 
 #include "base/result.h"
@@ -20,7 +20,7 @@ namespace pitstop::tp_worker {
 // The problems of one file.
 struct ConfigProblems {
     std::vector<std::string> list{};
-    bool any_unsupported = false;  // otherwise each is malformed
+    bool any_unsupported = false;  // false: each value is malformed
 };
 
 class ConfigReader {

@@ -23,12 +23,12 @@ struct Family {
     std::string_view text_type{};
     std::string_view text_architecture{};
 
-    // num_key_value_heads, if the key is absent (empty: as many as query heads) and if it is null
-    // (as many as query heads, or refused).
+    // The value of num_key_value_heads if the key is absent; empty: as many as query heads. If the
+    // key is null: true means as many as query heads, false refuses the file.
     std::optional<std::int64_t> absent_kv_heads{};
     bool has_null_kv_heads = true;
-    // head_dim, if the key is absent; empty: hidden_size / num_attention_heads, which must be a
-    // whole number for some families.
+    // The value of head_dim if the key is absent; empty: hidden_size / num_attention_heads. Some
+    // families require that quotient to be a whole number.
     std::optional<std::int64_t> absent_head_dim{};
     bool needs_whole_head_dim = false;
 
@@ -43,10 +43,10 @@ struct Family {
     bool has_null_window = false;   // no window if sliding_window is absent
     bool reads_layer_types = true;  // otherwise they must agree with the window's keys
     std::optional<double> absent_rope_theta{};
-    // partial_rotary_factor, if the key is absent; empty: only 1 is supported.
+    // The value of partial_rotary_factor if the key is absent; empty: only 1 is supported.
     std::optional<double> absent_rotary_factor{};
     double absent_norm_eps = 1e-6;
-    // kByKey: attention_bias, for o as well. kByOwnKey: qkv_bias; o has none.
+    // kByKey: by attention_bias, for o as well. kByOwnKey: by qkv_bias; o has no bias.
     enum class QkvBias : std::uint8_t { kNever, kAlways, kByKey, kByOwnKey };
     QkvBias qkv_bias = QkvBias::kNever;
     bool has_mlp_bias = false;  // has a key mlp_bias
@@ -55,7 +55,7 @@ struct Family {
     bool is_hybrid = false;          // has gated delta nets, and their keys
     bool has_grouped_delta = false;  // DeltaConfig::is_grouped
 
-    // Reads the parameters of its blocks of experts; null: it has none.
+    // Reads the parameters of the family's blocks of experts; null: the family has no experts.
     void (*read_experts)(ConfigReader& reader, ModelConfig* config) = nullptr;
     // Returns the blocks of one layer, in order. REQUIRES: the configuration is read except
     // for its layers.

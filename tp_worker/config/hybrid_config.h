@@ -18,8 +18,8 @@ namespace pitstop::tp_worker {
 // no block computes. REQUIRES: a family with is_hybrid; the number of layers is read.
 void read_hybrid(ConfigReader& reader, const Family& family, ModelConfig* config);
 
-// Returns the object with the model's keys: `config`, or the text_config that it wraps; null if
-// there is none, which is reported.
+// Returns the object with the model's keys: `config`, or the text_config inside `config`. Reports a
+// problem and returns null if there is neither.
 [[nodiscard]] const ConfigReader::Json* find_text_config(
     const ConfigReader::Json& config, const Family& family, ConfigReader& reader
 );

@@ -20,8 +20,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Far above any model of these families, and small enough that no product of two sizes and a layer
-// count overflows.
+// The limits are far above any model of these families, and small enough that no product of two
+// sizes and a layer count overflows.
 constexpr std::int64_t kSizeMax = 1 << 20;  // hidden, ffn, heads, head_dim
 constexpr std::int64_t kLayersMax = 1024;
 constexpr std::int64_t kVocabMax = 1 << 22;
@@ -107,7 +107,7 @@ void refuse_unsupported(ConfigReader& reader, const Family& family) {
             quantization_method(reader)
         );
     }
-    // null does not mean "off" here: transformers treats it as false.
+    // A null is_causal does not mean "off": transformers treats null as false.
     if (const Json* causal = reader.find("is_causal"); causal != nullptr && *causal != true) {
         reader.unsupported(
             "is_causal {}; only causal attention is supported", ConfigReader::shown(*causal)
@@ -146,7 +146,8 @@ void refuse_unsupported(ConfigReader& reader, const Family& family) {
 
 using Window = std::optional<std::int64_t>;  // visible keys per token; empty: all
 
-// Reads `sliding_window`, if the family has one. Absent differs from null, which means none.
+// Reads `sliding_window`, if the family has one. An absent key differs from null: null means no
+// window.
 Window read_window(ConfigReader& reader, const Family& family, std::int64_t max_positions) {
     constexpr std::int64_t kDefault = 4096;
     const bool has_none = family.window == Family::Window::kNone;
@@ -159,7 +160,7 @@ Window read_window(ConfigReader& reader, const Family& family, std::int64_t max_
     const std::int64_t window = reader.any_whole("sliding_window", kDefault);
     if (!is_used) return std::nullopt;
     if (has_none) {
-        // transformers has no window in the model then, but one in its cache.
+        // For these families, transformers applies a window to the cache, though not in the model.
         if (window < max_positions) {
             reader.unsupported(
                 "sliding_window {}: '{}' attends to all positions", window, family.model_type
@@ -227,8 +228,8 @@ std::vector<Window> read_windows(
     return windows;
 }
 
-// Uses the defaults of transformers' config classes if the key is absent; null: as many
-// as query heads.
+// An absent key has the default of transformers' config class; null means as many as query
+// heads.
 std::int64_t read_kv_heads(ConfigReader& reader, const Family& family, const ModelConfig& config) {
     constexpr const char* kKey = "num_key_value_heads";
     const Json* value = reader.find(kKey);
@@ -406,7 +407,7 @@ Result<ModelConfig> ModelConfig::read(const std::string& directory) {
     std::string generation;
     if (::stat(generation_path.c_str(), &info) == 0) {
         ASSIGN_OR_RETURN(generation, MappedFile::read(generation_path, kConfigBytesMax));
-        if (generation.empty()) generation = " ";  // not valid JSON, unlike a missing file
+        if (generation.empty()) generation = " ";  // empty file: invalid JSON, unlike no file
     }
     return parse(config, generation, directory);
 }

@@ -55,7 +55,7 @@ struct DeltaConfig {
     std::int64_t num_value_heads = 0;  // a multiple of the key heads
     std::int64_t key_dim = 0;          // of a head
     std::int64_t value_dim = 0;        // of a head
-    std::int64_t kernel = 0;           // inputs that the convolution sums, its own included
+    std::int64_t kernel = 0;           // inputs that the convolution sums, the token's included
     bool is_grouped = false;  // Qwen3-Next: one projection has the rows of each key head in turn
     std::vector<std::int64_t> layers{};  // ascending
 
@@ -95,8 +95,8 @@ struct ModelConfig {
 
     bool operator==(const ModelConfig&) const = default;
 
-    // Parses and checks. Reports every problem, not only the first, and in which of the two files
-    // of `directory` it is. `generation_config` may be empty: no such file.
+    // Parses and checks both files of `directory`. Reports every problem, each with its file. An
+    // empty `generation_config` means that there is no such file.
     static Result<ModelConfig> parse(
         std::string_view config, std::string_view generation_config, const std::string& directory
     );
@@ -105,8 +105,8 @@ struct ModelConfig {
 };
 
 // Returns the first key that keeps a checkpoint with the configuration `other` from replacing the
-// weights of `serving`; nothing if it may. Compares all of the configuration except the context
-// length, the end-of-sequence ids and the notes, which do not concern the weights.
+// weights of `serving`; nothing if no key does. Compares all of the configuration except the
+// context length, the end-of-sequence ids and the notes, which do not concern the weights.
 [[nodiscard]] std::optional<std::string> difference_in_shape(
     const ModelConfig& serving, const ModelConfig& other
 );

@@ -175,7 +175,7 @@ RopeConfig read_rope(
     ConfigReader settings(*found.object, fmt::format("{}: ", found.key), problems);
     read_theta(config, &settings, &rope);
     read_rotary_factor(settings, absent, &rope);
-    // "type" is the older spelling. Without either, transformers ignores the settings, too.
+    // "type" is the older spelling. With neither key, transformers ignores the settings, too.
     const char* type_key = settings.find("rope_type") != nullptr ? "rope_type" : "type";
     const std::string type = settings.text(type_key, "default");
     const auto row =
@@ -196,8 +196,8 @@ RopeConfig read_rope(
     return rope;
 }
 
-// Returns the context length that vLLM computes. SGLang multiplies for linear, too; for YaRN it
-// keeps max_position_embeddings if the original length is given. transformers has no limit.
+// Returns the context length that vLLM computes. SGLang also multiplies for linear scaling; for
+// YaRN it keeps max_position_embeddings if the original length is given. transformers has no limit.
 std::int64_t scaled_context_len(const RopeConfig& rope, std::int64_t max_positions) {
     if (rope.scaling != Scaling::kLinear && rope.scaling != Scaling::kYarn) return max_positions;
     const std::int64_t original =

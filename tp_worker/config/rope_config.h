@@ -15,17 +15,17 @@
 
 namespace pitstop::tp_worker {
 
-// The settings of a configuration, whose keys differ between families. Settings that its type of
-// scaling does not use have the defaults here, so that configurations that compute the same
-// compare equal.
 inline constexpr double kRopeTheta = 10000.0;  // unless a configuration gives another
 
+// The settings of a configuration, whose keys differ between families. A member that the type of
+// scaling does not use keeps its default, so that configurations that compute the same compare
+// equal.
 struct RopeConfig {
     enum class Scaling : std::uint8_t {
         kNone,
         kLinear,  // frequencies divided by factor
         kLlama3,  // low frequencies divided by factor, high ones kept, with a ramp between
-        kYarn,    // the same with a ramp over the dimensions, and longer queries and keys
+        kYarn,    // as kLlama3, with a ramp over the dimensions, and longer queries and keys
     };
     Scaling scaling = Scaling::kNone;
     double theta = kRopeTheta;

@@ -106,7 +106,7 @@ Result<> Arena::commit() {
             std::strerror(errno)
         );
     }
-    // Huge pages reduce TLB misses if there is more than one; a refusal only costs speed.
+    // Huge pages reduce TLB misses; a refusal only costs speed.
     if (bytes_ >= kHugePageBytes) ::madvise(data_, size, MADV_HUGEPAGE);
     is_committed_ = true;
     return Ok{};
@@ -146,7 +146,7 @@ Result<std::int64_t> Arena::release() {
 void Arena::move_to(Arena& to) {
     CHECK(is_committed_ && to.is_committed_);
     CHECK(!is_on_gpu() && !to.is_on_gpu() && to.bytes_ == bytes_);
-    // whole pages each, also huge ones
+    // a whole number of pages, huge ones included
     constexpr std::int64_t kPieceBytes = std::int64_t{64} << 20;
     for (std::int64_t begin = 0; begin < bytes_; begin += kPieceBytes) {
         const auto size = static_cast<std::size_t>(std::min(kPieceBytes, bytes_ - begin));

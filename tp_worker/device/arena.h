@@ -51,8 +51,8 @@ class Arena {
     // memory, or none. Errors: commit()'s.
     Result<> renew();
 
-    // Copies bytes from `begin` on to the host, wherever they are, and waits for that. REQUIRES:
-    // is_committed(); no writes to them meanwhile. Thread: any.
+    // Copies the bytes from `begin` on into `out`, also from a GPU, and waits for the copy.
+    // REQUIRES: is_committed(); nothing writes those bytes meanwhile. Thread: any.
     void fetch(std::int64_t begin, std::span<std::byte> out) const;
 
     [[nodiscard]] bool is_committed() const { return is_committed_; }

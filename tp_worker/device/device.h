@@ -42,7 +42,7 @@ class Device {
   public:
     // Errors with kCuda: kUnsupported (a build without CUDA, an old GPU), kUnavailable (no driver),
     // kNotFound (no such GPU, no cuBLASLt), kResourceExhausted (other processes use the GPU). With
-    // kAuto only the last; otherwise why() gives the reason for the choice.
+    // kAuto only the last is an error; the others choose the CPU, and why() gives the reason.
     // `threads` outlives the device.
     static Result<Device> open(const DeviceOptions& options, kernels::ThreadPool& threads);
     // Without `threads` the calling thread works alone.
@@ -67,10 +67,10 @@ class Device {
     // Reserves an arena in the device's memory.
     [[nodiscard]] Result<Arena> reserve(std::string tag, std::int64_t bytes) const;
 
-    // Copies from the device's memory to the host's, and waits for that; ordered after everything
-    // enqueued on stream().
+    // Copies from the device's memory to the host's, and waits for the copy; ordered after
+    // everything enqueued on stream().
     void read(void* to_host, const void* from, std::int64_t bytes) const;
-    // Copies from the host's memory to the device's, and waits for that.
+    // Copies from the host's memory to the device's, and waits for the copy.
     void write(void* to, const void* from_host, std::int64_t bytes) const;
     // Fills the device's memory with zeros, ordered after everything enqueued on stream().
     void clear(void* to, std::int64_t bytes) const;

@@ -8,7 +8,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Even a small model has several chunks.
+// Chunks are small enough that even a small model has several.
 std::int64_t chunk_bytes_of(std::int64_t bytes) {
     constexpr std::int64_t kAlignment = kernels::PinnedPages::kPageBytes;
     constexpr std::int64_t kChunksWanted = 8;

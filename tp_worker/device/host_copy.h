@@ -29,7 +29,7 @@ class HostCopy {
 
     // For a version of this many bytes. Allocates no memory yet.
     static Result<HostCopy> make(std::int64_t bytes);
-    // Returns the page-locked memory that it needs.
+    // Returns the page-locked memory that a version of `bytes` needs.
     [[nodiscard]] static std::int64_t host_bytes_of(std::int64_t bytes);
 
     // Allocates memory, all zeros, unless it has some.
@@ -44,7 +44,7 @@ class HostCopy {
     [[nodiscard]] std::byte* data() const { return memory_.data() + first_slot_ * chunk_bytes_; }
 
     // Swaps this version with the one at `gpu`, after all work enqueued on `steps`, and returns
-    // when it is done. REQUIRES: there is memory.
+    // when the swap is done. REQUIRES: there is memory.
     void exchange(std::byte* gpu, kernels::Stream steps);
 
   private:

@@ -25,7 +25,7 @@ std::optional<std::int64_t> number_of(const std::string& path, const std::string
 
 std::optional<std::int64_t> number_in(const std::string& path) {
     std::int64_t number = 0;
-    if (std::ifstream(path) >> number) return number;  // "max" means none
+    if (std::ifstream(path) >> number) return number;  // "max" means no limit
     return std::nullopt;
 }
 
@@ -42,8 +42,8 @@ std::int64_t free_in_group(const std::string& directory) {
     return std::max<std::int64_t>(0, *limit - std::max<std::int64_t>(0, *used - cached));
 }
 
-// Returns the least of the machine's number and `bytes_in` of each group, from this process's to
-// the top.
+// Returns the smallest of the machine's number and the `bytes_in` of each control group, from this
+// process's group up to the root.
 template <class BytesInGroup>
 std::int64_t least_bytes(
     const std::string& root, const std::string& of_machine, BytesInGroup bytes_in

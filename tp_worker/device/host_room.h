@@ -13,8 +13,8 @@ namespace pitstop::tp_worker {
 // Returns bytes; the largest number if unknown. `root` is where /proc and /sys are, for tests.
 [[nodiscard]] std::int64_t free_host_bytes(const std::string& root = "");
 
-// Returns the bytes of the machine, or of the smallest limit, used or not: the same for every
-// process of a container. Otherwise as above.
+// Returns the bytes of the machine, used or not, or the lowest limit if that is less: the same for
+// every process of a container. `root`, and the result if unknown, are as above.
 [[nodiscard]] std::int64_t total_host_bytes(const std::string& root = "");
 
 }  // namespace pitstop::tp_worker

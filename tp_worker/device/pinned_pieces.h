@@ -8,8 +8,8 @@
 //          `threads`; one per Lease. A fetch() waits for a piece only while it has none.
 // Bounded: for num_threads() leases and kInTransit pieces on their way, from construction on:
 //          page-locking takes 0.5 s per GiB (an H200's machine), too long for an update.
-// Not ordered with any other stream except by start_after(): the source was written before, and
-// nothing reads the destination yet.
+// Only start_after() orders copies after another stream's work. Callers ensure that the source was
+// written before, and that nothing reads the destination yet.
 #pragma once
 
 #include "base/mutex.h"
@@ -37,7 +37,7 @@ class PinnedPieces {
     static constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
     // More pieces than leases: the bus has work while the thread that waits for a copy sleeps.
     static constexpr int kInTransit = 4;
-    // Each fills 4 GB/s or more from a file: together more than the bus carries.
+    // Each thread fills 4 GB/s or more from a file: together more than the bus carries.
     static constexpr int kThreadsMax = 16;
 
     // For this many threads, within [1, kThreadsMax]. `wait_max` bounds take().
@@ -74,7 +74,7 @@ class PinnedPieces {
         Piece* piece_;
     };
     // Waits for the copy of the piece that was sent first. If all num_threads() + kInTransit pieces
-    // have leases, it waits for one of these to end. REQUIRES: one ends within `wait_max` of
+    // have leases, it waits for a lease to end. REQUIRES: a lease ends within the `wait_max` of
     // make().
     [[nodiscard]] Lease take();
 
@@ -83,8 +83,8 @@ class PinnedPieces {
     // A stream for work that must be ordered with the copies.
     [[nodiscard]] kernels::Stream stream() const { return stream_.stream(); }
 
-    // Sends to the GPU; `from_host` may be overwritten at once. `threads` share the pieces; without
-    // any, as during passes, the caller copies alone.
+    // Sends to the GPU; `from_host` may be overwritten once this returns. `threads` share the
+    // pieces; without any, as during passes, the caller copies alone.
     void send(
         std::byte* to, const std::byte* from_host, std::int64_t bytes, TaskPool* threads = nullptr
     );

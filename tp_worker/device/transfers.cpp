@@ -81,8 +81,8 @@ void Transfers::take_out(Turn& turn, std::size_t first, TimePoint since) const {
 void Transfers::wait() {
     if (is_on_cpu()) return;
     CHECK(unsent_begin_ == unsent_end_);
-    // An ended turn that is not finished comes first, with its own time limit, so that two slow
-    // turns do not look like one that never ends.
+    // If the other turn has ended and is not finished, waits for it first, with its own time limit,
+    // so that two slow turns do not look like one that never ends.
     const Turn& older = turns_[1 - current_];
     if (older.has_ended) {
         older.event.wait(

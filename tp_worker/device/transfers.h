@@ -12,8 +12,8 @@
 // copy and waits for its event.
 //
 // Two steps may be in progress: end_turn() leaves a step's arrays to the stream, and the next
-// step's arrays are placed and sent while its ops run; finish_turn() waits for it. Each turn has
-// page-locked memory of its own; they share the device's, whose copies the stream orders.
+// step's arrays are placed and sent while its ops run; finish_turn() waits for the older step. Each
+// turn has page-locked memory of its own; they share the device's, whose copies the stream orders.
 //
 //   ...  transfers.end_turn();     // of step k
 //   ...  transfers.end_turn();     // of step k + 1
@@ -132,7 +132,7 @@ class Transfers {
     // Starts the download of the turn's outputs from `first` on to its page-locked memory, and
     // marks that point.
     void bring_back(Turn& turn, std::size_t first) const;
-    // Copies the outputs from there once the mark is reached; the time limit counts from `since`.
+    // Copies the downloaded outputs once the mark is reached; the time limit counts from `since`.
     void take_out(Turn& turn, std::size_t first, TimePoint since) const;
 
     // Empty on the CPU. An array has the same offset in both buffers.

@@ -49,8 +49,8 @@ class BroadcastGroup : public std::enable_shared_from_this<BroadcastGroup> {
     // if the group receives into its own memory. Errors: kTooLarge, kResourceExhausted; nothing was
     // received then.
     virtual Result<> make_room(std::int64_t bytes_max) = 0;
-    // Waits for the trainer's next broadcast, which must be exactly this one. It lands in `host` if
-    // the group has no memory of its own. After an error the group is unusable.
+    // Waits for the trainer's next broadcast, which must match `broadcast`. The bytes land in
+    // `host` if the group has no memory of its own. After an error the group is unusable.
     virtual Result<Landed> receive(
         const Broadcast& broadcast, std::vector<std::byte>& host, const Patience& patience
     ) = 0;

@@ -15,8 +15,8 @@ constexpr std::uint32_t kVersion = 1;
 constexpr char kBroadcast[] = {'B', 'C', 'S', 'T'};
 constexpr std::uint32_t kTextMax = 16 << 10;
 constexpr auto kHostFarewellMax = std::chrono::milliseconds(200);
-// A trainer listens before it announces its address. If nobody listens for this long, the trainer
-// has died, and other groups wait to be joined.
+// A trainer listens before it announces its address. A join gives up if nobody listens for this
+// long: the trainer has died, and other groups wait to be joined.
 constexpr auto kListenMax = std::chrono::seconds(5);
 
 struct Header {
@@ -75,7 +75,7 @@ class HostGroup : public BroadcastGroup {
         append(message, static_cast<std::uint32_t>(text.size()));
         message += text;
         const std::atomic<bool> never{false};
-        // A trainer that no longer reads learns it from the hang-up alone.
+        // A trainer that no longer reads learns of the refusal from the hang-up alone.
         static_cast<void>(stream_.write(
             std::as_bytes(std::span(message)), {Clock::now() + kHostFarewellMax, never}
         ));

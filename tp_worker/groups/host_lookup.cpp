@@ -54,7 +54,7 @@ struct Lookup {
     std::optional<Found> found GUARDED_BY(mutex){};
 };
 
-// Resolves on a thread of its own, with signals blocked: those are for the loop's thread.
+// Resolves on a thread of its own. That thread blocks signals, which are for the loop's thread.
 Result<> start_lookup(
     const std::shared_ptr<Lookup>& lookup, const std::string& host, std::int64_t port
 ) {

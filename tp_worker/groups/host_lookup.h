@@ -1,7 +1,7 @@
 // Looks up the addresses of a host with a deadline.
 //
-// getaddrinfo has none: a name server that does not answer blocks its caller for minutes. So a
-// thread that can be left behind looks up names; a result that comes too late is dropped. Numeric
+// getaddrinfo has no deadline: a name server that does not answer blocks its caller for minutes. So
+// a thread that can be left behind looks up names; a result that comes too late is dropped. Numeric
 // addresses need no thread.
 //
 // Thread:  any.

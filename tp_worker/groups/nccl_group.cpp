@@ -19,9 +19,9 @@ constexpr std::size_t kPickledIdBytesMax = 4096;
 constexpr std::string_view kCountKey = "init/";  // the only key without a leading slash
 constexpr std::string_view kVllmKey = "/broadcast_from/0/0";
 constexpr int kTrainer = 0;                        // the trainer's rank
-constexpr std::int64_t kLandingGranule = 2 << 20;  // so that slightly more needs no new memory
-// The thread blocks of a broadcast: enough for NVLink's rate, and little of the GPU for steps to
-// lose while it waits.
+constexpr std::int64_t kLandingGranule = 2 << 20;  // room rounded up for slightly larger broadcasts
+// The thread blocks of a broadcast: enough for NVLink's rate. While the broadcast waits, they take
+// little of the GPU from steps.
 constexpr int kCtasMax = 8;
 constexpr auto kNcclLook = std::chrono::microseconds(100);
 // A trainer whose store has gone may still finish a broadcast: it need not keep the store as long
@@ -123,7 +123,8 @@ class NcclGroup : public BroadcastGroup {
         if (use.is_mine) abort();
     }
 
-    // A broadcast that is being received ends first, and the communicator with it.
+    // Leaving ends the communicator. While a broadcast is being received, its receiver ends it
+    // instead.
     void leave() override {
         const Use use(*this);
         if (!use.is_mine || !comm_) return;

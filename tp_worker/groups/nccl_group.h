@@ -5,7 +5,7 @@
 //           the trainer's first broadcast, so it is read with the first receive (waiting earlier
 //           would wait for a trainer that waits for us)
 //   vllm    counts in, then reads the id, pickled, and joins at once; or the id came with the call.
-//           Every rank of vLLM's adds up one float then
+//           Then every rank of vLLM sums one float
 //   direct  the id came with the call: joins at once
 //
 // The communicator and its stream are the group's own; steps wait for neither. Work in flight is

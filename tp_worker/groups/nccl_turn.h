@@ -39,10 +39,10 @@ class NcclTurn {
     [[nodiscard]] std::optional<Held> try_take(const std::string& group);
     // Waits for the turn. Errors: kDeadlineExceeded names the group that has the turn; kAborted.
     Result<Held> take(const std::string& group, const Patience& patience);
-    // Limits how long a group may have the turn, if steps cannot do without it
+    // Limits how long a group may have the turn, for a replica whose steps need NCCL, too
     // (nodes_communicator.h).
     void bound(Duration held_max);
-    // Returns this patience, limited by the bound. REQUIRES: the turn was taken just now.
+    // Returns `patience`, limited by the bound. REQUIRES: the turn was taken just now.
     [[nodiscard]] Patience within_bound(const Patience& patience) const;
     // Returns how many calls of take() wait.
     [[nodiscard]] int num_waiting() const;

@@ -78,7 +78,7 @@ Result<std::int64_t> TcpStore::increase(
     return read_number<std::int64_t>(stream_, patience);
 }
 
-// A GET of a missing key ends the connection with some servers, so this waits first.
+// With some servers a GET of a missing key ends the connection, so WAIT comes first.
 Result<std::string> TcpStore::wait_for_value(
     std::string_view key, std::size_t bytes_max, const Patience& patience
 ) {

@@ -49,7 +49,7 @@ class Adapter {
     [[nodiscard]] Arena& staged() { return staged_; }
     [[nodiscard]] CopyLedger& ledger() { return ledger_; }
 
-    // On a GPU, copies what was staged there, reads it back, and frees the host's memory; does
+    // On a GPU, copies the staged bytes there, reads them back, and frees the host's memory; does
     // nothing on a CPU. REQUIRES: the stage is done. Errors: kDataLoss if other bytes come back.
     Result<> upload(PinnedPieces& pieces);
 

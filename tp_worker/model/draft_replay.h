@@ -1,5 +1,5 @@
-// The drafts of a step whose rows keep a recurrent state, from which a wrong draft could not be
-// removed. So the step stores the states before its drafts, and its blocks keep the inputs of their
+// The drafts of a step whose rows keep a recurrent state. A wrong draft cannot be removed from such
+// a state. So the step stores the states before its drafts, and its blocks keep the inputs of their
 // recurrences for the drafts (blocks/gated_delta.h). When the step has sampled, a pass over the
 // right drafts advances the states. A token's bits do not depend on how tokens are cut into passes
 // (P6), so these states have the bits of rows without drafts (P11).

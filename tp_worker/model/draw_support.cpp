@@ -8,7 +8,7 @@ namespace pitstop::tp_worker {
 messages::DrawSupport support_of(View2<const float> logits, const Drawn& drawn, const StatsOp& op) {
     if (drawn.row.temperature == 0.f) return {.num_ids = 1, .ids = {drawn.id}};
     const kernels::SoftmaxRow row{.temperature = drawn.row.temperature, .kept_min = drawn.kept_min};
-    const float inverse = 1.f / row.temperature;  // as the op scales
+    const float inverse = 1.f / row.temperature;  // scaled as in the op
     messages::DrawSupport support;
     for (std::int64_t id = 0; id < logits.cols; ++id) {
         const float x = logits.data[id] * inverse;

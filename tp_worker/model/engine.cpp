@@ -162,7 +162,7 @@ Result<> Engine::connect_gpus() {
     return Ok{};
 }
 
-// A CPU uses no padding: there, every further row costs its computation.
+// A CPU uses no padding: there, each padded row would cost its computation.
 std::int64_t Engine::padded_rows_max() const {
     if (!device_.is_cuda() || !model_) return 0;
     return std::min({kPaddedRowsMax, sizes_.tokens_max, sizes_.logit_rows_max});
@@ -183,7 +183,7 @@ Result<> Engine::load_model() {
     if (device_.is_cuda()) sizes_.num_scratch_pages = num_scratch_pages(sizes_.page_size);
     if (device_.is_cuda()) gpu_free_bytes_ = kernels::device_memory_info().free_bytes;
     ASSIGN_OR_RETURN(weights_, WeightStore::make(layout_, device_));
-    // A tree that was restarted after an update loads its weights.
+    // After a restart that followed an update, the tree gives the update's weights in weights_dir.
     if (options_.awaits_weights && options_.weights_dir.empty()) {
         weights_->mark_lost();
     } else {
@@ -210,7 +210,7 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
         const std::int64_t adapters,
         adapter_bytes_max(options_.adapter_memory, sizes_.adapter_rank_max, stack_, device_)
     );
-    ASSIGN_OR_RETURN(const std::int64_t kv_rounding, bytes_taken(1));  // rounding takes less
+    ASSIGN_OR_RETURN(const std::int64_t kv_rounding, bytes_taken(1));  // rounding adds less
     const std::int64_t others = gpu_free_bytes_ - free + activations + sampling +
                                 transfer_bytes_max() + sizes_.num_scratch_pages * page +
                                 kv_rounding + args.graph_bytes_max + library_bytes_max() + adapters;
@@ -220,7 +220,7 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
         static_cast<std::int64_t>(fraction * static_cast<double>(gpu_free_bytes_)),
         gpu_free_bytes_ - group_bytes_max()
     );
-    // One request of the whole context, or what was requested.
+    // Pages for one request of the whole context, or the requested number.
     const std::int64_t pages_wanted =
         is_kv_open ? (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size
                    : sizes_.num_pages;
@@ -252,14 +252,14 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     return Ok{};
 }
 
-// The driver rounds up ranges. Reserving addresses, which takes no memory, shows by how much.
+// The driver rounds up ranges. Reserving addresses, which takes no memory, shows the rounded size.
 Result<std::int64_t> Engine::bytes_taken(std::int64_t bytes) const {
     ASSIGN_OR_RETURN(const Arena range, device_.reserve("a range that is measured", bytes));
     return range.bytes();
 }
 
 // cuBLASLt loads a kernel when it is first used, perhaps long after the memory was divided. Our own
-// are loaded before (kernels/runtime/kernel_code.h).
+// kernels are loaded before (kernels/runtime/kernel_code.h).
 std::int64_t Engine::library_bytes_max() const {
     constexpr std::int64_t kMax = std::int64_t{256} << 20;
     constexpr std::int64_t kShare = 256;  // of a small GPU
@@ -267,8 +267,8 @@ std::int64_t Engine::library_bytes_max() const {
 }
 
 // A trainer's group over NCCL joins long after the memory was divided. A communicator of one rank
-// took 0.6 GB of an H200 (bench/results/gpu/first_1.md); one with another GPU also has buffers.
-// The ranks' own communicator exists before.
+// took 0.6 GB of an H200 (bench/results/gpu/first_1.md); one with another GPU also has buffers. The
+// ranks' own communicator exists before the division.
 std::int64_t Engine::group_bytes_max() const {
     constexpr std::int64_t kMax = std::int64_t{768} << 20;
     constexpr std::int64_t kShare = 128;  // of a small GPU

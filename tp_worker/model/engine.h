@@ -6,7 +6,7 @@
 // time.
 //
 // Over 500 lines: loading, sizes and steps are each a file (engine.cpp, engine_sizes.cpp,
-// engine_steps.cpp) over the same members. These depend on each other in the order of their
+// engine_steps.cpp) over the same members. The members depend on each other in the order of their
 // declaration, and a step in progress uses nearly all of them.
 //
 // Owns:   everything of the rank but the thread pool and the communicator's peers.
@@ -80,7 +80,7 @@ struct EngineOptions {
     double mem_fraction = 0.9;    // the part of the GPU's free memory for this rank
     UpdateRoom update_room = UpdateRoom::kAuto;  // on a GPU; otherwise unused
     std::int64_t page_size = 16;                 // tokens
-    std::int64_t max_total_tokens = 0;           // of KV; 0: by kv_share, on a GPU by mem_fraction
+    std::int64_t max_total_tokens = 0;           // of KV; 0: set by kv_share or mem_fraction
     double kv_share = 0.25;                      // part of host memory, for all ranks' KV together
     std::int64_t context_len = 0;                // 0: the model's
     std::int64_t adapter_rank_max = 64;          // of adapters; 0: it computes none
@@ -118,7 +118,7 @@ class Engine {
 
     // Waits for the steps in progress.
     ~Engine();
-    // Called first by a rank that ends regularly. A peer may still read this rank's memory, so the
+    // Called first when a rank ends regularly. A peer may still read this rank's memory, so the
     // ranks meet once more when their steps are done; a rank that is late by more than a moment
     // counts as gone.
     void leave();
@@ -195,8 +195,8 @@ class Engine {
     [[nodiscard]] WeightStore* weights() { return weights_ ? &*weights_ : nullptr; }
     [[nodiscard]] const WeightStore* weights() const { return weights_ ? &*weights_ : nullptr; }
     void set_epoch(Epoch epoch) { epoch_ = epoch; }
-    // Makes an adapter as its configuration says, to be filled. Thread: any. Errors: those of
-    // AdapterConfig and AdapterSlots; kUnsupported where this rank computes none.
+    // Makes an empty adapter for this configuration. Thread: any. Errors: those of AdapterConfig
+    // and AdapterSlots; kUnsupported where this rank computes none.
     [[nodiscard]] Result<std::unique_ptr<Adapter>> make_adapter(const AdapterConfig& config) const;
     // Moves an adapter whose tensors are staged to the memory that it serves from. Thread: any.
     // Errors: upload()'s.
@@ -235,7 +235,7 @@ class Engine {
         std::vector<TokenId> ids{};             // by row of logits, on every rank: what was drawn
         std::vector<std::uint8_t> marks{};      // by token (StepBatch)
         StepAdapters adapters{};
-        // slots set up anew since then: its draws for them are void
+        // slots set up again since this step started: its draws for them are void
         std::vector<SlotId> set_up_anew{};
         bool is_complete = false;  // its result is ready, or the rank has to end
     };
@@ -302,7 +302,7 @@ class Engine {
     std::shared_ptr<NcclTurn> nccl_turn_ = std::make_shared<NcclTurn>();
     std::unique_ptr<Communicator> gpu_communicator_{};  // null if ranks have no GPUs
     ModelSizes sizes_{};
-    std::int64_t gpu_free_bytes_ = 0;  // before anything was allocated there
+    std::int64_t gpu_free_bytes_ = 0;  // on the GPU, before anything was allocated there
     StepLimits limits_{};
     RequestSlots slots_;
     std::optional<StepStates> states_{};  // empty if no block keeps a state

@@ -8,16 +8,16 @@
 
 namespace pitstop::tp_worker {
 
-// Page numbers suffice for this many tokens of KV, with room for scratch pages after them.
+// Page numbers suffice for kKvTokensMax tokens, with room for scratch pages after them.
 inline constexpr std::int64_t kPageSizeMax = 4096;
 inline constexpr std::int64_t kKvTokensMax = (std::int64_t{1} << 31) - 1 - kPageSizeMax;
 
 // The facts that determine the default number of tokens of KV.
 struct KvFacts {
     std::int64_t host_bytes = 0;   // of the machine or container; 0: unknown
-    double share = 0;              // the part of them for KV
+    double share = 0;              // the part of host_bytes for KV
     std::int64_t token_bytes = 0;  // of all ranks together
-    // of all requests' recurrent states, which have their room first
+    // of all requests' recurrent states, which take host memory before KV does
     std::int64_t states_bytes = 0;
     std::int64_t page_size = 0;  // tokens
     std::int64_t num_slots = 0;  // requests that run at once

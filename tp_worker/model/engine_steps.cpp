@@ -1,4 +1,4 @@
-// From a plan to what is enqueued, and from that to a result.
+// Turns a plan into enqueued work, and the finished work into a result.
 #include "base/check.h"
 #include "base/time.h"
 #include "messages/routes.h"
@@ -43,7 +43,7 @@ Result<> Engine::start(const messages::StepPlan& plan) {
             raw(epoch_)
         );
     }
-    // The host finds which draws of a row with drafts count, and what these depend on.
+    // Only the host knows which draws of a row with drafts count, so the older step ends first.
     if (num_under_way_ > 0 && (has_drafts(plan) || oldest().planned.has_drafts()))
         RETURN_IF_ERROR(complete_older());
     RETURN_IF_ERROR(
@@ -160,7 +160,7 @@ Result<StepBatch> Engine::place(const messages::StepPlan& plan, RunningStep* ste
     return placed;
 }
 
-// Without capturing, steps that are padded for it also have sums to begin.
+// Sums that cannot be captured must be begun here, also in steps that are padded.
 bool Engine::begins_sums(const RunningStep& step) {
     return !step.planned.is_padded() || !tensor_communicator().may_be_captured();
 }
@@ -258,7 +258,7 @@ void Engine::finish_load(RunningStep* step) const {
     }
 }
 
-// So scoring a long prompt needs no more memory than a step of decodes.
+// Computes logits in chunks, so that scoring a long prompt needs no more memory than decodes.
 Result<> Engine::compute_in_chunks(RunningStep* step) {
     std::span<const LogitRow> left = step->planned.logit_rows();
     while (!left.empty()) {

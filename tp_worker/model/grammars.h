@@ -2,7 +2,7 @@
 //
 // Thread: any: a grammar is added where it was compiled, before the scheduler learns of it, and
 // looked up by the loop.
-// Bounded: by the scheduler, which says what to forget.
+// Bounded: by the scheduler, which names the grammars to forget.
 #pragma once
 
 #include "base/mutex.h"

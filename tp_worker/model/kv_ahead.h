@@ -2,7 +2,7 @@
 // clear new pages. Pages are allocated from 0 up, and a freed page before a new one
 // (scheduler_proc/page_allocator.h). So the next new pages are right after the last used page.
 //
-// Owns:   the count of what was touched.
+// Owns:   the count of touched pages.
 // Thread: the worker's own.
 #pragma once
 
@@ -22,7 +22,7 @@ class KvAhead {
   public:
     static constexpr std::int64_t kTokensAhead = 2048;  // in tokens, beyond the last used page
 
-    // `memory`, the host's, belongs to the pool, and outlives this.
+    // `memory` is the pool's, in the host, and outlives this object.
     KvAhead(const Arena& memory, const KvPool& pool);
 
     // Records that these pages are used.

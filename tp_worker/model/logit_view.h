@@ -38,16 +38,16 @@ struct SampledRow {
 };
 
 // Adjacent rows of logits, either the model's or the edited copies. Some rows are for draws, some
-// for reports, some for both. [R] are the rows, each with its row of the call.
+// for reports, some for both. Arrays marked [R] have an element per row of the view.
 struct LogitView {
     View2<float> logits{};                    // [R, V]
     bool is_edited = false;                   // a copy that is still to be made
-    std::vector<std::size_t> rows{};          // [R]
+    std::vector<std::size_t> rows{};          // [R], as indices of the call's rows
     std::vector<kernels::SampleRow> draws{};  // [R], for rows drawn from here
     const kernels::SampleRow* device_draws = nullptr;
     kernels::Choice* choices = nullptr;          // [R], of the sampler, in the ops' memory
     std::size_t num_reported = 0;                // only the rows before this one are reported from
-    std::vector<kernels::SoftmaxRow> softmax{};  // [num_reported], like the next ones
+    std::vector<kernels::SoftmaxRow> softmax{};  // [num_reported], as the next members
     std::vector<kernels::SoftmaxStats> stats{};
     kernels::SoftmaxRow* device_softmax = nullptr;
     kernels::SoftmaxStats* device_stats = nullptr;
@@ -55,12 +55,12 @@ struct LogitView {
     // requested ids.
     std::vector<kernels::LogitPick> picks{};
     std::vector<float> picked{};             // logits of the picks
-    std::vector<std::int32_t> num_before{};  // for the ranked ones
+    std::vector<std::int32_t> num_before{};  // for the ranked picks
     kernels::LogitPick* device_picks = nullptr;
     float* device_picked = nullptr;
     std::int32_t* device_num_before = nullptr;
     std::size_t ids_begin = 0;              // the first pick of a requested id
-    std::vector<std::size_t> top_starts{};  // [num_reported + 1], in the next two
+    std::vector<std::size_t> top_starts{};  // [num_reported + 1], in the next two arrays
     std::vector<TokenId> top_ids{};
     std::vector<float> top_logits{};
     struct Wide {

@@ -74,7 +74,7 @@ Result<StepBatch> Model::place(const StepBatch& batch) {
     return placed;
 }
 
-// A padded step's rows are where its update leaves them.
+// The rows of a padded step are in the places that its update writes.
 void Model::place_rows(StepBatch& placed) const {
     CHECK(placed.num_padded <= kPaddedRowsMax);
     const auto R = static_cast<std::size_t>(placed.num_padded);

@@ -32,7 +32,7 @@
 
 namespace pitstop::tp_worker {
 
-// Returns a batch's bytes of the transfers (transfers.h).
+// Returns the bytes that a batch takes of the transfers (transfers.h).
 [[nodiscard]] std::int64_t transfer_bytes(const StepBatch& batch);
 
 class Model {
@@ -60,8 +60,8 @@ class Model {
 
     // Places the step's arrays among the transfers; returns the batch as the ops read it. On a GPU,
     // only changed pages are uploaded, and only changed rows of a padded step (step_updates.h).
-    // REQUIRES: placed batches are run, in this order.
-    // Errors: kInvalidArgument if they do not fit, or one request's rows disagree on its pages.
+    // REQUIRES: batches are run in the order in which they are placed. Errors: kInvalidArgument if
+    // the arrays do not fit, or one request's rows disagree on its pages.
     [[nodiscard]] Result<StepBatch> place(const StepBatch& batch);
 
     // The functions below take a batch that place() returned. REQUIRES: the transfers were sent.
@@ -82,8 +82,8 @@ class Model {
     // Makes a graph of a shape that ran without one. REQUIRES: graphs().wants_one().
     Result<> make_graph() { return graphs_.make_one(stream_); }
 
-    // Changes the states by the drafts of the last pass that are right (DraftReplay::make). Waits
-    // for a GPU. REQUIRES: `replay` is not placed; no array waits to be sent.
+    // Advances the states by the right drafts of the last pass (DraftReplay::make). Waits for a
+    // GPU. REQUIRES: `replay` is not placed; no array waits to be sent.
     void replay(const StepBatch& replay, const BoundWeights& weights);
 
     // Returns where the logits are; borrowed until the next step.

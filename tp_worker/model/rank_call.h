@@ -43,8 +43,8 @@ class Sampler::RankCall {
     [[nodiscard]] std::size_t whole_begin() const { return whole_begin_; }
     [[nodiscard]] std::size_t num_whole() const { return num_whole_; }
 
-    // Place its arrays: the standing ones, and those that are downloaded. On rank 0,
-    // drawn[i].choice is the place of its draw of a whole row.
+    // Place the call's arrays: the standing ones, and those that are downloaded. On rank 0,
+    // drawn[i].choice is the place of its draw of row i, if that row is whole.
     void place_inputs(std::span<const kernels::DrawnRow> drawn);
     void place_outputs();
 
@@ -75,7 +75,7 @@ class Sampler::RankCall {
     std::size_t num_whole_ = 0;
     bool has_draws_ = false;  // some row is drawn by parts
     bool has_ranks_ = false;  // the rank of some row that is not whole is wanted
-    std::vector<kernels::SampleRow> draws_of_rows_{};  // [R], like the next one
+    std::vector<kernels::SampleRow> draws_of_rows_{};  // [R], as the next member
     std::vector<kernels::SoftmaxRow> softmax_{};
     std::vector<kernels::RankRow> rank_rows_{};
     std::vector<kernels::SoftmaxStats> stats_{};

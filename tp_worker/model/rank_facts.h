@@ -17,10 +17,10 @@ Result<bool> holds_on_all(bool holds, Communicator& communicator);
 struct StatesAsked {
     std::int64_t state_bytes = 0;  // 0: the model has none
     std::int64_t num_slots = 0;
-    std::int64_t num_checkpoints = 0;  // 0: by what is left
+    std::int64_t num_checkpoints = 0;  // 0: chosen from the memory left
 };
 // Adds the states to the facts, before KV: a request needs one to run. Returns how many checkpoints
-// all ranks have. Whether anything is left for KV is known when the facts of all ranks are.
+// all ranks have. check_states() finds from all ranks' facts whether anything is left for KV.
 Result<std::int64_t> add_states(
     const StatesAsked& states, RoomFacts* own, Communicator& communicator
 );

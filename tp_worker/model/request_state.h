@@ -19,15 +19,15 @@
 
 namespace pitstop::tp_worker {
 
-// Below this a temperature is greedy: its inverse would leave fp32's range, and long before that
+// Lower temperatures are greedy: their inverse would leave fp32's range, and at such temperatures
 // the best id has all of the mass.
 inline constexpr double kTemperatureMin = 1e-6;
 
 class RequestState {
   public:
-    // `grammar`: the setup's, on rank 0; null without one, and on other ranks, which draw no edited
-    // rows.
-    // REQUIRES: the setup's ids are below vocab_len (step_batch.h checks).
+    // `grammar`: the setup's, on rank 0; null without a grammar, and on other ranks, which
+    // draw no edited rows. REQUIRES: the setup's ids are below vocab_len (step_batch.h
+    // checks).
     RequestState(
         const messages::RequestSetup& setup,
         std::int64_t vocab_len,
@@ -52,8 +52,8 @@ class RequestState {
     [[nodiscard]] std::span<const std::uint32_t> mask() const { return mask_; }
     [[nodiscard]] const messages::LogprobOptions& logprobs() const { return logprobs_; }
     [[nodiscard]] std::span<const TokenId> stop_ids() const { return stop_ids_; }
-    // Returns whether its draws depend on earlier draws beyond the logits: by counts, bans or a
-    // grammar.
+    // Returns whether its draws depend on earlier draws not only through the logits, but also
+    // through counts, bans or a grammar.
     [[nodiscard]] bool follows_tokens() const {
         return has_penalty_ || has_grammar_ || !bad_tokens_.empty();
     }
@@ -72,8 +72,8 @@ class RequestState {
     void record_sampled(TokenId id);
 
   private:
-    // Biases in the order of their ids, each id once: those of every token, and those including the
-    // bans of the next one.
+    // Biases in the order of their ids, each id once: one list for every token, and one that adds
+    // the bans of the next token.
     struct Biases {
         std::vector<kernels::LogitBias> always{};  // empty without bad tokens
         std::vector<kernels::LogitBias> now{};
@@ -96,8 +96,8 @@ class RequestState {
     std::int64_t min_new_tokens_ = 0;
     Biases biases_{};
     Biases early_biases_{};
-    // Forbidden sequences of two tokens or more, and the end of the output: one token less
-    // than the longest.
+    // Forbidden sequences of two tokens or more, and the output's last tokens: one fewer than the
+    // longest sequence has.
     std::vector<std::vector<TokenId>> bad_tokens_{};
     std::vector<TokenId> output_tail_{};
     std::size_t tail_len_max_ = 0;

@@ -129,8 +129,8 @@ void Sampler::set_up_ranks(const Layout& layout, const Device& device) {
     counts_ = reinterpret_cast<std::int32_t*>(begin + layout.counts);
     records_ = reinterpret_cast<kernels::RankRecord*>(begin + layout.records);
     all_records_ = begin + layout.all_records;
-    // A rank without ids never writes its counts, and the padding of a rank's bytes is
-    // sent with them.
+    // A rank without ids never writes its counts, but sends them, and so the padding of its
+    // bytes.
     const std::int64_t num_bytes = layout.all_records - layout.counts;
     device.clear(counts_, num_bytes);
 }

@@ -13,7 +13,7 @@
 // A request may want more of the top than the op finds, up to the whole vocabulary: such rows are
 // downloaded and sorted on the host.
 //
-// Which rows share a call affects no bit of any of them (P6).
+// The other rows of a call do not affect any bit of a row (P6).
 //
 // If each rank has a part of the vocabulary, all ranks take part in every call and know the drawn
 // ids; only rank 0 has the numbers. A rank reports 20 bytes per row, and 4 more if an id's rank in
@@ -30,19 +30,19 @@
 // before the host has seen them (kernels/draws.h).
 //
 // The settings of rows stay on a GPU, too: a call uploads only differences from the last
-// (standing_arrays.h), nothing if the same requests continue by a token each. If rows list more
-// than four ids each, these are uploaded whole.
+// (standing_arrays.h), nothing if the same requests continue by a token each. If the rows of a call
+// list more than four ids on average, the lists are uploaded whole.
 //
-// Over 500 lines: with its nested classes, a call (sampler_call.h) and the ranks' part of one
-// (rank_call.h). Only they use its arrays, and nobody else uses them.
+// Over 500 lines with its nested classes Call (sampler_call.h) and RankCall (rank_call.h). Both use
+// the sampler's arrays; no other class uses them.
 //
 // Owns:    the edited copies, the choices, the ids drawn last, the ranks' records, the settings of
 //          rows, and the ops' scratch memory.
 // Bounded: rows_max rows per call.
 //
 // On a GPU a call only waits when an op's arrays do not fit besides those in use
-// (transfer_bytes()). This happens at most once per 4 MiB of token counts and biases, or of top
-// logits, and once per row that is sorted on the host. On the CPU it never waits: an op is done
+// (transfer_bytes()). Such a wait happens at most once per 4 MiB of token counts and biases, or of
+// top logits, and once per row that is sorted on the host. On the CPU it never waits: an op is done
 // when it returns.
 #pragma once
 
@@ -126,7 +126,7 @@ class Sampler {
         std::int64_t arrivals = 0;
         std::int64_t sample_workspace = 0;
         std::int64_t stats_workspace = 0;
-        std::int64_t part_choices = 0;  // with several ranks, like the next ones
+        std::int64_t part_choices = 0;  // with several ranks, as are the next members
         std::int64_t part_stats = 0;
         std::int64_t noted_ids = 0;
         std::int64_t picks = 0;

@@ -16,8 +16,8 @@ static_assert(kernels::kNotFiniteDraw == messages::kNotFinite);
 static_assert(kernels::kDrewNothing == messages::kNothingLeft);
 static_assert(kernels::kScoreNotFinite == messages::kScoresNotFinite);
 
-// The host's values for what note_draws() writes into picks and softmax rows in each call
-// (standing_arrays.h): all other picks and rows have different values.
+// Placeholders for what note_draws() writes into picks and softmax rows in each call
+// (standing_arrays.h). No other pick or row has these values.
 constexpr TokenId kIdDrawn{-1};
 constexpr float kKeptMinDrawn = std::numeric_limits<float>::quiet_NaN();
 
@@ -99,7 +99,7 @@ void Sampler::Call::set_up_views(const RowLogits& logits) {
     set_up(edited_);
 }
 
-// Sets up the arrays that need no draw; the device adds the ids of the picks and what was kept.
+// Sets up the arrays that need no draw; the device adds the drawn ids and their kept_min.
 void Sampler::Call::set_up(LogitView& view) {
     for (const std::size_t i : view.rows) view.draws.push_back(rows_[i].draw);
     for (std::size_t k = 0; k < view.rows.size(); ++k) {
@@ -173,8 +173,8 @@ void Sampler::Call::place() {
     transfers_.keep();
 }
 
-// Returns where each row's choice will be, and where it is needed. With several ranks the merge has
-// the token.
+// Returns where each row's choice will be, and the places that need its id. With several ranks the
+// merge sets the token.
 std::vector<kernels::DrawnRow> Sampler::Call::drawn_rows() const {
     std::vector<kernels::DrawnRow> drawn(rows_.size());
     for (const LogitView* view : {&model_, &edited_}) {
@@ -237,7 +237,7 @@ Result<> Sampler::Call::enqueue() {
 }
 
 // Returns whether one draw reads every row as the model made it, and so counts values that are not
-// finite. With several ranks the parts' draws do.
+// finite. With several ranks the draws of the parts count.
 bool Sampler::Call::draw_counts() const {
     return !ranks_ && edited_.rows.empty() &&
            std::ranges::all_of(rows_, [](const SampledRow& row) { return row.is_sample; });
@@ -275,8 +275,8 @@ void Sampler::Call::start_draws(const LogitView& view) {
     }
 }
 
-// Rows [begin, end) of the view are drawn from; of edited ones as many as have room for their
-// counts and biases, and at least one.
+// Returns the end of a run of rows that are drawn together. A run of edited rows has as many as
+// have room for their counts and biases, and at least one.
 std::size_t Sampler::Call::end_of_run(const LogitView& view, std::size_t begin) const {
     std::int64_t bytes = 0;
     std::size_t end = begin;

@@ -68,8 +68,8 @@ class Sampler::Call {
 
     Sampler& sampler_;
     Transfers& transfers_;
-    // A request that advances by a token in each call has the same position relative to this in
-    // all.
+    // Positions are relative to this one: a request that advances by a token per call keeps the
+    // same relative position.
     std::uint32_t first_position_;
     std::vector<SampledRow> rows_{};
     std::vector<TokenId> ids_{};                     // by row, as note_draws writes them

@@ -51,7 +51,7 @@ class StandingArrays {
         compare(begin, array.data(), array.size_bytes());
         return reinterpret_cast<T*>(there_ + begin);
     }
-    // Returns the words that change the device's contents from those after the last update
+    // Returns the words that differ from the device's contents after the last update
     // (word_runs.h). Borrowed until the next call. REQUIRES: each nonempty update is applied, in
     // the order made.
     [[nodiscard]] std::span<const std::int32_t> update();

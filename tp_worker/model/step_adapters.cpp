@@ -6,7 +6,7 @@
 
 namespace pitstop::tp_worker {
 
-// Rows that follow each other with one adapter are one run of tokens.
+// Consecutive rows with the same adapter are one run of tokens.
 Result<> StepAdapters::find(const messages::StepPlan& plan, const Adapters& adapters, Rank rank) {
     adapted_.clear();
     std::int64_t begin = 0;

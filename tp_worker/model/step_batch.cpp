@@ -292,7 +292,7 @@ Result<> PlannedStep::add_row(
         TokenId token = plan.tokens.values[token_at_ + static_cast<std::size_t>(i)];
         if (!is_token(token, limits.vocab_len)) return bad("no such token:", raw(token));
         // If the logits were not finite this is -1, which embeds as zeros; the scheduler ends the
-        // request when it reads the result, and drops this one.
+        // request when it reads the result, and drops this step's.
         if (row.takes_sampled) {
             const bool is_on_device = limits.has_drawn_on_device && request.has_drawn();
             token = is_on_device ? kernels::sampled_in(raw(row.slot)) : request.last_token();
@@ -326,8 +326,8 @@ Result<> PlannedStep::add_row(
     return Ok{};
 }
 
-// Numbers the tokens with given routes, which are first, and those with reported routes, at the
-// end.
+// Records the row's tokens with given routes, which are its first, and those with reported routes,
+// which are its last.
 void PlannedStep::add_routes(const messages::PlanRow& row) {
     const auto first = static_cast<std::int32_t>(token_at_);
     for (std::int32_t i = 0; i < row.num_brought; ++i) brought_rows_.push_back(first + i);

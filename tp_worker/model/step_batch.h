@@ -78,7 +78,7 @@ struct StepLimits {
     std::int64_t num_checkpoints = 0;  // of a model with recurrent state
     std::int64_t drafted_max = 0;      // drafts of a row
     bool has_states = false;           // the model's blocks keep a state per request
-    std::string no_supports{};         // why draws have no supports here; empty: they have
+    std::string no_supports{};         // why draws have no supports here; empty: supports exist
 };
 
 // Applies the plan's setups. `grammars`: null on a rank that draws no edited rows.
@@ -121,10 +121,10 @@ class PlannedStep {
     // as below.
     [[nodiscard]] std::vector<std::int64_t> num_right(std::span<const TokenId> ids) const;
     // Finds the rows of the plan with a token that is not finite, and the first such token of each.
-    // `ids` tell it of a token with logits: one per row of logit_rows(), as note_draws writes them
-    // (kernels/draws.h). `marks` (StepBatch) tell it of the other tokens. So a row's result does
-    // not depend on the rest of the step, or on how its prompt was cut. Tokens after a wrong draft
-    // do not count.
+    // `ids` show it for tokens with logits: one per row of logit_rows(), as note_draws writes them
+    // (kernels/draws.h). `marks` (StepBatch) show it for other tokens. So a row's result does not
+    // depend on the rest of the step, or on how its prompt was cut. Tokens after a wrong draft do
+    // not count.
     [[nodiscard]] std::vector<messages::NotFiniteRow> not_finite_rows(
         std::span<const TokenId> ids, std::span<const std::uint8_t> marks
     ) const;

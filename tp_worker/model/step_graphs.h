@@ -27,15 +27,15 @@ class StepGraphs {
   public:
     static constexpr std::size_t kGraphsMax = 256;
     // The most that a graph is charged for each of its kernels and copies. Other processes also
-    // reduce the device's free memory, and this must not keep the rank from making graphs. A node's
-    // parameters are at most 4 KiB, and its launch's description is smaller.
+    // reduce the device's free memory, and their use must not keep the rank from making graphs. A
+    // node's parameters are at most 4 KiB, and its launch's description is smaller.
     static constexpr std::int64_t kNodeBytesMax = 64 << 10;
 
     // Divides the memory for the graphs of steps with prompts or drafts. These have many shapes and
     // run first; decodes recur most, and need room for their graphs.
     static constexpr std::int64_t kPromptShare = 4;
 
-    // No graph is made once they use this much of the device's memory; one graph may exceed it.
+    // No graph is made once graphs use `bytes_max` of the device's memory; one graph may exceed it.
     explicit StepGraphs(std::int64_t bytes_max) : bytes_max_(bytes_max) {}
 
     // The properties of a step that its launches depend on; the requests' lengths are
@@ -43,10 +43,10 @@ class StepGraphs {
     struct Shape {
         const void* weights = nullptr;  // of the copy that the step uses
         const void* inputs = nullptr;   // the place of the step's arrays
-        std::int64_t num_tokens = 0;    // with padding, like the next two
+        std::int64_t num_tokens = 0;    // with padding, as the next two members
         std::int64_t num_rows = 0;
         std::int64_t num_logit_rows = 0;
-        bool has_adapters = false;  // some rows do; which ones is data
+        bool has_adapters = false;  // some rows have one; which rows is data
         [[nodiscard]] bool has_prompts() const { return num_tokens != num_rows; }
         auto operator<=>(const Shape&) const = default;
     };

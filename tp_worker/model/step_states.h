@@ -26,9 +26,9 @@ class StepStates {
     // order. Errors: kInvalidArgument, naming the row: another row has its slot, or the state to
     // continue from is not the one before its first token; more drafts than a step may have.
     Result<> prepare(const messages::StepPlan& plan);
-    // The last plan has sampled: the first num_right[i] drafts of its i-th row with drafts are
-    // right. Returns the pass that changes the states by these (Model::replay); without tokens, if
-    // there are none. Borrowed until the next plan.
+    // Called when the last plan has sampled: the first num_right[i] drafts of its i-th row with
+    // drafts are right. Returns the pass that applies those drafts to the states (Model::replay).
+    // The pass has no tokens if no draft is right. Borrowed until the next plan.
     [[nodiscard]] StepBatch accept(std::span<const std::int64_t> num_right);
     // Adds rows of padding, up to `num_rows` in all: they have no place, and no state is saved
     // (kernels/gated_delta.h).

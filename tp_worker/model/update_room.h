@@ -30,8 +30,8 @@ enum class UpdateRoom : std::uint8_t {
 // Measured and requested amounts; in bytes unless stated otherwise.
 struct RoomFacts {
     std::string device{};
-    std::int64_t free = 0;      // before anything was allocated there
-    std::int64_t budget = 0;    // the part of that which may be used
+    std::int64_t free = 0;      // on the GPU, before anything was allocated there
+    std::int64_t budget = 0;    // the part of `free` that may be used
     std::int64_t others = 0;    // the serving weights, activations, adapters: everything but KV
     std::int64_t adapters = 0;  // of others: the most that --adapter-memory and a load need
     std::int64_t copy = 0;      // a second copy of the weights

@@ -13,7 +13,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// The scheduler watches the ranks' limits; it answers later than that only if it hangs.
+// The scheduler enforces the ranks' limits, and answers later than that only if it hangs.
 constexpr auto kSchedulerSlack = std::chrono::seconds(5);
 constexpr std::size_t kFloatsMax = messages::kRankPartBytesMax / sizeof(float);
 

@@ -2,8 +2,8 @@
 // their scheduler (messages/ranks.h). The bus is fast enough for data at the start and around
 // steps. It is slow for tensors, which use it only if ranks of several machines compute on CPUs.
 //
-// If the scheduler is on another machine, no launcher here knows of the replica's end:
-// has_ended() tells.
+// If the scheduler is on another machine, no launcher here knows of the replica's end: has_ended()
+// returns it.
 //
 // Owns:    the connection. Waits: for peers, whom the scheduler names if they are late; for the
 //          scheduler itself a little longer.
@@ -58,7 +58,7 @@ class BusCommunicator final : public Communicator {
     Result<> barrier() override { return barrier_within(args_.peer_limit); }
     Result<> barrier_within(Duration limit) override;
 
-    // Adds what a loop must also wait for. REQUIRES: this object does not move.
+    // Adds this object's sockets to a loop's poller. REQUIRES: this object does not move.
     void add_to(bus::Poller& poller);
     // Returns whether the replica was told to end. Errors: why it cannot continue, or that the
     // scheduler is gone.

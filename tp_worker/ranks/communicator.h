@@ -4,8 +4,8 @@
 //
 // Tensors (all_reduce_sum, gather_columns, all_gather_records) are in the memory of the device that
 // the rank computes on; other bytes are in the host's. On a GPU an operation on tensors is enqueued
-// on the step's stream and waits for nothing; check() tells whether it succeeded, after the stream
-// was waited for.
+// on the step's stream and waits for nothing; after a wait for the stream, check() returns whether
+// it succeeded.
 //
 // Thread: one per rank. Waits: every other operation, for its peers, up to the communicator's
 //         deadline.
@@ -68,14 +68,14 @@ class Communicator {
     // Returns whether operations on tensors may become part of a graph.
     [[nodiscard]] virtual bool may_be_captured() const { return true; }
 
-    // Surround what a step enqueues, with sums of this many bytes each, if the step is not a graph:
-    // large sums may use another way (rank_nccl.h), which the ranks must choose together. The
-    // second call waits for the sums that used it.
+    // Called before and after a step that is not a graph enqueues its work; `bytes`: of each of its
+    // sums. Large sums may use NCCL (rank_nccl.h) if all ranks choose it together. finish_sums()
+    // waits for the sums that use NCCL.
     virtual Result<> begin_sums(std::int64_t /*bytes*/) { return Ok{}; }
     virtual Result<> finish_sums() { return Ok{}; }
 
-    // Returns whether sums of this many bytes use the same way with and without begin_sums(): then
-    // a step with such sums may be captured. The same on every rank.
+    // Returns whether sums of this many bytes are computed alike with and without begin_sums():
+    // then a step with such sums may be captured. The same on every rank.
     [[nodiscard]] virtual bool may_capture_sum(std::int64_t /*bytes*/) const { return true; }
 
     // Describes how tensors are summed on GPUs; empty elsewhere.

@@ -196,7 +196,7 @@ Result<> GpuCommunicator::connect() {
 // not timed.
 constexpr int kNumTimed = 5;
 
-// Sums repeatedly in one of the ways. Returns the milliseconds per sum here, or 0 if none is timed.
+// Sums repeatedly by `path`. Returns the milliseconds per sum on this rank, or 0 if none is timed.
 Result<double> GpuCommunicator::time_sum(std::span<float> data, SumPath path, int num) {
     if (path == SumPath::kNccl) RETURN_IF_ERROR(nccl_->begin_trial());  // first, as on all ranks
     CHECK(path == SumPath::kOwn || nccl_->is_in_use());  // nothing else uses NCCL at the start

@@ -4,9 +4,9 @@
 // (rank_nccl.h), if all ranks have it. When the ranks connect, they measure the size from which
 // NCCL is faster (sum_choice.h).
 //
-// Owns:    this rank's exchange memory, and the opened memory of its peers. A peer may read it
-//          until all have waited for their streams and met on the host; so it lives as long as the
-//          engine.
+// Owns:    this rank's exchange memory, and the opened memory of its peers. A peer may read this
+//          rank's memory until all ranks have waited for their streams and met on the host; so it
+//          lives as long as the engine.
 // Waits:   for its peers, when it is made, and around a step's sums over NCCL; otherwise never for
 //          tensors. A kernel that waits for a peer ends at `limit`, and check() names the rank.
 // Bounded: exchange_bytes(kExchangeChunkBytes) of the GPU's memory.

@@ -107,7 +107,7 @@ Result<> NodesCommunicator::try_sum() {
     );
 }
 
-// The ranks agree on each try, so that all continue with the same one.
+// The ranks agree on each try, so that all continue with the same try.
 Result<> NodesCommunicator::begin() {
     const TimePoint deadline = Clock::now() + args_.limit;
     while (true) {

@@ -6,7 +6,7 @@
 // one GPU, and no step waits for a trainer.
 //
 // The communicator does not block. A sum is enqueued when all_reduce_sum() returns, and is done
-// when finish_step() has returned: that polls the stream, NCCL and the deadline. Few enough sums
+// when finish_step() has returned, which polls the stream, NCCL and the deadline. Few enough sums
 // are enqueued ahead of the GPU that no launch ever waits for room in its queue, where nothing
 // would check the deadline. A sum that fails or does not end is aborted, and the ranks meet on the
 // host once more, so that the error names what is missing.
@@ -14,8 +14,8 @@
 // Owns:   the communicator, which it aborts at the end.
 // Thread: the steps'.
 // Errors: the host communicator's, which name a rank; NCCL's (kernels/runtime/nccl.h). After either
-// the
-//         worker must end; in a trial, only after the host's.
+//         error the worker must end; but a trial that fails in NCCL ends only the trial, and the
+//         worker continues.
 #pragma once
 
 #include "base/time.h"
@@ -65,7 +65,7 @@ class RankNccl {
     // data[i] becomes the sum over the ranks, in an order that NCCL chooses by the size; its bits
     // are the same on every rank. REQUIRES: is_in_use(), nothing is captured.
     Result<> all_reduce_sum(std::span<float> data);
-    // Rank r's bytes become the r-th part of `all`. REQUIRES: the same.
+    // Rank r's bytes become the r-th part of `all`. REQUIRES: as for all_reduce_sum().
     Result<> all_gather(std::span<const std::byte> mine, std::byte* all);
     // Waits for the sums of the step. Does nothing if they did not use NCCL.
     Result<> finish_step();

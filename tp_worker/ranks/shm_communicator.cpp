@@ -229,7 +229,7 @@ Result<> ShmCommunicator::map(int fd) {
     return Ok{};
 }
 
-// Returns false if it does not exist yet.
+// Returns false if the segment does not exist yet.
 Result<bool> ShmCommunicator::try_open_segment() {
     constexpr std::size_t kTextMax = 64;
     const Result<std::string> where = MappedFile::read(args_.path, kTextMax);

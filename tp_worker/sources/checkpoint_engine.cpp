@@ -43,7 +43,7 @@ Result<> CheckpointEngine::converse() {
                            : socket_.receive(args_.stall_deadline(), args_.stage.args().is_dropped);
         args_.stage.add_wait(Clock::now() - begun);
         if (!frames) {
-            // Before 0.4.0, a single None was the end of a release: such senders close then.
+            // Senders before 0.4.0 end a release with a single None, and close after it.
             const bool is_over =
                 frames.error().code == ErrorCode::kUnavailable && num_nones_ > 0 && !error_;
             if (is_over) return Ok{};
@@ -107,8 +107,8 @@ CheckpointEngine::Next CheckpointEngine::handle_message(const std::string& messa
     return Next::kGoOn;
 }
 
-// Opens the buffer of the message, and keeps the reference that the message lends in any case, so
-// that it is returned. With `why_not`, does not open the buffer, and fails with that error.
+// Opens the message's buffer. With `why_not`, fails with that error instead. Either way, keeps the
+// reference that the message lends, so that it is returned.
 Result<> CheckpointEngine::open_buffer(
     const std::string& message, const std::optional<Error>& why_not
 ) {

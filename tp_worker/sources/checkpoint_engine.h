@@ -3,7 +3,7 @@
 //   sender                               worker
 //   (rebuild function, arguments)        opens the buffer             -> "" or an error's text
 //   [{name, dtype, shape, offset}, ...]  reads the tensors, all of it -> "" or an error's text
-//   ...
+//   [{name, dtype, shape, offset}, ...]  reads all of the tensors     -> "" or an error's text
 //   None                                 closes the buffer            -> ""
 //   None                                 (from 0.4.0 on)              -> ""
 // or, any time after an answer, a pickled exception: the sender gives up, and expects no answer.

@@ -9,9 +9,9 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// CUDA reports any handle that it cannot open as invalid; this adds the state of the sender's
-// process. (Runs of expandable segments are copied from the process itself, whose errors
-// include this.)
+// CUDA reports any handle that it cannot open as invalid, so the error gets the state of the
+// sender's process. Runs of expandable segments need no such addition: they are copied from the
+// process itself, and those errors include its state.
 Error with_sender(Error error, const std::string& handle, pid_t pid) {
     if (error.code != ErrorCode::kUnavailable || is_segment_run(handle) || pid == 0) return error;
     const Result<PeerDescriptors> sender = PeerDescriptors::open(pid);

@@ -3,7 +3,7 @@
 //
 // A mapping is identified by the handle's bytes and by the name of the sender's reference counters,
 // which no other process has: so a mapping of a process that has ended is never used for a new
-// process with the same number. The device is always this worker's. These are closed:
+// process with the same number. The device is always this worker's. Mappings are closed as follows:
 //   - all, when the update has its bytes or is abandoned: the sender's memory returns to its driver
 //     then, if the sender has freed it meanwhile;
 //   - those of a sender that has ended, when the next message begins;

@@ -37,7 +37,7 @@ Result<SegmentRun> read_segment_run(std::string_view handle);
 
 // `owner` is the process of the reference counters that came with the handle. Errors: those of
 // kernels::DeviceImport and PeerDescriptors; kUnsupported for an unknown handle; kInvalidArgument
-// for one of another process.
+// for a handle of another process.
 Result<kernels::DeviceImport> open_cuda_memory(std::string_view handle, pid_t owner);
 
 }  // namespace pitstop::tp_worker

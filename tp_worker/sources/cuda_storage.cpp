@@ -33,7 +33,7 @@ void give_back(const std::string& counter, std::int64_t index) {
             auto* const counters =
                 reinterpret_cast<std::int64_t*>(static_cast<std::byte*>(start) + kHeaderBytes);
             const std::atomic_ref<std::int64_t> references(counters[index]);
-            // Below zero, the sender would keep the memory forever.
+            // The count must not fall below zero: the sender would then never free the memory.
             std::int64_t num = references.load();
             while (num > 0 && !references.compare_exchange_weak(num, num - 1)) continue;
             ::munmap(start, size);

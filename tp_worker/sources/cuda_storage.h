@@ -33,7 +33,7 @@ struct CudaWait {
 
 class CudaStorages {
   public:
-    // With null, on a CPU, nothing is opened here; references are given back anyway.
+    // null on a CPU: then no storage can be opened, but references are still given back.
     explicit CudaStorages(CudaMappings* mappings) : mappings_(mappings) {
         if (mappings_ != nullptr) mappings_->begin_message();
     }
@@ -43,7 +43,7 @@ class CudaStorages {
     CudaStorages& operator=(const CudaStorages&) = delete;
 
     // Returns the storage's bytes on the opened GPU, once the sender's GPU is done with them. Takes
-    // over its reference in any case. REQUIRES: there are mappings.
+    // over the handle's reference in any case. REQUIRES: there are mappings.
     // Errors: kInvalidArgument (another GPU's, sizes beyond the allocation), kUnavailable (it
     // cannot be opened), kDeadlineExceeded, kAborted (the stage was dropped).
     Result<std::span<const std::byte>> open(

@@ -111,8 +111,8 @@ class Broadcasts {
         return end;
     }
 
-    // Plans which tensors share a broadcast, each as large as allowed, before the first is
-    // received.
+    // Plans, before the first broadcast is received, which tensors share one. Each broadcast is as
+    // large as allowed.
     Result<> plan() {
         std::int64_t largest = 0;
         for (std::size_t begin = 0; begin < specs_.size(); begin = ends_.back()) {

@@ -23,7 +23,7 @@ Result<> decline_ipc(const SourceArgs& args, const Error& why);
 // most this long.
 inline constexpr std::chrono::seconds kFarewellMax{2};
 
-// Returns every problem of a failed step for the sender, in valid UTF-8 that is not empty.
+// Returns every problem of a failed stage for the sender, in valid UTF-8 that is not empty.
 [[nodiscard]] std::string text_of(const WeightStage& stage, const Error& error);
 
 // A tensor's place in the sender's buffer, [begin, end) in bytes, and its name.
@@ -32,7 +32,7 @@ struct Placed {
     std::int64_t end = 0;
     std::string_view name{};
 };
-// Errors: kInvalidArgument if one extends beyond the buffer, or two overlap.
+// Errors: kInvalidArgument if a tensor extends beyond the buffer, or two overlap.
 Result<> check_places(std::vector<Placed> places, std::int64_t buffer_bytes);
 
 }  // namespace pitstop::tp_worker

@@ -78,7 +78,7 @@ Result<std::string> bytes_of_hex(const std::string& hex) {
 
 Result<> PushSession::run(std::vector<std::string> first) {
     Result<> result = converse(std::move(first));
-    args_.mappings.end_push();  // the leftovers of a push that failed
+    args_.mappings.end_push();  // closes what a failed push left open
     return result;
 }
 
@@ -256,7 +256,7 @@ Result<std::vector<const kernels::DeviceImport*>> PushSession::open_allocations(
 
 Result<> PushSession::take_bucket(const messages::PushBucket& message) {
     Result<> staged = stage_bucket(message);
-    args_.mappings.end_message();  // nothing reads them any more
+    args_.mappings.end_message();  // nothing reads the mappings any more
     return staged;
 }
 

@@ -46,7 +46,7 @@ class PushSession {
     const SourceArgs& args_;
     ReplySocket& socket_;
     std::optional<SharedMapping> memory_{};
-    std::optional<SharedFd> file_{};  // of the memory, if that may become shorter
+    std::optional<SharedFd> file_{};  // of memory that another process may truncate
     bool is_open_ = false;
 };
 

@@ -31,7 +31,7 @@ class SharedFd {
     // Returns whether another process may truncate it: a mapping must then be read in a CutGuard
     // (base/cut_guard.h), and is_whole() called afterwards.
     [[nodiscard]] bool may_shrink() const { return may_shrink_; }
-    // Errors: kDataLoss.
+    // Errors: kDataLoss if the file has become shorter.
     [[nodiscard]] Result<> is_whole() const;
 
   private:

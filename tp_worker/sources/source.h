@@ -62,7 +62,7 @@ struct SourceArgs {
             .wait = {.until = stall_deadline(), .is_dropped = stage.args().is_dropped}};
     }
 
-    // Returns until when a sender may be silent from now.
+    // Returns the deadline for a sender's next message, from now.
     [[nodiscard]] TimePoint stall_deadline() const {
         // Bounds the number from the wire: much more overflows the clock.
         constexpr std::int64_t kDayMs = std::int64_t{24} * 3600 * 1000;

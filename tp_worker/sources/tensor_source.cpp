@@ -34,8 +34,8 @@ Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
     if (payloads.size() == 1 && tp > 1 && args.source.format == messages::TensorFormat::kPickle)
         return bad_payload(fmt::format("one payload of handles for {} ranks; send one each", tp));
     if (payloads.size() == 1) return data_of(payloads.front());
-    // There is one payload per rank, either for all replicas' ranks, or for one replica's ranks and
-    // then used by every replica.
+    // The payloads are one per rank of all replicas, or one per rank of a single replica; then
+    // every replica uses the same ones.
     const std::size_t index = payloads.size() > tp ? replica * tp + rank : rank;
     if (payloads.size() % tp != 0 || index >= payloads.size()) {
         return bad_payload(

@@ -19,7 +19,7 @@ Result<> deliver_tensors(const SourceArgs& args);
 // Stages nothing and gives the lent references back. Returns `why`.
 Result<> decline_tensors(const SourceArgs& args, const Error& why);
 
-// Cuts `bytes` into `tensors`, which are back to back and fill it. Shared with broadcasts.
+// Cuts `bytes` into `tensors`, which lie back to back and fill `bytes`. Shared with broadcasts.
 Result<std::vector<Incoming>> cut_flattened(
     std::span<const messages::TensorInfo> tensors, std::span<const std::byte> bytes
 );

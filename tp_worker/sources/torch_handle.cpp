@@ -258,7 +258,7 @@ Result<> TorchStorages::count_gathered(
     const StorageBytes& storage, std::int64_t num_elements, std::int64_t element_bytes
 ) {
     const std::int64_t room = std::ssize(storage.bytes) / element_bytes;
-    if (num_elements > room) {  // an expanded view: as large as the sender likes
+    if (num_elements > room) {  // an expanded view may claim any size
         return bad_handle(fmt::format(
             "a view of {} elements in a storage of {}; send it contiguous", num_elements, room
         ));

@@ -44,7 +44,7 @@ struct TensorHandle {
     std::vector<std::int64_t> shape{};
     std::vector<std::int64_t> stride{};     // elements
     std::int64_t offset = 0;                // elements, in the storage
-    const pickle::Node* storage = nullptr;  // what constructs it: one reference of the sender's
+    const pickle::Node* storage = nullptr;  // its node: one reference of the sender's
     std::string segment{};                  // CPU: the shared memory's name
     std::int64_t segment_bytes = 0;         // CPU
     std::unique_ptr<CudaHandle> cuda{};
@@ -83,7 +83,7 @@ class TorchStorages {
     TorchStorages(const TorchStorages&) = delete;
     TorchStorages& operator=(const TorchStorages&) = delete;
 
-    // Returns the tensor's bytes, valid as long as this is: in place if they are contiguous,
+    // Returns the tensor's bytes, valid as long as this object: in place if they are contiguous,
     // otherwise gathered here, in host memory. kUnsupported for CUDA handles on a worker without a
     // GPU.
     // REQUIRES: the document of earlier handles still exists.
@@ -100,7 +100,7 @@ class TorchStorages {
     Result<> count_gathered(
         const StorageBytes& storage, std::int64_t num_elements, std::int64_t element_bytes
     );
-    // Gathers the elements of a view, row-major. `first` is its first.
+    // Gathers the elements of a view, row-major. `first` is the view's first element.
     const std::byte* gather(
         const TensorHandle& handle,
         std::int64_t num_elements,
@@ -113,7 +113,7 @@ class TorchStorages {
     std::vector<std::unique_ptr<TorchStorage>> storages_{};
     std::map<const pickle::Node*, const TorchStorage*> by_node_{};
     std::deque<std::vector<std::byte>> gathered_{};
-    std::map<const std::byte*, std::int64_t> gathered_bytes_{};  // keyed by where the storage is
+    std::map<const std::byte*, std::int64_t> gathered_bytes_{};  // by the storage's address
 };
 
 }  // namespace pitstop::tp_worker

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::int64_t kHeaderBytes = 64;
 
-// The header of an object, while this process counts in it.
+// The header of an object, mapped while this process changes the count in it.
 class Header {
   public:
     explicit Header(int fd) {
@@ -38,7 +38,7 @@ class Header {
     Header(const Header&) = delete;
     Header& operator=(const Header&) = delete;
 
-    // Calls use(references) unless the header is gone; the sender may truncate even that.
+    // Calls use(references) unless the header is gone; the sender may truncate even the header.
     template <class F>
     void count(F use) {
         if (start_ == nullptr) return;

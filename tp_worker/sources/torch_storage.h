@@ -78,8 +78,8 @@ class TorchStorage {
 };
 
 // Gives back the references of all of them. A last reference is the sender's own as long as the
-// sender has the storage mapped. If /proc does not show that (another namespace, another user), it
-// counts as lent, as torch itself assumes.
+// sender has the storage mapped. If /proc does not show that (another namespace, another user), the
+// reference counts as lent, as torch itself assumes.
 void give_back(std::span<const std::unique_ptr<TorchStorage>> storages);
 
 }  // namespace pitstop::tp_worker

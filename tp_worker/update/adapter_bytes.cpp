@@ -10,7 +10,7 @@ Result<> AdapterBytes::read(std::int64_t begin, std::span<std::byte> out) const 
 }
 
 void AdapterBytes::leave_memory(std::shared_ptr<const AdapterFile> file) {
-    std::shared_ptr<const Adapter> memory;  // goes after the lock
+    std::shared_ptr<const Adapter> memory;  // freed after the lock is released
     const MutexLock lock(mutex_);
     file_ = std::move(file);
     memory.swap(memory_);

@@ -1,6 +1,6 @@
 // The bytes of a committed version for the thread that writes them to the directory of
-// --keep-committed: those in memory, or, once the version is evicted, those in its file. So that
-// thread keeps no memory that an eviction gives up.
+// --keep-committed: those in memory, or, once the version is evicted, those in its file. So the
+// writing thread keeps no memory that an eviction frees.
 //
 // Thread:  any.
 #pragma once
@@ -27,8 +27,8 @@ class AdapterBytes {
     [[nodiscard]] const WeightLayout& layout() const { return layout_; }
     // Reads bytes from `begin` on. Errors: those of AdapterFile::read_at().
     Result<> read(std::int64_t begin, std::span<std::byte> out) const;
-    // From now on the bytes come from the file. Waits for a read that is under way. REQUIRES: they
-    // were written to it.
+    // From now on the bytes come from the file. Waits for a read that is under way. REQUIRES: the
+    // file has all bytes.
     void leave_memory(std::shared_ptr<const AdapterFile> file);
 
   private:

@@ -29,7 +29,7 @@ int make_file(const std::string& directory) {
     return fd;
 }
 
-// Adds a piece, which begins at a word.
+// Adds a piece of the bytes, which begins at a word of the digest.
 void add_piece(std::int64_t begin, std::span<const std::byte> piece, digest::DigestSum* sum) {
     static const digest::AddRun add_run = digest::add_run_on(best_isa());
     add_run(

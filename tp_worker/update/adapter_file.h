@@ -23,16 +23,16 @@ class AdapterFile {
     AdapterFile& operator=(const AdapterFile&) = delete;
 
     [[nodiscard]] bool is_written() const { return fd_ >= 0; }
-    // Copies the bytes from `begin` on, wherever they are.
+    // Copies the bytes from `begin` on, from host or GPU memory.
     using Fetch = std::function<void(std::int64_t begin, std::span<std::byte> out)>;
     // Writes `num_bytes` to a new file in the directory, piece by piece. Errors: kUnavailable,
     // kResourceExhausted (a full disk); nothing is left. REQUIRES: !is_written().
     Result<> write(const std::string& directory, std::int64_t num_bytes, const Fetch& fetch);
-    // Reads the same bytes. Errors: kUnavailable; kDataLoss: the file has others. REQUIRES:
-    // is_written(), `bytes` are as many as were written.
+    // Reads back all bytes. Errors: kUnavailable; kDataLoss: the file's bytes have changed.
+    // REQUIRES: is_written(), `bytes` are as many as were written.
     Result<> read(std::span<std::byte> bytes) const;
-    // Reads some of them, which are not compared. Thread: any. Errors: kUnavailable; kDataLoss: the
-    // file ends before. REQUIRES: is_written().
+    // Reads some of the bytes without comparing them. Thread: any. Errors: kUnavailable; kDataLoss:
+    // the file ends before. REQUIRES: is_written().
     Result<> read_at(std::int64_t begin, std::span<std::byte> bytes) const;
 
   private:

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kNamed = "adapter-";
 constexpr std::string_view kBeingWritten = ".adapter-";
-constexpr std::string_view kMark = ".done-";  // and the rank
+constexpr std::string_view kMark = ".done-";  // followed by the rank
 constexpr std::string_view kFailed = ".failed";
 constexpr std::string_view kConfig = "adapter_config.json";
 constexpr std::string_view kTensors = "adapter_model.safetensors";
@@ -137,8 +137,8 @@ bool AdapterKeeper::has_failed_anywhere(messages::AdapterId id) const {
     return fs::exists(fmt::format("{}/{}", path_of(kBeingWritten, id), kFailed), failed);
 }
 
-// The mark comes first, and each rank looks for it after its last write: whichever rank is last
-// removes what all have written.
+// A failed rank leaves its mark first, and each rank looks for the mark after its last write. So
+// the last rank to finish removes the files of all.
 void AdapterKeeper::clear_failed(messages::AdapterId id, bool has_failed) {
     const std::string directory = path_of(kBeingWritten, id);
     if (has_failed && args_.tp > 1)

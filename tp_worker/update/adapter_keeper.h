@@ -5,9 +5,9 @@
 //   .adapter-7/    the same while it is written
 //
 // Each rank writes its shards and, once they are on the disk, a mark. The rank that finds the marks
-// of all ranks gives the directory its name. The ranks need not hear of each other. A version that
-// no request uses any more and that serves no name is removed, also by each rank: the last one
-// finds nothing that another might still write.
+// of all ranks gives the directory its name. So ranks exchange no messages. Each rank also removes
+// a version that no request uses any more and no name serves. When the last rank does so, no other
+// rank still writes to it.
 //
 // Nothing waits for the disk. A failure is a warning in the log, and changes nothing else. A rank
 // that fails leaves a mark in place of the files, and the others write no more.
@@ -51,7 +51,7 @@ class AdapterKeeper {
     void keep(
         messages::AdapterId id, std::shared_ptr<const AdapterBytes> bytes, std::string config
     );
-    // Removes what is kept of it.
+    // Removes the version's files.
     void forget(messages::AdapterId id);
 
   private:

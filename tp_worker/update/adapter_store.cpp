@@ -21,7 +21,7 @@ namespace {
 
 using Answers = std::vector<messages::Frames>;
 
-// Writes its tensors, wherever it serves from.
+// Writes the adapter's tensors, from host or GPU memory.
 Result<> write_to(AdapterFile& file, const std::string& directory, const Adapter& adapter) {
     return file.write(
         directory,
@@ -59,7 +59,7 @@ void AdapterStore::limit(Limits limits) {
     );
 }
 
-// Waits until the evictions that were ordered before have given up their memory.
+// Waits until all evictions ordered so far have freed their memory.
 void AdapterStore::wait_for_moves() const {
     const auto are_done = std::make_shared<std::promise<void>>();
     const std::future<void> done = are_done->get_future();
@@ -97,8 +97,8 @@ Result<StagedAdapter> AdapterStore::open(const messages::UpdateSpec& spec) const
     return staged;
 }
 
-// Refuses a version that does not fit beside the pinned ones. Those of its own name do not count:
-// it replaces them.
+// Refuses a version that does not fit beside the pinned ones. Pinned versions of the same name do
+// not count, because the new one replaces them.
 Result<> AdapterStore::check_room(const StagedAdapter& staged) const {
     if (limits_.bytes_max == 0) return Ok{};
     std::int64_t pinned_bytes = 0;
@@ -165,7 +165,7 @@ void AdapterStore::evict(messages::AdapterId id) {
     });
 }
 
-// The version could not be evicted.
+// Keeps a version in memory, because it could not be evicted.
 void AdapterStore::stay(
     messages::AdapterId id,
     const Version& version,

@@ -1,15 +1,15 @@
-// The adapters of a rank from their stage to their end: made as their configuration says, committed
-// for plans to name, with --keep-committed written to the disk, with --adapter-memory evicted and
-// restored, and forgotten.
+// The adapters of a rank. A stage makes an adapter from its configuration, and a commit lets plans
+// name it. --keep-committed writes it to the disk; --adapter-memory evicts and restores it. At last
+// it is forgotten.
 //
-// A load takes memory of its own beside --adapter-memory until its commit: at most that of one
-// adapter, because evictions that were ordered before it come first.
+// Until its commit, a load uses memory in addition to --adapter-memory: at most that of one
+// adapter, because evictions ordered earlier come first.
 //
 // Evictions and restores are carried out on a thread of their own, in the order given: reads of
 // files wait for no stage.
 //
 // Thread:  the loop's, except for open() and finish().
-// Bounded: by the scheduler, which says what to evict and to forget.
+// Bounded: by the scheduler, which orders what is evicted and forgotten.
 #pragma once
 
 #include "base/mutex.h"
@@ -47,7 +47,7 @@ class AdapterStore {
   public:
     struct Limits {
         std::int64_t bytes_max = 0;  // of adapters in memory (--adapter-memory); 0: no limit
-        std::string directory{};     // where evicted ones go
+        std::string directory{};     // for the files of evicted adapters
     };
     // Both outlive the store. Answers are sent through `background`.
     AdapterStore(Engine& engine, Background& background)
@@ -59,17 +59,17 @@ class AdapterStore {
     void limit(Limits limits);
 
     // Reads the adapter's configuration, and makes the adapter. Thread: the background's. Errors:
-    // it has no such configuration, one that is not accepted, or more bytes than there may be;
-    // nothing is changed.
+    // the configuration is missing or not accepted, or the adapter has too many bytes; nothing is
+    // changed.
     [[nodiscard]] Result<StagedAdapter> open(const messages::UpdateSpec& spec) const;
-    // Ends a stage whose bytes have all arrived, and copies an adapter to where it is computed.
+    // Ends a stage whose bytes have all arrived, and copies the adapter to the memory that serves.
     // Thread: the background's. Errors: those of WeightStage::finish() and Engine::place().
     [[nodiscard]] Result<> finish(WeightStage& stage, const StagedAdapter& staged) const;
     // From now on, plans may name the version.
     void commit(messages::AdapterId id, StagedAdapter staged);
-    // Evicts and restores versions, and answers for each that it restores. No later plan names one
-    // that is evicted. If its file cannot be written, it stays in memory, with a warning and an
-    // answer.
+    // Evicts and restores versions, and answers for each restored one. No later plan names an
+    // evicted version. A version whose file cannot be written stays in memory, with a warning and
+    // an answer.
     void move(const messages::WorkerAdapters& order);
     // No later plan names the version. Another thread frees its memory, because unmapping takes
     // time in proportion to its size.
@@ -80,7 +80,7 @@ class AdapterStore {
         std::string name{};
         bool is_pinned = false;
         std::int64_t bytes = 0;
-        std::string config{};                  // with a limit
+        std::string config{};                  // set with --adapter-memory
         std::shared_ptr<AdapterBytes> kept{};  // for the keeper; null: it is not kept
         // Written by a job of `moving_`; afterwards the keeper may read it.
         std::shared_ptr<AdapterFile> file = std::make_shared<AdapterFile>();

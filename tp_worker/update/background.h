@@ -25,7 +25,7 @@ class Background {
     using Job = std::function<std::vector<messages::Frames>()>;
 
     Background();
-    // Stops.
+    // Calls stop().
     ~Background();
     Background(const Background&) = delete;
     Background& operator=(const Background&) = delete;
@@ -39,8 +39,8 @@ class Background {
     [[nodiscard]] static Error too_many() {
         return {ErrorCode::kResourceExhausted, "too many calls wait for this worker"};
     }
-    // Waits for the current job, which the owner makes end (a stage: by dropping it), and starts no
-    // other. Answers may still be added.
+    // Waits for the current job, and starts no other. The owner makes the current job end (a stage:
+    // by dropping it). Answers may still be added.
     void stop();
     [[nodiscard]] std::vector<messages::Frames> take_answers();
     // Adds an answer, from any thread.

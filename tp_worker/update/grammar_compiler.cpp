@@ -75,7 +75,7 @@ void GrammarCompiler::run(const std::shared_ptr<Shared>& shared) {
     }
 }
 
-// Under the mutex: what it calls is there until the end.
+// Called under the mutex, so that the functions that it calls still exist.
 void GrammarCompiler::finish(Shared& shared, const Job& job, Result<Grammars::Shared> compiled) {
     messages::WorkerCompiled answer;
     answer.id = job.order.id;
@@ -106,7 +106,7 @@ Result<Grammars::Shared> GrammarCompiler::compile_one(
     std::shared_ptr<grammar::Trials> trials;
     std::shared_ptr<const grammar::SortedVocabulary> vocabulary;
     {
-        const MutexLock lock(shared.opening);  // the first grammar has it read, others wait for it
+        const MutexLock lock(shared.opening);  // the first grammar reads it, others wait
         RETURN_IF_ERROR(open(shared));
         trials = shared.trials;
         vocabulary = **shared.vocabulary;

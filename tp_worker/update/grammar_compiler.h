@@ -1,10 +1,10 @@
-// Compiles grammars for rank 0, beside its steps: each is first tried in a process of its own
-// (grammar/trial.h), then compiled here, on a thread of low priority.
+// Compiles grammars for rank 0 while steps run. Each is first tried in a process of its own
+// (grammar/trial.h), then compiled in this process, on a thread of low priority.
 //
 // The vocabulary is read from the model's tokenizer.json when the first grammar arrives: a tree
 // without grammars pays nothing.
 //
-// Thread:  the loop's, which gives orders. Each grammar in progress has a thread, of kThreads.
+// Thread:  the loop's, which gives orders. Each grammar in progress has one of kThreads threads.
 // Bounded: kThreads grammars at once; others wait in the order given. The scheduler orders each
 //          grammar of its open requests once.
 #pragma once
@@ -34,14 +34,14 @@ class GrammarCompiler {
   public:
     static constexpr std::size_t kThreads = 8;
     static constexpr std::int64_t kBytesMax = std::int64_t{64} << 20;  // of a compiled grammar
-    // How long the end waits for a grammar that is being compiled here.
+    // How long the destructor waits for a grammar that is being compiled in this process.
     static constexpr Duration kPartingMax = std::chrono::seconds(1);
 
     struct Args {
         std::string model_dir{};  // has tokenizer.json
         std::int64_t vocab_len = 0;
         std::vector<TokenId> end_ids{};
-        // Called on any thread, before the answer: adds what was compiled.
+        // Called on any thread, before the answer: adds the compiled grammar.
         std::function<void(messages::GrammarId, Grammars::Shared)> add{};
         std::function<void(messages::Frames)> answer{};  // called on any thread
     };

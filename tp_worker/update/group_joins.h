@@ -17,8 +17,8 @@ namespace pitstop::tp_worker {
 
 class GroupJoins {
   public:
-    // Both outlive this. `answers` sends what is answered later. `worker` says which groups, and
-    // when the process ends.
+    // Both outlive this object. `answers` sends the later answers. `worker` has the groups, and the
+    // flag that ends waits with the process.
     GroupJoins(const Worker& worker, Background& answers) : worker_(worker), answers_(answers) {}
 
     // Returns the answers that exist at once.

@@ -23,7 +23,7 @@
 namespace pitstop::tp_worker {
 
 inline constexpr std::int64_t kKeepPieceBytes = std::int64_t{1} << 20;  // copied, then written
-// At most this much may be written and not yet on the disk: more dirty pages would delay
+// At most this many bytes may be written and not yet on the disk: more dirty pages would delay
 // other writers.
 inline constexpr std::int64_t kKeepDirtyBytesMax = std::int64_t{64} << 20;
 

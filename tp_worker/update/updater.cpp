@@ -86,8 +86,8 @@ Result<std::vector<messages::Frames>> Updater::handle_order(const messages::Fram
 
 std::vector<messages::Frames> Updater::take_answers() { return background_.take_answers(); }
 
-// Returns the arguments of the current stage, which fills `target`; null if it fills host memory,
-// whose address is known only after the allocation.
+// Returns the arguments of the current stage, which fills `target`; `target` is null for host
+// memory, whose address is known only after the allocation.
 StageArgs Updater::args_for(Arena* target) {
     WeightStore& store = *engine_.weights();
     GpuStaging* const gpu = store.gpu_staging();
@@ -135,8 +135,8 @@ Result<> Updater::reserve_memory(StagedUpdate& stage, Arena* target, CopyLedger&
 }
 
 // Moves the bytes of a commit or a rollback if versions are staged in host memory. Runs in the
-// background, after earlier reads and digests of the live copy. This thread waits for it as for a
-// pass, because the next plan belongs to the new version. Afterwards the resident bytes are
+// background, after earlier reads and digests of the live copy. The loop's thread waits for it as
+// for a pass, because the next plan belongs to the new version. Afterwards the resident bytes are
 // digested once more (P10). Errors: kDataLoss if they differ from the staged ones.
 Result<> Updater::exchange(Epoch epoch) {
     WeightStore& store = *engine_.weights();

@@ -60,7 +60,7 @@ class Updater {
     // Sets `args.answer`.
     void keep_in(Keeper::Args args);
 
-    // The adapters, for what is set up before any is loaded.
+    // The adapters, for settings that are made before any adapter is loaded.
     [[nodiscard]] AdapterStore& adapters() { return adapters_; }
 
     // Returns whether `type` is a message for handle_order().

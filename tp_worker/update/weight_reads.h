@@ -22,7 +22,7 @@ class WeightReads {
 
     // Whether a direct update writes the live copy.
     enum class Live { kAtRest, kBeingWritten };
-    // Both return the answers that exist at once; the background has the others.
+    // Both functions return the answers that exist at once; the background sends the others.
     [[nodiscard]] std::vector<messages::Frames> read(
         const messages::WorkerReadTensor& order, Live live
     );

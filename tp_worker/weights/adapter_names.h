@@ -9,7 +9,7 @@
 
 namespace pitstop::tp_worker {
 
-// Returns the name in that form. Names that are not an adapter's become other unknown names.
+// Returns the name in that form. A name that is not an adapter's stays an unknown name.
 [[nodiscard]] std::string adapter_name_of(std::string_view name);
 
 }  // namespace pitstop::tp_worker

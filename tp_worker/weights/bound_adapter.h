@@ -32,7 +32,7 @@ class BoundAdapter {
         return index < pairs_.size() && pairs_[index] ? &*pairs_[index] : nullptr;
     }
 
-    // The pairs for a GPU, by slot of the base model; it has `num_slots` slots.
+    // The pairs for a GPU, by slot of the base model, which has `num_slots` slots.
     [[nodiscard]] std::vector<kernels::LowRankPair> pairs_of_rows(std::size_t num_slots) const;
     // The address of these pairs in the GPU's memory; null on a CPU.
     [[nodiscard]] const kernels::LowRankPair* table() const { return table_; }

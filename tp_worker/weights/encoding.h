@@ -76,7 +76,7 @@ struct StoredRectangle {
     std::int64_t rows = 0;
     std::int64_t cols = 0;
 };
-// Returns whether the ops convert from the dtype: not from F16 to kF32.
+// Returns whether the ops convert the dtype to the encoding; they do not convert F16 to kF32.
 [[nodiscard]] bool is_converted_by_ops(Encoding encoding, checkpoint::StoredDtype dtype);
 // Errors: kUnsupported, naming the tensor, what it is and what is accepted.
 [[nodiscard]] Result<> check_converted_by_ops(
@@ -95,7 +95,7 @@ void convert(
     kernels::Stream stream
 );
 
-// Elements of the ops in one of this encoding.
+// The number of the ops' bf16 elements that one element of this encoding takes.
 [[nodiscard]] constexpr std::int64_t num_halves(Encoding encoding) {
     return bytes_of(encoding, 1) / bytes_of(Encoding::kBf16, 1);
 }

@@ -253,7 +253,7 @@ Result<> GpuWriter::digest_incoming(const FillJob& job, const Sums& sums) {
     const WeightTensor& tensor = job.tensor(args_.layout);
     const TensorBytes& bytes = job.incoming->bytes;
     auto* const scratch = static_cast<std::byte*>(gpu_.scratch_.data());
-    // The tensor that these bytes are compared with is checked for finite values.
+    // No check for finite values: the tensor that these bytes are compared with is checked.
     const auto digest_scratch = [&](std::int64_t row, std::int64_t num_rows) {
         return digest_rows(
             {.tensor = tensor, .row_begin = row, .num_rows = num_rows, .first_row = scratch},

@@ -5,7 +5,7 @@
 //
 // While passes run, at most kLaunchBytesMax of work is enqueued at a time, with one block for every
 // fourth multiprocessor. The stream rests like a thread (pace.h), because staging and decoding
-// share the memory's bandwidth. One thread fills pieces then.
+// share the memory's bandwidth. Only one thread fills pieces then.
 #pragma once
 
 #include "base/mutex.h"
@@ -54,7 +54,7 @@ class GpuStaging {
 
     PinnedPieces* pieces_ = nullptr;
     const kernels::Ops* ops_ = nullptr;
-    std::int64_t num_sums_ = 0;          // parts of the whole layout, of a separate head, and one
+    std::int64_t num_sums_ = 0;          // parts of the layout and of a separate head, plus one
     std::int64_t num_jobs_ = 0;          // tensors of the layout, and a separate head
     kernels::DeviceBuffer sums_{};       // [num_sums] Digest, [num_jobs] uint64: non-finite values
     kernels::PinnedBuffer host_sums_{};  // the same, on the host

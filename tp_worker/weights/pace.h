@@ -4,10 +4,10 @@
 // On busy cores every rest also costs a wait for a core. So a thread rests rarely and long:
 // whenever it has used the processor time that one pass may lose. Only the thread's processor time
 // counts, because waiting for a core or a disk slows no pass down. The thread has the priority of
-// the computing threads. At a lower one the kernel would decide, not the share: with nice 10 it got
-// 6 % of a core, and an update took a minute.
+// the computing threads. At a lower priority the kernel would decide, not the share: with nice 10
+// it got 6 % of a core, and an update took a minute.
 //
-// Thread: the loop's for begin_pass() and end_pass(), any for the rest; a Pacer belongs
+// Thread: the loop's for begin_pass() and end_pass(), any for the other functions; a Pacer belongs
 // to one thread.
 #pragma once
 

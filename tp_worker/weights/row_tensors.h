@@ -23,15 +23,15 @@ namespace pitstop::tp_worker {
 
 class RowTensors {
   public:
-    // Whether the rows fill the tensor, or are only digested, to be compared with what the other of
-    // two tied tensors has filled.
+    // The use of a tensor's rows: they fill the tensor, or are only digested and compared with the
+    // tied tensor that filled it.
     enum class Use { kFilled, kCompared };
 
     // Forgets the tensors that the last call completed.
     void begin_call();
     // Returns whether a tensor has arrived in part.
     [[nodiscard]] bool is_incomplete() const;
-    // Says up to where. REQUIRES: is_incomplete().
+    // Returns up to which row a tensor has arrived. REQUIRES: is_incomplete().
     [[nodiscard]] std::string what_is_missing() const;
     // Returns the problem of a tensor that arrives whole, if it also arrives by its rows.
     [[nodiscard]] std::optional<std::string> problem_of_whole(std::size_t index) const;

@@ -75,7 +75,7 @@ class ShardWriter {
     virtual ~ShardWriter() = default;
 
     // When this returns, all bytes are in place and digested, and their sources may change. After
-    // an error only some are.
+    // an error only some bytes are in place.
     virtual Filled fill(std::vector<FillJob> jobs, Keep keep) = 0;
     // Fills the whole target with bytes in the target's layout; does not digest it. Returns the
     // time that it rested.

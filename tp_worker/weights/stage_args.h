@@ -29,7 +29,7 @@ struct StageArgs {
     const WeightLayout& layout;
     const ModelConfig& config;
     const kernels::Ops& ops;           // the host's
-    digest::AddRun add_run = nullptr;  // for the same instruction level
+    digest::AddRun add_run = nullptr;  // for the instruction level of `ops`
     GpuStaging* gpu = nullptr;         // set if the target is in GPU memory; null: in host memory
     // set if the live copy is on a GPU and the target in host memory
     PinnedPieces* pieces = nullptr;
@@ -39,7 +39,7 @@ struct StageArgs {
     CopyLedger& live_ledger;  // records what the live copy contains; direct: the target's ledger
     std::int64_t target_bytes = 0;  // the size of the target's memory
     bool takes_shards = false;      // a sender may write the whole target in its layout
-    // Makes a sealed memfd the target's memory; empty: a shard that is laid out is copied.
+    // Makes a sealed memfd the target's memory; empty: shards in the target's layout are copied.
     std::function<Result<>(int fd)> adopt{};
     const Pace& pace;
     int num_threads = 1;  // used while no pass runs; during passes only one

@@ -1,4 +1,4 @@
-// What is wrong with an update, as far as its manifest and its bytes alone show it.
+// Finds the problems of an update that its manifest and its bytes alone show.
 //
 // Pure: functions of their arguments.
 #pragma once
@@ -25,7 +25,7 @@ namespace pitstop::tp_worker {
 [[nodiscard]] std::optional<std::string> problem_of_padding(
     const WeightTensor& tensor, std::span<const std::byte> shard
 );
-// Returns the first element that the tensor does not have.
+// Returns the problem of the first update of an element that the tensor does not have.
 [[nodiscard]] std::optional<std::string> problem_of_indices(const SparseTensor& sparse);
 // Puts the problems into a failed outcome, as far as one message has room; without any, the error.
 void report(const Error& error, std::vector<std::string> problems, messages::RankOutcome& outcome);

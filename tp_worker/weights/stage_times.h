@@ -20,7 +20,7 @@ class StageTimes {
 
     void add_receive(Duration duration) { receive_ += duration; }
     void add_wait(Duration duration) { wait_ += duration; }
-    // Adds a reception in which the work rested.
+    // Adds the time of a reception; `rest` is the part in which the work rested.
     void add_receive(Duration whole, Duration rest) {
         receive_ += whole - rest;
         rest_ += rest;

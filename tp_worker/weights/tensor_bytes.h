@@ -25,7 +25,7 @@ struct TensorBytes {
     bool is_on_gpu = false;
 };
 
-// Borrows both.
+// Borrows both arguments.
 [[nodiscard]] TensorBytes stored_bytes(
     const checkpoint::Checkpoint& checkpoint, const checkpoint::StoredTensor& stored
 );

@@ -57,7 +57,7 @@ Result<> TensorFiller::digest_part(
              .parts = parts_.subspan(part, 1),
              .add_run = args_.add_run},
             scratch_,
-            // The tensor that these bytes are compared with is checked for finite values.
+            // No check for finite values: the tensor that these bytes are compared with is checked.
             [&](const WrittenRows& r) { return written(piece, {.begin = r.begin, .num = r.num}); }
         ));
     }

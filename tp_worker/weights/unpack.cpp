@@ -9,7 +9,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// A matrix whose columns a tensor has, with `stride` elements from one column to the next.
+// A matrix that a tensor stores by columns, `stride` elements from one column to the next.
 struct Columns {
     std::int64_t begin = 0;  // the tensor's element that is the matrix's first
     std::int64_t stride = 0;

@@ -66,7 +66,7 @@ struct CopyRowsArgs {
 std::uint64_t copy_rows_and_digest(const CopyRowsArgs& args, std::span<messages::PartDigest> parts);
 
 // Returns an entry per part that this rank has, in name order. A tensor that is whole on every rank
-// has one part; a split one a part per rank; a replicated KV projection a part per KV head.
+// has one part; a split tensor has a part per rank, a replicated KV projection a part per KV head.
 // kUnsupported, naming the tensor, if tp cuts a row inside a word of the digest: then no shard can
 // be digested alone. `between` is called after each piece of some MiB.
 Result<std::vector<messages::PartDigest>> digest_weights(

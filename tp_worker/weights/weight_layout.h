@@ -69,7 +69,7 @@ struct WeightTensor {
     std::vector<std::int64_t> shape{};  // of the whole tensor
     std::int64_t whole_rows = 0;
     std::int64_t whole_cols = 0;
-    // Packed in this order in the shard, side by side or one below the other. The shard's remaining
+    // In this order in the shard, side by side or one below the other. The shard's remaining
     // last rows are padding. Without parts, the shard has no rows: other ranks have the tensor.
     std::vector<ShardPart> parts{};
     std::int64_t num_parts = 1;  // of the whole tensor
@@ -166,24 +166,24 @@ class WeightLayout {
     TensorNames names_ = TensorNames::kOwn;
 };
 
-// Returns the most tensors that a checkpoint of this model may have, including unused ones of other
-// layers and heads. A checkpoint with more is not this model's, and is not read.
 inline constexpr std::size_t kOfferedPerTensor = 16;
 inline constexpr std::size_t kOfferedMin = 4096;
+// Returns the most tensors that a checkpoint of this model may have, including unused ones of other
+// layers and heads. A checkpoint with more is not this model's, and is not read.
 [[nodiscard]] std::size_t offered_max(const WeightLayout& layout);
 
 enum class Completeness { kWhole, kPartial };
 
 // Lists all problems of the tensors that a source offers: tensors that are missing (unless
 // kPartial), unknown, offered twice, or of a wrong shape or dtype. A tied head is compared with the
-// embedding, and replaces it if that is missing. Empty: no problem.
+// embedding, and replaces a missing embedding. Empty: no problem.
 [[nodiscard]] std::vector<std::string> find_problems(
     const WeightLayout& layout,
     std::span<const checkpoint::TensorSpec> offered,
     Completeness completeness
 );
-// Makes one error that lists the problems; beyond kProblemsShownMax it has only their number.
 inline constexpr std::size_t kProblemsShownMax = 8;
+// Makes one error that lists the problems; beyond kProblemsShownMax it has only their number.
 [[nodiscard]] Error error_of(std::string_view source, std::span<const std::string> problems);
 
 }  // namespace pitstop::tp_worker

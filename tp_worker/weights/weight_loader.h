@@ -65,8 +65,8 @@ Result<> load_tensor(
 );
 
 // Checks all that the checkpoint offers against the layout, then fills the arena, which starts as
-// zeros (padding stays so). Nothing is written if the check fails. `source` names it in errors.
-// On an error while reading (kDataLoss) the arena holds a mix: it must not be used.
+// zeros (padding stays so). Nothing is written if the check fails. `source` names the checkpoint in
+// errors. On an error while reading (kDataLoss) the arena holds a mix: it must not be used.
 Result<> load_weights(
     const WeightLayout& layout,
     const CheckpointTensors& tensors,

@@ -1,12 +1,12 @@
 // Fills one copy of a rank's weights from a source, checks it and digests the resident bytes: the
 // rank's vote (design section 5).
 //
-//   begin()          nothing is written yet; may this update be staged at all
+//   begin()          writes nothing; checks whether this update may be staged at all
 //   stage_tensors()  whole tensors of a source (source.h): every problem that can be found before
 //                    the first byte is written is found then, and all of them are listed. A tensor
 //                    that arrived before must bring the same bytes
 //                    A tensor may arrive by its rows, in ascending order, by several calls
-//   finish()         what did not arrive stays as it is (partial), or is a problem; the digests
+//   finish()         keeps tensors that did not arrive (partial) or reports them; makes the digests
 //
 // With tied embeddings, the head is another name of the embedding, and trainers send one of them or
 // both. The first to arrive fills the embedding; the other must be equal.

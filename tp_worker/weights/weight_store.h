@@ -54,8 +54,8 @@ class WeightStore {
     [[nodiscard]] const BoundWeights& live() const { return copies_[live_].views; }
     [[nodiscard]] std::byte* live_data() const { return copies_[live_].memory->data(); }
 
-    // Returns the page-locked pieces for copies from and to the GPU, for the background.
-    // REQUIRES: is on a GPU.
+    // Returns the page-locked pieces for copies from and to the GPU, for the background. REQUIRES:
+    // the store is on a GPU.
     [[nodiscard]] PinnedPieces& pieces() { return *gpu_->pieces; }
     // Returns the memory of stages on a GPU; null on the CPU.
     [[nodiscard]] GpuStaging* gpu_staging() { return gpu_ ? &gpu_->staging : nullptr; }
@@ -63,12 +63,12 @@ class WeightStore {
     [[nodiscard]] const Arena& live_memory() const { return *copies_[live_].memory; }
     [[nodiscard]] const Arena& other_memory() const { return *copies_[1 - live_].memory; }
 
-    // From now on versions are staged in host memory, and a commit exchanges them with the
-    // live copy, because the GPU has no room for two. REQUIRES: is on a GPU, nothing is
-    // staged or retained.
+    // From now on versions are staged in host memory, and a commit exchanges them with the live
+    // copy, because the GPU has no room for two. REQUIRES: the store is on a GPU; nothing is staged
+    // or retained.
     Result<> stage_on_host();
     // From now on no version is retained: the memory of the other copy is only lent, so after a
-    // commit or a drop let_go_of_other() frees it. REQUIRES: is on a GPU, nothing is staged.
+    // commit or a drop let_go_of_other() frees it. REQUIRES: on a GPU; nothing is staged.
     void stage_on_loan() { is_on_loan_ = true; }
     [[nodiscard]] bool is_on_loan() const { return is_on_loan_; }
     // Frees the memory of the copy that is not live. Called in the background after a commit, or
