@@ -79,8 +79,8 @@ void attention_cuda_deterministic(const AttentionArgs& args);
 // kAttentionWorkspaceMax.
 inline constexpr std::int64_t kAttentionWorkspaceMax = std::int64_t{64} << 20;
 [[nodiscard]] std::int64_t attention_workspace_bytes(const AttentionShape& shape);
-// On CUDA, the workspace has the partial results of decode rows. The value is for the
-// opened device.
+// On CUDA, the workspace has the partial results of decode rows. The size of the workspace is for
+// the opened device.
 inline constexpr std::int64_t kAttentionCudaWorkspaceMax = std::int64_t{256} << 20;
 [[nodiscard]] std::int64_t attention_cuda_workspace_bytes(const AttentionShape& shape);
 

@@ -78,16 +78,16 @@ struct AttentionParams {
     float* records = nullptr;           // decode: [num_records, decode_record_floats()], aligned 16
     std::int64_t num_records = 0;       // decode: at least two per block
     std::uint32_t* arrivals = nullptr;  // decode: [num_decode_blocks], zeros before and after
-    // Prefill by wgmma: the number of blocks that run at once: at most one per multiprocessor, and
-    // as many as `records` can hold, prefill_record_floats() each. 0: no blocks share a tile's
-    // keys. Each tile has one entry of `arrivals`.
+    // Prefill by wgmma: how many blocks run at once, at most one per multiprocessor. `records` has
+    // prefill_record_floats() for each of them. 0: no blocks share a tile's keys. Each tile has one
+    // entry of `arrivals`.
     std::int64_t num_prefill_blocks = 0;
 };
 
-// Computes the rows with at least q_len_min new tokens. REQUIRES (both): bf16 q and KV, D 64 or
-// 128, a group of at most kAttentionGroupMax, q and KV rows 16-byte aligned.
+// Computes the rows with at least q_len_min new tokens. REQUIRES (here and below): bf16 q and KV, D
+// 64 or 128, a group of at most kAttentionGroupMax, q and KV rows 16-byte aligned.
 void attention_prefill_cuda(const AttentionParams& params, AttentionOrder order, Stream stream);
-// The same with wgmma, in free order. REQUIRES: compute capability 9.0.
+// Does so with wgmma, in free order. REQUIRES: compute capability 9.0.
 void attention_prefill_wgmma_cuda(const AttentionParams& params, Stream stream);
 // Computes the rows with one new token.
 void attention_decode_cuda(const AttentionParams& params, Stream stream);

@@ -77,8 +77,8 @@ struct Ring {
         commit_copies();
     }
 
-    // Copies kSlotKeys rows of KV memory; the lanes from `first_lane` on have their numbers. These
-    // are exchanged before the first copy: the compiler reorders no volatile instructions.
+    // Copies kSlotKeys rows of KV memory; the lanes from `first_lane` on have the row numbers,
+    // which are exchanged before the first copy: the compiler reorders no volatile instructions.
     __device__ void copy_rows(std::byte* to, std::int32_t own_row, int first_lane) const {
         constexpr int kPasses = kSlotKeys / kKeysPerPass;
         constexpr int kPeriod = 8;  // of the swizzle, in rows
@@ -269,7 +269,7 @@ __device__ void fold_into_record(
         float* const own = record + head * head_floats<D>();
         const bool has_head = head < params.group;
         float2 weights = make_float2(minus_infinity(), 0.f);
-        __syncwarp();  // they have been stored
+        __syncwarp();  // all values have been stored
         if (has_head && !is_first) weights = *reinterpret_cast<const float2*>(own + D);
         __syncwarp();  // all have loaded the values to be overwritten
         if (!has_head) continue;

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     __shared__ float queries[kWarps][AttentionArgs::kHeadDimMax];
     const auto t = static_cast<std::int32_t>(blockIdx.x);
     const int q_head = static_cast<int>(blockIdx.y) * kWarps + warp_index();
-    if (q_head >= params.num_kv_heads * params.group) return;  // whole warps
+    if (q_head >= params.num_kv_heads * params.group) return;  // whole warps leave
     const int D = params.head_dim;
     const BatchRow row = batch_row(params, row_of(params, t));
     if (t >= row.q_begin + row.q_len) return;

@@ -78,8 +78,8 @@ __device__ __forceinline__ std::int32_t row_of_key(
     );
 }
 
-// Which keys a warp's rows see. The bounds of each row are in shared memory, because few key tiles
-// need them.
+// The keys that a warp's rows see. The bounds of each row are in shared memory, because few key
+// tiles need them.
 struct SeenKeys {
     std::int32_t first;  // the first key that any row sees
     std::int32_t last;

@@ -3,9 +3,9 @@
 // Test vectors (tests/digest/digest_vectors.json has more, and the numpy reference beside it):
 //   1 row of 8 zero bytes        lane0 e220a8397b1dcdaf  lane1 = e220a839 * 7b1dcdaf
 //
-// A shard is a rectangle of the tensor; the digests of shards that cover it add up to its digest.
-// A row must be cut at a word: first_word counts words. A row that ends the tensor's row may have
-// any number of bytes. On the CPU the loops are those of digest/, which this spreads over the
+// A shard is a rectangle of the tensor; the digests of shards that cover it add up to its digest. A
+// row must be cut at a word: first_word counts words. A row that ends the tensor's row may have any
+// number of bytes. On the CPU the loops are those of digest/; this op spreads them over the
 // stream's threads.
 #pragma once
 

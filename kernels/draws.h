@@ -1,10 +1,10 @@
 // Stores a draw where the next ops need it, without the host: the next step embeds it
 // (embedding.h), and logprobs.h reports its logprob.
 //
-//   ids[r]  the id of the row's choice; kDrewNothing if its score is -inf; kScoreNotFinite if it is
-//           +inf, because of the row's own edits or temperature, or its logits. But first,
-//           kNotFiniteDraw if the row has logits that are not finite. A row without a choice, whose
-//           logits are only scored: kNotFiniteDraw or 0
+//   ids[r]  kNotFiniteDraw if the row has logits that are not finite. Otherwise the id of the row's
+//           choice, but kDrewNothing if its score is -inf, and kScoreNotFinite if it is +inf,
+//           because of the row's own edits or temperature. 0 if the row has no choice, because its
+//           logits are only scored
 //   kept_mins[r], if not null: the choice's kept_min; -inf without a choice
 //   Each if not null: *token = ids[r], pick->id = the choice's id, and softmax->kept_min = the
 //   choice's kept_min

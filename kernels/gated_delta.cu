@@ -296,7 +296,7 @@ __global__ void __launch_bounds__(kThreads)
     const std::int64_t index = std::int64_t{blockIdx.x} * kWarps + warp_index();
     const std::int64_t t = index / args.num_value_heads;
     const std::int64_t head = index % args.num_value_heads;
-    if (t >= args.y.rows) return;  // whole warps
+    if (t >= args.y.rows) return;  // whole warps leave
     const int dv = static_cast<int>(args.v.first.cols);
     Y* const y = static_cast<Y*>(args.y.data) + t * args.y.stride + head * dv;
     const X* const z =

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads) merge_rank_records_kernel(
     int num_ranks,
     const RankRow* __restrict__ rows,  // [R]
     std::int64_t num_rows,
-    TokenId* ids,        // [R], like the next ones
+    TokenId* ids,        // [R], as the next members
     LogitPick* picks,    //
     float* logits,       //
     SoftmaxStats* stats  //

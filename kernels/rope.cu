@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kGeneralWarps* kWarp)
     __shared__ float heads[kGeneralWarps][kGeneralHeadDimMax];
     const std::int64_t t = blockIdx.x;
     const int head_index = static_cast<int>(blockIdx.y) * kGeneralWarps + warp_index();
-    if (head_index >= p.num_q_heads + 2 * p.num_kv_heads) return;  // whole warps
+    if (head_index >= p.num_q_heads + 2 * p.num_kv_heads) return;  // whole warps leave
     const Head head = Head::of(p, t, head_index);
     void* const to = head.is_query ? p.q_out : p.kv;
     const DType to_dtype = head.is_query ? p.q_out_dtype : p.kv_dtype;

@@ -1,7 +1,7 @@
 // Chooses one id per row of logits, without sorting the vocabulary.
 //
 //   x[i] = logits[i] * (1 / temperature)
-//   kept: x[i] >= kept_min, the highest of three thresholds, ties at each all kept:
+//   kept: x[i] >= kept_min, the highest of three thresholds, all ties at a threshold are kept:
 //     min-p  x[i] >= max(x) + log(min_p)
 //     top-k  the top_k-th largest x
 //     top-p  over what min-p and top-k left: the largest threshold whose ids together hold at least
@@ -20,8 +20,8 @@
 //   logits  [R, V_rank]  fp32, after penalties; ids vocab_begin .. vocab_begin + V_rank. A row that
 //                        truncates (top_k, top_p, min_p) needs the whole vocabulary here; one that
 //                        does not may be split over ranks: sample each part, keep better() of them.
-// A NaN is taken as -inf. A row of nothing but -inf chooses its first id. With a +inf in the row
-// its lowest such id is chosen.
+// A NaN is taken as -inf. A row of nothing but -inf chooses its first id. A row with +inf chooses
+// the lowest id that has +inf.
 #pragma once
 
 #include "base/ids.h"

@@ -263,8 +263,8 @@ void attention_of(const AttentionArgs& args) {
         place.skip_to(args, begin);
         TileGroup<T> group = make_group<T>(args, place);
         for (std::int64_t i = begin; i < end; ++i) {
-            // After this range's last group, the thread likely gets the range whose first group
-            // this is.
+            // After this range's last group, `next` is the first group of the range that the thread
+            // likely gets then.
             const std::int64_t next = i + 1 < end ? i + 1 : i + 1 + (num_threads - 1) * grain;
             TileGroup<T> next_group;
             Block<T> after;

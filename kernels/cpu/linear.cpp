@@ -163,11 +163,11 @@ struct Rectangle {
     [[nodiscard]] std::int64_t num_outputs() const { return n_end - n_begin; }
 };
 
-// Computes the outputs of one rectangle, block by block. To keep the memory busy, the strips of
-// one block together fetch the next block's rows; the strips of the last block, the first rows
-// of `after`, the rectangle that this thread likely gets next. A single strip fetches just
-// ahead of itself. At the beginning, rows that no earlier rectangle has fetched are fetched by the
-// strip that needs them.
+// Computes the outputs of one rectangle, block by block. To keep the memory busy, the strips of one
+// block together fetch the next block's rows. The strips of the last block fetch the first rows of
+// `after`, the rectangle that this thread likely gets next. A single strip fetches just ahead of
+// itself. At the beginning, each strip fetches rows that it needs and that no earlier rectangle has
+// fetched.
 template <class Products>
 void compute(
     const LinearArgs& args, const Rectangle& at, bool was_fetched, const Rectangle& after
@@ -208,7 +208,7 @@ struct Cut {
 
 // The cut of one of `num_products` equal products; all are cut the same way.
 Cut choose_cut(const LinearArgs& args, std::int64_t num_outputs, std::int64_t num_products = 1) {
-    // per rectangle, whose first block was not fetched ahead
+    // blocks per rectangle; the first block of each was not fetched ahead
     constexpr std::int64_t kBlocksMax = 8;
     constexpr std::int64_t kProductsMin =
         128 << 10;  // per rectangle: about 5 us, worth waking a thread for

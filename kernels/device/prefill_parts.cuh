@@ -17,7 +17,7 @@ __device__ __forceinline__ std::int32_t num_key_tiles(const PrefillTile& work) {
            work.keys_begin / kPrefillTileKeys;
 }
 
-// Which keys a multiplying thread's two rows see.
+// The keys that a multiplying thread's two rows see.
 struct RowKeys {
     std::int32_t first[2];
     std::int32_t last[2];  // kNoKey if the row does not exist

@@ -38,7 +38,7 @@ std::string uuid_of(const cudaDeviceProp& properties) {
     return text;
 }
 
-// Translates a failed call at start-up, when nothing is lost yet: the GPU cannot be used, and why.
+// Turns a failed call at start-up into an error that states why the GPU cannot be used.
 Result<> usable(cudaError_t error, int index, const char* call) {
     if (error == cudaSuccess) return Ok{};
     (void)cudaGetLastError();
@@ -145,8 +145,8 @@ Result<CudaDeviceInfo> open_cuda_device(int index) {
     };
     CUDA_CHECK(cudaDriverGetVersion(&info.driver_version));
     CUDA_CHECK(cudaRuntimeGetVersion(&info.runtime_version));
-    // Also creates the context: whatever keeps the GPU from us (exclusive mode, no memory) fails
-    // here.
+    // Also creates the context: fails if the GPU is not available to us (exclusive mode, no
+    // memory).
     RETURN_IF_ERROR(usable(cudaSetDevice(index), index, "cudaSetDevice"));
     if (const Result<int> loaded = load_kernels(); !loaded)
         return make_error(loaded.error().code, "GPU {}: {}", index, loaded.error().message);

@@ -2,8 +2,8 @@
 // valid (CUDA's virtual memory API). A rank's arenas on a GPU are such ranges.
 //
 // The physical memory consists of chunks, each with a handle that can be exported as a file
-// descriptor: NCCL needs that for registered memory, and another process for mapping it. This must
-// be requested at allocation.
+// descriptor. NCCL needs the descriptor for registered memory, and another process needs it for
+// mapping the memory. Exportable handles must be requested at allocation.
 //
 // Owns:   the address range, and its physical memory while mapped. Memory that another process has
 //         mapped too returns to the driver only when that mapping ends.

@@ -25,7 +25,7 @@ int compute_capability() { return 0; }
 int num_multiprocessors() { return 0; }
 DeviceMemoryInfo device_memory_info() { return {}; }
 
-// None can be created, so the other functions have nothing to act on.
+// No object can be created, so the other functions have nothing to act on.
 Result<DeviceBuffer> DeviceBuffer::create(std::int64_t) { return no_cuda(); }
 DeviceBuffer::~DeviceBuffer() = default;
 Result<PinnedBuffer> PinnedBuffer::create(std::int64_t) { return no_cuda(); }

@@ -33,8 +33,8 @@
 // (standing_arrays.h), nothing if the same requests continue by a token each. If the rows of a call
 // list more than four ids on average, the lists are uploaded whole.
 //
-// Over 500 lines with its nested classes Call (sampler_call.h) and RankCall (rank_call.h). Both use
-// the sampler's arrays; no other class uses them.
+// Over 500 lines: with its nested classes Call (sampler_call.h) and RankCall (rank_call.h). Both
+// use the sampler's arrays; no other class uses them.
 //
 // Owns:    the edited copies, the choices, the ids drawn last, the ranks' records, the settings of
 //          rows, and the ops' scratch memory.

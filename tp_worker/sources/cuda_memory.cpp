@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kTagBytes = 2;  // version, type
 constexpr std::string_view kHelp =
-    "; with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False in the sender none of it is needed";
+    "; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False in the sender avoids such descriptors";
 
 int version_of(std::string_view handle) {
     return handle.empty() ? 0 : static_cast<unsigned char>(handle[0]);
