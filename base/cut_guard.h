@@ -4,7 +4,7 @@
 //
 //   CutGuard guard(bytes);          // of a mapping
 //   use(bytes);                     // on this thread
-//   if (guard.is_cut()) return ...  // what was read is not the file's
+//   if (guard.is_cut()) return ...  // the bytes read are not the file's
 //
 // The lost pages read as zeros from then on, for every thread, as long as the mapping exists.
 //

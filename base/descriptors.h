@@ -1,5 +1,5 @@
-// Raises the number of file descriptors that this process may have open. Each connection needs one,
-// and a shell's soft limit is often 1024 or less.
+// Raises the number of file descriptors that this process may have open. Each connection needs a
+// descriptor, and a shell's soft limit is often 1024 or less.
 #pragma once
 
 #include "base/result.h"

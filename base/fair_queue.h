@@ -3,8 +3,8 @@
 // a client that makes up names only divides its own share and takes nothing from others.
 //
 // Items of one path are served in the order of their ids. A new path, or one that was just served,
-// queues behind all paths that wait at its level: an item waits, per item of its own path before
-// it, for at most one item of each neighbour at each of its levels, whatever arrives meanwhile. The
+// queues behind all paths that wait at its level. So, for each item ahead of it in its own path, an
+// item waits for at most one item of each neighbour at each level, whatever arrives meanwhile. The
 // order depends on the calls alone: no clock, no hash.
 //
 // Thread:  one at a time.
@@ -57,7 +57,7 @@ class FairQueue {
     [[nodiscard]] std::size_t size() const { return root_->items; }
     [[nodiscard]] std::size_t weight() const { return root_->weight; }
 
-    // `weight` counts towards last_of_largest(). REQUIRES: the id is not here.
+    // `weight` counts towards last_of_largest(). REQUIRES: the id is not in the queue.
     void push(Path path, Id id, std::size_t weight = 1) {
         Node* node = root_.get();
         node->add(1, weight);
@@ -90,7 +90,7 @@ class FairQueue {
         way.back()->ring.emplace(way.back()->own_turn, way.back());
     }
 
-    // Returns false if the id is not here. Its path keeps its turn.
+    // Removes an item; its path keeps its turn. Returns false if the id is not in the queue.
     bool erase(Path path, Id id) {
         std::vector<Node*> way = way_to(path);
         if (way.empty() || !way.back()->ids.contains(id)) return false;

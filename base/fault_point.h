@@ -6,11 +6,11 @@
 // stops itself (SIGSTOP) when it reaches the place for the first time. The test waits until it has
 // stopped (state T in /proc), then kills it or continues it (SIGCONT).
 //
-// To inject faults into a running tree, PITSTOP_FAULT_DIR names a directory. When a process reaches
-// a place and finds the file "PROCESS@PLACE" there, it removes the file (a fault happens once) and
-// does what the file says: "kill", "stop" or "delay MILLISECONDS". Not only updaters have places:
-// each message makes two in every process: "send TYPE", before it is queued, and
-// "receive TYPE", after it is read.
+// To inject faults into a running tree, PITSTOP_FAULT_DIR names a directory. When a process
+// reaches a place and finds the file "PROCESS@PLACE" there, it removes the file (a fault happens
+// once) and does what the file says: "kill", "stop" or "delay MILLISECONDS". In every process,
+// each message adds two places: "send TYPE", before it is queued, and "receive TYPE", after it is
+// read.
 #pragma once
 
 #include <string>

@@ -8,8 +8,8 @@
 
 namespace pitstop {
 
-// Returns the reason to stop now, or nothing. An empty function never interrupts. It must be cheap
-// (it is called about once per 100 us of work) and may be called on any thread.
+// Returns the reason to stop now, or nothing. An empty function never interrupts. The function must
+// be cheap: it is called about once per 100 us of work, on any thread.
 using Interrupt = std::function<std::optional<Error>()>;
 
 }  // namespace pitstop

@@ -6,8 +6,8 @@
 //   avx512      AVX-512 F, BW, DQ, VL
 //   avx512bf16  and AVX512_BF16, for products of two bf16 matrices
 //
-// avx2 and avx512 give identical bits. avx512bf16 gives others where two bf16 matrices are
-// multiplied (linear with bf16 activations, the scores of attention); scalar gives others
+// avx2 and avx512 give identical bits. avx512bf16 gives other bits where two bf16 matrices are
+// multiplied (linear with bf16 activations, the scores of attention); scalar gives other bits
 // everywhere (no fused multiply-add). KERNELS.md bounds the differences.
 #pragma once
 

@@ -2,8 +2,8 @@
 // as copying about 256 KiB, so use them for work that copies megabytes. (The ops of a forward pass
 // use kernels/runtime/thread_pool.h, whose threads spin.)
 //
-// Owns:   num_threads - 1 threads, or as many as the system allows;
-// the caller of run() is the last thread.
+// Owns:   num_threads - 1 threads, or as many as the system allows; the caller of run() is the last
+//         thread.
 // Thread: one caller at a time.
 #pragma once
 

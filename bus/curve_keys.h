@@ -7,7 +7,7 @@
 //   data.keys           clients admitted at the data door: "NAME KEY" per line, # begins a comment
 //   admin.keys          the same for the admin door
 //   nodes.keys          machines whose ranks are admitted at the nodes' door (serve --nodes)
-//   clients/NAME.key    a client's key pair and the tree's public key ("server KEY"): all it needs
+//   clients/NAME.key    a client's keys and the tree's public key ("server KEY"): enough to connect
 //
 // Files with a secret have mode 0600, and are refused with any other.
 // Bounded: kKeyFileBytesMax per file, kAllowedMax keys per list.

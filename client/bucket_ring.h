@@ -1,5 +1,5 @@
 // Allocates a push's buckets in the shared memory as a ring: one after the other, restarting at the
-// front when the rest is too small. The oldest bucket is freed first.
+// front when the space behind the last one is too small. The oldest bucket is freed first.
 //
 // Thread: one.
 #pragma once

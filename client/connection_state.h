@@ -1,7 +1,7 @@
 // The state of the client's connections, which the client's thread publishes to other threads:
 // whether every door has greeted back, the tree's hello, or why a door refused.
 //
-// Thread:  publish() and disconnect() on the client's loop; the others on any thread.
+// Thread:  publish() and disconnect() on the client's loop; the other functions on any thread.
 #pragma once
 
 #include "base/mutex.h"

@@ -161,7 +161,7 @@ void HostBroadcast::greet(int fd, std::chrono::milliseconds timeout) {
     }
 }
 
-// Returns why a worker hung up, if it said so.
+// Returns the error for a worker that hung up, with the reason if the worker sent one.
 Error HostBroadcast::gone(const Peer& peer) const {
     constexpr auto kWordsMax = std::chrono::milliseconds(200);
     const TimePoint deadline = Clock::now() + kWordsMax;

@@ -374,7 +374,7 @@ void IoLoop::io_dispatch(messages::Door door, const messages::Frames& frames) {
         return Ok{};
     };
     const Result<bool> taken = Known::dispatch(frames, messages::UnknownFields::kIgnore, use);
-    if (!taken) return io_fail_all(door, taken.error());  // it is unknown which call it belongs to
+    if (!taken) return io_fail_all(door, taken.error());  // the call that it belongs to is unknown
     if (!*taken) io_end_call(CallId{messages::peek_uint(frames, "call")}, frames);
 }
 

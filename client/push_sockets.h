@@ -33,8 +33,8 @@ class PushSockets {
     // answers in order. The caller bounds what is queued, by taking answers.
     void send(std::size_t worker, const messages::Frames& message);
     void send_all(const messages::Frames& message);
-    // Sends the messages that wait for a worker that has connected since. Taking answers
-    // does so, too.
+    // Sends the messages that wait for a worker that has connected since. receive_all() does so,
+    // too.
     void flush();
 
     // Returns the oldest answer of every worker that owes one. Errors: the first answer with a

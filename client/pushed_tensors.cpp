@@ -41,8 +41,8 @@ std::string_view resident_dtype(std::string_view name) {
     return name.ends_with(".A_log") ? "F32" : messages::kUsualDtype;
 }
 
-// Returns whether the tensor's digest is known before it is resident: the experts of a layer in one
-// tensor are cut, a wider dtype is rounded.
+// Returns whether the tensor is resident as it is sent, so that its digest is known beforehand.
+// Experts of a layer in one tensor are cut, and a wider dtype is rounded.
 bool is_kept_as_sent(const TensorToPush& tensor) {
     const std::string_view name = tensor.name;
     if (name.ends_with(".experts.gate_up_proj") || name.ends_with(".experts.down_proj"))
@@ -151,7 +151,7 @@ void PushedTensors::add_digest_as_f32(
     const std::int64_t row_bytes = row_bytes_of(piece);
     const auto size = static_cast<std::size_t>(piece.num_rows * row_bytes);
     if (copy_to != nullptr) std::memcpy(copy_to, rows, size);
-    // The upper half of an F32 is the BF16.
+    // The upper half of an F32 element is the BF16 element.
     std::vector<std::byte> wide(2 * size);
     for (std::size_t i = 0; i < size; i += 2) std::memcpy(&wide[2 * i + 2], rows + i, 2);
     const digest::DigestRows to_digest = digest::whole_rows(wide, 2 * row_bytes, piece.row_begin);

@@ -49,7 +49,7 @@ class PushedTensors {
     }
     // Cuts these rows into pieces.
     void add_pieces(const Piece& rows, std::vector<Piece>& pieces) const;
-    // Returns the name that a tree has for the tensor: models with vision have longer ones.
+    // Returns the name that a tree has for the tensor: shorter in models with vision.
     [[nodiscard]] std::string_view tree_name_of(std::size_t tensor) const { return names_[tensor]; }
 
     // Writes the piece to its place in the tensor, which begins at `tensor_begin`.
@@ -60,9 +60,9 @@ class PushedTensors {
         const Piece& piece, const std::function<Result<>(const std::byte* rows)>& use
     );
 
-    // Returns the digest of the tensors for whose tree's names `is_sent` is true, once all their
-    // pieces were filled or read, as they will be resident; empty if none is declared: because of
-    // the options, or because a tensor will be converted or cut.
+    // Returns the digest, in resident form, of the tensors whose names in the tree pass `is_sent`.
+    // Empty if none is declared: because of the options, or because a tensor will be converted or
+    // cut. REQUIRES: all pieces of these tensors were filled or read.
     [[nodiscard]] std::string version_digest(
         const std::function<bool(std::string_view name)>& is_sent
     );
@@ -79,7 +79,7 @@ class PushedTensors {
 
     const PushOptions& options_;
     std::span<const TensorToPush> tensors_;
-    std::vector<std::string> names_{};  // a tree's
+    std::vector<std::string> names_{};  // as in a tree
     std::int64_t bytes_ = 0;
     bool has_digest_ = false;  // whether a digest is declared
     Mutex mutex_{};

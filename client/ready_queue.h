@@ -1,7 +1,7 @@
 // Callbacks that wait for the caller's thread, and a descriptor that is readable while any wait.
 //
-// A message of the tree has output for many requests: the caller is woken once, after all
-// of it was read.
+// A message of the tree has output for many requests: the caller is woken once, after all of the
+// message was read.
 //
 // Thread:  any; run() on one at a time.
 // Bounded: an entry per open request (its chunks are joined meanwhile) and per answered call.

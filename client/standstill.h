@@ -17,7 +17,7 @@ constexpr std::chrono::milliseconds kSilenceMax{2'000};
 // pause"; nothing if it may generate.
 [[nodiscard]] std::optional<std::string> why_it_stands(const messages::ReplicaStatus& replica);
 
-// Returns why the first replica that may not generate does not; nothing if all may.
+// Returns the reason of the first replica that may not generate; nothing if all may.
 [[nodiscard]] std::optional<std::string> why_it_stands(const messages::StatusReply& status);
 
 }  // namespace pitstop

@@ -61,8 +61,8 @@ class Push {
         RETURN_IF_ERROR(begin_session());
         Result<> pushed = push();
         if (!pushed) {
-            // The tree drops the session when the bucket fails; this covers failures that only
-            // happen here.
+            // The tree drops the session when the bucket fails; say_end() covers failures that
+            // happen only in this process.
             say_end(pushed.error());
             wait_for_bucket();
             static_cast<void>(

@@ -58,7 +58,7 @@ struct PushOptions {
     bool partial = false;
     bool allow_nonfinite = false;
     bool adopt = false;  // only for the whole model, in the workers' dtypes
-    // only for BF16 and the whole model, of single experts; otherwise no digest is declared
+    // only for a whole model in BF16 with a tensor per expert; otherwise no digest is declared
     bool declare_digest = true;
     // Four buckets are in progress at a time. A larger tensor has a bucket of its own or, if all
     // workers are on GPUs, is sent by rows. Small buckets are still in the cache when a worker

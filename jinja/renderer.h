@@ -1,6 +1,6 @@
 // Runs a parsed template once. Source: the code that Jinja 3.1's compiler.py generates.
 //
-// Owns:    what values still refer to (kept_objects.h).
+// Owns:    the objects that values still refer to (kept_objects.h).
 // Bounded: by its budget; by the depth of nested expressions, statements and calls.
 #pragma once
 

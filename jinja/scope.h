@@ -1,4 +1,4 @@
-// The variables that statements see, and what else a rendering owns.
+// The variables that statements see, and the other objects that a rendering owns.
 #pragma once
 
 #include "jinja/ast.h"

@@ -1,4 +1,4 @@
-// The values of templates: Python's, as far as a template can meet them.
+// The values of templates: Python's, as far as templates use them.
 //
 // A value is small and cheap to copy. Texts, lists and mappings are shared and never change,
 // because the sandbox of templates forbids changing them. Two kinds do change: a namespace, and an
@@ -49,7 +49,7 @@ struct Text {
 enum class SequenceKind : std::uint8_t { kList, kTuple, kRange, kKeys, kValues, kItems };
 struct Sequence {
     SequenceKind kind = SequenceKind::kList;
-    // no initializer, as below: clang would need the complete Value there
+    // without an initializer, for which clang would need the complete Value
     std::vector<Value> items;
     std::string range{};  // kRange: its printed form
     int depth = 1;        // nesting depth of its sequences and mappings, itself included

@@ -6,7 +6,7 @@
 namespace pitstop::pickle {
 namespace {
 
-// These are torch's canonical dtype names, which pickle uses (torch.half is float16).
+// Torch's canonical dtype names, which pickle uses (torch.half is float16).
 constexpr std::array<std::string_view, 20> kDTypes{
     "uint8",
     "int8",

@@ -6,8 +6,8 @@
 // a label, a constructor's call a record of its arguments. Everything else is an error that names
 // the opcode or the global. Every size, depth and count is bounded, every read is checked against
 // the message, and nothing recurses. Source: CPython's Lib/pickletools.py for the opcodes;
-// torch.multiprocessing.reductions for the records. Why not an allow-list by prefix, or a
-// deny-list: CVE-2026-15969.
+// torch.multiprocessing.reductions for the records. Neither an allow-list by prefix nor a deny-list
+// would be enough: CVE-2026-15969.
 #pragma once
 
 #include "base/result.h"

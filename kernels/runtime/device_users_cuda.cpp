@@ -90,7 +90,8 @@ Result<std::vector<DeviceUser>> device_users() {
 
 std::string describe_device_users() {
     const Result<std::vector<DeviceUser>> users = device_users();
-    if (!users) return fmt::format("the processes that use it are unknown: {}", users.error().message);
+    if (!users)
+        return fmt::format("the processes that use it are unknown: {}", users.error().message);
     if (users->empty()) return "the processes that use it are unknown: the driver names none";
     std::string text;
     for (const DeviceUser& user : *users) {

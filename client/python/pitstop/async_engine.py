@@ -138,8 +138,8 @@ class AsyncEngine(GenerateCalls, WeightCalls, AdapterCalls):
     async def abort_request(
         self, rid: Union[str, Sequence[str]] = "", abort_all: bool = False, timeout: float = CALL_TIMEOUT_S
     ) -> dict[str, str]:
-        """Ends requests of any client by exact id. A request ends with its output so far and finish.reason "abort", which
-        was sent when this returns. Returns {rid: "aborted", "already_done" or "unknown"}."""
+        """Ends requests of any client by exact id. Each request ends with its output so far and finish.reason "abort",
+        which has been sent when this returns. Returns {rid: "aborted", "already_done" or "unknown"}."""
         rids = [rid] if isinstance(rid, str) else list(rid)
         reply = await self._open().abort(None if abort_all else rids, all=abort_all, timeout=timeout)
         return {each["rid"]: each.get("outcome", "unknown") for each in reply.get("results", [])}

@@ -1,7 +1,7 @@
 """The trainer's side of a `host` group: broadcast over TCP to every worker that joined.
 
 with HostBroadcast("w", num_workers=2) as group:
-    thread = Thread(target=client.init_group, kwargs=group.spec())   # they join meanwhile
+    thread = Thread(target=client.init_group, kwargs=group.spec())   # workers join meanwhile
     thread.start(); group.accept(); thread.join()
     ... client.update_weights(source=...) on a thread, and here:
     group.broadcast(array)                                           # once per tensor

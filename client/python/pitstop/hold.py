@@ -13,7 +13,7 @@ from typing import Optional
 from .aio import AsyncClient
 from .errors import PitstopError
 
-# a hang during the hold is noticed no sooner; half of RESEND_S, so that no decision is repeated meanwhile
+# seconds; a hang is noticed only after the hold. Half of RESEND_S, so that no decision is repeated during a hold
 HOLD_S_MAX = 1.0
 
 

@@ -77,7 +77,7 @@ def flags_of(options: Mapping[str, Any]) -> list[str]:
 
 class _Launcher(threading.Thread):
     """Owns: the launcher's process. The kernel kills that process when the thread that started it ends, so this thread
-    runs as long."""
+    lives as long as the process."""
 
     def __init__(self, command: list[str], progress: Progress):
         super().__init__(name="pitstop-tree", daemon=True)

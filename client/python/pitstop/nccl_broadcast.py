@@ -1,7 +1,7 @@
 """The trainer's side of an `nccl` group: rank 0, which broadcasts to the workers of one tree or several at once.
 
     with NcclBroadcast("w", num_workers=2) as group:
-        joined = executor.submit(client.init_group, **group.spec())          # they join meanwhile
+        joined = executor.submit(client.init_group, **group.spec())          # workers join meanwhile
         group.accept(); joined.result()
         update = executor.submit(client.update_weights, source=group.source(tensors))
         group.send(tensors)
@@ -206,7 +206,7 @@ class NcclBroadcast:
             self._send_bucket([weights[index] for index in bucket], deadline, is_called_off)
 
     def _room_for(self, weights: Sequence[Weight]) -> list[range]:
-        """Returns the buckets, and has allocated memory for the largest."""
+        """Allocates memory for the largest bucket, and returns the buckets."""
         sizes = [each.nbytes for each in weights]
         buckets = packs(sizes, self._bucket_bytes)
         num_bytes = max((sum(sizes[index] for index in bucket) for bucket in buckets), default=0)

@@ -1,7 +1,7 @@
 """A trainer's NCCL group with the workers of several trees: each broadcast of a bucket reaches the GPUs of all.
 
     trees = NcclTrees("w", ask)
-    group = await trees.meet({"a": workers of tree a, "b": ...}, tensors)   # all of them are in it
+    group = await trees.meet({"a": workers of tree a, "b": ...}, tensors)   # all these workers are in it
     ... an update with source=group.source(tensors) on each, and meanwhile:
     group.send(tensors)
 

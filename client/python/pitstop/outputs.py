@@ -30,15 +30,15 @@ class Output:
     logprobs: list[float] = field(default_factory=list)  # [n], if asked for
     ranks: list[int] = field(
         default_factory=list
-    )  # [n], if asked for: each token's place, from 1, in that distribution
+    )  # [n], if asked for: each token's rank, from 1, in the distribution of its logprob
     top_logprobs: list[list[TokenLogprob]] = field(default_factory=list)  # [n][top], most probable first
     ids_logprobs: list[list[float]] = field(default_factory=list)  # [n][ids], in the request's order
-    prompt_start: int = 0  # the prompt's index of the first of these
+    prompt_start: int = 0  # the index in the prompt of the first entry of the next two lists
     prompt_logprobs: list[float] = field(default_factory=list)
     prompt_ranks: list[int] = field(default_factory=list)
     routes: Optional[Routes] = None  # if asked for: `routes.array()` is [rows, layers, per_token]
     supports: list[list[int]] = field(default_factory=list)  # [n], if asked for: the tokens that each was drawn among
-    support_logprobs: list[float] = field(default_factory=list)  # [n]: the logprob of each among these alone
+    support_logprobs: list[float] = field(default_factory=list)  # [n]: the logprob of each among its support alone
     prompt_ids: list[int] = field(default_factory=list)  # the whole prompt of a turn of a session
     counts: Counts = field(default_factory=Counts)
     finish: Optional[Finish] = None  # None: the stream continues
@@ -183,7 +183,7 @@ class Adapter:
     bytes: int = 0  # of its resident tensors: of this version and of those that open requests have
     loads_total: int = 0  # versions under this name since it was last unloaded
     requests_total: int = 0  # requests that named it, since then
-    output_tokens_total: int = 0  # their output tokens so far
+    output_tokens_total: int = 0  # output tokens of those requests so far
 
 
 def adapter_of(status: Mapping[str, Any]) -> Adapter:

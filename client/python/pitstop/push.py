@@ -112,8 +112,8 @@ def _as_f32(array: numpy.ndarray) -> numpy.ndarray:
 
 
 def lendable(tensors: Tensors, devices: Sequence[str]) -> Tensors:
-    """Returns the tensors unchanged if workers on these devices can read those in GPUs' memory; otherwise all of them
-    in the host's memory."""
+    """Returns the tensors unchanged if workers on these devices can read the ones in GPUs' memory; otherwise returns
+    copies of all tensors in the host's memory."""
     on_gpus = [each for each in tensors.values() if isinstance(each, OnGpu)]
     if not on_gpus or (all(isinstance(each, CudaTensor) for each in on_gpus) and can_be_lent(on_gpus, devices)):
         return tensors

@@ -28,7 +28,7 @@ RENAMED = {
     "disable_cuda_graph": "no_graphs",
     "enable_deterministic_inference": "deterministic",
 }
-# These do not change the output here.
+# Arguments that do not change the output here.
 IGNORED = {
     "trust_remote_code": "nothing of a checkpoint is run",
     "max_model_len": "a request may be as long as the model's context and the KV memory allow",

@@ -41,8 +41,8 @@ def worker_environment() -> dict[str, Any]:
 def keep_on_loopback() -> None:
     """Keeps a single-machine cluster on the loopback: Ray replaces 127.0.0.1 by the machine's address unless it
     believes that this system cannot be part of a cluster."""
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # for Ray's processes,
-    ray_constants.ENABLE_RAY_CLUSTER = False  # and for this one, which has read the variable already
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # for Ray's processes;
+    ray_constants.ENABLE_RAY_CLUSTER = False  # for this process, which has read the variable already
 
 
 def found_cluster() -> str:

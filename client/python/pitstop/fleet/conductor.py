@@ -62,8 +62,8 @@ class Conductor:
         self._handles: dict[str, Any] = {}  # member -> its actor
         self._places: dict[str, dict[str, Any]] = {}  # member -> the place of its tree
         self._outcomes: collections.OrderedDict[str, Outcome] = collections.OrderedDict()
-        self._ways: dict[str, Way] = {}  # the replicas in the latest update
-        self._ways_key: Key = NO_KEY  # the latest update
+        self._ways: dict[str, Way] = {}  # member -> its place in the relay of the latest update
+        self._ways_key: Key = NO_KEY  # the key of the latest update
         self._asked: dict[str, asyncio.Future] = {}  # uid -> its outcome
         self._view_number = 0
         self._view: dict[str, Any] = {}
@@ -232,7 +232,7 @@ class Conductor:
         """Ends a replica that does not answer, or whose tree does not. Returns why; Ray reports the death."""
         hang_s = self._config["hang_timeout"]
         handle, num_missed = self._handles[member], 0
-        while num_missed < CHECKS - 1:  # more than one, so that a pause of this process does not count as theirs
+        while num_missed < CHECKS - 1:  # more than one, so that a pause of this process does not count as the replica's
             pause = max(hang_s / CHECKS, CHECK_REPLICA_S * len(self._handles))
             await asyncio.sleep(pause)
             try:

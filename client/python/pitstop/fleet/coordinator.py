@@ -4,10 +4,11 @@
               disappears or is late drops it everywhere; with a quorum it is set aside as long as enough others are left
   deciding    all are prepared, and each gets the decision. From the first such message on, the update takes effect: a
               successor commits if it finds one replica that received it, and drops if it finds none
-  committing  all living ones have received it. So every living replica knows of any version that a replica serves
+  committing  all living participants have received the decision, and commit. So every living replica knows of any
+              version that a replica serves
   dropping    the old version keeps serving, everywhere. A replica that hangs is not waited for: a newer stage replaces
               the older one
-  forming     no update is under way: a trainer's group is formed, whose workers can receive nothing meanwhile
+  forming     no update is under way: a trainer's group is formed, and its workers can receive nothing meanwhile
 
 The bytes of a broadcast reach either all replicas of its `group` or none. Such an update is for exactly the replicas that
 are ready when its turn comes, and none of them is set aside.

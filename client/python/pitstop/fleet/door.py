@@ -215,7 +215,7 @@ class CarriedStream(AsyncIterator[Chunk]):
         self._stream: Optional[AsyncStream] = None
         self._kept: list[int] = []  # the tokens that the client has
         self._text = ""
-        self._at_seam = 0  # how many of them precede the running part
+        self._at_seam = 0  # of the kept tokens, those before the running part
         self._owed: Optional[_OwedText] = None
         self._has_scores = False
         self._text_is_wanted = self._options.get("text_output", True)

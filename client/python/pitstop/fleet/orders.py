@@ -39,7 +39,7 @@ class Version:
     uid: str = ""  # the update's name, given by its caller; empty: the model's own weights
     adapters: tuple[Adapter, ...] = ()  # by name
     change: int = 0  # numbers the loads and unloads of adapters: later ones have larger numbers
-    changed_by: str = ""  # the uid of the latest one
+    changed_by: str = ""  # the uid of the latest change
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -50,7 +50,7 @@ class Version:
         return other is not None and (self.epoch, self.digest) == (other.epoch, other.digest)
 
     def is_same(self, other: Optional[Version]) -> bool:
-        """An adapter that is loaded and unloaded leaves another version: answers about the one before may be late."""
+        """Loading and unloading an adapter changes the version: late answers may be about the version before."""
         return (
             other is not None
             and self.has_weights_of(other)

@@ -45,7 +45,7 @@ class End:
     reason: str
 
 
-# What an order makes the replica do. Stage, Commit and Fetch end with a call of *_done.
+# The work that an order causes. Stage, Commit and Fetch end with a call of *_done.
 Work = Union[Stage, Commit, Fetch, Cancel, End]
 
 

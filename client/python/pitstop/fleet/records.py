@@ -1,4 +1,4 @@
-"""What a Coordinator (coordinator.py) knows of its members, and of an update."""
+"""The records of a Coordinator (coordinator.py): of its members, and of an update."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Update:
     payload: Any
     timeout_s: float
     path: str = ""  # the directory of the weights, if any
-    group: Optional[frozenset[str]] = None  # those that receive the bytes together, all or none; None: each by itself
+    group: Optional[frozenset[str]] = None  # members that receive the bytes together, all or none; None: each by itself
     adapter: str = ""  # the adapter that is loaded or unloaded; empty: the update is of the model's weights
     is_turn: bool = False  # a turn to form a group: stages nothing and has no Outcome
     key: Key = (0, 0)

@@ -2,7 +2,7 @@
 
 Ray would fetch each bucket from the trainer for every machine, because all ask at once. So the first replica of each
 machine fetches it from the first replica of another machine, which has put its received buckets into the object store
-as new objects. If the source dies or is silent, the replica fetches the rest from the trainer.
+as new objects. If the source dies or is silent, the replica fetches the remaining buckets from the trainer.
 
 Owns:    the received buckets of one stage, until it is committed or dropped.
 Thread:  the loop's.
@@ -49,7 +49,7 @@ class Relay:
         self._pull_s = min(PULL_S, timeout_s / PATIENCE)
         self._source: Any = None
         self.num_from: collections.Counter[str] = collections.Counter()  # number of buckets per source
-        # their places in this machine's store
+        # the buckets' places in this machine's store
         self._here = [asyncio.get_running_loop().create_future() for _ in buckets]
 
     async def receive(self, given_up: threading.Event) -> dict[str, Any]:

@@ -49,7 +49,7 @@ setTimeout(renew, 2000);
 
 # Counts since this conductor started. Moved: requests that continued at another replica; lost: requests that did not.
 COUNTERS = ("updates_total", "updates_failed_total", "deaths_total", "moved_requests_total", "lost_requests_total")
-# The same of replicas that speculate, and their names in a tree's status.
+# Counts of replicas that speculate, and their names in a tree's status.
 DRAFTS = {
     "sampling_passes_total": "passes",
     "draft_rows_total": "rows",

@@ -65,12 +65,12 @@ class TreeAdapters:
         try:
             await self._client.unload_adapter(name, CALL_TIMEOUT_S)
         except PitstopError as error:
-            if error.code != "not_found":  # lost by the tree, which is as good
+            if error.code != "not_found":  # the tree has lost the adapter already
                 raise
 
     async def become(self, serving: Version, wanted: Version) -> AsyncIterator[Version]:
-        """Loads and unloads, until the tree has the adapters of `wanted` beside its weights. Yields what it has after
-        each step, and before each that may fail, so that this is known whatever happens."""
+        """Loads and unloads, until the tree has the adapters of `wanted` beside its weights. Yields the tree's version
+        after each step, and before each step that may fail, so that the caller knows the version after a failure."""
         names = {each.name for each in wanted.adapters}
         for each in serving.adapters:
             if each.name not in names:
