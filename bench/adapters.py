@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What adapters (LoRA) cost: decodes with them beside decodes without in one tree, and a load beside streams.
+"""The cost of adapters (LoRA): decodes with and without them in one tree, and a load while streams run.
 
     bench/adapters.py --build build/cpu [--shape qwen3-0.6b] [--rank 16] [--pairs 5] [--json out.json] [-- flags of serve]
 
 decode  1 stream with an adapter, 32 streams with one, 32 with eight in turn: ratios of wall and CPU seconds to the same
         requests of the model alone, in pairs of alternating order
-load    an adapter of that rank for all modules, from a directory, beside 8 streams: the seconds of the call, the pause, and
+load    an adapter of that rank for all modules, from a directory, while 8 streams run: the seconds of the call, the pause, and
         the longest gap of a stream as against the median one
 
 A ratio of 1.05 is a decode that takes 5 % longer.

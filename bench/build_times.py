@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a clean build costs: the CPU seconds of each compiler call, by folder.
+"""The cost of a clean build: the CPU seconds of each compiler call, by folder.
 
     bench/build_times.py                        what launch/quickstart builds
     bench/build_times.py --all                  everything

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the number of tensors costs an update: Qwen3-30B-A3B's 18,867, scaled to 1 GB, against the same bytes in 531.
+"""The cost of many tensors in an update: the 18,867 of Qwen3-30B-A3B, scaled to 1 GB, and the same bytes in 531.
 
     bench/experts_transfer.py --build build/cpu [--rounds 5] [--width 96] [--tp 1] [--json out.json]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What an update of a fleet sends over the network: each machine is a network namespace with a Ray node of its own, and
-the kernel counts the bytes of its interface.
+"""The bytes that an update of a fleet sends over the network: each machine is a network namespace with its own Ray node,
+and the kernel counts the bytes of its interface.
 
     build/fleet-venv/bin/python bench/fleet_network.py [--model DIR] [--machines 1 2 3 4] [--json FILE]
 

@@ -1,5 +1,6 @@
 // pitstop_gpu_probe asks a GPU and its driver what the GPU in software cannot know
-// (tests/gpu/first): one question a process, so that one that hangs or crashes costs itself alone.
+// (tests/gpu/first). Each question has a process of its own, so that a hang or a crash costs one
+// answer.
 //
 // Output: a line of JSON per fact, with "ok": false where the product relies on something else.
 #include "base/flags.h"
@@ -168,12 +169,12 @@ Result<> ask_ranges() {
     return Ok{};
 }
 
-// Writes all, reads all, between the two processes.
+// Writes all bytes, or reads all, between the two processes.
 bool pass(int fd, const std::string& bytes) {
     return ::write(fd, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
 }
 
-// The process that opens what the other has; returns its exit code.
+// The process that opens the other one's handles; returns its exit code.
 int open_handles(int fd) {
     constexpr int kRounds = 20;
     std::string handle(kernels::kIpcHandleBytes, '\0');

@@ -9,7 +9,7 @@
 //   {"do": "memory"}                            {"free_bytes": n, "total_bytes": n}: the driver's
 //   {"do": "make_id"}                           {"id": hex}: of a group of NCCL's
 //   {"do": "join", "id": hex, "world_size": n}  {}, when the others have come
-//   {"do": "broadcast", "names": [...]}         {"num_broadcasts": n}: so far; these were one
+//   {"do": "broadcast", "names": [...]}         {"num_broadcasts": n}: with this one
 //   {"do": "leave"}                             {}
 #include "base/flags.h"
 #include "base/time.h"

@@ -23,7 +23,7 @@ struct HttpHold {
     int prompts = 64;              // different ones, greedy
     std::int64_t output_len = 64;  // tokens of each
     std::chrono::milliseconds duration{60'000};
-    std::chrono::milliseconds end_timeout{60'000};  // for the last ones to end
+    std::chrono::milliseconds end_timeout{60'000};  // for the last streams to end
     std::chrono::milliseconds pause_every{5'000};   // paused in place, and continued at once
     std::chrono::milliseconds poll_every{10};
     // Called after a sixth of the duration, and at its end with all streams open.

@@ -144,7 +144,7 @@ constexpr double kLogitStd = 1.5;
 // silu(g) * u with g, u standard normal has this root mean square: sqrt(E[silu(g)^2]),
 // integrated numerically.
 constexpr double kSiluMulRms = 0.596;
-// The same of sigmoid(g), where g is standard normal.
+// The root mean square of sigmoid(g), where g is standard normal.
 constexpr double kSigmoidRms = 0.542;
 
 double over_sqrt(std::int64_t reduced) { return 1.0 / std::sqrt(static_cast<double>(reduced)); }
@@ -277,7 +277,7 @@ class TensorPlan {
     void vector(std::string name, std::int64_t size, double mean, double std) {
         tensors_.push_back({std::move(name), {size}, mean, std});
     }
-    // Of a product that is added to the residual stream.
+    // For the weights of a product that is added to the residual stream.
     [[nodiscard]] double residual_std(std::int64_t reduced, double input_rms) const {
         return over_sqrt(s_.layers) * over_sqrt(reduced) / input_rms;
     }

@@ -24,7 +24,7 @@ class Random {
         return low + static_cast<std::int64_t>(((bits() >> 32) * range) >> 32);
     }
 
-    // Draws with mean 1.
+    // Draws from the exponential distribution with mean 1.
     double exponential() { return -std::log1p(-uniform()); }
 
     double normal() {  // Box and Muller 1958

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What --speculate gains and costs: ratios to --speculate off, of two trees that run the same requests in turn.
+"""The gain and the cost of --speculate: ratios to --speculate off, of two trees that run the same requests in turn.
 
     bench/speculation.py --build build/cpu [--drafts auto 4 8] [--pairs 7] [--shape qwen3-0.6b] [--prompts 64]
                          [--rows quoted random epoch tail cost] [--json out.json]
@@ -8,8 +8,8 @@ quoted  a model of that shape, one request, greedy: the output quotes its prompt
 random  the same model, 64 requests at once; no text repeats
 epoch   the bundled model, 8 requests at once, temperature 1: 8 samples of each of 64 prompts, after an epoch of the same
         prompts with other seeds and an update of all weights by 0.1 %
-tail    the same model, after such an epoch: 32 samples at once, whose lengths have a heavy tail. The ratio is of the seconds
-        that off needs for its last quarter of the time, to those that the same number of last tokens takes
+tail    the same model, after such an epoch: 32 samples at once, whose lengths have a heavy tail. The ratio is a
+        quarter of off's seconds, divided by the seconds of as many last tokens as off computes in its last quarter
 cost    pitstop_draft_cost: microseconds and bytes of drafts, without a model
 
 Tokens and logprobs of both trees are compared: a bit that differs ends the run (P11). The quoting model is one of random
@@ -204,7 +204,7 @@ LIKINGS = ("liked to", "wanted to go to", "had a", "was very")
 
 
 def samples(epoch, num_prompts):
-    """Eight of each prompt."""
+    """Eight samples of each prompt."""
     prompts = [
         f"Once upon a time there was a little child named {name}. {name} {liking}"
         for liking in LIKINGS

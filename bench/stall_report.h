@@ -34,7 +34,7 @@ struct StallReport {
     Summary pause_streams_ms{};                   // the same with streams, mode in_place
     Summary pause_gap_ms{};                       // the streams' gaps around the pauses
     Summary status_ms{};                          // while a long pass runs
-    double long_pass_s = 0;                       // the pass's age at the last of them
+    double long_pass_s = 0;                       // the pass's age at the last status call
 };
 
 // A figure and its limit, upper or lower.

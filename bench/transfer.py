@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How fast weights come in from outside, as ratios to memcpy in the same run.
+"""The speed of weights from outside, as ratios to memcpy in the same run.
 
     bench/transfer.py --build build/cpu [--gb 1.2] [--tp 1] [--json out.json] [-- flags of push]
 

@@ -5,7 +5,7 @@
 
 namespace pitstop::bus {
 
-// What one socket accepts and queues. ZeroMQ itself closes a connection that sends a frame over
+// The limits of one socket. ZeroMQ itself closes a connection that sends a frame over
 // frame_bytes_max, which guards against a peer that never stops. A message over message_bytes_max
 // is refused with an answer.
 struct SocketLimits {

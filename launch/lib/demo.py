@@ -64,7 +64,7 @@ class CleanText:
     """Leaves out the lines of a chat template: a turn's role, and all of a user's turn."""
 
     def __init__(self):
-        self._line = ""  # its beginning, as long as the line may be a role
+        self._line = ""  # the line's beginning, as long as the line may be a role
         self._is_at_start = False
         self._is_in_turn = False
 

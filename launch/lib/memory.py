@@ -60,7 +60,7 @@ def kv_token_bytes(config, compute):
 
 def default_kv_bytes(config, options, limit):
     """Returns the KV of a replica without --max-total-tokens, as the worker chooses it (engine_sizes.cpp), in `limit` bytes.
-    A hybrid model's states come out of it.
+    A hybrid model's states take a part of these bytes.
     """
     token = kv_token_bytes(config, options.compute)
     try:

@@ -68,7 +68,7 @@ class Entry:
         self._path = None
         place = home()
         if pathlib.Path(run_dir).parent == place:
-            return  # found without
+            return  # found without an entry
         with contextlib.suppress(OSError, Problem):
             place.mkdir(mode=0o700, exist_ok=True)
             check_private(place)

@@ -4,7 +4,7 @@
     tree.json       pids and flags, once the tree is ready
     *.sock          the processes' sockets (bus/run_dir.h)
     launcher.model  the model's other files as at the start, if its directory has changed since
-    lost-adapters   those that were loaded before a restart
+    lost-adapters   the adapters that were loaded before a restart
     ranks-*         how the workers of a replica find their shared memory
 
 Trees without --run-dir have directories under one private directory of the user, where a client finds them
@@ -169,7 +169,7 @@ class RunDir:
             raise Problem.of("run directory", error, EXIT_PLACE) from error
 
     def remove(self):
-        """Removes as much of it as possible; the next launcher here removes the rest."""
+        """Removes as many files as possible; the next launcher in this directory removes the others."""
         with contextlib.suppress(OSError):
             _remove_files(self.path)
         with contextlib.suppress(OSError):  # no descriptor may be left to list the other directories

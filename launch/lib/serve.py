@@ -211,8 +211,8 @@ class Served:
             self._entry = registry.Entry(self.run_dir.path)
 
     def _with_lost_adapters(self):
-        """Returns the restart with the file that names them. The door loads them again; the schedulers refuse requests for
-        those that are lost by name."""
+        """Returns the restart with the file that names the lost adapters. The door loads them again. Until then, the
+        schedulers refuse requests for them by name."""
         if self._kept is not None and self._restart.why:
             self._adapters = {name: self._with_kept_path(line) for name, line in self._adapters.items()}
             self._kept.remove_adapters({line.split("\t")[5] for line in self._adapters.values()})

@@ -109,7 +109,7 @@ def _http_flags(options):
 
 
 class LostWeights(Problem):
-    """The weights to be loaded are missing, or are others."""
+    """The weights to be loaded are missing, or others are in their place."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Restart:
 
     why: str = ""  # empty: the first tree
     unfinished: str = ""  # the last report of the previous tokenizer
-    lost_adapters: str = ""  # the file of the adapters that were loaded then; empty: none
+    lost_adapters: str = ""  # the file that lists the adapters loaded before the restart; empty: none
 
 
 def _weights_flags(weights):
@@ -372,8 +372,8 @@ class Tree:
         return any(f"(pid {child.pid})" in line for child in self.children)
 
     def watch(self, guest=None):
-        """Waits until a process dies: the dead child; or until `guest` (a Popen) ends, or a process asks for the end
-        (the admin door's shutdown): None."""
+        """Waits until a process dies, and returns its Child; or until `guest` (a Popen) ends or a process asks for the
+        end (the admin door's shutdown), and returns None."""
         if guest is not None:
             guest_fd = os.pidfd_open(guest.pid)
             self._on_readable(guest_fd, guest.poll)
