@@ -7,18 +7,14 @@
 #include "kernels/word_runs.h"
 
 namespace pitstop::kernels {
-namespace {
-
-Error no_cuda() {
-    return {ErrorCode::kUnsupported, "this build has no CUDA (configure with PITSTOP_CUDA=ON)"};
-}
-
-}  // namespace
 
 const Ops* cuda_ops() { return nullptr; }
 const Ops* cuda_deterministic_ops() { return nullptr; }
 int load_linear_choices(const std::string&) { return 0; }
-Result<> save_linear_choices(const std::string&) { return no_cuda(); }
+Result<> save_linear_choices(const std::string&) {
+    return Error{
+        ErrorCode::kUnsupported, "this build has no CUDA, so no product has choices to save"};
+}
 std::int64_t exchange_bytes(std::int64_t) { return 0; }
 std::int64_t exchange_header_bytes() { return 0; }
 void all_reduce_cuda(const AllReduceArgs&) { CHECK(false); }
