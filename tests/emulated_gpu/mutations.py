@@ -20,7 +20,7 @@ from planting import PLACE, ROOT, TEST_S, Table, Tried, build, drive, planted, r
 
 TABLE = Table(
     ROOT / "tests" / "emulated_gpu" / "MUTATIONS.md",
-    "# Bugs that only a device shows, and who finds them\n\n"
+    "# Bugs that only a device shows, and what finds them\n\n"
     "Written by `tests/emulated_gpu/mutations.py`: each bug is planted alone, the test passes without it and fails with it.\n\n"
     "| bug | in | found by | as |\n"
     "|---|---|---|---|",

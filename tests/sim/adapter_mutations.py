@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""adapter_mutations: bugs of adapters, planted one at a time, and who finds each.
+"""adapter_mutations: bugs of adapters, planted one at a time, and what finds each.
 
     tests/sim/adapter_mutations.py [--write]       all of them; with --write, ADAPTER_MUTATIONS.md beside this file
     tests/sim/adapter_mutations.py --only pinned   those whose name has this; the others' rows stay
@@ -20,7 +20,7 @@ TESTS = "--gtest_filter=*Adapter*"
 SEEDS = 2000
 TABLE = Table(
     ROOT / "tests" / "sim" / "ADAPTER_MUTATIONS.md",
-    "# Bugs of adapters, and who finds them\n\n"
+    "# Bugs of adapters, and what finds them\n\n"
     "Written by `tests/sim/adapter_mutations.py`: each is planted alone; then the unit tests of adapters run, and "
     f"{SEEDS} schedules of `pitstop_sim --adapters`. Where no schedule can show it, its row says why.\n\n"
     "| bug | in | unit test | schedule |\n"

@@ -1,4 +1,4 @@
-"""The bugs of adapters that adapter_mutations.py plants. The driver says who finds each."""
+"""The bugs of adapters that adapter_mutations.py plants. The driver names the test that finds each."""
 
 from planted_updates import Mutation
 

@@ -1,4 +1,4 @@
-"""The bugs of updates that update_mutations.py plants. The driver says who finds each."""
+"""The bugs of updates that update_mutations.py plants. The driver names the test that finds each."""
 
 import dataclasses
 

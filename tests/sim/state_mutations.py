@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""state_mutations: bugs of hybrid models' recurrent states, planted one at a time, and who finds each.
+"""state_mutations: bugs of hybrid models' recurrent states, planted one at a time, and what finds each.
 
     tests/sim/state_mutations.py [--write]      all of them; with --write, STATE_MUTATIONS.md beside this file
     tests/sim/state_mutations.py --only trail   those whose name has this; the others' rows stay
@@ -39,7 +39,7 @@ TESTS = "--gtest_filter=" + ":".join(
 SEEDS = 1000
 TABLE = Table(
     ROOT / "tests" / "sim" / "STATE_MUTATIONS.md",
-    "# Bugs of recurrent states, and who finds them\n\n"
+    "# Bugs of recurrent states, and what finds them\n\n"
     "Written by `tests/sim/state_mutations.py`: each is planted alone; then the unit tests of states run, and "
     f"{SEEDS} schedules of `pitstop_sim`. Where no schedule can show it, its row says why.\n\n"
     "| bug | in | unit test | schedule |\n"

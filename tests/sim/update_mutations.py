@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""update_mutations: bugs of weight updates, planted one at a time, and who finds each.
+"""update_mutations: bugs of weight updates, planted one at a time, and what finds each.
 
     tests/sim/update_mutations.py [--write]     all of them; with --write, UPDATE_MUTATIONS.md beside this file
     tests/sim/update_mutations.py --only vote   those whose name has this; the others' rows stay
@@ -24,7 +24,7 @@ UNIT_TESTS = ("messages_test", "scheduler_proc_test", "tokenizer_proc_test")
 SEEDS = 4000
 TABLE = Table(
     ROOT / "tests" / "sim" / "UPDATE_MUTATIONS.md",
-    "# Bugs of weight updates, and who finds them\n\n"
+    "# Bugs of weight updates, and what finds them\n\n"
     "Written by `tests/sim/update_mutations.py`: each is planted alone; then the unit tests run, and "
     f"{SEEDS} schedules of `pitstop_sim`. Where no schedule can show it, its row says why.\n\n"
     "| bug | in | unit test | schedule |\n"

@@ -444,9 +444,9 @@ TEST_F(GpuGraphs, AStepCostsTheHostWhatThePageSays) {
 }
 
 TEST_F(GpuGraphs, AStepBringsUpWhatThePageSays) {
-    const std::vector<std::int64_t> from_prompts = numbers_of("that come from their prompts");
-    const std::vector<std::int64_t> on_new_pages = numbers_of("that each come to a new page");
-    const std::vector<std::int64_t> going_on = numbers_of("that go on");
+    const std::vector<std::int64_t> from_prompts = numbers_of("each comes from its prompt");
+    const std::vector<std::int64_t> on_new_pages = numbers_of("each begins a new page");
+    const std::vector<std::int64_t> going_on = numbers_of("all continue");
     ASSERT_TRUE(from_prompts.size() == 1 && on_new_pages.size() == 1 && going_on.size() == 1);
     const auto replica = open(/*has_graphs=*/true);
     std::vector<TestRequest> requests = requests_of(4, 80);
