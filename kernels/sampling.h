@@ -1,7 +1,7 @@
 // Chooses one id per row of logits, without sorting the vocabulary.
 //
 //   x[i] = logits[i] * (1 / temperature)
-//   kept: x[i] >= kept_min, the highest of three thresholds, all ties at a threshold are kept:
+//   kept: x[i] >= kept_min, the highest of three thresholds; ids equal to it are kept:
 //     min-p  x[i] >= max(x) + log(min_p)
 //     top-k  the top_k-th largest x
 //     top-p  over what min-p and top-k left: the largest threshold whose ids together hold at least

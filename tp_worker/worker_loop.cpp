@@ -150,8 +150,8 @@ Result<> WorkerLoop::finish_steps(std::size_t num) {
     return Ok{};
 }
 
-// Polls while the next plan may arrive soon; afterwards the engine waits. The engine counts the
-// step's time in any case.
+// Polls as long as the next plan may arrive soon; after that, finish_steps() waits in the engine.
+// Either way the engine counts the step's time.
 Result<> WorkerLoop::watch_step() {
     if (engine_.is_over() || Clock::now() - last_turn_ > kPlanIsDue) return finish_steps(0);
     std::this_thread::yield();

@@ -80,7 +80,7 @@ struct ModelConfig {
     bool mlp_bias = false;
     bool qk_norm = false;
     bool zero_centred_norms = false;  // a norm multiplies by 1 + weight
-    bool gated_attention = false;     // a gate for each head, by further rows of q_proj
+    bool gated_attention = false;     // each head has a gate, in further rows of q_proj
     ExpertsConfig experts{};
     DeltaConfig delta{};
     std::vector<LayerBlocks> layers{};  // [num_layers]
