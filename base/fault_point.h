@@ -1,4 +1,4 @@
-// Names places where a test may stop, kill or delay a process, to see how the others react. They
+// Names places where a test may stop, kill or delay a process, to see how the others react. Places
 // exist only in builds with PITSTOP_FAULT_POINTS (the presets); elsewhere they generate no code.
 //
 // A process that finds itself named in the environment,
@@ -31,7 +31,7 @@ class FaultPoint {
 };
 
 // Reaches a place of PITSTOP_FAULT_DIR only; the process is the one that init_logging() was given.
-// `what` may come from a wire: a text that cannot be a message's name is no place.
+// `what` may come from a wire: a text that cannot be a message's name is never a place.
 void reach_fault_point(std::string_view verb, std::string_view what);
 
 }  // namespace pitstop

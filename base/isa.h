@@ -1,6 +1,6 @@
-// Selects the instructions that the fast CPU ops may use. This happens at run time, so that one
-// binary runs everywhere.
-//
+// Selects the instructions that the fast CPU ops may use. The
+// selection happens at run time, so that one binary runs
+// everywhere.
 //   scalar      what every x86-64 has (SSE2); also any other processor
 //   avx2        AVX2, FMA, F16C
 //   avx512      AVX-512 F, BW, DQ, VL

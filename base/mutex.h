@@ -1,5 +1,5 @@
 // Wraps std::mutex, its lock and its condition variable in types that Clang's thread safety
-// analysis knows (libstdc++'s have no attributes). They cost no more than std's.
+// analysis knows (libstdc++'s have no attributes). The wrappers cost no more than std's types.
 #pragma once
 
 #include "base/thread_annotations.h"

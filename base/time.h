@@ -15,8 +15,8 @@ using Duration = Clock::duration;
     return std::chrono::duration<double>(duration).count();
 }
 
-// Inverts seconds(), for values of messages and flags. It returns ten years at most, so that `now +
-// duration_of(s)` cannot overflow.
+// Inverts seconds(), for values of messages and flags. The result is ten years at most, so that
+// `now + duration_of(s)` cannot overflow.
 [[nodiscard]] inline Duration duration_of(double seconds) {
     constexpr std::chrono::duration<double> kMost = std::chrono::hours(24 * 365 * 10);
     return std::chrono::duration_cast<Duration>(

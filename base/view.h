@@ -1,6 +1,6 @@
-// Describes borrowed tensors: a pointer, extents, and strides in elements. They are row-major, the
-// last dimension contiguous. Views own nothing and check nothing: a launcher checks the shape that
-// its comment states.
+// Describes borrowed tensors: a pointer, extents, and strides in elements. Tensors are row-major,
+// the last dimension contiguous. Views own nothing and check nothing: a launcher checks the shape
+// that its comment states.
 #pragma once
 
 #include <cstddef>

@@ -260,7 +260,7 @@ void run_decode(GpuMeter& gpu) {
     decode(gpu, "decode, 1 request x 1024", lens(1024, 0, 0), 0.08);
     decode(gpu, "decode, 1 request x 8192", lens(8192, 0, 0), 0.30);
     decode(gpu, "decode, 1 request x 32768", lens(32768, 0, 0), 0.60);
-    // These cases show whether the work of one request is spread over the GPU.
+    // Shows whether the work of one request is spread over the GPU.
     decode(gpu, "decode, 1 request x 32768 beside 63 x 1024", lens(32768, 63, 1024), 0);
     decode(gpu, "decode, 1 request x 16384 beside 255 x 1024", lens(16384, 255, 1024), 0);
     decode(gpu, "decode, 1 request x 65536", lens(65536, 0, 0), 0);

@@ -241,7 +241,7 @@ double graph_us(
     return 1e6 * gpu.median_seconds([&](int) { graph->launch(gpu.stream()); });
 }
 
-// Of each op: its time alone, by events in the step, and what the graph takes less without it.
+// For each op: its time alone, by events in the step, and the time that the graph saves without it.
 Json measure_step(GpuMeter& gpu, const GpuModelSizes& sizes, std::int64_t num_requests) {
     using enum kernels::DeviceGraph::EarlyStarts;
     Layer layer(gpu, sizes, num_requests);

@@ -1,4 +1,4 @@
-// Times calls of CUDA kernels, and says what fraction of the GPU's limits they reach.
+// Times calls of CUDA kernels, as fractions of the GPU's limits.
 #pragma once
 
 #include "kernels/ops.h"

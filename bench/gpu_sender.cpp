@@ -52,7 +52,7 @@ struct Place {
 
 class Sender {
   public:
-    // Answers a command. Errors: whatever the files, the GPU or NCCL say; kInvalidArgument.
+    // Answers a command. Errors: those of the files, the GPU and NCCL; kInvalidArgument.
     Result<Json> answer(const Json& command);
 
   private:

@@ -1,4 +1,4 @@
-// Sums up many measured values. It is exact: all values are kept and sorted, none is binned.
+// Sums up many measured values. The summary is exact: all values are kept and sorted.
 #pragma once
 
 #include <cstddef>

@@ -17,7 +17,7 @@ constexpr std::uint64_t kSplitMixStep = 0x9e3779b97f4a7c15u;
 constexpr int kPerWord = 4;  // elements from one hash
 
 // Inverts the normal distribution function, for p in (0, 1/2].
-// Source: Abramowitz and Stegun 26.2.23, |error| < 4.5e-4: far below what bf16 tells apart at the
+// Source: Abramowitz and Stegun 26.2.23, |error| < 4.5e-4: far below the resolution of bf16 at the
 // spread of a weight.
 double lower_quantile(double p) {
     const double t = std::sqrt(-2.0 * std::log(p));

@@ -43,12 +43,12 @@ struct Report {
     std::vector<ProcessReport> processes{};
 };
 
-// Compares a figure with what the machine allows.
+// Compares a figure with the machine's limit.
 struct Bounded {
     std::string name{};
     double value = 0;
     double limit = 0;
-    std::string bound_by{};  // what the limit follows from
+    std::string bound_by{};  // the work that sets the limit
 };
 [[nodiscard]] std::vector<Bounded> bounded_figures(const Report& report);
 

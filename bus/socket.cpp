@@ -21,8 +21,8 @@ zmq::socket_type type_of(SocketKind kind) {
     return zmq::socket_type::pair;
 }
 
-// Over a network a peer may vanish silently, and heartbeats notice that. On a local socket the
-// kernel notices it. There a heartbeat only does harm: a process that the machine stalls for half a
+// Over a network a peer may vanish silently, which only heartbeats notice. On a local socket the
+// kernel notices it, and a heartbeat only does harm: a process that the machine stalls for half a
 // minute would lose its connection and the messages on it.
 constexpr int kHeartbeatIntervalMs = 5000;
 constexpr int kHeartbeatTimeoutMs = 30000;

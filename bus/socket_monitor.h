@@ -1,7 +1,7 @@
-// Reports what happens to a socket's connections, which the socket itself does not tell its owner.
+// Reports events of a socket's connections, because the socket itself does not report them.
 //
 // Owns:    the socket's monitor; both are of one context. Thread: one, that of the socket.
-// Bounded: kEventsPerTurnMax per take_events(); the rest follow with the next call.
+// Bounded: kEventsPerTurnMax per take_events(); the next call returns the later events.
 #pragma once
 
 #include "base/result.h"

@@ -123,7 +123,7 @@ std::string Client::generate(
         sink = [mailbox,
                 callback = std::move(callback),
                 &ready = io_->ready()](messages::OutputChunk chunk) {
-            if (!mailbox->put(std::move(chunk))) return;  // it is in the queue already
+            if (!mailbox->put(std::move(chunk))) return;  // a queued entry takes the chunk
             ready.push(callback);
         };
     }

@@ -81,8 +81,8 @@ class Client {
     // kPermissionDenied (a tcp door that refuses this key).
     static Result<std::unique_ptr<Client>> connect(ClientOptions options);
 
-    // Open requests end with kAborted. With kCaller, callbacks that have not run yet never run.
-    // When called in one of its own callbacks (kIo), the other callbacks run inside this call. No
+    // Open requests end with kAborted. With kCaller, callbacks that have not run yet never run. If
+    // a callback (kIo) destroys the client, the remaining callbacks run inside the destructor. No
     // callback begins after it returns.
     ~Client();
     Client(const Client&) = delete;

@@ -203,7 +203,7 @@ void IoLoop::io_run() {
             io_serve_link(static_cast<messages::Door>(i), now);
         io_flush();
         io_expire(now);
-        ready_.wake();  // some were refused, lost or late
+        ready_.wake();  // some requests were refused, lost or late
         if (is_stopping) io_end();
         if (!is_over_) connections_.publish(links_);
     }

@@ -54,7 +54,7 @@ class IoLoop {
     }
 
     // Ends everything open; when it returns, no callback runs, and none begins. In a callback on
-    // the loop's thread, the other callbacks run inside this call, and the thread ends when that
+    // the loop's thread, the remaining callbacks run inside this call, and the thread ends when the
     // callback returns; elsewhere the thread is joined.
     void stop();
 
@@ -65,7 +65,7 @@ class IoLoop {
     void refuse_request(const std::string& rid, const Error& error, Sink sink);
     void cancel(std::vector<std::string> rids);
     void cancel_calls(std::vector<CallId> calls);
-    // Cancels this request if it is the one open under its rid; its sink is not called any more.
+    // Cancels the request `number` if it is open under the rid; its sink is not called any more.
     void abandon(const std::string& rid, RequestNumber number);
     struct CallArgs {
         messages::Door door{};

@@ -55,8 +55,8 @@ class Link {
     // Returns whether the peer that greeted back was lost since the last call. Messages it sent
     // before can still be received.
     [[nodiscard]] bool take_loss();
-    // Returns whether another tree answers here than the one that greeted back. It was restarted
-    // behind a connection that stayed open (a proxy's, or one that this socket repaired by itself).
+    // Returns whether another tree than the greeted one answers here: the tree was restarted behind
+    // a connection that stayed open (a proxy's, or one that this socket repaired).
     [[nodiscard]] bool is_other_tree() const { return is_other_tree_; }
 
     // Starts over with a new socket, so that nothing queued for the lost peer reaches its

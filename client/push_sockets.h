@@ -30,7 +30,7 @@ class PushSockets {
     [[nodiscard]] std::size_t size() const;
 
     // Sends to one worker, or the same to all, even if earlier messages are unanswered: a worker
-    // answers in order. The caller bounds what is queued, by taking answers.
+    // answers in order. The caller bounds the queue by taking answers.
     void send(std::size_t worker, const messages::Frames& message);
     void send_all(const messages::Frames& message);
     // Sends the messages that wait for a worker that has connected since. receive_all() does so,

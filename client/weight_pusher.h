@@ -32,7 +32,7 @@
 namespace pitstop {
 
 // A whole tensor, row-major. Either its bytes are in memory, where they are copied and digested in
-// one pass, or `read` fills `out` from byte `begin` on. Both run on any thread.
+// one pass, or `read` fills `out` from byte `begin` on. Copying and `read` may run on any thread.
 struct TensorToPush {
     std::string name{};
     std::string dtype{};  // BF16, F16 or F32

@@ -202,7 +202,7 @@ std::int64_t add_most(DigestSum& sum, const DigestRun& run) {
     const bool is_aligned = reinterpret_cast<std::uintptr_t>(run.copy_to) % kStreamBytes == 0;
     if (run.copy_path == CopyPath::kPastCache && is_aligned) {
         const std::int64_t num = add_words<Copy::kStream>(sum, run, n);
-        _mm_sfence();  // other threads might see such stores after the store that announces them
+        _mm_sfence();  // orders such stores before the store that announces them to other threads
         return num;
     }
 #endif

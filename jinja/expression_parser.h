@@ -52,8 +52,8 @@ class ExpressionParser {
         std::initializer_list<std::pair<std::string_view, BinaryOp>> ops, Operand operand
     );
 
-    // The most operators in a row, and in one expression. They nest to the left, and rendering or
-    // destroying the tree recurses.
+    // The most operators in a row, and in one expression. Such operators nest to the left, and
+    // rendering or destroying the tree recurses.
     static constexpr int kChainMax = 150;
     static constexpr int kChainedMax = 5000;
     [[nodiscard]] bool may_chain(int chain_len);

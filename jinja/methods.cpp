@@ -178,8 +178,8 @@ Result<Value> replaced(Env& env, const Value& self, const Given& given) {
     return like(self, std::move(out));
 }
 
-// The result of splitting: up to `count` pieces from the left or the right end of a text,
-// then the rest.
+// The result of splitting: up to `count` pieces from the left or the right end of a text, then the
+// remaining text.
 using Pieces = std::vector<std::string_view>;
 Result<> add_piece(Pieces& pieces, std::string_view piece, Budget& budget) {
     RETURN_IF_ERROR(budget.bytes(piece.size() + sizeof(std::string_view) + kTextBytes));
@@ -218,7 +218,7 @@ Result<Pieces> split_at_last_space(std::string_view text, std::int64_t count, Bu
             RETURN_IF_ERROR(add_piece(pieces, text, budget));
             break;
         }
-        // The last word: what remains after stripping everything before it.
+        // The last word is the text after everything before it is stripped.
         std::size_t begin = text.size();
         while (begin > 0) {
             std::size_t last = begin - 1;

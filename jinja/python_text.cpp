@@ -252,7 +252,7 @@ Result<std::string_view> strip(
     std::string_view text, std::string_view characters, StripSide side, Budget& budget
 ) {
     RETURN_IF_ERROR(budget.items(num_code_points(characters), sizeof(std::string_view)));
-    RETURN_IF_ERROR(budget.look_up(characters.size()));  // they are sorted
+    RETURN_IF_ERROR(budget.look_up(characters.size()));  // the characters are sorted
     RETURN_IF_ERROR(budget.look_up(text.size()));
     std::vector<std::string_view> set = code_points_of(characters);
     std::ranges::sort(set);

@@ -25,12 +25,12 @@ namespace pitstop::jinja {
 
 class Value;
 struct Builtin;    // builtins.h
-struct Namespace;  // these three are owned by the rendering (renderer.h)
+struct Namespace;  // the rendering owns all three (renderer.h)
 struct Loop;
 struct Macro;
 
-// The value of a failed look-up. It prints as nothing, is false and empty; any other use is an
-// error that explains why.
+// The value of a failed look-up. An undefined prints as nothing, is false and empty; any other use
+// is an error that explains why.
 struct Undefined {
     std::shared_ptr<const std::string> why{};  // null: "undefined value"
 };

@@ -328,8 +328,9 @@ __device__ __forceinline__ void store_tile(
         merge_parts<D>(params, work, num_parts, seen, warp_row);
 }
 
-// Run by the other two warpgroups, in turn: each computes the scores of a tile while the values of
-// the previous tile are multiplied, and its softmax overlaps that product and the other's two.
+// Run by the two multiplying warpgroups, in turn. Each computes the scores of a tile while the
+// values of the previous tile are multiplied; its softmax overlaps that product and two products of
+// the other warpgroup.
 template <int D>
 __device__ __forceinline__ void multiply_tiles(
     const AttentionParams& params,

@@ -20,7 +20,7 @@ constexpr int kWaits = 2;  // the meetings of a launch with two shots
 struct Header {
     // By wait, buffer, block and rank: the latest word of that rank's block.
     std::uint64_t words[kWaits][2][kExchangeBlocksMax][kExchangeRanksMax];
-    // Only this rank uses the rest.
+    // The members below are for this rank alone.
     std::uint64_t num_launches;   // launches that have ended
     std::uint64_t failed_launch;  // 0: none
     // number of the launch in which a block gave up

@@ -34,7 +34,7 @@ constexpr std::int64_t kEarlyBytesMax = std::int64_t{16} << 20;
 
 // Returns how many warps share a weight row, each with a part of K: the fewest that make
 // kBlocksWanted blocks, if each still has a load for every lane. Depends only on N and K, so that a
-// product's bits depend neither on M nor on what else is in the call.
+// product's bits depend neither on M nor on other products of the call.
 int split_of(std::int64_t N, std::int64_t K) {
     const std::int64_t num_chunks = K / kChunkElements;
     int split = 1;

@@ -16,7 +16,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Flags for which rank of which tree it is, and what it loads.
+// Flags that place the rank in its tree, and name what it loads.
 void add_place_flags(Options& options, FlagSet& flags) {
     flags.add("run-dir", &options.run_dir, "the tree's run directory, where its sockets are");
     flags.add("replica", &options.replica, "the replica this rank belongs to, from 0");
@@ -98,7 +98,7 @@ void add_device_flags(Options& options, FlagSet& flags) {
     );
 }
 
-// Flags for what it computes with, and in which portions.
+// Flags of the computation: its precision, and its portions.
 void add_engine_flags(Options& options, FlagSet& flags) {
     flags.add("load-format", &options.load_format, "auto, or null: compute nothing");
     flags.add(
@@ -349,7 +349,7 @@ Result<> check_options(Options& options) {
     engine.has_graphs = !options.has_no_graphs;
     if (options.is_deterministic) engine.determinism = Determinism::kBatchInvariant;
     engine.tokens_per_step_max = options.chunked_prefill_size + engine.num_slots;
-    // Ends before the scheduler's deadline for the same pass: the worker knows what is stuck.
+    // Ends before the scheduler's deadline for the same pass, because the worker knows the cause.
     constexpr double kOfStepTimeout = 0.8;
     engine.step_timeout = duration_of(kOfStepTimeout * options.step_timeout_s);
     // The wait for another rank ends even earlier: the waiting rank knows which one is missing.

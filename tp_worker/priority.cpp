@@ -38,7 +38,7 @@ void yield_session(int nice) {
 }  // namespace
 
 void yield_to_others() {
-    constexpr int kNice = 5;  // more than the other processes', whatever that is
+    constexpr int kNice = 5;  // more than the other processes have
     const int inherited = ::getpriority(PRIO_PROCESS, 0);
     if (::setpriority(PRIO_PROCESS, 0, inherited + kNice) != 0)  // limited to 19
         spdlog::warn("cannot lower the priority: {}", std::strerror(errno));

@@ -165,7 +165,7 @@ struct PackedScores {
     std::int64_t first;
     std::int64_t D;
 
-    // Returns what a lane of score4() sums: words `lane`, `lane` + 16, ...
+    // Returns the part of the sums that a lane of score4() has: words `lane`, `lane` + 16, ...
     PITSTOP_INLINE Sums sum_lane(std::int64_t lane) const {
         Sums sums;
         for (int i = 0; i < kQueries; ++i) {

@@ -162,7 +162,7 @@ void add_values(
 }
 
 // Adds to each query of a tile the values of the keys that it sees. Queries are grouped: first the
-// keys that a whole group sees, up to a whole pair, then the rest of each query's keys. So the
+// keys that a whole group sees, up to a whole pair, then the remaining keys of each query. So the
 // order is independent for each query. Meanwhile fetches the same number of values from `ahead`.
 template <class T>
 PITSTOP_INLINE void add_values_of_block(

@@ -135,7 +135,7 @@ struct Run {
 // A block's work, in shared memory because the sums need the registers.
 struct Work {
     Cut cut;
-    RowUnits at;              // the row of this run, or of the one before
+    RowUnits at;              // the row of this run, or of the previous run
     std::int64_t units_done;  // units of the list that are done
     std::int64_t units_end;
     Run run;

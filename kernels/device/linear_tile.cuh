@@ -1,5 +1,5 @@
-// The tiles of products on CUDA: a ring of stages for mma.sync, and fp32 sums for what tensor cores
-// do not support. For linear.cu and expert_linear.cu.
+// The tiles of products on CUDA: a ring of stages for mma.sync, and fp32 sums for inputs that
+// tensor cores do not support. For linear.cu and expert_linear.cu.
 #pragma once
 
 #include "kernels/device/dependent_launch.cuh"
@@ -25,7 +25,7 @@ struct TileShape {
     static constexpr int kWarpsM = kWarpsM_;
     static constexpr int kWarpsN = kWarpsN_;
     static constexpr int kStages = kStages_;
-    static constexpr int kBlocksPerSm = kBlocksPerSm_;  // that the registers must leave room for
+    static constexpr int kBlocksPerSm = kBlocksPerSm_;  // the registers must allow this
     static constexpr int kThreads = kWarp * kWarpsM * kWarpsN;
     static constexpr int kTilesM = kTileM / kWarpsM / 16;  // 16-token tiles of a warp
     static constexpr int kTilesN = kTileN / kWarpsN / 8;   // 8-row tiles of a warp

@@ -35,7 +35,7 @@ __device__ inline std::uint64_t mass_of(float max, float x) {
     return __float2ull_rn(expf(-below(max, x)) * kMassOne);
 }
 
-// What the collect kernel does with the ids of a row.
+// The use that the collect kernel makes of the ids of a row.
 enum class Collect : std::uint8_t {
     kList,  // lists all ids that may survive
     kRace,  // lists the ids of the boundary's bin; those above survive and race

@@ -1,7 +1,7 @@
 // The place of a 16-byte chunk of a tile's row in shared memory. Rows are a power of two of chunks,
-// at least 8. A chunk's place in its row is XORed with the row's number mod 8. So the same chunk of
-// eight rows, which is what one 8x8 matrix of ldmatrix reads, is in eight different groups of
-// banks. For the host and the device.
+// at least 8. A chunk's place in its row is XORed with the row's number mod 8. One 8x8 matrix of
+// ldmatrix reads the same chunk of eight rows; these chunks are in eight different groups of banks.
+// For the host and the device.
 #pragma once
 
 #include <cstdint>

@@ -30,7 +30,7 @@ __device__ inline std::uint64_t global_nanoseconds() {
 }
 
 // Pauses between two looks at a word that another block or another GPU will write. Only for
-// cooperative launches: otherwise the other block might not start before this one has ended.
+// cooperative launches: otherwise the awaited block might not start before this block has ended.
 __device__ inline void stand_by() { __nanosleep(20); }
 
 }  // namespace pitstop::kernels

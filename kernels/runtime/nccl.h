@@ -63,8 +63,8 @@ class NcclCommunicator {
         std::string_view id{};  // kNcclIdBytes, the same for all ranks
         int num_ranks = 0;
         int rank = 0;
-        // The thread blocks of a collective. They spin until the peers arrive, and take at most
-        // this many multiprocessors from steps meanwhile. 0: NCCL's default.
+        // The thread blocks of a collective. The blocks spin until the peers arrive, and take up to
+        // as many multiprocessors from steps. 0: NCCL's default.
         int max_ctas = 0;
     };
     // Begins to join; other ranks need not exist yet. Errors besides the class's: load_nccl()'s,

@@ -146,7 +146,7 @@ def _tokenizer_flags(options, weights, restart):
     if restart.why:
         flags += [f"--restart-why={restart.why}", f"--unfinished={restart.unfinished}"]
     if restart.lost_adapters:
-        # Half of the time: the rest is for the weights.
+        # Half of the time; the other half is for the weights.
         flags += [f"--lost-adapters={restart.lost_adapters}", f"--bring-back-ms={round(options.start_timeout * 500)}"]
     return flags + _keep_flags(options) + _door_flags(options)
 

@@ -7,7 +7,7 @@
 // The norm is whole on each rank.
 //
 // For a step's drafts, the block keeps the inputs of the recurrence. Once sampling has accepted
-// some of the drafts, their inputs change the state (model/draft_replay.h). These inputs have at
+// some of the drafts, their inputs change the state (model/draft_replay.h). The kept inputs have at
 // most a hundredth of a state's bytes.
 //
 // Projections have the layout of their family's checkpoints: Qwen3-Next's in_proj_qkvz and

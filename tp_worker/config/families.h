@@ -1,6 +1,6 @@
 // The families of models. A row describes one family: its names, how its config.json differs from
-// others', and the blocks of its layers. Blocks determine what is computed and which weights
-// exist (tp_worker/blocks).
+// others', and the blocks of its layers. Blocks determine the computation and the weights
+// (tp_worker/blocks).
 #pragma once
 
 #include "tp_worker/config/config_reader.h"

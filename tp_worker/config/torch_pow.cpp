@@ -18,7 +18,7 @@ FloatPair normalized(FloatPair a) {
     return {sum, a.hi - sum + a.lo};
 }
 
-// Returns what a + b lost when rounded to `sum`, whichever of them is larger.
+// Returns the part of a + b that rounding to `sum` lost. Either of a and b may be the larger one.
 float lost_bits(float a, float b, float sum) {
     const float b_seen = sum - a;
     return (a - (sum - b_seen)) + (b - b_seen);

@@ -1,4 +1,4 @@
-// The end of a wait: its deadline, and what cancels it.
+// The end of a wait: its deadline, and its cancellation.
 #pragma once
 
 #include "base/time.h"

@@ -304,7 +304,7 @@ std::int64_t Engine::transfer_bytes_max() const {
            Sampler::transfer_bytes(sizes_.logit_rows_max, config_.vocab_len);
 }
 
-// Allocates what runs need: KV memory, activations, sampler.
+// Allocates the needs of runs: KV memory, activations, sampler.
 Result<> Engine::load_runtime() {
     Model::Args args{
         .stack = stack_,

@@ -88,7 +88,7 @@ struct EngineOptions {
     std::string tuning_dir{};  // with cuda: where timed choices are kept (linear_tuning.h); empty:
                                // nothing is timed
     std::int64_t num_slots = 256;      // requests that may run at once
-    std::int64_t num_checkpoints = 0;  // of recurrent states; 0: a part of what kv_share leaves
+    std::int64_t num_checkpoints = 0;  // of recurrent states; 0: chosen from kv_share's bytes
     std::int64_t tokens_per_step_max = 8192;
     Duration step_timeout =
         kernels::kDeviceWaitMax;  // on a GPU: a step that takes longer is assumed never to end (P5)
@@ -144,8 +144,8 @@ class Engine {
     // finish() reports. REQUIRES: one is in progress.
     [[nodiscard]] bool is_over() const;
     // Returns whether a step may be started while another is in progress, as on a GPU. Ranks do not
-    // meet on the host after a step. They meet at the start of some steps, before their sums
-    // (rank_nccl.h), and all start steps in the same order.
+    // meet on the host after a step. Ranks meet at the start of some steps, before their sums
+    // (rank_nccl.h), and all ranks start steps in the same order.
     [[nodiscard]] bool runs_ahead() const { return device_.is_cuda() && model_.has_value(); }
 
     // Does start() and finish().
@@ -232,7 +232,7 @@ class Engine {
         std::uint8_t* device_routes = nullptr;
         std::int64_t* device_load = nullptr;    // null if the step does not report the load
         std::unique_ptr<Sampler::Call> call{};  // null: no logits are wanted, or it is finished
-        std::vector<TokenId> ids{};             // by row of logits, on every rank: what was drawn
+        std::vector<TokenId> ids{};             // by row of logits, on every rank: the drawn ids
         std::vector<std::uint8_t> marks{};      // by token (StepBatch)
         StepAdapters adapters{};
         // slots set up again since this step started: its draws for them are void

@@ -93,7 +93,7 @@ std::int64_t default_tokens(
 }
 
 // Returns how many checkpoints of states are kept. KV's share of host memory first holds one state
-// per slot; checkpoints get a part of the rest.
+// per slot; checkpoints get a part of the remaining bytes.
 std::int64_t choose_num_checkpoints(const EngineOptions& options, std::int64_t state_bytes) {
     if (state_bytes == 0) return 0;
     if (options.num_checkpoints > 0) return options.num_checkpoints;

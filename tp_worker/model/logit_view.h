@@ -14,7 +14,7 @@
 
 namespace pitstop::tp_worker {
 
-// A row of the call, and what its request needs of it.
+// A row of the call, and the needs of its request.
 struct SampledRow {
     const LogitRow* place = nullptr;
     // valid until the call is enqueued: the next step may set its slot up anew
@@ -51,7 +51,7 @@ struct LogitView {
     std::vector<kernels::SoftmaxStats> stats{};
     kernels::SoftmaxRow* device_softmax = nullptr;
     kernels::SoftmaxStats* device_stats = nullptr;
-    // In each array, row by row: the ranked choices and targets, then the others, then the
+    // In each array, row by row: the ranked choices and targets, then the unranked ones, then the
     // requested ids.
     std::vector<kernels::LogitPick> picks{};
     std::vector<float> picked{};             // logits of the picks

@@ -51,7 +51,7 @@ Result<StepBatch> Model::place(const StepBatch& batch) {
         place_rows(placed);
         move_states();
     } else {
-        // These are placed first, before everything that is uploaded.
+        // The marks are placed first, before everything that is uploaded.
         placed.marks = {transfers_->out(placed.marks), placed.marks.size()};
         move(placed.tokens);
         move(placed.positions);

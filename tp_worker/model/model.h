@@ -4,8 +4,8 @@
 //
 // On a GPU all of it is enqueued, including the exchanges; nothing here waits for a peer.
 //
-// Blocks decide what is computed (blocks/stack.h). Here a step is placed, run through the blocks,
-// and its rows of logits are made; a shape of steps that may recur becomes a graph.
+// Blocks decide what is computed (blocks/stack.h). The model places a step, runs it through the
+// blocks, and makes its rows of logits; a shape of steps that may recur becomes a graph.
 //
 // Owns:    the buffers of blocks. Weights and KV are the caller's (engine.h).
 // Bounded: nothing is allocated after construction.

@@ -5,10 +5,10 @@
 //
 // A row is *whole* if its draw or its report needs all logits in one place: it truncates, has
 // penalties or biases, or reports the top or given ids. Rank 0 gathers such rows, and all rows
-// between the first and the last of them. It draws for all ranks, whose records of the row are
+// between the first and the last of them. Rank 0 draws for all ranks, whose records of the row are
 // empty. The softmax sums of a whole row are merged from the parts, as for any other row, except
-// the sums over edited or truncated logits. So the numbers that a row reports do not depend on
-// what else it requests, and scoring has the bits of sampling (P6).
+// the sums over edited or truncated logits. So a number that a row reports does not depend on the
+// row's other requests, and scoring has the bits of sampling (P6).
 //
 // Owns: the host's arrays, which the transfers fill.
 #pragma once

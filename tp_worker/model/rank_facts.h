@@ -31,7 +31,7 @@ Result<std::int64_t> add_states(
     const StatesAsked& states, std::int64_t num_checkpoints, const RoomFacts& of_all
 );
 
-// Returns the worst of each number over the ranks, so that whatever fits by these facts fits on
+// Returns the worst of each number over the ranks, so that a size that fits by these facts fits on
 // every rank. Host memory belongs to a machine, and its ranks share it.
 Result<RoomFacts> facts_of_all(const RoomFacts& own, Communicator& communicator);
 

@@ -38,9 +38,9 @@ class RequestState {
     [[nodiscard]] kernels::SampleRow draw(std::int64_t output_index) const;
     [[nodiscard]] const kernels::PenaltyRow& penalty() const { return penalty_; }
     [[nodiscard]] std::span<const kernels::TokenCount> counts() const { return counts_; }
-    // Returns the terms to add to the logits of the next output token, number `output_index`. They
-    // are the request's biases, and minus infinity for ids that are not allowed, would complete bad
-    // tokens, or would end the request before min_new_tokens.
+    // Returns the terms to add to the logits of the next output token, number `output_index`. The
+    // terms are the request's biases, and minus infinity for ids that are not allowed, would
+    // complete bad tokens, or would end the request before min_new_tokens.
     [[nodiscard]] std::span<const kernels::LogitBias> biases(std::int64_t output_index) const {
         return output_index < min_new_tokens_ ? early_biases_.now : biases_.now;
     }

@@ -257,7 +257,7 @@ void PlannedStep::pad_prompts(const StepLimits& limits) {
     q_starts_.resize(num_with_padding + 1, static_cast<std::int32_t>(num_tokens));
     kv_lens_.push_back(static_cast<std::int32_t>(num_tokens - T));
     kv_lens_.resize(num_with_padding, 0);
-    page_starts_.resize(num_with_padding, 0);  // those on the device are in StepUpdates
+    page_starts_.resize(num_with_padding, 0);  // the device's are in StepUpdates
     q_len_max_ = 0;  // unknown: a launch that depended on it would not depend only on the shape
 }
 

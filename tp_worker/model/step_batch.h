@@ -123,7 +123,7 @@ class PlannedStep {
     // Finds the rows of the plan with a token that is not finite, and the first such token of each.
     // `ids` show it for tokens with logits: one per row of logit_rows(), as note_draws writes them
     // (kernels/draws.h). `marks` (StepBatch) show it for other tokens. So a row's result does not
-    // depend on the rest of the step, or on how its prompt was cut. Tokens after a wrong draft do
+    // depend on other rows of the step, or on how its prompt was cut. Tokens after a wrong draft do
     // not count.
     [[nodiscard]] std::vector<messages::NotFiniteRow> not_finite_rows(
         std::span<const TokenId> ids, std::span<const std::uint8_t> marks

@@ -31,8 +31,8 @@ class StepGraphs {
     // node's parameters are at most 4 KiB, and its launch's description is smaller.
     static constexpr std::int64_t kNodeBytesMax = 64 << 10;
 
-    // Divides the memory for the graphs of steps with prompts or drafts. These have many shapes and
-    // run first; decodes recur most, and need room for their graphs.
+    // Divides the memory for the graphs of steps with prompts or drafts. Such steps have many
+    // shapes and run first; decodes recur most, and need room for their graphs.
     static constexpr std::int64_t kPromptShare = 4;
 
     // No graph is made once graphs use `bytes_max` of the device's memory; one graph may exceed it.
@@ -53,8 +53,8 @@ class StepGraphs {
 
     using Enqueue = std::function<Result<>()>;
     // Runs what `enqueue` enqueues on the stream. REQUIRES: `enqueue` enqueues the same work for
-    // every step of the shape, in the same memory, and does not wait. It may be called until the
-    // graph is made. Errors: enqueue's.
+    // every step of the shape, in the same memory, and does not wait. `enqueue` may be called until
+    // the graph is made. Errors: enqueue's.
     Result<> run(const Shape& shape, kernels::Stream stream, const Enqueue& enqueue);
 
     // Returns whether a shape ran whose graph can be made.

@@ -21,7 +21,7 @@ enum class UpdateRoom : std::uint8_t {
     // a second copy in the memory of KV, or the start fails; from the stage to the end of the
     // update nothing is generated, and nothing is retained
     kLend,
-    kDirect,  // nowhere: an update overwrites what serves
+    kDirect,  // nowhere: an update overwrites the serving weights
 };
 // Accepts "auto", "staged", "host", "lend" or "direct". kInvalidArgument names what is accepted.
 [[nodiscard]] Result<UpdateRoom> parse_update_room(std::string_view name);

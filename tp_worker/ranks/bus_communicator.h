@@ -1,6 +1,6 @@
 // A Communicator for ranks on one or several machines that exchange data over the bus, through
 // their scheduler (messages/ranks.h). The bus is fast enough for data at the start and around
-// steps. It is slow for tensors, which use it only if ranks of several machines compute on CPUs.
+// steps. Tensors, for which it is slow, use it only if ranks of several machines compute on CPUs.
 //
 // If the scheduler is on another machine, no launcher here knows of the replica's end: has_ended()
 // returns it.

@@ -21,7 +21,7 @@ namespace {
 using kernels::Exchange;
 using kernels::ExchangeFailure;
 
-// Each rank's description of itself for the others, as raw bytes between processes of one machine.
+// Each rank's description for the other ranks, as raw bytes between processes of one machine.
 struct Offer {
     std::array<char, kernels::kIpcHandleBytes> handle{};
     std::int32_t gpu = 0;

@@ -21,7 +21,7 @@ constexpr Duration kJointMax = seconds(30);
 constexpr std::int64_t kSumsPerMark = 8;
 constexpr auto kSumLook = std::chrono::microseconds(50);
 constexpr auto kSpinMax =
-    std::chrono::microseconds(200);  // then the wait sleeps, for kSumLook at a time
+    std::chrono::microseconds(200);  // after this, the wait sleeps, for kSumLook at a time
 // Divides a step's limit: within that part of it the ranks report on the host that they
 // have arrived.
 constexpr int kNamingShare = 4;

@@ -1,9 +1,9 @@
 // Sums over the ranks of a replica with NCCL, in steps whose sums are large (sum_choice.h).
 //
-// A step uses NCCL on all ranks or on none: in begin_step() the ranks agree on the host. This also
-// names a missing rank before anything waits for it on a GPU. If a trainer's group has the turn on
-// some rank (nccl_turn.h), that rank declines, so that no two communicators are ever in flight on
-// one GPU, and no step waits for a trainer.
+// A step uses NCCL on all ranks or on none: in begin_step() the ranks agree on the host. The
+// agreement also names a missing rank before any GPU waits for that rank. If a trainer's group has
+// the turn on some rank (nccl_turn.h), that rank declines, so that no two communicators are ever in
+// flight on one GPU, and no step waits for a trainer.
 //
 // The communicator does not block. A sum is enqueued when all_reduce_sum() returns, and is done
 // when finish_step() has returned, which polls the stream, NCCL and the deadline. Few enough sums

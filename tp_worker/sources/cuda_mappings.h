@@ -46,12 +46,12 @@ class CudaMappings {
 
     // Begins a message, which ends with end_message(): found mappings stay open until then.
     void begin_message();
-    // Finds the allocation of `handle` (cuda_memory.h). Errors: open_cuda_memory()'s, with what is
-    // known of the sender.
+    // Finds the allocation of `handle` (cuda_memory.h). Errors: open_cuda_memory()'s, with the
+    // state of the sender.
     Result<const kernels::DeviceImport*> find(const std::string& handle, const Sender& sender);
     // REQUIRES: nothing reads the found mappings any more.
     void end_message();
-    // Closes what a pusher has lent. REQUIRES: no message is read.
+    // Closes the mappings of a pusher's memory. REQUIRES: no message is read.
     void end_push();
 
     // Closes all. REQUIRES: no message is being read.

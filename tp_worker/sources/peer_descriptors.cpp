@@ -10,7 +10,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Both calls have the same numbers on every architecture; headers before 2020 lack them.
+// Both system calls have the same numbers everywhere; headers before 2020 lack them.
 constexpr long kPidfdOpen = 434;
 constexpr long kPidfdGetfd = 438;
 

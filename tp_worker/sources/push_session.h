@@ -32,9 +32,9 @@ class PushSession {
     Result<> open(const messages::PushOpen& message);
     Result<> close(const messages::PushEnd& message);
     // Opens the allocations that no earlier bucket has named: mapping a whole model takes
-    // milliseconds. They stay open until the push ends (cuda_mappings.h). Errors:
-    // kUnsupported (a worker on the CPU), kInvalidArgument (another GPU's), kUnavailable (a
-    // handle cannot be opened).
+    // milliseconds. The allocations stay open until the push ends (cuda_mappings.h). Errors:
+    // kUnsupported (a worker on the CPU), kInvalidArgument (another GPU's), kUnavailable (a handle
+    // cannot be opened).
     [[nodiscard]] Result<std::vector<const kernels::DeviceImport*>> open_allocations(
         const messages::PushBucket& message
     ) const;

@@ -57,7 +57,7 @@ struct ReplySocket::State {
         if (!take_frame(socket, part)) return std::nullopt;
         frames.push_back(part.to_string());
         while (part.more()) {
-            // The rest of a message has arrived once its first frame has.
+            // Once the first frame of a message has arrived, all its frames have.
             if (!take_frame(socket, part)) break;
             if (frames.size() < kFramesMax) frames.push_back(part.to_string());
         }

@@ -12,7 +12,7 @@ namespace pitstop::tp_worker {
 
 // The sender's remaining rights to change the memory.
 enum class Seal {
-    kNone,   // it may write; it may also truncate, unless that is sealed
+    kNone,   // the sender may write; it may also truncate, unless truncation is sealed
     kFinal,  // nothing
 };
 

@@ -124,7 +124,7 @@ struct Extent {
     bool is_contiguous = true;
 };
 
-// Errors: kInvalidArgument for strides beyond what 62 bits can count.
+// Errors: kInvalidArgument for strides too large for 62 bits.
 Result<Extent> extent_of(const TensorHandle& handle) {
     constexpr std::int64_t kMax = std::int64_t{1} << 56;
     Extent extent;

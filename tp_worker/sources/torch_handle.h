@@ -50,7 +50,7 @@ struct TensorHandle {
     std::unique_ptr<CudaHandle> cuda{};
 };
 
-// Errors: kInvalidArgument, kUnsupported (what this engine never opens, and what to do instead).
+// Errors: kInvalidArgument; kUnsupported, with what to do instead.
 Result<TensorHandle> read_handle(const pickle::Document& document, const pickle::Node& node);
 
 // A storage's bytes, valid as long as the storages are.

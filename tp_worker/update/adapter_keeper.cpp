@@ -152,7 +152,7 @@ void AdapterKeeper::clear_failed(messages::AdapterId id, bool has_failed) {
     }
 }
 
-// Two ranks may find all marks at once: one of them renames, and the other finds nothing.
+// Two ranks may find all marks at once: the first one renames, and the second finds no directory.
 Result<> AdapterKeeper::seal(messages::AdapterId id) {
     const std::string directory = path_of(kBeingWritten, id);
     const auto mark_of = [&](int rank) { return fmt::format("{}/{}{}", directory, kMark, rank); };

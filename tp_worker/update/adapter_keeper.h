@@ -10,7 +10,7 @@
 // rank still writes to it.
 //
 // Nothing waits for the disk. A failure is a warning in the log, and changes nothing else. A rank
-// that fails leaves a mark in place of the files, and the others write no more.
+// that fails leaves a mark in place of the files, and other ranks then stop writing.
 //
 // Thread:  the loop's for keep() and forget(); its own for the work, which rests as stages do.
 // Bounded: a job per resident version, and one per version that is forgotten meanwhile.
@@ -62,7 +62,7 @@ class AdapterKeeper {
     };
     void run();
     Result<> write(const Job& job);
-    // Removes what was written, if this rank or another one has failed.
+    // Removes the written files, if this rank or another one has failed.
     void clear_failed(messages::AdapterId id, bool has_failed);
     [[nodiscard]] bool has_failed_anywhere(messages::AdapterId id) const;
     // Gives the directory its name if every rank has written its part.

@@ -39,7 +39,7 @@ struct StagedAdapter {
     std::string name{};
     bool is_pinned = false;
 
-    // Fills in what the vote says of an adapter. Does nothing if there is none.
+    // Fills in the vote's fields about an adapter. Does nothing if there is none.
     void describe_in(messages::WorkerStaged& vote) const;
 };
 

@@ -59,7 +59,7 @@ class GrammarCompiler {
         messages::WorkerCompile order{};
         TimePoint begin{};
     };
-    // What the threads share, for as long as one of them runs.
+    // The data that the threads share, for as long as one of them runs.
     struct Shared {
         Args args{};
         Mutex mutex{};

@@ -1,7 +1,7 @@
-// Reports to the scheduler how much memory this rank really uses. That grows over time: by pages of
-// the KV cache when they are first written, by a second copy of the weights with the first staged
-// update, by graphs of steps. The kernel counts the pages (mincore), in the background and during
-// passes, never between them.
+// Reports to the scheduler how much memory this rank really uses. Memory use grows over time: by
+// pages of the KV cache when they are first written, by a second copy of the weights with the first
+// staged update, by graphs of steps. The kernel counts the pages (mincore), in the background and
+// during passes, never between them.
 //
 // Thread:  the loop's; the job that it gives to the background sends the answer.
 // Bounded: one measurement at a time, at least kEvery apart, and further apart if it takes long: at

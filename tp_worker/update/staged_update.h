@@ -1,5 +1,5 @@
-// The update that a rank stages: what it fills, and how far its orders have come. The loop shares
-// it with its jobs, which may outlast a drop.
+// The update that a rank stages: the memory that it fills, and the progress of its orders. The loop
+// shares it with its jobs, which may outlast a drop.
 //
 // Once the stage is ordered, its spec and the memory that it fills belong to the background.
 //

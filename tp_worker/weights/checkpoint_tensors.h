@@ -3,8 +3,8 @@
 // other programs, such as a value head, are left out.
 //
 // Source: transformers 5.23 (modeling_utils.py, tie_weights): it warns of unexpected tensors, ties
-// weights to whichever of the two exists, and does not tie them if both exist and differ.
-// That last case is refused here: the result would depend on the trainer's version of
+// weights to whichever of the two exists, and does not tie them if both exist and differ. If both
+// differ, the checkpoint is refused here: the result would depend on the trainer's version of
 // transformers.
 #pragma once
 

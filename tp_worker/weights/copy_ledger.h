@@ -3,9 +3,9 @@
 // need neither copy nor digest the tensor. So a partial update costs its own bytes and those of the
 // update before.
 //
-// A tensor becomes known when all of it is in place and digested. It stays known until a write to
-// it begins, or its memory is mapped anew. A tensor whose write failed half-way, was dropped or was
-// replaced by an adopted shard is unknown: the next stage copies and digests it.
+// A tensor becomes known when all of it is in place and digested. The tensor stays known until a
+// write to it begins, or its memory is mapped anew. A tensor whose write failed half-way, was
+// dropped or was replaced by an adopted shard is unknown: the next stage copies and digests it.
 //
 // Thread: the background's, like all writing to copies (weight_store.h).
 #pragma once
@@ -52,7 +52,7 @@ class CopyLedger {
     void swap_entries(CopyLedger& other) { std::swap(entries_, other.entries_); }
     // Records the digests of a tensor that was written, or digested for the first time.
     void record(std::size_t tensor, Values values, std::span<const messages::PartDigest> parts);
-    // Records that the tensor was copied from the other copy. REQUIRES: the other ledger knows it.
+    // Records a copy of the other copy's tensor. REQUIRES: the other ledger knows the tensor.
     void record_copy(std::size_t tensor, const CopyLedger& other);
 
   private:

@@ -31,7 +31,7 @@ struct FillJob {
     const Incoming* incoming = nullptr;  // null: the tensor is kept
     // of the tensor; the digests of the resident bytes are added
     std::span<messages::PartDigest> parts{};
-    // The bytes are compared with what arrived before under this name or a tied one: they are
+    // The bytes are compared with those that arrived before under this name or a tied one: they are
     // digested into `parts` and written nowhere.
     bool is_only_digested = false;
     // If set, only some rows of the tensor arrive: its parts, cut to these rows. `incoming->bytes`

@@ -26,7 +26,7 @@ struct RankOf {
     std::int64_t tp = 1;
     std::int64_t ep = 1;  // divides tp
 
-    // The rank within its group, for what the group splits.
+    // The rank within its group, for weights that the group splits.
     [[nodiscard]] RankOf in_group() const { return {.rank = rank % (tp / ep), .tp = tp / ep}; }
 };
 

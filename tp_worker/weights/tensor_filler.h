@@ -48,7 +48,7 @@ class TensorFiller {
     Pacer pacer_;
     Filled filled_{};
     std::size_t index_ = 0;                    // index of the tensor being filled
-    std::span<messages::PartDigest> parts_{};  // that tensor's
+    std::span<messages::PartDigest> parts_{};  // of the tensor being filled
     bool is_nonfinite_ = false;                // a non-finite value was found and reported
     std::vector<std::byte> scratch_{};
     TimePoint piece_begun_{};

@@ -1,5 +1,5 @@
-// A rank's copies of the weights: the live one, which passes use, and (in staged mode) the other,
-// which is being staged, has the previous version, or is empty.
+// A rank's copies of the weights: the live one, which passes use, and (in staged mode) the other
+// copy, which is being staged, has the previous version, or is empty.
 //
 // A swap changes one index: views into both copies are bound when the copies are made.
 //
@@ -81,8 +81,8 @@ class WeightStore {
     // host mode). Background thread, while no pass runs.
     void exchange(kernels::Stream steps);
 
-    // Returns the copy that a stage of this mode fills: the other one, or the live one itself. Its
-    // memory may be missing or not writable; the background calls Arena::renew() first.
+    // Returns the copy that a stage of this mode fills: the other copy, or the live one. The memory
+    // may be missing or not writable; the background calls Arena::renew() first.
     [[nodiscard]] Arena& target(messages::UpdateMode mode);
 
     // Returns the ledgers for a stage into `target` (null: host memory), for its job in
