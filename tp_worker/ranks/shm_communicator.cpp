@@ -371,10 +371,10 @@ Result<> ShmCommunicator::exchange(Tag tag, Duration limit) {
 }
 
 Result<> ShmCommunicator::all_reduce_sum(std::span<float> data) {
-    constexpr std::size_t kFloatsMax = kShmChunkBytes / sizeof(float);
+    constexpr std::size_t kChunkFloats = kShmChunkBytes / sizeof(float);
     constexpr std::size_t kLanes = 16;
     while (!data.empty()) {
-        const std::span<float> piece = data.first(std::min(kFloatsMax, data.size()));
+        const std::span<float> piece = data.first(std::min(kChunkFloats, data.size()));
         std::memcpy(buffer(rank_), piece.data(), piece.size_bytes());
         RETURN_IF_ERROR(exchange({Op::kAllReduce, 0, static_cast<std::int64_t>(piece.size_bytes())})
         );
@@ -402,10 +402,10 @@ Result<> ShmCommunicator::all_reduce_sum(std::span<float> data) {
 Result<> ShmCommunicator::gather_columns(View2<const float> part, View2<float> whole) {
     CHECK(part.stride == part.cols);
     CHECK(rank_ != 0 || (whole.rows == part.rows && part.cols * args_.size >= whole.cols));
-    constexpr std::int64_t kFloatsMax = kShmChunkBytes / std::int64_t{sizeof(float)};
+    constexpr std::int64_t kChunkFloats = kShmChunkBytes / std::int64_t{sizeof(float)};
     const std::int64_t num_floats = part.rows * part.cols;
-    for (std::int64_t begin = 0; begin < num_floats; begin += kFloatsMax) {
-        const std::int64_t end = std::min(begin + kFloatsMax, num_floats);
+    for (std::int64_t begin = 0; begin < num_floats; begin += kChunkFloats) {
+        const std::int64_t end = std::min(begin + kChunkFloats, num_floats);
         const auto bytes = static_cast<std::size_t>(end - begin) * sizeof(float);
         if (rank_ != 0) std::memcpy(buffer(rank_), part.data + begin, bytes);
         RETURN_IF_ERROR(exchange({Op::kGather, 0, static_cast<std::int64_t>(bytes)}));
