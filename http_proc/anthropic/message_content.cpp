@@ -10,13 +10,13 @@ void write_text_block(JsonWriter& json, std::string_view text) {
     json.key("citations").null().end_object();
 }
 
-// Clients require a signature, which only Anthropic's own servers check.
+// The empty signature is for clients that require one; only Anthropic's own servers check it.
 void write_thinking_block(JsonWriter& json, std::string_view thinking) {
     json.begin_object().key("type").string("thinking").key("thinking").string(thinking);
     json.key("signature").string("").end_object();
 }
 
-// `input` is JSON.
+// `input`: JSON.
 void write_call_block(
     JsonWriter& json,
     const AssistantTurn& turn,
@@ -111,7 +111,7 @@ void MessageContentEvents::begin_call(
 ) {
     end(stream);
     JsonWriter& begin = begin_block(stream);
-    write_call_block(begin, turn, call.id, call.text, "{}");  // its input follows in deltas
+    write_call_block(begin, turn, call.id, call.text, "{}");  // the call's input follows in deltas
     begin.end_object();
     stream.end_event();
     open_ = Kind::kCall;

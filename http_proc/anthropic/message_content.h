@@ -1,5 +1,5 @@
-// Writes the assistant's turn as content blocks of Anthropic's messages: all at once, or event by
-// event as they arrive.
+// Writes the assistant's turn as content blocks of Anthropic's messages: the whole turn at once, or
+// each block as events while it arrives.
 #pragma once
 
 #include "http_proc/format/json_writer.h"

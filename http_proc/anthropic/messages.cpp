@@ -1,5 +1,5 @@
 // Serves Anthropic's /v1/messages and /v1/messages/count_tokens. The model's chat template makes
-// the prompt from the conversation; the rest is a chat, as in /v1/chat/completions.
+// the prompt from the conversation; the output is a chat's, as in /v1/chat/completions.
 #include "http_proc/anthropic/message_content.h"
 #include "http_proc/anthropic/messages_request.h"
 #include "http_proc/anthropic/routes.h"
@@ -17,7 +17,7 @@ namespace {
 struct Message : ChatAnswer {
     static constexpr Dialect kDialect = Dialect::kAnthropic;
 
-    bool has_begun = false;  // a stream's first event was written
+    bool has_begun = false;  // whether a stream's first event was written
     MessageContentEvents content{};
 
     Message(Exchange& exchange, ChatCall given) : ChatAnswer(exchange, std::move(given), "msg_") {}
@@ -49,8 +49,8 @@ void Message::write_head(JsonWriter& json) const {
     json.key("role").string("assistant").key("model").string(model);
 }
 
-// Without a finish the output has not stopped yet. The API has no stop reason for an abort. An
-// abort is reported as a reason of its own, because part of an output must not look complete.
+// `finish` is null while the output continues. The API has no stop reason for an abort, so an abort
+// gets a reason of its own: part of an output must not look complete.
 void Message::write_stop(JsonWriter& json, const messages::Finish* finish) const {
     using messages::FinishReason;
     json.key("stop_reason");
@@ -70,7 +70,7 @@ void Message::write_stop(JsonWriter& json, const messages::Finish* finish) const
     }
 }
 
-// The three counts of input add up to the prompt.
+// The three counts of input tokens add up to the prompt's length.
 void Message::write_usage(JsonWriter& json) const {
     json.key("usage").begin_object();
     json.key("input_tokens").integer(usage.prompt_tokens - usage.cached_tokens);

@@ -43,14 +43,14 @@ void refuse_by_name(FieldReader& fields) {
     }
 }
 
-// Returns the value of an object's `type`; empty if it has none.
+// Returns the `type` of an object; empty if it has none.
 std::string type_of(const Json& value) {
     if (!value.is_object()) return {};
     const auto type = value.find("type");
     return type != value.end() && type->is_string() ? type->get<std::string>() : std::string();
 }
 
-// Reads whether the model may call tools, and how many at once.
+// Reads whether the model may call tools, and whether one call only.
 void read_tool_choice(FieldReader& fields, ChatCall& call) {
     const Json* tools = fields.find("tools");
     if (tools != nullptr && !tools->is_array()) return fields.fail("tools", "a list of tools");
@@ -100,7 +100,7 @@ void read_thinking(FieldReader& fields, ChatCall& call, OrderedJson& variables) 
         if (budget == given->end() || !budget->is_number_integer() || *budget < 0)
             return fields.fail("thinking", "an object whose budget_tokens is a number of tokens");
         call.thinking.budget = budget->get<std::int64_t>();
-    } else if (type != "adaptive") {  // the model decides
+    } else if (type != "adaptive") {  // adaptive: the model decides
         fields.fail("thinking", "an object with the type disabled, enabled or adaptive");
     }
 }

@@ -1,5 +1,5 @@
-// Parses the bodies of Anthropic's /v1/messages and /v1/messages/count_tokens. Only parses, without
-// coroutines: the fuzz target runs it.
+// Parses the bodies of Anthropic's /v1/messages and /v1/messages/count_tokens. Has no coroutines,
+// so that a fuzz target can run it.
 //
 // Source: Anthropic's API reference, "Create a Message" and "Count tokens in a Message".
 #pragma once
@@ -11,9 +11,9 @@
 
 namespace pitstop::http {
 
-// Errors: kInvalidArgument, kMalformed: 400 with the text.
+// Errors: kInvalidArgument or kMalformed, which become status 400 with the text.
 [[nodiscard]] Result<ChatCall> parse_anthropic_messages(std::string_view body);
-// Parses a call that only counts tokens: max_tokens is not required. Errors: the same.
+// Parses a call that only counts tokens, so max_tokens is not required. Errors: the same.
 [[nodiscard]] Result<ChatCall> parse_anthropic_count(std::string_view body);
 
 }  // namespace pitstop::http

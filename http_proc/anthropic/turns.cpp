@@ -22,7 +22,7 @@ Error wrong(std::string_view where, const OrderedJson& given, std::string_view a
     );
 }
 
-// Errors name the block's type: image, document, ...
+// The error for a block that is not text: names the block's type, such as image or document.
 Error not_text(std::string_view where, const OrderedJson& block) {
     const std::string* type = text_member(block, "type");
     if (type == nullptr) return wrong(where, block, "an object with a type");
@@ -43,7 +43,7 @@ Result<std::string> text_of_block(std::string_view where, const OrderedJson& blo
     return *text;
 }
 
-// Returns a tool's result: a text, or text blocks as one line each.
+// Returns a tool's result as text; several text blocks become one line each.
 Result<std::string> text_of_result(const std::string& where, const OrderedJson& block) {
     const auto content = block.find("content");
     if (content == block.end() || content->is_null()) return std::string();
