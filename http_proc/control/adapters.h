@@ -1,4 +1,4 @@
-// Loads and unloads adapters, as both dialects' routes ask.
+// Loads and unloads adapters, for the routes of both dialects.
 //
 // Thread: the server's loop.
 #pragma once
@@ -15,13 +15,13 @@
 
 namespace pitstop::http::control {
 
-// Reads an adapter's name. Errors: the name is the model's, whose requests use no adapter.
+// Reads an adapter's name. Errors: the name is the model's, which stands for no adapter.
 [[nodiscard]] Result<std::string> read_adapter_name(Exchange& exchange, FieldReader& fields);
 
 // Reads pitstop's own `adapter_policy`; absent: finish.
 [[nodiscard]] messages::AdapterPolicy read_adapter_policy(FieldReader& fields);
 
-// Loads the adapter that `spec` names, or replaces the one of this name.
+// Loads the adapter that `spec` names; replaces a loaded one of that name.
 [[nodiscard]] Task<Result<messages::UpdateReply>> load_adapter(
     Exchange& exchange, messages::UpdateSpec spec
 );

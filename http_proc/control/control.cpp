@@ -119,8 +119,8 @@ Task<Result<messages::MemoryReply>> resume(
 
 namespace {
 
-// Returns why the cache could not be cleared after an update, or nothing. Requests keep pages that
-// long only during a pause.
+// Returns why the cache could not be cleared after an update, or nothing. Only a pause makes
+// requests keep pages for that long.
 std::optional<Error> problem_of_clearing(const messages::StatusReply& status) {
     for (const messages::ReplicaStatus& replica : status.replicas) {
         if (replica.pause_mode.empty() || replica.num_running == 0) continue;
@@ -137,7 +137,7 @@ std::optional<Error> problem_of_clearing(const messages::StatusReply& status) {
 }
 
 // Returns whether the update will be only a part of a version (a bucket, or a collected call).
-// Parts clear no cache.
+// Parts do not clear the cache.
 bool is_part(const DiskUpdate& update, const messages::StatusReply& status) {
     if (update.is_unnamed && status.session && status.session->unnamed) return true;
     return update.partial && update.digest.empty() && (is_paused(status) || is_released(status));
@@ -152,8 +152,8 @@ messages::KvPolicy policy_for(const messages::StatusReply& status) {
     return is_retracted ? messages::KvPolicy::kRecompute : messages::KvPolicy::kKeep;
 }
 
-// Returns the directory of a bundled model of that name, else an absolute path: the workers may
-// have another working directory.
+// Returns the directory of the bundled model with that name, otherwise an absolute path, because
+// the workers may have another working directory.
 std::string checkpoint_path(const ServerOptions& options, const std::string& path) {
     std::error_code ignored;
     const bool is_name = path.find('/') == std::string::npos && !options.bundled_models.empty();
@@ -185,7 +185,7 @@ Task<Result<messages::UpdateReply>> update_from_disk(Exchange& exchange, DiskUpd
     call.update.label = std::move(update.label);
     call.update.mode = update.mode;
     call.update.digest = std::move(update.digest);
-    // Requests are aborted with the commit, and later ones after it: a refused update aborts none.
+    // The commit aborts running requests; later ones are aborted after it. A refusal aborts none.
     const bool ends_started = update.aborts_all && !is_paused(*before);
     call.update.kv_policy =
         ends_started ? messages::KvPolicy::kAbort : update.kv_policy.value_or(policy_for(*before));
@@ -197,13 +197,13 @@ Task<Result<messages::UpdateReply>> update_from_disk(Exchange& exchange, DiskUpd
         if (!aborted) co_return aborted.error();
     }
     if (!reply || !update.clears_cache) co_return reply;
-    // No new version serves yet. A flush would commit the collected calls before all of them
-    // have arrived.
+    // The new version does not serve yet. A flush would commit the collected calls before all of
+    // them have arrived.
     if (reply->state == messages::UpdateState::kCollecting ||
         reply->state == messages::UpdateState::kOpen)
         co_return reply;
-    // By default, prefixes of older versions are not found (P9). So a flush may fail because new
-    // requests hold pages.
+    // A flush may fail because new requests hold pages. By default that is harmless: no request
+    // finds prefixes of older versions (P9).
     const Result<messages::FlushReply> flushed = co_await flush(exchange);
     if (!flushed && is_paused(*before)) {
         reply->verdict.message =

@@ -1,5 +1,5 @@
-// Sends the calls of both dialects' control routes to the tree: the scheduler's one state machine
-// is behind all of them. A reply that is not ok becomes an Error with its code and message.
+// Sends the calls of both dialects' control routes to the tree, where one state machine of the
+// scheduler handles all of them. A reply that is not ok becomes an Error with its code and message.
 //
 // Thread: the server's loop.
 #pragma once
@@ -22,8 +22,8 @@
 
 namespace pitstop::http::control {
 
-// Timeout of calls that may wait for requests, or that move weights. Clients give up earlier
-// by themselves.
+// Timeout of calls that may wait for requests, or that move weights. Clients usually give up
+// earlier.
 inline constexpr std::chrono::minutes kTimeout{20};
 
 // Returns the reply, or its error.
@@ -38,17 +38,17 @@ template <class Reply>
 // Returns whether some memory is released.
 [[nodiscard]] bool is_released(const messages::StatusReply& status);
 
-// With kAbort, requests that were on their way to the schedulers end, too. Otherwise they would
-// wait for the continue, and a caller that waits for all answers first would never send one.
+// With kAbort, also ends requests that were on their way to the schedulers. Otherwise such requests
+// would wait for the continue; a caller that first waits for all answers would never send it.
 [[nodiscard]] Task<Result<messages::PauseReply>> pause(
     Exchange& exchange, messages::PauseMode mode, double max_pause_s = 0
 );
 [[nodiscard]] Task<Result<messages::ContinueReply>> go_on(Exchange& exchange);
-// Adds `update`, the collected update that the call has committed, if any.
+// Adds `update`, the collected update that the call committed, if there is one.
 void add_update(
     nlohmann::ordered_json& answer, const std::optional<messages::CollectedVersion>& update
 );
-// Clears the cache and the pages of running requests, which are queued again with their tokens.
+// Clears the cache, and the pages of running requests. These requests are queued again.
 [[nodiscard]] Task<Result<messages::FlushReply>> flush_with_running(Exchange& exchange);
 // Waits for at most `wait` until no request holds pages.
 [[nodiscard]] Task<Result<messages::FlushReply>> flush(
@@ -56,8 +56,8 @@ void add_update(
 );
 
 struct Aborting {
-    std::vector<std::string> names{};  // of requests, batches or answers; none is empty
-    bool all = false;  // whatever `names` has, aborts the requests of every front end
+    std::vector<std::string> names{};  // ids of requests, batches or answers; none is empty
+    bool all = false;  // aborts the requests of every front end, whatever `names` has
     std::string message = "Aborted";
 };
 // Ends the requests that this server has read so far, and those of other servers that have reached
@@ -77,25 +77,25 @@ struct Aborting {
 struct DiskUpdate {
     std::string path{};
     std::optional<messages::WeightSource> source{};  // replaces the path
-    bool partial = false;                            // only some of the tensors
+    bool partial = false;                            // has only some of the tensors
     std::string label{};                             // empty: no label
     bool clears_cache = true;
-    bool aborts_all = false;  // before the update
+    bool aborts_all = false;  // before the update takes effect
     // The caller names no session: the update is a bucket of the session that was begun over HTTP,
-    // if one is open.
+    // if such a session is open.
     bool is_unnamed = false;
-    // If absent, requests stay as a pause left them; without a pause they finish first.
+    // Absent: requests stay as a pause left them; without a pause they finish first.
     std::optional<messages::KvPolicy> kv_policy{};
     messages::UpdateMode mode = messages::UpdateMode::kStaged;
     std::string digest{};  // the digest that the new version must have; empty: any
 };
-// Updates nothing if the cache could not be cleared as requested.
+// Updates nothing if the cache could not be cleared afterwards, as the call asks.
 [[nodiscard]] Task<Result<messages::UpdateReply>> update_from_disk(
     Exchange& exchange, DiskUpdate update
 );
 
-// Returns the tags with these names. cuda_graph, and the names in `also`, are accepted and ignored.
-// Errors: kInvalidArgument, naming the unknown one.
+// Returns the tags with these names. The name cuda_graph and the one in `also` are accepted and
+// ignored. Errors: kInvalidArgument, naming the unknown tag.
 [[nodiscard]] Result<std::vector<messages::MemoryTag>> tags_named(
     const std::vector<std::string>& names, std::string_view also
 );

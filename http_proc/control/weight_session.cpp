@@ -18,7 +18,7 @@ Result<std::vector<messages::TensorInfo>> read_tensors(
     fields.read(dtypes_field, dtypes);
     std::vector<messages::TensorInfo> tensors;
     const nlohmann::json* shapes = fields.find("shapes");
-    // Clients that send one tensor may give only its shape.
+    // Clients that send one tensor may give its shape alone.
     const nlohmann::json* shape = fields.find("shape");
     const nlohmann::json one = shape != nullptr ? nlohmann::json::array({*shape}) : nullptr;
     if (shapes == nullptr && shape != nullptr) shapes = &one;
@@ -86,7 +86,7 @@ Beginning read_beginning(FieldReader& fields) {
 }
 
 std::optional<std::uint64_t> read_session(Exchange& exchange, FieldReader& fields) {
-    // a bucket is not a part of another update
+    // a bucket does not interfere with another client's update
     if (fields.has("session")) exchange.set_known_to_tree();
     std::optional<std::uint64_t> session;
     fields.read("session", session);
