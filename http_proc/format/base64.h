@@ -11,7 +11,7 @@
 
 namespace pitstop::http {
 
-// Errors: kMalformed, naming the character.
+// Errors: kMalformed, naming the character's position.
 [[nodiscard]] Result<std::vector<std::uint8_t>> base64_decode(std::string_view text);
 void append_base64(std::string& to, std::span<const std::uint8_t> bytes);
 

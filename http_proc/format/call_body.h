@@ -1,7 +1,7 @@
-// The part of an output after a marker of calls: the bytes read of it, and the open call. The
-// readers of the formats fill in the body; its pieces report it to the client.
+// The part of an output after a marker of calls: the bytes read so far, and the open call. The
+// readers of the formats fill in the body; its pieces report the calls to the client.
 //
-// Bounded: by the output.
+// Bounded: by the length of the output.
 #pragma once
 
 #include "http_proc/format/turn_pieces.h"
@@ -14,53 +14,53 @@
 
 namespace pitstop::http {
 
-// The meaning of a byte for a body.
+// The effect of a byte on a body.
 enum class CallStep : std::uint8_t {
     kMore,
     kCall,        // the byte ends the call; the body continues
-    kEndOfCalls,  // the byte ends the list of calls; what follows belongs to no call
-    kBody,        // the byte ends the body, and its call
-    kBroken,      // no call can continue with the byte
-    kReread,      // a part ended earlier: the body's unread bytes and this byte are read again
+    kEndOfCalls,  // the byte ends the list of calls; later bytes belong to no call
+    kBody,        // the byte ends the body, and the open call
+    kBroken,      // no call can have this byte here
+    kReread,      // a value ended earlier: unread bytes and this byte are read again
 };
 
 class CallBody {
   public:
-    // Begins a body after `opening`: the marker, with the space before it.
+    // Begins a body after `opening`: the marker, including the white space before it.
     void begin(std::string opening);
-    // Ends the body; none of its bytes remain.
+    // Ends the body and drops its bytes.
     void end();
 
     // ---- the body's bytes ----
     void take(std::string_view bytes) { written_ += bytes; }
     void forget_written() { written_.clear(); }
-    // The bytes that were read and are in no piece yet.
+    // The bytes that were read but are in no piece yet.
     [[nodiscard]] const std::string& written() const { return written_; }
     [[nodiscard]] bool is_right_after_opening() const { return !opening_.empty(); }
     void set_num_unread(std::size_t num) { num_unread_ = num; }
-    // Removes and returns the unread bytes, which are the last bytes.
+    // Removes and returns the unread bytes, the last ones of the body.
     [[nodiscard]] std::string take_unread();
 
     // ---- the open call ----
-    // Reports the call to the client. Its name is name() from now on.
+    // Reports the call to the client; from now on name() is its name.
     void begin_call(std::string name, std::string id);
     // Sets a name that is not reported yet.
     void set_name(std::string name) { name_ = std::move(name); }
     [[nodiscard]] bool is_begun() const { return is_begun_; }
     [[nodiscard]] const std::optional<std::string>& name() const { return name_; }
-    // The arguments that are in no piece yet. A call without arguments gets {}.
+    // The arguments that are in no piece yet. A call without arguments gets "{}".
     [[nodiscard]] std::string& arguments() { return arguments_; }
     void set_has_arguments() { has_arguments_ = true; }
     [[nodiscard]] bool has_arguments() const { return has_arguments_; }
     // Writes the key of the arguments' next member, before its value.
     void add_key(std::string_view key);
-    // Whether `arguments()` has enough of an object to begin the call: some content, or the end.
+    // Returns whether arguments() has enough of an object to begin the call: content, or its end.
     [[nodiscard]] bool may_begin() const { return !is_begun_ && arguments_.size() >= 2; }
     // REQUIRES: the call is begun, or has a name.
     void end_call();
-    // Ends a call that cannot continue. If it was not begun, the caller turns its bytes into text.
+    // Ends a call that cannot continue. If the call was not begun, the caller turns it into text.
     void break_call();
-    // Returns the text of a body that began no call, up to the last byte that was read.
+    // Returns the bytes of a body that began no call, up to the last byte that was read.
     [[nodiscard]] std::string take_opening();
     [[nodiscard]] std::string take_written();
 
@@ -75,7 +75,7 @@ class CallBody {
   private:
     TurnPieces pieces_{};
     std::string opening_{};
-    std::string written_{};  // until the call ends: a part may be read again
+    std::string written_{};  // kept until the call ends, because a value may be read again
     std::size_t num_unread_ = 0;
     bool has_call_ = false;
     bool has_calls_ = false;

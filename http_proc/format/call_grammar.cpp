@@ -23,29 +23,29 @@ using Tool = ToolSpec;
 
 constexpr auto kReplaceBytes = OrderedJson::error_handler_t::replace;
 
-// How a format writes calls, from the first on: `list_open`, calls with `separator` between them,
-// `list_close`. A call is `open`, the name, and the arguments.
+// The texts with which a format writes calls: `list_open`, calls with `separator` between them,
+// `list_close`. A call consists of `open`, the name, the arguments, and `close`.
 struct CallForm {
     // The place of the arguments.
     enum class Arguments : std::uint8_t {
-        kMember,  // `arguments`, of an object with the name as JSON
-        kTagged,  // between tags
-        // JSON after the opening of a forced call of one function. Special tokens, which match no
-        // grammar, separate names from arguments, so other calls are not held to their schemas.
+        kMember,  // the member `arguments` of a JSON object that also has the name
+        kTagged,  // each argument between tags
+        // JSON after the opening of a forced call of one function. Special tokens, which no grammar
+        // can match, separate names from arguments. So other calls are not held to their schemas.
         kAfterOpening,
     };
     ToolFormat format{};
     Arguments place = Arguments::kMember;
     std::string_view list_open{};
     std::string_view open{};
-    std::string_view arguments{};   // the member, up to its value
+    std::string_view arguments{};   // `arguments` in JSON, up to its value
     std::string_view name_close{};  // of a tagged call
     ParameterTags tags{};
     std::string_view close{};
     std::string_view separator{};
     std::string_view list_close{};
-    std::string_view trigger{};  // begins a call within any text; empty: none can begin there
-    std::string_view never{};    // must not occur in that text: another way to begin a call
+    std::string_view trigger{};  // begins a call within any text; empty: text has no calls
+    std::string_view never{};    // another text that begins a call, so other text may not have it
 };
 constexpr std::array kCallForms{
     CallForm{
@@ -109,7 +109,7 @@ const CallForm* form_of(ToolFormat format) {
     return form == kCallForms.end() ? nullptr : form;
 }
 
-// Whether calls that tool_choice does not name are held to their schemas, too.
+// Returns whether calls are held to their schemas even if tool_choice does not name them.
 bool holds_any_call(const CallForm& form) {
     return form.place != CallForm::Arguments::kAfterOpening;
 }
@@ -131,7 +131,7 @@ OrderedJson elements_of(std::string_view type, OrderedJson elements) {
     return {{"type", std::string(type)}, {"elements", std::move(elements)}};
 }
 
-// Returns the schema of a tool's arguments, which are an object.
+// Returns the schema of a tool's arguments, which must be an object.
 Result<OrderedJson> schema_of(const Tool& tool) {
     const OrderedJson any{{"type", "object"}};
     if (tool.parameters.empty()) return any;
@@ -154,7 +154,7 @@ Result<OrderedJson> schema_of(const Tool& tool) {
     return schema;
 }
 
-// Returns the rest of a call of the tool: its first `num_written` bytes are in the prompt.
+// Returns a call of the tool, without the first `num_written` bytes, which are in the prompt.
 Result<OrderedJson> call_of(const CallForm& form, const Tool& tool, std::size_t num_written) {
     std::string begin(form.open);
     OrderedJson content;
@@ -195,7 +195,7 @@ Result<OrderedJson> calls_of(
     return calls;
 }
 
-// Returns the rest of an output that is a list of calls, whose first bytes are in the prompt.
+// Returns a list of calls, without the first `num_written` bytes, which are in the prompt.
 Result<OrderedJson> list_of_calls(
     const CallForm& form, const std::vector<Tool>& tools, bool takes_one, std::size_t num_written
 ) {
@@ -215,7 +215,7 @@ Result<OrderedJson> list_of_calls(
     return elements_of("sequence", std::move(list));
 }
 
-// Returns the arguments of the only call. The prompt ends with the call's opening.
+// Returns the arguments of the only call, whose opening ends the prompt.
 Result<OrderedJson> arguments_of(const CallForm& form, const Tool& tool) {
     ASSIGN_OR_RETURN(OrderedJson schema, schema_of(tool));
     OrderedJson parts =
@@ -240,7 +240,7 @@ Result<OrderedJson> text_with_calls(
             {"at_least_one", false},
             {"stop_after_first", takes_one}};
     }
-    // Calls are the whole output. Any other text must not begin like a call or like its marker.
+    // The output is either calls alone, or text that does not begin like a call or its marker.
     ASSIGN_OR_RETURN(OrderedJson calls, list_of_calls(form, tools, takes_one, 0));
     OrderedJson text = OrderedJson::array(
         {{{"type", "regex"}, {"pattern", "[ \\t\\r\\n]{0,16}[^{< \\t\\r\\n]"}},
@@ -251,7 +251,7 @@ Result<OrderedJson> text_with_calls(
     );
 }
 
-// Returns the forced function alone, or all tools.
+// Returns the forced function alone, or all tools if none is forced.
 std::vector<Tool> tools_that_may_be(
     const std::vector<Tool>& tools, const std::optional<ForcedCall>& forced
 ) {
@@ -300,7 +300,7 @@ Result<std::string> call_grammar(
     const auto strict = std::ranges::find(held, true, &Tool::is_strict);
     const bool has_strict = strict != held.end();
     if (held.empty() || (!forced && !has_strict)) return std::string();
-    if (!format) return std::string();  // without a format, calls are text
+    if (!format) return std::string();  // without a format, calls are plain text
     const CallForm* form = form_of(*format);
     const bool is_named = forced && !forced->function.empty();
     const bool is_held = form != nullptr && (is_named || holds_any_call(*form));

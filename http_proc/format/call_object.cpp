@@ -10,7 +10,7 @@ namespace {
 using Language = ValueReader::Language;
 using Status = ValueReader::Status;
 
-// REQUIRES: a JSON string, as ValueReader writes it.
+// REQUIRES: `json` is a JSON string, as ValueReader writes one.
 std::string unquoted(const std::string& json) {
     return nlohmann::json::parse(json).get<std::string>();
 }
@@ -87,7 +87,7 @@ CallStep CallObject::read_value(char c, CallBody& body) {
     return status == Status::kDone ? CallStep::kMore : read(c, body);
 }
 
-// Handles a whole value: a name, null arguments, or an object that was written as a string.
+// Handles a complete value: a name, null arguments, or an object that was written as a string.
 CallStep CallObject::end_of_value(CallBody& body) {
     if ((key_ == "arguments" || key_ == "parameters") && !body.has_arguments()) {
         if (token_ == "null") return CallStep::kMore;

@@ -1,7 +1,7 @@
-// Reads one call that is a JSON object: {"name": N, "arguments": {...}}. `parameters` is accepted
-// for `arguments`, members may have any order, and other members are skipped.
+// Reads one call that is a JSON object: {"name": N, "arguments": {...}}. Members may have any
+// order, `parameters` is accepted for `arguments`, and other members are skipped.
 //
-// Bounded: ValueReader's bounds.
+// Bounded: by the bounds of ValueReader.
 #pragma once
 
 #include "http_proc/format/call_body.h"
@@ -16,12 +16,12 @@ namespace pitstop::http {
 
 class CallObject {
   public:
-    // `depth`: the levels of JSON that the object's members are within.
+    // `depth`: the nesting depth of the object's members within the body.
     explicit CallObject(std::size_t depth) : depth_(depth) {}
 
     // Called after the opening brace was read.
     void begin();
-    // kCall: the byte is the object's last. REQUIRES: begin().
+    // Reads one byte. Returns kCall for the object's last byte. REQUIRES: begin() was called.
     [[nodiscard]] CallStep read(char c, CallBody& body);
 
   private:
@@ -35,9 +35,9 @@ class CallObject {
     Place place_ = Place::kFirst;
     bool has_comma_ = false;  // a comma precedes this member
     std::string key_{};
-    std::string token_{};  // a key or a value that is no object
+    std::string token_{};  // a key, or a value that is not an object
     std::optional<ValueReader> value_{};
-    bool is_arguments_ = false;  // the value is the arguments of the call
+    bool is_arguments_ = false;  // the value being read is the arguments of the call
 };
 
 }  // namespace pitstop::http

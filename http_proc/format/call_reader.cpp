@@ -31,7 +31,7 @@ CallReader::CallReader(
             reader_.emplace<PythonCallReader>(row);
             break;
         case Grammar::kHarmony:
-            CHECK(row.grammar != Grammar::kHarmony);  // HarmonyParser reads it
+            CHECK(row.grammar != Grammar::kHarmony);  // HarmonyParser reads this format
     }
 }
 

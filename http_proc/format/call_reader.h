@@ -1,4 +1,4 @@
-// The reader of one body of calls, as the format's grammar wants it.
+// The reader of one body of calls, chosen by the grammar of the format.
 #pragma once
 
 #include "http_proc/format/call_body.h"
@@ -21,9 +21,9 @@ class CallReader {
     );
 
     [[nodiscard]] CallStep read(char c, CallBody& body);
-    // Whether the body, and its open call if any, may end where the output ends.
+    // Returns whether the body, with its open call if any, may end where the output ends.
     [[nodiscard]] bool is_whole(const CallBody& body) const;
-    // Called at the output's end. Returns whether a part of the body may have ended earlier; then
+    // Called at the output's end. Returns true if a value of the body may have ended earlier; then
     // the body's unread bytes are read again.
     [[nodiscard]] bool ends_earlier(CallBody& body);
 

@@ -1,4 +1,4 @@
-// Shared by the readers of tool calls: white space, names and markers.
+// Parts that the readers of tool calls share: white space, names and markers.
 #pragma once
 
 #include "http_proc/format/call_body.h"
@@ -11,8 +11,8 @@
 namespace pitstop::http {
 
 inline constexpr std::string_view kCallSpace = " \t\r\n";
-inline constexpr std::size_t kCallSpaceBytesMax = 256;  // held back where a call may follow
-// of a name or a key, including the white space around it
+inline constexpr std::size_t kCallSpaceBytesMax = 256;  // withheld where a call may follow
+// for a name or a key, including the white space around it
 inline constexpr std::size_t kCallNameBytesMax = 256;
 
 inline bool is_call_space(char c) { return kCallSpace.find(c) != std::string_view::npos; }
@@ -27,14 +27,14 @@ inline std::string_view without_call_space(std::string_view text) {
     return text.substr(begin, text.find_last_not_of(kCallSpace) + 1 - begin);
 }
 
-// Whether the text may be a function's name.
+// Returns whether the text may be a function's name.
 inline bool is_call_name(std::string_view text) {
     constexpr std::string_view kCharacters =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/";
     return !text.empty() && text.find_first_not_of(kCharacters) == std::string_view::npos;
 }
 
-// Whether the text may continue as a name, with white space around it, and then the marker.
+// Returns whether the text may be the start of a name, perhaps in white space, and the marker.
 inline bool may_be_call_name_before(std::string_view text, std::string_view marker) {
     std::size_t at = 0;
     while (at < text.size() && (is_call_space(text[at]) || is_call_name(text.substr(at, 1)))) ++at;
@@ -42,10 +42,10 @@ inline bool may_be_call_name_before(std::string_view text, std::string_view mark
     return marker.starts_with(text.substr(at));
 }
 
-// Reads one marker; leaves out white space before it.
+// Reads one marker; skips white space before it.
 class MarkerReader {
   public:
-    // Returns `at_end` for the marker's last byte, and then starts over.
+    // Reads one byte. Returns `at_end` for the marker's last byte, and then starts over.
     [[nodiscard]] CallStep read(char c, std::string_view marker, CallStep at_end) {
         if (num_read_ == 0 && is_call_space(c)) return CallStep::kMore;
         if (marker[num_read_] != c) return CallStep::kBroken;
@@ -59,10 +59,10 @@ class MarkerReader {
     std::size_t num_read_ = 0;
 };
 
-// Reads between the calls of a section: the next one begins, or the section ends.
+// Reads the text between the calls of a section, up to the next call or the section's end.
 class SectionReader {
   public:
-    // Returns kCall at the end of `next`, kBody at the end of `close`.
+    // Returns kCall at the end of `next`, and kBody at the end of `close`.
     [[nodiscard]] CallStep read(
         char c, std::string_view next, std::string_view close, const CallBody& body
     ) {
@@ -84,7 +84,7 @@ class SectionReader {
     std::string marker_{};
 };
 
-// Reads after the last call: a closing marker, or text.
+// Reads the text after the last call: perhaps a closing marker.
 class OptionalEndReader {
   public:
     [[nodiscard]] CallStep read(char c, std::string_view close, const CallBody& body) {

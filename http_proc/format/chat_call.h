@@ -1,5 +1,5 @@
-// The common part of the bodies of /v1/responses and /v1/messages: a chat with one answer, and the
-// engine's own fields, which have one name in every dialect.
+// The part that the bodies of /v1/responses and /v1/messages share: a chat with one answer, and the
+// engine's own fields, which have the same names in every dialect.
 #pragma once
 
 #include "base/result.h"
@@ -22,7 +22,7 @@
 namespace pitstop::http {
 
 struct ChatCall {
-    std::string model{};           // as given, and returned; empty: the served model
+    std::string model{};           // as the caller wrote it, for answers; empty: the served model
     std::string id{};              // from the caller: rid or request_id; empty: none
     messages::Generate request{};  // without its prompt
     ChatPrompt chat{};
@@ -32,35 +32,35 @@ struct ChatCall {
     std::optional<ForcedCall> forced_call{};
     bool wants_token_ids = false;
     ThinkingFields thinking{};
-    std::shared_ptr<const ToolSchemas> schemas{};  // of the tools; null: there are none
-    std::vector<ToolSpec> tools{};                 // that the model may call
+    std::shared_ptr<const ToolSchemas> schemas{};  // of the tools; null: no tools
+    std::vector<ToolSpec> tools{};                 // the tools that the model may call
 };
 
 // Reads the engine's own fields: sampling, placement, names, `chat_template` and
-// `return_token_ids`. Fields of /v1/chat/completions that these two routes lack are refused by
-// name. Problems go into `fields`.
+// `return_token_ids`. Refuses by name fields of /v1/chat/completions that these two routes lack.
+// `fields` gets the errors.
 void read_chat_call(FieldReader& fields, ChatCall& call);
 
-// Sets the call that `tool_choice` forces. If there is no such tool, `fields` gets the error. In
-// these two routes, a tool's name is at its top level.
+// Sets the call that `tool_choice` forces. Both routes have a tool's name at its top level.
+// `fields` gets an error if no such tool exists.
 void force_call(FieldReader& fields, ForcedCall forced, ChatCall& call);
 
-// Ends the reading: adds the body's `chat_template_kwargs` to the template's variables. Errors:
-// parameters that the engine cannot sample by.
+// Completes the call: adds the body's `chat_template_kwargs` to the template's variables. Errors:
+// parameters with which the engine cannot sample.
 [[nodiscard]] Result<> finish_chat_call(
     const nlohmann::ordered_json& body, nlohmann::ordered_json variables, ChatCall& call
 );
 
-// Parses a body again that parse_json_object has accepted, because parse_json_object sorts the
-// members of objects. Errors: kMalformed.
+// Parses a body whose objects keep the order of their members; parse_json_object, which has
+// accepted the body, sorts them. Errors: kMalformed.
 [[nodiscard]] Result<nlohmann::ordered_json> parse_ordered(std::string_view body);
 
-// Returns the member if it is a string; null if absent or of another type.
+// Returns the member if it is a string; null if it is absent or has another type.
 [[nodiscard]] const std::string* text_member(
     const nlohmann::ordered_json& object, std::string_view name
 );
 
-// Returns the beginning of the value, for an error.
+// Returns the first characters of the value, for an error.
 [[nodiscard]] std::string shown(const nlohmann::ordered_json& value);
 
 }  // namespace pitstop::http

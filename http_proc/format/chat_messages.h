@@ -1,5 +1,5 @@
-// Builds the messages of a chat template from a chat in another shape: OpenAI's items or
-// Anthropic's turns and blocks. Templates know one shape, that of /v1/chat/completions.
+// Builds the messages of a chat template from a chat in another shape: OpenAI's items, or
+// Anthropic's turns and blocks. Templates accept one shape, that of /v1/chat/completions.
 //
 //   ChatMessages messages;
 //   messages.add_text("user", "How warm is it?", ChatMessages::Join::kNever);
@@ -7,8 +7,8 @@
 //   messages.add_result("call_1", "21 degrees", /*is_error=*/false);
 //   variables["messages"] = messages.take();
 //
-// Consecutive text and calls of the assistant become one message: a template's turn is one turn of
-// the model.
+// Consecutive texts and calls of the assistant become one message, because a template expects one
+// message per turn of the model.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -22,13 +22,13 @@ namespace pitstop::http {
 class ChatMessages {
   public:
     enum class Join {
-        kNever,     // begins a new message; the assistant's texts still join
-        kSameRole,  // continues the last message if that has the same role
+        kNever,     // begins a new message, except that the assistant's texts join
+        kSameRole,  // continues the last message if it has the same role
     };
 
-    // Adds a text, as a part of its own if it joins others.
+    // Adds a text. If it joins a message, it becomes a separate part of that message.
     void add_text(std::string_view role, std::string text, Join join);
-    // Adds the assistant's thoughts before its next words; templates call these
+    // Adds the assistant's thoughts, which precede its next text or call; templates call them
     // `reasoning_content`.
     void add_reasoning(std::string_view text);
 
@@ -38,14 +38,14 @@ class ChatMessages {
         std::string arguments{};  // JSON
     };
     void add_call(Call call);
-    // `is_error` becomes a member of the message, which some templates read.
+    // `is_error` becomes a member of the message; some templates read it.
     void add_result(std::string call_id, std::string text, bool is_error);
 
     [[nodiscard]] bool is_empty() const { return messages_.empty(); }
-    // Returns whether the last message is the assistant's, which the output then continues.
+    // Returns whether the last message is the assistant's text, which the output then continues.
     [[nodiscard]] bool ends_with_text_of_assistant() const;
 
-    // Returns the list, and becomes empty.
+    // Returns the list, and leaves none behind.
     [[nodiscard]] nlohmann::ordered_json take();
 
   private:
@@ -54,7 +54,7 @@ class ChatMessages {
         std::vector<std::string> texts{};
         std::string reasoning{};
         std::vector<Call> calls{};
-        std::string result_of{};  // the call that a tool's message answers
+        std::string result_of{};  // id of the call that a tool's message answers
         bool is_error = false;
     };
 

@@ -13,11 +13,11 @@ inline constexpr std::size_t kTemplateKwargsMax = 1024;
 inline constexpr std::string_view kFewKwargs = "an object of at most 1024 members";
 
 struct ChatPrompt {
-    // RenderChat's variables, a JSON object. Members of objects keep their order, which
-    // templates show.
+    // The variables of RenderChat, a JSON object. Objects keep the order of their members, because
+    // templates show it.
     std::string variables{};
     bool continue_final_message = false;
-    std::string chat_template{};  // replaces the model's; empty: the model's
+    std::string chat_template{};  // replaces the model's template; empty: does not
 
     [[nodiscard]] messages::RenderChat question() const {
         messages::RenderChat question;

@@ -89,7 +89,7 @@ constexpr std::array kUnsupported{
     Unsupported{"sampling_logprobs_mode", "logprobs_mode sets the distribution of logprobs"},
 };
 
-// Refuses all other values of fields for which the engine's behaviour corresponds to one certain
+// Refuses fields that have one supported value each, if they have another
 // value.
 void refuse_other_values(FieldReader& fields) {
     const auto refuse_unless = [&](std::string_view name, std::string_view why, auto is_accepted) {

@@ -15,7 +15,7 @@ Result<nlohmann::json> control_fields(const Request& request, Winner winner) {
     for (const auto& [name, value] : request.query) {
         if (body.contains(name)) continue;
         if (seen.insert(name).second) {
-            fields[name] = value;  // replaces the body's
+            fields[name] = value;  // replaces the value of the body
         } else if (nlohmann::json& earlier = fields[name]; earlier.is_array()) {
             earlier.push_back(value);
         } else {

@@ -1,5 +1,5 @@
 // Reads the fields of a control call from its query parameters and its JSON body. Every field has a
-// default, so no body, an empty body and {} are the same; unknown members are ignored.
+// default: no body, an empty body and {} mean the same. Unknown members are ignored.
 #pragma once
 
 #include "base/result.h"
@@ -9,10 +9,10 @@
 
 namespace pitstop::http {
 
-// The value that counts if a field is in both.
+// Decides which value counts if a field is in both.
 enum class Winner { kQuery, kBody };
 
-// Makes an object for a FieldReader. A repeated parameter ("tags=a&tags=b") becomes an array.
+// Returns an object for a FieldReader. A repeated parameter ("tags=a&tags=b") becomes an array.
 // Errors: kMalformed if the body is not a JSON object.
 [[nodiscard]] Result<nlohmann::json> control_fields(
     const Request& request, Winner winner = Winner::kQuery

@@ -16,8 +16,8 @@ std::string ForcedCall::opening(ToolFormat format) const {
     const ToolFormatRow& row = row_of(format);
     if (function.empty()) return std::string(row.begins_any);
     std::string opening(row.begins_named);
-    // The opening has exactly one of the two. Only the first is replaced: a name may contain
-    // either.
+    // The opening has one of the two placeholders, once. Only the first match is replaced, because
+    // the name may contain a placeholder's text.
     const std::size_t quoted = opening.find(kQuotedName);
     if (quoted == std::string::npos)
         return opening.replace(opening.find(kName), kName.size(), function);

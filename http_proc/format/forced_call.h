@@ -1,6 +1,6 @@
-// Forces the tool call that a request's `tool_choice` asks for: the beginning of a call is appended
-// to the prompt, and the model continues it. The rest matches a grammar if call_grammar.h has one
-// for the format. Otherwise arguments need not fit a schema, and a call that is cut off becomes
+// Forces the tool call that a request's `tool_choice` asks for: the prompt ends with the beginning
+// of a call, and the model continues it. The output matches a grammar if call_grammar.h has one for
+// the format. Otherwise the arguments may not fit the schema, and a call that is cut off becomes
 // text.
 #pragma once
 
@@ -13,15 +13,15 @@
 namespace pitstop::http {
 
 struct ForcedCall {
-    std::string function{};  // empty: any
+    std::string function{};  // empty: any function
 
-    // Returns the beginning of such a call in the model's format, up to a boundary of the model's
-    // tokens: before a space.
+    // Returns the beginning of such a call in the model's format. It ends before a space, at a
+    // boundary of the model's tokens.
     [[nodiscard]] std::string opening(ToolFormat format) const;
 };
 
-// Errors: kInvalidArgument, naming the field, if a call is forced but no format to write
-// it in is known.
+// Errors: kInvalidArgument, naming the field, if a call is forced but no format of calls is
+// known.
 [[nodiscard]] Result<> check_forced_call(
     const std::optional<ForcedCall>& forced, const std::optional<ToolFormat>& format
 );

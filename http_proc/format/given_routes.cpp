@@ -40,7 +40,7 @@ std::optional<std::int64_t> id_bytes_of(std::string_view dtype) {
     return std::nullopt;
 }
 
-// Reads the id at `index`. Four-byte ids are signed, so one with its highest bit set is negative.
+// Reads the id at `index`. Ids of 4 bytes are signed, so one with its highest bit set is negative.
 std::int64_t id_at(const GivenRoutes& given, std::size_t index) {
     const auto width = static_cast<std::size_t>(given.id_bytes);
     std::uint32_t bits = 0;

@@ -1,5 +1,5 @@
-// Reads the routes that a request contains ("routed_experts"), in the forms in which answers have
-// them (routed_experts.h): base64 of int32, or {"data", "shape", "dtype"}, whose shape is optional.
+// Reads the routes in a request ("routed_experts"), in the forms that answers use
+// (routed_experts.h): base64 of int32, or {"data", "shape", "dtype"} with an optional shape.
 #pragma once
 
 #include "base/result.h"
@@ -14,19 +14,19 @@
 
 namespace pitstop::http {
 
-// The ids as given; their layers and experts depend on the model.
+// The ids as sent. The model determines which layers and experts they mean.
 struct GivenRoutes {
     std::vector<std::uint8_t> bytes{};  // little-endian
     std::int64_t id_bytes = 4;          // 1, 2 or 4
     std::optional<std::vector<std::int64_t>> shape{};
 };
 
-// Errors: kInvalidArgument, with what is accepted.
+// Errors: kInvalidArgument; the text lists the accepted forms.
 [[nodiscard]] Result<GivenRoutes> given_routes(const nlohmann::json& value);
 
-// Converts the ids to the bus's form, after checking them against the model's `shape`: absent if
-// the model has no experts. Errors: kInvalidArgument, with the token, layer and entry of an id that
-// is no expert's.
+// Checks the ids against the model's `shape` and converts them to the bus's form. `shape` is absent
+// if the model has no experts. Errors: kInvalidArgument, naming the token, layer and entry of an id
+// that is no expert's.
 [[nodiscard]] Result<messages::BroughtRoutes> brought_routes(
     const GivenRoutes& given, const std::optional<messages::RouteShape>& shape
 );

@@ -19,9 +19,9 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::string_view kAnyObject = R"({"type": "object"})";
 
-// Returns the member of the body at this path, as text whose members have the body's order.
-// `sorted` is the member as parsed before, for a body in which the path is not found: one that has
-// a name twice.
+// Returns the member at `path` as text, whose objects have the order of the body. If the body
+// has a name twice, the path may not be found: then returns `sorted`, the member as parsed
+// before.
 std::string text_at(
     std::string_view body, std::initializer_list<std::string_view> path, const Json& sorted
 ) {
@@ -37,7 +37,7 @@ std::string text_at(
     return at->dump();
 }
 
-// Sets the one grammar of a request. Refused if tools may be called: calls would not match it.
+// Sets the request's only grammar. Refuses it if tools may be called: calls would not match it.
 void set(FieldReader& fields, std::string_view name, std::string& grammar, std::string text) {
     const Json* const tools = fields.find("tools");
     const Json* const choice = fields.find("tool_choice");
@@ -60,7 +60,7 @@ const Json* member(const Json& object, std::string_view name) {
     return place == object.end() || place->is_null() ? nullptr : &*place;
 }
 
-// Writes one of several texts as a grammar.
+// Returns a grammar that matches one of several texts.
 std::string ebnf_of_choices(const Json& choices) {
     std::string ebnf = "root ::= ";
     for (const Json& choice : choices) {

@@ -1,5 +1,5 @@
-// Reads the fields that ask for an output of a form (structured output), of every dialect, into the
-// grammars of the sampling parameters.
+// Reads the fields of every dialect that ask for structured output, into the grammars of the
+// sampling parameters.
 //
 // Source: OpenAI's API reference (response_format, text.format), Anthropic's
 // (output_config.format), SGLang's and vLLM's protocol.py.
@@ -12,22 +12,22 @@
 
 namespace pitstop::http {
 
-// All report problems in `fields`. `body` is the text of the whole body: a schema's properties keep
-// its order, in which they are generated.
+// All of these functions add errors to `fields`. `body` is the text of the whole body, because
+// properties are generated in the order that a schema has in the text.
 
 // Reads `response_format`: text, json_object, json_schema or structural_tag.
 void read_response_format(
     FieldReader& fields, std::string_view body, messages::SamplingParams& params
 );
-// Reads vLLM's `structured_outputs`; `inside` is the member of the body that has it, or empty.
+// Reads vLLM's `structured_outputs`. `inside`: the body's member that has it; empty: the body.
 void read_structured_outputs(
     FieldReader& fields,
     std::string_view body,
     std::string_view inside,
     messages::SamplingParams& params
 );
-// Reads a `format` that has its schema inside itself: `text.format` of responses, and Anthropic's
-// `output_config.format`. `outer` is the member that has the format.
+// Reads a `format` that contains its schema: `text.format` of responses, and Anthropic's
+// `output_config.format`. `outer`: the member that has the format.
 void read_inner_format(
     FieldReader& fields,
     std::string_view body,
@@ -35,11 +35,11 @@ void read_inner_format(
     messages::SamplingParams& params
 );
 
-// Whether the output must match a grammar.
+// Returns whether the output must match a grammar.
 [[nodiscard]] bool has_grammar(const messages::SamplingParams& params);
 
-// Refuses `response_format` (other than text), or this and `structured_outputs`, on routes that
-// have other fields for the same.
+// Refuse `response_format` (except text), or both it and `structured_outputs`, on routes that have
+// other fields for structured output.
 void refuse_response_format(FieldReader& fields, std::string_view why);
 void refuse_formats(FieldReader& fields, std::string_view why);
 

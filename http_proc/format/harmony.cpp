@@ -28,7 +28,7 @@ bool is_one_of(std::string_view marker, std::initializer_list<std::string_view> 
     return std::ranges::find(markers, marker) != markers.end();
 }
 
-// Returns the next word, which white space or a marker ends, and removes it.
+// Removes and returns the next word; white space or a marker ends it.
 std::string_view next_word(std::string_view& text) {
     text.remove_prefix(std::min(text.find_first_not_of(kCallSpace), text.size()));
     for (const std::string_view marker : kMarkers) {
@@ -111,7 +111,7 @@ void HarmonyParser::feed(char c) {
         take_marker(std::exchange(marker_, {}));
 }
 
-// Takes a byte that is not part of a marker.
+// Takes a byte that belongs to no marker.
 void HarmonyParser::take(char c) {
     const std::string_view byte(&c, 1);
     TurnPieces& pieces = body_.pieces();

@@ -1,16 +1,16 @@
-// Reads the output of gpt-oss while it arrives. Its turn is a list of messages (harmony):
+// Reads the output of gpt-oss as it arrives. A turn is a list of messages (harmony):
 //
 //   <|channel|>analysis<|message|>...<|end|>
 //   <|start|>assistant<|channel|>commentary to=functions.NAME
 //   <|constrain|>json<|message|>{...}<|call|>
 //   <|start|>assistant<|channel|>final<|message|>...<|return|>
 //
-// `analysis` is thinking; a message with a recipient is a call of that function; `final`, and
-// `commentary` without a recipient, are the answer. A line end separates two messages of thinking,
-// and two of the answer. All other output is text, unchanged.
+// `analysis` is thinking. A message with a recipient calls that function. `final`, and `commentary`
+// without a recipient, are the answer. A line end separates two messages of thinking, or two of the
+// answer. All other output remains text, unchanged.
 //
 // Source: the harmony format of openai's gpt-oss; SGLang's and vLLM's gpt-oss parsers.
-// Bounded: holds back a marker, or a header of kHeaderBytesMax. A byte costs constant time.
+// Bounded: withholds at most a marker, or a header of kHeaderBytesMax. A byte takes constant time.
 #pragma once
 
 #include "http_proc/format/call_body.h"
@@ -26,24 +26,24 @@ namespace pitstop::http {
 
 class HarmonyParser {
   public:
-    // The kinds of message that are parsed; others remain text, unchanged, with their markers.
+    // The kinds of message to parse; messages of other kinds remain text, with their markers.
     struct Reads {
         bool thinking = true;
         bool calls = true;
     };
 
-    // `start`: the prompt's end may have begun the thinking.
+    // `start`: whether the end of the prompt has begun the thinking.
     explicit HarmonyParser(
         Reads reads, ThinkingParser::Start start = ThinkingParser::Start::kOutside
     );
 
-    // Returns the pieces that are decided so far. In `finish`, a last call may lack its marker.
+    // Return the pieces that are final so far. In `finish`, the last call may lack its end marker.
     [[nodiscard]] TurnPieces append(std::string_view piece);
     [[nodiscard]] TurnPieces finish();
 
     // The kind of message that the output is in now.
     enum class At : std::uint8_t {
-        kHeader,  // or a marker: the next kind is not known yet
+        kHeader,  // a header or a marker: the next kind is unknown
         kThinking,
         kOther,
     };
@@ -57,7 +57,7 @@ class HarmonyParser {
         kAnswer,
         kCall,
         kAfterCall,  // after the call's whole arguments
-        kWritten,    // text, as it is written
+        kWritten,    // text, unchanged
     };
 
     void feed(char c);
@@ -77,7 +77,7 @@ class HarmonyParser {
     CallBody body_{};
     bool has_thinking_ = false;
     bool has_answer_ = false;
-    bool needs_line_ = false;  // before the next byte of this message
+    bool needs_line_ = false;  // a line end must precede the next byte of this message
 };
 
 }  // namespace pitstop::http

@@ -15,8 +15,8 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kInteger = "an integer from -2^63 to 2^63 - 1";
 
-// Runs before the parser builds anything: destroying a deeply nested value would need a stack
-// frame per level.
+// Checks the depth before the parser builds a value, because destroying a deeply nested value would
+// need a stack frame per level.
 bool is_too_deep(std::string_view text) {
     int depth = 0;
     bool is_string = false;
@@ -46,8 +46,8 @@ std::optional<T> from_text(std::string_view text) {
 
 std::optional<std::uint64_t> unsigned_of(const Json& value) {
     if (value.is_number_unsigned()) return value.get<std::uint64_t>();
-    // A negative seed is as good as any other: in two's complement it differs from all
-    // positive ones.
+    // A negative seed becomes its two's complement, which differs from every positive seed that an
+    // int64 can have.
     if (const auto number = integer_of(value)) return static_cast<std::uint64_t>(*number);
     return std::nullopt;
 }
@@ -66,7 +66,7 @@ Result<Json> parse_json(std::string_view body) {
         return Json::parse(body);
     } catch (const Json::parse_error& error) {
         return make_error(ErrorCode::kMalformed, "the body is not JSON at byte {}", error.byte);
-    } catch (const Json::exception&) {  // a number that does not fit a double
+    } catch (const Json::exception&) {  // a number too large for a double
         return make_error(ErrorCode::kMalformed, "the body has a number out of range");
     }
 }

@@ -1,12 +1,12 @@
-// Reads bodies: JSON with limits, and its members as leniently as the engines.
+// Reads bodies: parses JSON with limits, and reads members as leniently as the engines do.
 //
 //   FieldReader fields(parse_json_object(request.body));
 //   fields.read("temperature", params.temperature);   // absent or null: left unchanged
 //   fields.read("max_new_tokens", params.max_new_tokens);
 //   if (fields.error()) return *fields.error();       // names the member and what is accepted
 //
-// Like the engines, a reader accepts an integral float or a string of digits as an integer, a
-// string as a number, and 0, 1 or "true" as a bool. Unknown members are ignored.
+// Like the engines, a reader accepts an integral float or a string of digits for an integer, a
+// string for a number, and 0, 1 or "true" for a bool. Unknown members are ignored.
 #pragma once
 
 #include "base/ids.h"
@@ -25,26 +25,26 @@ namespace pitstop::http {
 
 inline constexpr int kJsonDepthMax = 64;
 
-// An empty body is an empty object. Errors: kMalformed (not JSON, at which byte; not UTF-8; too
-// deep). Bounded: by the body, whose size the server limits.
+// Parses a body; an empty body is an empty object. Errors: kMalformed (not JSON, with the byte; not
+// UTF-8; too deep). Bounded: by the body, whose size the server limits.
 [[nodiscard]] Result<nlohmann::json> parse_json(std::string_view body);
 // Parses a body that must be a JSON object. Errors: the same.
 [[nodiscard]] Result<nlohmann::json> parse_json_object(std::string_view body);
 
 class FieldReader {
   public:
-    // `where` precedes names in errors: "sampling_params.top_k". REQUIRES: object.is_object(); it
-    // outlives the reader.
+    // `where` precedes names in errors: "sampling_params.top_k". REQUIRES: `object` is a JSON
+    // object that outlives the reader.
     explicit FieldReader(const nlohmann::json& object, std::string_view where = {});
-    // Owns the object. An error instead of an object becomes the reader's error, and there
-    // are no members.
+    // Owns the object. An error in its place becomes the reader's error, and the reader then has no
+    // members.
     explicit FieldReader(Result<nlohmann::json> object);
     ~FieldReader();
     FieldReader(const FieldReader&) = delete;
     FieldReader& operator=(const FieldReader&) = delete;
 
-    // Each leaves `target` unchanged if the member is absent, null or wrong, or after an
-    // earlier error.
+    // Each read() leaves `target` unchanged if the member is absent, null or wrong, or if there was
+    // an error before.
     void read(std::string_view name, bool& target);
     void read(std::string_view name, std::int64_t& target);
     void read(std::string_view name, double& target);
@@ -54,8 +54,8 @@ class FieldReader {
     void read(std::string_view name, std::optional<std::uint64_t>& target);
     void read(std::string_view name, std::optional<double>& target);
     void read(std::string_view name, std::optional<std::string>& target);
-    void read(std::string_view name, std::vector<std::string>& target);  // or one string
-    // Drops nulls, as the engines do.
+    void read(std::string_view name, std::vector<std::string>& target);  // accepts one string, too
+    // Skips null entries, as the engines do.
     void read(std::string_view name, std::vector<TokenId>& target);
 
     // Returns the member, or nullptr if absent or null.
@@ -77,7 +77,7 @@ class FieldReader {
     std::optional<Error> error_{};
 };
 
-// Reads a token id from a JSON value; nothing if it is not one.
+// Reads a token id from a JSON value; nothing if the value is no token id.
 [[nodiscard]] std::optional<TokenId> token_of(const nlohmann::json& value);
 [[nodiscard]] std::optional<std::int64_t> integer_of(const nlohmann::json& value);
 [[nodiscard]] std::optional<double> number_of(const nlohmann::json& value);

@@ -98,7 +98,7 @@ CallStep MistralCallReader::read(char c, CallBody& body) {
     return step;
 }
 
-// Reads after the opening bracket, or after an object.
+// Reads the text after the opening bracket, or after an object.
 CallStep MistralCallReader::read_between(char c, CallBody& body) {
     if (is_call_space(c) && body.written().size() <= kCallSpaceBytesMax) return CallStep::kMore;
     if (c == ',' && !has_comma_) {

@@ -1,5 +1,5 @@
-// Reads the bodies of calls whose arguments are JSON, in the formats of Hermes, Llama, Mistral,
-// Kimi and DeepSeek. Each reader reads one body, which begins after its marker.
+// Readers for bodies of calls with JSON arguments: the formats of Hermes, Llama, Mistral, Kimi and
+// DeepSeek. Each reader reads one body, which begins after its marker.
 #pragma once
 
 #include "http_proc/format/call_body.h"
@@ -15,22 +15,22 @@
 
 namespace pitstop::http {
 
-// Reads arguments that are an object. Reports nothing before the text is known to be an object.
+// Reads arguments that are an object. Reports them only once the text is known to be an object.
 class CallArguments {
   public:
-    // Returns `at_end` for the object's last byte.
+    // Reads one byte. Returns `at_end` for the object's last byte.
     [[nodiscard]] CallStep read(char c, CallBody& body, CallStep at_end);
 
   private:
     ValueReader value_{ValueReader::Language::kJson};
 };
 
-// OBJECT `close`
+// Reads: OBJECT `close`.
 class ObjectCallReader {
   public:
     explicit ObjectCallReader(const ToolFormatRow& row) : row_(&row) {}
     [[nodiscard]] CallStep read(char c, CallBody& body);
-    // Whether the body may end where the output ends.
+    // Returns whether the body may end where the output ends.
     [[nodiscard]] bool is_whole(const CallBody&) const { return place_ == Place::kClose; }
 
   private:
@@ -42,7 +42,7 @@ class ObjectCallReader {
     MarkerReader marker_{};
 };
 
-// OBJECT; OBJECT, ... and then no more calls
+// Reads: OBJECT, perhaps more with ; or , between them, and then text without calls.
 class ObjectsCallReader {
   public:
     [[nodiscard]] CallStep read(char c, CallBody& body);
@@ -55,7 +55,7 @@ class ObjectsCallReader {
     CallObject object_{/*depth=*/1};
 };
 
-// [OBJECT, ...] or NAME{...} or NAME[ARGS]{...}
+// Reads: [OBJECT, ...] or NAME{...} or NAME[ARGS]{...}.
 class MistralCallReader {
   public:
     [[nodiscard]] CallStep read(char c, CallBody& body);
@@ -76,7 +76,7 @@ class MistralCallReader {
     CallObject object_{/*depth=*/2};
 };
 
-// (`call_open` NAME `args_open` {...} `args_close` `call_close`)* `close`
+// Reads: (`call_open` NAME `args_open` {...} `args_close` `call_close`)* `close`.
 class NamedJsonCallReader {
   public:
     explicit NamedJsonCallReader(const ToolFormatRow& row) : row_(&row) {}
@@ -94,12 +94,12 @@ class NamedJsonCallReader {
     Place place_ = Place::kBetween;
     SectionReader section_{};
     std::string name_{};
-    std::string marker_{};  // the beginning of a marker that ends a call
+    std::string marker_{};  // the possible start of a marker that ends a call
     CallArguments arguments_{};
 };
 
 // Splits a call's name, as the model wrote it, into the name and the id, which may be empty.
-// Returns nothing if the text is no name.
+// Returns nothing if the text has no valid name.
 [[nodiscard]] std::optional<std::pair<std::string, std::string>> call_name_of(
     const ToolFormatRow& row, std::string_view written
 );

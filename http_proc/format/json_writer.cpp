@@ -13,7 +13,7 @@ constexpr float kNoLogprob = -9999.0F;
 
 void append_number(std::string& to, fmt::string_view text) {
     to.append(text.data(), text.size());
-    // "1" would be read back as an integer.
+    // Without a decimal point or an exponent, it would be read back as an integer.
     if (std::string_view(text.data(), text.size()).find_first_of(".e") == std::string_view::npos)
         to += ".0";
 }

@@ -1,5 +1,5 @@
-// Writes JSON directly into a string, for the hot path of answers, where building a tree of values
-// first would cost more than the engine's own work for the token.
+// Writes JSON directly into a string, for the hot path of answers: building a tree of values first
+// would cost more time than the engine needs for the token.
 //
 //   JsonWriter json;
 //   json.begin_object();
@@ -7,7 +7,7 @@
 //   json.end_object();
 //   send(json.take());
 //
-// Commas are written automatically. Brackets are not checked to be balanced.
+// The writer adds commas. Brackets are not checked to be balanced.
 #pragma once
 
 #include "base/ids.h"
@@ -28,7 +28,7 @@ class JsonWriter {
     JsonWriter& begin_array() { return open('['); }
     JsonWriter& end_array() { return close(']'); }
 
-    JsonWriter& key(std::string_view name);  // one of our names: not escaped
+    JsonWriter& key(std::string_view name);  // one of our names, so not escaped
     JsonWriter& string(std::string_view text);
     JsonWriter& integer(std::int64_t value);
     JsonWriter& number(double value);
@@ -37,15 +37,15 @@ class JsonWriter {
     JsonWriter& logprob(float value);
     JsonWriter& boolean(bool value) { return raw(value ? "true" : "false"); }
     JsonWriter& null() { return raw("null"); }
-    JsonWriter& raw(std::string_view json);          // one value, as JSON
-    JsonWriter& raw_list(std::string_view entries);  // "1,2": the inside of an array
-    JsonWriter& ids(std::span<const TokenId> ids);   // an array
+    JsonWriter& raw(std::string_view json);          // one value that is already JSON
+    JsonWriter& raw_list(std::string_view entries);  // the entries of an array: "1,2"
+    JsonWriter& ids(std::span<const TokenId> ids);   // writes an array
 
     [[nodiscard]] const std::string& text() const { return text_; }
     [[nodiscard]] std::string take() { return std::exchange(text_, {}); }
-    // Starts over, with the same memory unless that is more than `kept_bytes_max`.
+    // Starts over. Keeps the memory unless it is larger than `kept_bytes_max`.
     void clear(std::size_t kept_bytes_max);
-    // Appends bytes that are not JSON: the frame of an event.
+    // Appends bytes that are not JSON, such as the frame of an event.
     void append(std::string_view bytes) {
         text_ += bytes;
         needs_comma_ = false;

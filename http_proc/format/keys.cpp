@@ -38,7 +38,7 @@ std::string_view name_of(Access access) {
 }
 
 bool Keys::is_equal(std::string_view given, std::string_view key) {
-    // Compares every byte of `key`, whatever was given; the time reveals only the key's length.
+    // Compares every byte of `key`, whatever was given: the time reveals only the key's length.
     unsigned difference = given.size() == key.size() ? 0 : 1;
     for (std::size_t i = 0; i < key.size(); ++i) {
         const char c = i < given.size() ? given[i] : '\0';

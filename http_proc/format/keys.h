@@ -26,18 +26,18 @@ struct Keys {
     std::string api{};    // empty: none
     std::string admin{};  // empty: none
 
-    // Compares in a time independent of where the two differ.
+    // Compares in a time that does not depend on where the texts differ.
     static bool is_equal(std::string_view given, std::string_view key);
 };
 
 // Returns why no request could send this key, or nothing. Such a key would admit nobody, and an
-// empty one everybody. `flag` and `variable` name its source.
+// empty key everybody. `flag` and `variable` name the key's source.
 [[nodiscard]] Result<> check_key(
     std::string_view key, std::string_view flag, std::string_view variable
 );
 
-// Returns whether the request has one of the keys: then its sender was given the key, and is not a
-// stranger's page.
+// Returns whether the request has one of the keys. Then somebody gave its sender the key, so it is
+// not from a web page that guesses the address.
 [[nodiscard]] bool has_key(const Request& request, const Keys& keys);
 
 // The routes that a request's key may call.
@@ -47,7 +47,7 @@ enum class Grant {
     kAdmin,  // everything
 };
 
-// The key of "Authorization: Bearer K" (the scheme in any case) or "x-api-key: K".
+// Reads the key of "Authorization: Bearer K" (the scheme in any case) or "x-api-key: K".
 [[nodiscard]] Grant grant_of(const Request& request, const Keys& keys);
 
 [[nodiscard]] inline bool may(Grant grant, Access access) {

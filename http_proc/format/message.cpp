@@ -127,7 +127,7 @@ Response Response::text(int status, std::string body) {
 }
 
 Response Response::json(int status, const nlohmann::ordered_json& body) {
-    // An error may quote a client's bytes that are not UTF-8: they become U+FFFD.
+    // An error may quote bytes of a client that are not UTF-8; such bytes become U+FFFD.
     return json_text(
         status, body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
     );

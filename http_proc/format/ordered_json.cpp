@@ -15,7 +15,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Puts what the parser reads into a value.
+// Builds an ordered value from the parser's events.
 class OrderedBuilder final : public nlohmann::json_sax<OrderedJson> {
   public:
     [[nodiscard]] OrderedJson take() { return std::move(root_); }
@@ -52,8 +52,8 @@ class OrderedBuilder final : public nlohmann::json_sax<OrderedJson> {
   private:
     struct Open {
         OrderedJson value;
-        std::unordered_map<std::string, std::size_t> places{};  // an object's members
-        std::size_t next = 0;                                   // the next value's place
+        std::unordered_map<std::string, std::size_t> places{};  // of an object's members
+        std::size_t next = 0;                                   // place of the next value
     };
 
     bool add(OrderedJson value) {

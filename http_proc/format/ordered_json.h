@@ -1,7 +1,7 @@
-// Parses JSON whose objects keep the order of their members, as templates and schemas need it.
+// Parses JSON whose objects keep the order of their members, as templates and schemas require.
 //
-// Parsing takes time in proportion to the text. nlohmann's own parser compares each member of an
-// ordered object with all members before it, and so does a lookup of a member.
+// Parsing takes time in proportion to the text. In nlohmann's own parser, adding or finding a
+// member of an ordered object compares its name with all members before it.
 #pragma once
 
 #include "base/result.h"
@@ -12,7 +12,7 @@
 
 namespace pitstop::http {
 
-// Of members with the same name, the last value counts, at the first one's place. Errors:
+// If members have the same name, the last value counts, in the place of the first. Errors:
 // kMalformed (not JSON; deeper than kJsonDepthMax).
 [[nodiscard]] Result<nlohmann::ordered_json> parse_ordered_json(std::string_view text);
 

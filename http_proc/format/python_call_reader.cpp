@@ -69,7 +69,7 @@ CallStep PythonCallReader::read_name(char c, CallBody& body) {
     return CallStep::kMore;
 }
 
-// After a call's opening bracket, or after an argument: the next key, or the call's end.
+// Called after a call's opening bracket, or after an argument: reads up to the next key or the end.
 CallStep PythonCallReader::read_next_key(char c, CallBody& body) {
     if (is_call_space(c)) return CallStep::kMore;
     if (c == ')') {

@@ -1,4 +1,4 @@
-// Reads the bodies of calls that are written as a list of Python's: [NAME(KEY=LITERAL, ...), ...]
+// Reads bodies of calls written as a Python list: [NAME(KEY=LITERAL, ...), ...].
 #pragma once
 
 #include "http_proc/format/call_body.h"
@@ -16,7 +16,7 @@ class PythonCallReader {
   public:
     explicit PythonCallReader(const ToolFormatRow& row) : row_(&row) {}
     [[nodiscard]] CallStep read(char c, CallBody& body);
-    // Whether the body may end where the output ends.
+    // Returns whether the body may end where the output ends.
     [[nodiscard]] bool is_whole(const CallBody&) const { return place_ == Place::kOptionalEnd; }
 
   private:

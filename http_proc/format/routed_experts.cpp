@@ -15,7 +15,7 @@ namespace pitstop::http {
 namespace {
 
 struct Dtype {
-    std::string_view name{};  // numpy's
+    std::string_view name{};  // numpy's name
     std::string_view code{};  // in an .npy file
     std::size_t bytes = 1;
 };
@@ -53,10 +53,10 @@ Dtype dtype_of(const messages::Routes& routes, RoutesForm form) {
     return largest <= std::numeric_limits<std::int16_t>::max() ? kInt16 : kInt32;
 }
 
-// Appends the ids in base64, little-endian, `bytes_each` bytes each. REQUIRES: the bytes before
-// them are a multiple of 3, so that base64's groups end there.
+// Appends the ids in base64, little-endian, `bytes_each` bytes each. REQUIRES: `to` has a multiple
+// of 3 bytes in base64 so far, so that no group of base64 is open.
 void append_ids(std::string& to, const messages::Routes& routes, std::size_t bytes_each) {
-    constexpr std::size_t kIdsMax = std::size_t{3} * 256;  // a multiple of 3 for the same reason
+    constexpr std::size_t kIdsMax = std::size_t{3} * 256;  // a multiple of 3, to end with a group
     std::array<std::uint8_t, kIdsMax * 4> bytes{};
     const std::vector<std::uint8_t>& ids = routes.experts.values;
     const std::size_t width = width_of(routes);
@@ -73,8 +73,8 @@ void append_ids(std::string& to, const messages::Routes& routes, std::size_t byt
     }
 }
 
-// The header of an .npy file, format 1.0. The size is a multiple of 64, as numpy writes it, and
-// of 3.
+// The header of an .npy file, format 1.0. Its size is a multiple of 64, as numpy writes it, and of
+// 3, so that no group of base64 is open after it.
 std::string npy_header(const messages::Routes& routes, const Dtype& dtype) {
     constexpr std::size_t kMultiple = std::size_t{3} * 64;
     constexpr std::size_t kFixedBytes = 10;  // the magic, the version and the length
@@ -107,7 +107,7 @@ void write_ids(JsonWriter& json, const messages::Routes& routes, RoutesForm form
         json.raw(text);
         return;
     }
-    json.begin_object().key("data").raw(text);  // first: clients look for {"data":" in the bytes
+    json.begin_object().key("data").raw(text);  // first: clients look for the bytes {"data":"
     json.key("shape").begin_array().integer(routes.num_rows()).integer(routes.shape.layers);
     json.integer(routes.shape.per_token).end_array();
     json.key("start").integer(routes.start).key("dtype").string(dtype.name).end_object();

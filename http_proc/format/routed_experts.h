@@ -1,11 +1,11 @@
-// Writes routes into answers (messages/routes.h), in the forms that trainers read. All are base64:
+// Writes routes into answers (messages/routes.h), in the forms that trainers read, all in base64:
 //
-//   kSglang    "routed_experts": int32, without a header, and "routed_experts_start_len"
-//   kNumpy     "routed_experts": vLLM's, an .npy file of uint8, or uint16 over 256 experts
-//   kEnvelope  "routed_experts": {"data", "shape", "start", "dtype"}: prime-rl's, of the same dtype
-//   kSmallest  the same, for SkyRL: uint8, int16 or int32, the first that holds the largest id
+// kSglang    "routed_experts": int32, without a header, and "routed_experts_start_len"
+//   kNumpy     "routed_experts", vLLM's: an .npy file of uint8; uint16 with over 256 experts
+// kEnvelope  "routed_experts", prime-rl's: {"data", "shape", "start", "dtype"}, dtype as above
+//   kSmallest  SkyRL's envelope: of uint8, int16 and int32, the first that holds the largest id
 //
-// All add "routed_experts_spans": [{"epoch", "start", "end"}], half-open over tokens.
+// All forms add "routed_experts_spans": [{"epoch", "start", "end"}], half-open over tokens.
 // Sources: SGLang's state_capturer, vLLM's numpy_to_b64, prime-rl's serialize_routed_experts,
 // SkyRL's pack_routed_experts.
 #pragma once
@@ -24,20 +24,20 @@ enum class RoutesForm : std::uint8_t { kSglang, kNumpy, kEnvelope, kSmallest };
 
 // The routes that an answer shows, and their form.
 struct RoutesAsked {
-    std::optional<std::int64_t> start{};  // the token of the first row; absent: none are shown
+    std::optional<std::int64_t> start{};  // the token of the first row; absent: shows no routes
     RoutesForm form = RoutesForm::kSglang;
     bool is_streamed = false;  // each event has the new rows; otherwise the last event has all rows
 };
 
-// Reads "stream_routed_experts". Problems go into `fields`.
+// Reads "stream_routed_experts". `fields` gets the errors.
 void read_streamed_routes(FieldReader& fields, bool is_streamed, bool& streams_routes);
 
-// The routes of one request, as its answer shows them.
+// The routes of one request, in the form that its answer uses.
 //
-// Bounded: the request's own rows.
+// Bounded: by the request's own rows.
 class RoutesOutput {
   public:
-    // `shape` is the model's; absent where it has no experts.
+    // `shape` is the model's; absent if the model has no experts.
     RoutesOutput(const RoutesAsked& asked, const std::optional<messages::RouteShape>& shape)
         : asked_(asked), shape_(shape) {}
 
@@ -48,9 +48,9 @@ class RoutesOutput {
     [[nodiscard]] bool has_part(bool is_last) const {
         return asked_.start && (is_last || (asked_.is_streamed && rows_));
     }
-    // Writes the form's members, with the rows that no earlier part had. Each of the `num_tokens`
-    // tokens of prompt and output has a row, except the last. If rows are missing at the end, as
-    // after an abort of the prefill, "routed_experts" is null. REQUIRES: has_part(is_last).
+    // Writes the form's members, with the rows that no earlier event had. Each of the `num_tokens`
+    // tokens of prompt and output has a row, except the last. Writes "routed_experts": null if rows
+    // are missing at the end, as after an abort of the prefill. REQUIRES: has_part(is_last).
     void write(JsonWriter& json, std::int64_t num_tokens, bool is_last);
 
   private:

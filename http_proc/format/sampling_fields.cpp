@@ -19,12 +19,12 @@ namespace {
 using Json = nlohmann::json;
 using Names = std::vector<std::string_view>;
 
-// Fields of the bus only: other engines do not have them, and no HTTP client sends them.
+// Fields that exist on the bus only: other engines lack them, and no HTTP client sends them.
 constexpr auto kBusAlone = std::to_array<std::string_view>({"num_output_in_prompt", "bad_tokens"});
-// Fields that dialects name differently, or give another default.
+// Fields that have another name or another default in some dialect.
 constexpr auto kOfDialects =
     std::to_array<std::string_view>({"max_new_tokens", "min_new_tokens", "seed"});
-// Other names of those fields in some dialect, and the number of samples.
+// The names of those fields in other dialects, and the number of samples.
 constexpr auto kAliases =
     std::to_array<std::string_view>({"max_tokens", "min_tokens", "sampling_seed", "n"});
 constexpr auto kOfVllm = std::to_array<std::pair<std::string_view, std::string_view>>(
@@ -32,10 +32,10 @@ constexpr auto kOfVllm = std::to_array<std::pair<std::string_view, std::string_v
      {"min_new_tokens", "min_tokens"},
      {"no_stop_trim", "include_stop_str_in_output"}}
 );
-// Fields that vLLM's form contains even if they are empty.
+// Fields that vLLM's form has even if they are empty.
 constexpr auto kNeverLeftOut = std::to_array<std::string_view>({"stop", "stop_token_ids"});
 
-constexpr double kGreedyBelow = 1e-6;  // both engines treat anything less as 0
+constexpr double kGreedyBelow = 1e-6;  // both engines treat lower temperatures as 0
 
 bool is_among(const auto& names, std::string_view name) {
     return std::ranges::find(names, name) != names.end();
@@ -61,7 +61,7 @@ void read(FieldReader& fields, std::string_view name, T& value) {
     fields.read(name, value);
 }
 
-// bad_tokens, which no body has.
+// Reads bad_tokens, which no body has.
 void read(FieldReader&, std::string_view, std::vector<std::vector<TokenId>>&) {}
 
 void write(nlohmann::ordered_json& to, const std::vector<TokenId>& ids) {

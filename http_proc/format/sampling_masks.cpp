@@ -47,7 +47,7 @@ void write_packed_support(
         {reinterpret_cast<const std::uint8_t*>(rows.data()), rows.size() * sizeof(std::int32_t)}
     );
     text += '"';
-    json.begin_object().key("data").raw(text);  // first, as routes have it
+    json.begin_object().key("data").raw(text);  // data comes first, as in routes
     json.key("shape").begin_array().integer(std::ssize(supports.sizes)).integer(width).end_array();
     json.key("dtype").string("int32").end_object();
 }

@@ -1,8 +1,8 @@
 // Writes the supports of draws (messages/supports.h) into answers, in the forms that trainers read:
 //
-//   SGLang's  "output_token_sampling_mask": a list of ids per token,
-//   "output_token_sampling_logprobs" vLLM's    "sampling_mask": the same list of lists SkyRL's
-//   "rollout_sample_support": {"data", "shape", "dtype"}, base64 of int32 [n, top_k],
+// SGLang's  "output_token_sampling_mask" (ids per token), "output_token_sampling_logprobs"
+//   vLLM's    "sampling_mask": the same list of lists
+//   SkyRL's   "rollout_sample_support": {"data", "shape", "dtype"}, base64 of int32 [n, top_k],
 //             padded with -1
 // Sources: SGLang's tokenizer_manager, vLLM's generate protocol, SkyRL's generate_wire.
 #pragma once
@@ -15,10 +15,10 @@
 
 namespace pitstop::http {
 
-// Appends "[1,2],[3]": the inside of the list.
+// Appends the entries of the list: "[1,2],[3]".
 void append_masks(std::string& to, const messages::Supports& supports);
 
-// Writes SkyRL's value. The rows are wider than `top_k` if ties at it were kept.
+// Writes SkyRL's value. Rows are wider than `top_k` if tokens tied with the last one were kept.
 void write_packed_support(JsonWriter& json, const messages::Supports& supports, std::int64_t top_k);
 
 }  // namespace pitstop::http

@@ -26,11 +26,11 @@ bool ends_with(std::string_view text, std::string_view end) {
 }
 
 struct Authority {
-    std::string_view host{};  // an IPv6 literal with its brackets
+    std::string_view host{};  // an IPv6 literal keeps its brackets
     std::string_view port{};  // empty: the default of the scheme
 };
 
-// Parses "host:port" of Host, of an origin or of an absolute target; nothing if invalid.
+// Parses the "host:port" of Host, an origin or an absolute target; nothing if it is malformed.
 std::optional<Authority> authority_of(std::string_view text) {
     const std::size_t bracket = text.starts_with('[') ? text.find(']') : 0;
     if (bracket == std::string_view::npos) return std::nullopt;
@@ -45,7 +45,7 @@ std::optional<Authority> authority_of(std::string_view text) {
 bool is_literal_address(std::string_view host) {
     if (host.starts_with('[') && host.ends_with(']')) {
         host = host.substr(1, host.size() - 2);
-        host = host.substr(0, host.find('%'));  // drops a zone
+        host = host.substr(0, host.find('%'));  // drops the zone of an IPv6 address
         ::in6_addr address{};
         return ::inet_pton(AF_INET6, std::string(host).c_str(), &address) == 1;
     }
@@ -60,15 +60,15 @@ bool matches(std::string_view host, std::string_view allowed) {
 
 bool may_be_asked_for(std::string_view host, const SiteRules& rules) {
     if (is_literal_address(host)) return true;
-    if (host.ends_with('.')) host.remove_suffix(1);  // the same name with the root's dot
+    if (host.ends_with('.')) host.remove_suffix(1);  // drops the dot of the root domain
     if (is_same(host, "localhost") || ends_with(host, ".localhost")) return true;
     return std::ranges::any_of(rules.allowed_hosts, [&](const std::string& allowed) {
         return matches(host, allowed);
     });
 }
 
-// Returns whether a page of `origin` is this server's own, which `host` names. TLS proxies keep
-// that header.
+// Returns whether a page of `origin` is this server's own page, which `host` names. TLS proxies
+// pass the Host header on.
 bool is_own_origin(std::string_view origin, std::string_view host) {
     struct Scheme {
         std::string_view prefix{};
@@ -84,7 +84,7 @@ bool is_own_origin(std::string_view origin, std::string_view host) {
         };
         return is_same(page->host, own->host) && port_of(*page) == port_of(*own);
     }
-    return false;  // "null", a file, an extension
+    return false;  // "null", a file or a browser extension
 }
 
 std::string in_quotes(std::string_view text) {
@@ -115,8 +115,8 @@ Result<> check_site_rules(const SiteRules& rules) {
 std::optional<std::string> problem_of_site(
     const Request& request, Access access, const SiteRules& rules
 ) {
-    // The target's authority replaces Host (RFC 9112 3.2.2). HTTP/1.0 requests may have neither: no
-    // browser sends such.
+    // The target's authority replaces Host (RFC 9112 3.2.2). Requests of HTTP/1.0 may have neither;
+    // no browser sends such a request.
     std::optional<std::string_view> host = request.header("host");
     if (!request.authority.empty()) host = request.authority;
     if (host) {
@@ -129,8 +129,8 @@ std::optional<std::string> problem_of_site(
             );
         }
     }
-    bool is_of_own_page = false;      // according to the browser
-    bool is_of_allowed_page = false;  // according to the operator
+    bool is_of_own_page = false;      // the browser says that the page is this server's
+    bool is_of_allowed_page = false;  // the operator has allowed the page's origin
     for (const Header& header : request.headers) {
         if (header.name != "origin") continue;
         const bool is_allowed =
@@ -148,7 +148,7 @@ std::optional<std::string> problem_of_site(
     for (const Header& header : request.headers) {
         if (header.name != "sec-fetch-site") continue;
         is_of_own_page = true;
-        // "none" is the user's own action: the address bar, a bookmark.
+        // "none" is an action of the user, such as the address bar or a bookmark.
         if (is_same(header.value, "same-origin") || is_same(header.value, "none")) continue;
         if (is_of_allowed_page) continue;
         return fmt::format(
@@ -156,8 +156,8 @@ std::optional<std::string> problem_of_site(
             in_quotes(header.value)
         );
     }
-    // Over plain HTTP browsers send Sec-Fetch-Site only to loopback addresses, and no Origin with a
-    // GET for an image or a link.
+    // Over plain HTTP, browsers send Sec-Fetch-Site only to loopback addresses. A GET for an image
+    // or a link has no Origin.
     const bool is_read = request.method == "GET" || request.method == "HEAD";
     const bool is_browser = request.header("user-agent").value_or("").starts_with("Mozilla/");
     if (access == Access::kAdmin && is_read && is_browser && !is_of_own_page) {

@@ -20,8 +20,8 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr int kAlternativesNestedMax = 4;  // levels of anyOf and $ref
-constexpr int kSchemasOfToolMax = 4096;    // parameters and alternatives
+constexpr int kAlternativesNestedMax = 4;  // nested levels of anyOf and $ref
+constexpr int kSchemasOfToolMax = 4096;    // parameters and alternatives of one tool
 constexpr std::size_t kTypesMax = 7;       // JSON has seven types
 constexpr std::size_t kDefinitionBytesMax = messages::kGrammarBytesMax;
 
@@ -29,23 +29,23 @@ Error unserved(std::string_view what) {
     return make_error(ErrorCode::kInvalidArgument, "{}", what);
 }
 
-// The limits that the parameters of one tool share.
+// The remaining limits, which the parameters of one tool share.
 struct Budget {
     int schemas = kSchemasOfToolMax;
-    std::size_t definition_bytes = kDefinitionBytesMax;  // of the copied definitions
+    std::size_t definition_bytes = kDefinitionBytesMax;  // for copies of definitions
 };
 
 // Reads the schema of one parameter.
 class ParameterForm {
   public:
-    // `value_end`: the tag that ends a value.
+    // `value_end`: the tag that ends each value.
     ParameterForm(
         const OrderedJson& root, std::string_view name, std::string_view value_end, Budget& budget
     )
         : root_(root), name_(name), value_end_(value_end), budget_(budget) {}
 
-    // Returns the form of the parameter's value. `among_others`: text must differ from other
-    // values.
+    // Returns the form of the parameter's value. `among_others`: the value may also be a non-text,
+    // so a text must differ from those.
     Result<OrderedJson> value_of(
         const OrderedJson& schema, bool among_others = false, int num_nested = 0
     ) const {
@@ -124,7 +124,7 @@ class ParameterForm {
         return {{"type", "any_text"}, {"excludes", OrderedJson::array({std::string(value_end_)})}};
     }
 
-    // JSON, with a copy of the definitions from the schema of all arguments.
+    // Returns a JSON value's form, with a copy of the definitions in the schema of all arguments.
     [[nodiscard]] Result<OrderedJson> json(OrderedJson schema) const {
         for (const char* name : {"$defs", "definitions"}) {
             if (!root_.contains(name) || schema.contains(name)) continue;
@@ -147,7 +147,7 @@ class ParameterForm {
         return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
     }
 
-    // One fixed value. `value`: a const, or one entry of an enum.
+    // Returns the form of one fixed value: `value` is a const, or an entry of an enum.
     [[nodiscard]] Result<OrderedJson> constant(const OrderedJson& value) const {
         const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
         if (text.find(value_end_) != std::string::npos)

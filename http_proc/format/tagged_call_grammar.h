@@ -1,12 +1,12 @@
-// Makes the grammar of a call's arguments, from their schema, for formats that write each key and
-// value between tags, such as Qwen3-Coder's and GLM's:
+// Makes the grammar of a call's arguments from their schema, for formats that write keys and values
+// between tags, such as Qwen3-Coder's and GLM's:
 //
 //   <parameter=city>               <arg_key>city</arg_key>
 //   Paris                          <arg_value>Paris</arg_value>
 //   </parameter>
 //
-// Texts have no quotes; other values are JSON. ToolCallParser reads the values back by the types in
-// the schema.
+// Texts have no quotes; other values are JSON. ToolCallParser uses the types in the schema to read
+// the values back.
 #pragma once
 
 #include "base/result.h"
@@ -17,7 +17,7 @@
 
 namespace pitstop::http {
 
-// A parameter is `before_key` KEY `after_key` VALUE `after_value`.
+// The tags of a parameter: `before_key` KEY `after_key` VALUE `after_value`.
 struct ParameterTags {
     std::string_view before_key{};
     std::string_view after_key{};
@@ -27,8 +27,8 @@ struct ParameterTags {
 inline constexpr ParameterTags kQwen3CoderParameters{
     "\n<parameter=", ">\n", "\n</parameter>", "</parameter>"};
 
-// Returns the parameters of an object's schema, in its order, as the format of a structural tag.
-// Errors: kInvalidArgument, naming the keyword or the parameter that tagged values cannot follow.
+// Returns the properties of an object's schema, in order, as the format of a structural tag.
+// Errors: kInvalidArgument, naming the keyword or parameter that tagged values cannot express.
 [[nodiscard]] Result<nlohmann::ordered_json> tagged_arguments(
     const nlohmann::ordered_json& schema, const ParameterTags& tags = kQwen3CoderParameters
 );

@@ -36,8 +36,8 @@ CallStep TaggedCallReader::read(char c, CallBody& body) {
     return end_.read(c, row_->close, body);
 }
 
-// A name ends with `name_close`. Formats without `name_close` end it where the first parameter
-// begins or the call ends.
+// `name_close` ends a name. Without `name_close`, the first parameter or the end of the call ends
+// the name.
 CallStep TaggedCallReader::read_name(char c, CallBody& body) {
     token_ += c;
     const auto ends_with = [&](std::string_view marker) {
@@ -64,7 +64,7 @@ CallStep TaggedCallReader::read_name(char c, CallBody& body) {
     return may_end && token_.size() <= kCallNameBytesMax ? CallStep::kMore : CallStep::kBroken;
 }
 
-// Begins the call that `token_` names. Returns false if it is no name.
+// Begins the call that `token_` names. Returns false if `token_` is no valid name.
 bool TaggedCallReader::begin_call(CallBody& body) const {
     auto name = call_name_of(*row_, token_);
     if (!name) return false;
@@ -72,7 +72,7 @@ bool TaggedCallReader::begin_call(CallBody& body) const {
     return true;
 }
 
-// Reads between parameters: the next one begins, or the call ends.
+// Reads the text between parameters, up to the next parameter or the end of the call.
 CallStep TaggedCallReader::read_next_key(char c, CallBody& body) {
     const std::string_view end = row_->call_close.empty() ? row_->close : row_->call_close;
     if (marker_.empty() && is_call_space(c)) return CallStep::kMore;

@@ -1,9 +1,9 @@
-// Reads the bodies of calls whose arguments are pairs of a key and a value, between tags:
+// Reads bodies of calls whose arguments are keys and values between tags:
 //
 //   (`name_open` NAME `name_close` PARAMETER* `call_close`)* `close`
 //
-// A PARAMETER is `key_open` KEY `key_close` `value_open` VALUE `value_close`. VALUE is the text
-// itself if the tool's schema has the type string.
+// A PARAMETER is `key_open` KEY `key_close` `value_open` VALUE `value_close`. If the tool's schema
+// has the type string, VALUE is the text itself.
 #pragma once
 
 #include "http_proc/format/call_body.h"
@@ -20,8 +20,8 @@ namespace pitstop::http {
 
 class TaggedCallReader {
   public:
-    // `is_named`: the marker that began the body opens a name, and no closing marker need follow.
-    // `schemas` may be null.
+    // `is_named`: the marker that began the body also opens a name, and the closing marker is
+    // optional. `schemas` may be null.
     TaggedCallReader(
         const ToolFormatRow& row, std::shared_ptr<const ToolSchemas> schemas, bool is_named
     )
@@ -31,9 +31,9 @@ class TaggedCallReader {
           place_(is_named || row.name_open.empty() ? Place::kName : Place::kBetween) {}
 
     [[nodiscard]] CallStep read(char c, CallBody& body);
-    // Whether the body may end where the output ends.
+    // Returns whether the body may end where the output ends.
     [[nodiscard]] bool is_whole(const CallBody& body) const;
-    // Called at the output's end. Returns whether a value may have ended earlier; then the body's
+    // Called at the output's end. Returns true if a value may have ended earlier; then the body's
     // unread bytes are read again.
     [[nodiscard]] bool ends_earlier(CallBody& body);
 
@@ -41,7 +41,7 @@ class TaggedCallReader {
     enum class Place : std::uint8_t {
         kBetween,  // between two calls of a section
         kName,
-        kNextKey,  // or the call's end
+        kNextKey,  // also at the end of the call
         kKey,
         kValueOpen,
         kValue,
@@ -63,7 +63,7 @@ class TaggedCallReader {
     MarkerReader value_open_{};
     OptionalEndReader end_{};
     std::string token_{};   // a name or a key
-    std::string marker_{};  // possible beginning of a marker after a parameter
+    std::string marker_{};  // the possible start of a marker after a parameter
     std::string key_{};
     TaggedValue value_{};
 };

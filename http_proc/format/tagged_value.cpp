@@ -53,7 +53,7 @@ TaggedValue::Status TaggedValue::finish(std::string& json) {
     return first_end_ ? end_at_first_tag(json) : Status::kMore;
 }
 
-// Follows the nesting of a value that may be an object or a list.
+// Tracks the nesting of a value that may be an object or a list.
 void TaggedValue::follow(char c) {
     if (nesting_ == Nesting::kUnknown) {
         if (is_call_space(c)) return;
@@ -66,7 +66,7 @@ void TaggedValue::follow(char c) {
     if (status == ValueReader::Status::kMore) return;
     nesting_ = Nesting::kNone;
     reader_.reset();
-    // The value is whole, so the tags in it were parts of its strings.
+    // The value is complete JSON, so tags inside it belong to its strings.
     if (status == ValueReader::Status::kDone) first_end_.reset();
 }
 
@@ -78,7 +78,7 @@ TaggedValue::Status TaggedValue::end_at_first_tag(std::string& json) {
     return Status::kDoneBefore;
 }
 
-// The possible beginning of the value's end is held back.
+// Withholds the possible start of the value's end.
 TaggedValue::Status TaggedValue::read_text(char c, std::string& json) {
     marker_ += c;
     const auto may_end = [&](std::string_view text) {
@@ -94,8 +94,8 @@ TaggedValue::Status TaggedValue::read_text(char c, std::string& json) {
     return Status::kDone;
 }
 
-// Whether a value that may be text or another type is text: it is not if its JSON has one of the
-// other types. REQUIRES: Typing::kEither.
+// Returns whether a value that may be a text or another type is a text: false if its JSON has
+// another allowed type. REQUIRES: Typing::kEither.
 bool TaggedValue::is_text_of_either() const {
     const auto json = json_of_value(token_, Language::kJson);
     if (!json) return true;
@@ -119,7 +119,7 @@ bool TaggedValue::is_text_of_either() const {
     }
 }
 
-// Writes `token_`, which ends with the closing tag.
+// Writes `token_` without the closing tag at its end.
 void TaggedValue::write(std::string& json) {
     token_.resize(token_.size() - close_.size());
     if (has_lines_ && token_.ends_with('\n')) token_.pop_back();

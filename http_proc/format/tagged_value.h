@@ -1,8 +1,8 @@
 // Reads one value that is written without quotes, up to its closing tag, and writes it as JSON.
-// Text is written while it arrives, other values when they are whole.
+// Writes a text as it arrives, and any other value once it is complete.
 //
-// The closing tag inside a JSON string does not end an object or a list. If the value turns out to
-// be no JSON, it ended at the first tag, and the bytes after that tag are read again.
+// A closing tag inside a JSON string does not end an object or a list. If the value turns out not
+// to be JSON, it ended at the first tag; then the bytes after that tag are read again.
 #pragma once
 
 #include "http_proc/format/tool_formats.h"
@@ -26,22 +26,22 @@ class TaggedValue {
     };
 
     TaggedValue() = default;
-    // `types`: the types that the schema allows, which outlive this; null: none is known.
+    // `types`: the types that the schema allows; must outlive this value. Null: unknown.
     TaggedValue(const ToolFormatRow& row, const std::vector<std::string>* types);
 
-    // Whether the value is written while it arrives, beginning with its opening quote.
+    // Returns whether the value is written as it arrives, beginning with its opening quote.
     [[nodiscard]] bool is_text() const { return typing_ == Typing::kText; }
-    // Appends to `json` what the byte decides.
+    // Reads one byte, and appends to `json` the text that is final.
     [[nodiscard]] Status read(char c, std::string& json);
-    // Called at the output's end, like a byte that JSON cannot contain. kMore: not a whole value.
+    // Called at the output's end. Returns kMore if the value is not complete.
     [[nodiscard]] Status finish(std::string& json);
     [[nodiscard]] std::size_t num_after() const { return num_after_; }
 
   private:
     enum class Typing : std::uint8_t {
         kText,    // text, unchanged
-        kJson,    // JSON, or text if it is no JSON
-        kEither,  // the schema's types decide, when the value is whole
+        kJson,    // JSON; text if it is not JSON
+        kEither,  // the schema's types decide, once the value is complete
     };
     enum class Nesting : std::uint8_t {
         kUnknown,
@@ -60,11 +60,11 @@ class TaggedValue {
     Typing typing_ = Typing::kText;
     const std::vector<std::string>* types_ = nullptr;
     bool skips_line_end_ = false;
-    std::string marker_{};  // of a text: the possible beginning of its end
-    std::string token_{};   // of other values: all of it
+    std::string marker_{};  // of a text: the possible start of its end
+    std::string token_{};   // of any other value: the whole value
     Nesting nesting_ = Nesting::kUnknown;
     std::optional<ValueReader> reader_{};
-    std::optional<std::size_t> first_end_{};  // in `token_`: after the first tag in a JSON string
+    std::optional<std::size_t> first_end_{};  // in `token_`: end of the first tag in a JSON string
     std::size_t num_after_ = 0;
 };
 

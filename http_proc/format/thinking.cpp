@@ -26,8 +26,8 @@ constexpr std::string_view kThinkClose = "</think>";
 constexpr std::string_view kKimiSection = "<|tool_calls_section_begin|>";
 constexpr std::string_view kToolCallMarker = "<tool_call>";
 
-// Models whose template opens the thinking in the prompt need no row of their own: the prompt shows
-// it. DeepSeek-R1's first template did not, and its output had no opening marker.
+// A model whose template opens the thinking in the prompt needs no row, because the prompt shows
+// it. The first template of DeepSeek-R1 did not, and outputs had no opening marker.
 constexpr std::array kThinkingRows{
     ThinkingRow{"qwen3", kThinkOpen, kThinkClose, Begins::kByPrompt, kToolCallMarker},
     ThinkingRow{"qwen3-thinking", kThinkOpen, kThinkClose, Begins::kInside, kToolCallMarker},
@@ -44,9 +44,8 @@ constexpr std::array kThinkingRows{
 };
 
 constexpr std::string_view kThinkingSpace = " \t\r\n";
-constexpr std::size_t kThinkingSpaceBytesMax =
-    256;                                      // held back where the opening marker may follow
-constexpr std::size_t kMarkerBytesMax = 128;  // of a marker that the flag gives
+constexpr std::size_t kThinkingSpaceBytesMax = 256;  // withheld where the opening marker may follow
+constexpr std::size_t kMarkerBytesMax = 128;         // of a marker in --reasoning-parser
 
 ThinkingFormat format_of(const ThinkingRow& row) {
     return {
@@ -63,7 +62,7 @@ std::string_view without_trailing_space(std::string_view text) {
     return last == std::string_view::npos ? std::string_view() : text.substr(0, last + 1);
 }
 
-// Returns the length of the longest end of `text` that may begin `marker`.
+// Returns the length of the longest end of `text` with which `marker` begins.
 std::size_t num_overlapping(std::string_view text, std::string_view marker) {
     if (marker.empty()) return 0;
     for (std::size_t len = std::min(text.size(), marker.size() - 1); len > 0; --len) {
@@ -112,7 +111,7 @@ std::optional<ThinkingFormat> thinking_format_in(std::string_view chat_template)
         const auto row = std::ranges::find(kThinkingRows, name, &ThinkingRow::name);
         if (has(row->open)) return format_of(*row);
     }
-    // Some templates only cut the thinking out of earlier turns.
+    // Some templates contain only the end marker, to cut thinking from earlier turns.
     if (!has(kThinkOpen) && !has(kThinkClose)) return std::nullopt;
     ThinkingFormat format{.open = std::string(kThinkOpen), .close = std::string(kThinkClose)};
     if (has(kKimiSection)) {

@@ -1,14 +1,14 @@
-// Separates a model's thinking from its answer, while the output arrives.
+// Separates a model's thinking from its answer as the output arrives.
 //
 //   ThinkingParser parser(format, ThinkingParser::Start::kOutside);
 //   for (each piece of output) use(parser.append(piece));
 //   use(parser.finish());
 //
-// Nothing but the markers is left out: thinking and answer keep their white space. Text that may
-// become a marker is held back until that is decided.
+// Only the markers are left out: thinking and answer keep their white space. Text that may become a
+// marker is withheld until more text decides.
 //
-// Source: the reasoning parsers of these names in SGLang and in vLLM.
-// Bounded: holds back no more than a marker and kThinkingSpaceBytesMax; time is linear in the
+// Source: the reasoning parsers of the same names in SGLang and vLLM.
+// Bounded: withholds at most a marker and kThinkingSpaceBytesMax; time is linear in the
 // output.
 #pragma once
 
@@ -22,35 +22,35 @@
 
 namespace pitstop::http {
 
-// The marks of a model's thinking. A model thinks at most once, at the beginning of its turn.
+// The markers of a model's thinking. A model thinks at most once, at the beginning of its turn.
 struct ThinkingFormat {
     enum class Begins : std::uint8_t {
-        kByPrompt,  // begins inside if the prompt ends there, else at the opening marker
-        kInside,    // begins inside, unless the prompt has ended the thinking
+        kByPrompt,  // inside if the prompt ends with `open`, else at `open` in the output
+        kInside,    // inside, unless the prompt has ended the thinking
     };
 
     std::string open{};
     std::string close{};
     Begins begins = Begins::kByPrompt;
-    // A call's marker, which may end thinking without `close` and belongs to the answer; or empty.
+    // The marker of a call that may end thinking without `close`, and belongs to the answer; or "".
     std::string interrupted_by{};
     bool has_special_markers = false;  // the markers are special tokens
-    bool is_harmony = false;           // thinking is a message, which harmony.h reads
+    bool is_harmony = false;           // the thinking is a message; harmony.h reads it
 };
 
-// Reads --reasoning-parser: a name from the engines' flags, or two markers with a space between.
-// Errors: kInvalidArgument, with the names.
+// Reads --reasoning-parser: a name from the engines' flags, or two markers with a space between
+// them. Errors: kInvalidArgument; the text lists the names.
 [[nodiscard]] Result<ThinkingFormat> thinking_format_named(std::string_view name);
 [[nodiscard]] std::string thinking_format_names();  // "deepseek-r1, deepseek-v3, ..."
 
-// Finds the format in a model's chat template; nothing if the template has none that is known.
+// Finds the format in a model's chat template; nothing if the template has no known format.
 [[nodiscard]] std::optional<ThinkingFormat> thinking_format_in(std::string_view chat_template);
 
 class ThinkingParser {
   public:
     enum class Start : std::uint8_t { kOutside, kInside };
 
-    // A part of the output. The thinking was written before the answer.
+    // A part of the output. Its thinking precedes its answer.
     struct Part {
         std::string thinking{};
         std::string answer{};
@@ -62,17 +62,17 @@ class ThinkingParser {
 
     [[nodiscard]] Part append(std::string_view piece);
     [[nodiscard]] Part finish();
-    // Whether all further output belongs to the answer.
+    // Returns whether all further output belongs to the answer.
     [[nodiscard]] bool is_in_answer() const { return state_ == State::kAnswer; }
-    // The number of output bytes at the end that are in no part yet.
+    // Returns how many bytes at the output's end are in no part yet.
     [[nodiscard]] std::size_t num_held() const { return held_.size(); }
-    // Whether the output was inside its thinking at any time.
+    // Returns whether the output has been inside its thinking.
     [[nodiscard]] bool has_thought() const { return has_thought_; }
 
   private:
     enum class State : std::uint8_t {
-        kStart,        // only white space, or the beginning of the opening marker
-        kInsideStart,  // the same, inside: the opening marker may be missing
+        kStart,        // only white space so far, or the start of the opening marker
+        kInsideStart,  // as kStart, but inside: the opening marker may be missing
         kInside,
         kAnswer,
     };
@@ -82,19 +82,19 @@ class ThinkingParser {
 
     ThinkingFormat format_;
     State state_;
-    std::string held_{};  // not reported yet
+    std::string held_{};  // bytes that are in no part yet
     bool has_thought_ = false;
 };
 
-// Returns where an output begins after a prompt whose last bytes are `tail`.
+// Returns whether an output begins inside its thinking, after a prompt that ends with `tail`.
 [[nodiscard]] ThinkingParser::Start start_after(
     const ThinkingFormat& format, std::string_view tail
 );
-// Returns where an output begins that continues `begun`, a turn without what the template adds.
+// The same for an output that continues `begun`, a turn without the template's additions.
 [[nodiscard]] ThinkingParser::Start start_within(
     const ThinkingFormat& format, std::string_view begun
 );
-// Whether the prompt's end opens the thinking, so that a call after it must first close it.
+// Returns whether the prompt's end opens the thinking, which a forced call must then close.
 [[nodiscard]] bool opens_thinking(const ThinkingFormat& format, std::string_view tail);
 
 }  // namespace pitstop::http

@@ -12,7 +12,7 @@ using Json = nlohmann::json;
 
 namespace {
 
-// vLLM's name and SGLang's.
+// The field's names in vLLM and in SGLang.
 constexpr std::array<std::string_view, 2> kBudgetNames{
     "thinking_token_budget", "max_thinking_tokens"};
 constexpr std::int64_t kNoBudget = -1;

@@ -60,7 +60,7 @@ void ToolCallParser::read_later(std::string_view bytes) {
     pending_.append(bytes.rbegin(), bytes.rend());
 }
 
-// White space before a marker, without a word in between, is left out.
+// Leaves out white space before a marker, unless a word is between them.
 void ToolCallParser::feed_text(char c) {
     if (state_ == State::kStart && marker_.empty()) {
         if (is_call_space(c)) {
@@ -120,7 +120,7 @@ void ToolCallParser::feed_body(char c) {
     }
 }
 
-// The output does not continue as a call: its unreported part is text, and is read again.
+// The output cannot continue as a call. Its unreported bytes are text; some are read again.
 void ToolCallParser::give_up(std::string_view rest) {
     const bool is_last = row_->grammar == Grammar::kObjects || row_->grammar == Grammar::kPythonic;
     const bool is_after_call =

@@ -1,17 +1,17 @@
-// Separates text from tool calls in a model's output, while the output arrives.
+// Separates text from tool calls in a model's output as it arrives.
 //
 //   ToolCallParser parser(ToolFormat::kHermes);
 //   for (each piece of output) use(parser.append(piece));
 //   use(parser.finish());
 //
-// A call begins as soon as its name and the beginning of its arguments are known; its arguments
+// A call begins as soon as its name and the beginning of its arguments are known; the arguments
 // follow in pieces, as compact JSON. If the output cannot continue as a call, a call that has not
-// begun is text, unchanged; one that has begun is broken, and the rest is text. Text that may
-// become a marker is held back until that is decided. The output is read byte by byte, so
-// how it is cut into pieces changes nothing.
+// begun becomes text, unchanged. A call that has begun is broken, and later output is text. Text
+// that may become a marker is withheld until more text decides. The parser reads byte by byte, so
+// the pieces in which output arrives change nothing.
 //
 // Source: the formats' rows (tool_formats.h).
-// Bounded: by the output; a byte costs constant time, and is read again at most a few times.
+// Bounded: by the output; a byte takes constant time, and is read again at most a few times.
 #pragma once
 
 #include "http_proc/format/call_body.h"
@@ -31,22 +31,22 @@ namespace pitstop::http {
 
 class ToolCallParser {
   public:
-    // `schemas` decide the types of values in formats that write them without quotes; null: none
-    // is known. REQUIRES: the format is not harmony, whose calls are messages (harmony.h).
+    // `schemas`: the types of values, for formats that write values without quotes; null: unknown.
+    // REQUIRES: the format is not harmony, whose calls are messages (harmony.h).
     explicit ToolCallParser(ToolFormat format, std::shared_ptr<const ToolSchemas> schemas = nullptr)
         : row_(&row_of(format)), schemas_(std::move(schemas)) {}
 
-    // Returns the pieces that are decided so far. In `finish`, a last call may lack its closing
+    // Return the pieces that are final so far. In `finish`, the last call may lack its closing
     // markers.
     [[nodiscard]] TurnPieces append(std::string_view piece);
     [[nodiscard]] TurnPieces finish();
 
   private:
     enum class State : std::uint8_t {
-        kStart,  // only white space so far, or since the last call
+        kStart,  // only white space since the start or the last call
         kText,
         kBody,  // after a marker
-        kRest,  // the rest is text
+        kRest,  // all further output is text
     };
 
     void feed(char c);
@@ -63,10 +63,10 @@ class ToolCallParser {
     std::shared_ptr<const ToolSchemas> schemas_;
     State state_ = State::kStart;
     std::string pending_{};  // bytes to read again, the last one first
-    std::string space_{};    // held back at the start
-    std::string marker_{};   // the possible beginning of a marker, in text
+    std::string space_{};    // withheld at the start
+    std::string marker_{};   // in text: the possible start of a marker
     CallBody body_{};
-    std::optional<CallReader> reader_{};  // of the body
+    std::optional<CallReader> reader_{};  // the reader of the body
 };
 
 }  // namespace pitstop::http

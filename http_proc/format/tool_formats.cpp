@@ -136,8 +136,8 @@ std::string tool_format_names() {
 }
 
 std::optional<ToolFormat> tool_format_in(std::string_view chat_template) {
-    // The first line whose texts are all in the template decides, so formats that share a marker
-    // with a later format come first.
+    // The first row whose texts all occur in the template decides. So if two formats share a
+    // marker, the more specific row comes first.
     struct Shown {
         std::string_view text{};
         std::string_view other{};

@@ -1,6 +1,6 @@
-// The formats in which models write calls of tools: one row of data each, which one parser reads
-// (tool_calls.h) and forced calls are begun with (forced_call.h). Harmony's calls are messages,
-// which harmony.h reads.
+// The formats in which models write tool calls, each as one row of data. The parser (tool_calls.h)
+// and forced calls (forced_call.h) use the rows. Harmony's calls are messages, which harmony.h
+// reads.
 //
 // Source: the models' chat templates; names from SGLang's and vLLM's --tool-call-parser.
 #pragma once
@@ -28,30 +28,30 @@ enum class ToolFormat : std::uint8_t {
 };
 
 struct ToolFormatRow {
-    // How calls are written after a marker. WS is white space that is left out.
+    // The text of calls after a marker. White space between the parts is ignored.
     enum class Grammar : std::uint8_t {
         kObject,     // OBJECT `close`
-        kObjects,    // OBJECT; OBJECT, ... and then no more calls
+        kObjects,    // OBJECT, perhaps more with ; or , between them, and then no calls
         kMistral,    // [OBJECT, ...] or NAME{...} or NAME[ARGS]{...}
         kNamedJson,  // (`call_open` NAME `args_open` {...} `args_close` `call_close`)* `close`
         kTagged,     // (`name_open` NAME `name_close` PARAMETER* `call_close`)* `close`
         kPythonic,   // [NAME(KEY=LITERAL, ...), ...]
         kHarmony,    // messages to functions
     };
-    // A PARAMETER is `key_open` KEY `key_close` `value_open` VALUE `value_close`. VALUE is the text
-    // itself if the tool's schema has the type string; without a schema, Untyped decides.
+    // A PARAMETER is `key_open` KEY `key_close` `value_open` VALUE `value_close`. If the tool's
+    // schema has the type string, VALUE is the text itself; without a schema, Untyped decides.
     enum class Untyped : std::uint8_t { kText, kJsonOrText };
 
     ToolFormat format{};
     Grammar grammar{};
     std::string_view open{};  // the marker before a call, or before a section of calls
-    // `name_open`, which some models write in place of `open`.
+    // Like `name_open`; some models write it in place of `open`.
     std::string_view short_open{};
-    // An output that begins with this may begin a call; 0: none does.
+    // A first character of an output that may begin a call without a marker; 0: no character.
     char start = '\0';
     std::string_view close{};
     std::string_view call_open{};
-    std::string_view name_prefix{};  // names are PREFIX NAME:INDEX, which is also the id
+    std::string_view name_prefix{};  // a name is PREFIX NAME:INDEX, which is also the id
     std::string_view name_open{};
     std::string_view name_close{};  // empty: the first parameter, or `close`, ends the name
     std::string_view args_open{};
@@ -61,18 +61,18 @@ struct ToolFormatRow {
     std::string_view key_close{};
     std::string_view value_open{};
     std::string_view value_close{};
-    bool value_has_lines = false;  // a line end after `key_close` and one before `value_close`
+    bool value_has_lines = false;  // a line end follows `key_close`, another precedes `value_close`
     Untyped untyped = Untyped::kText;
-    // The beginning of a call of any function, and of a named one: {} is the name, {q} the name as
-    // JSON. Each beginning ends at a boundary of the model's tokens.
+    // The beginnings of a call of any function, and of a named function: {} stands for the name,
+    // {q} for the name as JSON. Each beginning ends at a boundary of the model's tokens.
     std::string_view begins_any{};
     std::string_view begins_named{};
-    bool has_short_ids = false;  // its template accepts only ids of nine letters and digits
+    bool has_short_ids = false;  // the model's template accepts only ids of nine letters and digits
 };
 
 [[nodiscard]] const ToolFormatRow& row_of(ToolFormat format);
 
-// The names of --tool-call-parser; tool_format_named() returns nothing for any other name.
+// The values of --tool-call-parser; tool_format_named() returns nothing for any other value.
 struct ToolFormatName {
     std::string_view name{};
     ToolFormat format{};
@@ -102,7 +102,7 @@ inline constexpr std::array kToolFormats{
 [[nodiscard]] std::optional<ToolFormat> tool_format_named(std::string_view name);
 [[nodiscard]] std::string tool_format_names();  // "hermes, qwen, ..."
 
-// Finds the format in a model's chat template; nothing if the template shows none of these.
+// Finds the format in a model's chat template; nothing if the template shows no known format.
 [[nodiscard]] std::optional<ToolFormat> tool_format_in(std::string_view chat_template);
 
 }  // namespace pitstop::http

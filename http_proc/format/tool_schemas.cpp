@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kSchemasNestedMax = 4;  // levels of anyOf and $ref
+constexpr int kSchemasNestedMax = 4;  // nested levels of anyOf and $ref
 
 template <class AnyJson>
 const AnyJson* schema_member(const AnyJson& object, const char* name) {
@@ -28,7 +28,7 @@ std::string type_name_of(const AnyJson& value) {
     return value.is_array() ? "array" : "object";
 }
 
-// Returns what "#/a/b" refers to; null if that is nothing.
+// Returns the value that a reference such as "#/a/b" names; null if there is none.
 template <class AnyJson>
 const AnyJson* referred(const AnyJson& root, const AnyJson& reference) {
     if (!reference.is_string()) return nullptr;
@@ -45,13 +45,13 @@ const AnyJson* referred(const AnyJson& root, const AnyJson& reference) {
     return at;
 }
 
-// Reads the types of values from the schemas of one text. `num_left` limits how many are read.
+// Reads the types of values from schemas. `num_left` limits how many schemas it reads.
 template <class AnyJson>
 class SchemaTypes {
   public:
     explicit SchemaTypes(int& num_left) : num_left_(num_left) {}
 
-    // `root` has the definitions that a schema may refer to.
+    // `root` has the definitions to which a schema may refer.
     std::vector<std::string> of(const AnyJson& root, const AnyJson& schema) {
         std::vector<std::string> types;
         add(root, schema, 0, types);

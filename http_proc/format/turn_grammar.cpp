@@ -15,8 +15,8 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::int64_t kBudgetMax = std::int64_t{1} << 30;  // more than any output has
 
-// Returns the parameters' grammar as the format of a structural tag; null if they have none, or one
-// that cannot be read.
+// Returns the parameters' grammar as the format of a structural tag; null if they have no grammar,
+// or one that cannot be converted.
 OrderedJson own_format_of(const messages::SamplingParams& params) {
     if (!params.regex.empty()) return {{"type", "regex"}, {"pattern", params.regex}};
     if (!params.ebnf.empty()) return {{"type", "grammar"}, {"grammar", params.ebnf}};
@@ -41,7 +41,7 @@ OrderedJson any_text_without(const std::string& excluded) {
     return text;
 }
 
-// Thinking, from its opening marker on, or from inside it.
+// Returns the grammar of the thinking: from its opening marker, or from inside the thinking.
 OrderedJson thinking_of(const TurnGrammar& turn, bool may_be_interrupted) {
     const ThinkingFormat& format = *turn.thinking;
     const bool is_inside = turn.start == ThinkingParser::Start::kInside;
@@ -57,8 +57,8 @@ OrderedJson thinking_of(const TurnGrammar& turn, bool may_be_interrupted) {
         {"end", std::move(ends)}};
 }
 
-// The turn if the answer may be any text but its thinking has a budget: each opening marker begins
-// thinking.
+// Returns the turn's grammar if thinking has a budget and the answer may be any text: each opening
+// marker begins thinking.
 OrderedJson with_budget(const TurnGrammar& turn) {
     OrderedJson thought =
         sequence_of(thinking_of(turn, /*may_be_interrupted=*/true), {{"type", "any_text"}});
@@ -69,7 +69,7 @@ OrderedJson with_budget(const TurnGrammar& turn) {
          OrderedJson::array({std::move(thought), any_text_without(turn.thinking->open)})}};
 }
 
-// The turn if the answer must match a grammar.
+// Returns the turn's grammar if the answer must match `answer`.
 OrderedJson with_answer(const TurnGrammar& turn, OrderedJson answer) {
     OrderedJson thinking = thinking_of(turn, /*may_be_interrupted=*/false);
     // JSON may begin with the line ends that models write after their thinking.

@@ -1,7 +1,7 @@
-// Makes the grammar of an assistant's turn, as one structural tag: first the thinking
-// and its budget, then what the answer must match.
+// Makes the grammar of an assistant's turn, as one structural tag: the thinking with its budget,
+// then the grammar of the answer.
 //
-// Special tokens match no grammar, so a turn's only special token is its end.
+// No grammar matches a special token, so a turn's only special token is its end.
 #pragma once
 
 #include "base/result.h"
@@ -17,18 +17,18 @@ namespace pitstop::http {
 struct TurnGrammar {
     std::optional<ThinkingFormat> thinking{};  // possible at the turn's beginning; null: none
     ThinkingParser::Start start = ThinkingParser::Start::kOutside;
-    bool has_ended_thinking = false;       // the prompt ended it: the output has none
-    std::optional<std::int64_t> budget{};  // the most tokens of thinking, without its markers
-    // What the answer's calls must match (call_grammar.h); empty: nothing. With it, the request may
-    // have no grammar of its own.
+    bool has_ended_thinking = false;       // the prompt has ended the thinking: the output has none
+    std::optional<std::int64_t> budget{};  // the most tokens of thinking between its markers
+    // The grammar that the answer's calls must match (call_grammar.h); empty: none. If set, the
+    // request may not have a grammar of its own.
     std::string calls{};
     bool calls_are_free = false;  // `calls` allows any text before, between and after calls
 };
 
-// Sets the grammar of the turn. A grammar that the parameters have becomes a part of it. Without a
-// grammar, a budget or calls nothing changes.
-// Errors: kInvalidArgument if there are two grammars, or if the turn begins inside a thinking that
-// no grammar can end.
+// Sets the turn's grammar in `params`. A grammar that `params` has becomes a part of it.
+// Changes nothing if there is no grammar, no budget and no grammar of calls. Errors:
+// kInvalidArgument if there are two grammars, or if the turn begins inside thinking that no
+// grammar can end.
 [[nodiscard]] Result<> set_turn_grammar(const TurnGrammar& turn, messages::SamplingParams& params);
 
 }  // namespace pitstop::http

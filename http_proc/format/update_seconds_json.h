@@ -1,4 +1,4 @@
-// Writes an update's durations into a JSON answer, with their names on the bus.
+// Writes an update's durations into a JSON answer, under their names on the bus.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// An answer's counts of tokens, for every dialect's usage.
+// An answer's token counts, for the usage in every dialect.
 #pragma once
 
 #include "messages/generation.h"
@@ -12,9 +12,9 @@ struct Usage {
     std::int64_t prompt_tokens = 0;
     std::int64_t completion_tokens = 0;
     std::int64_t cached_tokens = 0;  // of the prompt
-    // of the prompt: cached without the state after them, so computed again
+    // of the prompt: cached without a state after them, so computed again
     std::int64_t replayed_tokens = 0;
-    // of the output, with the markers; null: thinking is not separated
+    // of the output, markers included; null: thinking is not separated
     std::optional<std::int64_t> thinking_tokens{};
 
     void add(const messages::OutputChunk& chunk) {

@@ -47,7 +47,7 @@ void append_utf8(std::string& to, std::uint32_t code) {
     }
 }
 
-// Python writes 1. and .5 and +1, which JSON does not.
+// Converts a token such as 1. or .5 or +1, which Python allows and JSON does not.
 std::string json_of_token(std::string token) {
     if (token == "True") return "true";
     if (token == "False") return "false";
@@ -267,7 +267,7 @@ Status ValueReader::read_escape(char c, std::string& json) {
         return Status::kMore;
     }
     if (c == '\n') return Status::kMore;  // an escaped line break is dropped
-    // As in Python, a backslash before any other character stays.
+    // As in Python, a backslash before any other character remains.
     json += "\\\\";
     return read_string(c, json);
 }

@@ -16,8 +16,8 @@ namespace {
 
 std::string name_of(const messages::Span& span) { return version_name(span.epoch, span.label); }
 
-// Whether two neighbours are one run. Without labels, different epochs are different weights. A
-// label may look like another epoch's name, so names are not compared.
+// Returns whether two neighbours are one run. Without labels, different epochs are different
+// weights. Names are not compared, because a label may look like the name of another epoch.
 bool is_same_version(const messages::Span& one, const messages::Span& next) {
     return one.label == next.label && (!one.label.empty() || one.epoch == next.epoch);
 }
