@@ -64,7 +64,7 @@ TurnPieces AssistantTurn::append_harmony(std::string_view text, bool is_end) {
     return pieces;
 }
 
-// Adds thinking that was kept back to be shown as a whole.
+// Adds the thinking that was withheld to be shown in one piece.
 void AssistantTurn::end_thinking(TurnPieces& pieces) {
     pieces.add_thinking(std::exchange(held_thinking_, {}));
 }

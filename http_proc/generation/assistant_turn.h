@@ -1,5 +1,5 @@
-// Follows the assistant's turn in one answer: its text, its thinking, and its tool calls, as far as
-// these are looked for.
+// Follows the assistant's turn in one answer: separates text, thinking and tool calls, if the
+// request asks for that.
 #pragma once
 
 #include "base/result.h"
@@ -31,29 +31,29 @@ class AssistantTurn {
     };
     enum class Thinking : std::uint8_t {
         kInPieces,
-        kWhole,   // in one piece, after its end
-        kHidden,  // left out, but counted
+        kWhole,   // in one piece, when it has ended
+        kHidden,  // left out of the answer, but counted
     };
 
     struct Args {
         std::optional<ToolFormat> calls_format{};      // null: calls are text
-        std::shared_ptr<const ToolSchemas> schemas{};  // of the tools; null: none is known
+        std::shared_ptr<const ToolSchemas> schemas{};  // the tools' schemas; null: unknown
         Calls calls = Calls::kAny;
-        // Begins the turn. The prompt already ends with it, and the first output includes it. No
-        // thinking follows.
+        // The beginning of the turn that the prompt already has. The first output repeats it. No
+        // thinking follows it.
         std::string opening{};
         std::optional<ThinkingFormat> thinking_format{};  // null: thinking is text
         ThinkingParser::Start start = ThinkingParser::Start::kOutside;
         Thinking thinking = Thinking::kInPieces;
         std::optional<std::int64_t> thinking_budget{};  // ThinkingFields::budget
-        std::string held_calls{};  // what its calls must match (call_grammar.h); empty: nothing
-        const TokenTexts* texts = nullptr;  // to count the tokens of thinking; null: none counted
+        std::string held_calls{};  // the grammar its calls must match (call_grammar.h), or ""
+        const TokenTexts* texts = nullptr;  // to count tokens of thinking; null: no count
 
-        // Whether a marker may be a special token, which the output must then keep.
+        // Returns whether a marker may be a special token, which the output's text must then keep.
         [[nodiscard]] bool reads_special_tokens() const {
             return calls_format || (thinking_format && thinking_format->has_special_markers);
         }
-        // Whether the output is a list of messages: then only harmony is parsed.
+        // Returns whether the output is a list of messages, which HarmonyParser alone parses.
         [[nodiscard]] bool is_harmony() const {
             return calls_format == ToolFormat::kHarmony ||
                    (thinking_format && thinking_format->is_harmony);
@@ -63,23 +63,23 @@ class AssistantTurn {
     AssistantTurn() = default;
     explicit AssistantTurn(Args args);
 
-    // Adds a chunk's text, and returns the pieces that are decided so far.
+    // Adds a chunk's text, and returns the pieces that are final so far.
     [[nodiscard]] TurnPieces append(messages::OutputChunk& chunk);
-    // Whether the turn had a whole call.
+    // Returns whether the turn has had a complete call.
     [[nodiscard]] bool has_calls() const { return has_calls_; }
-    // The tokens of thinking so far, with its markers.
+    // Returns the number of tokens of thinking so far, markers included.
     [[nodiscard]] std::int64_t num_thinking_tokens() const {
         if (harmony_count_) return harmony_count_->num_tokens();
         return count_ ? count_->num_tokens() : 0;
     }
-    // Whether the thinking has used up its budget, so that its end was forced; null: it has none.
+    // Returns whether the thinking used up its budget, so that its end was forced; null: no budget.
     [[nodiscard]] std::optional<bool> is_budget_used() const {
         if (!args_.thinking_budget) return std::nullopt;
         return count_ && count_->num_between() >= *args_.thinking_budget;
     }
 
-    // Returns the id that the model gave the call; else makes one: nine letters and digits if the
-    // model's template accepts no other, else `prefix` and 24 digits.
+    // Returns the id that the model gave the call, or makes one: nine letters and digits if the
+    // model's template accepts only such ids, otherwise `prefix` and 24 digits.
     [[nodiscard]] std::string call_id(std::string_view prefix, std::string_view given) const;
 
   private:
@@ -100,9 +100,9 @@ class AssistantTurn {
     bool is_over_ = false;
 };
 
-// Holds the output to what the turn must match: the request's grammar after its thinking, and the
-// thinking to its budget. `has_ended_thinking`: as TurnPrompt has it.
-// Errors: those of set_turn_grammar().
+// Restricts the output to the turn's grammar: the thinking to its budget, then the answer to the
+// request's grammar. `has_ended_thinking`: as in TurnPrompt. Errors: those of
+// set_turn_grammar().
 [[nodiscard]] Result<> hold_turn(
     const AssistantTurn::Args& turn, bool has_ended_thinking, messages::SamplingParams& params
 );
@@ -110,7 +110,7 @@ class AssistantTurn {
 // Writes whether the thinking has used up its budget, if it has one.
 void write_budget(JsonWriter& json, const AssistantTurn& turn);
 
-// Returns what is looked for in the turns of a request, before its prompt is known.
+// Returns how to parse the turns of a request, before its prompt is known.
 [[nodiscard]] AssistantTurn::Args turn_args(
     const OutputFormats& formats,
     bool has_tools,

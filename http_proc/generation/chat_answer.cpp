@@ -39,7 +39,7 @@ Result<> ChatAnswer::hold_calls(Exchange& exchange) {
 Task<Result<>> ChatAnswer::complete(Exchange& exchange, Prompt& prompt) {
     Result<TurnPrompt> made = co_await prompt_of_turn(exchange, call.chat, call.forced_call);
     if (!made) co_return made.error();
-    call.chat = {};  // may be as large as the body
+    call.chat = {};  // frees the chat, which may be as large as the body
     turn_args.opening = std::move(made->opening);
     turn_args.start = made->start;
     const Result<> held = hold_turn(turn_args, made->has_ended_thinking, prompt.request.sampling);

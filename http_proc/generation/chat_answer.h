@@ -1,5 +1,5 @@
-// The data of an answer of /v1/responses or /v1/messages: one sample of one chat. The shared part
-// of pipeline.h's Answering.
+// The data of an answer of /v1/responses or /v1/messages, which is one sample of one chat; and the
+// part of pipeline.h's Answering that both routes share.
 //
 // Thread: the server's loop.
 #pragma once
@@ -33,28 +33,28 @@ struct ChatAnswer {
     std::vector<TokenId> prompt_ids{};
     std::vector<TokenId> token_ids{};  // of the output; empty unless requested
 
-    // The answer's id is `prefix` and the caller's name for it.
+    // Makes the answer's id: `prefix`, then the caller's name for the answer.
     ChatAnswer(Exchange& exchange, ChatCall given, std::string_view prefix);
 
-    // Sets what calls must match. Errors: those of check_forced_call() and call_grammar().
+    // Sets the grammar of the calls. Errors: those of check_forced_call() and call_grammar().
     [[nodiscard]] Result<> hold_calls(Exchange& exchange);
 
     [[nodiscard]] bool is_streamed() const { return call.is_streamed; }
     [[nodiscard]] const std::string& named_model() const { return call.model; }
-    // Tokens of thinking are counted by their texts.
+    // Counting the tokens of thinking needs their texts.
     [[nodiscard]] bool wants_texts() const { return turn_args.thinking_format.has_value(); }
     [[nodiscard]] std::string rid_of(std::size_t /*index*/) const { return answer_id + "-0"; }
     Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
     void add_sample(std::size_t /*prompt*/, const messages::Generate& /*request*/) {}
-    // Counts a chunk. Returns true: any chunk may need an event.
+    // Counts a chunk. Always returns true: any chunk may need an event.
     bool handle_event(const Generation::Event& event);
 
-    // Writes pitstop's own members: which weights made which tokens, and the tokens if requested.
+    // Writes pitstop's own members: the weights of each token, and the tokens if requested.
     void write_own_members(JsonWriter& json) const;
 };
 
 // Returns the HTTP status of an error of these two routes. A name in use is the caller's mistake,
-// and so is a chat for a model without a template for it.
+// as is a chat for a model that has no chat template.
 [[nodiscard]] int status_of_chat(ErrorCode code);
 
 }  // namespace pitstop::http

@@ -1,5 +1,5 @@
-// Streams an answer of server-sent events. Events that are ready together are sent together: an
-// event costs a system call here and one at its reader.
+// Streams an answer as server-sent events. Events that are ready at the same time are sent
+// together, because each send costs a system call here and one at the client.
 //
 //   EventStream stream(exchange);
 //   while (auto event = co_await generation.next()) {
@@ -31,28 +31,28 @@ class EventStream {
 
     explicit EventStream(Exchange& exchange) : exchange_(&exchange) {}
 
-    // Returns whether anything was sent: until then, an error is an answer with a status.
+    // Returns whether anything was sent. Before that, an error can still become a status.
     [[nodiscard]] bool has_begun() const { return has_begun_; }
 
-    // Write the event's JSON to the result, then call end_event().
-    // With a name, "event: NAME" precedes the data.
+    // Write the event's JSON to the result, then call end_event(). If `name` is not empty, "event:
+    // NAME" precedes the data.
     [[nodiscard]] JsonWriter& begin_event(std::string_view name = {});
     void end_event() { events_.append("\n\n"); }
     // Adds a comment, which readers of events skip.
     void add_waiting(const std::string& why);
     void add_error(Dialect dialect, const Error& error);
 
-    // Call after every step of the answer, even without an event: sends what waits, unless more is
-    // ready and follows at once. co_await returns false if the client will not get it.
+    // Call after every step of the answer, even one without an event. Sends the waiting events,
+    // unless more follow at once. co_await returns false if the client has left.
     [[nodiscard]] Exchange::Write send(bool more_is_ready);
-    // Sends what waits, and "[DONE]".
+    // Sends the waiting events, and "[DONE]".
     [[nodiscard]] Exchange::Write end();
 
   private:
     Exchange* exchange_;
     JsonWriter events_{};
     bool has_begun_ = false;
-    std::string waited_{};  // why nothing has been sent yet
+    std::string waited_{};  // the latest reason for which nothing was sent
 };
 
 }  // namespace pitstop::http

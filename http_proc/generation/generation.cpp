@@ -39,7 +39,7 @@ void Generation::start(
     std::vector<messages::Generate> requests,
     std::vector<std::vector<std::string>> names
 ) {
-    // The preparation ends when the client library has the requests: from then on an abort finds
+    // The preparation ends when the client library has the requests: from then on, an abort finds
     // them there.
     const Preparations::Entry to_the_end = std::move(preparation);
     CHECK(state_->running.empty());
@@ -59,7 +59,7 @@ void Generation::start(
     }
     for (std::size_t i = 0; i < requests.size(); ++i) {
         const auto on_chunk = [shared = state_, i, tree = tree_](messages::OutputChunk chunk) {
-            if (!shared->running[i].is_open) return;  // it has failed in this process
+            if (!shared->running[i].is_open) return;  // the request has failed in this process
             try {
                 shared->handle_chunk(i, std::move(chunk), *tree, shared);
             } catch (const std::bad_alloc&) {
@@ -116,14 +116,14 @@ void Generation::State::close(std::size_t i, Tree& tree) {
     drop_names(i, tree);
 }
 
-// Frees the request's names and rid before its caller learns of its end.
+// Frees the request's names and rid before its caller learns that it has ended.
 void Generation::State::drop_names(std::size_t i, Tree& tree) {
     Running& request = running[i];
     for (const std::string& name : request.names) tree.remove_name(name, request.rid);
     request.names.clear();
 }
 
-// Out of memory for the output: the request ends with that error, here and in the tree.
+// Ends a request here and in the tree, because there is no memory for its output.
 void Generation::State::fail(std::size_t i, Tree& tree) {
     if (running[i].is_open) close(i, tree);  // the chunk without memory may have been its last
     messages::Finish finish{.reason = messages::FinishReason::kError};
@@ -141,7 +141,7 @@ void Generation::State::make_ready(std::size_t i) {
     ready.push_back(i);
 }
 
-// Makes held requests ready, because their hold has ended.
+// Moves requests from `held` to `ready`, because their time has come.
 void Generation::State::release() {
     is_due_asked = false;
     for (const std::size_t i : std::exchange(held, {})) {
@@ -194,7 +194,7 @@ Task<Result<std::vector<messages::OutputChunk>>> collect(
 
 std::string name_of_caller(const Request& request, const std::string& id) {
     constexpr std::size_t kBytesMax =
-        messages::kRidBytesMax / 2;  // a prefix and an index are added
+        messages::kRidBytesMax / 2;  // leaves room for a prefix and an index
     const auto header = request.header("x-request-id");
     if (header && !header->empty() && header->size() <= kBytesMax && is_utf8(*header))
         return std::string(*header);

@@ -1,6 +1,6 @@
-// Counts the tokens of thinking in a turn of messages (harmony.h): with their headers and markers.
+// Counts the tokens of thinking in a turn of messages (harmony.h), headers and markers included.
 //
-// Bounded: holds two numbers.
+// Bounded: two numbers, and the parser's bound.
 #pragma once
 
 #include "base/ids.h"
@@ -14,7 +14,7 @@ namespace pitstop::http {
 
 class HarmonyCount {
   public:
-    // REQUIRES: the texts outlive this.
+    // REQUIRES: `texts` outlives this object.
     HarmonyCount(ThinkingParser::Start start, const TokenTexts* texts)
         : parser_({}, start), texts_(texts) {}
 
@@ -25,7 +25,7 @@ class HarmonyCount {
     HarmonyParser parser_;
     const TokenTexts* texts_;
     std::int64_t num_tokens_ = 0;
-    std::int64_t num_undecided_ = 0;  // of a header
+    std::int64_t num_undecided_ = 0;  // tokens of a header whose kind is unknown
 };
 
 }  // namespace pitstop::http

@@ -5,9 +5,9 @@
 //
 // A dialect is a type that parses a request and writes chunks in its shape (Answering, below);
 // everything in between is here, once. Its route's handler is serve<ItsType>.
-//
-// Thread:  the server's loop.
-// Bounded: memory that an answer keeps for its prompts comes from the server's budget.
+// A dialect is a type that parses a request and writes chunks in its shape (Answering, below). The
+// steps in between are the same for all dialects. The handler of its route is serve<ItsType>.
+// Bounded: an answer takes the memory that it keeps for prompts from the server's budget.
 #pragma once
 
 #include "http_proc/format/batch.h"
@@ -27,22 +27,22 @@
 
 namespace pitstop::http {
 
-// One prompt of an HTTP request, and the data that its samples share.
+// One prompt of an HTTP request, with the data that its samples share.
 struct Prompt {
     messages::Generate
-        request{};  // with the first sample's seed. An empty rid: the answer names each sample
-    // The caller's unique name for the prompt; empty: none. A single sample has it as its rid. Of
-    // several samples, sample i has the rid NAME_i, and NAME aborts all.
+        request{};  // with the first sample's seed. If rid is empty, the answer names each sample
+    // The caller's unique name for the prompt; empty: none. A single sample uses it as its rid. If
+    // there are several, sample i has the rid NAME_i, and NAME aborts all of them.
     std::string name{};
     std::int64_t num_samples = 1;
-    std::int64_t num_kept = 0;  // copies that the answer keeps to its end, because it shows them
-    // the answer also shows other parts of the request, which it keeps to its end
+    std::int64_t num_kept = 0;  // copies of the prompt that the answer keeps to show them at last
+    // bytes of other parts of the request that the answer keeps to its end
     std::size_t kept_bytes = 0;
-    std::string session{};  // that the body names; empty: the header's, if it has one
+    std::string session{};  // the session that the body names; empty: the header's, if any
 };
 
-// The functions of a dialect. A dialect also has the members `prompts`, `names` (each aborts all of
-// its requests) and `texts` (of tokens; null unless wants_texts()).
+// The functions of a dialect. A dialect also has the members `prompts`, `names` (each name aborts
+// all of its requests) and `texts` (of tokens; null unless wants_texts() is true).
 template <class A>
 concept Answering = requires(
     A answer,
@@ -59,38 +59,38 @@ concept Answering = requires(
     { A::refusal(error) } -> std::same_as<Response>;
     { answer.is_streamed() } -> std::same_as<bool>;
     { answer.wants_texts() } -> std::same_as<bool>;
-    // In a dialect with such a field, answer.named_model() returns the model that the caller named.
+    // Optional: answer.named_model() returns the model that the caller named.
     //
-    // Asks the tree for the prompt's tokens or text, if the answer shows them or the
-    // prompt needs them.
+    // Asks the tree for the prompt's tokens or text, if the answer shows them or the prompt needs
+    // them.
     { answer.complete(exchange, prompt) } -> std::same_as<Task<Result<>>>;
-    // Names request `i` if its prompt has no name.
+    // Returns a rid for request `i`, whose prompt has no name.
     { answer.rid_of(std::size_t{}) } -> std::same_as<std::string>;
-    // Called in order, before a sample of prompts[i] runs.
+    // Called before a sample of prompts[i] runs, in the order of the samples.
     answer.add_sample(std::size_t{}, std::as_const(prompt.request));
-    // Counts a chunk, and returns whether its request gets an event now.
+    // Counts a chunk. Returns whether its request gets an event now.
     { answer.handle_event(event) } -> std::same_as<bool>;
     answer.write_events(stream, std::move(event));
-    answer.write_whole(json, outputs);  // each chunk was counted
-    // Writes the last events of a stream. A dialect with named events, which ends a stream by
-    // itself, has the events of an error instead.
+    answer.write_whole(json, outputs);  // handle_event() has counted each chunk
+    // Writes the last events of a stream. A dialect with named events ends its stream itself, and
+    // writes events for an error.
     requires requires { answer.write_end(stream); } || requires {
         answer.write_error(stream, error);
     };
 };
 
-// Asks for the version that serves now, without tokens; nothing if the tree does not answer.
+// Asks the tree for the version that serves now; nothing if the tree does not answer.
 [[nodiscard]] Task<std::optional<messages::Span>> serving_version(Exchange& exchange);
 
 namespace pipeline {
 
-// Returns the turn of a request that only names its session: X-Session-ID, of vLLM's routers and
-// SkyRL. Nothing if neither names one. Errors: kInvalidArgument if the name is too long.
+// Returns the turn of a request that only names its session, in the body or in X-Session-ID (of
+// vLLM's routers and SkyRL); nothing if it names none. Errors: kInvalidArgument: too long a name.
 [[nodiscard]] Result<std::optional<messages::Turn>> turn_of_session(
     const Request& request, const std::string& session
 );
 
-// Lists the names by which an abort may end part of the answer (preparations.h).
+// Returns the names by which an abort may end a part of the answer (preparations.h).
 template <Answering A>
 std::vector<std::string> abort_names(const A& answer) {
     std::vector<std::string> names = answer.names;
@@ -104,22 +104,22 @@ std::vector<std::string> abort_names(const A& answer) {
 // The requests of an answer.
 struct Prepared {
     std::vector<messages::Generate> requests{};
-    // by request: names that abort it besides its rid
+    // by request: other names than its rid that abort it
     std::vector<std::vector<std::string>> names{};
-    std::vector<std::string> own_names{};  // from the caller: must be unique
+    std::vector<std::string> own_names{};  // chosen by the caller: must be unique
     Batch batch{};
 };
 
-// Names a sample of a prompt that has a name. Returns the names that abort it besides its rid.
+// Names a sample of a named prompt. Returns the names, other than its rid, that abort it.
 [[nodiscard]] std::vector<std::string> name_sample(
     const Prompt& prompt, std::int64_t sample, messages::Generate& request
 );
 
-// Errors: kAlreadyExists if an abort by one of the caller's names would end something else, too.
+// Errors: kAlreadyExists if a caller's name already names another open request.
 [[nodiscard]] Result<> check_names(Exchange& exchange, const Prepared& prepared);
 
-// Makes a request per sample, with the samples of a prompt together. Moves from the
-// prompts' requests.
+// Makes a request per sample; the samples of a prompt are neighbours. Moves from the prompts'
+// requests.
 template <Answering A>
 Task<Result<Prepared>> prepare(Exchange& exchange, A& answer) {
     if (answer.wants_texts()) {
@@ -153,7 +153,7 @@ Task<Result<Prepared>> prepare(Exchange& exchange, A& answer) {
                 names.insert(names.end(), own.begin(), own.end());
                 prepared.own_names.insert(prepared.own_names.end(), names.begin(), names.end());
             }
-            // With one seed all samples would be the same.
+            // With one seed, all samples would be equal.
             if (request.sampling.seed) *request.sampling.seed += static_cast<std::uint64_t>(sample);
             answer.add_sample(p, request);
             if (!request.turn) {
@@ -168,8 +168,8 @@ Task<Result<Prepared>> prepare(Exchange& exchange, A& answer) {
     co_return prepared;
 }
 
-// A request that ended before its first token has no version. If the dialect shows one in each
-// answer, the version that serves now is used.
+// Sets the version of a request that ended before its first token, for dialects that show a version
+// in each answer: the version that serves now.
 template <Answering A>
 Task<> complete_version(Exchange& exchange, A& answer, std::size_t index) {
     if (const auto version = co_await serving_version(exchange))
@@ -181,14 +181,14 @@ constexpr bool kShowsVersion = requires(A answer) {
     answer.lacks_version(std::size_t{});
 };
 
-// A dialect with named events reports an error in a stream, and the stream's end, by events of its
-// own; the others end with "[DONE]".
+// Whether a dialect has named events, for errors and for the end of a stream. The streams of other
+// dialects end with "[DONE]".
 template <Answering A>
 constexpr bool kNamesEvents = requires(A answer, EventStream& stream, const Error& error) {
     answer.write_error(stream, error);
 };
 
-// Explains the error for a name that is neither the model's nor a loaded adapter's.
+// Makes an error text for a name that is neither the model's nor a loaded adapter's.
 template <Answering A>
 Response refusal_of(Exchange& exchange, const A& answer, Error error) {
     if constexpr (requires { answer.named_model(); })

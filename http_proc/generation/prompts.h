@@ -1,4 +1,4 @@
-// Completes prompts whose tokens or text an answer shows.
+// Completes prompts: the tokens of a text, and the text of tokens.
 #pragma once
 
 #include "http_proc/server/exchange.h"
@@ -11,7 +11,7 @@
 
 namespace pitstop::http {
 
-// Asks the tree a question about a text. The question is cancelled if the client leaves.
+// Asks the tree a question about a text; the question is cancelled if the client leaves.
 template <class Question>
 [[nodiscard]] Task<Result<messages::TokenizeReply>> ask(Exchange& exchange, Question question) {
     question.client = exchange.client();
@@ -31,10 +31,10 @@ template <class Question>
     co_return reply;
 }
 
-// Replaces the prompt's text, if any, by its tokens. Errors: the tree's.
+// Replaces the prompt's text, if it has one, by its tokens. Errors: the tree's.
 [[nodiscard]] Task<Result<>> tokenize_prompt(Exchange& exchange, messages::Generate& prompt);
 
-// Appends the tokens of a text that continues the prompt; nothing for an empty text.
+// Appends the tokens of `text`, which continues the prompt; an empty text has none.
 // Errors: the tree's.
 [[nodiscard]] Task<Result<>> append_text(
     Exchange& exchange, std::string text, std::vector<TokenId>& ids

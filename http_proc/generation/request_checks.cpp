@@ -13,7 +13,7 @@ std::string text_of_unknown(const std::string& model) {
     return fmt::format("The model `{}` does not exist", utf8_prefix(model, 128));
 }
 
-// For the end of a refusal: the names that would have been served.
+// Returns the names of the served model and adapters, for the end of a refusal.
 std::string text_of_served(Exchange& exchange) {
     std::string names = fmt::format("`{}`", exchange.tree().hello().model);
     for (const std::string& name : exchange.server().options().model_names) {

@@ -1,4 +1,4 @@
-// A route's checks before it reads the rest of a request.
+// The checks that a route makes before it reads the whole request.
 #pragma once
 
 #include "base/ids.h"
@@ -12,25 +12,25 @@
 
 namespace pitstop::http {
 
-// Errors: kNotFound if the model is not served: another model would answer.
+// Errors: kNotFound if the model is not served, because another model would answer.
 [[nodiscard]] Result<> check_model(Exchange& exchange, const std::string& model);
 
-// A request may name an adapter in place of its model: by the adapter's own name, or by SGLang's
-// "MODEL:ADAPTER". Sets `adapter` to it; the tree checks whether it is loaded. Errors: kNotFound:
-// `adapter` is already another.
+// Sets `adapter` if `model` names an adapter: by the adapter's own name, or by SGLang's
+// "MODEL:ADAPTER". The tree checks that the adapter is loaded. Errors: kNotFound if `adapter`
+// already names another one.
 [[nodiscard]] Result<> read_adapter_of(
     Exchange& exchange, const std::string& model, std::string& adapter
 );
-// Adds the model that the caller named to the tree's error that no such adapter is loaded.
+// Adds the model that the caller named to the tree's error about an adapter that is not loaded.
 [[nodiscard]] Error error_of_model(Exchange& exchange, const std::string& model, Error error);
 
-// Checks tokens in fields that have no effect, because the tree never sees these. The tree checks
-// all other tokens. Errors: kInvalidArgument for a token that the model lacks.
+// Checks tokens in fields without effect, which the tree never sees; it checks all other tokens.
+// Errors: kInvalidArgument for a token that is not in the vocabulary.
 [[nodiscard]] Result<> check_tokens(
     Exchange& exchange, std::string_view field, std::span<const TokenId> ids
 );
 
-// OpenAI's and Anthropic's routes accept only JSON that is declared as such.
+// Errors: the content type is not application/json, which OpenAI's and Anthropic's routes need.
 [[nodiscard]] Result<> check_is_json(const Request& request);
 
 }  // namespace pitstop::http

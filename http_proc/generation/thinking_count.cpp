@@ -31,7 +31,7 @@ void ThinkingCount::add_one(TokenId id) {
     }
 }
 
-// Removes the opening marker, with the space before it, from the first bytes.
+// Discounts the opening marker, and the white space before it, from the first tokens.
 void ThinkingCount::leave_out(std::size_t num_bytes) {
     while (begins_.size() > 1 && begins_[1] <= num_bytes) begins_.pop_front();
     for (std::size_t& begin : begins_) begin = begin > num_bytes ? begin - num_bytes : 0;

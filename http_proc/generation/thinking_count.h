@@ -1,7 +1,7 @@
-// Counts the tokens of a turn's thinking: with its markers, and those between them, which a budget
-// limits.
+// Counts the tokens of a turn's thinking: all of them, markers included, and those between the
+// markers, which a budget limits.
 //
-// Bounded: holds a number for each token that may belong to a marker.
+// Bounded: a number for each token that may belong to a marker.
 #pragma once
 
 #include "base/ids.h"
@@ -18,17 +18,17 @@ namespace pitstop::http {
 
 class ThinkingCount {
   public:
-    // REQUIRES: the texts outlive this.
+    // REQUIRES: `texts` outlives this object.
     ThinkingCount(
         const ThinkingFormat& format, ThinkingParser::Start start, const TokenTexts* texts
     )
         : parser_(format, start), interrupted_by_(format.interrupted_by), texts_(texts) {}
 
     void add(std::span<const TokenId> ids);
-    // The tokens of thinking with its markers. A token that ends thinking and begins the answer
-    // counts.
+    // Returns the number of tokens of thinking, markers included. Counts a token that ends thinking
+    // and begins the answer.
     [[nodiscard]] std::int64_t num_tokens() const { return num_tokens_; }
-    // The number of tokens that have a part of the text between the markers.
+    // Returns the number of tokens that have a part of the text between the markers.
     [[nodiscard]] std::int64_t num_between() const { return num_between_; }
 
   private:
@@ -39,11 +39,11 @@ class ThinkingCount {
     std::string interrupted_by_;
     const TokenTexts* texts_;
     std::int64_t num_tokens_ = 0;
-    std::int64_t num_undecided_ = 0;  // tokens while it is undecided whether this is thinking
+    std::int64_t num_undecided_ = 0;  // tokens that may turn out to be thinking
     std::int64_t num_between_ = 0;
-    // bytes between the markers that are known not to belong to the closing marker
+    // bytes between the markers that cannot belong to the closing marker
     std::size_t num_bytes_ = 0;
-    // the places of tokens between the markers that may still belong to the closing marker
+    // begins of the tokens whose text may still belong to the closing marker
     std::deque<std::size_t> begins_{};
 };
 

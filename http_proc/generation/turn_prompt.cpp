@@ -11,8 +11,8 @@
 namespace pitstop::http {
 namespace {
 
-// A marker of thinking at the end of given tokens is among this many: it has at most 128 bytes, and
-// white space may follow it.
+// The last tokens in which a marker of thinking may be: a marker has at most 128 bytes, and white
+// space may follow it.
 constexpr std::ptrdiff_t kTailTokens = 160;
 
 Task<Result<std::string>> text_of_tail(Exchange& exchange, const std::vector<TokenId>& ids) {
