@@ -40,7 +40,7 @@ std::vector<LayerLoad> layer_loads(const messages::ExpertLoad& load) {
                                     static_cast<std::size_t>(load.num_experts)
                                 );
         const std::int64_t sum = std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0});
-        if (sum <= 0) continue;  // no experts, or nothing computed
+        if (sum <= 0) continue;  // the layer has no experts, or they have computed no token
         const double mean = static_cast<double>(sum) / static_cast<double>(load.num_experts);
         const auto [least, busiest] = std::ranges::minmax(tokens);
         all.push_back(

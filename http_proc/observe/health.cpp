@@ -1,4 +1,4 @@
-// Health routes: /ping (this server), /health (the tree), /health_generate (a token).
+// Health routes: /ping (this server is alive), /health (the tree), /health_generate (one token).
 #include "http_proc/format/versions.h"
 #include "http_proc/observe/routes.h"
 #include "http_proc/server/errors.h"
@@ -13,7 +13,7 @@ constexpr std::chrono::seconds kProbeTimeout{20};
 
 Task<Response> ping(Exchange&) { co_return Response::empty(200); }
 
-// Returns whether the tree has ever had weights; asks until it has.
+// Returns whether the tree has ever had weights. Asks the tree until the answer is yes.
 Task<bool> has_been_ready(Exchange& exchange) {
     bool& known = exchange.server().has_been_ready;
     if (known) co_return true;
@@ -24,8 +24,8 @@ Task<bool> has_been_ready(Exchange& exchange) {
     co_return known;
 }
 
-// Reports only liveness: 200 also while paused, asleep or updating, because routers evict servers
-// that report otherwise.
+// Reports only liveness: answers 200 even while paused, asleep or updating, because routers evict
+// servers that answer otherwise.
 Task<Response> health(Exchange& exchange) {
     ServerContext& server = exchange.server();
     const bool is_up =
@@ -34,7 +34,7 @@ Task<Response> health(Exchange& exchange) {
     const bool is_ready = co_await has_been_ready(exchange);
     if (is_ready) co_return Response::empty(200);
     if (!server.lost) co_return Response::empty(503);
-    // The answer has no path and no reason: this route is open.
+    // The answer names no path and no reason, because this route is open.
     co_return error_response(
         Dialect::kPitstop,
         503,
@@ -53,7 +53,7 @@ bool is_idle_and_running(const messages::StatusReply& status) {
     });
 }
 
-// A tree that answers and is busy or paused is healthy; one that claims to be idle must
+// A tree that answers is healthy while it is busy or paused. A tree that reports itself idle must
 // generate a token.
 Task<Response> health_generate(Exchange& exchange) {
     if (exchange.server().is_stopping) co_return Response::empty(503);
@@ -89,7 +89,7 @@ Task<Response> health_generate(Exchange& exchange) {
 }  // namespace
 
 void add_pitstop_health(Router& router) {
-    // /ready and /liveness are other names of this route, used by some servers and trainers.
+    // Some servers and trainers call this route /ready or /liveness.
     router.add(
         Dialect::kPitstop,
         Access::kOpen,

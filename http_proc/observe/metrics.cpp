@@ -1,4 +1,4 @@
-// Serves /metrics, and the routes by which routers ask for load: /get_load, /v1/loads (SGLang),
+// Serves /metrics, and the routes that routers poll for load: /get_load and /v1/loads (SGLang),
 // /load (vLLM).
 #include "base/time.h"
 #include "http_proc/observe/metrics_text.h"
@@ -139,7 +139,7 @@ Task<Response> v1_loads(Exchange& exchange) {
     );
 }
 
-// vLLM counts the requests that this server is answering.
+// As in vLLM, the load is the number of requests that this server is answering.
 Task<Response> load(Exchange& exchange) {
     co_return Response::json(200, {{"server_load", exchange.tree().num_generating}});
 }

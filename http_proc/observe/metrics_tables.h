@@ -1,4 +1,4 @@
-// The metrics of /metrics with one number per replica, grouped by the engine that names them.
+// The metrics of /metrics that have one number per replica, grouped by the engine that names them.
 #pragma once
 
 #include "messages/status.h"

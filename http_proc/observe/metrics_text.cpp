@@ -88,7 +88,7 @@ void write_vllm_rest(Writer& out, std::string_view model, const messages::Status
             std::ranges::all_of(replica.memory, [](const messages::TagMemory& tag) {
                 return tag.state == messages::MemoryState::kResident;
             });
-        // If only the KV is released, a wake restores everything.
+        // If only the KV is released, a wake restores everything, so nothing counts as discarded.
         const bool is_discarded =
             std::ranges::any_of(replica.memory, [](const messages::TagMemory& tag) {
                 return tag.tag == messages::MemoryTag::kWeights &&
@@ -189,7 +189,7 @@ void write_replicas(Writer& out, const messages::StatusReply& status) {
     }
 }
 
-// Writes the metrics that have one sample for the whole tree.
+// Writes the metrics with one sample for the whole tree.
 void write_tree(Writer& out, const messages::StatusReply& status, int num_generating) {
     const auto one =
         [&](std::string_view name, std::string_view type, std::string_view help, double value) {
@@ -266,7 +266,7 @@ void write_requests(Writer& out, std::string_view model, const RequestMetrics& r
          "Seconds from admission to first token, of this process's requests.",
          requests.prefill,
          ",stage=\"prefill_forward\""},
-        {"",  // SGLang has none
+        {"",  // SGLang has no such metric
          "vllm:request_inference_time_seconds",
          "Seconds from admission to last token, of this process's requests.",
          requests.inference},

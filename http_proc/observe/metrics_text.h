@@ -13,7 +13,7 @@
 
 namespace pitstop::http {
 
-// `num_generating`: open engine requests of this front end.
+// `num_generating`: the engine's open requests of this front end.
 [[nodiscard]] std::string metrics_text(
     const messages::StatusReply& status,
     const messages::HelloReply& hello,
@@ -21,8 +21,8 @@ namespace pitstop::http {
     int num_generating
 );
 
-// One replica's use of KV: how full it is (0..1), tokens in use, the fraction of prompt tokens
-// that were cached.
+// One replica's use of KV: tokens in use, its fullness (0 to 1), and the fraction of prompt tokens
+// that the prefix cache had.
 struct KvUse {
     std::int64_t used_tokens = 0;
     std::int64_t total_tokens = 0;

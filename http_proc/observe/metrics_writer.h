@@ -1,4 +1,4 @@
-// The lines of /metrics: the text format's writer, and the labels of a replica.
+// The lines of /metrics: a writer of the text format, and the labels of a replica.
 #pragma once
 
 #include "http_proc/server/request_metrics.h"
@@ -11,10 +11,10 @@
 
 namespace pitstop::http::metrics {
 
-// Escapes a label's value.
+// Escapes the value of a label.
 [[nodiscard]] std::string escaped(std::string_view value);
 
-// Writes lines of the format. HELP and TYPE of a metric precede its first sample, once.
+// Writes lines of the format. A metric's HELP and TYPE precede its first sample.
 class Writer {
   public:
     void metric(std::string_view name, std::string_view type, std::string_view help);

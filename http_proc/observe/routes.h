@@ -1,4 +1,4 @@
-// The routes that observe a server: one function per file that has some.
+// The routes that observe a server: one function per file that adds routes.
 #pragma once
 
 #include "http_proc/server/router.h"
@@ -7,7 +7,7 @@
 
 namespace pitstop::http {
 
-// A monitor must not wait for a stuck tree: after this time the answer is that there is no status.
+// A monitor must not wait for a stuck tree: after this time the answer reports no status.
 inline constexpr std::chrono::seconds kStatusTimeout{5};
 
 void add_metrics(Router& router);

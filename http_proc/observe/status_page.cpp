@@ -1,4 +1,4 @@
-// Serves the status page: one static page at /, and its events.
+// Serves the status page, a static page at /, and its events.
 #include "base/time.h"
 #include "http_proc/format/update_seconds_json.h"
 #include "http_proc/observe/expert_load.h"
@@ -26,12 +26,12 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kPage =
 #include "http_proc/observe/status_page.inc"  // the page, as one string literal
     ;
-constexpr int kPagesMax = 64;  // open at once
+constexpr int kPagesMax = 64;  // the most pages open at once
 
 Task<Response> page(Exchange&) {
     Response response = Response::text(200, std::string(kPage));
     response.content_type = "text/html; charset=utf-8";
-    // The page loads nothing from other sites, and sends nothing to them.
+    // The page loads from no other site, and sends to none.
     response.headers.push_back(
         {"content-security-policy",
          "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -41,7 +41,7 @@ Task<Response> page(Exchange&) {
     co_return response;
 }
 
-// The most memory that all ranks may use for this tag.
+// Returns the most memory that all ranks together may use for this tag.
 std::int64_t capacity_of(const messages::ReplicaStatus& replica, messages::MemoryTag tag) {
     std::int64_t bytes = 0;
     for (const messages::WorkerStatus& worker : replica.workers)
@@ -91,8 +91,8 @@ Json replica_json(const messages::ReplicaStatus& replica) {
         {"device", replica.workers.empty() ? "" : replica.workers.front().device}};
 }
 
-// The load of experts in per cent of a layer's mean, up to kLoadRowsMax by
-// kLoadColumnsMax. Null if no expert has computed a token.
+// Returns the load of experts in per cent of a layer's mean, up to kLoadRowsMax by kLoadColumnsMax.
+// Null if no expert has computed a token.
 Json experts_json(const messages::StatusReply& status) {
     if (!status.expert_load) return nullptr;
     Json layers = Json::array();
@@ -105,8 +105,8 @@ Json experts_json(const messages::StatusReply& status) {
     return {{"num_experts", status.expert_load->num_experts}, {"layers", layers}};
 }
 
-// The adapters of all replicas: their versions are the same everywhere, and their counts are
-// summed. Without paths: this route is open. Null if there are none.
+// Returns the adapters of all replicas, without their paths, because this route is open. Replicas
+// have the same versions; their counts are summed. Null if there are no adapters.
 Json adapters_json(const messages::StatusReply& status) {
     constexpr std::size_t kShownMax = 64;
     std::map<std::string, Json> by_name;
@@ -143,8 +143,8 @@ Json adapters_json(const messages::StatusReply& status) {
     return {{"total", by_name.size()}, {"shown", std::move(shown)}};
 }
 
-// Without access to data, a reader sees no paths of the machine, and no error messages, because
-// these contain paths.
+// Readers without access to data get no paths of the machine, and no error messages, because these
+// contain paths.
 enum class Reader { kAnybody, kMayData };
 
 Json update_json(const messages::UpdateRecord& update, Reader reader) {
@@ -161,13 +161,13 @@ Json update_json(const messages::UpdateRecord& update, Reader reader) {
     return json;
 }
 
-// Without path and reason: this route is open.
+// Leaves out path and reason, because this route is open.
 Json lost_json(const std::optional<messages::LostVersion>& lost) {
     if (!lost) return nullptr;
     return {{"epoch", raw(lost->epoch)}, {"label", lost->label}, {"digest", lost->digest}};
 }
 
-// The last two minutes, one list per quantity; the page draws them before the first event.
+// Returns the last two minutes, one list per quantity, which the page draws before any event.
 Json history_json(const StatusHistory& history, TimePoint now) {
     Json json{
         {"age_s", Json::array()},
@@ -196,7 +196,7 @@ Json quantiles_json(const Histogram& now, const Histogram& before) {
         {"p95", now.quantile_since(before, 0.95).value_or(*median)}};
 }
 
-// The durations of the last two minutes' requests, and how they ended.
+// Returns the durations of the last two minutes' requests, and how the requests ended.
 Json recent_json(
     const StatusHistory& history,
     const messages::StatusReply& status,
