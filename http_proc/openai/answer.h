@@ -1,5 +1,5 @@
-// The common data of answers of the OpenAI family (completions, chat, vLLM's generate): their
-// shared part of generation/pipeline.h's Answering.
+// The data that answers of the OpenAI family (completions, chat, vLLM's generate) share, and their
+// common part of Answering (generation/pipeline.h).
 //
 // Thread: the server's loop.
 #pragma once
@@ -36,7 +36,7 @@ struct OpenAiAnswer {
     };
     std::vector<ChoiceRoutes> routes{};  // by choice
 
-    // The answer's id is `prefix`, followed by the caller's name for the request.
+    // Makes the answer's id: `prefix`, then the caller's name for the request.
     OpenAiAnswer(Exchange& exchange, OpenAiOptions options, std::string_view prefix);
 
     [[nodiscard]] bool is_streamed() const { return options.is_streamed; }
@@ -46,37 +46,37 @@ struct OpenAiAnswer {
     }
     [[nodiscard]] TokenNames token_names() const { return {texts, options.shows_tokens_as_ids}; }
     [[nodiscard]] std::string rid_of(std::size_t index) const;
-    // Makes a prompt with the options; the caller fills in its text or tokens.
+    // Returns a prompt with these options; the caller fills in its text or tokens.
     [[nodiscard]] Prompt prompt() const;
 
-    // Writes the object's first members.
+    // Writes the first members of the answer's object.
     void write_head(JsonWriter& json, std::string_view object) const;
     // Adds a choice to `routes`.
     void add_routes() { routes.push_back({.rows = RoutesOutput(options.routes, route_shape)}); }
-    // Moves the chunk's routes to the choice's.
+    // Moves the chunk's routes to its choice.
     void take_routes(std::size_t index, messages::OutputChunk& chunk);
-    // Writes routes as members of a choice, unless the form is SGLang's.
+    // Writes routes as members of a choice, unless they have SGLang's form.
     void write_choice_routes(JsonWriter& json, std::size_t index, bool is_last);
-    // Writes the answer's "sglext" with routes, if the form is SGLang's.
+    // Writes the answer's "sglext", which has the routes if they have SGLang's form.
     void write_sglext(JsonWriter& json, std::size_t index, bool is_last);
 
-    // Writes a stream's last event, with only the usage, if it was requested.
+    // Writes the last event of a stream, which has only the usage, if that was requested.
     void write_usage_event(EventStream& stream, std::string_view object, const Usage& usage) const;
 };
 
-// If `is_enabled`, the route's own field requests logprobs of output tokens, with the `top` most
-// probable ones. -1 means the whole vocabulary.
+// Returns the logprobs to request. With `is_enabled`, a field of the route requests logprobs of
+// output tokens and the `top` most probable ones; -1: the whole vocabulary.
 [[nodiscard]] ShownLogprobs shown_logprobs(
     const OpenAiOptions& options, bool is_enabled, std::int64_t top, std::int64_t vocab_size
 );
 
-// Completes `options.routes` with the server's --return-routed-experts.
-// Errors: kInvalidArgument: several choices in SGLang's form, or streamed routes without routes.
+// Completes `options.routes` with the server's --return-routed-experts. Errors: kInvalidArgument:
+// several choices in SGLang's form, or streamed routes but no routes.
 [[nodiscard]] Result<> finish_routes(
     const Exchange& exchange, std::int64_t num_choices, OpenAiOptions& options
 );
 
-// Answers errors like OpenAI's routes: a rid in use is the caller's mistake.
+// Answers an error as OpenAI's routes do: a rid in use is the caller's mistake.
 [[nodiscard]] Response openai_refusal(const Error& error);
 
 }  // namespace pitstop::http

@@ -1,7 +1,7 @@
 // Serves OpenAI's /v1/chat/completions, with the extras of SGLang and vLLM. The model's chat
 // template makes the prompt from the messages (tokenizer_proc/chat_template.h). Tool calls and
-// thinking are parsed from the model's output if --tool-call-parser and --reasoning-parser name
-// their format.
+// thinking are parsed from the output if --tool-call-parser and --reasoning-parser name their
+// formats.
 #include "http_proc/format/grammar_fields.h"
 #include "http_proc/format/turn_pieces.h"
 #include "http_proc/format/versions.h"
@@ -28,7 +28,7 @@ constexpr std::string_view kChunk = "chat.completion.chunk";
 struct ChatChoice {
     std::vector<messages::Span> spans{};
     Usage usage{};
-    bool has_begun = false;  // the first delta with the role was sent
+    bool has_begun = false;  // the first delta, which has the role, was sent
     AssistantTurn turn{};
     std::int64_t num_calls = 0;  // calls begun so far
 };
@@ -42,9 +42,9 @@ struct Chat : OpenAiAnswer {
     std::string prompt_text{};
     std::vector<TokenId> prompt_ids{};
     std::optional<ForcedCall> forced_call{};
-    bool takes_one_call = false;  // the output after the first call is dropped
-    bool shows_thinking = false;  // thinking is separated and not left out
-    AssistantTurn::Args turn{};   // of every choice
+    bool takes_one_call = false;  // drop the output after the first call
+    bool shows_thinking = false;  // thinking is separated and shown
+    AssistantTurn::Args turn{};   // for every choice
     std::vector<ChatChoice> choices{};
 
     Chat(Exchange& exchange, OpenAiChat call);
@@ -65,12 +65,12 @@ struct Chat : OpenAiAnswer {
         chat.turn.held_calls = std::move(held);
         return chat;
     }
-    // A chat for a model without a template for it is the caller's mistake, too.
+    // A chat for a model that has no chat template is the caller's mistake, too.
     static Response refusal(const Error& error) {
         if (error.code != ErrorCode::kUnsupported) return openai_refusal(error);
         return error_response(kDialect, 400, error.message);
     }
-    // Tokens of thinking are counted by their texts.
+    // Counting the tokens of thinking needs their texts.
     [[nodiscard]] bool wants_texts() const {
         return OpenAiAnswer::wants_texts() || turn.thinking_format;
     }
@@ -98,7 +98,7 @@ struct Chat : OpenAiAnswer {
     void write_first_event(JsonWriter& json, std::size_t index, const messages::OutputChunk& chunk)
         const;
     void write_event(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk);
-    // The prompt's tokens count once, however many samples it has.
+    // Counts a prompt's tokens once, however many samples it has.
     Usage usage() const;
 };
 
@@ -150,7 +150,7 @@ void Chat::write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) 
     write_logprobs_mode(json, options, is_held);
 }
 
-// Writes the thinking under SGLang's name and vLLM's; null if there is none.
+// Writes the thinking under SGLang's and vLLM's names; null if there is no thinking.
 void Chat::write_thinking(JsonWriter& json, std::string_view thinking) const {
     for (const std::string_view name : {"reasoning_content", "reasoning"}) {
         json.key(name);
@@ -158,7 +158,7 @@ void Chat::write_thinking(JsonWriter& json, std::string_view thinking) const {
     }
 }
 
-// Writes the members of a message, which always has content, even if null.
+// Writes the members of a message. The member content is always present, even if null.
 void Chat::write_message(JsonWriter& json, ChatChoice& choice, const TurnPieces& pieces) const {
     std::string text;
     std::string thinking;
@@ -190,14 +190,14 @@ void Chat::write_message(JsonWriter& json, ChatChoice& choice, const TurnPieces&
     json.end_array();
 }
 
-// Writes the members of a delta. A call's first entry has its id and name, and the arguments that
-// have arrived; later deltas have more arguments.
+// Writes the members of a delta. The first entry of a call has its id, its name, and the arguments
+// so far; later deltas have more arguments.
 void Chat::write_delta(JsonWriter& json, ChatChoice& choice, const TurnPieces& pieces) const {
     using Kind = TurnPiece::Kind;
     std::string text;
     std::string thinking;
     JsonWriter calls;
-    const TurnPiece* begun = nullptr;  // a call of this delta, whose entry is not written yet
+    const TurnPiece* begun = nullptr;  // a call of this delta whose entry is not written yet
     std::string arguments;
     const auto end_entry = [&] {
         if (begun == nullptr && arguments.empty()) return;
@@ -241,12 +241,12 @@ void Chat::write_delta(JsonWriter& json, ChatChoice& choice, const TurnPieces& p
     if (!calls.text().empty()) json.key("tool_calls").raw("[" + calls.text() + "]");
 }
 
-// Writes the members of a choice after its message or delta.
+// Writes the members of a choice that follow its message or delta.
 void Chat::write_rest_of_choice(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk) {
     ChatChoice& choice = choices[index];
     write_logprobs(json, chunk);
     const bool has_calls = choice.turn.has_calls();
-    // If only one call was wanted and it is complete, a finish by length is not reported.
+    // Hides a finish by length if only one call was wanted and that call is complete.
     if (chunk.finish && takes_one_call && has_calls &&
         chunk.finish->reason == messages::FinishReason::kLength)
         chunk.finish->reason = messages::FinishReason::kStop;
@@ -314,7 +314,7 @@ void Chat::begin_choice(JsonWriter& json, std::size_t index) const {
 }
 
 // Writes the first event of a choice, which has its role. The first event of the first choice also
-// has the prompt, whose logprobs are in `chunk`.
+// has the prompt; `chunk` has the prompt's logprobs.
 void Chat::write_first_event(
     JsonWriter& json, std::size_t index, const messages::OutputChunk& chunk
 ) const {

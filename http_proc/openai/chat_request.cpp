@@ -16,11 +16,11 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-// Members of the body that the template gets under the same names.
+// Members of the body that become variables of the template, under the same names.
 constexpr std::array<std::string_view, 5> kVariables{
     "messages", "tools", "documents", "reasoning_effort", "chat_template_kwargs"};
 
-// For either kind of JSON: returns whether there are tools that the model may call.
+// Returns whether the model may call tools, for either type of JSON.
 template <class AnyJson>
 bool has_tools(const AnyJson& body) {
     const auto tools = body.find("tools");
@@ -29,7 +29,7 @@ bool has_tools(const AnyJson& body) {
     return has_some && (choice == body.end() || *choice != "none");
 }
 
-// Returns the template's variables, in their original order.
+// Returns the template's variables, in the order of the body.
 std::string variables_of(const OrderedJson& body, bool begins_turn) {
     OrderedJson variables = OrderedJson::object();
     for (const std::string_view name : kVariables) {
@@ -64,7 +64,7 @@ bool has_strict_tool(const Json& tools) {
     });
 }
 
-// Reads which tools the model may call, or must call.
+// Reads which tools the model may call. Returns the forced call, if there is one.
 std::optional<ForcedCall> read_tools(FieldReader& fields) {
     const Json* tools = fields.find("tools");
     if (tools != nullptr && !tools->is_array()) fields.fail("tools", "a list of tools");
@@ -114,7 +114,7 @@ Result<ChatPrompt> read_chat(FieldReader& fields, std::string_view body) {
     if (chat.continue_final_message && begins_turn)
         fields.refuse("continue_final_message", "add_generation_prompt is true");
     if (fields.error()) return *fields.error();
-    // Parses the body once more, because the first time sorted the members of objects.
+    // Parses the body once more, because the first parser sorts the members of objects.
     ASSIGN_OR_RETURN(const OrderedJson ordered, parse_ordered_json(body));
     chat.variables = variables_of(ordered, begins_turn);
     return chat;
@@ -169,7 +169,7 @@ Result<OpenAiChat> parse_openai_chat(std::string_view body) {
     if (call.forced_call && !call.forced_call->function.empty()) call.takes_one_call = true;
     if (fields.error()) return *fields.error();
     if (call.has_tools && (call.forced_call || has_strict_tool(json.at("tools")))) {
-        // The order of properties is the body's, not that of `json`.
+        // Properties keep the body's order; `json` has sorted them.
         ASSIGN_OR_RETURN(const OrderedJson ordered, parse_ordered_json(body));
         call.tools = tool_specs(ordered.at("tools"));
     }

@@ -10,13 +10,13 @@
 namespace pitstop::http {
 namespace {
 
-// Returns part `i` of the parts of `count` entries each.
+// Returns part `i` of `values`, whose parts have `count` entries each.
 template <class T>
 std::span<const T> part_of(const std::vector<T>& values, std::size_t i, std::size_t count) {
     return std::span(values).subspan(i * count, count);
 }
 
-// Returns nothing if the tree does not report ranks.
+// Returns the rank; nothing if the tree does not report ranks.
 std::optional<std::int64_t> rank_of(const std::vector<std::int32_t>& ranks, std::size_t i) {
     if (i >= ranks.size() || ranks[i] < 1) return std::nullopt;
     return ranks[i];
@@ -83,8 +83,8 @@ void CompletionLogprobs::add(const TokenLogprob& position, std::int64_t offset) 
         return;
     }
     logprobs_.logprob(*position.logprob);
-    // The object's keys are texts, so of two tokens with the same text only the more
-    // probable is shown.
+    // The keys of the object are texts: of tokens with the same text, only the most probable is
+    // shown.
     std::set<std::string> shown;
     std::string entries;
     const auto show = [&](TokenId id, float logprob) {
@@ -184,7 +184,7 @@ void write_finish(
     }
     const bool is_stop = finish->reason == messages::FinishReason::kStop;
     json.string(is_stop ? stop : name_of(finish->reason));
-    json.key("stop_reason");  // vLLM's: null for the end token
+    json.key("stop_reason");  // vLLM's; null for the end token
     if (is_stop && !finish->matched_text.empty()) {
         json.string(finish->matched_text);
     } else if (is_stop && finish->matched_token && std::ranges::count(eos_ids, *finish->matched_token) == 0) {
@@ -236,7 +236,7 @@ void write_usage(JsonWriter& json, const Usage& usage) {
     if (usage.thinking_tokens) {
         json.key("completion_tokens_details").begin_object();
         json.key("reasoning_tokens").integer(*usage.thinking_tokens).end_object();
-        json.key("reasoning_tokens").integer(*usage.thinking_tokens);  // SGLang's place for it
+        json.key("reasoning_tokens").integer(*usage.thinking_tokens);  // SGLang's name of the count
     }
     json.end_object();
 }

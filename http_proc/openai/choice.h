@@ -16,14 +16,14 @@
 
 namespace pitstop::http {
 
-// The logprobs to request from the tree, and how many top tokens each part of the answer shows.
+// The logprobs to request from the tree, and the number of top tokens that each part shows.
 struct ShownLogprobs {
     messages::LogprobOptions asked{};
     std::int64_t output_top = 0;
     std::int64_t prompt_top = 0;
 };
 
-// One position: a token and the most probable ones there.
+// One position: a token, and the most probable tokens there.
 struct TokenLogprob {
     TokenId id{};
     std::optional<float> logprob{};      // absent for the first token of a prompt
@@ -34,12 +34,12 @@ struct TokenLogprob {
     std::span<const float> asked_logprobs{};
 };
 
-// Returns position `i` of a chunk's output. REQUIRES: the request had these options, enabled.
+// Returns position `i` of a chunk's output. REQUIRES: `shown` was requested, and enabled.
 [[nodiscard]] TokenLogprob output_logprob(
     const messages::OutputChunk& chunk, std::size_t i, const ShownLogprobs& shown
 );
-// Returns prompt token `i`, with `num_top` of the top tokens; without a logprob if none
-// was computed.
+// Returns prompt token `i` with `num_top` of its top tokens. Has no logprob if none was
+// computed.
 [[nodiscard]] TokenLogprob prompt_logprob(
     const messages::PromptLogprobs& prompt,
     std::span<const TokenId> ids,
@@ -53,7 +53,7 @@ class TokenNames {
   public:
     TokenNames(const TokenTexts* texts, bool as_ids) : texts_(as_ids ? nullptr : texts) {}
     [[nodiscard]] std::string of(TokenId id) const;
-    // Returns the bytes of the text, for clients that join them: they may be part of a character.
+    // Returns the bytes of the text, which may be part of a character: clients join them.
     [[nodiscard]] std::string bytes_of(TokenId id) const;
 
   private:
@@ -64,7 +64,7 @@ class TokenNames {
 class CompletionLogprobs {
   public:
     explicit CompletionLogprobs(TokenNames names) : names_(names) {}
-    // The token begins at that character of the text.
+    // Adds a token; `offset` is the place of its first character in the text.
     void add(const TokenLogprob& position, std::int64_t offset);
     void write(JsonWriter& json) const;
 
@@ -76,8 +76,8 @@ class CompletionLogprobs {
     JsonWriter offsets_{};
 };
 
-// Writes the entries of an output's logprobs in the form of chats and responses, without the list's
-// brackets: {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}]}.
+// Writes the entries of an output's logprobs as in chats and responses, without the brackets of the
+// list: {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}]}.
 void write_logprob_entries(
     JsonWriter& json,
     const messages::OutputChunk& chunk,
@@ -85,8 +85,8 @@ void write_logprob_entries(
     const TokenNames& names
 );
 
-// Writes which distribution the logprobs come from, if the caller has named one or a grammar makes
-// them differ.
+// Writes the distribution of the logprobs, if the caller has named one or a grammar makes the
+// distributions differ.
 void write_logprobs_mode(JsonWriter& json, const OpenAiOptions& options, bool has_grammar);
 
 // Writes vLLM's prompt_logprobs: null, then {"7": {"logprob", "rank", "decoded_token"}} per token.
@@ -98,7 +98,7 @@ void write_prompt_logprobs(
     const TokenNames& names
 );
 
-// Writes "finish_reason", and the matched stop under SGLang's name and vLLM's. `stop`: the reason
+// Writes "finish_reason", and the matched stop under SGLang's and vLLM's names. `stop`: the reason
 // to report for a stop.
 void write_finish(
     JsonWriter& json,
@@ -109,12 +109,12 @@ void write_finish(
 
 // Writes {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"}.
 void write_usage(JsonWriter& json, const Usage& usage);
-// Ends a stream's event after its choices: with the choice's usage so far, null, or no member.
+// Ends a stream's event after its choices: writes the usage so far, null, or nothing.
 void write_event_usage(JsonWriter& json, const OpenAiOptions& options, const Usage& usage);
-// Writes the rest of a stream's last event, after its head: usage without a choice.
+// Writes the members of a stream's last event after its head: no choices, and the usage.
 void write_last_usage(JsonWriter& json, const Usage& usage);
 
-// Writes which weights made an answer: SGLang's "metadata", in which OpenAI's clients accept only
+// Writes the weights of an answer: SGLang's "metadata", in which OpenAI's clients accept only
 // texts, and the members of write_version_members().
 void write_versions(JsonWriter& json, std::span<const messages::Span> spans);
 

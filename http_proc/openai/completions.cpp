@@ -17,14 +17,14 @@ namespace {
 constexpr std::string_view kObject = "text_completion";
 
 struct CompletionChoice {
-    std::vector<TokenId> prompt_ids{};  // only if they are shown
-    std::string echo{};                 // the prompt's text, if it is shown
+    std::vector<TokenId> prompt_ids{};  // only if the answer shows them
+    std::string echo{};                 // the prompt's text, if the answer shows it
     PromptText::From echo_from = PromptText::From::kCaller;
-    std::size_t prompt = 0;  // index of the prompt it continues
-    TextOffsets offsets{};   // of its tokens
+    std::size_t prompt = 0;  // index of the prompt that it continues
+    TextOffsets offsets{};   // of its tokens in its text
     std::vector<messages::Span> spans{};
     Usage usage{};
-    bool is_first = true;  // nothing of it has been written
+    bool is_first = true;  // nothing of this choice has been written yet
 };
 
 struct Completion : OpenAiAnswer {
@@ -32,7 +32,7 @@ struct Completion : OpenAiAnswer {
 
     bool has_logprobs = false;
     bool is_echoed = false;
-    std::string echo{};  // the text of the prompt whose samples are next
+    std::string echo{};  // the text of the prompt whose samples come next
     PromptText::From echo_from = PromptText::From::kCaller;  // source of the echoed text
     std::vector<CompletionChoice> choices{};
 
@@ -43,7 +43,7 @@ struct Completion : OpenAiAnswer {
 
     static Result<Completion> parse(Exchange& exchange);
     static Response refusal(const Error& error) { return openai_refusal(error); }
-    // Offsets count characters of texts, even if tokens are shown by their ids.
+    // Offsets count the characters of texts, even if tokens are shown by their ids.
     [[nodiscard]] bool wants_texts() const { return has_logprobs || OpenAiAnswer::wants_texts(); }
     bool shows_prompt_ids() const {
         return options.wants_prompt_ids || logprobs.asked.prompt_start >= 0;
@@ -67,7 +67,7 @@ struct Completion : OpenAiAnswer {
         std::string_view echoed,
         const messages::OutputChunk& chunk
     ) const;
-    // A prompt's tokens count once, however many samples it has.
+    // Counts a prompt's tokens once, however many samples it has.
     Usage usage() const;
 };
 
@@ -118,7 +118,7 @@ void Completion::add_sample(std::size_t prompt, const messages::Generate& reques
     if (shows_prompt_ids()) choice.prompt_ids = *request.input_ids;
 }
 
-// Writes the logprobs of the prompt and the chunk. `echo` is the prompt's text if it is echoed.
+// Writes the logprobs of the prompt and the chunk. `echo`: the prompt's text if it is echoed.
 void Completion::write_logprobs(
     JsonWriter& json,
     CompletionChoice& choice,

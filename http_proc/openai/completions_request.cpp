@@ -32,7 +32,7 @@ std::optional<OpenAiPrompt> prompt_of(const Json& value) {
     return prompt;
 }
 
-// Reads a string, tokens, or a list of either.
+// Reads a string, a list of tokens, or a list of strings or of lists of tokens.
 void read_prompts(FieldReader& fields, std::vector<OpenAiPrompt>& prompts) {
     constexpr std::string_view kAccepted =
         "a string, a list of strings, a list of token ids, or a list of such lists";

@@ -14,8 +14,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Reads SGLang's return_routed_experts and routed_experts_start_len, and stream_routed_experts,
-// which is ours. REQUIRES: vLLM's routed_experts_prompt_start was read.
+// Reads SGLang's return_routed_experts and routed_experts_start_len, and pitstop's own
+// stream_routed_experts. REQUIRES: vLLM's routed_experts_prompt_start was read.
 void read_routes(FieldReader& fields, OpenAiOptions& options) {
     if (const Json* given = fields.find("routed_experts"); given && !asks_for_nothing(*given))
         fields.refuse("routed_experts", "/generate and the bus accept routes for a prompt");
@@ -89,7 +89,7 @@ void read_openai_sampling(FieldReader& fields, OpenAiOptions& options, std::stri
     if (!fields.error() && (options.n < 1 || options.n > kOpenAiSamplesMax))
         fields.fail("n", fmt::format("[1, {}]", kOpenAiSamplesMax));
     if (!fields.error()) check_top_logprobs(fields, "prompt_logprobs", options.prompt_logprobs);
-    // SGLang's own routes accept any finite bias.
+    // Only OpenAI's routes limit the bias; SGLang's accept any finite one.
     constexpr double kBiasMax = 100;
     const auto is_accepted = [](const auto& entry) { return std::abs(entry.second) <= kBiasMax; };
     if (!std::ranges::all_of(params.logit_bias, is_accepted))

@@ -1,5 +1,5 @@
-// Reads the common fields of OpenAI's completions, its chat and vLLM's generate: sampling, number
-// of samples, form of the answer; with the extras of SGLang and vLLM.
+// Reads the fields that OpenAI's completions, its chat and vLLM's generate share, with the extras
+// of SGLang and vLLM: sampling, the number of samples, the form of the answer.
 //
 // Source: OpenAI's API reference; protocol.py of SGLang and of vLLM.
 #pragma once
@@ -15,12 +15,12 @@
 namespace pitstop::http {
 
 struct OpenAiOptions {
-    std::string model{};  // as given, and returned; empty: the served model
+    std::string model{};  // as the caller wrote it, for answers; empty: the served model
     std::string id{};     // from the caller: rid or request_id; empty: none
     messages::SamplingParams sampling{};
     std::int64_t n = 1;
     bool is_streamed = false;
-    bool wants_usage = false;         // stream_options.include_usage: at the end of a stream
+    bool wants_usage = false;         // stream_options.include_usage: in a stream's last event
     bool wants_usage_always = false;  // stream_options.continuous_usage_stats
     bool wants_token_ids = false;
     bool wants_prompt_ids = false;                  // the answer shows the prompt's ids, too
@@ -36,28 +36,28 @@ struct OpenAiOptions {
     std::int64_t kv_max_lag = 0;
     std::optional<std::vector<TokenId>> draft_ids{};
     std::optional<std::string> draft_key{};
-    std::string adapter{};  // of lora_path, or of the model's name; empty: none
+    std::string adapter{};  // from lora_path, or from the model's name; empty: none
 
-    // Makes a request with all these options; the caller fills in the prompt and logprobs.
+    // Returns a request with these options; the caller fills in the prompt and the logprobs.
     [[nodiscard]] messages::Generate request() const;
 };
 
-// Problems go into `fields`.
+// `fields` gets the errors.
 void read_openai_options(FieldReader& fields, OpenAiOptions& options);
-// Reads the part that is an object of its own in vLLM's generate. `max_new_tokens` is unchanged
-// without max_tokens, and `routes.start` without routed_experts_prompt_start. `served`: a field
-// that other routes refuse; the caller reads it.
+// Reads the options that vLLM's generate has in an object of their own. Leaves `max_new_tokens`
+// unchanged without max_tokens, and `routes.start` without routed_experts_prompt_start. `served`: a
+// field that other routes refuse and that the caller reads.
 void read_openai_sampling(
     FieldReader& fields, OpenAiOptions& options, std::string_view served = {}
 );
 
-// Checks the numbers of tokens, by the caller's names: `longest` is the name of the maximum.
-// messages::invalid() checks the engine's limits.
+// Checks the limits of the output's length under the caller's names; `longest` names the maximum.
+// messages::invalid() checks the engine's own limits.
 void check_lengths(
     FieldReader& fields, std::string_view longest, const messages::SamplingParams& params
 );
 
-// Checks that a number of top logprobs is in the range that `accepted` describes, or kAllLogprobs.
+// Checks that a number of top logprobs is in the accepted range, or kAllLogprobs.
 inline constexpr std::int64_t kAllLogprobs = -1;  // vLLM's word for the whole vocabulary
 void check_top_logprobs(
     FieldReader& fields, std::string_view name, const std::optional<std::int64_t>& num

@@ -152,7 +152,7 @@ void ResponseOutput::end_item(std::string_view status, ResponseEvents* events) {
     if (!std::exchange(is_in_item_, false)) return;
     Item& item = items_.back();
     item.status = status;
-    // Includes logprobs of tokens without text.
+    // Adds the logprobs of tokens without text, too.
     if (item.kind == Kind::kMessage) append(item.logprobs, std::exchange(next_logprobs_, {}));
     if (events == nullptr) return;
     if (item.kind == Kind::kCall) {
@@ -183,7 +183,7 @@ void ResponseOutput::tell_end_of_text(const Item& item, ResponseEvents& events) 
     events.end(part);
 }
 
-// An item that has just begun has neither content nor arguments.
+// Writes an item; one that has just begun has neither content nor arguments.
 void ResponseOutput::write_item(JsonWriter& json, const Item& item) {
     const bool has_begun_only = item.status == "in_progress";
     json.begin_object().key("id").string(item.id).key("type");
@@ -214,7 +214,7 @@ void ResponseOutput::write(JsonWriter& json) const {
     json.end_array();
 }
 
-// Reports the last item in its present state.
+// Reports the last item in its current state.
 void ResponseOutput::tell_item(ResponseEvents& events, std::string_view type) const {
     JsonWriter& json = events.begin(type);
     json.key("output_index").integer(static_cast<std::int64_t>(items_.size()) - 1).key("item");
@@ -228,7 +228,7 @@ JsonWriter& ResponseOutput::begin_event(ResponseEvents& events, std::string_view
     return json.key("output_index").integer(static_cast<std::int64_t>(items_.size()) - 1);
 }
 
-// Begins an event about the last item's only part.
+// Begins an event about the only part of the last item.
 JsonWriter& ResponseOutput::begin_part_event(ResponseEvents& events, std::string_view type) const {
     return begin_event(events, type).key("content_index").integer(0);
 }

@@ -1,8 +1,8 @@
 // The output items of a response as the assistant writes them: messages, reasoning and function
-// calls; and their events if the response is streamed.
+// calls. Also their events if the response is streamed.
 //
 // Source: OpenAI's API reference, "Streaming events" of responses.
-// Bounded: by the output.
+// Bounded: by the length of the output.
 #pragma once
 
 #include "http_proc/format/json_writer.h"
@@ -23,9 +23,9 @@ class ResponseEvents {
     explicit ResponseEvents(EventStream& stream, std::int64_t& next)
         : stream_(&stream), next_(&next) {}
 
-    // Begins an event's object with its type and number.
+    // Begins the object of an event, with its type and number.
     [[nodiscard]] JsonWriter& begin(std::string_view type);
-    // Ends the object and the event.
+    // Ends the event's object and the event.
     void end(JsonWriter& json);
 
   private:
@@ -35,20 +35,20 @@ class ResponseEvents {
 
 class ResponseOutput {
   public:
-    // Whether the output reached its own end.
+    // kWhole: the model ended the output. kCut: a limit or an abort did.
     enum class End { kWhole, kCut };
 
-    // Adds the next pieces and the logprobs of their tokens, JSON objects separated by commas, and
-    // sends their events.
+    // Adds the next pieces, and the logprobs of their tokens (JSON objects separated by commas).
+    // Sends their events.
     void add(
         const AssistantTurn& turn,
         const TurnPieces& pieces,
         std::string_view logprobs,
         ResponseEvents& events
     );
-    // Adds a turn that has ended, without events.
+    // Adds the pieces of a turn that has ended, without events.
     void add_whole(const AssistantTurn& turn, const TurnPieces& pieces, std::string_view logprobs);
-    // Ends the open item. An empty output is a message without text.
+    // Ends the open item. An empty output becomes a message without text.
     void end(End end, ResponseEvents* events = nullptr);
     // Writes the list of items.
     void write(JsonWriter& json) const;
@@ -60,12 +60,12 @@ class ResponseOutput {
         std::string id{};
         std::string text{};      // of a message or reasoning
         std::string logprobs{};  // of a message: objects separated by commas
-        ToolCall call{};         // its arguments as far as they have arrived
+        ToolCall call{};         // with the arguments that have arrived
         std::string call_id{};
         std::string_view status = "in_progress";
     };
 
-    // The argument of each is null for a response without events.
+    // In these functions, `events` is null for a response without events.
     void begin_text_item(Kind kind, ResponseEvents* events);
     void add_text(Kind kind, std::string_view text, ResponseEvents* events);
     void begin_call(

@@ -1,6 +1,6 @@
 // Serves OpenAI's /v1/responses and /v1/responses/input_tokens. The model's chat template makes the
-// prompt from the items; the rest is a chat, as in /v1/chat/completions. Nothing is kept: each
-// request contains its whole conversation.
+// prompt from the items; the output is a chat's, as in /v1/chat/completions. The server keeps no
+// responses: each request contains its whole conversation.
 #include "http_proc/generation/chat_answer.h"
 #include "http_proc/generation/request_checks.h"
 #include "http_proc/generation/turn_prompt.h"
@@ -18,7 +18,7 @@
 namespace pitstop::http {
 namespace {
 
-// A response's status, and the reason of an incomplete or failed one.
+// A response's status, and why it is incomplete or failed.
 struct Standing {
     std::string_view status{};
     std::string_view why{};    // for "incomplete"
@@ -31,15 +31,15 @@ Standing standing_of(const messages::Finish* finish, bool is_cut_short) {
         return {.status = "completed"};
     if (finish->reason == FinishReason::kLength)
         return {.status = "incomplete", .why = "max_output_tokens"};
-    // OpenAI's API has no reason for an abort, but part of an output must not look complete.
+    // OpenAI's API has no reason for an abort, but an aborted output must not look complete.
     return {.status = "incomplete", .why = "abort"};
 }
 
 struct ResponseAnswer : ChatAnswer {
     static constexpr Dialect kDialect = Dialect::kOpenAi;
 
-    std::vector<std::pair<std::string_view, std::string>> shown{};  // members of the request
-    bool has_begun = false;  // a stream's first event was written
+    std::vector<std::pair<std::string_view, std::string>> shown{};  // the answer repeats these
+    bool has_begun = false;  // whether a stream's first event was written
     std::int64_t next_event = 0;
     ResponseOutput output{};
     ShownLogprobs logprobs{};
@@ -92,7 +92,7 @@ struct ResponseAnswer : ChatAnswer {
     void tell(ResponseEvents& events, std::string_view type, const Standing& standing) const;
 };
 
-// Writes the logprobs of the chunk's tokens, as JSON objects separated by commas.
+// Returns the logprobs of the chunk's tokens, as JSON objects separated by commas.
 std::string ResponseAnswer::logprobs_of(const messages::OutputChunk& chunk) const {
     JsonWriter json;
     if (logprobs.asked.enabled)
@@ -100,9 +100,9 @@ std::string ResponseAnswer::logprobs_of(const messages::OutputChunk& chunk) cons
     return json.take();
 }
 
-// Ends the output, and returns the response's status after that.
+// Ends the output. Returns the final status of the response.
 Standing ResponseAnswer::end(const messages::Finish* finish, ResponseEvents* events) {
-    // Nothing is missing if only the output's first call was wanted.
+    // An output cut after its first call is complete if only that call was wanted.
     const bool is_cut_short = call.takes_one_call && turn.has_calls() && finish != nullptr &&
                               finish->reason == messages::FinishReason::kLength;
     const Standing standing = standing_of(finish, is_cut_short);

@@ -27,7 +27,7 @@ Error wrong(std::string_view where, const OrderedJson& given, std::string_view a
     );
 }
 
-// Returns the text of a part of content: input_text, output_text, or a model's refusal.
+// Returns the text of a content part: of an input_text, an output_text or a refusal.
 Result<std::string> text_of_part(std::string_view where, const OrderedJson& part) {
     const std::string* type = text_member(part, "type");
     if (type == nullptr) return wrong(where, part, "an object with a type");
@@ -45,7 +45,7 @@ Result<std::string> text_of_part(std::string_view where, const OrderedJson& part
     return *text;
 }
 
-// Passes each text of a content, a string or a list of parts, to `use`.
+// Passes each text of `content`, which is a string or a list of parts, to `use`.
 template <class Use>
 Result<> read_content(const std::string& where, const OrderedJson& content, Use use) {
     if (content.is_string()) {
@@ -67,11 +67,11 @@ Result<> add_message(const std::string& where, const OrderedJson& item, ChatMess
     const auto content = item.find("content");
     if (given == nullptr || content == item.end())
         return wrong(where, item, "a message with a role and content");
-    // Few templates know the role developer, OpenAI's newer name of the role above the user.
+    // Few templates know the role developer, OpenAI's newer name of the role system.
     const std::string_view role = *given == "developer" ? "system" : std::string_view(*given);
     if (role != "user" && role != "assistant" && role != "system")
         return wrong(where + ".role", OrderedJson(*given), "user, assistant, system or developer");
-    // Templates accept one system message, so adjacent ones are joined.
+    // Templates accept one system message, so adjacent system messages are joined.
     Join join = role == "system" ? Join::kSameRole : Join::kNever;
     return read_content(where + ".content", *content, [&](std::string text) {
         to.add_text(role, std::move(text), std::exchange(join, Join::kSameRole));
@@ -113,7 +113,7 @@ Result<> add_reasoning(const std::string& where, const OrderedJson& item, ChatMe
         );
     }
     const auto content = item.find("content");
-    if (content == item.end() || content->is_null()) return Ok{};  // only a summary
+    if (content == item.end() || content->is_null()) return Ok{};  // the item has only a summary
     return read_content(where + ".content", *content, [&](const std::string& text) {
         to.add_reasoning(text);
     });

@@ -1,5 +1,5 @@
-// Converts the items of a conversation in OpenAI's Responses API into the messages of a
-// chat template.
+// Converts the items of a conversation in OpenAI's Responses API into the messages of a chat
+// template.
 //
 // Source: OpenAI's API reference, "Create a model response", `input`.
 #pragma once

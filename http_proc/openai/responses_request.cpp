@@ -42,7 +42,7 @@ std::string dumped(const OrderedJson& json) {
     return json.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
 }
 
-// Returns the member, or nullptr if absent or null.
+// Returns the member; nullptr if it is absent or null.
 const OrderedJson* member(const OrderedJson& object, const char* name) {
     const auto place = object.find(name);
     return place == object.end() || place->is_null() ? nullptr : &*place;
@@ -59,7 +59,7 @@ void refuse_by_name(FieldReader& fields) {
         fields.refuse("truncation", "a prompt is used whole or refused; accepted is disabled");
 }
 
-// Reads which logprobs the answer shows. With tools, not every token belongs to the text.
+// Reads which logprobs the answer shows. With tools, some tokens do not belong to the text.
 void read_logprobs(FieldReader& fields, OpenAiResponses& responses) {
     std::vector<std::string> include;
     fields.read("include", include);
@@ -76,7 +76,7 @@ void read_logprobs(FieldReader& fields, OpenAiResponses& responses) {
     responses.top_logprobs = num_top;
 }
 
-// Reads `text`: the format and the verbosity.
+// Reads `text`: the output's format and the verbosity.
 void read_text_config(
     FieldReader& fields, std::string_view body, messages::SamplingParams& params
 ) {
@@ -129,7 +129,7 @@ void check_metadata(FieldReader& fields) {
         fields.fail("metadata", fmt::format("an object of at most {} texts", kMetadataMax));
 }
 
-// Reads `reasoning`: the template decides what its effort means.
+// Reads `reasoning`, whose effort becomes a variable of the template.
 void read_reasoning(FieldReader& fields, OrderedJson& variables) {
     const Json* given = fields.find("reasoning");
     if (given == nullptr) return;
@@ -141,8 +141,8 @@ void read_reasoning(FieldReader& fields, OrderedJson& variables) {
     variables["reasoning_effort"] = *effort;
 }
 
-// Converts {"type": "function", "name", "description", "parameters"} into a tool as
-// templates know it.
+// Converts {"type": "function", "name", "description", "parameters"} into a tool in the shape that
+// templates expect.
 Result<OrderedJson> tool_of(const OrderedJson& given, std::size_t index) {
     const auto refused = [&](std::string_view why) {
         return make_error(ErrorCode::kInvalidArgument, "tools[{}]: {}", index, why);
@@ -202,8 +202,8 @@ Result<> read_input(const OrderedJson& body, OrderedJson& variables) {
     return Ok{};
 }
 
-// Collects the members of the request that the answer returns, with the values that were used:
-// nothing is kept.
+// Collects the members of the request that the answer repeats, with the values in effect, because
+// the server keeps no responses.
 void show_request(const OrderedJson& body, bool reads_calls, OpenAiResponses& call) {
     const auto given = [&](const char* name, const OrderedJson& otherwise) {
         const OrderedJson* value = member(body, name);

@@ -1,5 +1,5 @@
-// Parses the bodies of OpenAI's /v1/responses and /v1/responses/input_tokens. Only parses, without
-// coroutines: the fuzz target runs it.
+// Parses the bodies of OpenAI's /v1/responses and /v1/responses/input_tokens. Has no coroutines, so
+// that a fuzz target can run it.
 //
 // Source: OpenAI's API reference, "Create a model response".
 #pragma once
@@ -18,15 +18,15 @@ namespace pitstop::http {
 
 struct OpenAiResponses {
     ChatCall call{};
-    // Requests logprobs of the text, with this many top tokens each, -1 for all.
+    // Requests logprobs of the text, with this many top tokens per position; -1: all tokens.
     std::optional<std::int64_t> top_logprobs{};
-    // The members that the answer returns of its request, with the values that were used: names and
-    // JSON, in order.
+    // Members of the request that the answer repeats, with the values in effect: names and JSON, in
+    // order.
     std::vector<std::pair<std::string_view, std::string>> shown{};
 };
 
-// Errors: kInvalidArgument, kMalformed: 400 with the text.
-// `reads_calls`: the server knows a format of calls, so `strict` has an effect.
+// Errors: kInvalidArgument or kMalformed, which become status 400 with the text. `reads_calls`: the
+// server knows a format of calls, so `strict` has an effect.
 [[nodiscard]] Result<OpenAiResponses> parse_openai_responses(
     std::string_view body, bool reads_calls = false
 );

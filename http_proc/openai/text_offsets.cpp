@@ -15,7 +15,7 @@ std::int64_t num_characters(std::string_view text) {
 std::int64_t TextOffsets::next(std::string_view bytes) {
     const std::int64_t begin = num_characters_;
     if (bytes.empty()) return begin;
-    // The earlier bytes of an unfinished character may turn out to be invalid; they then become one
+    // The earlier bytes of an unfinished character may turn out to be invalid. Then they become one
     // U+FFFD.
     std::string first;
     utf8_.push(bytes.substr(0, 1), first);
@@ -35,7 +35,7 @@ std::int64_t TextOffsets::next(std::string_view bytes) {
 
 std::string_view PromptText::next(TokenId id) {
     const std::string_view added = texts_->bytes_of(id);
-    // A text may omit the space that its first token begins with.
+    // A text may omit the space with which its first token begins.
     for (const std::string_view bytes : {added, texts_->of(id)}) {
         if (!rest_.starts_with(bytes)) continue;
         rest_.remove_prefix(bytes.size());

@@ -1,7 +1,7 @@
-// The places where tokens begin in a text, in characters: `text_offset` of /v1/completions. All
-// tokens of one character share its place, and tokens outside of the text occupy none.
+// Computes `text_offset` of /v1/completions: where each token begins in the text, in characters.
+// All tokens of a character have its place. Tokens outside of the text occupy no place.
 //
-// Bounded: holds part of a character.
+// Bounded: a part of one character.
 #pragma once
 
 #include "base/ids.h"
@@ -15,16 +15,16 @@ namespace pitstop::http {
 
 class TextOffsets {
   public:
-    // Returns where the next token begins, which adds these bytes to the text.
+    // Returns the place of the next token, which adds `bytes` to the text.
     [[nodiscard]] std::int64_t next(std::string_view bytes);
 
   private:
     text::LossyUtf8 utf8_{};
-    std::int64_t num_characters_ = 0;  // complete ones
+    std::int64_t num_characters_ = 0;  // the text so far ends within a character
     bool is_inside_ = false;           // the text so far ends inside a character
 };
 
-// What each of a prompt's tokens adds to the prompt's text.
+// The part of the prompt's text that each token of the prompt adds.
 class PromptText {
   public:
     // The source of the text: the caller, or the decoded tokens.
