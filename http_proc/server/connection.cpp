@@ -49,7 +49,7 @@ Response refusal_of_parse(const Request& request, error_code problem, std::size_
     return refusal(request, 400, "not HTTP: " + problem.message());
 }
 
-// `allow`: the methods of the path; empty: there is no such path.
+// `allow`: the methods of the path; empty: the path does not exist.
 Response refusal_of_route(const Request& request, const std::string& allow) {
     if (allow.empty())
         return refusal(request, 404, fmt::format("there is no route {}", request.path));
@@ -60,7 +60,7 @@ Response refusal_of_route(const Request& request, const std::string& allow) {
     return response;
 }
 
-// Checks whether the sender may call the route, and what else its key grants.
+// Checks whether the sender may call the route. `grant` gets all that its key allows.
 std::optional<Response> refusal_of_sender(
     const ServerOptions& options, const Request& request, const Route& route, Grant& grant
 ) {
@@ -93,8 +93,8 @@ Response answer_to_options(
     return response;
 }
 
-// Keeps only the network of an IPv6 address, because a client with one address of a network has all
-// of them.
+// Returns the address; of an IPv6 address only the network, because a client with one address of a
+// network has all of them.
 std::string client_address(const asio::ip::address& address) {
     if (!address.is_v6()) return address.to_string();
     asio::ip::address_v6::bytes_type bytes = address.to_v6().to_bytes();
@@ -111,9 +111,9 @@ Task<Response> answer_of(const Route& route, Exchange& exchange) {
     co_return error_response(route.dialect, 500, "Internal Server Error");
 }
 
-// Tells the tree of a refused call that may be a part of a version. The sender is answered later,
-// because it may ignore the answer and send the rest. After a 503 the sender is expected to retry,
-// so the tree is not told.
+// Tells the tree that a call was refused that may have been a part of a version. The tree is told
+// before the sender is answered, because the sender may ignore the answer and send later parts.
+// After a 503 the sender should retry, so the tree is not told.
 Task<> tell_refusal(
     ServerContext& context, const Request& request, const Route& route, const Response& response
 ) {
@@ -129,13 +129,13 @@ Task<> tell_refusal(
 
 }  // namespace
 
-// co_await returns whether more was read: false at the end, on an error, and after the deadline.
+// co_await returns whether more was read: false at the end, on an error, or at the deadline.
 struct Connection::More {
     Connection& connection;
 
     bool await_ready() const { return connection.reader_.is_over(); }
     void await_suspend(std::coroutine_handle<> waiter) {
-        connection.pump();  // throws before anything is started, or not at all
+        connection.pump();  // throws before it starts anything, or not at all
         connection.reader_.on_more = waiter;
     }
     bool await_resume() const { return !connection.reader_.is_over(); }
@@ -166,7 +166,7 @@ Task<> Connection::run() {
         Next next = Next::kKeepAlive;
         while (next == Next::kKeepAlive) next = co_await serve_or_fail();
         if (next == Next::kLinger) co_await linger();
-    } catch (const std::exception& error) {  // no memory to wait with
+    } catch (const std::exception& error) {  // there is no memory to wait
         spdlog::error("closing a connection: {}", error.what());
     }
     close();
@@ -183,7 +183,7 @@ Task<Connection::Next> Connection::serve_or_fail() {
     co_return fail();
 }
 
-// Sends an answer if none has begun, from memory that exists already.
+// Sends an error if no answer has begun, from memory that was allocated before.
 Connection::Next Connection::fail() {
     exchange_ = nullptr;
     deadline_.reset();
@@ -229,14 +229,14 @@ void Connection::keep(std::string_view bytes) {
     }
 }
 
-// Reads the request's head, finds its route and checks whether its sender may call it. Returns the
-// refusal, if any.
+// Reads the request's head, finds its route, and checks whether the sender may call it. Returns the
+// refusal, if there is one.
 Task<std::optional<Response>> Connection::read_head(
     RequestParser& parser, Request& request, const Route*& route, Grant& grant
 ) {
     const ServerOptions& options = shared_->context.options();
     const ServerLimits& limits = options.limits;
-    bool is_body_too_large = false;  // by its content-length; the head is whole
+    bool is_body_too_large = false;  // its content-length exceeds the limit; the head was read
     while (!parser.beast.is_header_done()) {
         error_code problem;
         parser.put(reader_.input, problem);
@@ -251,7 +251,7 @@ Task<std::optional<Response>> Connection::read_head(
         if (co_await More{*this}) continue;
         if (reader_.state == Reader::State::kLate && phase_ == Phase::kReading)
             co_return refusal(request, 408, "the header took too long");
-        // The connection ends between requests, or inside one: there is nobody to answer.
+        // The client ended the connection, between requests or within one: nobody reads an answer.
         phase_ = Phase::kGone;
         co_return Response::empty(400);
     }
@@ -270,7 +270,7 @@ Task<std::optional<Response>> Connection::read_head(
     const auto num_hosts = std::ranges::count(request.headers, "host", &Header::name);
     if (num_hosts > 1 || (num_hosts == 0 && !writer_.is_http_1_0))
         co_return refusal(request, 400, "a request must have exactly one Host header");
-    // Beast decodes only "chunked", and would pass on any other coding unchanged.
+    // Beast decodes only "chunked"; any other coding would reach the handler undecoded.
     const auto coding = request.header("transfer-encoding");
     if (coding && lower(*coding) != "chunked")
         co_return refusal(request, 501, "the only accepted transfer coding is chunked");
@@ -357,11 +357,11 @@ Task<Connection::Next> Connection::serve_one() {
     std::optional<Response> refused = co_await read_head(parser, request, route, grant);
     if (!refused) refused = co_await read_body(parser, request, share);
     deadline_.reset();
-    // Closing with unread bytes would discard answers that are still on their way.
+    // Closing with unread bytes would discard answers that are still being sent.
     if (is_gone()) {
         co_return reader_.state == Reader::State::kOverrun ? Next::kLinger : Next::kClose;
     }
-    // If a body was not read, the next request cannot be found after it.
+    // After a body that was not read, the beginning of the next request cannot be found.
     const bool may_keep_alive = parser.part != RequestParser::Part::kHead &&
                                 parser.beast.is_done() && parser.beast.keep_alive();
     if (refused) {
@@ -390,8 +390,8 @@ Task<Connection::Next> Connection::finish(Response response, bool may_keep_alive
     const bool has_begun = writer_.progress == Writer::Progress::kBegun;
     writer_.progress = Writer::Progress::kEnding;
     if (has_begun) {
-        if (!response.is_streamed) co_return Next::kClose;  // failed in the middle: no last chunk
-        // A stream without content has only its head and its end.
+        if (!response.is_streamed) co_return Next::kClose;  // the handler failed: no last chunk
+        // A stream without content consists of its head and its end.
         const bool is_chunked = !writer_.is_http_1_0;
         const std::string_view end = is_chunked && !writer_.is_head_request ? "0\r\n\r\n" : "";
         const std::string head = std::exchange(writer_.pending_head, {});
@@ -434,8 +434,8 @@ void Connection::check_deadline(TimePoint now) {
     deadline_.reset();
     if (!writer_.output.empty()) {  // the client does not read
         spdlog::info("a client read nothing for too long; its request ends");
-        // Closes with a reset: otherwise the kernel would keep the stream's data for a client
-        // without room to learn of the end.
+        // Closes with a reset. Otherwise the kernel would keep the stream's data for a client that
+        // has no room to learn of the end.
         error_code ignored;
         socket_.set_option(asio::socket_base::linger(true, 0), ignored);
         close();

@@ -1,16 +1,16 @@
-// Serves one client's connection: reads requests, runs their handlers one after the other,
-// writes answers.
+// Serves one client's connection: reads requests, runs their handlers one at a time, and writes
+// answers.
 //
-// While a handler runs, the socket is still read, so that a client that leaves is noticed at once.
-// Requests that a client sends ahead (pipelining) wait their turn. If a client sends more than
-// kAheadBytesMax ahead, the rest is read and dropped, because leaving it unread would hide the
-// client's departure. Requests that were kept are answered, then the connection is closed (RFC 9112
-// 9.3.2 has such clients send unanswered requests again). A client that closes its sending half
-// while it waits for an answer counts as gone, as in the engines' own servers.
+// The socket is read even while a handler runs, so that the server notices at once if a client
+// leaves. Requests that a client sends ahead (pipelining) wait their turn. Bytes beyond
+// kAheadBytesMax are read and dropped, because unread bytes would hide the client's departure. Then
+// the connection closes after the kept requests are answered; RFC 9112 9.3.2 has clients resend
+// unanswered requests. A client that closes its sending half while it waits counts as gone, as in
+// the engines' servers.
 //
 // Owns:    the socket. Operations in flight keep the connection alive.
 // Thread:  the server's loop.
-// Bounded: one event or answer waiting to be sent, kAheadBytesMax read ahead, the limits of
+// Bounded: one event or answer that waits to be sent, kAheadBytesMax bytes read ahead, and
 //          ServerLimits. The server's tick checks deadlines.
 // Source:  RFC 9112. Boost.Beast parses requests; answers are written here.
 #pragma once
@@ -49,11 +49,11 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     Connection(boost::asio::ip::tcp::socket socket, Shared& shared);
 
     void start();
-    // Ends what is late. The server calls it several times per second.
+    // Ends a read or write whose deadline has passed. The server calls this often each second.
     void check_deadline(TimePoint now);
-    // Closes the connection if it waits for a request; otherwise after the current answer.
+    // Closes the connection now if it waits for a request, otherwise after the current answer.
     void close_soon();
-    // Ends the running handler's generation; its answer is still sent.
+    // Ends the generation of the running handler; its answer is still sent.
     void end_exchange();
     void close();
 
@@ -67,7 +67,7 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
   private:
     struct More;                                      // awaits bytes
     struct Sending;                                   // awaits a write
-    enum class Next { kKeepAlive, kClose, kLinger };  // linger: read and drop
+    enum class Next { kKeepAlive, kClose, kLinger };  // kLinger: read and drop input before closing
 
     static constexpr std::size_t kReadBytes = 8 << 10;
     static constexpr std::size_t kAheadBytesMax = 64 << 10;
@@ -101,7 +101,7 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
 
     // The state of reading from the client.
     struct Reader {
-        // Whether more may arrive, and if not, why.
+        // kOpen: more may arrive. Otherwise: why nothing more is read.
         enum class State {
             kOpen,
             kLate,     // the deadline of the current read has passed
@@ -124,19 +124,19 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     // The state of the current answer.
     struct Writer {
         enum class Progress {
-            kNothing,  // can still become an error
-            kBegun,    // the head is given and the body is streamed
-            kEnding,   // all of the answer is given
+            kNothing,  // the answer can still become an error
+            kBegun,    // the head was given, and the body is streamed
+            kEnding,   // the whole answer was given
         };
 
         Progress progress = Progress::kNothing;
         Next next = Next::kKeepAlive;  // after the answer
         bool is_head_request = false;  // the answer has no body
         bool is_http_1_0 = false;      // the body is not chunked
-        std::string pending_head{};    // of a streamed answer, until its first bytes
-        std::string output{};          // what the socket did not accept at once
+        std::string pending_head{};    // of a streamed answer, until its first bytes are sent
+        std::string output{};          // bytes that the socket did not accept at once
         std::size_t output_begin = 0;
-        std::size_t output_renewed = 0;  // output_begin at the time the deadline was set
+        std::size_t output_renewed = 0;  // output_begin when the deadline was last set
         std::coroutine_handle<> on_sent{};
     };
 
@@ -145,9 +145,9 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
         kReading,    // a request's head and body
         kAnswering,  // the handler runs, or its answer is being sent
         kLingering,  // input is dropped
-        kGone,       // there is nobody to answer
+        kGone,       // nobody reads an answer
     };
-    // A connection that is gone stays so, even if the handler still runs.
+    // A connection that is gone stays gone, even while the handler still runs.
     void enter(Phase phase) {
         if (phase_ != Phase::kGone) phase_ = phase;
     }

@@ -1,5 +1,5 @@
-// Writes a connection's answers: the head, chunks, and later what the socket does not
-// accept at once.
+// Writes a connection's answers: the head and chunks at once, and later the bytes that the socket
+// did not accept.
 #include "base/check.h"
 #include "http_proc/server/connection.h"
 #include "http_proc/server/response_head.h"
@@ -21,7 +21,7 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
-constexpr std::size_t kRenewBytes = 64 << 10;  // a writer that has sent this many is not stuck
+constexpr std::size_t kRenewBytes = 64 << 10;  // a client that has read this much is not stuck
 
 }  // namespace
 
@@ -36,7 +36,7 @@ ResponseFraming Connection::framing(std::optional<std::size_t> length) const {
 void Connection::begin(Response head) {
     CHECK(writer_.progress == Writer::Progress::kNothing);
     writer_.progress = Writer::Progress::kBegun;
-    // An older client, which does not know chunks, reads to the end of the connection.
+    // A client of HTTP/1.0 does not know chunks: it reads until the connection ends.
     if (writer_.is_http_1_0 || shared_->is_stopping) writer_.next = Next::kClose;
     writer_.pending_head = response_head(head, framing(std::nullopt));
 }
@@ -65,7 +65,7 @@ Wire::Sent Connection::send_now(
     ::msghdr message{};
     message.msg_iov = parts.data();
     message.msg_iovlen = parts.size();
-    // Sends without a trip through the loop: the socket nearly always has room.
+    // Sends without a turn of the loop, because the socket nearly always has room.
     const ssize_t sent = ::sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno != EAGAIN && errno != EINTR) {
         become_gone();
@@ -82,7 +82,7 @@ Wire::Sent Connection::send_now(
             num_sent -= skipped;
         }
         send_rest();
-    } catch (const std::bad_alloc&) {  // memory ran out inside an answer, so nothing may follow
+    } catch (const std::bad_alloc&) {  // memory ran out within an answer, so nothing may follow
         end_output();
         become_gone();
         return Sent::kGone;

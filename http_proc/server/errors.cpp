@@ -62,7 +62,7 @@ void write_openai_code(JsonWriter& json, int status, std::string_view code) {
     }
 }
 
-// The message may quote bytes that are not UTF-8: they become U+FFFD.
+// The message may quote bytes that are not UTF-8; such bytes become U+FFFD.
 void write_message(JsonWriter& json, std::string_view message) {
     json.key("message");
     if (is_utf8(message)) {
@@ -74,7 +74,7 @@ void write_message(JsonWriter& json, std::string_view message) {
 }
 
 void write_sglang(JsonWriter& json, int status, std::string_view message) {
-    // The message for a missing or wrong key is the status's own phrase; other refusals explain.
+    // For a missing or wrong key, the message is only the status's phrase.
     if ((status == 401 || status == 403) && message == reason_phrase(status)) {
         json.key("error").string(message);
         return;
@@ -95,7 +95,7 @@ void write_anthropic(JsonWriter& json, int status, std::string_view message) {
     json.end_object();
 }
 
-// Uses a writer, not a tree of values: the destructors of nlohmann's trees allocate, and without
+// Uses a writer instead of a tree of values: destructors of nlohmann's trees allocate, and without
 // memory that ends the process.
 // `openai_code`: OpenAI's code for the error, if it has one.
 void write_body(
@@ -130,8 +130,8 @@ std::string body_of(
     return json.take();
 }
 
-// Error texts that clients search for: agents shorten a conversation when they find them. Source:
-// SGLang's tokenizer manager; OpenAI's and vLLM's answers, in the words that both used for years;
+// The error texts that clients search for; agents shorten a conversation when they find one.
+// Source: SGLang's tokenizer manager; the words that OpenAI and vLLM both used for years;
 // Anthropic's API.
 std::string words_of(const messages::ContextLimit& limit, Dialect dialect) {
     const std::int64_t prompt_len = limit.prompt_len;

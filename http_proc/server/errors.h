@@ -1,9 +1,9 @@
-// Writes errors in the shapes that each dialect's clients read.
+// Writes errors in the shapes that the clients of each dialect read.
 //
-//   SGLang   {"error": {"message": M}, "object": "error", "message": M, "type": T, "param": null,
-//             "code": 400}: both of its shapes in one, as its clients read either
-//   OpenAI   {"error": {"message": M, "type": "invalid_request_error", "param": null, "code": C}}
-//   vLLM     {"error": {"message": M, "type": "Bad Request", "param": null, "code": 400}}
+// SGLang    {"error": {"message": M}, "object": "error", "message": M, "type": T, "param": null,
+//              "code": 400}: SGLang's two shapes in one, because its clients read either
+//   OpenAI    {"error": {"message": M, "type": "invalid_request_error", "param": null, "code": C}}
+//   vLLM      {"error": {"message": M, "type": "Bad Request", "param": null, "code": 400}}
 //   Anthropic {"type": "error", "error": {"type": "invalid_request_error", "message": M}}
 #pragma once
 
@@ -18,9 +18,9 @@ namespace pitstop::http {
 
 [[nodiscard]] int status_of(ErrorCode code);
 
-// Returns only the body, for errors inside a stream.
+// Returns only the body, for errors within a stream.
 [[nodiscard]] std::string error_json(Dialect dialect, int status, std::string_view message);
-// For a prompt that is too long, uses the words that the dialect's clients look for.
+// For a prompt that is too long, uses the words that the dialect's clients search for.
 [[nodiscard]] std::string error_json(Dialect dialect, int status, const Error& error);
 [[nodiscard]] Response error_response(Dialect dialect, int status, std::string_view message);
 [[nodiscard]] Response error_response(Dialect dialect, int status, const Error& error);

@@ -1,17 +1,17 @@
-// Decides how often a stream gets an event: at once after a quiet time, else once per period, with
-// all output since. An event costs a system call here, one at the reader, and waking the reader.
-// With thousands of tokens per second and stream, events would cost more than the tokens. So the
-// period grows with the number of open streams; a model whose steps are longer than the period is
-// not affected.
+// Decides how often a stream gets an event: at once after a quiet time, otherwise once per period,
+// with all output since the last one. An event costs a system call here, another at the reader, and
+// a wake of the reader. At thousands of tokens per second and stream, events would cost more than
+// the tokens. So the period grows with the number of open streams. A model whose steps are longer
+// than the period is not affected.
 //
-// With many open streams, no event is written when its tokens arrive. A step has tokens for all
-// streams at once, and a control route's answer would wait for every write. Instead, a few events
-// are written at a time, and the loop polls its other sockets in between.
+// With many open streams, no event is written as soon as its tokens arrive: a step has tokens for
+// all streams, and answers of control routes would wait until all are written. Instead, a few
+// events are written at a time, and the loop polls its other sockets in between.
 //
-// The numbers were measured with pitstop_http_bench and pitstop_http_hold: bench/README.md.
+// Source of the numbers: measured with pitstop_http_bench and pitstop_http_hold (bench/README.md).
 //
 // Thread:  the server's loop, which calls beat() when fd() is readable.
-// Bounded: by what is held: an entry or two per open answer.
+// Bounded: by the held events, one or two per open answer.
 #pragma once
 
 #include "base/time.h"
@@ -29,9 +29,9 @@ class EventPace {
   public:
     using Wait = std::chrono::microseconds;
     static constexpr Wait kPeriodMin{2'000};
-    static constexpr Wait kPeriodMax{20'000};  // 50 per second: more would not be noticed
-    static constexpr Wait kPerStream{200};     // about 5,000 events per second
-    static constexpr int kAtOnceMax = 32;      // writing this many streams takes under 1 ms
+    static constexpr Wait kPeriodMax{20'000};  // 50 events per second: nobody would notice more
+    static constexpr Wait kPerStream{200};     // at most about 5,000 events per second in all
+    static constexpr int kAtOnceMax = 32;      // writing to this many streams takes under 1 ms
     static constexpr std::size_t kPerBeat = 32;
 
     // Returns the period with this many open streams.
@@ -44,7 +44,7 @@ class EventPace {
     EventPace(const EventPace&) = delete;
     EventPace& operator=(const EventPace&) = delete;
 
-    // Runs `release` within `wait`; if that is zero, in the loop's next turns, after earlier ones.
+    // Calls `release` within `wait`. If that is 0, calls it in a later turn of the loop, in order.
     void hold(std::function<void()> release, Wait wait);
 
     [[nodiscard]] int fd() const { return fd_; }
@@ -53,10 +53,10 @@ class EventPace {
   private:
     void arm(Wait wait);
 
-    int fd_ = -1;                         // a timerfd; armed while anything is held
+    int fd_ = -1;                         // a timerfd; armed while events are held
     std::optional<TimePoint> beat_at_{};  // when the armed timer is due
     std::deque<std::function<void()>> held_{};
-    std::size_t num_due_ = 0;  // the first ones, which are due
+    std::size_t num_due_ = 0;  // the number of first entries that are due
 };
 
 }  // namespace pitstop::http

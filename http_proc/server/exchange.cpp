@@ -7,7 +7,7 @@
 namespace pitstop::http {
 namespace {
 
-constexpr std::size_t kMapNodeBytes = 64;  // an entry of a std::map of two words, as malloc rounds
+constexpr std::size_t kMapNodeBytes = 64;  // an entry of a std::map of two words, rounded by malloc
 
 }  // namespace
 
@@ -26,7 +26,7 @@ std::size_t bytes_of(const messages::Generate& prompt) {
 }
 
 Result<> Exchange::hold(const messages::Generate& prompt, Copies copies) {
-    // The body's size is limited and the dialects limit the counts, so no product overflows.
+    // The server limits the body, and the dialects limit the counts, so no product overflows.
     const std::size_t kept =
         bytes_of(prompt) * static_cast<std::size_t>(copies.num_kept) + copies.kept_bytes;
     const std::size_t more = bytes_of(prompt) * static_cast<std::size_t>(copies.num_copies) + kept;

@@ -1,5 +1,5 @@
-// Bounds the bytes that all requests together use in this process: their bodies, and the prompts
-// made from them. Each sample has a copy of its prompt until the copy is sent to the tree.
+// Bounds the bytes that all requests of this process use for their bodies and for the prompts made
+// from them. Each sample has a copy of its prompt until the copy is sent to the tree.
 //
 // Thread: the server's loop.
 #pragma once
@@ -18,7 +18,7 @@ class MemoryBudget {
     [[nodiscard]] std::size_t bytes_max() const { return bytes_max_; }
     [[nodiscard]] std::size_t held_bytes() const { return held_bytes_; }
 
-    // The bytes of one request, given back on destruction. The budget outlives it.
+    // The bytes of one request. Destruction returns them to the budget, which must still exist.
     class Share {
       public:
         explicit Share(MemoryBudget& budget) : budget_(&budget) {}
@@ -28,8 +28,8 @@ class MemoryBudget {
         ~Share() { budget_->held_bytes_ -= bytes_; }
 
         [[nodiscard]] std::size_t bytes() const { return bytes_; }
-        // Returns false without any change if the total would exceed the budget. Shrinking
-        // always succeeds.
+        // Changes nothing and returns false if the total would exceed the budget. Shrinking always
+        // succeeds.
         [[nodiscard]] bool resize(std::size_t bytes) {
             const std::size_t others = budget_->held_bytes_ - bytes_;
             if (bytes > bytes_ && (bytes > budget_->bytes_max_ - others)) return false;

@@ -1,6 +1,6 @@
-// The requests that were read but not sent to the tree yet, because the tree must first answer
+// Requests that were read but not yet sent to the tree, because the tree must first answer
 // questions about their prompts. An abort waits until all requests that it may concern have been
-// sent, so that none escapes.
+// sent, so that none escapes the abort.
 //
 // Thread:  the server's loop.
 // Bounded: an entry and a waiting abort per connection.
@@ -24,13 +24,13 @@ class Preparations {
     };
     struct Open {
         std::vector<std::string> names{};
-        // shared by all entries for which it waits
+        // aborts that wait for this entry; shared by all entries that an abort waits for
         std::vector<std::shared_ptr<Waiting>> waiting{};
     };
 
   public:
-    // The entry of one HTTP request. Destroying it ends the preparation: the requests were
-    // sent, or refused.
+    // The entry of one HTTP request. Destroying the entry ends the preparation, because the
+    // requests were sent or refused.
     class [[nodiscard]] Entry {
       public:
         Entry(Entry&& other) noexcept
@@ -47,11 +47,11 @@ class Preparations {
         std::list<Open>::iterator place_;
     };
 
-    // `names`: the prefixes of all names by which part of the preparation may be aborted.
+    // `names`: prefixes of all names by which a part of the preparation may be aborted.
     Entry begin(std::vector<std::string> names);
 
-    // co_await returns true when all present entries that one of these names may concern have
-    // ended; without names: all present entries.
+    // co_await returns true when all current entries that one of these names may concern have
+    // ended. Without names, waits for all current entries.
     [[nodiscard]] Later<bool> over(const std::vector<std::string>& names);
 
   private:

@@ -5,7 +5,7 @@
 namespace pitstop::http {
 namespace {
 
-// The bounds that both engines' dashboards expect, from a millisecond up.
+// The bounds that both engines' dashboards expect, in seconds, from a millisecond up.
 constexpr std::array kFirstTokenBounds{0.001, 0.005, 0.01, 0.02, 0.04, 0.06,  0.08,
                                        0.1,   0.25,  0.5,  0.75, 1.0,  2.5,   5.0,
                                        7.5,   10.0,  20.0, 40.0, 80.0, 160.0, 640.0};
@@ -108,7 +108,7 @@ void RequestClock::chunk(
             metrics.first_token.add(seconds(now - start_));
             first_token_ = now;
         } else {
-            // Tokens that arrived together share the time since the last one.
+            // Tokens that arrived together share the time since the token before them.
             const double each = seconds(now - last_token_) / static_cast<double>(num_new);
             metrics.between_tokens.add(each, num_new);
         }
@@ -127,7 +127,7 @@ void RequestClock::chunk(
     if (!chunk.counts) return;
     const messages::RequestCounts& counts = *chunk.counts;
     metrics.prompt_tokens.add(static_cast<double>(counts.prompt_tokens));
-    if (counts.completion_tokens == 0) return;  // never ran, or was only scored
+    if (counts.completion_tokens == 0) return;  // the request never ran, or was only scored
     constexpr double kSecond = 1e6;
     metrics.queue.add(static_cast<double>(counts.queue_us) / kSecond);
     metrics.prefill.add(static_cast<double>(counts.prefill_us) / kSecond);

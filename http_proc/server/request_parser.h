@@ -1,5 +1,5 @@
-// Parses one request as its bytes arrive: Boost.Beast's parser, which stops behind the head, so
-// that a request can be refused before its body is read.
+// Parses one request as its bytes arrive. Boost.Beast's parser stops after the head, so that a
+// request can be refused before its body is read.
 //
 // Thread: the server's loop. Source: RFC 9112.
 #pragma once
@@ -17,7 +17,7 @@
 namespace pitstop::http {
 
 struct RequestParser {
-    // The parts of a request that are parsed separately: the head before the body.
+    // The parts of a request that are parsed separately: first the head, then the body.
     enum class Part { kHead, kHeadUnderstood, kBody };
 
     boost::beast::http::request_parser<boost::beast::http::string_body> beast;
@@ -27,8 +27,8 @@ struct RequestParser {
         beast.header_limit(static_cast<std::uint32_t>(limits.header_bytes_max));
         beast.body_limit(limits.body_bytes_max);
     }
-    // Parses `input` up to the end of a part, and removes what it parsed. Needs more input if it
-    // reaches neither that end nor a problem.
+    // Parses `input` up to the end of a part, and removes what it parsed. Without an error and
+    // before that end, the parser needs more input.
     void put(std::string& input, boost::system::error_code& problem) {
         while (!input.empty()) {
             problem = {};

@@ -43,7 +43,7 @@ std::string response_head(const Response& response, const ResponseFraming& frami
     if (!framing.cors_origin.empty())
         head += fmt::format("Access-Control-Allow-Origin: {}\r\n", framing.cors_origin);
     for (const Header& header : response.headers) {
-        CHECK(is_header_value(header.value));  // callers check values that quote a client's bytes
+        CHECK(is_header_value(header.value));  // callers check values that quote bytes of a client
         head += fmt::format("{}: {}\r\n", header.name, header.value);
     }
     return head + "\r\n";

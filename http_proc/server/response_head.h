@@ -10,12 +10,12 @@
 
 namespace pitstop::http {
 
-// The connection's decisions about a response.
+// Decisions of the connection about a response.
 struct ResponseFraming {
-    std::optional<std::size_t> length{};  // of the body; none: it is streamed
+    std::optional<std::size_t> length{};  // of the body; absent: the body is streamed
     bool is_http_1_0 = false;             // the body is not chunked
-    bool closes = false;                  // after the response
-    std::string_view cors_origin{};       // empty: none is allowed
+    bool closes = false;                  // close the connection after the response
+    std::string_view cors_origin{};       // empty: no origin may call
 };
 
 // REQUIRES: the headers' values are header values (is_header_value()).

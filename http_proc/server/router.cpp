@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kBelow = "/*";
 
-// Returns whether a list has a method: "GET, POST" has GET.
+// Returns whether the list `methods` has the method: "GET, POST" has GET.
 bool has_method(std::string_view methods, std::string_view method) {
     while (!methods.empty()) {
         const std::string_view first = methods.substr(0, methods.find(','));
@@ -22,7 +22,7 @@ bool has_method(std::string_view methods, std::string_view method) {
 
 bool matches(const Route& route, std::string_view path, std::string& rest) {
     if (!route.path.ends_with(kBelow)) return path == route.path;
-    // including its slash
+    // the path before the *, with its slash
     const std::string_view head = route.path.substr(0, route.path.size() - 1);
     if (!path.starts_with(head) || path.size() == head.size()) return false;
     rest = path.substr(head.size());

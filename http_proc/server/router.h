@@ -1,23 +1,23 @@
-// All routes in one declarative table. `pitstop_http --routes` prints it, and a test compares the
-// table of docs/http.md with it.
+// All routes, in one declarative table. `pitstop_http --routes` prints the table, and a test
+// compares it with docs/http.md.
 //
-// http_proc has these rooms, and a route belongs to one. Each includes only those above it:
+// The rooms of http_proc. A route belongs to one room, and each room includes only those above it:
 //
-//   format/                  heads, keys, JSON bodies, what dialects share in them: no coroutines
-//   server/                  server and connection: HTTP/1.1 on Asio and Beast, which nothing else
-//                            includes; router, this table; errors, an Error in each dialect's
-//                            shape; exchange.h and task.h, a handler's argument and its result;
-//                            tree, the client library, awaitable
+// format/                  heads, keys, JSON bodies, parts that dialects share: no coroutines
+//   server/                  server and connection: HTTP/1.1 on Asio and Beast, which no other file
+//                            includes; router: this table; errors: an Error in the shape of each
+//                            dialect; exchange.h and task.h: a handler's argument and result;
+//                            tree: the client library, made awaitable
 //   generation/ control/     code that the dialects' routes share
 //   observe/                 health, metrics, the status page
-//   sglang/ openai/ vllm/    handlers, <noun>.cpp, each with the add_<dialect>_<noun>(Router&) that
-//   anthropic/               lists its routes; <noun>_request only parses, without coroutines: the
-//                            fuzz targets run it
-//   main.cpp, routes.cpp     flags, the loop, the connection to the tree and to the launcher; all
+// sglang/ openai/ vllm/    <noun>.cpp has handlers, and add_<dialect>_<noun>(Router&) to add
+// anthropic/               their routes; <noun>_request only parses, without coroutines, so
+//                            that fuzz targets can run it
+//   main.cpp, routes.cpp     flags, the loop, the connections to the tree and to the launcher; all
 //                            routes
 //
-// For a new file: write it, name its add_ function in its room's routes.h and in routes.cpp, list
-// it in its room's CMakeLists.txt, and give each route its row in docs/http.md.
+// To add a file: write it, name its add_ function in its room's routes.h and in routes.cpp, list it
+// in its room's CMakeLists.txt, and add a row for each route to docs/http.md.
 #pragma once
 
 #include "http_proc/format/keys.h"
@@ -31,22 +31,22 @@
 
 namespace pitstop::http {
 
-// The dialect of a route, which decides the shape of its errors (errors.h).
+// The dialect of a route; determines the shape of its errors (errors.h).
 enum class Dialect { kPitstop, kSglang, kOpenAi, kVllm, kAnthropic };
 [[nodiscard]] std::string_view name_of(Dialect dialect);
 
 using Handler = Task<Response> (*)(Exchange& exchange);
 
 struct Route {
-    // "GET" or "GET, POST"; GET includes HEAD, and OPTIONS always exists
+    // "GET" or "GET, POST"; GET includes HEAD, and OPTIONS is always accepted
     std::string_view methods{};
-    std::string_view path{};  // exact; one that ends with "/*" also matches every path below
+    std::string_view path{};  // exact; a path that ends with "/*" also matches all paths below
     Dialect dialect{};
     Access access{};
     Handler handler{};
     bool needs_tree = true;  // false: answered even before the tree is ready
-    // Whether calls of the route may be parts of a version. The tree is told if such a call is
-    // refused here.
+    // Calls of the route may be parts of a version. The tree is told if such a call is refused
+    // here.
     bool brings_weights = false;
 
     [[nodiscard]] bool takes(std::string_view method) const;
@@ -54,11 +54,11 @@ struct Route {
 
 class Router {
   public:
-    // REQUIRES: no route of the same path has any of its methods.
+    // REQUIRES: no other route of the path has one of its methods.
     void add(const Route& route);
 
-    // The remaining fields of a route, in Route's order, for adding several with one dialect and
-    // one key.
+    // The fields of a route that differ among several with one dialect and one
+    // access.
     struct Row {
         std::string_view methods{};
         std::string_view path{};
@@ -72,12 +72,12 @@ class Router {
 
     struct Found {
         const Route* route = nullptr;  // null: see `allow`
-        std::string allow{};           // methods of the path; empty: no such path
-        std::string rest{};            // what "/*" matched
+        std::string allow{};           // methods of the path; empty: the path does not exist
+        std::string rest{};            // the part of the path that "/*" matched
     };
     [[nodiscard]] Found find(std::string_view method, std::string_view path) const;
 
-    // Returns the dialect whose error shape a path without a route gets.
+    // Returns the dialect that shapes the error for a path without a route.
     [[nodiscard]] static Dialect dialect_of(std::string_view path);
 
     [[nodiscard]] const std::vector<Route>& routes() const { return routes_; }

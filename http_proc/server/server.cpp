@@ -63,12 +63,12 @@ bool is_loopback(const std::string& host) {
 struct Server::State {
     State(ServerContext& context_given, const Router& router)
         : context(context_given), shared{.context = context_given, .router = router} {
-        // A connection that is being closed still runs its last lines, and owns itself until then.
+        // A connection that is being closed still runs its last lines, and owns itself meanwhile.
         shared.on_closed = [this](Connection& connection) { connections.erase(&connection); };
     }
 
-    // Watches a descriptor that other code reads. Owned by the server, because waits
-    // hold its address.
+    // Watches a descriptor that other code reads. The server owns this object, because waits have
+    // its address.
     struct Watched {
         Watched(asio::io_context& io, int fd, std::function<bool()> is_to_go_on)
             : descriptor(io, fd), on_readable(std::move(is_to_go_on)) {}
@@ -101,7 +101,7 @@ struct Server::State {
 Server::Server(ServerContext& context, const Router& router)
     : state_(std::make_unique<State>(context, router)) {}
 Server::~Server() {
-    // owned by the caller
+    // the caller owns the descriptor
     for (const auto& watched : state_->watched) watched->descriptor.release();
 }
 
@@ -141,7 +141,7 @@ void Server::State::accept() {
     acceptor.async_accept([this](error_code problem, tcp::socket socket) {
         is_accepting = false;
         if (!acceptor.is_open()) return;
-        // Usually no descriptor is left: the backlog waits for the next tick.
+        // Usually no descriptor is free: the backlog waits for the next tick.
         if (problem) return spdlog::warn("cannot accept a connection: {}", problem.message());
         serve(std::move(socket));
         accept();
@@ -170,7 +170,7 @@ void Server::State::serve(tcp::socket socket) {
 }
 
 void Server::State::tick() {
-    ticker.expires_after(kTick);  // first, because the rest may run out of memory
+    ticker.expires_after(kTick);  // first, because later lines may run out of memory
     ticker.async_wait([this](error_code problem) {
         if (problem) return;
         is_ticking = false;
@@ -198,7 +198,7 @@ void Server::State::tick() {
     if (stop_end && (connections.empty() || now >= *stop_end + kStopLinger)) io.stop();
 }
 
-// Retries waits that could not begin for lack of memory.
+// Retries waits that could not begin because memory ran out.
 void Server::State::begin_again() {
     if (!is_accepting && acceptor.is_open()) accept();
     for (const auto& each : watched) {
@@ -236,7 +236,7 @@ void Server::run() {
             if (!state_->is_ticking) state_->tick();
             state_->io.run();
             return;
-        } catch (const std::exception& error) {  // usually no memory
+        } catch (const std::exception& error) {  // usually: no memory
             spdlog::error("one turn of the loop failed: {}", error.what());
         }
     }

@@ -1,7 +1,7 @@
-// The listening socket, its connections, and the loop's descriptors.
+// The listening socket, its connections, and the loop with its descriptors.
 //
 // Owns:    every connection, and the event loop.
-// Thread:  one: run() and all that it calls; post() from any.
+// Thread:  one for run() and all that it calls; any for post().
 // Bounded: by ServerLimits. A connection over the limit is answered with 503 and closed.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace pitstop::http {
 
 class Server {
   public:
-    // REQUIRES: both outlive the server.
+    // REQUIRES: `context` and `router` outlive the server.
     Server(ServerContext& context, const Router& router);
     ~Server();
     Server(const Server&) = delete;
@@ -30,15 +30,15 @@ class Server {
     // Returns "http://127.0.0.1:30000". REQUIRES: listen() succeeded.
     [[nodiscard]] std::string url() const;
 
-    // Calls `on_readable` in the loop whenever `fd` is readable, until it returns false. The caller
-    // keeps owning `fd`.
+    // Calls `on_readable` in the loop whenever `fd` is readable, until `on_readable` returns false.
+    // The caller continues to own `fd`.
     void watch(int fd, std::function<bool()> on_readable);
     // Runs `action` in the loop.
     void post(std::function<void()> action);
 
     // Runs until stop() was called and every connection is closed.
     void run();
-    // Accepts no more connections, lets requests finish for the grace time, then ends them with
+    // Accepts no more connections. Lets requests finish during the grace time, then ends them with
     // their output so far.
     void stop();
 
@@ -47,9 +47,9 @@ class Server {
     std::unique_ptr<State> state_;
 };
 
-// Errors: kInvalidArgument: neither localhost nor an IP address.
+// Errors: kInvalidArgument: `host` is neither localhost nor an IP address.
 [[nodiscard]] Result<> check_host(const std::string& host);
-// Returns whether only this machine can reach an address.
+// Returns whether only this machine can reach the address.
 [[nodiscard]] bool is_loopback(const std::string& host);
 
 }  // namespace pitstop::http

@@ -25,48 +25,48 @@
 
 namespace pitstop::http {
 
-// The formats that are looked for in the output of chats.
+// The formats to look for in the output of chats.
 struct OutputFormats {
     std::optional<ToolFormat> calls{};         // null: tool calls remain text
     std::optional<ThinkingFormat> thinking{};  // null: thinking remains text
 };
 
-// All limits of the server. Times concern the client: the engine's time has no limit here.
+// All limits of the server. The times limit clients; the engine's time has no limit here.
 struct ServerLimits {
     std::size_t connections_max = 8192;
     std::size_t header_bytes_max = 64 << 10;
     std::size_t body_bytes_max = std::size_t{32} << 20;
-    // Bounds the bodies and prompts of all requests together: connections times bodies times
-    // samples would be too much.
+    // Bounds the bodies and prompts of all requests together, because connections times bodies
+    // times samples would be too much.
     std::size_t held_bytes_max = std::size_t{512} << 20;
     std::chrono::milliseconds idle_timeout{120'000};   // between two requests of a connection
     std::chrono::milliseconds header_timeout{10'000};  // from a request's first byte to its body
-    std::chrono::milliseconds body_timeout{20'000};    // and one more second for each
-    std::size_t body_bytes_per_second_min = 16 << 10;  // this many bytes that arrived
+    std::chrono::milliseconds body_timeout{20'000};    // and one second more for every
+    std::size_t body_bytes_per_second_min = 16 << 10;  // body_bytes_per_second_min bytes received
     std::chrono::milliseconds write_timeout{30'000};   // for a client that reads nothing
-    std::chrono::milliseconds stop_grace{1'500};       // for requests in progress, at a stop
+    std::chrono::milliseconds stop_grace{1'500};       // for open requests when the server stops
 };
 
 struct ServerOptions {
     std::string host = "127.0.0.1";
     int port = 30000;  // 0: any free one
     Keys keys{};
-    bool is_incremental = false;  // /generate streams deltas unless a request says otherwise
-    // Whether answers of vLLM's shape have routes: on request only, or all as .npy or envelope.
+    bool is_incremental = false;  // /generate streams deltas unless a request asks otherwise
+    // Whether answers in vLLM's shape have routes: on request only, or always in this form.
     enum class VllmRoutes : std::uint8_t { kOnRequest, kNumpy, kEnvelope };
     VllmRoutes vllm_routes = VllmRoutes::kOnRequest;
     bool returns_masks = false;              // vLLM's generate: of each request that truncates
-    std::vector<std::string> model_names{};  // besides the tree's own name for it
-    std::string bundled_models{};  // the directory of models that can be given by name; empty: none
-    SiteRules site{};  // which pages may call; with a cors_origin, answers have its header
+    std::vector<std::string> model_names{};  // in addition to the tree's own name of the model
+    std::string bundled_models{};  // directory of models that a path may name; empty: none
+    SiteRules site{};  // pages that may call; with a cors_origin, answers have its header
     OutputFormats formats{};
-    // Formats that the model's chat template decides, once the tree is ready.
+    // Whether the model's chat template decides a format, once the tree is ready.
     bool finds_calls = false;
     bool finds_thinking = false;
     ServerLimits limits{};
 };
 
-// How vLLM's trainers pack broadcasts.
+// How vLLM's trainers pack tensors for broadcasts.
 struct VllmPacking {
     bool is_packed = false;
     std::int64_t bytes = std::int64_t{1} << 30;
@@ -91,12 +91,12 @@ class ServerContext {
     // Sets the formats that the options leave to the model's chat template.
     void find_formats(std::string_view chat_template);
 
-    // Returns whether the served model has this name. REQUIRES: has_tree().
+    // Returns whether this is a name of the served model. REQUIRES: has_tree().
     [[nodiscard]] bool serves(const std::string& model) const;
 
     [[nodiscard]] MemoryBudget& memory() { return memory_; }
 
-    // Returns seconds since 1970 at this process's start: "created" of a model.
+    // Returns this process's start, in seconds since 1970: "created" of a model.
     [[nodiscard]] std::int64_t start_time() const { return start_time_; }
     [[nodiscard]] static std::int64_t unix_time() {
         return std::chrono::duration_cast<std::chrono::seconds>(
@@ -105,19 +105,19 @@ class ServerContext {
             .count();
     }
 
-    // The digests of the last snapshot, for /weights_checker's comparison.
+    // The digests of the last snapshot, to which /weights_checker compares the live ones.
     std::optional<messages::DigestsReply> weights_snapshot{};
 
-    // The tensors of AReaL's next broadcast, as its JSON; empty: none were announced. Bounded by a
-    // body's size.
+    // AReaL's JSON of the tensors of its next broadcast; empty: no tensors were announced. Bounded
+    // by the limit of a body.
     std::string next_broadcast{};
     VllmPacking vllm_packing{};  // from /init_weight_transfer_engine
 
-    // Whether the tree was ever seen with weights to serve: at once, or
-    // (--wait-for-initial-weights) after the first complete update.
+    // Whether the tree has ever had weights to serve: from the start, or with
+    // --wait-for-initial-weights, since the first complete update.
     bool has_been_ready = false;
-    std::optional<messages::LostVersion> lost{};  // as seen last, before it was ready
-    // Set from the order to stop on, which health reports.
+    std::optional<messages::LostVersion> lost{};  // as last reported, before the tree was ready
+    // The server was ordered to stop; health reports that.
     bool is_stopping = false;
 
     Ticker ticker{};
@@ -138,8 +138,8 @@ inline void ServerContext::find_formats(std::string_view chat_template) {
 
 inline bool ServerContext::serves(const std::string& model) const {
     const messages::HelloReply& hello = tree().hello();
-    // An empty name matches any model. Clients that started the server know the model by
-    // its directory.
+    // An empty name matches any model. Clients that started the server know the model by its
+    // directory.
     return model.empty() || model == hello.model || model == hello.model_path ||
            std::ranges::find(options_.model_names, model) != options_.model_names.end();
 }

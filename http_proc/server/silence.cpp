@@ -40,7 +40,7 @@ void Silence::beat(Client& client, TimePoint now) {
     );
 }
 
-// A callback may end any request, so callbacks hold weak references to requests.
+// Holds weak references to callbacks, because a callback may end any request.
 void Silence::tell(const std::string& why, TimePoint now) {
     std::vector<OnTold> due;
     for (auto& [number, waiting] : waiting_) {

@@ -1,4 +1,4 @@
-// Notices that the tree sends no output, asks the tree why, and tells the answers that
+// Notices if the tree sends no output, asks the tree why, and tells the reason to the answers that
 // wait for output.
 //
 // Thread:  the server's loop, which calls beat() several times per second.
@@ -23,12 +23,12 @@ namespace pitstop::http {
 
 class Silence {
   public:
-    // The time between two comments in a waiting answer: proxies close connections without traffic.
+    // The time between two comments to a waiting answer, because proxies close idle connections.
     static constexpr std::chrono::seconds kTellAgain{10};
 
     using OnTold = std::function<void(const std::string& why)>;
-    // Returns a number for remove(). Until remove(), `on_told` may run; it may itself
-    // call remove().
+    // Returns a number for remove(). Until remove(), `on_told` may be called; it may call remove()
+    // itself.
     std::uint64_t add(OnTold on_told, TimePoint now);
     void remove(std::uint64_t number) { waiting_.erase(number); }
     void note_output(TimePoint now) { last_output_ = now; }
@@ -38,7 +38,7 @@ class Silence {
   private:
     struct Waiting {
         OnTold on_told{};
-        TimePoint told_at{};  // or when it began to wait
+        TimePoint told_at{};  // or when the wait began
         bool was_told = false;
     };
     [[nodiscard]] bool is_due(const Waiting& waiting, TimePoint now) const;
@@ -49,7 +49,7 @@ class Silence {
     TimePoint last_output_{};
     TimePoint asked_at_{};
     bool is_asking_ = false;
-    // the tree's answer may arrive after this object is gone
+    // tells the tree's answer, which may come late, whether this object still exists
     std::shared_ptr<bool> is_there_ = std::make_shared<bool>(true);
 };
 

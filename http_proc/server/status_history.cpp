@@ -54,7 +54,7 @@ void StatusHistory::add(
         point.is_paused = point.is_paused || !replica.pause_mode.empty();
         point.epochs.push_back(replica.epoch);
     }
-    // The counters of another tree start from zero.
+    // The counters fell, so they are of another tree: they start from zero.
     if (!points_.empty() && point.ended.all < points_.back().ended.all) points_.clear();
     points_.push_back(std::move(point));
     while (points_.size() > kPointsMax || now - points_.front().at > kWindow) points_.pop_front();

@@ -1,5 +1,5 @@
-// Keeps the last two minutes of the tree's status, so that a status page shows them however late
-// it is opened, and after a reload.
+// The last two minutes of the tree's status, so that a status page shows them whenever it is opened
+// or reloaded.
 //
 // Thread:  the server's loop, which calls beat() several times per second.
 // Bounded: kPointsMax points; one question at a time.
@@ -29,7 +29,7 @@ class StatusHistory {
     static constexpr std::chrono::milliseconds kPeriod{1'000};
     static constexpr std::size_t kPointsMax = kWindow / kPeriod + 1;
 
-    // Requests that ended, of all replicas since their start.
+    // Counts of ended requests, of all replicas since their start.
     struct Ended {
         std::int64_t all = 0;
         std::int64_t errors = 0;
@@ -37,12 +37,12 @@ class StatusHistory {
     };
     struct Point {
         TimePoint at{};
-        double tokens_per_s = 0;  // of all replicas together, as the next three
-        double step_age_s = 0;    // of the oldest step under way
-        bool is_paused = false;   // at least one replica is
+        double tokens_per_s = 0;  // the first four members are of all replicas together
+        double step_age_s = 0;    // the age of the oldest step in flight
+        bool is_paused = false;   // whether at least one replica is paused
         Ended ended{};
-        std::vector<Epoch> epochs{};  // [replicas]: the version that serves
-        // The state of this front end's request metrics at that time.
+        std::vector<Epoch> epochs{};  // [replicas]: the epoch that serves
+        // This front end's request metrics at the time `at`.
         Histogram first_token;
         Histogram between_tokens;
         Histogram queue;
@@ -60,7 +60,7 @@ class StatusHistory {
     std::deque<Point> points_{};
     TimePoint asked_at_{};
     bool is_asking_ = false;
-    // the tree's answer may arrive after this object is gone
+    // tells the tree's answer, which may come late, whether this object still exists
     std::shared_ptr<bool> is_there_ = std::make_shared<bool>(true);
 };
 

@@ -1,16 +1,16 @@
-// The coroutines of the HTTP server: what a handler is.
+// The coroutines of the HTTP server: a handler returns a Task.
 //
 //   Task<Response> ping(Exchange& exchange) { co_return Response::empty(200); }
 //
-// A Task starts when it is awaited, and is awaited once. Its body always runs to its end: nothing
-// destroys a suspended task, so a handler need not be prepared for being cut off. A client that
-// leaves appears as a write() that returns false and as streams that end early (exchange.h).
+// A Task starts when it is awaited, and is awaited once. Its body always runs to its end: no code
+// destroys a suspended task, so a handler need not expect to be cut off. If the client leaves,
+// write() returns false and streams end early (exchange.h).
 //
-// asio::awaitable is not used: handlers compile without Asio (a second each), a wait resumes where
-// its value arrives, without a trip through a queue, and tests drive handlers without a socket.
+// asio::awaitable is not used, for three reasons. Handlers compile without Asio (1 s less a file).
+// A wait resumes where its value arrives, without a queue. Tests drive handlers without sockets.
 //
 // Three forms that GCC 12 miscompiles are refused (tests/tidy/test_coroutines.py shows them):
-// co_await inside `?:`, `&&` or `||` (evaluated even if it must not be); in a condition, in a
+// co_await inside `?:`, `&&` or `||` (evaluated even if it must not be); in the condition of a
 // function that declares no variable (nothing runs); and in one expression with braces that make an
 // aggregate (its members are destroyed twice).
 //
@@ -106,7 +106,7 @@ inline Task<void> task_detail::Promise<void>::get_return_object() {
     return Task<void>(std::coroutine_handle<Promise<void>>::from_promise(*this));
 }
 
-// Runs a task that nobody awaits. REQUIRES: it does not throw.
+// Runs a task that no code awaits. REQUIRES: the task does not throw.
 namespace task_detail {
 struct Detached {
     struct promise_type {
@@ -121,7 +121,7 @@ struct Detached {
 
 inline task_detail::Detached run_detached(Task<> task) { co_await task; }
 
-// A value that arrives once: one side sets it, the other awaits it, in any order.
+// A value that arrives once: one side sets it and the other awaits it, in either order.
 //
 //   Later<int> later;
 //   start([setter = later.setter()](int value) { setter.set(value); });
@@ -136,10 +136,10 @@ class Later {
   public:
     class Setter {
       public:
-        // Resumes the waiter before it returns. REQUIRES: called once.
+        // Resumes the waiter before it returns. REQUIRES: called at most once.
         void set(T value) const {
             CHECK(!state_->value);
-            // the waiter may destroy the owner of this
+            // the waiter may destroy this setter's owner
             const std::shared_ptr<State> state = state_;
             state->value.emplace(std::move(value));
             if (state->waiter) state->waiter.resume();

@@ -1,7 +1,7 @@
-// The text of every token, for logprobs that show it. Fetched from the tree once, when first
-// needed, so that no later answer waits for it.
+// The text of every token, for logprobs with texts. Fetched from the tree when first needed, and
+// kept, so that later answers do not wait.
 //
-// Bounded: the vocabulary: some megabytes.
+// Bounded: the vocabulary, some megabytes.
 #pragma once
 
 #include "base/ids.h"
@@ -23,16 +23,16 @@ class TokenTexts {
     // Errors: the tree's.
     Task<Result<>> load(Tree& tree);
 
-    // Part of a character is U+FFFD; an id without a token is empty. REQUIRES: load() succeeded.
+    // Part of a character is U+FFFD; the text of an unused id is empty. REQUIRES: load() succeeded.
     [[nodiscard]] std::string_view of(TokenId id) const;
-    // Returns what the token adds to a text before it: bytes, which may be part of a character.
-    // REQUIRES: as of().
+    // Returns the bytes that the token adds to the text before it; they may be part of a character.
+    // REQUIRES: load() succeeded.
     [[nodiscard]] std::string_view bytes_of(TokenId id) const;
     [[nodiscard]] bool is_special(TokenId id) const;
 
   private:
     std::vector<std::string> texts_{};                  // by id; empty: not loaded yet
-    std::unordered_map<TokenId, std::string> bytes_{};  // where they differ from the text
+    std::unordered_map<TokenId, std::string> bytes_{};  // only where the bytes differ from the text
     std::unordered_set<TokenId> special_{};
 };
 

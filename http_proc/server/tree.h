@@ -1,5 +1,5 @@
-// Makes the tree behind this server awaitable, through the client library. All of http_proc's
-// access to the engine is here.
+// Makes the calls of the tree behind this server awaitable, through the client library. All access
+// of http_proc to the engine is here.
 //
 //   const Result<StatusReply> status = co_await exchange.tree().call(Status{});
 //
@@ -32,10 +32,10 @@ class Tree {
     explicit Tree(std::unique_ptr<Client> client) : client_(std::move(client)) {}
 
     [[nodiscard]] Client& client() { return *client_; }
-    // Returns the model and tree identity from the tree's hello.
+    // Returns the tree's hello, which describes the model and the tree.
     [[nodiscard]] const messages::HelloReply& hello();
 
-    // Makes a call on either door, which has one answer (messages/calls.h).
+    // Sends a call that has one answer (messages/calls.h), on either door.
     template <class Request>
     [[nodiscard]] Later<Result<messages::ReplyTo<Request>>> call(
         Request request, std::chrono::milliseconds timeout = Client::kCallTimeout
@@ -53,16 +53,16 @@ class Tree {
         return later;
     }
 
-    // Returns 32 hex digits of the kernel's random numbers.
+    // Returns 32 hex digits of random bits from the kernel.
     [[nodiscard]] static std::string random_id();
 
-    // A request may be aborted by its rid and by other names: the id of its answer, the rid of its
-    // batch. Several requests may share a name.
+    // Lets a request be aborted by `name` in addition to its rid: the id of its answer or the rid
+    // of its batch. Several requests may share a name.
     void add_name(const std::string& name, const std::string& rid);
     void remove_name(const std::string& name, const std::string& rid);
     [[nodiscard]] bool is_named(const std::string& name) const { return rids_.contains(name); }
-    // Returns the rids of this server's open requests with that name; if there are none `name`
-    // itself, which may be the rid of another front end's request.
+    // Returns the rids of this server's open requests with that name. If there are none, returns
+    // `name` itself, which may be the rid of another front end's request.
     [[nodiscard]] std::vector<std::string> rids_named(const std::string& name) const;
 
     [[nodiscard]] TokenTexts& token_texts() { return token_texts_; }
