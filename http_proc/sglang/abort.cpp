@@ -1,5 +1,5 @@
-// Serves SGLang's /abort_request. Aborts by exact id (or the name of a batch or an answer), whereas
-// SGLang accepts a prefix: here "req-1" does not end "req-10".
+// Serves SGLang's /abort_request. Aborts by exact id, of a request, a batch or an answer. SGLang
+// accepts a prefix; here "req-1" does not end "req-10".
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
@@ -11,8 +11,8 @@
 namespace pitstop::http {
 namespace {
 
-// Answers 200 without content even for an unknown id, as SGLang does. Answers when the final output
-// of every request that it ends has been sent.
+// Answers 200 without content even for an unknown id, as SGLang does. The answer waits until the
+// final output of every aborted request has been sent.
 Task<Response> abort_request(Exchange& exchange) {
     FieldReader fields(control_fields(exchange.request(), Winner::kBody));
     control::Aborting aborting;
@@ -20,7 +20,7 @@ Task<Response> abort_request(Exchange& exchange) {
     fields.read("abort_all", aborting.all);
     fields.read("abort_message", aborting.message);
     if (fields.error()) co_return error_response(Dialect::kSglang, *fields.error());
-    // A data key may not abort other callers' requests.
+    // A data key may not abort the requests of other callers.
     if (aborting.all && !exchange.may_admin())
         co_return error_response(Dialect::kSglang, 403, "abort_all needs the admin key");
     std::erase(aborting.names, "");

@@ -1,6 +1,6 @@
-// Serves SGLang's routes for adapters. prime-rl uses /load_lora_adapter too, and expects it to
-// replace an adapter with the same name, which SGLang refuses. Here it replaces the adapter for
-// later requests. prime-rl also expects 404 for a directory that is not there yet, and tries again.
+// Serves SGLang's routes for adapters. /load_lora_adapter replaces a loaded adapter of that name
+// for later requests: SGLang refuses that, but prime-rl uses this route and expects it. prime-rl
+// also expects 404 for a directory that does not exist yet, and then tries again.
 #include "http_proc/control/adapters.h"
 
 #include "http_proc/control/weight_session.h"
@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 // SGLang's path of an adapter whose tensors were sent
 constexpr std::string_view kSent = "__tensor__";
 
-// Answers {"success": true, "loaded_adapters": {name: path}}, with the loaded adapter.
+// Answers {"success": true, "loaded_adapters": {name: path}}, including the new adapter.
 Task<Response> loaded(Exchange& exchange, const messages::UpdateReply* reply) {
     const Result<std::vector<messages::AdapterStatus>> all = co_await control::adapters(exchange);
     if (!all) co_return sglang_failure(all.error());
@@ -38,7 +38,7 @@ Task<Response> loaded(Exchange& exchange, const messages::UpdateReply* reply) {
     co_return Response::json(200, answer);
 }
 
-// Reads the options of a load, and refuses those that are not served.
+// Reads the options of a load; refuses options that are not served.
 void read_options(FieldReader& fields, messages::UpdateSpec& spec) {
     fields.read("pinned", spec.adapter_pinned);
     spec.adapter_policy = control::read_adapter_policy(fields);
@@ -75,7 +75,7 @@ Task<Response> load_from_tensors(Exchange& exchange) {
     FieldReader fields(parse_json_object(exchange.request().body));
     std::vector<std::string> serialized;
     fields.read("serialized_named_tensors", serialized);
-    fields.read("serialized_tensors", serialized);  // SGLang before 0.5.20, and its forks
+    fields.read("serialized_tensors", serialized);  // in SGLang before 0.5.20, and in its forks
     bool replaces = true;
     fields.read("upsert", replaces);
     messages::UpdateSpec spec;
@@ -98,7 +98,7 @@ Task<Response> load_from_tensors(Exchange& exchange) {
             ));
         }
     }
-    // The first pattern that matches a module counts, so the members must keep their order.
+    // The first pattern that matches a module decides, so the members must keep their order.
     const Result<Json> ordered = parse_ordered(exchange.request().body);
     if (!ordered) co_return sglang_failure(ordered.error());
     spec.adapter_config = ordered->at("config_dict").dump();

@@ -1,4 +1,4 @@
-// The answers of SGLang's control routes, besides errors.
+// The answers of SGLang's control routes, except for errors of the shapes in server/errors.h.
 #pragma once
 
 #include "base/result.h"
@@ -6,8 +6,8 @@
 
 namespace pitstop::http {
 
-// Answers {"success": false, "message": M}, and the two shapes of errors that its other clients
-// read. The status is 400 for all errors, as SGLang's clients expect, except if the tree is
+// Answers {"success": false, "message": M}, with the two shapes of errors that other clients of
+// SGLang read. The status is 400 for all errors, as SGLang's clients expect, unless the tree is
 // gone or late.
 [[nodiscard]] Response sglang_failure(const Error& error);
 

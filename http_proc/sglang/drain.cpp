@@ -1,5 +1,5 @@
-// Serves /drain: waits until no request is open. New requests are accepted meanwhile, so the caller
-// must first stop sending, or pause.
+// Serves /drain: waits until no request is open. New requests are accepted during the wait, so the
+// caller must first stop sending, or pause.
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"

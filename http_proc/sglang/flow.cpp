@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Answers when every replica has stopped: all output in flight has been sent.
+// Answers when every replica has stopped, and all output in flight has been sent.
 Task<Response> pause_generation(Exchange& exchange) {
     FieldReader fields(control_fields(exchange.request()));
     std::string name = "abort";

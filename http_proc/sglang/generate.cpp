@@ -1,4 +1,4 @@
-// Serves SGLang's /generate: its requests become prompts, and chunks become its answers (output.h).
+// Serves SGLang's /generate: makes prompts of requests, and SGLang's answers of chunks (output.h).
 #include "http_proc/format/grammar_fields.h"
 #include "http_proc/generation/pipeline.h"
 #include "http_proc/generation/prompts.h"
@@ -15,8 +15,8 @@
 namespace pitstop::http {
 namespace {
 
-// Decides at which counts of tokens a request gets an event: with interval k at 1, k +
-// 1, 2k + 1, ...
+// Decides at which counts of tokens a request gets an event. With interval k: at 1, k + 1, 2k + 1,
+// ...
 class Interval {
   public:
     explicit Interval(std::int64_t interval) : interval_(interval) {}
@@ -45,7 +45,7 @@ struct SglangAnswer {
 
     static Result<SglangAnswer> parse(Exchange& exchange);
 
-    // A rid in use and an adapter that is not loaded are the caller's mistakes, as in SGLang.
+    // As in SGLang, a rid in use and an adapter that is not loaded are the caller's mistakes.
     static Response refusal(const Error& error) {
         if (error.code == ErrorCode::kNotFound) return error_response(kDialect, 400, error.message);
         if (error.code != ErrorCode::kAlreadyExists) return error_response(kDialect, error);
@@ -113,7 +113,7 @@ Result<SglangAnswer> SglangAnswer::parse(Exchange& exchange) {
     return answer;
 }
 
-// A prompt is shown as tokens.
+// Replaces a prompt by its tokens, if the answer shows them.
 Task<Result<>> SglangAnswer::complete(Exchange& exchange, Prompt& prompt) {
     if (prompt.num_kept == 0) co_return Ok{};
     const Result<> tokenized = co_await tokenize_prompt(exchange, prompt.request);

@@ -32,12 +32,12 @@ std::optional<std::vector<TokenId>> ids_of(const Json& value) {
     return ids;
 }
 
-// Reads the prompts: text or input_ids, one or a list.
+// Reads the prompts: one text, one list of tokens, or a list of either.
 Result<> read_prompts(FieldReader& fields, SglangGenerate& call) {
     const auto wrong = [](std::string_view what) {
         return make_error(ErrorCode::kInvalidArgument, "{}", what);
     };
-    if (const Json* text = fields.find("text")) {  // has precedence over input_ids
+    if (const Json* text = fields.find("text")) {  // text has precedence over input_ids
         call.is_batch = text->is_array();
         if (text->is_string()) {
             call.prompts.emplace_back().text = text->get<std::string>();
@@ -83,7 +83,7 @@ Result<> read_prompts(FieldReader& fields, SglangGenerate& call) {
     return Ok{};
 }
 
-// Samples are named after their prompt: such a name must not be another prompt's.
+// Samples are named after their prompt. Such a name must not be the rid of another prompt.
 Result<> check_rids_of_samples(const SglangGenerate& call) {
     if (call.samples == 1) return Ok{};
     std::set<std::string> names;
@@ -151,7 +151,7 @@ Result<> read_rids(FieldReader& fields, SglangGenerate& call) {
     );
 }
 
-// Reads an option that is one value for all prompts, or a list with one per prompt.
+// Reads an option: one value for all prompts, or a list with one value per prompt.
 template <class Assign>
 Result<> read_each(
     FieldReader& fields,
@@ -220,7 +220,7 @@ Result<> read_logprob_options(FieldReader& fields, SglangGenerate& call) {
         "an integer, or a list of them",
         integer(&messages::LogprobOptions::top)
     ));
-    // One list of ids is for all prompts, a list of lists has one per prompt.
+    // A list of ids is for all prompts; a list of lists has one list per prompt.
     const Json* ids = fields.find("token_ids_logprob");
     const bool is_flat =
         ids != nullptr && ids->is_array() && std::ranges::all_of(*ids, [](const Json& entry) {
@@ -250,7 +250,7 @@ Result<> read_logprob_options(FieldReader& fields, SglangGenerate& call) {
         options.mode = mode;
         if (options.enabled) continue;
         call.unused_ids.emplace_back("token_ids_logprob", std::move(options.ids));
-        options = {};  // details of logprobs that were not requested
+        options = {};  // drops details of logprobs that were not requested
     }
     return Ok{};
 }
@@ -307,7 +307,7 @@ Result<> read_adapters(FieldReader& fields, SglangGenerate& call) {
     );
 }
 
-// Reads a list of ids for one prompt, or for a batch a list of such lists.
+// Reads a list of ids for one prompt; for a batch, a list of such lists.
 Result<> read_drafts(FieldReader& fields, SglangGenerate& call) {
     if (!call.is_batch) {
         read_draft_ids(fields, call.prompts.front());
@@ -325,8 +325,8 @@ Result<> read_drafts(FieldReader& fields, SglangGenerate& call) {
     );
 }
 
-// Reads the routes that come with the prompts: one prompt's routes or, for a batch, a list with one
-// entry per prompt, null for none.
+// Reads the routes of the prompts: of one prompt, or for a batch, a list with one entry per prompt,
+// null for a prompt without routes.
 Result<> read_given_routes(FieldReader& fields, SglangGenerate& call) {
     const Json* given = fields.find("routed_experts");
     if (given == nullptr) return Ok{};

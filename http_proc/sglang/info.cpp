@@ -1,4 +1,4 @@
-// Serves /model_info and its older name: the served model, in SGLang's terms.
+// Serves /model_info and the route's older name: the served model, in SGLang's terms.
 #include "http_proc/format/versions.h"
 #include "http_proc/server/errors.h"
 #include "http_proc/sglang/routes.h"
@@ -12,7 +12,7 @@ Task<Response> model_info(Exchange& exchange) {
     const Result<messages::StatusReply> status = co_await exchange.tree().call(messages::Status{});
     if (!status) co_return error_response(Dialect::kSglang, status.error());
     const messages::HelloReply& hello = exchange.tree().hello();
-    // After an update from a directory, the path is that directory, as in SGLang.
+    // As in SGLang, the path is the directory of the latest update from a directory, if any.
     const std::string& path =
         status->weights_path.empty() ? hello.model_path : status->weights_path;
     co_return Response::json(

@@ -1,4 +1,4 @@
-// Serves SGLang's release and resume of memory. The body of a 200 is null, which its clients parse.
+// Serves SGLang's release and resume of memory. A 200 has the body null, which clients parse.
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
@@ -13,8 +13,8 @@ namespace pitstop::http {
 namespace {
 
 struct MemoryFields {
-    // Absent: no tag was named, which means all. Empty: only tags without a meaning
-    // here were named.
+    // Absent: the call names no tag, which means all tags. Empty: the call names only tags that
+    // have no meaning here.
     std::optional<std::vector<messages::MemoryTag>> tags{};
     bool keep_weights = false;
 };

@@ -41,7 +41,7 @@ void SglangOutput::append_entry(List& list, std::optional<float> logprob, TokenI
     json += ']';
 }
 
-// Appends one position: a list of entries.
+// Appends one position, as a list of entries.
 void SglangOutput::append_entries(
     List& list,
     const std::vector<float>& logprobs,
@@ -103,7 +103,7 @@ void SglangOutput::append(messages::OutputChunk chunk) {
             append_json_logprob(mask_logprobs_.next(), logprob);
     }
     num_tokens_ += static_cast<std::int64_t>(chunk.tokens.size());
-    // The tree alone knows the whole prompt of a turn.
+    // Only the tree knows the whole prompt of a session's turn.
     if (!chunk.prompt_ids.empty()) args_.prompt_ids = std::move(chunk.prompt_ids);
     if (chunk.prompt) append_prompt(*chunk.prompt);
     append_spans(spans_, std::move(chunk.spans));
@@ -120,7 +120,7 @@ void SglangOutput::write_finish(JsonWriter& json) const {
         return;
     }
     json.begin_object();
-    // SGLang checks the length before a stop: a stop with the last token counts as length.
+    // SGLang checks the length first: a stop at the last possible token is reported as length.
     const bool is_full = num_tokens_ == args_.max_new_tokens;
     const bool is_stop = finish_->reason == messages::FinishReason::kStop;
     switch (is_stop && is_full ? messages::FinishReason::kLength : finish_->reason) {
@@ -136,7 +136,7 @@ void SglangOutput::write_finish(JsonWriter& json) const {
             }
             break;
         case messages::FinishReason::kAbort:
-            if (finish_->was_waiting) {  // only these two keys, with these words, as in SGLang
+            if (finish_->was_waiting) {  // only these two members, with these words, as in SGLang
                 json.key("type").string("abort").key("message").string("Abort in waiting queue");
                 break;
             }
@@ -149,7 +149,7 @@ void SglangOutput::write_finish(JsonWriter& json) const {
     json.end_object();
 }
 
-// A request that ended before its first token has one span, which is empty.
+// Writes the spans; a request that ended before its first token has one empty span.
 void SglangOutput::write_versions(JsonWriter& json) const {
     std::vector<messages::Span> spans = spans_;
     if (spans.empty()) {
@@ -162,7 +162,7 @@ void SglangOutput::write_versions(JsonWriter& json) const {
     write_version_spans(json, spans);
 }
 
-// SGLang's names: its passes verify drafts whenever it speculates, here some have none.
+// Writes SGLang's members. SGLang verifies drafts in every pass; here plain passes count, too.
 void SglangOutput::write_drafts(JsonWriter& json, const messages::DraftCounts& drafts) const {
     const auto ratio = [](std::int64_t a, std::int64_t b) {
         return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 0.0;
@@ -174,8 +174,8 @@ void SglangOutput::write_drafts(JsonWriter& json, const messages::DraftCounts& d
     json.key("spec_num_correct_drafts").integer(drafts.accepted);
 }
 
-// Writes how much of the turn before was computed again: always a part of a page and the last
-// token.
+// Writes how much of the previous turn was computed again; at least the last token, and the part of
+// a page before it.
 void SglangOutput::write_turn(JsonWriter& json) const {
     const std::int64_t history = counts_.history_tokens;
     json.key("session_tokens").integer(history);

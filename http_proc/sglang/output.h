@@ -1,7 +1,7 @@
 // Writes one request's output in SGLang's shape. Parts that only grow (texts, ids, logprobs) are
-// kept as JSON, so that an event with everything so far copies them instead of writing them again.
+// kept as JSON, so that an event with all output so far copies them instead of writing them anew.
 //
-// Bounded: the request's output.
+// Bounded: by the request's output.
 #pragma once
 
 #include "base/time.h"
@@ -24,14 +24,14 @@ class SglangOutput {
         std::string rid{};
         messages::LogprobOptions logprobs{};
         bool shows_logprobs_mode = false;
-        std::vector<TokenId> prompt_ids{};  // only if they or their logprobs are shown
+        std::vector<TokenId> prompt_ids{};  // only if the answer shows them or their logprobs
         std::optional<std::int64_t> max_new_tokens{};
         RoutesAsked routes{};
         std::optional<messages::RouteShape> route_shape{};  // the model's
         bool shows_prompt_ids = false;
-        bool is_turn = false;  // of a session
+        bool is_turn = false;  // a turn of a session
         bool is_incremental = false;
-        std::optional<std::size_t> index{};  // place in a batch, for events
+        std::optional<std::size_t> index{};  // the request's place in its batch, for events
         const TokenTexts* texts = nullptr;   // null: no text in logprobs
         TimePoint start{};
     };
@@ -39,13 +39,13 @@ class SglangOutput {
         : args_(std::move(args)), routes_(args_.routes, args_.route_shape) {}
 
     void append(messages::OutputChunk chunk);
-    // Writes everything so far or, with is_incremental, the part since the last write(). REQUIRES:
+    // Writes all output so far; with is_incremental, the output since the last write(). REQUIRES:
     // the request did not end with an error.
     void write(JsonWriter& json);
 
     [[nodiscard]] std::int64_t num_tokens() const { return num_tokens_; }
     [[nodiscard]] bool is_done() const { return finish_.has_value(); }
-    // An abort before the first token names no version: the caller asks which one serves.
+    // True after an abort before the first token: the caller asks the tree which version serves.
     [[nodiscard]] bool lacks_version() const { return is_done() && spans_.empty(); }
     void set_version(messages::Span current) { current_ = std::move(current); }
 
@@ -80,7 +80,7 @@ class SglangOutput {
     List logprobs_{};
     List top_{};
     List of_ids_{};
-    List masks_{};  // of ids, a list per token
+    List masks_{};  // lists of ids, one per token
     List mask_logprobs_{};
     List input_logprobs_{};
     List input_top_{};

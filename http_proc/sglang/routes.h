@@ -1,4 +1,4 @@
-// SGLang's routes: one function for each file that has some.
+// SGLang's routes: one function per file that adds routes.
 #pragma once
 
 #include "http_proc/server/router.h"

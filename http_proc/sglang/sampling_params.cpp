@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 
 constexpr std::int64_t kMaxNewTokensDefault = 128;
 
-// SGLang's sampling_params beyond sampling_names(): each is accepted here, or refused by name.
+// Members of SGLang's sampling_params that sampling_names() lacks: accepted or refused by name.
 constexpr auto kOfSglang = std::to_array<std::string_view>({
     "n",
     "sampling_seed",
@@ -38,7 +38,7 @@ bool is_sampling_name(std::string_view name) {
            std::ranges::find(sampling_names(), name) != sampling_names().end();
 }
 
-// A name from another dialect, and SGLang's name for the same parameter.
+// A name in another dialect, and SGLang's name of the same parameter.
 constexpr auto kOtherNames = std::to_array<std::array<std::string_view, 2>>({
     {"max_tokens", "max_new_tokens"},
     {"max_completion_tokens", "max_new_tokens"},
@@ -79,19 +79,19 @@ Result<SglangSampling> parse_sglang_sampling(const Json& object) {
     refuse_adapter(fields);
     SglangSampling sampling;
     messages::SamplingParams& params = sampling.params;
-    // Absent means 128; an explicit null means as many as fit.
+    // Absent means 128; an explicit null means as many tokens as fit.
     if (!object.contains("max_new_tokens")) params.max_new_tokens = kMaxNewTokensDefault;
     fields.read("max_new_tokens", params.max_new_tokens);
     fields.read("min_new_tokens", params.min_new_tokens);
     read_sampling(fields, params);
-    // As in SGLang, ignore_eos disables every stop by token.
+    // As in SGLang, ignore_eos disables all stops by token.
     if (params.ignore_eos) sampling.unused_stop_ids = std::exchange(params.stop_token_ids, {});
     fields.read("sampling_seed", params.seed);
     fields.read("n", sampling.n);
     fields.read("stream_interval", sampling.stream_interval);
     if (!fields.error() && (sampling.n < 1 || sampling.n > static_cast<std::int64_t>(kSamplesMax)))
         fields.fail("n", fmt::format("[1, {}]", kSamplesMax));
-    constexpr std::int64_t kIntervalMax = std::int64_t{1} << 30;  // token counts are added to it
+    constexpr std::int64_t kIntervalMax = std::int64_t{1} << 30;  // may be added to a token count
     if (!fields.error() &&
         (sampling.stream_interval < 1 || sampling.stream_interval > kIntervalMax))
         fields.fail("stream_interval", fmt::format("[1, {}]", kIntervalMax));

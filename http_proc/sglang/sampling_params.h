@@ -1,6 +1,6 @@
-// Parses the sampling_params of SGLang's /generate, an object.
+// Parses the object sampling_params of SGLang's /generate.
 //
-// Only parses, without coroutines: the fuzz target runs it.
+// Has no coroutines, so that a fuzz target can run it.
 #pragma once
 
 #include "base/ids.h"
@@ -21,7 +21,7 @@ struct SglangSampling {
     std::vector<TokenId> unused_stop_ids{};  // stop_token_ids that have no effect
 };
 
-// Errors: kInvalidArgument, also for parameters that SGLang does not have.
+// Errors: kInvalidArgument, also for parameters that SGLang lacks.
 [[nodiscard]] Result<SglangSampling> parse_sglang_sampling(const nlohmann::json& object);
 
 }  // namespace pitstop::http

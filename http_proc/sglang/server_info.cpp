@@ -1,5 +1,5 @@
-// Serves /server_info: one object for the clients of both engines, with SGLang's keys and vLLM's
-// three at the top level.
+// Serves /server_info: one object for the clients of both engines. SGLang's keys and three keys of
+// vLLM are at the top level.
 #include "http_proc/control/control.h"
 #include "http_proc/format/versions.h"
 #include "http_proc/server/errors.h"
@@ -53,7 +53,7 @@ Json internal_state(const messages::ReplicaStatus& replica, const messages::Hell
         {"weight_version", version_name(replica.epoch, replica.label)}};
 }
 
-// The backend that init_weight_transfer_engine joins: workers on CPUs use TCP instead of NCCL.
+// Returns the backend that init_weight_transfer_engine joins: NCCL, or TCP for workers on CPUs.
 std::string_view group_backend(const messages::ReplicaStatus& replica) {
     const bool is_cpu =
         replica.workers.empty() || replica.workers.front().device_uuid.starts_with("CPU-");

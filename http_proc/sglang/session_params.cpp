@@ -34,7 +34,7 @@ Result<> read_session_params(const Json& value, messages::Generate& prompt) {
     }
     if (turn.conversation.empty()) return Ok{};
     if (!rid.empty()) turn.after = std::move(rid);
-    if (!turn.after) {  // without a turn before there is nothing to cut, and SGLang cuts nothing
+    if (!turn.after) {  // the first turn has nothing to cut, and SGLang cuts nothing
         turn.offset = 0;
         turn.drop_output = false;
     }

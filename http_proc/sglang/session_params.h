@@ -1,7 +1,7 @@
-// Parses the session_params of SGLang's /generate, an object: {id, rid, offset, replace,
+// Parses the object session_params of SGLang's /generate: {id, rid, offset, replace,
 // drop_previous_output}.
 //
-// Only parses, without coroutines: the fuzz target runs it.
+// Has no coroutines, so that a fuzz target can run it.
 #pragma once
 
 #include "base/result.h"
@@ -11,7 +11,7 @@
 
 namespace pitstop::http {
 
-// Without an id the prompt is no turn. Errors: kInvalidArgument, also for other members.
+// Without an id, the prompt is no turn. Errors: kInvalidArgument, also for other members.
 [[nodiscard]] Result<> read_session_params(const nlohmann::json& value, messages::Generate& prompt);
 
 }  // namespace pitstop::http

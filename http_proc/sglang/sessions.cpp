@@ -1,5 +1,5 @@
-// Serves SGLang's /open_session and /close_session. The tree keeps a session's tokens: it is a
-// conversation there (messages/conversations.h), and /generate runs its turns. Also SkyRL's
+// Serves SGLang's /open_session and /close_session. The tree keeps a session's tokens as a
+// conversation (messages/conversations.h); /generate runs the turns. Also serves SkyRL's
 // /finish_session, for sessions that requests only name.
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
@@ -19,22 +19,22 @@ Result<messages::OpenConversation> parse_open(std::string_view body) {
     ASSIGN_OR_RETURN(const nlohmann::json json, parse_json_object(body));
     FieldReader fields(json);
     messages::OpenConversation call;
-    std::optional<std::int64_t> capacity;  // SGLang requires it, and has no use for it
+    std::optional<std::int64_t> capacity;  // SGLang requires this field, and does not use it
     fields.read("capacity_of_str_len", capacity);
     fields.read("session_id", call.id);
     fields.read("timeout", call.idle_timeout_s);
-    bool is_streaming = false;  // SGLang's sessions that only append
+    bool is_streaming = false;  // for SGLang: a session that only appends
     fields.read("streaming", is_streaming);
     if (!capacity || *capacity < 0) fields.fail("capacity_of_str_len", "an integer of 0 or more");
     if (fields.error()) return *fields.error();
     messages::OpenConversation checked = call;
-    checked.call = CallId{1};  // the client numbers it
+    checked.call = CallId{1};  // any number, as the client assigns the real one
     if (auto problem = messages::invalid(checked))
         return make_error(ErrorCode::kInvalidArgument, "timeout or session_id: {}", *problem);
     return call;
 }
 
-// Answers the id, as a JSON text.
+// Answers the session's id, as a JSON text.
 Task<Response> open_session(Exchange& exchange) {
     Result<messages::OpenConversation> call = parse_open(exchange.request().body);
     if (!call) co_return error_response(Dialect::kSglang, call.error());
@@ -48,7 +48,7 @@ Task<Response> open_session(Exchange& exchange) {
     co_return Response::json_text(200, nlohmann::json(reply->id).dump());
 }
 
-// Errors: kInvalidArgument, and the tree's, but not for one that has ended by itself.
+// Errors: kInvalidArgument, or the tree's, except for a session that has ended by itself.
 Task<Result<std::string>> close(Exchange& exchange, const nlohmann::json& json) {
     FieldReader fields(json);
     messages::CloseConversation call;
@@ -56,13 +56,13 @@ Task<Result<std::string>> close(Exchange& exchange, const nlohmann::json& json) 
     if (call.id.empty()) fields.fail("session_id", "the id of an open session");
     if (fields.error()) co_return *fields.error();
     messages::CloseConversation checked = call;
-    checked.call = CallId{1};  // the client numbers it
+    checked.call = CallId{1};  // any number, as the client assigns the real one
     if (auto problem = messages::invalid(checked))
         co_return make_error(ErrorCode::kInvalidArgument, "session_id: {}", *problem);
     std::string id = call.id;
     const Result<messages::ConversationReply> reply =
         co_await exchange.tree().call(std::move(call));
-    // One that has ended by itself is closed, too, as in SGLang.
+    // As in SGLang, a session that has ended by itself counts as closed.
     if (!reply && reply.error().code != ErrorCode::kNotFound) co_return reply.error();
     co_return id;
 }

@@ -1,9 +1,9 @@
-// Serves the routes of trainers' own patched servers, in addition to SGLang's and vLLM's. Bodies
-// and answers are SGLang's, also for AReaL's plug-in of vLLM.
+// Serves routes that trainers' own patched servers add to SGLang's and vLLM's. Bodies and answers
+// have SGLang's shape, also for AReaL's plug-in of vLLM.
 //
-//   AReaL   /areal_*: a pause, a group, and updates; a broadcast takes two calls: the names of the
-//           tensors, then the start
-//   slime   /post_process_weights, /pull_weights: as in slime's SGLang
+// AReaL   /areal_*: a pause, a group, and updates; a broadcast takes two calls: first the names
+//           of the tensors, then the start
+//   slime   /post_process_weights, /pull_weights: as in slime's version of SGLang
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
@@ -24,7 +24,7 @@ Response success(std::string_view message) {
 }
 
 // Pauses as AReaL's plug-in does: all open requests end with their output so far, and the cache is
-// empty afterwards.
+// cleared.
 Task<Response> areal_pause(Exchange& exchange) {
     const Result<messages::PauseReply> reply =
         co_await control::pause(exchange, messages::PauseMode::kAbort);
@@ -52,7 +52,7 @@ Task<Response> areal_update(Exchange& exchange) {
     co_return co_await update_from_dir(exchange, *body);
 }
 
-// The tensors are kept until /areal_update_weights_xccl, which has no body.
+// Keeps the tensors' names for /areal_update_weights_xccl, which has no body.
 Task<Response> areal_set_meta(Exchange& exchange) {
     const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
     if (!body) co_return sglang_failure(body.error());
@@ -79,8 +79,8 @@ Task<Response> areal_update_from_group(Exchange& exchange) {
     co_return co_await update_from_group(exchange, *body);
 }
 
-// slime's server undoes and redoes a quantization around an update. Here weights are served
-// as they arrive.
+// slime's server undoes and redoes a quantization around an update. Here there is nothing to do:
+// weights are served as they arrive.
 Task<Response> post_process_weights(Exchange&) {
     co_return success("there is nothing to process: weights are served as they arrived");
 }

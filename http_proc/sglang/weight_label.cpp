@@ -1,7 +1,7 @@
-// Serves the label of the serving version, in both dialects. /update_weight_version is a route of
-// both; they differ in abort_all_requests. SGLang aborts all requests unless it is false, vLLM
+// Serves the label of the serving version, in both dialects. Both have /update_weight_version, with
+// different defaults of abort_all_requests: SGLang aborts all requests unless it is false, vLLM
 // aborts none. Here requests end only if it is true, because no call ends requests unasked (P4).
-// The answer has the fields of both.
+// The answer has the fields of both dialects.
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
@@ -39,7 +39,7 @@ Task<Response> update_weight_version(Exchange& exchange) {
     );
 }
 
-// Returns the version's name at replica 0: all are the same except during a change.
+// Returns the version's name at replica 0, which all replicas share except during a change.
 Task<Response> get_weight_version(Exchange& exchange) {
     const Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return sglang_failure(status.error());

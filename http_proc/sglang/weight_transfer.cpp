@@ -1,4 +1,4 @@
-// Serves SGLang's routes for weights from a running trainer, with the session of its MILES branch.
+// Serves SGLang's routes for weights from a running trainer, and the session of its MILES branch.
 #include "http_proc/sglang/weight_transfer.h"
 
 #include "http_proc/control/control.h"
@@ -59,7 +59,7 @@ Response success(
     return Response::json(200, answer);
 }
 
-// Reads the common fields of a trainer's updates.
+// Reads the fields that all of a trainer's updates have.
 control::DiskUpdate read_common(FieldReader& fields) {
     control::DiskUpdate update;
     fields.read("weight_version", update.label);
@@ -95,7 +95,7 @@ Task<Response> update_weights_from_tensor(Exchange& exchange) {
     fields.read("load_format", load_format);
     if (serialized.empty() && !fields.error())
         fields.fail("serialized_named_tensors", "a base64 text per rank");
-    // "direct" means the engine's own names, which here are the checkpoint's.
+    // "direct" means the engine's own names. pitstop's own names are those of the checkpoint.
     constexpr std::array<std::string_view, 4> kFormats{"", "auto", "direct", "flattened_bucket"};
     if (std::ranges::count(kFormats, load_format) == 0)
         fields.refuse("load_format", "accepted are null, direct and flattened_bucket");

@@ -1,4 +1,4 @@
-// Reads groups and broadcasts from the bodies of SGLang's and AReaL's routes.
+// Handles groups, broadcasts and directories, for the routes of SGLang and AReaL.
 //
 // Thread: the server's loop.
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace pitstop::http {
 
-// `body` must outlive the task.
+// REQUIRES: `body` outlives the task.
 [[nodiscard]] Task<Response> init_group_of(Exchange& exchange, const nlohmann::json& body);
 [[nodiscard]] Task<Response> update_from_group(Exchange& exchange, const nlohmann::json& body);
 // Updates from the directory `model_path`.

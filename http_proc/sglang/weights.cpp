@@ -1,4 +1,4 @@
-// Serves SGLang's routes for weights: an update from a directory, a tensor read back, checksums.
+// Serves SGLang's routes for weights: updates from a directory, and reads of a tensor.
 #include "base/bf16.h"
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
@@ -82,7 +82,7 @@ Task<Response> update_from_dir(Exchange& exchange, const nlohmann::json& body) {
 
 namespace {
 
-// Returns element `index` of row-major bytes; nothing for an unsupported dtype.
+// Returns element `index` of the tensor, which is row-major; nothing for an unsupported dtype.
 std::optional<float> element(const messages::WeightsReply& reply, std::size_t index) {
     const std::uint8_t* bytes = reply.data.values.data();
     const auto read = [&]<class T>(T value) {
@@ -95,7 +95,7 @@ std::optional<float> element(const messages::WeightsReply& reply, std::size_t in
     return std::nullopt;
 }
 
-// Returns the first `num` rows as nested lists; for one dimension the first `num` elements.
+// Returns the first `num` rows as nested lists; of a vector, the first `num` elements.
 nlohmann::json rows_of(const messages::WeightsReply& reply, std::int64_t num) {
     const std::vector<std::int64_t>& shape = reply.tensor.shape;
     nlohmann::json rows = nlohmann::json::array();

@@ -1,8 +1,8 @@
 // Identifies weights by their digests: SGLang's /weights_checker and vLLM's /weight_checker.
 //
-// Both engines can also overwrite weights with noise, so that a test can check that an update sends
-// every tensor. Here the weights are dropped instead: generation stops, and continues only after a
-// complete update.
+// Both engines can also overwrite weights with noise, so that a test can check that an update
+// sends every tensor. Here the weights are dropped instead: generation stops until a complete
+// update.
 #include "base/utf8.h"
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
@@ -33,7 +33,7 @@ Task<Result<messages::DigestsReply>> digests(Exchange& exchange) {
     );
 }
 
-// Refused while requests are open without a pause, like any release.
+// Like any release, refused while requests are open without a pause.
 Task<Result<messages::MemoryReply>> drop_weights(Exchange& exchange) {
     const std::vector<messages::MemoryTag> tags{messages::MemoryTag::kWeights};
     Result<messages::MemoryReply> released =
@@ -48,7 +48,7 @@ Json ranks_of(const messages::DigestsReply& reply, const messages::HelloReply& h
     Json checksums = Json::object();
     for (const messages::TensorInfo& tensor : reply.tensors)
         checksums[tensor.name] = tensor.digest.substr(0, 16);  // lane 0
-    // Digests are of whole tensors, whichever ranks hold their parts: here the engine is one rank.
+    // Digests are of whole tensors, so the engine counts as one rank here.
     return {
         {{"checksums", std::move(checksums)},
          {"per_gpu_checksum", reply.digest},
@@ -136,7 +136,7 @@ Task<Response> weights_checker(Exchange& exchange) {
     if (action == "snapshot") co_return co_await snapshot(exchange);
     if (action == "compare") co_return co_await compare(exchange);
     if (action == "reset_tensors") {
-        // Links, images and prefetches cause GETs; no trainer resets by GET.
+        // A link, an image or a prefetch can cause a GET; no trainer resets with GET.
         if (exchange.request().method == "POST") co_return co_await reset_tensors(exchange);
         Response refused = error_response(Dialect::kSglang, 405, "reset_tensors accepts only POST");
         refused.headers.push_back({"allow", "POST"});
@@ -151,7 +151,7 @@ Task<Response> weights_checker(Exchange& exchange) {
 
 // ---- vLLM ----
 
-// Returns names whose digests differ from `baseline`, or that exist in only one of both.
+// Returns names whose digests differ from `baseline`, or that only one side has.
 std::vector<std::string> mismatches(
     const nlohmann::json& baseline, const messages::DigestsReply& now
 ) {
@@ -191,7 +191,7 @@ Task<Response> vllm_reset(Exchange& exchange) {
     co_return Response::json(200, {{"status", "reset"}});
 }
 
-// Answers 409 unless awake and not paused, whatever else is wrong with the call.
+// Answers 409 if the tree is asleep or paused, whatever else is wrong with the call.
 Task<Response> weight_checker(Exchange& exchange) {
     const Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return checker_failure(status.error());
