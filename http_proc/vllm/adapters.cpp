@@ -1,4 +1,4 @@
-// Serves vLLM's routes of adapters, whose answers are plain text, and SkyRL's. A request names an
+// Serves vLLM's routes for adapters, whose answers are plain text, and SkyRL's. A request names an
 // adapter as its model.
 #include "http_proc/control/adapters.h"
 
@@ -76,7 +76,7 @@ Task<Response> unload(Exchange& exchange) {
     );
 }
 
-// SkyRL's own route: the name is replaced in place.
+// Serves SkyRL's own route, which replaces a loaded adapter of that name.
 Task<Response> load_for_skyrl(Exchange& exchange) {
     const Result<Loading> loading = read_loading(exchange);
     if (!loading) co_return vllm_failure(loading.error());

@@ -1,4 +1,4 @@
-// Answers shared by several of vLLM's routes.
+// The answers that several of vLLM's routes share.
 #pragma once
 
 #include "base/result.h"
@@ -7,7 +7,7 @@
 namespace pitstop::http {
 
 [[nodiscard]] Response vllm_failure(const Error& error);
-// A refusal of a text or a chat: 400, also if the model has no chat template.
+// Answers the refusal of a text or a chat: 400, even if the model has no chat template.
 [[nodiscard]] Response vllm_text_refusal(const Error& error);
 
 }  // namespace pitstop::http

@@ -71,7 +71,7 @@ struct VllmAnswer : OpenAiAnswer {
     void write_choice(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk);
 };
 
-// vllm-router selects a replica with a header.
+// vllm-router selects a replica with the header x-data-parallel-rank.
 void read_replica_header(const Request& request, messages::Generate& generate) {
     const auto header = request.header("x-data-parallel-rank");
     if (!header || generate.replica) return;
@@ -108,7 +108,7 @@ VllmAnswer::VllmAnswer(Exchange& exchange, VllmGenerate call)
     read_replica_header(exchange.request(), only.request);
 }
 
-// Newer clients read token_id, older ones token: both are written.
+// Newer clients read token_id, older ones read token, so an entry has both.
 void VllmAnswer::write_entry(
     JsonWriter& json, TokenId id, float logprob, std::optional<std::int64_t> rank
 ) const {
@@ -132,7 +132,7 @@ void VllmAnswer::write_logprobs(JsonWriter& json, const messages::OutputChunk& c
             write_entry(json, id, logprob, rank);
             json.end_object();
         };
-        show(position.id, *position.logprob, position.rank);  // the sampled token is first
+        show(position.id, *position.logprob, position.rank);  // the sampled token comes first
         for (std::size_t k = 0; k < position.top_ids.size(); ++k) {
             if (position.top_ids[k] == position.id) continue;
             show(position.top_ids[k], position.top_logprobs[k], static_cast<std::int64_t>(k) + 1);
@@ -240,7 +240,7 @@ void VllmAnswer::write_end(EventStream& stream) const {
     stream.end_event();
 }
 
-// Adds routes to every answer of a model with experts, in SkyRL's form.
+// SkyRL's generate: answers of a model with experts always have routes, in SkyRL's form.
 struct SkyRlAnswer : VllmAnswer {
     static Result<SkyRlAnswer> parse(Exchange& exchange) {
         ASSIGN_OR_RETURN(VllmGenerate call, parse_skyrl_generate(exchange.request().body));

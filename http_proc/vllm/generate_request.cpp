@@ -45,7 +45,7 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     }
     if (fields.error()) return *fields.error();
 
-    // The top level has fields about the answer, sampling_params those about the tokens.
+    // The top level has fields about the answer; sampling_params has those about the tokens.
     refuse_sampling(fields);
     constexpr std::string_view kPlace = "sampling_params.structured_outputs has the grammar";
     refuse_formats(fields, kPlace);
@@ -53,9 +53,9 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
         fields.refuse("routed_experts_prompt_start", "its place is in sampling_params");
     read_openai_options(fields, options);
     refuse_thinking_fields(fields);
-    // Routes have vLLM's form here, even if SGLang's return_routed_experts asked for them.
+    // Routes have vLLM's form here, even if SGLang's return_routed_experts requested them.
     options.routes.form = RoutesForm::kNumpy;
-    options.priority = -options.priority;  // in vLLM lower is first
+    options.priority = -options.priority;  // in vLLM, lower values come first
     options.sampling = {};
     options.n = 1;
     options.prompt_logprobs.reset();
@@ -106,7 +106,7 @@ Result<VllmGenerate> parse_skyrl_generate(std::string_view body) {
             messages::kSupportMax
         );
     }
-    constexpr std::int64_t kPackedMax = std::int64_t{1} << 24;  // ids of an answer
+    constexpr std::int64_t kPackedMax = std::int64_t{1} << 24;  // the most ids in an answer
     if (wants_support && sampling.max_new_tokens.value_or(0) > kPackedMax / sampling.top_k) {
         return make_error(
             ErrorCode::kInvalidArgument,

@@ -1,5 +1,5 @@
-// Parses the body of vLLM's /inference/v1/generate: tokens in, tokens out. Only parses, without
-// coroutines: the fuzz target runs it.
+// Parses the body of vLLM's /inference/v1/generate: tokens in, tokens out. Has no coroutines, so
+// that a fuzz target can run it.
 #pragma once
 
 #include "base/result.h"
@@ -14,17 +14,17 @@ namespace pitstop::http {
 struct VllmGenerate {
     OpenAiOptions options{};
     std::vector<TokenId> prompt{};
-    std::optional<std::int64_t> logprobs{};  // absent: none; 0: only of the sampled token
+    std::optional<std::int64_t> logprobs{};  // absent: no logprobs; 0: of the sampled token only
     bool shows_text = false;                 // output_mode text
     bool wants_mask = false;
     bool wants_packed_support = false;  // SkyRL's form of the mask
     std::vector<TokenId> trace{};       // trace_decode_token_ids; empty: the output is sampled
 };
 
-// Errors: kInvalidArgument, kMalformed: 400 with the text.
+// Errors: kInvalidArgument or kMalformed, which become status 400 with the text.
 [[nodiscard]] Result<VllmGenerate> parse_vllm_generate(std::string_view body);
-// Parses SkyRL's /skyrl/v1/generate: the same body, and return_sample_support. SkyRL's full
-// logprobs are refused.
+// Parses SkyRL's /skyrl/v1/generate: the same body, and return_sample_support. Refuses SkyRL's
+// return_full_logprobs.
 [[nodiscard]] Result<VllmGenerate> parse_skyrl_generate(std::string_view body);
 
 }  // namespace pitstop::http

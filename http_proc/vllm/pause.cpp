@@ -1,4 +1,4 @@
-// Serves vLLM's pause and resume, the prefix cache, and aborts by id.
+// Serves vLLM's pause and resume, resets of the prefix cache, and aborts by id.
 //
 //   vLLM                        here
 //   abort                       abort
@@ -78,8 +78,8 @@ Task<Response> is_paused(Exchange& exchange) {
     co_return Response::json(200, {{"is_paused", control::is_paused(*status)}});
 }
 
-// Always answers 200, as vLLM's clients expect; the body has the outcome. reset_running_requests is
-// read from the query alone, as in vLLM: SkyRL sends it in a body, where it has no effect.
+// Always answers 200, as vLLM's clients expect; the body has the outcome. As in vLLM, only the
+// query may have reset_running_requests: SkyRL sends it in a body, where it has no effect.
 Task<Response> reset_prefix_cache(Exchange& exchange) {
     Request query{.query = exchange.request().query};
     FieldReader fields(control_fields(query));
@@ -98,7 +98,7 @@ Task<Response> reset_prefix_cache(Exchange& exchange) {
     );
 }
 
-// There are no images, so their caches are always empty.
+// Caches of images do not exist here, so they are always empty.
 Task<Response> reset_absent_cache(Exchange&) { co_return Response::empty(200); }
 
 Task<Response> answer_abort(Exchange& exchange, control::Aborting aborting) {
@@ -111,7 +111,7 @@ Task<Response> answer_abort(Exchange& exchange, control::Aborting aborting) {
 }
 
 Task<Response> abort_requests(Exchange& exchange) {
-    // A forgotten body must not end everything.
+    // A call whose body was forgotten must not end all requests.
     if (exchange.request().body.empty() && exchange.request().query.empty()) {
         co_return vllm_failure(
             {ErrorCode::kMalformed, "Invalid JSON format: the body is empty; {} aborts everything"}
@@ -122,7 +122,7 @@ Task<Response> abort_requests(Exchange& exchange) {
     fields.read("request_ids", aborting.names);
     if (fields.error()) co_return vllm_failure(*fields.error());
     aborting.all = aborting.names.empty();
-    // A data key may not abort other callers' requests.
+    // A data key may not abort the requests of other callers.
     if (aborting.all && !exchange.may_admin()) {
         co_return error_response(
             Dialect::kVllm, 403, "aborting everything needs the admin key; name request_ids"
@@ -131,7 +131,7 @@ Task<Response> abort_requests(Exchange& exchange) {
     co_return co_await answer_abort(exchange, std::move(aborting));
 }
 
-// Aborts by ids only.
+// Aborts the requests with the given ids, of which there must be one.
 Task<Response> abort_own_requests(Exchange& exchange) {
     FieldReader fields(control_fields(exchange.request()));
     control::Aborting aborting;

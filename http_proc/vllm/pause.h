@@ -10,10 +10,10 @@
 
 namespace pitstop::http {
 
-// Errors: kInvalidArgument, no such mode.
+// Errors: kInvalidArgument: there is no such mode.
 [[nodiscard]] Result<messages::PauseMode> vllm_pause_mode(std::string_view mode, bool clears_cache);
 
-// Returns when everything has stopped and the cache is cleared.
+// Returns when all requests have stopped and, if requested, the cache is cleared.
 [[nodiscard]] Task<Result<>> vllm_pause(
     Exchange& exchange, messages::PauseMode mode, bool clears_cache
 );

@@ -1,5 +1,5 @@
-// Serves vLLM's render routes: a request as tokens and options, which /inference/v1/generate
-// accepts. Trainers render a chat once, and generate from its tokens as often as they like.
+// Serves vLLM's render routes: they return a request as tokens and options for the route
+// /inference/v1/generate. Trainers render a chat once, and generate from its tokens repeatedly.
 #include "http_proc/format/sampling_fields.h"
 #include "http_proc/generation/prompts.h"
 #include "http_proc/generation/request_checks.h"
@@ -19,7 +19,7 @@
 namespace pitstop::http {
 namespace {
 
-// `logprobs`: those of output tokens; absent: none.
+// `logprobs`: the number for output tokens; absent: no logprobs.
 nlohmann::ordered_json sampling_json(
     const OpenAiOptions& options, std::optional<std::int64_t> logprobs
 ) {
@@ -37,7 +37,7 @@ nlohmann::ordered_json rendered(
     std::optional<std::int64_t> logprobs,
     const std::vector<TokenId>& ids
 ) {
-    // A generate names its adapter as the model.
+    // /inference/v1/generate names an adapter as the model.
     const std::string& named = options.adapter.empty() ? options.model : options.adapter;
     nlohmann::ordered_json json{
         {"request_id", name_of_caller(exchange.request(), options.id)},
@@ -46,7 +46,7 @@ nlohmann::ordered_json rendered(
         {"sampling_params", sampling_json(options, logprobs)},
         {"model", named.empty() ? exchange.tree().hello().model : named},
         {"stream", options.is_streamed},
-        {"priority", -options.priority},  // in vLLM lower is first
+        {"priority", -options.priority},  // in vLLM, lower values come first
         {"kv_transfer_params", nullptr}};
     if (options.routes.is_streamed) json["stream_routed_experts"] = true;
     for (const TokenId id : ids) json["token_ids"].push_back(raw(id));
@@ -66,7 +66,7 @@ Task<Response> render_chat(Exchange& exchange) {
     co_return Response::json(200, rendered(exchange, call->options, logprobs, prompt->ids));
 }
 
-// Answers with a list that has an entry per prompt.
+// Answers with a list of one entry per prompt.
 Task<Response> render_completions(Exchange& exchange) {
     Result<OpenAiCompletions> call = parse_openai_completions(exchange.request().body);
     if (!call) co_return vllm_text_refusal(call.error());

@@ -1,5 +1,5 @@
-// Serves vLLM's collective_rpc, the world's size and the version. Only methods about weights exist,
-// including those of SkyRL's worker extension: there are no Python workers to call.
+// Serves vLLM's collective_rpc, the world's size and the version. As there are no Python workers to
+// call, only methods about weights exist, including those of SkyRL's worker extension.
 #include "base/utf8.h"
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
@@ -13,8 +13,8 @@
 namespace pitstop::http {
 namespace {
 
-// Accepts the kwargs weights_path (absent: the checkpoint of the start) and weight_version. Without
-// a pause, running requests keep their KV, as in vLLM; each token names the version that made it.
+// Accepts the kwargs weights_path (absent: the model of the start) and weight_version. Without a
+// pause, running requests keep their KV, as in vLLM; each token names the version that made it.
 Task<Response> reload_weights(Exchange& exchange, const nlohmann::json& kwargs) {
     FieldReader fields(kwargs, "kwargs");
     control::DiskUpdate update;
@@ -52,7 +52,7 @@ Task<Response> collective_rpc(Exchange& exchange) {
     if (fields.error()) co_return vllm_failure(*fields.error());
     const nlohmann::json none = nlohmann::json::object();
     const nlohmann::json& named = kwargs != nullptr ? *kwargs : none;
-    // contains no part of an update
+    // such a call has no part of an update
     if (!method.starts_with("update_weights")) exchange.set_known_to_tree();
     if (method == "reload_weights") co_return co_await reload_weights(exchange, named);
     if (method == "update_weights" || method == "update_weights_nccl" ||

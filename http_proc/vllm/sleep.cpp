@@ -1,8 +1,8 @@
-// Serves vLLM's sleep and wake: a pause, and memory by tags.
+// Serves vLLM's sleep and wake: a pause, and releases and resumes of memory by tags.
 //
 //   level 0   only the pause
-//   level 1   weights and KV are released, and the weights kept in host memory
-//   level 2   both are released, and the weights are gone: a complete update must follow
+// level 1   weights and KV are released; host memory keeps the weights
+//   level 2   both are released, and the weights are lost: a complete update must follow
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
@@ -29,7 +29,7 @@ bool is_in(
     });
 }
 
-// Returns those of `tags` (absent: of all) that are in that state on some replica.
+// Returns those tags, among `tags` or if it is absent among all, that some replica has in `state`.
 std::vector<messages::MemoryTag> tags_in(
     const messages::StatusReply& status,
     const std::vector<messages::MemoryTag>& tags,
@@ -62,7 +62,7 @@ Task<Response> sleep(Exchange& exchange) {
     if (level == 0) co_return Response::empty(200);
     const Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return vllm_failure(status.error());
-    // Tags that are released already stay so: a sleep may be repeated.
+    // Tags that are already released stay released, so that a sleep may be repeated.
     std::vector<messages::MemoryTag> awake =
         tags_in(*status, *tags, messages::MemoryState::kResident);
     if (awake.empty() || (tags->empty() && !names.empty())) co_return Response::empty(200);
@@ -76,7 +76,7 @@ Task<Response> wake_up(Exchange& exchange) {
     FieldReader fields(control_fields(exchange.request()));
     std::vector<std::string> names;
     bool keeps_pause = false;
-    // vLLM reads only the query. Trainers send bodies with unknown tags, which therefore
+    // vLLM reads only the query. Trainers send bodies with unknown tags, so unknown tags in a body
     // mean all tags.
     const nlohmann::json* tags_given = fields.find("tags");
     if (tags_given != nullptr && (tags_given->is_string() || tags_given->is_array()))
@@ -89,7 +89,7 @@ Task<Response> wake_up(Exchange& exchange) {
     if (!status) co_return vllm_failure(status.error());
     nlohmann::ordered_json answer = nlohmann::ordered_json::object();
     if (names.empty() || !tags->empty()) {
-        // Tags that are resident must not keep the others from being resumed.
+        // A tag that is already resident must not prevent the resume of other tags.
         std::vector<messages::MemoryTag> asleep =
             tags_in(*status, *tags, messages::MemoryState::kReleased);
         if (!asleep.empty()) {
@@ -101,19 +101,19 @@ Task<Response> wake_up(Exchange& exchange) {
             if (!status) co_return vllm_failure(status.error());
         }
     }
-    // A partial wake never continues generation. A full one does, unless an explicit pause
-    // is in effect.
+    // A partial wake never continues generation. A full wake does, unless an explicit pause is in
+    // effect.
     if (!control::is_released(*status) && !keeps_pause) {
         const Result<messages::ContinueReply> went_on = co_await control::go_on(exchange);
         if (!went_on) co_return vllm_failure(went_on.error());
         control::add_update(answer, went_on->update);
     }
-    // vLLM's answer is empty, unless an update took effect with the call.
+    // Like vLLM's, the answer is empty, unless the call made an update take effect.
     if (answer.empty()) co_return Response::empty(200);
     co_return Response::json(200, answer);
 }
 
-// Answers true also for an engine that is only paused, as vLLM does.
+// As in vLLM, also answers true for an engine that is only paused.
 Task<Response> is_sleeping(Exchange& exchange) {
     const Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return vllm_failure(status.error());

@@ -1,4 +1,4 @@
-// Serves vLLM's /tokenize, /detokenize and /tokenizer_info, which SGLang's clients can read, too.
+// Serves vLLM's /tokenize, /detokenize and /tokenizer_info, in shapes that SGLang's clients read.
 #include "http_proc/format/json_body.h"
 #include "http_proc/generation/prompts.h"
 #include "http_proc/openai/chat_request.h"
@@ -22,7 +22,7 @@ nlohmann::ordered_json ids_json(const std::vector<TokenId>& ids) {
     return list;
 }
 
-// Returns the tokens of a text or a chat, with their texts if requested.
+// Returns the tokens of a text or a chat, with the text of each token if requested.
 Task<Result<messages::TokenizeReply>> tokens_of(
     Exchange& exchange, std::optional<std::string> text, bool adds_special, bool wants_texts
 ) {
@@ -65,7 +65,7 @@ Task<Response> tokenize(Exchange& exchange) {
     const bool is_chat = prompt == nullptr && fields.has("messages");
     const bool is_list = prompt != nullptr && prompt->is_array();
     std::vector<std::string> texts;
-    if (!is_chat) fields.read("prompt", texts);  // a string counts as a list of one
+    if (!is_chat) fields.read("prompt", texts);  // one string is accepted as a list
     if (!is_chat && prompt == nullptr) fields.fail("prompt", "a string, or messages in its place");
     if (texts.size() > kTextsMax) fields.fail("prompt", fmt::format("at most {}", kTextsMax));
     if (fields.error()) co_return vllm_text_refusal(*fields.error());

@@ -10,7 +10,7 @@
 namespace pitstop::http {
 namespace {
 
-// Moves what `values` has of the last `num` positions, `width` entries each, to `to`.
+// Moves the entries of the last `num` positions, `width` each, from `values` to `to`.
 template <class T>
 void move_last(std::vector<T>& values, std::size_t num, std::size_t width, std::vector<T>& to) {
     const auto begin =

@@ -1,6 +1,6 @@
-// vLLM's trace_decode_token_ids: an output whose tokens the request gives, with their logprobs. It
-// is not sampled: the request runs as one prompt of both, whose tokens have the bits that they
-// would have in an output (P6).
+// vLLM's trace_decode_token_ids: the request gives the output's tokens, and the answer has their
+// logprobs. Nothing is sampled: prompt and trace run as one prompt, whose logprobs have the bits
+// that they would have in an output (P6).
 #pragma once
 
 #include "base/result.h"
@@ -12,11 +12,11 @@
 
 namespace pitstop::http {
 
-// Makes `call` a request for scores. Errors: kInvalidArgument, by the name of a field that a trace
-// cannot have.
+// Turns `call` into a request for scores. Errors: kInvalidArgument, naming a field that is not
+// supported with a trace.
 [[nodiscard]] Result<> prepare_trace(VllmGenerate& call);
 
-// Moves the scores of the prompt's last tokens, which are the trace, to the output of a whole
+// Moves the scores of the prompt's last tokens, which are the trace, into the output of a complete
 // answer.
 void show_trace(
     std::span<const TokenId> trace,

@@ -1,5 +1,5 @@
-// Serves vLLM's four routes for weights from a running trainer, and the two methods of
-// collective_rpc for them.
+// Serves vLLM's four routes for weights from a running trainer, and the methods of collective_rpc
+// for such weights.
 #include "http_proc/control/control.h"
 #include "http_proc/control/weight_session.h"
 #include "http_proc/format/base64.h"
@@ -21,13 +21,13 @@ namespace {
 
 constexpr std::string_view kVllmGroup = "vllm_weight_transfer";
 
-// Packing may be set at the start or per update; the latter has precedence.
+// Packing may be set at the start or in an update; the update has precedence.
 void read_packing(FieldReader& fields, VllmPacking& packing) {
     fields.read("packed", packing.is_packed);
     fields.read("packed_buffer_size_bytes", packing.bytes);
 }
 
-// Refuses tensors with the names and layouts of vLLM's own kernels.
+// Refuses tensors that have the names and layouts of vLLM's own kernels.
 void read_checkpoint_format(FieldReader& fields) {
     bool is_checkpoint_format = true;
     fields.read("is_checkpoint_format", is_checkpoint_format);
@@ -64,8 +64,8 @@ Task<Response> init_engine(Exchange& exchange) {
     fields.read("nccl_unique_id_b64", unique_id);
     if (backend != "nccl" && backend != "host") fields.fail("backend", "nccl or host");
     const bool has_meeting = !call.spec.address.empty() || !unique_id.empty();
-    // A call for ipc names no group. One that names a group but joins none would fail
-    // later, elsewhere.
+    // A call for ipc names no group. A call that names a group but cannot join one is refused here,
+    // because it would fail later with a less clear error.
     if (!has_meeting && (fields.has("world_size") || fields.has("master_port")))
         fields.fail("master_address", "the address where the group meets, or nccl_unique_id_b64");
     if (fields.error()) co_return vllm_failure(*fields.error());
@@ -85,7 +85,7 @@ Task<Response> init_engine(Exchange& exchange) {
     co_return Response::json(200, {{"message", "Weight transfer initialized"}});
 }
 
-// Reads one worker's update_info, or that of all workers.
+// Reads the update_info of one worker, or of all workers.
 Result<> read_payload(FieldReader& fields, messages::WeightSource& source) {
     std::string pickled;
     fields.read("ipc_handles_pickled", pickled);
@@ -152,7 +152,7 @@ Task<Response> update_by_info(
     co_return Response::json(200, {{"message", "Weights updated"}});
 }
 
-// Serves prime-rl's body for the same path: a directory that every rank reads.
+// Serves prime-rl's body for this path: a directory that every rank reads.
 Task<Response> update_from_dir(Exchange& exchange, FieldReader& fields) {
     control::DiskUpdate update;
     update.clears_cache = false;
@@ -170,7 +170,7 @@ Task<Response> update_weights(Exchange& exchange) {
     FieldReader fields(parse_json_object(exchange.request().body));
     if (fields.error()) co_return vllm_failure(*fields.error());
     if (fields.has("weight_dir")) {
-        exchange.set_known_to_tree();  // the checkpoint is a whole version, not a part of one
+        exchange.set_known_to_tree();  // the directory has a whole version, not a part of one
         co_return co_await update_from_dir(exchange, fields);
     }
     const std::optional<std::uint64_t> session = weights::read_session(exchange, fields);
@@ -217,7 +217,7 @@ Response rpc_done(Exchange& exchange) {
     return Response::json(200, {{"results", std::vector<std::nullptr_t>(tp)}});
 }
 
-// Serves SkyRL's name for /start_weight_update.
+// Serves SkyRL's method that corresponds to /start_weight_update.
 Task<Response> start_update_by_rpc(Exchange& exchange, const nlohmann::json& kwargs) {
     FieldReader fields(kwargs, "kwargs");
     const Result<messages::UpdateReply> reply = co_await begin_by(exchange, fields);
@@ -234,7 +234,7 @@ Task<Response> update_weights_by_rpc(Exchange& exchange, const nlohmann::json& k
     co_return answer;
 }
 
-// Serves SkyRL's name for /finish_weight_update.
+// Serves SkyRL's method that corresponds to /finish_weight_update.
 Task<Response> finish_update_by_rpc(Exchange& exchange, const nlohmann::json& kwargs) {
     FieldReader fields(kwargs, "kwargs");
     const Result<messages::UpdateReply> reply = co_await finish_by(exchange, fields);
@@ -242,7 +242,7 @@ Task<Response> finish_update_by_rpc(Exchange& exchange, const nlohmann::json& kw
     co_return rpc_done(exchange);
 }
 
-// Serves checkpoint-engine's call: args are [handles].
+// Serves the call of checkpoint-engine, whose args are [handles].
 Task<Response> update_from_ipc_by_rpc(Exchange& exchange, const nlohmann::json* args) {
     const bool has_handles = args != nullptr && args->is_array() && args->size() == 1;
     auto handles = weights::read_handles(has_handles ? &args->front() : nullptr);
