@@ -1,5 +1,5 @@
 // http_proc is a front end that speaks HTTP. It listens at once (/ping answers), connects to the
-// tree like any client, and is ready when the tree is. Server::run is the loop.
+// tree like any client, and is ready when the tree is ready. Server::run is the loop.
 #include "base/flags.h"
 #include "base/log.h"
 #include "base/supervision.h"
@@ -25,11 +25,11 @@
 namespace pitstop::http {
 namespace {
 
-// Descriptors besides connections: for the bus, for sockets remade after a loss, and for timers.
+// Descriptors for other uses than connections: the bus, sockets remade after a loss, timers.
 constexpr std::size_t kDescriptorsReserved = 40;
-constexpr std::size_t kConnectionsMin = 8;  // with fewer it is not a useful server
+constexpr std::size_t kConnectionsMin = 8;  // with fewer connections, the server would be useless
 
-// The launcher's --start-timeout ends a start that takes too long, not this.
+// Longer than any start: only the launcher's --start-timeout ends a start that takes too long.
 constexpr std::chrono::hours kConnectTimeout{24};
 
 struct Flags {
@@ -156,7 +156,7 @@ Result<> take_tool_format(const Flags& values, ServerOptions& options) {
     );
 }
 
-// The calls and the thinking of harmony are messages of one list, which one parser reads.
+// Harmony writes calls and thinking as messages of one list, so one parser must read both.
 Result<> check_formats(const ServerOptions& options) {
     const OutputFormats& formats = options.formats;
     if (!formats.calls || !formats.thinking) return Ok{};
@@ -220,7 +220,7 @@ Result<> take_limits(const Flags& values, ServerOptions& options) {
     return Ok{};
 }
 
-// If the variable is not set, there is no such key. A variable that is set but empty is a mistake.
+// Without the variable there is no such key. A variable that is set but empty is a mistake.
 Result<> take_key(const char* variable, std::string_view flag, std::string& key) {
     const char* value = std::getenv(variable);
     if (value == nullptr) return Ok{};
@@ -249,8 +249,8 @@ Result<> check_address(const Flags& values, const ServerOptions& options) {
     );
 }
 
-// Limits connections so that the tree's connection always has descriptors: without them libzmq ends
-// the process.
+// Limits connections so that descriptors remain for the connection to the tree: without them,
+// libzmq ends the process.
 Result<> leave_descriptors(ServerLimits& limits) {
     ::rlimit limit{};
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return Ok{};
@@ -318,7 +318,7 @@ Result<Connected> connect(const std::string& run_dir, bool needs_template) {
     return connected;
 }
 
-// Runs the server until the launcher says stop. Never returns once it listens.
+// Runs the server until the launcher orders a stop. Once the server listens, never returns.
 int serve(
     const Flags& values,
     const ServerOptions& options,
@@ -371,7 +371,7 @@ int serve(
     }
     server.run();
     std::fflush(nullptr);
-    // No connection is left, and nothing here outlives the process.
+    // No connection is left, and no destructor needs to run.
     std::_Exit(exit_code);
 }
 
