@@ -53,7 +53,7 @@ bool CutGuard::mend(const void* address) {
         void* zeros = ::mmap(
             reinterpret_cast<void*>(from),  // NOLINT(performance-no-int-to-ptr)
             to - from,
-            PROT_READ | PROT_WRITE,  // the access may have been either
+            PROT_READ | PROT_WRITE,  // the access may have been a read or a write
             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
             -1,
             0

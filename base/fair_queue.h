@@ -150,14 +150,14 @@ class FairQueue {
   private:
     struct Node {
         std::string name{};
-        std::int64_t turn = 0;        // its position in the parent's ring
+        std::int64_t turn = 0;        // the node's position in the parent's ring
         std::int64_t own_turn = 0;    // the position of `ids` in its own ring
         std::int64_t next_turn = 1;   // never used again
-        std::int64_t first_turn = 0;  // comes before all others; never used again either
+        std::int64_t first_turn = 0;  // comes before all others; never used a second time
         std::map<std::string, std::unique_ptr<Node>> children{};
         std::map<Id, std::size_t> ids{};       // items whose path ends here -> weight
         std::map<std::int64_t, Node*> ring{};  // by turn; this node itself at own_turn
-        std::size_t items = 0;                 // here and in all descendants
+        std::size_t items = 0;                 // in this node and all its descendants
         std::size_t weight = 0;
 
         void add(std::size_t num, std::size_t added) {

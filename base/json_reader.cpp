@@ -7,7 +7,7 @@
 namespace pitstop {
 namespace {
 
-constexpr int kNumberOutOfRange = 406;  // nlohmann's id for it
+constexpr int kNumberOutOfRange = 406;  // nlohmann's id for this error
 
 class TreeReader final : public JsonReader {
   public:
@@ -40,7 +40,7 @@ Result<> JsonReader::read(std::string_view json) {
     nlohmann::json_sax<Json>* const events = this;
     const bool is_read = Json::sax_parse(json.data(), json.data() + json.size(), events);
     if (problem_) return *std::move(problem_);
-    CHECK(is_read);  // only a problem ends it early
+    CHECK(is_read);  // only a problem ends the reading early
     return Ok{};
 }
 

@@ -53,7 +53,7 @@ class Layer {
           sin_(gpu.floats(s_.D / 2)),
           slots_(gpu.array(series<std::int64_t>(num_rows_, kKeys - 1, kKeys))),
           positions_(gpu.array(series<std::int32_t>(num_rows_, 0, 0))
-          ),  // the one row of the tables
+          ),  // the single row of the tables
           q_starts_(gpu.array(series<std::int32_t>(num_rows_ + 1, 0, 1))),
           kv_lens_(gpu.array(series<std::int32_t>(num_rows_, kKeys, 0))),
           page_starts_(gpu.array(series<std::int32_t>(num_rows_, 0, kKeys / P))),

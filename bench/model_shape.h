@@ -27,7 +27,7 @@ enum class ModelFamily { kQwen3, kQwen2, kLlama, kMistral, kQwen35, kQwen3Moe };
 struct DeltaShape {
     static constexpr std::int64_t kKernel = 4;
     std::int64_t heads = 0;     // of keys, and as many of values
-    std::int64_t head_dim = 0;  // of both
+    std::int64_t head_dim = 0;  // of keys and of values
     std::int64_t interval = 4;
 
     [[nodiscard]] bool has(std::int64_t layer) const { return (layer + 1) % interval != 0; }

@@ -141,7 +141,7 @@ Result<messages::OutputChunk> Client::generate_blocking(
         );
     }
     Stream stream = generate(std::move(request), timeout);
-    return stream.wait();  // the request's own deadline ends it
+    return stream.wait();  // the request's own deadline ends the wait
 }
 
 void Client::cancel(std::vector<std::string> rids) { io_->cancel(std::move(rids)); }

@@ -42,7 +42,7 @@ class IoLoop {
         std::string admin_endpoint{};         // empty: none
         std::optional<bus::ClientKey> key{};  // for tcp endpoints
         std::string name{};
-        std::size_t open_max = 0;  // of requests, and the same number of calls
+        std::size_t open_max = 0;  // of requests, and of calls
         bool has_callbacks_on_caller = false;
     };
     static Result<std::shared_ptr<IoLoop>> start(Args args);

@@ -59,7 +59,7 @@ class Stream {
     [[nodiscard]] bool is_in_callback() const;
 
     std::string rid_;
-    std::optional<RequestNumber> number_;  // empty if it was never sent
+    std::optional<RequestNumber> number_;  // empty if the request was never sent
     std::shared_ptr<Mailbox> mailbox_;     // shared with the I/O thread, which fills it
     std::weak_ptr<IoLoop> io_;
     std::optional<messages::OutputChunk> collected_{};  // left by a wait() whose time ran out

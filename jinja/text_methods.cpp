@@ -47,7 +47,7 @@ Result<std::string> replace_all(
     out.look_up(text.size());
     std::size_t pos = 0;
     for (; count != 0 && !out.is_full(); --count) {
-        if (from.empty()) {  // before, between and after all characters
+        if (from.empty()) {  // inserts before, between and after all characters
             out.add(to);
             if (pos == text.size()) return out.take();
             const std::size_t len = text::utf8_len(text[pos]);

@@ -114,7 +114,7 @@ struct Ring {
     // Returns the next slot's contents, after starting to refill the slot that was read before it.
     __device__ const std::byte* next() {
         wait_copies<kSlots - 2>();
-        __syncwarp();  // the slot has arrived for all lanes, and all are done with the last one
+        __syncwarp();  // the slot has arrived for all lanes, and all have read the last slot
         fill(slot + kSlots - 1);
         return slots + slot++ % kSlots * slot_bytes<D>();
     }
@@ -227,7 +227,7 @@ __device__ void merge_records(const AttentionParams& params, const Run& run, std
                 merge_segment(total, state, params.scale_log2);
             }
         }
-        __syncwarp();  // all are done with this half, which is refilled next
+        __syncwarp();  // all have read this half, which is refilled next
         half = 1 - half;
     }
 #pragma unroll

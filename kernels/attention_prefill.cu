@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
         const std::int32_t next_row =
             thread < kKeysPerTile ? row_of_key(params, work, tile + 1) : kNoRow;
         wait_copies<0>();
-        __syncthreads();  // keys (and queries) have arrived; all are done with the last values
+        __syncthreads();  // keys (and queries) have arrived; all have used the last values
         copy_tile<S>(params, values, rows[tile % 2], params.value_rows);
 
         const std::int32_t begin = tile * kKeysPerTile;

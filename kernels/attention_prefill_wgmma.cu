@@ -89,9 +89,9 @@ struct TileCopier {
     Barriers& barriers;
     TableOfRows& rows;
     int thread;  // index in the first warpgroup
-    int chunk;   // the chunk that it copies of its rows
+    int chunk;   // the chunk that this thread copies of its rows
     std::int32_t tile_begin;
-    std::int32_t next_row = kNoRow;   // the row of its key in the next tile
+    std::int32_t next_row = kNoRow;   // the row of this thread's key in the next tile
     std::uint64_t* copied = nullptr;  // the barrier of the latest group of copies
 
     __device__ __forceinline__ void copy_queries() const {
@@ -389,7 +389,7 @@ __device__ __forceinline__ void multiply_tiles(
         for (int i = 0; i < D / 2; ++i) acc[i] *= state.factor[i % 4 / 2];
         pack_probabilities(p, scores);
     }
-    if (warpgroup == 0) wait_for_turn(0);  // the second passed it last
+    if (warpgroup == 0) wait_for_turn(0);  // the second warpgroup passed the turn last
     const int final_stage = (num_tiles - 1) % kStages;
     barrier_wait(&barriers.values_full[final_stage], (num_tiles - 1) / kStages % 2);
     wgmma_fence();

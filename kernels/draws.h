@@ -36,7 +36,7 @@ inline constexpr TokenId kScoreNotFinite{-3};
 // The draw of a row of logits, and where to store it.
 struct DrawnRow {
     const Choice* choice = nullptr;  // null if the row is scored and nothing is drawn
-    TokenId* token = nullptr;        // different for all rows; the same holds for the next two
+    TokenId* token = nullptr;        // different for all rows, as for the next two members
     LogitPick* pick = nullptr;
     SoftmaxRow* softmax = nullptr;
 };

@@ -31,13 +31,13 @@ struct LowRankRowsArgs {
 
     // Weights that share x, as in a product (linear.h).
     struct Part {
-        std::int64_t pair = 0;  // its index in every table
+        std::int64_t pair = 0;  // the index of the weight's pair in every table
         ActView y{};            // [M, N]
     };
 
     ConstActView x{};                            // [M, K]
     std::span<const Part> parts{};               // in host memory
-    const LowRankPair* const* tables = nullptr;  // [M] by row; null: it has no adapter
+    const LowRankPair* const* tables = nullptr;  // [M] by row; null: no adapter
     std::int64_t rank_max = 0;                   // of all tables; at most LowRankArgs::kRankMax
     View2<float> h{};                            // [M, parts x rank_max] scratch
     Stream stream{};

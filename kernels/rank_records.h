@@ -57,7 +57,7 @@ enum class RankRowKind : std::int32_t { kDrawn, kGiven };
 
 // The requested results of a row: the same on every rank except for the pointers.
 struct RankRow {
-    const Choice* choice = nullptr;  // this rank's draw; null if it has none
+    const Choice* choice = nullptr;  // this rank's draw; null: no draw
     TokenId* token = nullptr;        // if not null, gets the value of ids[r]
     TokenId given{};                 // kGiven: the id whose logit is wanted
     RankRowKind kind = RankRowKind::kDrawn;

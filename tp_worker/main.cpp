@@ -263,7 +263,7 @@ Result<> load_and_serve(
 }
 
 Result<> run(Options& options, Supervision& supervision) {
-    yield_to_others();  // before other threads exist, which inherit it
+    yield_to_others();  // before other threads exist, which inherit the priority
     ASSIGN_OR_RETURN(const bus::RunDir run_dir, bus::RunDir::open(options.run_dir));
     const std::string endpoint = scheduler_endpoint(options, run_dir);
     ASSIGN_OR_RETURN(const std::optional<bus::ClientKey> key, read_node_key(options));

@@ -33,7 +33,7 @@ struct Block {
 template <class T>
 struct FetchAhead {
     const T* const* heads;  // [kBlock]
-    std::int64_t at;        // the next one to fetch
+    std::int64_t at;        // the next key or value to fetch
     std::int64_t end;
     std::int64_t D;
 

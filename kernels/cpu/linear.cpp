@@ -62,7 +62,7 @@ constexpr std::int64_t waiting_max(std::int64_t num_rows, std::int64_t element_b
 // The rows of w that a thread reads next: those of a rectangle, then the first ones of the
 // rectangle that it likely gets after that.
 struct Ahead {
-    const bf16* row = nullptr;  // the next one to fetch
+    const bf16* row = nullptr;  // the next row to fetch
     std::int64_t num_left = 0;  // from `row` on, before `then` begins
     const bf16* then = nullptr;
     std::int64_t num_fetched = 0;
@@ -153,7 +153,7 @@ Fetch choose_fetch(std::int64_t num_rows, std::int64_t tiles, int num_cols) {
 }
 
 struct Rectangle {
-    const LinearPart* part = nullptr;  // null if there is none
+    const LinearPart* part = nullptr;  // null: no rectangle
     std::int64_t m_begin = 0;
     std::int64_t m_end = 0;
     std::int64_t n_begin = 0;

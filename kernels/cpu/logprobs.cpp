@@ -125,7 +125,7 @@ void count_before(const CountBeforeArgs& args) {
             const LogitPick& pick = args.picks[i];
             const float* const logits = args.logits.data + pick.row * args.logits.stride;
             std::int64_t at = std::int64_t{raw(pick.id)} - args.vocab_begin;
-            at = at < 0 ? 0 : at > V ? V : at;  // an equal one counts only below `at`
+            at = at < 0 ? 0 : at > V ? V : at;  // an equal logit counts only below `at`
             args.counts[i] =
                 count_over(logits, at, args.values[i], /*counts_equal=*/true) +
                 count_over(logits + at, V - at, args.values[i], /*counts_equal=*/false);

@@ -20,7 +20,7 @@ struct Cut {
     std::int64_t num_units;          // of the list
     std::int64_t per_block;          // units
     std::int64_t carried_per_block;  // records
-    std::int32_t multiple;  // the number of units of a pair in the list is a multiple of it
+    std::int32_t multiple;           // a pair's units in the list are a multiple of this
 };
 
 __device__ inline std::int32_t row_units(
@@ -91,7 +91,7 @@ __device__ inline Cut cut_work(const AttentionParams& params) {
 // A row and its place in the list of units.
 struct RowUnits {
     std::int32_t r;
-    std::int64_t begin;  // its first unit
+    std::int64_t begin;  // the row's first unit
     std::int32_t num;    // units per KV head
 };
 
@@ -126,7 +126,7 @@ __device__ inline RowUnits find_row(
 struct Run {
     BatchRow row;
     std::int32_t kv_head;
-    std::int32_t keys_begin;  // the keys that its token sees
+    std::int32_t keys_begin;  // the keys that the row's token sees
     std::int32_t keys_end;
     bool has_first;  // whether the run has the pair's first unit
     PairPlace place;
@@ -174,7 +174,7 @@ __device__ inline void next_run(const AttentionParams& params, Work& work) {
     const std::int64_t keys_begin = (unit + shift) * cut.unit_keys;
     const std::int64_t keys_end = (run_end + shift) * cut.unit_keys;
     const std::int64_t keys_first = first_key(row.kv_len - 1, params.window);
-    __syncwarp();  // all have read the values to be overwritten
+    __syncwarp();  // all have read the values that are overwritten next
     if (lane_index() == 0) {
         work.at = at;
         work.units_done = run_end;

@@ -142,7 +142,7 @@ KERNEL_MUTATIONS = (
     Mutation(
         "half of the ring refilled while lanes read its records",
         DECODE,
-        "        __syncwarp();  // all are done with this half, which is refilled next\n",
+        "        __syncwarp();  // all have read this half, which is refilled next\n",
         "",
         UNEQUAL + "MeetTheReference",
         copies="random",

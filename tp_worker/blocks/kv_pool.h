@@ -23,7 +23,7 @@ enum class KvId : std::int32_t {};
 class KvPlan {
   public:
     struct Heads {
-        std::int64_t num = 0;  // of this rank
+        std::int64_t num = 0;  // heads of this rank
         std::int64_t dim = 0;
     };
     KvId add(const Heads& heads);
@@ -52,7 +52,7 @@ class KvPool {
     // A block's pages are contiguous.
     struct Region {
         std::int64_t offset = 0;      // bytes from the pool's start
-        std::int64_t page_bytes = 0;  // this block's
+        std::int64_t page_bytes = 0;  // bytes of a page of this block
         kernels::KvCache cache{};
     };
     [[nodiscard]] std::span<const Region> regions() const { return regions_; }

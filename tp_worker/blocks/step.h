@@ -84,7 +84,7 @@ struct Pass {
     const BoundWeights& weights;
     // Whether the previous block's output is in the trunk's delta, and not yet added to x.
     bool lacks_delta = false;
-    std::uint8_t* marks = nullptr;  // [T], StepBatch's; null before all blocks but the last
+    std::uint8_t* marks = nullptr;  // [T]: StepBatch's marks; null for all blocks but the last
     // The products of the adapters, rebuilt for each product; a member, so that its
     // memory is reused.
     std::vector<kernels::LowRankSegment>* segments = nullptr;

@@ -33,7 +33,7 @@ struct Family {
     bool needs_whole_head_dim = false;
 
     enum class Window : std::uint8_t {
-        kNone,              // a sliding_window that would have an effect is refused
+        kNone,              // a sliding_window with an effect is refused
         kOfAll,             // for all layers
         kIfAsked,           // with use_sliding_window, from max_window_layers on
         kOfAllIfAsked,      // with use_sliding_window, of all layers

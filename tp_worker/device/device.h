@@ -35,7 +35,7 @@ struct DeviceOptions {
     int gpu = 0;  // its index, as the driver counts
     IsaLevel isa = IsaLevel::kScalar;
     Determinism determinism = Determinism::kFast;
-    std::string why{};  // the reason for this kind, if it was chosen before
+    std::string why{};  // the reason for `kind`, if it was chosen before
 };
 
 class Device {

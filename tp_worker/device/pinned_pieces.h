@@ -29,7 +29,7 @@ namespace pitstop::tp_worker {
 class PinnedPieces {
     struct Piece {
         kernels::PinnedBuffer memory{};
-        kernels::DeviceEvent is_done{};  // its last copy
+        kernels::DeviceEvent is_done{};  // marks the end of the piece's last copy
     };
 
   public:

@@ -21,7 +21,7 @@ namespace pitstop::tp_worker {
 struct HostAddress {
     int family = 0;
     ::sockaddr_storage address{};
-    ::socklen_t size = 0;  // its size in bytes
+    ::socklen_t size = 0;  // bytes of the address
 };
 
 inline constexpr int kLookupsMax = 8;

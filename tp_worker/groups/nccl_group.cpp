@@ -84,7 +84,7 @@ class NcclGroup : public BroadcastGroup {
             );
         }
         if (bytes_max <= landing_.bytes() || kernels::compute_capability() == 0) return Ok{};
-        landing_ = {};  // first, as there may be room for only one of them
+        landing_ = {};  // freed first, as there may be room for only one
         const std::int64_t rounded =
             (bytes_max + kLandingGranule - 1) / kLandingGranule * kLandingGranule;
         Result<kernels::DeviceBuffer> made = kernels::DeviceBuffer::create(rounded);

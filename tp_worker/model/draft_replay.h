@@ -20,7 +20,7 @@ class DraftReplay {
   public:
     // A row's drafts.
     struct Row {
-        std::int32_t place = 0;        // of its state
+        std::int32_t place = 0;        // of the row's state
         std::int64_t begin = 0;        // position of the first draft
         std::int64_t num = 0;          // at least 1
         std::int32_t saved_place = 0;  // gets the state after tokens [0, save_at)

@@ -70,7 +70,7 @@ struct EngineOptions {
     bool rounds_expert_weights = false;  // to bf16, before the sum over a token's experts
     IsaLevel isa = IsaLevel::kScalar;
     DeviceKind device = DeviceKind::kCpu;
-    std::string device_why{};  // the reason, if --device auto chose this device
+    std::string device_why{};  // if --device auto chose this device: the reason
     int gpu = 0;
     Determinism determinism = Determinism::kFast;
     SumPath sums = SumPath::kAuto;  // between ranks on GPUs
@@ -83,7 +83,7 @@ struct EngineOptions {
     std::int64_t max_total_tokens = 0;           // of KV; 0: set by kv_share or mem_fraction
     double kv_share = 0.25;                      // part of host memory, for all ranks' KV together
     std::int64_t context_len = 0;                // 0: the model's
-    std::int64_t adapter_rank_max = 64;          // of adapters; 0: it computes none
+    std::int64_t adapter_rank_max = 64;          // of adapters; 0: the rank computes none
     std::int64_t adapter_memory = 0;             // bytes for adapters; 0: no limit
     std::string tuning_dir{};  // with cuda: where timed choices are kept (linear_tuning.h); empty:
                                // nothing is timed
@@ -237,7 +237,7 @@ class Engine {
         StepAdapters adapters{};
         // slots set up again since this step started: its draws for them are void
         std::vector<SlotId> set_up_anew{};
-        bool is_complete = false;  // its result is ready, or the rank has to end
+        bool is_complete = false;  // the step's result is ready, or the rank has to end
     };
 
     Engine(

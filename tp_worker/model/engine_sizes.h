@@ -31,7 +31,7 @@ struct KvFacts {
 // The memory that a request needs, on all ranks together.
 struct RequestBytes {
     std::int64_t token = 0;  // of KV
-    std::int64_t state = 0;  // of its recurrent state
+    std::int64_t state = 0;  // of the request's recurrent state
 };
 
 // Returns the number of checkpoints of states that are kept if the option leaves it open. `left`:

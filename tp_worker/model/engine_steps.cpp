@@ -20,7 +20,7 @@ Engine::~Engine() { wait_for_steps(); }
 void Engine::wait_for_steps() {
     for (std::size_t i = 0; i < num_under_way_; ++i) {
         RunningStep& step = steps_[(first_ + i) % kStepsMax];
-        if (!step.is_complete) transfers_->finish_turn();  // its memory is freed next
+        if (!step.is_complete) transfers_->finish_turn();  // the step's memory is freed next
         step.is_complete = true;
     }
 }
@@ -120,7 +120,7 @@ Result<> Engine::compute(const messages::StepPlan& plan, RunningStep* step) {
         transfers_->send();
     }
     note_draws(wanted, &slots_);
-    if (is_long) {  // its chunks are waited for one by one
+    if (is_long) {  // the step's chunks are waited for one by one
         RETURN_IF_ERROR(tensor_communicator().finish_sums());
         return compute_in_chunks(step);
     }

@@ -19,12 +19,12 @@ struct SampledRow {
     const LogitRow* place = nullptr;
     // valid until the call is enqueued: the next step may set its slot up anew
     const RequestState* request = nullptr;
-    bool is_sample = false;     // otherwise it scores
-    bool is_ranked = false;     // its rank among all is wanted
+    bool is_sample = false;     // false: the row scores
+    bool is_ranked = false;     // the rank of its id among all ids is wanted
     std::int64_t num_top = 0;   // wanted best ids, at most V
     std::size_t num_ids = 0;    // requested ids
     bool has_support = false;   // the ids that it is drawn among are reported
-    bool is_raw = false;        // its logprobs are of the logits as the model made them
+    bool is_raw = false;        // its logprobs are of the model's unchanged logits
     bool is_truncated = false;  // its logprobs are those of the tokens kept for the draw
     bool is_edited = false;     // drawn from logits after penalties and bias
     bool is_whole = true;       // its logits are needed in one place (rank_call.h)
@@ -43,10 +43,10 @@ struct LogitView {
     View2<float> logits{};                    // [R, V]
     bool is_edited = false;                   // a copy that is still to be made
     std::vector<std::size_t> rows{};          // [R], as indices of the call's rows
-    std::vector<kernels::SampleRow> draws{};  // [R], for rows drawn from here
+    std::vector<kernels::SampleRow> draws{};  // [R], for rows drawn from this view
     const kernels::SampleRow* device_draws = nullptr;
     kernels::Choice* choices = nullptr;          // [R], of the sampler, in the ops' memory
-    std::size_t num_reported = 0;                // only the rows before this one are reported from
+    std::size_t num_reported = 0;                // only rows before this one have reports
     std::vector<kernels::SoftmaxRow> softmax{};  // [num_reported], as the next members
     std::vector<kernels::SoftmaxStats> stats{};
     kernels::SoftmaxRow* device_softmax = nullptr;

@@ -73,8 +73,8 @@ class Sampler::RankCall {
     std::uint32_t first_position_;
     std::size_t whole_begin_ = 0;
     std::size_t num_whole_ = 0;
-    bool has_draws_ = false;  // some row is drawn by parts
-    bool has_ranks_ = false;  // the rank of some row that is not whole is wanted
+    bool has_draws_ = false;                           // some row is drawn by parts
+    bool has_ranks_ = false;                           // some row that is not whole wants a rank
     std::vector<kernels::SampleRow> draws_of_rows_{};  // [R], as the next member
     std::vector<kernels::SoftmaxRow> softmax_{};
     std::vector<kernels::RankRow> rank_rows_{};

@@ -134,7 +134,7 @@ class Sampler {
         std::int64_t records = 0;
         std::int64_t all_records = 0;
         std::int64_t standing = 0;  // on a GPU, after the others
-        std::int64_t bytes = 0;     // all of them together
+        std::int64_t bytes = 0;     // all parts together
     };
     [[nodiscard]] static std::int64_t standing_bytes(const Sizes& sizes);
     static Layout lay_out(const kernels::Ops& ops, const Sizes& sizes);
@@ -176,7 +176,7 @@ class Sampler {
     // With several ranks, [rows_max] except the last, of this rank's part:
     kernels::Choice* part_choices_ = nullptr;
     kernels::SoftmaxStats* part_stats_ = nullptr;
-    TokenId* noted_ids_ = nullptr;  // on rank 0: the ids that it drew for all ranks
+    TokenId* noted_ids_ = nullptr;  // on rank 0: the ids drawn for all ranks
     kernels::LogitPick* picks_ = nullptr;
     std::int32_t* counts_ = nullptr;
     kernels::RankRecord* records_ = nullptr;

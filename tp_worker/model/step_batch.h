@@ -23,7 +23,7 @@ namespace pitstop::tp_worker {
 struct LogitRow {
     enum class Kind : std::uint8_t { kSample, kScore };
     Kind kind = Kind::kSample;
-    std::int32_t token_row = 0;  // the token whose hidden state it uses
+    std::int32_t token_row = 0;  // the token whose hidden state gives the logits
     SlotId slot{};
     std::int64_t output_index = 0;  // kSample
     TokenId target{};               // kScore: the next token
@@ -179,7 +179,7 @@ class PlannedStep {
     std::int32_t q_len_max_ = 0;
     std::vector<LogitRow> logit_rows_{};
     std::deque<RequestState> ahead_{};  // of requests whose draws depend on the drafts before
-    std::vector<bool> samples_{};       // by slot: whether a row of the plan samples for it
+    std::vector<bool> samples_{};       // by slot: whether a row of the plan samples for the slot
     Sizes sampled_{};
     Sizes scored_{};
     std::size_t token_at_ = 0;

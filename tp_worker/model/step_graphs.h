@@ -91,7 +91,7 @@ class StepGraphs {
     std::vector<Shape> wanted_{};        // shapes without a graph, in order of arrival
     std::int64_t bytes_max_;
     kernels::DeviceGraph::EarlyStarts early_starts_ = kernels::DeviceGraph::EarlyStarts::kAllowed;
-    bool is_full_ = false;  // the graphs use all they may, or the device had no more
+    bool is_full_ = false;  // no room is left for graphs, or the device had no more memory
     std::int64_t num_graphs_ = 0;
     std::int64_t bytes_ = 0;
     std::int64_t bytes_with_prompts_ = 0;  // the part of steps with prompts

@@ -52,7 +52,7 @@ class StepStates {
     [[nodiscard]] std::int32_t place_of(messages::CheckpointId id) const;
 
     std::int64_t num_slots_;
-    std::vector<std::int64_t> lens_;  // by place: the number of tokens whose state it contains
+    std::vector<std::int64_t> lens_;  // by place: the number of tokens that its state includes
     std::vector<std::int32_t> places_{};
     std::vector<std::int32_t> from_places_{};
     std::vector<std::int32_t> saved_places_{};

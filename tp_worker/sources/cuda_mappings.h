@@ -40,8 +40,8 @@ class CudaMappings {
     static constexpr std::size_t kMax = 512;
 
     struct Sender {
-        pid_t pid = 0;           // 0: a pusher, which keeps its memory until end_push()
-        std::string counters{};  // the name of its shared memory
+        pid_t pid = 0;           // 0: a pusher, which keeps the memory until end_push()
+        std::string counters{};  // the name of the sender's shared memory with its counters
     };
 
     // Begins a message, which ends with end_message(): found mappings stay open until then.
@@ -67,7 +67,7 @@ class CudaMappings {
         // empty: not visible from here, so the mapping is not kept
         std::optional<PeerDescriptors> sender{};
         std::int64_t last_message = 0;
-        bool is_kept = false;  // stays open when its message has ended
+        bool is_kept = false;  // stays open after its message
         bool is_pushers = false;
     };
 

@@ -26,7 +26,7 @@ namespace pitstop::tp_worker {
 struct SegmentRun {
     pid_t pid = 0;
     std::int64_t chunk_bytes = 0;
-    std::vector<int> fds{};  // their numbers in that process
+    std::vector<int> fds{};  // the descriptors' numbers in that process
 };
 
 [[nodiscard]] bool is_segment_run(std::string_view handle);

@@ -128,7 +128,7 @@ Result<> deliver(const SourceArgs& args) {
 Result<> decline(const SourceArgs& args, const Error& why) {
     if (args.source.kind == messages::SourceKind::kIpc) return decline_ipc(args, why);
     if (args.source.kind == messages::SourceKind::kTensors) return decline_tensors(args, why);
-    return why;  // with the other sources no sender waits for this rank alone
+    return why;  // only these sources have a sender that waits for this rank
 }
 
 }  // namespace pitstop::tp_worker

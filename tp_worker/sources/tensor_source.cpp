@@ -330,7 +330,7 @@ class PickledTensors {
     const SourceArgs& args_;
     std::deque<Document> documents_{};
     std::vector<Found> found_{};
-    std::optional<Error> problem_;  // the first one, before anything is opened
+    std::optional<Error> problem_;  // the first problem before anything is opened
     TorchStorages storages_;
     std::vector<Incoming> incoming_{};
 };

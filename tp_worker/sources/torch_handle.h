@@ -56,7 +56,7 @@ Result<TensorHandle> read_handle(const pickle::Document& document, const pickle:
 // A storage's bytes, valid as long as the storages are.
 struct StorageBytes {
     std::span<const std::byte> bytes{};
-    std::function<Result<>()> is_whole{};  // empty if no process can truncate them
+    std::function<Result<>()> is_whole{};  // empty if no process can truncate the bytes
     bool is_on_gpu = false;
 };
 

@@ -227,7 +227,7 @@ void AdapterStore::forget(messages::AdapterId id) {
     std::shared_ptr<Adapter> adapter = engine_.adapters().take_out(id);
     moving_.give([this, id, version = std::move(version), adapter = std::move(adapter)] {
         static_cast<void>(engine_.adapters().take_out(id)
-        );  // a restore may have added it meanwhile
+        );  // a restore may have added the adapter meanwhile
         return Answers{};
     });
 }

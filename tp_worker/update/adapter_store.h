@@ -81,7 +81,7 @@ class AdapterStore {
         bool is_pinned = false;
         std::int64_t bytes = 0;
         std::string config{};                  // set with --adapter-memory
-        std::shared_ptr<AdapterBytes> kept{};  // for the keeper; null: it is not kept
+        std::shared_ptr<AdapterBytes> kept{};  // for the keeper; null: the version is not kept
         // Written by a job of `moving_`; afterwards the keeper may read it.
         std::shared_ptr<AdapterFile> file = std::make_shared<AdapterFile>();
     };
@@ -104,7 +104,7 @@ class AdapterStore {
     mutable Mutex mutex_{};
     // shared with the jobs that move them
     std::map<messages::AdapterId, std::shared_ptr<Version>> versions_ GUARDED_BY(mutex_){};
-    mutable Background moving_{};  // after the members that its jobs use
+    mutable Background moving_{};  // declared after the members that its jobs use
 };
 
 }  // namespace pitstop::tp_worker

@@ -30,7 +30,7 @@ void MemoryMeter::measure_if_due(TimePoint now) {
     });
     if (is_given) {
         is_touched_ = false;
-    } else {  // many orders wait, and each of them measures, too
+    } else {  // many orders wait, and each measures memory, too
         next_ = now + kEvery;
         is_under_way_.store(false, std::memory_order_relaxed);
     }

@@ -36,9 +36,9 @@ class StagedUpdate {
 
     messages::UpdateId update{};
     messages::UpdateSpec spec{};
-    bool is_in_place = false;             // whether it fills the live copy
-    HostCopy* host = nullptr;             // the host memory that it fills; null: device memory
-    StagedAdapter adapter{};              // the adapter that it loads, made by the background
+    bool is_in_place = false;             // whether the update fills the live copy
+    HostCopy* host = nullptr;             // the host memory to fill; null: device memory
+    StagedAdapter adapter{};              // the adapter to load, made by the background
     std::atomic<bool> is_dropped{false};  // set by the loop
     std::optional<WeightStage> fill{};
     CudaMappings mappings{};  // used by the background; closed when all bytes have arrived

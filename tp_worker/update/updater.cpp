@@ -113,7 +113,7 @@ StageArgs Updater::args_for(Arena* target) {
         .live = store.live_data(),
         .target_ledger = *ledgers.target,
         .live_ledger = *ledgers.live,
-        .target_bytes = store.live_memory().bytes(),  // all copies have equally many
+        .target_bytes = store.live_memory().bytes(),  // all copies have the same size
         .takes_shards = !stage_->is_in_place,
         .adopt = std::move(adopt),
         .pace = pace_,

@@ -59,7 +59,7 @@ std::vector<messages::Frames> WeightReads::read(
     }
     const Arena& memory = engine_.weights()->live_memory();
     if (background_.offer([&memory, tensor, head]() mutable {
-            if (!memory.is_committed()) {  // a release was ordered before this
+            if (!memory.is_committed()) {  // a release was ordered before the read
                 head.verdict = Error{ErrorCode::kFailedPrecondition, std::string(kReleased)};
                 return std::vector{encode(head)};
             }
@@ -85,7 +85,7 @@ std::vector<messages::Frames> WeightReads::digest(const messages::WorkerDigest& 
     WeightStore& store = *engine_.weights();
     const bool is_given =
         background_.offer([this, &store, &memory = store.live_memory(), answer]() mutable {
-            if (!memory.is_committed()) {  // a release was ordered before this
+            if (!memory.is_committed()) {  // a release was ordered before the read
                 answer.verdict = Error{ErrorCode::kFailedPrecondition, std::string(kReleased)};
                 return std::vector{encode(answer)};
             }

@@ -57,7 +57,7 @@ class GpuStaging {
     std::int64_t num_sums_ = 0;          // parts of the layout and of a separate head, plus one
     std::int64_t num_jobs_ = 0;          // tensors of the layout, and a separate head
     kernels::DeviceBuffer sums_{};       // [num_sums] Digest, [num_jobs] uint64: non-finite values
-    kernels::PinnedBuffer host_sums_{};  // the same, on the host
+    kernels::PinnedBuffer host_sums_{};  // sums_, copied to the host
     kernels::DeviceBuffer scratch_{};    // a piece
     int blocks_max_ = 0;                 // per launch during passes
     kernels::DeviceEvent is_begun_{};    // marks the work since the last rest

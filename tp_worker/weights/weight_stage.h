@@ -43,7 +43,7 @@ namespace pitstop::tp_worker {
 class WeightStage {
   public:
     explicit WeightStage(const StageArgs& args);
-    WeightStage(const WeightStage&) = delete;  // its writer has a reference to it
+    WeightStage(const WeightStage&) = delete;  // writer_ has a reference to the stage
     WeightStage& operator=(const WeightStage&) = delete;
 
     // `target` is the copy to fill, if the constructor did not get it.
@@ -113,7 +113,7 @@ class WeightStage {
     std::vector<std::size_t> first_part_{};        // index of each tensor's first part in digests_
     std::vector<messages::PartDigest> digests_{};  // of all tensors, in name order
     std::vector<messages::PartDigest>
-        head_digests_{};  // of a tied head that arrived; empty: none did
+        head_digests_{};  // of a tied head that arrived; empty: no head has arrived
     RowTensors by_rows_{};
     std::string_view tied_sparse_{};    // the name whose elements are scattered; empty: none yet
     std::int64_t num_sparse_head_ = 0;  // elements of a tied head

@@ -89,7 +89,7 @@ class WeightStore {
     // the background.
     struct Ledgers {
         CopyLedger* target = nullptr;
-        CopyLedger* live = nullptr;  // the same as `target` if a stage writes directly
+        CopyLedger* live = nullptr;  // equals `target` if a stage writes directly
     };
     [[nodiscard]] Ledgers ledgers(const Arena* target);
 
