@@ -4,10 +4,10 @@
     pip install torch transformers          besides pitstop; transformers 5.24
     python examples/train_hybrid.py stories --out launch/models/stories-hybrid
 
-The dense model is the teacher. pitstop samples texts from it. Two layers keep their attention, which gets gates and turns half
-of a head's dimensions. A gated delta net replaces it in the others, and begins with its projections. The model learns to give
-the teacher's probabilities for each token of the texts, and, at first, what the teacher's layers give. transformers computes
-both.
+The dense model is the teacher. pitstop samples texts from it. Two layers keep their attention, which gets gates and
+rotates half of each head's dimensions. In the other layers a gated delta net replaces attention, and begins with
+attention's projections. The model learns to give the teacher's probabilities for each token of the texts, and at first
+also the outputs of the teacher's layers. transformers computes both models.
 
 Gated delta nets: Yang et al. 2024 (arXiv:2412.06464). Projections of attention in a recurrence: Wang et al. 2024
 (arXiv:2408.15237). Learning from probabilities: Hinton et al. 2015 (arXiv:1503.02531).

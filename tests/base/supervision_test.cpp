@@ -106,7 +106,7 @@ TEST(Supervision, WithoutFlagsAProcessIsOnItsOwn) {
 }
 
 TEST(Supervision, AProcessThatStartsAfterItsLauncherDiedDoesNotRun) {
-    // Runs in a child, as attach() asks the kernel for a signal at the parent's death.
+    // Runs in a child, because attach() asks the kernel for a signal at the parent's death.
     const pid_t child = ::fork();
     if (child == 0) {
         const Launcher launcher;

@@ -37,7 +37,7 @@ TEST(Metrics, AreCountedFromDueTimesAndChunks) {
     ASSERT_TRUE(metrics.decode.has_value());
     EXPECT_DOUBLE_EQ(metrics.decode->seconds, 0.015);
     EXPECT_EQ(metrics.decode->tokens, 1);
-    // Prompts 150, before the window 4 tokens, half of the window's one; over two requests.
+    // Two requests: 150 prompt tokens, 4 tokens before the window, and half of the one in it.
     EXPECT_DOUBLE_EQ(metrics.decode->context_mean, (150 + 4 + 0.5) / 2);
 }
 

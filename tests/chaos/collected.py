@@ -19,7 +19,7 @@ import threading
 import time
 
 PUBLISHES_MAX = 24  # the latest versions: those that may still be seen
-AGE_MAX_S = 100.0  # the longest from a call to the continue that ends its pause: an abandoned pause ends soon
+AGE_MAX_S = 100.0  # the longest time from a call to the continue that ends its pause
 REFUSED = ("aborted", "failed_precondition", "invalid_argument", "already_exists", "http_400", "http_409")
 
 

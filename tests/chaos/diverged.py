@@ -1,5 +1,5 @@
-"""A diverged version: each weight is finite, but some passes overflow. Also the errors with which requests may
-therefore end."""
+"""A diverged version: each weight is finite, but some passes overflow. Also the errors that may end requests for this
+reason."""
 
 import re
 import threading

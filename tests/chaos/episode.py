@@ -194,7 +194,8 @@ class World:
         return rng.sample(rids, min(len(rids), rng.randint(0, 3)))
 
     def allowed_growth_kib(self, name):
-        """A trainer can make the tree hold two copies of the weights, and an adopted push's memory counts."""
+        """The memory that a process may gain: a trainer can make the tree hold two copies of the weights, and the
+        memory of an adopted push counts."""
         size = sum(bits.nbytes for bits in self.checkpoints[0][2].values()) >> 10
         return warden.GROWTH_MAX_KIB + 4 * size
 

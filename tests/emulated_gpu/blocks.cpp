@@ -87,8 +87,8 @@ struct Block {
     bool has_let_next_start = false;
 };
 Block block;
-bool is_cooperative = false;       // the block's launch
-const Overlap* overlap = nullptr;  // the same; null: with no other kernel
+bool is_cooperative = false;       // of the launch that the block belongs to
+const Overlap* overlap = nullptr;  // of that launch; null: no other kernel runs
 void* scheduler_pointer = nullptr;
 Fiber* running = nullptr;
 #if defined(__SANITIZE_ADDRESS__)
@@ -343,7 +343,7 @@ void stand_by() {
     spin("stand_by");
 }
 
-// Every other block stands still then, so that the next kernel may get far ahead.
+// In half of the blocks the thread then stands still, so that the next kernel may get far ahead.
 void let_next_kernel_start() {
     if (overlap == nullptr) return;
     if (!std::exchange(block.has_let_next_start, true)) block.has_told = choices().below(2) == 0;

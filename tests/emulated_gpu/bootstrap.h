@@ -19,7 +19,7 @@ struct Bootstrap {
 
 // The listener of this process.
 [[nodiscard]] Bootstrap own_bootstrap();
-// Returns whether it can be reached: at once on one machine, by TCP from another.
+// Returns whether that listener can be reached: true on its own machine, else by a TCP connection.
 [[nodiscard]] bool can_reach(const Bootstrap& bootstrap);
 
 }  // namespace pitstop::emulator

@@ -39,15 +39,15 @@ class Clique {
     static constexpr int kRanksMax = 32;
     static constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
 
-    // Makes a new one, which lives as long as somebody has it open; the creator has it open first.
+    // Makes a clique and opens it. A clique lives as long as some process has it open.
     static ncclUniqueId create();
-    // Null: the id is invalid, nobody has the clique open any more, or its maker cannot be reached.
+    // Null: the id is invalid, no process has the clique open, or its maker cannot be reached.
     static std::shared_ptr<Clique> open(const ncclUniqueId& id);
     ~Clique();
     Clique(const Clique&) = delete;
     Clique& operator=(const Clique&) = delete;
 
-    // Takes the rank's place. False: it is taken, or others have another number of ranks.
+    // Takes the rank's place. False: the place is taken, or others have named another num_ranks.
     [[nodiscard]] bool check_in(int rank, int num_ranks, const std::array<std::uint8_t, 16>& uuid);
     [[nodiscard]] bool are_all_here(int num_ranks) const;
     void finalize(int rank);

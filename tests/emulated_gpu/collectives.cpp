@@ -99,7 +99,7 @@ void reduce(
     }
 }
 
-// Returns whether a kernel on the GPU may use it.
+// Returns whether a kernel on the GPU may use the pointer.
 bool is_on_gpu(const void* pointer) { return find_memory(pointer).has_value(); }
 
 class CollectiveRun {

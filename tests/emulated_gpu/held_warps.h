@@ -12,7 +12,7 @@ namespace pitstop::emulator {
 // Warps that stand still for some rounds while the others continue as far as they can.
 class HeldWarps {
   public:
-    // Sometimes: this one, or its warpgroup.
+    // At random times holds this warp, or its warpgroup.
     void choose(Random& random, std::size_t warp) {
         if (rounds_ > 0 || random.below(kOneIn) != 0) return;
         const std::size_t num = random.below(2) == 0 ? 1 : kWarpgroupWarps;

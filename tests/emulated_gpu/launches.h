@@ -15,8 +15,8 @@ struct KernelLaunch {
     void* stream = nullptr;        // a cudaStream_t
     bool is_cooperative = false;   // all blocks run at once, or the launch is refused
     bool may_start_early = false;  // may begin before the previous kernel has ended (overlap.h)
-    const void* kernel = nullptr;  // names it
-    std::function<void()> body{};  // one of its threads
+    const void* kernel = nullptr;  // names the kernel
+    std::function<void()> body{};  // what each thread runs
 };
 
 // Returns a cudaError_t. Source of the limits: CUDA C++ Programming Guide, "Technical

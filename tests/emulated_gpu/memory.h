@@ -89,8 +89,8 @@ enum class OwnMemory : std::uint8_t {
 [[nodiscard]] std::shared_ptr<Physical> create_own_memory(
     int gpu, std::size_t bytes, OwnMemory what
 );
-// Another process's memory, from a descriptor of this process. Null if the descriptor is of other
-// things.
+// Another process's memory, from a descriptor of this process. Null if the descriptor names no such
+// memory.
 [[nodiscard]] std::shared_ptr<Physical> import_physical(int gpu, int fd);
 [[nodiscard]] std::byte* reserve_range(std::size_t bytes);
 // These four change nothing and return false if the arguments do not fit the ranges and mappings.

@@ -2,9 +2,9 @@
 """mutations: bugs of the kind that only a device shows, planted one at a time, and the test that finds each.
 
     tests/emulated_gpu/mutations.py                     all of them
-    tests/emulated_gpu/mutations.py --write             besides, MUTATIONS.md beside this file
-    tests/emulated_gpu/mutations.py --only fence,piece  those whose name has one of these; the others' rows stay
-    tests/emulated_gpu/mutations.py --check             that each fits the sources, and who has no row; builds nothing
+    tests/emulated_gpu/mutations.py --write             all of them; write MUTATIONS.md beside this file
+    tests/emulated_gpu/mutations.py --only fence,piece  those whose names have one of these words; the rows of others stay
+    tests/emulated_gpu/mutations.py --check             check that each fits the sources, list bugs without a row, build nothing
 
 Works on a checkout of HEAD of its own (build/mutations), built by the emulated preset. Each test is first seen to
 pass there. The exit code is 0 if every bug was found.

@@ -2,7 +2,7 @@
 // if the environment requests it (PITSTOP_EMULATED_TOLLS, settings.h). Times are those of an H200's
 // machine (bench/results/gpu/first_1.md, the probe's results). While a call takes its time, the
 // process's other calls wait: on that machine a stream and a buffer were made only after
-// page-locking had ended. No page says which calls do.
+// page-locking had ended. No page says which calls wait.
 //
 // Thread: any.
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace pitstop::emulator {
 
-// Every call begins with it: returns when no other call is taking its time.
+// Every call begins with this function, which returns when no other call is taking its time.
 void wait_for_payers();
 
 // For host memory: 0.54 s per GiB.

@@ -56,7 +56,7 @@ struct Warpgroup {
 void begin_async_proxy(std::size_t shared_bytes, bool is_watched);
 // The block has used the async proxy, or its grid has.
 [[nodiscard]] bool is_async_proxy_watched();
-// The running thread's cp.async has arrived there.
+// The running thread's cp.async has arrived at `to`.
 void note_copy(const void* to, std::size_t bytes);
 // All stores since the last call were the warp's.
 void note_stores(int warp);

@@ -1,4 +1,4 @@
-"""What people see of a fleet: its status as text, its page, and an installation without Ray."""
+"""The fleet's status as text, its status page, and the commands of an installation without Ray."""
 
 import http.server
 import pathlib

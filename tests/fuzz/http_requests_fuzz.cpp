@@ -1,6 +1,6 @@
 // Every parser of http_proc that reads a client's bytes: bodies of the four dialects, targets,
-// keys; and the one that reads a model's output. Whatever they accept must be valid for the engine,
-// and must come out of the JSON writer as JSON. The first byte, '0' to ':', selects the parser.
+// keys; and the parser of a model's output. What a parser accepts must be valid for the engine, and
+// the JSON writer must write it as JSON. The first byte, '0' to ':', selects the parser.
 #include "base/check.h"
 #include "base/utf8.h"
 #include "http_proc/anthropic/messages_request.h"

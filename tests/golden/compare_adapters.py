@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Random adapters over random dense models: computed as PEFT computes them, or refused where PEFT refuses.
 
-For each, a tiny model of random weights (compare_configs.py) gets an adapter by a random LoraConfig: ranks 1 to 64, patterns of
-ranks and alphas, rsLoRA, modules by name, by path, by expression or all, some excluded, some layers alone, files of fp32, bf16
-and fp16. PEFT runs it unmerged in fp32, and so does the engine from PEFT's files, with one rank or two. All logits must agree
-within 1e-4, and greedy tokens must be the same. Nightly in long; the reference is not among the tests' requirements:
+For each, a tiny model of random weights (compare_configs.py) gets an adapter by a random LoraConfig: ranks 1 to 64,
+patterns of ranks and alphas, rsLoRA, modules by name, by path, by expression or all, some excluded, some layers alone,
+files of fp32, bf16 and fp16. PEFT runs it unmerged in fp32, and so does the engine from PEFT's files, with one rank or
+two. All logits must agree within 1e-4, and greedy tokens must be the same. Runs nightly, in long. The reference's
+packages are not among the tests' requirements:
 
     python3 -m venv /tmp/golden && /tmp/golden/bin/pip install torch transformers peft
     ninja -C build/cpu pitstop_config_logits
     /tmp/golden/bin/python tests/golden/compare_adapters.py [--num 300] [--seed 1] [--list]
 
-Exits with 1 if a case differs or one of the two refuses alone; a line of JSON per such case says how to make it again.
+Exits with 1 if a case differs or if only one of the two refuses it; a line of JSON for each such case says how to make
+it again.
 """
 
 import argparse

@@ -3,9 +3,9 @@
 renders them (apply_chat_template with continue_final_message). Made with transformers 5.24.0,
 Jinja 3.1.6; it needs no torch.
 
-A line has the template's name (tests/data/jinja/templates), what is before the last message, by its
-place in CHATS, the last message, and the prompt, or null where transformers raises an error. Where
-it keeps a message that the template has changed, as its text is somewhere else, "is_changed" says so.
+A line has the template's name (tests/data/jinja/templates), the place in CHATS of the messages before the last one, the
+last message, and the prompt: null where transformers raises an error. "is_changed": the template has changed the last
+message, but transformers renders a prompt, because it finds the message's text elsewhere.
 """
 
 import argparse

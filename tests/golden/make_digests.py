@@ -3,8 +3,8 @@
 
     python3 tests/golden/make_digests.py > tests/data/golden/digests.json
 
-Resident weights are bf16, as the bundled checkpoints are, so their bytes are digested as they are; but for the decay rates of
-hybrid models, which are resident in fp32.
+Resident weights are bf16, as the bundled checkpoints are, so their bytes are digested as they are. Only the decay rates
+of hybrid models are resident in fp32.
 """
 
 import json

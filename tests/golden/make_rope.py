@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes tests/data/golden/rope.json: rotary frequencies as transformers computes them, bit for bit.
 
-Each case is the rotary part of a config.json; next to it are the bits of inv_freq, and the factor of cosines
-and sines are multiplied by. The powers come from PyTorch's vector loop (torch_pow.h says which), on a machine with AVX-512.
+Each case is the rotary part of a config.json; next to it are the bits of inv_freq, and the factor that cosines and
+sines are multiplied by. The powers come from PyTorch's vector loop (torch_pow.h says which), on a machine with AVX-512.
 
     python3 -m venv /tmp/golden && /tmp/golden/bin/pip install torch transformers
     /tmp/golden/bin/python tests/golden/make_rope.py

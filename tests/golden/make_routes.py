@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Makes routes.json of the models of experts in tests/data/golden: which experts transformers' routers choose.
 
-It reads the models that make_golden.py wrote, and golden.json's prompts, with the same versions and in fp32:
+This script reads the models that make_golden.py wrote, and golden.json's prompts. The packages' versions are the same,
+and all is fp32:
 
     /tmp/golden/bin/python tests/golden/make_routes.py
 
-Of each prompt: "routes" [token][layer][k], the router's first choice first, zeros in a layer without experts; "gaps"
-[token][layer], the least difference between logits that decide the choice and its order: of each of the chosen and the
-next one, in order. Where a gap is within the error of logits, another choice is right as well.
+For each prompt: "routes" [token][layer][k], the router's first choice first, zeros in a layer without experts; "gaps"
+[token][layer], the smallest difference between the logits of two experts that are neighbors in the router's order, from
+the first choice to the first expert that is not chosen. Where a gap is within the error of logits, another choice is
+right as well.
 """
 
 import json

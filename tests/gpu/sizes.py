@@ -24,7 +24,7 @@ class Sizes:
 
     @property
     def untuned(self):
-        """Of a tree that measures no products: it starts faster."""
+        """The flags of a tree that measures no products, and therefore starts faster."""
         return (*(flag for flag in self.tree if flag != UNTUNED), UNTUNED)
 
 

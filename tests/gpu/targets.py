@@ -94,7 +94,8 @@ def _lent(parts, device_name):
 
 
 def _worst(rows, family, name):
-    """Of the benchmarks with this name; those named `deterministic` have no target."""
+    """The lowest fraction of the target among the benchmarks whose names begin or end with `name`; the `deterministic`
+    ones have no target."""
     figures = [
         row["fraction"]
         for row in rows

@@ -2,18 +2,18 @@
 """Properties that only the machine code of CUDA's kernels shows: ptxas moves instructions that PTX
 has in the right order.
 
-    machine_code.py [--arch=sm_90a] OBJECT...     exit code 1 where one of these is so, 77 without cuobjdump
+    machine_code.py [--arch=sm_90a] OBJECT...     exit code 1 if a kernel has one of these faults, 77 without cuobjdump
 
 * A kernel reads or writes memory before it waits for the kernel before it (ACQBULK). ptxas moves reads of memory that
   is `const __restrict__` (LDG.CONSTANT) above the wait.
-* The softmax of prefill by wgmma runs behind the products of the values, not beside them: ptxas moves the second
-  wait (WARPGROUP.DEPBAR) above the first's softmax.
+* The softmax of prefill by wgmma runs after the products of the values, not beside them: ptxas moves the second wait
+  (WARPGROUP.DEPBAR) above the softmax of the first.
 * A loop of copies (LDGSTS) has more other instructions for each copy than is accepted here.
 * The merge of decode's records has fewer reads under way than MERGE_READS.
 * Copies of rows or of an exchange load, store, load, store: one load is under way at a time.
 * Attention reads global memory by an instruction that must find out first whose memory it is (LD, not LDG).
 
-OBJECTs are those that nvcc writes, or cubins. cuobjdump comes with NVIDIA's toolkit or `pip install
+An OBJECT is a file that nvcc wrote, or a cubin. cuobjdump comes with NVIDIA's toolkit or `pip install
 nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm`.
 """
 

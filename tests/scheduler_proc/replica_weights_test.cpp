@@ -39,7 +39,7 @@ TEST(ReplicaWeights, P2_TornStaysTornWhenTheBytesAreGone) {
     EXPECT_TRUE(weights.are_torn());
 }
 
-// Steps in flight are told apart by it.
+// The serial tells steps in flight apart.
 TEST(ReplicaWeights, EachVersionAndEachNewLabelHasANewSerial) {
     ReplicaWeights weights(Epoch{1}, "a");
     const auto first = weights.version().serial;

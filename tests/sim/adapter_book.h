@@ -23,7 +23,7 @@ class AdapterBook {
     using MaybeId = std::optional<messages::AdapterId>;
     using Problem = std::optional<std::string>;
 
-    // What computes: the model's weights with an adapter's beside them.
+    // The weights of a pass that uses the adapter's weights beside the model's.
     [[nodiscard]] static WeightsId together(WeightsId model, WeightsId adapter);
 
     struct Loaded {
@@ -33,15 +33,15 @@ class AdapterBook {
         messages::AdapterPolicy policy = messages::AdapterPolicy::kFinish;
         bool is_pinned = false;
     };
-    // A rank makes the version available. Every rank that does must hold the same weights.
+    // A rank makes the version available. All ranks must hold the same weights for it.
     [[nodiscard]] Problem committed(messages::AdapterId id, const Loaded& loaded);
     // Replicas are told to unload the name.
     void unloaded(const std::string& name) { newest_.erase(name); }
-    // The version that open requests of this one have since a rank committed it, if they all move.
+    // The version that open requests move to, once a rank has committed it. Absent: none move.
     [[nodiscard]] MaybeId successor(messages::AdapterId id) const;
     // A rank evicts the version.
     [[nodiscard]] Problem problem_of_eviction(messages::AdapterId id) const;
-    // At rest, a request for this name is refused.
+    // A request for this name is refused while the tree is at rest.
     [[nodiscard]] Problem problem_of_refusal(const std::string& name, const messages::Verdict& why)
         const;
     // A row of version `row` attends to an entry of KV of version `entry`. `is_cached`: the request

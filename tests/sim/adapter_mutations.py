@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """adapter_mutations: bugs of adapters, planted one at a time, and what finds each.
 
-    tests/sim/adapter_mutations.py [--write]       all of them; with --write, ADAPTER_MUTATIONS.md beside this file
-    tests/sim/adapter_mutations.py --only pinned   those whose name has this; the others' rows stay
-    tests/sim/adapter_mutations.py --check         that each fits the sources, and who has no row; builds nothing
+    tests/sim/adapter_mutations.py [--write]       all of them; --write: write ADAPTER_MUTATIONS.md beside this file
+    tests/sim/adapter_mutations.py --only pinned   those whose names have this word; the rows of others stay
+    tests/sim/adapter_mutations.py --check         check that each fits the sources, list bugs without a row, build nothing
 
 Works as update_mutations.py does, with the unit tests of adapters in scheduler_proc.
 """

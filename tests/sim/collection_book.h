@@ -35,7 +35,7 @@ class CollectionBook {
     // A rank has committed `weights`.
     void committed(WeightsId weights);
 
-    // A call that lets generation go on, or brings weights, is told of the loss.
+    // The answer to a call that continues generation, or brings weights, reports the loss.
     void told_of_loss() { lost_at_.reset(); }
     // Calls that were answered as collected take no effect, and no caller was told: `serving`,
     // which served then, still serves.

@@ -157,8 +157,8 @@ void World::send_to_replica(const tokenizer::ToReplica& message) {
     });
 }
 
-// A replica whose own ranks were overwritten knows that it is torn, whatever the door says (P2 is
-// checked at both ends): at times the door does not tell it.
+// A replica whose own ranks were overwritten knows that it is torn, even if the door does not tell
+// it (P2 is checked at both ends). Here the door's word is withheld at random.
 void World::withhold_torn(std::size_t r, messages::UpdateDrop& drop) {
     const bool is_own = std::ranges::any_of(replicas_[r].ranks, [](const Rank& rank) {
         return rank.worker->is_torn();

@@ -30,7 +30,7 @@ void World::act_on_adapters() {
     fate_ordered_.reset();
 }
 
-// Each that is loaded has its turn, when evictions are tried again.
+// Requests each adapter that is loaded, after the time at which evictions are tried again.
 void World::submit_with_adapters() {
     advance_until(now_ + scheduler::AdapterPlaces::kRest);
     oracle_.note_rest();

@@ -46,7 +46,7 @@ class ModelWorker {
         friend bool operator==(const Task&, const Task&) = default;
     };
 
-    // The content that a commit makes live here: the buckets' tensors, of one model or of all.
+    // The content that a commit makes live here. `bytes` names the buckets that brought it.
     struct Staged {
         messages::UpdateId update{};
         std::set<std::string> bytes{};

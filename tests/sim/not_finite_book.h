@@ -19,7 +19,7 @@ namespace pitstop::sim {
 
 // ---- the model: some versions have diverged, and overflow at some tokens ----
 
-// Which parts of a token's pass are finite. If its state is not, no token that attends to it is.
+// The finite parts of a token's pass. kNothing: tokens that attend to it are not finite either.
 enum class Finite { kAll, kAllButLogits, kNothing };
 [[nodiscard]] Finite finite_at(TokenId token, WeightsId weights);
 // Whether the logits of this output are finite after the request's own changes to them.

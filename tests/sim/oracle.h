@@ -33,7 +33,7 @@ struct Epochs {
     friend bool operator==(const Epochs&, const Epochs&) = default;
 };
 
-// The model.
+// The model of the simulation.
 [[nodiscard]] TokenId token_at(
     std::uint64_t seed,
     std::int64_t output_index,

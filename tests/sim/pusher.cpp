@@ -94,7 +94,7 @@ Pusher::Call Pusher::bucket() {
     if (is_dependable_ || !random_.once_in(8)) {
         bucket.source.kind = messages::SourceKind::kIpc;
         bucket.source.handles = {{"CPU-0-0", bytes}};
-    } else {  // refused, unless the session has named its base
+    } else {  // a replica refuses it if the session has named no base
         bucket.source.kind = messages::SourceKind::kDistributed;
         bucket.source.group = bytes;
         bucket.source.format = messages::TensorFormat::kSparse;

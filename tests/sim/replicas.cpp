@@ -155,7 +155,7 @@ void World::answer(std::size_t r, std::size_t k, scheduler::FromWorker message) 
                               std::holds_alternative<messages::WorkerStaged>(message) ||
                               std::holds_alternative<messages::WorkerCommitted>(message) ||
                               std::holds_alternative<messages::WorkerDropped>(message);
-    // A restore is asked again and again, and its answers do not name which.
+    // A replica repeats its restores, and an answer does not name its restore.
     const bool may_be_doubled = !std::holds_alternative<messages::WorkerRestored>(message);
     const Event arrive = [this, r, message = std::move(message)] {
         replicas_[r].inbox.workers.push_back(message);

@@ -79,8 +79,8 @@ void World::check_told(const messages::UpdateReply& reply) {
     }
 }
 
-// While a rank is half-written all replicas stop: none computes with the earlier version (P2).
-// Those that have committed the next one may go ahead of it.
+// While a rank is half-written, no replica computes with the earlier version (P2). Replicas that
+// have committed the next version may compute with it.
 void World::check_whole(std::size_t r, std::size_t k) {
     const Epoch serving = replicas_[r].ranks[k].worker->epoch();
     for (std::size_t other = 0; other < replicas_.size(); ++other) {

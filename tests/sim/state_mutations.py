@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """state_mutations: bugs of hybrid models' recurrent states, planted one at a time, and what finds each.
 
-    tests/sim/state_mutations.py [--write]      all of them; with --write, STATE_MUTATIONS.md beside this file
-    tests/sim/state_mutations.py --only trail   those whose name has this; the others' rows stay
-    tests/sim/state_mutations.py --check        that each fits the sources, and who has no row; builds nothing
+    tests/sim/state_mutations.py [--write]      all of them; --write: write STATE_MUTATIONS.md beside this file
+    tests/sim/state_mutations.py --only trail   those whose names have this word; the rows of others stay
+    tests/sim/state_mutations.py --check        check that each fits the sources, list bugs without a row, build nothing
 
 Works as update_mutations.py does, with the unit tests of states in kernels, scheduler_proc and tp_worker.
 """

@@ -27,13 +27,13 @@ class TrainerBook {
     explicit TrainerBook(Oracle& oracle) : oracle_(oracle) {}
 
     // ---- what trainers do and hear ----
-    // These bytes go out for a session; 0: the call names none. `label`: of the version, if it
-    // names that.
+    // The trainer sends these bytes for a session; 0: the call names none. `label`: the version's,
+    // if the call names one.
     void sent(const std::string& bytes, std::uint64_t session, const std::string& label = "") {
         named_[bytes] = session;
         labels_[bytes] = label;
     }
-    // These go out on the bus for whichever session is open, or for what is collected.
+    // The trainer sends these bytes on the bus, for the open session or for the collection.
     void sent_to_whichever(const std::string& bytes, const std::string& label = "") {
         sent(bytes, 0, label);
         for_whichever_.insert(bytes);
@@ -54,8 +54,8 @@ class TrainerBook {
     }
     // A session has begun. `takes_unnamed`: calls that name no session are its buckets.
     void began(TimePoint now, std::uint64_t session, bool takes_unnamed);
-    // The answer to a pause or a continue reported the loss: later calls begin anew. Answers that
-    // one turn of the doors gives to several callers have no known order.
+    // The answer to a pause or a continue reported the loss: later calls begin a new set.
+    // Answers that one turn of the doors gives to several callers have no known order.
     void told_of_loss(TimePoint now) {
         unnamed_.clear();
         lacking_.clear();
@@ -63,9 +63,9 @@ class TrainerBook {
     }
 
     // ---- what the door orders, and ranks do ----
-    // An end that fails is known to its caller, and nothing of that session follows it.
+    // If an end fails, its caller knows, and nothing of that session follows.
     void ordered(const tokenizer::ReplicaOrder& order);
-    // The first rank commits it; `is_mending`: no version served before.
+    // The first rank commits `staged`; `is_mending`: no version served before.
     void took_effect(const ModelWorker::Staged& staged, bool is_mending);
     // An earlier version serves again.
     void rolled_back() { published_.clear(); }

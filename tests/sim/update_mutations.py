@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """update_mutations: bugs of weight updates, planted one at a time, and what finds each.
 
-    tests/sim/update_mutations.py [--write]     all of them; with --write, UPDATE_MUTATIONS.md beside this file
-    tests/sim/update_mutations.py --only vote   those whose name has this; the others' rows stay
-    tests/sim/update_mutations.py --check       that each fits the sources, and who has no row; builds nothing
+    tests/sim/update_mutations.py [--write]     all of them; --write: write UPDATE_MUTATIONS.md beside this file
+    tests/sim/update_mutations.py --only vote   those whose names have this word; the rows of others stay
+    tests/sim/update_mutations.py --check       check that each fits the sources, list bugs without a row, build nothing
 
 Works as tests/emulated_gpu/mutations.py, on the same checkout, built by the cpu preset: the unit tests of messages,
 scheduler_proc and tokenizer_proc, and SEEDS schedules of pitstop_sim. All pass without a bug. The exit code is 0 if

@@ -45,9 +45,9 @@ struct Report {
     std::int64_t num_commits = 0;
     std::int64_t num_drops = 0;
     std::int64_t num_torn = 0;
-    std::int64_t num_not_finite = 0;        // requests that ended for it
-    std::int64_t num_not_finite_again = 0;  // sent again, under the last version
-    std::int64_t num_told_serving = 0;      // answers that say which version serves
+    std::int64_t num_not_finite = 0;        // requests that ended for that
+    std::int64_t num_not_finite_again = 0;  // such requests sent again
+    std::int64_t num_told_serving = 0;      // answers that name the serving version
     std::int64_t num_words_withheld = 0;    // answers to a drop that call the engine torn
     std::int64_t num_late_answers = 0;      // second answers to an order of an update
     std::int64_t num_retractions = 0;
@@ -56,11 +56,11 @@ struct Report {
     std::int64_t num_states_saved = 0;
     std::int64_t num_states_restored = 0;
     std::int64_t num_states_evicted = 0;
-    std::int64_t num_tokens_replayed = 0;  // without a state to continue from
+    std::int64_t num_tokens_replayed = 0;  // computed again: no saved state
     std::int64_t num_calls = 0;
     std::int64_t num_releases = 0;
-    std::int64_t num_discards = 0;  // of weights
-    std::int64_t num_sessions = 0;  // begun
+    std::int64_t num_discards = 0;  // calls that discard weights
+    std::int64_t num_sessions = 0;  // that have begun
     std::int64_t num_buckets = 0;
     std::int64_t num_sessions_committed = 0;
     std::int64_t num_sessions_expired = 0;
@@ -73,11 +73,11 @@ struct Report {
     std::int64_t num_collections_lost = 0;
     std::int64_t num_sets_whole = 0;     // of two calls or more of a trainer, that took effect
     std::int64_t num_sets_mixed = 0;     // versions of several trainers' calls, by the stated rules
-    std::int64_t num_trainers_told = 0;  // of what was lost
+    std::int64_t num_trainers_told = 0;  // that their calls were lost
     std::int64_t num_texts = 0;          // encoded beside the doors
     std::int64_t num_adapter_loads = 0;
     std::int64_t num_adapter_tokens = 0;
-    std::int64_t num_adapter_tokens_mixed = 0;  // over KV of an older version
+    std::int64_t num_adapter_tokens_mixed = 0;  // whose KV an older version made
     std::int64_t num_adapter_evictions = 0;
     std::int64_t num_adapters_not_evicted = 0;
     std::int64_t num_adapter_restores = 0;
@@ -92,7 +92,7 @@ class World {
         std::chrono::milliseconds(50) +
         std::max(tokenizer::kReplicaGrace, tokenizer::TreeUpdate::kDropGrace);
 
-    // Schedules with adapters have all that those without have, and loads besides.
+    // kYes: schedules also load adapters.
     enum class Adapters { kNo, kYes };
     explicit World(std::uint64_t seed, Adapters adapters = Adapters::kNo);
     Report run();
@@ -107,7 +107,7 @@ class World {
             return a.at != b.at ? a.at > b.at : a.order > b.order;
         }
     };
-    // Keeps order, delays at random. Between two links there is no order.
+    // Keeps the order of its messages and delays them at random. Two links have no common order.
     struct Link {
         TimePoint last{};
     };

@@ -361,7 +361,7 @@ TEST_F(ConversationsTest, ATurnMayOpenItsConversationAndKeepNoTokens) {
         next_to_replica<messages::EndConversations>(2, ReplicaSocket::kControl).ids,
         std::vector{*one.conversation}
     );
-    // Another one of the name.
+    // Another conversation with the same name.
     send("a", opening("t1", ids({5, 6})));
     for (int replica = 0; replica < 3; ++replica) {
         if (!has_message_to_replica(replica, ReplicaSocket::kRequests)) continue;

@@ -40,8 +40,8 @@ Result<std::unique_ptr<TestReplica>> TestReplica::make(const ReplicaOptions& opt
     replica->ranks_.resize(static_cast<std::size_t>(options.tp));
     std::vector<std::optional<Error>> errors(replica->ranks_.size());
     const std::string path = fresh_path();
-    // main() does this before threads begin. ThreadSanitizer does not see how the library, which is
-    // built without it, guards the first use.
+    // As main() does before it starts threads. spdlog is built without ThreadSanitizer, which
+    // therefore does not see how spdlog guards the first use.
     spdlog::default_logger();
     on_all_ranks(options.tp, [&](std::size_t rank) {
         RankParts& parts = replica->ranks_[rank];

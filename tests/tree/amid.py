@@ -29,10 +29,10 @@ def turns(admin, is_enough, what):
 
 
 def paused_amid(admin, begin, finish, num_running=1, pause=None):
-    """Returns what begin() returned: requests, all of them open under a pause. `num_running` of them have some tokens.
+    """Returns begin()'s requests, all of them open under a pause. `num_running` of them have some tokens.
 
-    `pause` pauses the running tree; without it, the tree is paused in place. If a request has ended before that, finish(requests)
-    waits for the others, and all are begun anew.
+    `pause` pauses the running tree; without it, the tree is paused in place. If a request has ended before the pause,
+    finish(requests) waits for the others, and begin() begins all of them again.
     """
     deadline = time.monotonic() + DEADLINE_S
     while True:

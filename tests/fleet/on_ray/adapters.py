@@ -44,7 +44,7 @@ def make(directory, weights, seed):
 
 
 def loaded(fleet):
-    """What the trees themselves say: {member: {name: digest}}."""
+    """The loaded adapters, as each tree's own status reports them: {member: {name: digest}}."""
     said = {}
     for member, place in places(fleet).items():
         with Client(place["run_dir"]) as client:
@@ -77,7 +77,7 @@ def refusal_of(call, code):
 
 
 def until_told(fleet, name):
-    """Why the replica with this in its name is not ready."""
+    """Waits until the fleet's status says why the replica with `name` in its name is not ready. Returns the reason."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         for member, each in fleet.status()["replicas"].items():

@@ -1,4 +1,4 @@
-// The way of a sum follows from measurements, and is the same on all ranks.
+// Measurements decide how a sum is computed, and all ranks compute it the same way.
 #include "tp_worker/ranks/sum_choice.h"
 
 #include "kernels/exchange.h"
