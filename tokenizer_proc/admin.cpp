@@ -105,7 +105,7 @@ Result<> Admin::receive_call(
     return call.start(now);
 }
 
-// A call has no more time than its caller gave, including the wait for other calls (P5).
+// A call ends by its caller's timeout, which includes the wait for other calls (P5).
 template <class Message>
 HeldCall Admin::held_call(TimePoint now, const std::string& peer, Message message) {
     const AdminCaller caller{peer, message.call};
@@ -128,7 +128,7 @@ HeldCall Admin::held_call(TimePoint now, const std::string& peer, Message messag
 template <class Message>
 Result<> Admin::start(TimePoint now, const std::string& peer, Message message) {
     if constexpr (kPublishes<Message>) {
-        // A continue is refused for a loss even if a replica would refuse it anyway: by the time it
+        // A continue is refused for a loss even if a replica would refuse it anyway: when it
         // reaches the replica, the obstacle may be gone.
         constexpr bool kIsContinue = std::is_same_v<Message, messages::ContinueGeneration>;
         const bool is_closing = collected_.is_closing();

@@ -1,8 +1,8 @@
-// The admin door: control calls go to every replica, and one answer comes back.
+// The admin door: passes each control call to every replica, and returns one answer.
 //
-// A call goes to the replicas (call_fanout.h), drives the update (admin_updates.h), or waits for it
-// (collected_update.h). Every caller is answered once: with its reply, or with an
-// error by its deadline.
+// A call goes to the replicas (call_fanout.h), drives the update (admin_updates.h), or waits for
+// the update (collected_update.h). Every caller is answered once: with its reply, or by its
+// deadline with an error.
 //
 // Pure: messages and the time go in; decisions come out of take_output().
 // Thread:  the loop thread only.
@@ -37,12 +37,12 @@
 
 namespace pitstop::tokenizer {
 
-// Whether a client can share memory with the workers: one at a tcp door cannot.
+// Whether a client can share memory with the workers; a client at a TCP door cannot.
 enum class ClientPlace { kHere, kElsewhere };
 
 class Admin {
   public:
-    // What the door itself knows, for `status`.
+    // The door's own facts, for `status`.
     struct DoorFacts {
         std::string server{};  // "pitstop 0.1.0"
         std::string model{};   // name of the served model
@@ -52,11 +52,11 @@ class Admin {
         std::int64_t refused_total = 0;
         std::vector<messages::ListenerStatus> listeners{};
     };
-    // The result of an abort: per given id (for all: per open request), and which
-    // requests will end.
+    // The result of an abort: an entry per given id (if all are aborted: per open request), and the
+    // requests that will end.
     struct Aborted {
         std::vector<messages::AbortResult> results{};
-        std::map<OpenId, ReplicaId> ending{};  // and the replica of each
+        std::map<OpenId, ReplicaId> ending{};  // the ending requests, and the replica of each
     };
 
     using Order = AdminOutbox::Order;
@@ -66,60 +66,60 @@ class Admin {
         TimePoint deadline{};
         messages::Abort call{};
     };
-    // Decisions, to be carried out in this order.
+    // Decisions, to be executed in this order.
     struct Out {
         // The version that serves from the start, and each change: a new version, before its commit
-        // is ordered, or a new label. The version is on record before anything below happens.
+        // is ordered, or a new label. The version must be on record before the decisions below.
         std::vector<ServedVersion> serves{};
-        // The callers' unfinished work, if it changed: on record like a version.
+        // The unfinished work of callers, if it changed; must be on record like a version.
         std::optional<Unfinished> unfinished{};
         std::vector<Order> orders{};
         std::vector<Answer> answers{};
         std::vector<AbortAsked> aborts{};  // each must be followed by aborted()
-        // Set when shutdown was requested: how long open requests may still run.
+        // If shutdown was requested: how long open requests may still run.
         std::optional<Duration> drain{};
     };
     [[nodiscard]] Out take_output();
 
     Admin(int num_replicas, TreeIdentity identity);
 
-    // Returns whether the door accepts messages of this type; "hello" is handled elsewhere.
+    // Returns whether the door accepts this type of message; "hello" is handled elsewhere.
     [[nodiscard]] static bool takes(std::string_view type);
 
-    // Call this before any call or part whose answer may contain the facts.
+    // Call before any call or part whose answer may contain the facts.
     void set_facts(DoorFacts facts) { facts_ = std::move(facts); }
 
-    // Starts a call. Errors: the message is malformed, or too many calls are open; the caller must
-    // be told.
+    // Starts a call. Errors, of which the caller must be told: the message is malformed, or too
+    // many calls are open.
     Result<> call(
         TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
     );
 
-    // Handles a part of an answer. Returns false if the message is not for this door. Errors: it
-    // is malformed.
+    // Handles a part of an answer. Returns false if the message is not for this door. Errors: the
+    // message is malformed.
     Result<bool> dispatch_part(TimePoint now, const messages::Frames& frames);
 
-    // The schedulers agree on the serving version, loaded from that directory. Without weights,
-    // `lost` describes the version that should have been loaded, if any.
+    // The schedulers agree on the serving version, loaded from `weights_path`. If there are no
+    // weights, `lost` describes the version that should have been loaded, if there was one.
     void set_version(
         const messages::SchedulerHello& hello,
         const std::string& weights_path,
         const std::optional<messages::LostVersion>& lost
     );
 
-    // Records that unfinished work of the previous tree is lost.
+    // Records the previous tree's unfinished work as lost.
     void begin_after(TimePoint now, const Restart& restart) {
         collected_.begin_after(now, restart);
     }
 
-    // With --keep-committed, versions committed from now on are written to this directory.
+    // With --keep-committed: versions that are committed from now on are written to this directory.
     // REQUIRES: set_version().
     void keep_in(TimePoint now, const std::string& directory) {
         updates_.keep_in(now, directory, fanout_.tp());
     }
 
-    // Loads the adapters that were loaded before a restart, each from its directory, if that has
-    // the same tensors and configuration. REQUIRES: set_version(); no call was made before.
+    // Loads again the adapters that were loaded before a restart, each from its directory if that
+    // still has the same tensors and configuration. REQUIRES: set_version(); no call was made yet.
     void bring_back(TimePoint now, ReturningAdapters::Args adapters);
     [[nodiscard]] bool is_bringing_back() const { return updates_.is_bringing_back(); }
 
@@ -134,15 +134,15 @@ class Admin {
         return std::min(fanout_.next_deadline(), collected_.next_deadline());
     }
 
-    // The tree is shutting down: answers every open call with this error.
+    // Answers every open call with this error, because the tree is shutting down.
     void fail_all(const Error& error);
 
     // Returns the version that every replica serves.
     [[nodiscard]] const ServedVersion& version() const { return updates().version(); }
     [[nodiscard]] const UpdateCoordinator& updates() const { return updates_.coordinator(); }
 
-    // Returns whether every replica has or had weights to serve: from the start, or from the first
-    // complete update on.
+    // Returns whether every replica has had weights to serve: from the start, or since the first
+    // complete update.
     [[nodiscard]] bool has_had_weights() const { return updates_.has_had_weights(); }
 
   private:
@@ -151,8 +151,8 @@ class Admin {
         TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
     );
 
-    // ---- admin.cpp: what each call does ----
-    // The usual case: the call goes to every replica, or drives the current update.
+    // ---- admin.cpp: the effect of each call ----
+    // The default: the call goes to every replica, or drives the current update.
     template <class Message>
     Result<> handle(TimePoint now, const std::string& peer, const Message& message);
     Result<> handle(
@@ -169,7 +169,7 @@ class Admin {
     Result<> handle(TimePoint now, const std::string& peer, const messages::WeightDigests& message);
     Result<> handle(TimePoint now, const std::string& peer, const messages::InitGroup& message);
     Result<> handle(TimePoint now, const std::string& peer, const messages::DestroyGroup& message);
-    // ---- admin_parts.cpp: what each answer does ----
+    // ---- admin_parts.cpp: the effect of each answer ----
     template <class Part>
     void handle_part(TimePoint now, Part part);
     void handle_part(TimePoint now, const messages::UpdatePart& part);
@@ -185,7 +185,7 @@ class Admin {
     void handle_part(TimePoint now, messages::ReplicaStanding standing) {
         collected_.handle_standing(now, std::move(standing));
     }
-    // All parts have arrived: answers the caller.
+    // Answers the caller, because all parts have arrived.
     template <class Part>
     void finish(TimePoint now, const AdminCaller& caller, std::vector<Part> parts);
     void finish(
@@ -200,7 +200,7 @@ class Admin {
                                            std::is_same_v<Message, messages::UpdateBucket>;
     template <class Message>
     HeldCall held_call(TimePoint now, const std::string& peer, Message message);
-    // Starts a call. Its rule for collections (OnCollection) is applied before the call itself.
+    // Starts a call. Its rule for collections (OnCollection) is applied first.
     template <class Message>
     Result<> start(TimePoint now, const std::string& peer, Message message);
     template <class Message>
@@ -216,9 +216,9 @@ class Admin {
     }
 
     TreeIdentity identity_;
-    Out out_{};  // without the parts of the members below
+    Out out_{};  // without the output of the members below
     DoorFacts facts_{};
-    Unfinished said_unfinished_{};  // the last one in Out::unfinished
+    Unfinished said_unfinished_{};  // the latest value of Out::unfinished
     AdminOutbox outbox_{};
     CallFanout fanout_;
     AdminUpdates updates_;

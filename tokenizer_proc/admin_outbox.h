@@ -1,4 +1,4 @@
-// What the admin door sends: orders to replicas and answers to callers, since the last take.
+// The messages that the admin door sends: orders to replicas and answers to callers.
 //
 // Thread:  the loop thread only.
 // Bounded: one answer per open call.
@@ -21,11 +21,11 @@ namespace pitstop::tokenizer {
 class AdminOutbox {
   public:
     struct Order {
-        std::optional<ReplicaId> replica{};  // nothing: all replicas
+        std::optional<ReplicaId> replica{};  // absent: all replicas
         messages::Frames frames{};
     };
     struct Answer {
-        std::string peer{};  // at the admin door
+        std::string peer{};  // the client at the admin door
         messages::Frames frames{};
     };
 
@@ -44,7 +44,7 @@ class AdminOutbox {
         reply.error = error;
         answer(caller, reply);
     }
-    // Adds to the answer that this caller will get.
+    // Adds a note to the answer that this caller will get.
     void add_note(const AdminCaller& caller, AnswerNotes::Note note) {
         notes_.add(caller, std::move(note));
     }

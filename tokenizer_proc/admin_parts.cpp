@@ -45,7 +45,7 @@ void Admin::finish(
     messages::StatusReply reply;
     for (messages::ReplicaStatus& replica : parts) {
         replica.call = CallId{};
-        // The tables are summed into one, so the reply's size does not depend on the
+        // Sums the tables of all replicas, so that the size of the reply does not depend on the
         // number of replicas.
         messages::add_load(reply.expert_load, std::exchange(replica.expert_load, std::nullopt));
     }

@@ -31,7 +31,7 @@ AdminUpdates::Events AdminUpdates::execute(TimePoint now, UpdateOutput&& out) {
         .has_made_whole = out.has_made_whole,
         .notes = std::move(out.notes),
         .part_refused = std::move(out.part_refused)};
-    // before a commit is ordered, so that no token names a version that is not on record
+    // before a commit is ordered, so that every version that tokens name is on record
     say_version();
     for (const ReplicaOrder& each : out.orders)
         std::visit([&](const auto& message) { out_.order(message); }, each);

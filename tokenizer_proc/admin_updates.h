@@ -1,10 +1,10 @@
-// Carries out what updates decide: puts versions on record, gives orders, answers callers, and
-// keeps what is committed.
+// Executes the decisions of updates: puts versions on record, gives orders, answers callers, and
+// keeps committed versions.
 //
 // A version is on record before any order or answer about it.
 //
 // Thread:  the loop thread only.
-// Bounded: update_coordinator.h, update_history.h and returning_adapters.h bound what it owns.
+// Bounded: by update_coordinator.h, update_history.h and returning_adapters.h, for its members.
 #pragma once
 
 #include "base/result.h"
@@ -27,11 +27,11 @@ namespace pitstop::tokenizer {
 
 class AdminUpdates {
   public:
-    // The outbox outlives this.
+    // REQUIRES: the outbox outlives this object.
     AdminUpdates(int num_replicas, messages::UpdateId first_update, AdminOutbox& out)
         : coordinator_(num_replicas, first_update), num_replicas_(num_replicas), out_(out) {}
 
-    // As of Admin.
+    // The functions of Admin with these names.
     void set_version(
         const messages::SchedulerHello& hello,
         const std::string& weights_path,
@@ -45,8 +45,8 @@ class AdminUpdates {
     }
     [[nodiscard]] bool is_bringing_back() const { return !returning_.is_done(); }
     void give_up_bringing_back() { returning_.give_up(); }
-    // Calls `load` with the updates that load the adapters of the previous tree, one after the
-    // other, until one is in progress.
+    // Calls `load` with one update after another that loads an adapter of the previous tree, until
+    // an update is in progress.
     template <class Load>
     void bring_back_next(TimePoint now, Load load) {
         returning_.go_on(
@@ -54,18 +54,18 @@ class AdminUpdates {
         );
     }
 
-    // What an update did that concerns others than its caller.
+    // The effects of an update on others than its caller.
     struct Events {
         std::optional<LostCollection> lost{};
         bool has_made_whole = false;  // a collection that needed every tensor took effect
         bool has_begun_session = false;
-        std::vector<std::string> notes{};            // events that no caller asked for, for the log
+        std::vector<std::string> notes{};            // events without a caller, for the log
         std::optional<messages::UpdateReply> own{};  // the answer to a call without a peer
-        // Why a call that may be a part of a version was refused.
+        // Why a call was refused that may be a part of a version.
         std::optional<Error> part_refused{};
     };
-    // Lets a call act on the current update, and carries out its decisions. `what` is called with
-    // the coordinator and its output.
+    // Calls `what` with the coordinator and its output, so that a call acts on the current update.
+    // Executes the resulting decisions.
     template <class Drive>
     [[nodiscard]] Events drive(TimePoint now, Drive what) {
         UpdateOutput out;
@@ -82,14 +82,14 @@ class AdminUpdates {
     void record_lost(EndedSessions::Ended session) { coordinator_.record_lost(std::move(session)); }
     // Records a new label of the serving version, on every replica.
     void relabel(std::string label);
-    // A rank has written its part of a version, or has failed to.
+    // Handles a rank's report that it has kept its part of a version, or failed to.
     void record_kept(TimePoint now, const messages::WorkerKept& part);
 
     [[nodiscard]] const UpdateCoordinator& coordinator() const { return coordinator_; }
     [[nodiscard]] bool has_had_weights() const { return has_had_weights_; }
-    // Fills in what status says of updates and versions.
+    // Fills in the parts of the status that concern updates and versions.
     void report(TimePoint now, messages::StatusReply& reply) const;
-    // Returns each version that was decided or relabelled since the last call.
+    // Returns each version that was decided or got a new label since the last call.
     [[nodiscard]] std::vector<ServedVersion> take_serves() { return std::exchange(serves_, {}); }
 
   private:
@@ -100,7 +100,7 @@ class AdminUpdates {
     int num_replicas_;
     AdminOutbox& out_;
     std::vector<ServedVersion> serves_{};
-    ServedVersion said_{};  // the last one in serves_
+    ServedVersion said_{};  // the latest entry of serves_
     std::optional<KeepCoordinator> keep_{};
     ReturningAdapters returning_{};
     std::optional<messages::LostVersion> lost_{};  // until a complete update brings a new version

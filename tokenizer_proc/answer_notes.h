@@ -1,7 +1,7 @@
-// Additions to the answers of open calls at the admin door.
+// Notes to be added to the answers of open calls at the admin door.
 //
 // Thread:  the loop thread only.
-// Bounded: by the open calls, each of which is answered.
+// Bounded: by the open calls, as every call is answered.
 #pragma once
 
 #include "messages/control_call.h"
@@ -23,7 +23,7 @@ class AnswerNotes {
     void add(const AdminCaller& caller, Note note) {
         notes_[{caller.peer, caller.call}] = std::move(note);
     }
-    // Adds the caller's note to its answer, and forgets the note.
+    // Adds the caller's note, if any, to the answer, and forgets the note.
     template <class Message>
     void add_to(Message& answer, const AdminCaller& caller) {
         auto place = notes_.extract({caller.peer, caller.call});

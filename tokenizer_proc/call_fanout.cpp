@@ -5,7 +5,7 @@ namespace pitstop::tokenizer {
 void CallFanout::handle_piece(messages::WorkerTensor piece) {
     const CallId id = piece.call;
     auto* read = calls_.find<TensorRead>(id);
-    if (read == nullptr) return;  // too late, or a duplicate
+    if (read == nullptr) return;  // the part is late, or a duplicate
     std::optional<Result<messages::WeightsReply>> whole = read->handle_piece(std::move(piece));
     if (!whole) return;
     const AdminCaller caller = calls_.close(id);

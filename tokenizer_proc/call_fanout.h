@@ -1,5 +1,5 @@
-// The calls of the admin door that wait for replicas, ranks or last chunks (open_calls.h): passes
-// each on, and answers those that read a tensor, abort requests or are late.
+// The calls of the admin door that wait for replicas, ranks or last chunks (open_calls.h). Passes
+// each call on. Answers calls that read a tensor, calls that abort requests, and late calls.
 //
 // Thread:  the loop thread only.
 // Bounded: kCallsMax open calls of each kind.
@@ -25,20 +25,20 @@ namespace pitstop::tokenizer {
 
 class CallFanout {
   public:
-    // The outbox outlives this.
+    // REQUIRES: the outbox outlives this object.
     CallFanout(int num_replicas, AdminOutbox& out) : num_replicas_(num_replicas), out_(out) {}
 
-    // The ranks of each replica.
+    // Sets the number of ranks of each replica.
     void set_tp(int tp) { tp_ = tp; }
     [[nodiscard]] int num_replicas() const { return num_replicas_; }
     [[nodiscard]] int tp() const { return tp_; }
 
-    // Returns what waits for a Part of each replica, or of each of its ranks.
+    // Returns an object that gathers one Part of each replica, or of each of its ranks.
     template <class Part>
     [[nodiscard]] Gathered<Part> each() const {
         return Gathered<Part>(num_replicas_, tp_);
     }
-    // Opens the call, and passes its order on under its number.
+    // Opens the call, and passes its order on under the call's number.
     template <class Message, class Passed>
     Result<> pass_on(
         TimePoint now,
@@ -65,8 +65,8 @@ class CallFanout {
         return Ok{};
     }
 
-    // Adds a part of an answer. With the last one, closes the call and returns all parts. A single
-    // refusal decides the answer of weight_digests.
+    // Adds a part of an answer. The last part closes the call and returns all parts. For
+    // weight_digests, so does any refusal.
     template <class Part>
     [[nodiscard]] std::optional<OpenCalls::Complete<Part>> gather(Part part) {
         if constexpr (std::is_same_v<Part, messages::WorkerDigests>) {
@@ -77,12 +77,12 @@ class CallFanout {
         }
         return calls_.handle_part(std::move(part));
     }
-    // Adds a rectangle of a tensor, and answers the read with the last one.
+    // Adds a rectangle of a tensor. The last rectangle answers the read.
     void handle_piece(messages::WorkerTensor piece);
 
-    // The requests of an abort end on these replicas: waits for their last chunks.
+    // Waits for the last chunks of the requests that an abort ends on these replicas.
     void wait_for_last_chunks(const AdminCaller& caller, TimePoint deadline, LastChunks chunks);
-    // A request has ended, and its last chunk was sent.
+    // Records that a request has ended, and that its last chunk was sent.
     void request_ended(OpenId request);
 
     // Returns whether a release or a resume of memory is in progress.

@@ -1,4 +1,4 @@
-// The deadlines of calls at the admin door that give no timeout, and their phases' names.
+// The deadlines of calls at the admin door that give no timeout, and the names of their phases.
 #pragma once
 
 #include "base/time.h"
@@ -10,12 +10,12 @@
 
 namespace pitstop::tokenizer {
 
-// A flush or pause that waits for requests may take long.
+// A flush or a pause that waits for requests may take long.
 inline constexpr auto kStatusTimeout = std::chrono::seconds(5);
 inline constexpr auto kControlTimeout = std::chrono::minutes(10);
 inline constexpr auto kReadTimeout = std::chrono::minutes(1);
 inline constexpr auto kGroupTimeout = std::chrono::minutes(5);
-// A replica's own answer to a late call is more precise than ours, so it gets this much longer.
+// A replica's answer to a late call is more precise than the door's, so the door waits this longer.
 inline constexpr auto kReplicaGrace = std::chrono::milliseconds(200);
 
 // Returns the deadline of a call without a timeout of its own.
@@ -29,7 +29,7 @@ constexpr Duration timeout_of() {
     return kControlTimeout;
 }
 
-// Returns in a word what a call waits for: its reply's type without "_reply".
+// Returns a word for the work that a call waits for: its reply's type without "_reply".
 template <class Message>
 constexpr std::string_view phase_of() {
     const std::string_view type = messages::ReplyTo<Message>::kType;

@@ -16,7 +16,7 @@ namespace {
 using jinja::Mapping;
 using jinja::Value;
 
-// Reads the file's text; nothing if there is no such file.
+// Reads the file's text; nothing if the file does not exist.
 Result<std::optional<std::string>> read_file(const std::filesystem::path& path) {
     std::error_code error;
     const auto size = std::filesystem::file_size(path, error);
@@ -43,7 +43,7 @@ const std::string* text_of(const Mapping& mapping, std::string_view name) {
     return &value->as_text()->bytes;
 }
 
-// Joins {"type": "text", "text": T}, ... into one text.
+// Joins the parts {"type": "text", "text": T}, ... into one text.
 Result<std::string> joined_parts(const std::vector<Value>& parts, std::size_t message) {
     std::string all;
     for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -65,7 +65,7 @@ Result<std::string> joined_parts(const std::vector<Value>& parts, std::size_t me
     return all;
 }
 
-// Turns the text in {"function": {"arguments": "{...}"}} into an object, if it is one.
+// Replaces the text in {"function": {"arguments": "{...}"}} by the object that it contains, if any.
 Value with_arguments(const Value& call) {
     const Mapping* mapping = call.as_mapping();
     const Value* function =
@@ -113,8 +113,8 @@ Result<Value> prepared_message(
     return Value::mapping(std::move(out));
 }
 
-// Adds the variables to the special tokens, with the messages in the form that the
-// template expects.
+// Returns the special tokens and the variables, with the messages in the form that the template
+// expects.
 Result<Mapping> prepared(
     const Mapping& special_tokens, const Mapping& variables, bool takes_parts, Arguments arguments
 ) {
@@ -131,7 +131,7 @@ Result<Mapping> prepared(
         out.push_back(std::move(one));
     }
     Mapping all = special_tokens;
-    // Templates test whether these are none, not only whether they are defined.
+    // Templates test whether these variables are none, not only whether they are defined.
     for (const std::string_view name : {"tools", "documents"}) {
         all.insert(std::string(name), Value::none());
     }
@@ -149,12 +149,12 @@ bool has_calls(const Mapping& variables) {
     });
 }
 
-// Some templates look for this very tag. Source: transformers 5.24, utils/chat_template_utils.py,
-// render_jinja_template.
+// A tag that some templates look for by this name. Source: transformers 5.24,
+// utils/chat_template_utils.py, render_jinja_template.
 constexpr std::string_view kTag = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-// Appends the tag to the last message's text: its content, or the last part of it with text.
-// Returns that text without the tag.
+// Appends the tag to the text of the last message: to its content, or to the content's last part
+// with text. Returns the text without the tag.
 Result<std::string> tag_final_message(Mapping& variables) {
     std::vector<Value> messages =
         variables.find(std::string_view("messages"))->as_sequence()->items;
@@ -189,8 +189,8 @@ Result<std::string> tag_final_message(Mapping& variables) {
     return *std::move(text);
 }
 
-// Cuts the prompt where the template put the end of the last message, which is `text`. If the
-// template trims contents, and so the tag, white space before the cut is removed too.
+// Cuts the prompt where the template put the end of the last message, whose text is `text`. A
+// template that trims contents trims the tag, too; then white space before the cut is removed.
 Result<std::string> cut_at_tag(std::string prompt, std::string_view text) {
     constexpr std::string_view kTrimmed = kTag.substr(0, kTag.size() - 1);
     const std::size_t at = prompt.rfind(kTrimmed);
@@ -209,7 +209,7 @@ Result<std::string> cut_at_tag(std::string prompt, std::string_view text) {
     );
 }
 
-// Returns whether a loop iterates over a content: "for part in message['content']".
+// Returns whether a loop iterates over the parts of a content: "for part in message['content']".
 bool loops_over_content(std::string_view text) {
     for (std::size_t at = text.find("for "); at != std::string_view::npos;
          at = text.find("for ", at + 1)) {
@@ -319,7 +319,7 @@ Result<std::string> ChatTemplate::render_with(
     ASSIGN_OR_RETURN(Mapping all, prepare(Arguments::kAsObjects));
     Result<std::string> prompt = source.parsed.render(all, now, limits);
     if (!prompt && prompt.error().code == ErrorCode::kInvalidArgument && has_calls(all)) {
-        // Some templates want the arguments of tool calls as the original text.
+        // Some templates need the arguments of tool calls as the original text.
         ASSIGN_OR_RETURN(all, prepare(Arguments::kAsGiven));
         Result<std::string> second = source.parsed.render(all, now, limits);
         if (second) prompt = std::move(second);

@@ -1,6 +1,6 @@
-// Renders chats by a model's chat template, like transformers' apply_chat_template, after the
-// preparations of other engines: null content becomes empty text, parts of text are joined for a
-// template that wants text, arguments of tool calls become objects.
+// Renders chats by a model's chat template, like transformers' apply_chat_template. First prepares
+// messages as other engines do: null content becomes empty text, parts of text are joined if the
+// template expects text, and arguments of tool calls become objects.
 //
 // Thread: any; immutable.
 #pragma once
@@ -19,28 +19,28 @@
 namespace pitstop::tokenizer {
 
 struct Chat {
-    std::string variables{};              // JSON: `messages`, tools, add_generation_prompt, ...
+    std::string variables{};              // JSON: `messages`, `tools`, `add_generation_prompt`, ...
     bool continue_final_message = false;  // the prompt ends inside the last message
-    std::string chat_template{};          // replaces the model's; empty: the model's
+    std::string chat_template{};          // replaces the model's template; empty: does not
 };
 
 class ChatTemplate {
   public:
     static constexpr std::size_t kFileBytesMax = std::size_t{4} << 20;
-    // The limit of a template in a request; the model's own has the defaults of jinja::Limits.
-    // A model's own template has about 10 KiB.
+    // The limits of a template in a request. A model's own template, of about 10 KiB, has the
+    // defaults of jinja::Limits.
     static constexpr std::size_t kForeignBytesMax = std::size_t{256} << 10;
     static constexpr std::int64_t kForeignStepsMax = 500'000;
     static constexpr std::size_t kForeignBuiltBytesMax = std::size_t{64} << 20;
 
-    // Reads the template from a model's directory: chat_template.jinja, else chat_template of
-    // tokenizer_config.json (one, or several by name: "tool_use" if there are tools, else
-    // "default"), and the special tokens. A model without a template, or with an unsupported one,
-    // is still served: only rendering fails, with problem().
+    // Reads the special tokens and the template from a model's directory: chat_template.jinja, or
+    // chat_template in tokenizer_config.json. The latter is one template, or several by name:
+    // "tool_use" for chats with tools, otherwise "default". A model with no template or an
+    // unsupported one is still served: only rendering fails, with problem().
     static std::shared_ptr<const ChatTemplate> load(const std::string& model_dir);
 
-    // `now` is local time, for templates that print the date. Errors: kInvalidArgument (not a chat,
-    // or what the template raised), kUnsupported (no template), kTooLarge; and the interrupt's.
+    // `now`: local time, for templates that print the date. Errors: kInvalidArgument (not a chat,
+    // or an error raised by the template), kUnsupported (no template), kTooLarge; the interrupt's.
     [[nodiscard]] Result<std::string> render(
         const Chat& chat, const std::tm& now, const Interrupt& interrupt = {}
     ) const;
@@ -51,8 +51,8 @@ class ChatTemplate {
   private:
     struct Source {
         jinja::Template parsed;
-        // Whether the template iterates over the parts of a content; one that does not
-        // gets their text.
+        // Whether the template iterates over the parts of a content. If not, contents are passed as
+        // text.
         bool takes_parts = false;
     };
     static Result<Source> parse(std::string_view text);

@@ -17,7 +17,7 @@ void CollectedUpdate::react(TimePoint now, AdminUpdates::Events events) {
     for (const std::string& note : events.notes) spdlog::warn("{}", note);
     if (events.has_begun_session) lost_calls_.end_missed_part();
     if (events.own && closing_) closing_->outcome = std::move(events.own);
-    // A late commit stays ordered, and may take forever; the caller does not wait for it.
+    // An ordered commit may take forever even if it is late; the caller does not wait for that.
     if (closing_ && (closing_->outcome || !coordinator().is_busy())) finish_closing(now);
     if (events.part_refused) lose_part(now, *events.part_refused);
     start_held(now);
@@ -78,7 +78,7 @@ void CollectedUpdate::fail_all(const Error& error) {
 // ---- calls that wait ----
 
 // Calls with weights wait for earlier ones, as in SGLang. A call that lets generation continue
-// waits for the calls that are being collected, and for another call's commit of them.
+// waits for calls that are being collected, and for a commit of collected calls by another call.
 bool CollectedUpdate::must_wait(const HeldCall& call) const {
     const bool has_earlier = held_.is_any_with_weights();
     if (call.brings_weights)
@@ -87,8 +87,8 @@ bool CollectedUpdate::must_wait(const HeldCall& call) const {
            (publishes(call) && has_earlier && !coordinator().is_draining());
 }
 
-// An update whose calls name no session is being ended. A call that arrives now may be meant for
-// that update, and would become an update of its own. So it is refused, and does not wait.
+// Returns whether an update whose calls name no session is being ended. A call that arrives now may
+// be meant for it, but would become an update of its own. So it is refused at once.
 bool CollectedUpdate::may_be_too_late() const {
     return (closing_ && closing_->how == Closing::kCommit) || coordinator().is_ending_unnamed();
 }
@@ -101,17 +101,17 @@ bool CollectedUpdate::publishes(const HeldCall& call) {
 bool CollectedUpdate::must_wait_for_update(const HeldCall& call) const {
     if (call.brings_weights)
         return coordinator().is_receiving() || coordinator().is_ending() || closing_.has_value();
-    // Requests that a pause has frozen finish only after a continue: each would wait for the other.
+    // The drain waits for requests that a pause has frozen; a continue must not wait for the drain.
     if (!publishes(call) || coordinator().is_draining()) return false;
     if (closing_ || coordinator().is_committing_collection()) return true;
     if (!coordinator().has_collection()) return false;
-    // Whether generation can continue is known once the current release or resume has ended.
+    // The end of the current release or resume determines whether generation can continue.
     return coordinator().is_receiving() || calls_.is_memory_moving();
 }
 
 // Starts the calls that no longer need to wait, in the order of arrival.
 void CollectedUpdate::start_held(TimePoint now) {
-    if (is_starting_held_) return;  // starting a call leads here again
+    if (is_starting_held_) return;  // starting a call calls this function again
     is_starting_held_ = true;
     while (!held_.is_empty() && !must_wait_for_update(held_.first())) {
         const HeldCall call = held_.take_first();
@@ -142,10 +142,10 @@ void CollectedUpdate::expire_held(TimePoint now) {
     for (const HeldCall& call : held_.take_late(now)) tell_late(now, call);
     if (!closing_ || closing_->then.caller.peer.empty() || !closing_->then.is_late(now)) return;
     tell_late(now, closing_->then);
-    closing_->then.caller.peer.clear();  // the commit continues; its caller was answered
+    closing_->then.caller.peer.clear();  // the commit continues, but its caller was answered
 }
 
-// ---- what calls do to a collection ----
+// ---- the effects of calls on a collection ----
 
 bool CollectedUpdate::joins(const messages::UpdateWeights& message) const {
     if (closing_ || !UpdateCoordinator::may_collect(message)) return false;
@@ -153,8 +153,8 @@ bool CollectedUpdate::joins(const messages::UpdateWeights& message) const {
            coordinator().must_be_complete();
 }
 
-// After a loss only a whole model takes effect: earlier calls, which were answered as collected,
-// are missing from a part.
+// After a loss only a whole model takes effect: a part would lack earlier calls, which were
+// answered as collected.
 void CollectedUpdate::join(
     TimePoint now, const std::string& peer, const messages::UpdateWeights& message
 ) {
@@ -196,8 +196,8 @@ bool CollectedUpdate::is_replaced_by(const messages::UpdateSpec& spec) const {
            coordinator().must_be_complete() && !coordinator().problem_of(spec);
 }
 
-// A replica that was resumed meanwhile would continue without what is collected. So no replica is
-// asked while its last report says that it cannot continue.
+// If another call resumes a replica in between, it would continue without the collected calls. So a
+// continue is refused here while the last report of some replica says that it cannot continue.
 Result<> CollectedUpdate::check_none_is_collected(TimePoint now) const {
     const auto collecting = coordinator().collecting(now);
     if (!collecting) return Ok{};
@@ -211,7 +211,7 @@ Result<> CollectedUpdate::check_none_is_collected(TimePoint now) const {
     );
 }
 
-// A continue that a replica would refuse publishes nothing.
+// Returns false for a continue that a replica would refuse, which must not publish anything.
 bool CollectedUpdate::lets_generation_go_on(const messages::ContinueGeneration&) const {
     return !standings_.is_any_released() && !coordinator().is_torn();
 }
@@ -240,13 +240,13 @@ Result<> CollectedUpdate::close(TimePoint now, Closing how, HeldCall then) {
     return Ok{};
 }
 
-// Adds the update's outcome to the call's answer. If the update failed, that is the answer, so that
-// generation does not continue with other weights than were sent. A repeated call continues with
-// the previous version.
+// Adds the update's outcome to the call's answer. If the update failed, the failure is the answer,
+// so that generation does not continue with other weights than the trainer sent. Repeating the call
+// continues with the previous version.
 void CollectedUpdate::finish_closing(TimePoint now) {
     const ClosingCall closing = *std::exchange(closing_, std::nullopt);
     const AdminCaller& caller = closing.then.caller;
-    if (caller.peer.empty()) return;  // it was late
+    if (caller.peer.empty()) return;  // the call was late, and was answered
     if (closing.how == Closing::kDrop) {
         std::string text = fmt::format("{} collected calls were dropped for it", closing.num_calls);
         out_.add_note(caller, {.text = std::move(text)});
@@ -296,8 +296,8 @@ bool CollectedUpdate::answer_failed_commit(const ClosingCall& closing) {
     return true;
 }
 
-// A replica reports that it runs again, or has stopped. If it continued by itself, the trainer that
-// paused it may be gone, and its calls so far may be half of a model.
+// Handles a replica's report that it runs again or has stopped. If a pause expired, the trainer
+// that paused may have died, and its calls so far may be half of a model.
 void CollectedUpdate::handle_standing(TimePoint now, messages::ReplicaStanding standing) {
     if (!standings_.has(standing.replica)) return;
     const ReplicaId replica = standing.replica;
@@ -305,7 +305,7 @@ void CollectedUpdate::handle_standing(TimePoint now, messages::ReplicaStanding s
     updates_.set_has_weights(replica, standing.has_weights);
     const bool is_expired =
         standings_.record(std::move(standing)) == ReplicaStandings::News::kPauseExpired;
-    // The trainer has been told, and continues with the previous version.
+    // The trainer has been told of the loss, and continues with the previous version.
     if (was_held && !is_expired && !standings_.is_any_held()) lost_calls_.end_if_told();
     if (is_expired && !lost_calls_.is_any() && !coordinator().has_collection() &&
         !standings_.is_any_held())
@@ -325,9 +325,9 @@ void CollectedUpdate::handle_standing(TimePoint now, messages::ReplicaStanding s
     });
 }
 
-// ---- what was lost ----
+// ---- lost calls ----
 
-// Handles the refusal of a call that may be a part of a version: its trainer may ignore answers.
+// Called when a call is refused that may be a part of a version: its trainer may ignore answers.
 void CollectedUpdate::lose_part(TimePoint now, const Error& why) {
     drive(now, [&](UpdateCoordinator& updates, UpdateOutput& out) {
         updates.lose_part(now, why, out);
@@ -335,16 +335,16 @@ void CollectedUpdate::lose_part(TimePoint now, const Error& why) {
     miss_part(now, why);
 }
 
-// Handles the refusal of a part when no call was collected yet: during the standstill, the
-// trainer's other calls could become a version without this part.
+// Called when a part is refused before any call was collected: during the standstill, the trainer's
+// other calls could become a version without this part.
 void CollectedUpdate::miss_part(TimePoint now, const Error& why) {
     const bool is_other = closing_ || coordinator().is_ending() || coordinator().must_be_complete();
     if (is_other || lost_calls_.is_any() || !standings_.is_any_held()) return;
     lost_calls_.record_missed_part(now, why);
 }
 
-// The previous tree's pause and released memory are gone, so later parts would become updates
-// of their own.
+// The pause and the released memory ended with the previous tree, so later parts would become
+// updates of their own.
 void CollectedUpdate::begin_after(TimePoint now, const Restart& restart) {
     if (restart.why.empty()) return;
     const Unfinished& before = restart.before;
@@ -373,7 +373,7 @@ Result<> CollectedUpdate::check_loss(TimePoint now, const std::string& peer) {
     return known;
 }
 
-// Calls that are being collected now began under another pause.
+// Describes calls that were collected under an earlier pause, or lost.
 std::string CollectedUpdate::note_for_pause(TimePoint now) {
     if (const auto collecting = coordinator().collecting(now)) {
         return fmt::format(

@@ -1,11 +1,11 @@
-// Calls without a session that become one update (docs/weights.md), and the calls that wait for
-// that update, or for their turn.
+// Collects calls without a session into one update (docs/weights.md). Also holds the calls that
+// wait for that update, or for their turn.
 //
-// A call that lets generation continue publishes the collection: first the update is committed, and
-// then the call starts, within its own deadline.
+// A call that lets generation continue publishes the collection: the update is committed first.
+// Then the call starts, within its own deadline.
 //
 // Thread:  the loop thread only.
-// Bounded: held_calls.h, lost_calls.h and admin_updates.h bound what it owns.
+// Bounded: by held_calls.h, lost_calls.h and admin_updates.h, for its members.
 #pragma once
 
 #include "base/result.h"
@@ -31,7 +31,7 @@ namespace pitstop::tokenizer {
 
 class CollectedUpdate {
   public:
-    // All outlive this. `calls` are those that wait for the replicas.
+    // REQUIRES: all arguments outlive this object. `calls`: the calls that wait for replicas.
     CollectedUpdate(
         int num_replicas, AdminUpdates& updates, const CallFanout& calls, AdminOutbox& out
     )
@@ -41,8 +41,8 @@ class CollectedUpdate {
           out_(out),
           standings_(num_replicas) {}
 
-    // Lets a call act on the current update, with all that follows for other calls. `what` is
-    // called with the coordinator and its output.
+    // Calls `what` with the coordinator and its output, so that a call acts on the current update.
+    // Then handles the effects on other calls.
     template <class Drive>
     void drive(TimePoint now, Drive what) {
         react(now, updates_.drive(now, std::move(what)));
@@ -53,13 +53,13 @@ class CollectedUpdate {
 
     // ---- calls that wait ----
     [[nodiscard]] bool must_wait(const HeldCall& call) const;
-    // Errors: too many wait.
+    // Lets the call wait. Errors: too many calls wait.
     Result<> hold(HeldCall call) { return held_.add(std::move(call)); }
     // Starts the calls that no longer need to wait, in the order of arrival.
     void start_held(TimePoint now);
     void tick(TimePoint now);
     [[nodiscard]] TimePoint next_deadline() const;
-    // Answers every call that waits with this error, and starts none any more.
+    // Answers every waiting call with this error; no further call starts.
     void fail_all(const Error& error);
 
     // ---- calls that are collected ----
@@ -67,12 +67,12 @@ class CollectedUpdate {
     [[nodiscard]] bool joins(const messages::UpdateWeights& message) const;
     // REQUIRES: joins(message).
     void join(TimePoint now, const std::string& peer, const messages::UpdateWeights& message);
-    // Returns whether the label of a set_weight_label is the collection's.
+    // Returns whether set_weight_label names the collection, instead of the serving version.
     [[nodiscard]] bool takes_label() const { return coordinator().is_collecting() && !closing_; }
-    // Names the collection, and answers. REQUIRES: takes_label().
+    // Sets the collection's label, and answers. REQUIRES: takes_label().
     void name(const std::string& peer, const messages::SetWeightLabel& message);
-    // Returns whether a complete update with this spec replaces the collection: in a tree without
-    // weights it does, unless it would be refused.
+    // Returns whether a complete update with this spec replaces the collection: true in a tree
+    // without weights, unless the update would be refused.
     [[nodiscard]] bool is_replaced_by(const messages::UpdateSpec& spec) const;
     // Drops the collection, and then starts the call. REQUIRES: is_replaced_by().
     Result<> replace(TimePoint now, HeldCall then) {
@@ -80,12 +80,12 @@ class CollectedUpdate {
     }
 
     // ---- calls that let generation continue ----
-    // Returns whether such a call publishes now; one that a replica would refuse does not.
+    // Returns whether such a call publishes now; false if a replica would refuse the call.
     [[nodiscard]] bool lets_generation_go_on(const messages::ContinueGeneration& call) const;
     [[nodiscard]] bool lets_generation_go_on(const messages::ResumeMemory& call) const;
-    // Refuses a continue that would leave collected calls behind.
+    // Refuses a continue that would leave collected calls without effect.
     [[nodiscard]] Result<> check_none_is_collected(TimePoint now) const;
-    // Refuses the call, and drops what is collected, if its caller does not know of lost calls.
+    // Refuses the call, and drops collected calls, if its caller does not know of a loss.
     Result<> check_loss(TimePoint now, const std::string& peer);
     // Returns whether a call waits for the collection's commit or drop.
     [[nodiscard]] bool is_closing() const { return closing_.has_value(); }
@@ -98,23 +98,23 @@ class CollectedUpdate {
         return close(now, Closing::kCommit, std::move(then));
     }
 
-    // ---- what is lost ----
-    // A call was refused that may be a part of a version: its trainer may ignore answers.
+    // ---- lost calls ----
+    // Handles the refusal of a call that may be part of a version: its trainer may ignore answers.
     void lose_part(TimePoint now, const Error& why);
-    // A part was refused while no call is collected: during the standstill, the trainer's other
-    // calls could become a version without it.
+    // Called when a part is refused while no call is collected: during the standstill, the
+    // trainer's other calls could become a version without this part.
     void miss_part(TimePoint now, const Error& why);
-    // Handles what was unfinished when the previous tree ended.
+    // Records the work that was unfinished when the previous tree ended.
     void begin_after(TimePoint now, const Restart& restart);
-    // Refuses a part that names the label of lost calls, or comes too soon after them.
+    // Refuses a part that names the label of lost calls, or that arrives too soon after a loss.
     Result<> check_late_part(TimePoint now, const std::string& label) {
         return lost_calls_.check_late_part(now, label);
     }
     void recall(TimePoint now, const std::string& label) { lost_calls_.recall(now, label); }
 
-    // A replica reports that it runs again, or has stopped.
+    // Handles a replica's report that it runs again, or has stopped.
     void handle_standing(TimePoint now, messages::ReplicaStanding standing);
-    // Returns what a pause's answer says of calls that are collected or lost.
+    // Returns the text that a pause's answer adds about calls that are collected or lost.
     [[nodiscard]] std::string note_for_pause(TimePoint now);
     [[nodiscard]] Unfinished unfinished() const;
     [[nodiscard]] std::optional<messages::LostCalls> report_lost(TimePoint now) const {
@@ -123,7 +123,7 @@ class CollectedUpdate {
 
   private:
     enum class Closing { kCommit, kDrop };
-    // A call that waits while the collected update is being committed or dropped.
+    // A call that waits for the commit or drop of the collected update.
     struct ClosingCall {
         Closing how{};
         HeldCall then{};
@@ -139,7 +139,7 @@ class CollectedUpdate {
     void expire_held(TimePoint now);
     Result<> close(TimePoint now, Closing how, HeldCall then);
     void finish_closing(TimePoint now);
-    // Answers the call if the commit has failed. Returns whether it has.
+    // Answers the call if the commit failed. Returns whether it failed.
     bool answer_failed_commit(const ClosingCall& closing);
 
     int num_replicas_;

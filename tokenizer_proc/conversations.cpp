@@ -116,7 +116,7 @@ Result<> Conversations::check(
     return Ok{};
 }
 
-// Nothing is refused for want of room: the turn then runs like any request.
+// Refuses no turn for lack of room: such a turn runs like any request without a conversation.
 Conversations::Begin Conversations::begin_opening(const Name& name, TimePoint now) {
     if (!by_name_.contains(name)) {
         expire(now);
@@ -134,7 +134,7 @@ Conversations::Begin Conversations::begin_opening(const Name& name, TimePoint no
     return {.id = of.id, .replica = of.replica};
 }
 
-// Collects the parts from the last to the first.
+// Collects the tokens backwards, from the last turn to the first.
 std::vector<TokenId> Conversations::tokens_of(const Conversation& of, const TurnTokens& turn) {
     std::vector<TokenId> tokens(len_of(turn));
     const TurnTokens* at = &turn;
@@ -228,7 +228,7 @@ void Conversations::add(
     if (turn.wants_prompt) request.turn->prompt.assign(prompt.begin(), prompt.end());
 }
 
-// Returns null if the turn was replaced, or its conversation has ended.
+// Returns null if the turn was replaced, or if its conversation has ended.
 Conversations::TurnTokens* Conversations::find_turn(const OpenRequest& request) {
     Conversation* const of = find(request.turn->conversation);
     if (of == nullptr) return nullptr;
@@ -266,7 +266,7 @@ void Conversations::take(OpenRequest& request, messages::OutputChunk& chunk, Tim
 void Conversations::end_turn(const OpenRequest& request, TimePoint now) {
     if (!request.turn) return;
     Conversation* const of = find(request.turn->conversation);
-    // Its replica holds the pages of the turn that just ended.
+    // The conversation's replica holds the pages of the turn that just ended.
     if (of == nullptr) return ended_.push_back(request.turn->conversation);
     if (!request.turn->keeps_tokens) return count_end(*of, now);
     if (TurnTokens* const turn = find_turn(request); turn != nullptr) close_turn(*of, *turn, now);
@@ -288,7 +288,7 @@ void Conversations::drop_childless(Conversation& of, const std::string& rid) {
     if (all_after(of, rid).empty()) drop_turn(of, rid);
 }
 
-// Returns all turns that continue from this one, directly or not; without one, all there are.
+// Returns all turns that continue from this one, directly or indirectly; without `rid`, all turns.
 std::vector<std::string> Conversations::all_after(
     const Conversation& of, const std::optional<std::string>& rid
 ) {
@@ -330,8 +330,8 @@ Conversations::Conversation* Conversations::oldest_of(const May& may_end) {
     return oldest;
 }
 
-// Ends the least recently used ones but `kept` while there are too many, or too many tokens. The
-// ones that turns opened have no tokens: they end first, and only where their number counts.
+// Ends the least recently used conversations, except `kept`, until number and tokens are in bounds.
+// Those that turns opened have no tokens: they end first, but only if there are too many.
 void Conversations::make_room(TimePoint now, std::size_t num_needed, const Conversation* kept) {
     expire(now);
     for (;;) {

@@ -17,7 +17,7 @@ std::int64_t expected_tokens(const messages::TokenizedRequest& request) {
     return std::ssize(request.prompt.values) + std::min(output_len, kOutputMax);
 }
 
-// The end of a request whose text is still being tokenized.
+// The last chunk of a request that is aborted while its text is being tokenized.
 messages::OutputChunk aborted_chunk(const std::string& rid, const std::string& message) {
     messages::OutputChunk chunk;
     chunk.rid = rid;
@@ -134,7 +134,7 @@ Result<> DoorRequests::handle(const std::string& peer, const messages::Cancel& m
 
 void DoorRequests::text_done(TextDone done) {
     OpenRequest* request = requests_.find(done.id);
-    if (request == nullptr) return;  // ended meanwhile
+    if (request == nullptr) return;  // the request has ended in the meantime
     Result<> sent =
         done.error
             ? Result<>(*done.error)
@@ -143,14 +143,14 @@ void DoorRequests::text_done(TextDone done) {
     if (!sent) refuse(*request, sent.error());
 }
 
-// Sends the request to a replica; a full queue is reported in the next turn. On an error nothing
-// was sent, and the request is still open.
+// Sends the request to a replica. A full queue is reported in the next turn. After an error,
+// nothing was sent, and the request is still open.
 Result<> DoorRequests::dispatch(
     OpenRequest& request, messages::Generate message, std::vector<TokenId> prompt
 ) {
     const std::optional<messages::Turn> turn = message.turn;
     Conversations::Begin begun;
-    // A turn that opens its conversation brings the whole prompt, and a refused one opens nothing.
+    // A turn that opens its conversation brings the whole prompt; a refused one opens nothing.
     const bool is_whole = !turn || turn->opens;
     if (is_whole) {
         if (auto problem = checks_->problem_of_prompt(message, prompt)) return *std::move(problem);
@@ -188,7 +188,7 @@ void DoorRequests::close(OpenRequest& request) {
     requests_.close(request);
 }
 
-// Answers the request with an error, as one that was never accepted.
+// Answers the request with an error, as if it had never been accepted.
 void DoorRequests::refuse(OpenRequest& request, const Error& error) {
     ++num_refused_;
     messages::ErrorReply reply;
@@ -199,7 +199,7 @@ void DoorRequests::refuse(OpenRequest& request, const Error& error) {
     close(request);
 }
 
-// Ends a request with an error chunk; the replica is not told.
+// Ends a request with an error chunk, without telling the replica.
 void DoorRequests::fail(OpenRequest& request, const Error& error) {
     messages::OutputChunk chunk;
     chunk.rid = request.rid;
@@ -212,8 +212,8 @@ void DoorRequests::fail(OpenRequest& request, const Error& error) {
     close(request);
 }
 
-// Each ends with finish.reason abort. For running requests the scheduler sends that chunk, with the
-// output so far.
+// Ends requests with finish.reason abort. For a running request, the scheduler sends that last
+// chunk, with the output so far.
 void DoorRequests::abort(const std::vector<OpenRequest*>& requests, const std::string& message) {
     std::map<ReplicaId, std::vector<RequestKey>> keys;
     for (OpenRequest* request : requests) {
@@ -232,7 +232,7 @@ void DoorRequests::abort(const std::vector<OpenRequest*>& requests, const std::s
 
 Admin::Aborted DoorRequests::abort_ids(const messages::Abort& call) {
     Admin::Aborted aborted;
-    std::map<OpenId, OpenRequest*> requests;  // in their order of arrival; an id may be repeated
+    std::map<OpenId, OpenRequest*> requests;  // in the order of arrival; an id may be repeated
     if (call.all) {
         for (OpenRequest* request : requests_.all()) {
             requests.emplace(request->id, request);
@@ -267,14 +267,14 @@ void DoorRequests::end_in_tree(
     to_.replicas.add_control(replica, encode(ends));
 }
 
-// Tells the replicas which conversations have ended: their pages are like any others.
+// Tells the replicas which conversations have ended, so that their pages are no longer held.
 void DoorRequests::end_conversations() {
     conversations_.expire(now_);
     messages::EndConversations ends{.ids = conversations_.take_ended()};
     if (!ends.ids.empty()) to_.replicas.add_control_to_all(encode(ends));
 }
 
-// Ends the requests of clients that have left or do not read: no one receives their output.
+// Ends the requests of clients that have left or do not read, because nobody receives the output.
 void DoorRequests::lose_clients() {
     for (const Outbox::Lost& lost : to_.clients.take_lost()) {
         std::map<ReplicaId, std::vector<RequestKey>> keys;
@@ -312,7 +312,7 @@ void DoorRequests::fail_all(const Error& error) {
 }
 
 void DoorRequests::deliver(messages::TextBatch batch) {
-    // First, because the chunks below close their requests.
+    // Comes first, because the chunks below close their requests.
     std::map<ReplicaId, std::vector<RequestKey>> stopped;
     for (const RequestKey key : batch.stopped) {
         if (const OpenRequest* request = requests_.find(key))
@@ -323,7 +323,7 @@ void DoorRequests::deliver(messages::TextBatch batch) {
     }
     for (messages::OutputChunk& chunk : batch.chunks) {
         OpenRequest* request = requests_.find(chunk.key);
-        if (request == nullptr) continue;  // its client has left
+        if (request == nullptr) continue;  // the request's client has left
         const bool is_last = chunk.finish.has_value();
         if (request->turn) conversations_.take(*request, chunk, now_);
         chunk.key = RequestKey{};
@@ -335,7 +335,7 @@ void DoorRequests::deliver(messages::TextBatch batch) {
 
 void DoorRequests::refuse_unsent(const ToReplica& message) {
     OpenRequest* request = requests_.find(message.key);
-    if (request == nullptr) return;  // ended meanwhile
+    if (request == nullptr) return;  // the request has ended in the meantime
     refuse(
         *request,
         make_error(

@@ -1,8 +1,8 @@
-// The requests of the data door, from their client's message to their last chunk: checked,
-// tokenized, given a key and a replica, and ended.
+// The requests of the data door, from their client's message to their last chunk. The door checks
+// and tokenizes each request, gives it a key and a replica, and ends it.
 //
 // Thread:  the loop thread only.
-// Bounded: kOpenMax requests; conversations.h bounds the conversations.
+// Bounded: kOpenMax requests; conversations by conversations.h.
 #pragma once
 
 #include "base/ids.h"
@@ -35,42 +35,42 @@ class DoorRequests {
   public:
     static constexpr std::size_t kOpenMax = std::size_t{1} << 18;
 
-    // What requests write to; all outlive this.
+    // The receivers of the requests' messages; all must outlive this object.
     struct To {
         Outbox& clients;
         ReplicaOutbox& replicas;
         TextCalls& texts;
     };
-    // `tokenizer` may be null if no text arrives.
+    // `tokenizer`: null if no text arrives.
     DoorRequests(const text::Tokenizer* tokenizer, To to) : conversations_(tokenizer), to_(to) {}
 
-    // The schedulers have greeted. No message of a client is handled before.
+    // Called when all schedulers have greeted, and before any message of a client is handled.
     void begin(
         const messages::SchedulerHello& first, int num_replicas, std::optional<TokenId> end_token
     );
-    // A turn begins at this time, with fresh random bits for ids and seeds.
+    // Begins a turn at this time, with fresh random bits for ids and seeds.
     void begin_turn(TimePoint now, std::array<std::uint64_t, 2> entropy);
 
-    // ---- clients' messages; errors: the client must be told ----
+    // ---- clients' messages; the client must be told of errors ----
     Result<> handle(const std::string& peer, messages::Generate message);
     Result<> handle(const std::string& peer, const messages::Cancel& message);
     Result<> handle(const std::string& peer, messages::OpenConversation message);
     Result<> handle(const std::string& peer, const messages::CloseConversation& message);
-    // The text of a request is tokenized.
+    // Handles a request's text that has been tokenized.
     void text_done(TextDone done);
 
     // ---- the tree's messages ----
     void deliver(messages::TextBatch batch);
-    // A replica's queue was full: the request of this message was not sent.
+    // Refuses the request of this message, which was not sent because a replica's queue was full.
     void refuse_unsent(const ToReplica& message);
 
     // ---- the end of requests ----
     Admin::Aborted abort_ids(const messages::Abort& call);
-    // Ends the requests of clients that have left or do not read: no one receives their output.
+    // Ends the requests of clients that have left or do not read: nobody receives their output.
     void lose_clients();
-    // Tells the replicas which conversations have ended: their pages are like any others.
+    // Tells the replicas which conversations have ended, so that their pages are no longer held.
     void end_conversations();
-    // Ends every request with this error; the replicas are not told.
+    // Ends every request with this error, without telling the replicas.
     void fail_all(const Error& error);
     // Returns the requests that have ended since the last call.
     [[nodiscard]] std::vector<OpenId> take_ended() { return std::exchange(ended_, {}); }
@@ -81,7 +81,7 @@ class DoorRequests {
     [[nodiscard]] std::size_t num_clients() const { return requests_.num_peers(); }
     [[nodiscard]] std::int64_t num_refused() const { return num_refused_; }
     [[nodiscard]] TimePoint next_deadline() const { return conversations_.next_deadline(); }
-    // Returns the clients that have an open request or conversation; some may be there twice.
+    // Returns the clients that have an open request or conversation; a client may appear twice.
     [[nodiscard]] std::vector<std::string> peers() const;
 
   private:
@@ -105,8 +105,8 @@ class DoorRequests {
     RequestTable requests_{};
     Conversations conversations_;
     To to_;
-    std::optional<RequestChecks> checks_{};  // once ready
-    std::optional<ReplicaChoice> choice_{};  // once ready
+    std::optional<RequestChecks> checks_{};  // set by begin()
+    std::optional<ReplicaChoice> choice_{};  // set by begin()
     RequestKey next_key_{1};
     TimePoint now_{};  // time of this turn
     std::array<std::uint64_t, 2> entropy_{};

@@ -79,7 +79,7 @@ void Doors::requeue(DoorsInput& in) {
     }
 }
 
-// Sends a call's orders to the replicas and its answer to the caller, but only after the serving
+// Sends a call's orders to the replicas and its answer to the caller, but not before the serving
 // version is on record.
 void Doors::execute(Admin::Out out) {
     for (ServedVersion& version : out.serves) out_.serves.push_back(std::move(version));
@@ -202,13 +202,13 @@ Result<> Doors::receive(const std::string& peer, const messages::Frames& frames)
 Result<> Doors::hello(
     messages::Door door, const std::string& peer, const messages::Frames& frames
 ) {
-    // A newer client may send fields that are unknown here.
+    // A newer client may send fields that this door does not know.
     ASSIGN_OR_RETURN(
         const messages::Hello message,
         decode<messages::Hello>(frames, messages::UnknownFields::kIgnore)
     );
     if (!is_ready()) {
-        // not counted: the client asks again until everything is up
+        // not counted: the client asks again until the tree is up
         answer_error(door, peer, frames, starting());
         return Ok{};
     }
@@ -238,7 +238,7 @@ void Doors::from_tree(const bus::Received& received) {
     Result<> handled =
         received.refused ? Result<>(*received.refused) : handle_from_tree(received.frames);
     if (handled) return;
-    ++num_refused_;  // no sender to answer
+    ++num_refused_;  // the message has no sender who could be answered
     spdlog::warn("refused a message of the tree: {}", handled.error().message);
 }
 
@@ -282,12 +282,12 @@ Result<> Doors::greet(const messages::SchedulerHello& hello) {
     return Ok{};
 }
 
-// The text of a call or a request is done.
+// Handles the finished text of a call or a request.
 void Doors::text_done(TextDone done) {
     if (!texts_.finish(done)) requests_.text_done(std::move(done));
 }
 
-// Returns the clients of the data door that wait for something.
+// Returns the clients of the data door that wait for an answer or for output.
 std::vector<std::string> Doors::peers() const {
     std::vector<std::string> all = requests_.peers();
     std::ranges::move(texts_.peers(), std::back_inserter(all));
@@ -300,7 +300,7 @@ std::vector<std::string> Doors::peers() const {
 
 void Doors::flush_outbox() {
     outbox_.flush(now_, out_.to_clients);
-    // An abort is answered after the last chunks of the requests it ended.
+    // An abort is answered after the last chunks of the requests that it ended.
     for (const OpenId request : requests_.take_ended()) admin_.request_ended(request);
     execute(admin_.take_output());
     outbox_.flush_answers(out_.to_clients);

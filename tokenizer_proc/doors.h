@@ -1,9 +1,9 @@
 // The two doors of the tree, the core of tokenizer_proc: the data door (generate, cancel, tokenize)
-// and the admin door. Clients' messages are checked, tokenized and given a key and a replica.
-// Answers of the tree are passed to the clients that asked.
+// and the admin door. Checks and tokenizes clients' messages, and gives requests a key and a
+// replica. Passes answers of the tree to the clients that asked.
 //
-// A request here is its client, its id and its replica, nothing more; its tokens and text pass
-// through. Any fault of a message is answered, and nothing that a client sends ends this process.
+// A request consists of its client, its id and its replica here; its tokens and its text only pass
+// through. Any fault of a message is answered. No message of a client can end this process.
 //
 // Pure: a turn takes messages and returns decisions, without clock or socket.
 // Thread:  the loop thread only.
@@ -39,27 +39,27 @@
 
 namespace pitstop::tokenizer {
 
-// Facts: the messages since the last turn, and the time, which is the turn's only clock.
+// Facts: the messages since the last turn, and the only time that the turn sees.
 struct DoorsInput {
     TimePoint now{};
     // Fresh random bits, for ids and seeds.
     std::array<std::uint64_t, 2> entropy{};
-    // Messages of the last turn that could not be sent, in their order. After a failed message,
-    // later ones for the same receiver were not tried.
+    // Messages of the last turn that could not be sent, in order. After a message failed, later
+    // ones for the same receiver were not tried.
     std::vector<UnsentToClient> unsent_to_clients{};
     std::vector<ToReplica> unsent_to_replicas{};
     std::vector<bus::Received> from_tree{};  // from the schedulers and the detokenizer
-    std::vector<TextDone> texts{};           // texts from the other thread, tokenized or refused
+    std::vector<TextDone> texts{};           // texts from the other thread: tokenized, or refused
     // Clients' messages, or why one was refused.
     std::vector<std::pair<messages::Door, bus::Received>> from_clients{};
     // Where the doors listen, and their counters, for `status`.
     std::vector<messages::ListenerStatus> listeners{};
-    // If not empty, the tree is shutting down for this reason. Everything open is answered with
-    // kUnavailable, and so are later messages.
+    // If not empty, the tree is shutting down for this reason. All open calls and requests, and all
+    // later messages, are answered with kUnavailable.
     std::string down_why{};
 };
 
-// Decisions, to be carried out in this order.
+// Decisions, to be executed in this order.
 struct DoorsOutput {
     std::vector<ServedVersion> serves{};     // Admin::Out::serves
     std::optional<Unfinished> unfinished{};  // Admin::Out::unfinished
@@ -67,7 +67,7 @@ struct DoorsOutput {
     std::vector<ToClient> to_clients{};
     std::vector<TextJob> jobs{};           // for the other thread
     std::vector<JobId> cancelled{};        // jobs that no client waits for
-    TimePoint wake_at = TimePoint::max();  // a turn is due then even if nothing arrives
+    TimePoint wake_at = TimePoint::max();  // the next turn is due then even if nothing arrives
 };
 
 class Doors {
@@ -77,29 +77,29 @@ class Doors {
         std::string server{};        // "pitstop 0.1.0"
         std::string model{};         // name of the served model
         std::string model_path{};    // its directory
-        std::string weights_path{};  // the checkpoint that the workers load, usually the same
+        std::string weights_path{};  // the directory that the workers load, usually model_path
         // the version that a restart could not restore
         std::optional<messages::LostVersion> lost{};
         Restart restart{};
-        ReturningAdapters::Args adapters{};  // loaded before the restart
-        std::string keep_committed{};        // the directory for committed versions; empty: none
+        ReturningAdapters::Args adapters{};  // the adapters loaded before the restart
+        std::string keep_committed{};        // directory for committed versions; empty: not kept
         int num_replicas = 1;
-        std::optional<TokenId> end_token{};                   // the tokenizer's (end_token.h)
-        std::shared_ptr<const ChatTemplate> chat_template{};  // null: no chats
-        std::string tokenizer_config = "{}";                  // JSON; tokenizer_config.h
+        std::optional<TokenId> end_token{};                   // the tokenizer's own (end_token.h)
+        std::shared_ptr<const ChatTemplate> chat_template{};  // null: chats are not served
+        std::string tokenizer_config = "{}";                  // JSON (tokenizer_config.h)
     };
-    // `tokenizer` may be null if no text arrives.
+    // `tokenizer`: null if no text arrives.
     Doors(Config config, const std::shared_ptr<const text::Tokenizer>& tokenizer);
 
     [[nodiscard]] DoorsOutput turn(DoorsInput in);
 
-    // Returns whether every replica has said hello, and the adapters of the tree before are back
-    // or lost.
+    // Returns whether every replica has said hello, and every adapter of the previous tree is
+    // loaded again or lost.
     [[nodiscard]] bool is_ready() const {
         return hellos_.is_complete() && !admin_.is_bringing_back();
     }
-    // Returns whether the tree was told to end, and all open requests have ended or used
-    // up their time.
+    // Returns whether the tree was told to end, and all open requests have ended or have used up
+    // their time.
     [[nodiscard]] bool is_end_due(TimePoint now) const {
         return drain_until_ && (requests_.num_open() == 0 || now >= *drain_until_);
     }
@@ -158,8 +158,8 @@ class Doors {
     ReplicaHellos hellos_;
     TimePoint ready_time_{};
     TimePoint next_probe_{};
-    std::optional<TimePoint> drain_until_{};  // then the tree ends; new requests are refused
-    std::string down_why_{};                  // not empty while the tree is shutting down
+    std::optional<TimePoint> drain_until_{};  // when the tree ends; new requests are refused
+    std::string down_why_{};                  // not empty: the tree is shutting down
     std::int64_t num_refused_ = 0;
 };
 

@@ -25,7 +25,7 @@ Result<std::optional<TokenId>> read_end_token(
         );
     }
     const jinja::Value* token = config->as_mapping()->find(std::string_view("eos_token"));
-    if (token != nullptr && token->as_mapping() != nullptr)  // an added token, in its long form
+    if (token != nullptr && token->as_mapping() != nullptr)  // the long form of an added token
         token = token->as_mapping()->find(std::string_view("content"));
     if (token == nullptr || token->is_none()) return std::optional<TokenId>{};
     if (token->as_text() == nullptr)

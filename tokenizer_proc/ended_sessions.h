@@ -1,11 +1,11 @@
-// How the latest sessions ended, for callers that continue one of them.
+// How recent sessions ended, for callers that try to continue one of them.
 //
-// A call that names its session is told why that session ended. A call without a name might belong
-// to a session that was lost meanwhile. As an update of its own, it would commit only a part of a
-// version. So such calls are refused after the loss. Once a caller has been told of the loss, the
-// next begin, end or drop comes from a caller who knows, and ends the loss. The loss also ends when
-// no such call arrives for kLossQuiet. A drop or an end before any of that may be another
-// trainer's, and does not end it.
+// A call that names its session is told why the session ended. A call without a name might belong
+// to a session that has been lost; as an update of its own, it would commit only a part of a
+// version. So calls without a name are refused after a loss. Once a caller has been told of the
+// loss, the next begin, end or drop comes from a caller that knows, and ends the loss. A loss also
+// ends when no such call arrives for kLossQuiet. A begin, end or drop before anyone was told may be
+// another trainer's, and does not end the loss.
 //
 // Thread:  the loop thread only.
 // Bounded: kEndedMax sessions.
@@ -38,23 +38,23 @@ class EndedSessions {
         told_.reset();
     }
 
-    // Returns how that session ended; nothing if it is unknown or too old.
+    // Returns how that session ended; nothing if the session is unknown or too old.
     [[nodiscard]] std::optional<std::string> end_of(std::uint64_t session) const;
 
-    // Returns the refusal of an unnamed call, or nothing. tell_loss() does the same and records
-    // that a caller was told.
+    // Returns the refusal of an unnamed call, or nothing. tell_loss() also records that a caller
+    // was told.
     [[nodiscard]] std::optional<std::string> loss(TimePoint now);
     [[nodiscard]] std::optional<std::string> tell_loss(TimePoint now);
-    // Called when a caller begins, ends or drops a session: ends the loss if a caller has
-    // been told of it.
+    // Called when a caller begins, ends or drops a session. Ends the loss if a caller has been told
+    // of it.
     void forget_told_loss() {
         if (told_) loss_.reset();
     }
-    // Ends the loss once kLossQuiet has passed since a call was last told of it.
+    // Ends the loss once kLossQuiet has passed since a caller was last told of it.
     void expire_loss(TimePoint now) {
         if (told_ && now >= *told_ + kLossQuiet) loss_.reset();
     }
-    // Returns the session that was lost with calls without a name, or nothing.
+    // Returns the lost session whose calls had no name, or nothing.
     [[nodiscard]] const std::optional<Ended>& lost() const { return loss_; }
 
   private:
@@ -62,7 +62,7 @@ class EndedSessions {
 
     std::deque<Ended> ended_{};
     std::optional<Ended> loss_{};
-    std::optional<TimePoint> told_{};  // when an unnamed call was last refused for it
+    std::optional<TimePoint> told_{};  // when an unnamed call was last refused for the loss
 };
 
 }  // namespace pitstop::tokenizer

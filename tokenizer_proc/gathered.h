@@ -1,4 +1,4 @@
-// Collects the answers of all replicas (or, if parts name a rank, of all ranks of all replicas).
+// Collects one answer per replica, or if parts name a rank, one answer per rank of each replica.
 //
 // Pure: no clock, no socket. Bounded: one part per replica or rank.
 #pragma once
@@ -41,7 +41,7 @@ class Gathered {
         : tp_(OfRank<Part> ? static_cast<std::size_t>(tp) : 1),
           parts_(static_cast<std::size_t>(num_replicas) * tp_) {}
 
-    // Returns whether this part was the last. A duplicate or unknown part is ignored.
+    // Adds a part. Returns whether it was the last one. Ignores a duplicate or an unknown part.
     bool add(Part part) {
         std::size_t rank = 0;
         if constexpr (OfRank<Part>) rank = static_cast<std::size_t>(raw(part.rank));
@@ -60,8 +60,8 @@ class Gathered {
         return all;
     }
 
-    // Names what has not answered: "scheduler_proc[1], ...", or for ranks "replica 0
-    // (rank 1, 2), ...".
+    // Names the processes that have not answered: "scheduler_proc[1], ...", or for ranks, "replica
+    // 0 (rank 1, 2), ...".
     [[nodiscard]] std::string who_is_missing() const {
         std::vector<std::string> names;
         for (std::size_t replica = 0; replica < parts_.size() / tp_; ++replica) {

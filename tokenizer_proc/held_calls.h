@@ -17,19 +17,19 @@
 
 namespace pitstop::tokenizer {
 
-// A call that waits for earlier calls, or for the collected update to take effect.
+// A call that waits for earlier calls, or until the collected update takes effect.
 struct HeldCall {
     // For this long after its deadline, a call that lets generation continue can still get the
-    // outcome of the update that it waits for. A call with weights has not begun, and may wait
-    // until its deadline.
+    // outcome of the update that it waits for. A call with weights waits only until its deadline,
+    // because it has not begun.
     static constexpr auto kGrace = TreeUpdate::kDropGrace;
 
     AdminCaller caller{};
     std::string_view what{};  // the call's type
     TimePoint deadline{};
     bool brings_weights = false;
-    bool may_be_part = false;  // of a version whose calls name no session
-    std::size_t bytes = 0;     // of its message
+    bool may_be_part = false;  // a part of a version whose calls name no session
+    std::size_t bytes = 0;     // of the call's message
     std::function<Result<>(TimePoint now)> start{};
 
     [[nodiscard]] TimePoint waits_until() const {
@@ -40,7 +40,7 @@ struct HeldCall {
 
 class HeldCalls {
   public:
-    // A single call is accepted whatever its size.
+    // The limit in all; a call that waits alone may be larger.
     static constexpr std::size_t kBytesMax = std::size_t{256} << 20;
 
     // Errors: kResourceExhausted.
@@ -54,7 +54,7 @@ class HeldCalls {
     std::vector<HeldCall> take_late(TimePoint now);
     std::vector<HeldCall> take_all();
 
-    // Returns when the next call will be late; TimePoint::max(): none waits.
+    // Returns when the next call becomes late; TimePoint::max(): no call waits.
     [[nodiscard]] TimePoint next_deadline() const;
 
   private:

@@ -4,7 +4,7 @@
 //   begin (rank 0) -> write (every rank) -> seal (rank 0)
 //
 // The newest version wins: a later commit ends the current writing. A failed step ends the writing
-// of the version, and status reports that. The serving version is not affected.
+// of its version, which the status reports. The serving version is not affected.
 //
 // Pure: time in, orders out, without clock or socket.
 // Thread:  the loop thread only.
@@ -25,8 +25,8 @@ namespace pitstop::tokenizer {
 
 class KeepCoordinator {
   public:
-    // Keeps versions in `directory`, written by `num_ranks` ranks. `served` is what serves
-    // from the start.
+    // Keeps versions in `directory`, written by `num_ranks` ranks. `served`: the version that
+    // serves from the start.
     KeepCoordinator(
         TimePoint now, std::string directory, int num_ranks, const ServedVersion& served
     );
@@ -34,8 +34,8 @@ class KeepCoordinator {
     // Begins to keep a version that was committed on every rank.
     [[nodiscard]] messages::WorkerKeep committed(TimePoint now, const ServedVersion& version);
 
-    // Handles an answer, and returns the next order, if any. An answer to no current
-    // step is ignored.
+    // Handles an answer. Returns the next order, or nothing. Ignores an answer that belongs to no
+    // current step.
     [[nodiscard]] std::optional<messages::WorkerKeep> part(
         TimePoint now, const messages::WorkerKept& part
     );
@@ -54,7 +54,7 @@ class KeepCoordinator {
     ServedVersion version_{};  // the version to keep
     CallId call_{};
     messages::KeepStep step_ = messages::KeepStep::kBegin;
-    std::vector<bool> has_answered_;  // by rank: whether it has answered the current step
+    std::vector<bool> has_answered_;  // by rank: the current step
     messages::KeepStatus status_{};
 };
 

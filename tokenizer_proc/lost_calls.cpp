@@ -10,7 +10,7 @@ void LostCalls::record(
     TimePoint now, const LostCollection& lost, const std::optional<std::string>& closing
 ) {
     const bool was_asked_for = lost.why.empty();
-    // a caller that drops calls collected after a loss may not know of the loss
+    // a caller that drops calls collected after an earlier loss may not know of that loss
     if (was_asked_for && is_untold()) return;
     Loss loss{.at = now, .refused_at = now, .is_told = was_asked_for, .told_peer = lost.told};
     if (closing) loss.told_peer = *closing;
@@ -77,7 +77,7 @@ void LostCalls::recall(TimePoint now, const std::string& label) {
     loss_->refused_at = now;
 }
 
-// A call without a label may come from the trainer whose calls were lost.
+// Refuses a call. One without a label may come from the trainer whose calls were lost.
 void LostCalls::tell(TimePoint now, const std::string& label) {
     loss_->refused_at = now;
     if (!label.empty() && label != loss_->label) return;
@@ -110,8 +110,8 @@ Result<> LostCalls::check_continue(TimePoint now, const std::string& peer) {
     const bool is_told = loss_->is_told || loss_->told_peer == peer;
     const bool is_collecting = updates_.has_collection();
     if (is_told && !is_collecting) {
-        // More calls of the lost version may follow, so the loss ends only when
-        // generation continues.
+        // More calls of the lost version may follow, so the loss ends only when generation
+        // continues.
         if (!standings_.is_any_held()) loss_.reset();
         return Ok{};
     }
@@ -128,7 +128,7 @@ Result<> LostCalls::check_late_part(TimePoint now, const std::string& label) {
     return refusal;
 }
 
-// Any loss for which no caller was refused stays, because few clients read a pause's answer.
+// A loss for which no caller was refused stays, because few clients read a pause's answer.
 std::string LostCalls::note_for_pause() {
     if (!loss_) return "";
     std::string note = error().message;

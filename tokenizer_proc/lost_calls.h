@@ -51,59 +51,59 @@ class LostCalls {
     // No collected calls were lost. But a trainer may still send calls that should be collected,
     // and each would become an update of its own.
     void record_standstill(TimePoint now, std::string why);
-    // The previous tree ended with a collection.
+    // Records that the previous tree ended while it had a collection.
     void record_of_previous_tree(TimePoint now, const std::string& why);
 
-    // Everything was sent again.
+    // Ends the loss, because all tensors were sent again.
     void end() { loss_.reset(); }
-    // A session for unnamed calls begins: the refused part belonged to an earlier one.
+    // Ends the loss of a part that was refused before a session for unnamed calls began.
     void end_missed_part() {
         if (loss_ && loss_->is_missed_part) loss_.reset();
     }
-    // Generation continues with the previous version, and the trainer has been told.
+    // Ends the loss, if a caller was told of it: generation continues with the previous version.
     void end_if_told() {
         if (loss_ && loss_->is_told) loss_.reset();
     }
     void expire(TimePoint now);
-    // Forgets the labels that a version of a later epoch has.
+    // Forgets labels that a version of a later epoch has.
     void forget_labels_of_version();
 
-    // Refuses the call that would let generation continue, once; and again each time calls were
-    // collected since, which the caller of this function drops then.
+    // Refuses the call that would let generation continue, once; and again each time that calls
+    // were collected since then, which the caller of this function must then drop.
     Result<> check_continue(TimePoint now, const std::string& peer);
-    // Refuses a partial update of a trainer that does not know of the loss, or ignores it.
+    // Refuses a partial update whose trainer does not know of the loss, or ignores it.
     Result<> check_late_part(TimePoint now, const std::string& label);
-    // A call that names `label` arrives.
+    // Restores the loss of calls with this label, if there was one.
     void recall(TimePoint now, const std::string& label);
-    // Returns what a pause's answer says. A pause of a running tree ends a loss for which a caller
-    // was refused.
+    // Returns the text that a pause's answer adds. A pause of a running tree also ends a loss for
+    // which a caller was refused.
     [[nodiscard]] std::string note_for_pause();
 
-    // For status.
+    // Returns the loss for the status, or nothing.
     [[nodiscard]] std::optional<messages::LostCalls> report(TimePoint now) const;
 
   private:
     struct Loss {
         messages::LostCalls calls{};
-        std::string label{};  // the label that the calls named; empty: none
-        std::string what{};   // for example "3 calls ... take no effect"
+        std::string label{};  // the label in the lost calls; empty: they had none
+        std::string what{};   // a text such as "3 calls ... take no effect"
         TimePoint at{};
-        TimePoint refused_at{};  // when a call was last refused because of it
-        bool is_told = false;    // whether the call that lets generation continue was refused
-        // whether a call was refused that may be another part of the version
+        TimePoint refused_at{};  // when a call was last refused because of the loss
+        bool is_told = false;    // a call that lets generation continue was refused
+        // a call was refused that may be another part of the version
         bool is_part_refused = false;
-        bool is_missed_part = false;  // no call had been collected: the first one was refused
+        bool is_missed_part = false;  // no call had been collected: the first call was refused
         std::string told_peer{};      // another peer that knows of the loss
     };
     [[nodiscard]] Error error() const;
     void remember();
-    // A call that names `label`, or a collection of such calls, is refused for the loss.
+    // Records that a call with `label`, or a collection of such calls, is refused for the loss.
     void tell(TimePoint now, const std::string& label);
 
     const UpdateCoordinator& updates_;
     const ReplicaStandings& standings_;
     std::optional<Loss> loss_{};
-    // with the epoch that served at the loss
+    // losses by label, with the epoch that served at the loss
     std::map<std::string, std::pair<Epoch, Loss>> by_label_{};
 };
 

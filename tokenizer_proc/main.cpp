@@ -1,6 +1,6 @@
-// The thin loop of tokenizer_proc around the doors. Each turn receives the tree's messages, then
-// the admin door's, then the data door's, runs the doors' turn, and carries out its decisions. The
-// loop waits in Poller::wait and nowhere else.
+// The loop of tokenizer_proc around the doors. Each turn receives the tree's messages, then the
+// admin door's, then the data door's. The turn runs the doors, and executes their decisions. The
+// loop waits only in Poller::wait.
 #include "base/fair_queue.h"
 #include "base/flags.h"
 #include "base/log.h"
@@ -33,13 +33,13 @@ namespace pitstop::tokenizer {
 namespace {
 
 constexpr std::chrono::seconds kIdleWait{10};
-// The most text that one turn tokenizes before it sends output: about five milliseconds of work.
-// The other thread tokenizes longer texts.
+// The most text that one turn tokenizes before it sends output, about 5 ms of work. The other
+// thread tokenizes longer texts.
 constexpr std::size_t kIntakeBytesMax = 20 * TextWorker::kInlineBytesMax;
-// a full queue does not report when it has room
+// a full queue does not report that it has room again
 constexpr std::chrono::milliseconds kRetryAfter{5};
 constexpr std::size_t kAdapterLinesMax = std::size_t{64} << 20;  // bytes of --lost-adapters
-constexpr int kFarewellLingerMs = 1000;  // for the last answers of a tree that shuts down
+constexpr int kFarewellLingerMs = 1000;  // to send the last answers of a tree that shuts down
 
 struct Flags {
     std::string run_dir{};
@@ -65,7 +65,7 @@ std::uint64_t random_number() {
     return number;
 }
 
-// One turn's intake from a door. `num_bytes` counts the bytes of both doors.
+// Receives one turn's messages from a door. `num_bytes` counts the bytes of both doors.
 void take_from_door(messages::Door door, Sockets& sockets, std::size_t& num_bytes, DoorsInput& in) {
     for (int n = 0; n < bus::kMessagesPerTurnMax && num_bytes < kIntakeBytesMax; ++n) {
         std::optional<bus::Received> received = sockets.receive(door, in.now);
@@ -99,8 +99,8 @@ std::optional<std::string> farewell(Supervision& supervision) {
     return std::nullopt;
 }
 
-// Tells the launcher what a restart needs: the checkpoint of the weights, their digest
-// and their label.
+// Tells the launcher the version that a restart must load: the checkpoint, its digest, its
+// label.
 void tell_version(const ServedVersion& version, Supervision& supervision) {
     supervision.say_version(
         {.epoch = raw(version.epoch),
@@ -110,7 +110,7 @@ void tell_version(const ServedVersion& version, Supervision& supervision) {
     );
 }
 
-// Moves what cannot be sent to the next turn, with all later messages for the same receiver.
+// Moves messages that cannot be sent, and later ones for the same receiver, to the next turn.
 void send_to_replicas(std::vector<ToReplica> messages, Sockets& sockets, DoorsInput& next) {
     std::set<std::pair<ReplicaId, ReplicaSocket>> full;
     for (ToReplica& message : messages) {
@@ -173,7 +173,7 @@ void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& superv
         if (!said_end && doors.is_end_due(in.now)) {
             said_end = true;
             supervision.say_end("asked for at the admin door");
-            // Without a launcher, nothing else ends the tree.
+            // Without a launcher, only this process can end the tree.
             if (supervision.fd() < 0) in.down_why = "the tree is shutting down";
         }
         is_going_down = is_going_down || !in.down_why.empty();
@@ -204,7 +204,7 @@ void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& superv
 std::string name_of_model(const Flags& flags) {
     if (!flags.served_model_name.empty()) return flags.served_model_name;
     std::filesystem::path path(flags.model);
-    if (!path.has_filename()) path = path.parent_path();  // "models/stories/"
+    if (!path.has_filename()) path = path.parent_path();  // a final slash: "models/stories/"
     return path.filename().string();
 }
 
@@ -254,7 +254,7 @@ void add_flags(Flags& values, FlagSet& flags) {
     flags.add("log-level", &values.log_level, "trace, debug, info, warning, error or off");
 }
 
-// Returns the value of --scheduling, or what is wrong with a flag; the log is open afterwards.
+// Returns the value of --scheduling, or what is wrong with a flag. Also opens the log.
 Result<Fairness> check_flags(const Flags& values) {
     if (values.dp < 1 || values.dp > bus::kReplicasMax) {
         return make_error(
@@ -319,8 +319,8 @@ Result<> serve(const Flags& values, Fairness fairness, Supervision& supervision)
     run(doors, sockets, worker, supervision);
     sockets.set_linger_ms(kFarewellLingerMs);
     { const Sockets closed = std::move(sockets); }
-    context.close();  // returns when the last answers are sent, or the linger is over
-    // A long text in progress would delay the end of its thread; nothing waits for it.
+    context.close();  // returns when the last answers are sent, or after the linger time
+    // A long text in progress would delay the end of its thread, and nobody waits for that text.
     if (worker.is_busy()) std::_Exit(0);
     return Ok{};
 }

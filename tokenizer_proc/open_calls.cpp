@@ -6,8 +6,8 @@
 
 namespace pitstop::tokenizer {
 
-// Describes how many requests are open, and where: "2 of 3 requests, which have not ended, on
-// replica 0, replica 2".
+// Describes how many requests are open, and on which replicas: "2 of 3 requests that have not
+// ended, on replica 0, replica 2".
 std::string LastChunks::who_is_missing() const {
     std::set<std::int32_t> replicas;
     for (const auto& [id, replica] : ending) replicas.insert(raw(replica));

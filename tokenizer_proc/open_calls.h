@@ -1,12 +1,12 @@
-// Calls at the admin door that wait for answers: who called, until when, and what has arrived.
+// Calls at the admin door that wait for answers: the caller, the deadline, the answers so far.
 //
-// A call gets a number of the door's own, so that callers' numbers cannot collide. Answers arrive
-// under that number, in any order. A call ends once: answered, or at its deadline with an error
-// that names the phase and what is missing. One table and one rule for deadlines serve all kinds.
+// Each call gets a number of the door's own, because callers' numbers may collide. Answers arrive
+// under that number, in any order. A call ends once: with its answer, or at its deadline with an
+// error that names its phase and the missing answers. One table serves all kinds of calls.
 //
 // Pure: no clock, no socket.
 // Thread:  the loop thread only.
-// Bounded: kCallsMax calls of each kind; a further one is refused.
+// Bounded: kCallsMax open calls of each kind; further ones are refused.
 #pragma once
 
 #include "base/ids.h"
@@ -30,17 +30,17 @@
 
 namespace pitstop::tokenizer {
 
-// The caller at the admin door, and the number it gave its call.
+// The caller at the admin door, and the number that the caller gave its call.
 struct AdminCaller {
     std::string peer{};
     CallId call{};
 };
 
-inline constexpr std::size_t kCallsMax = 1024;  // open at the admin door, of each kind
+inline constexpr std::size_t kCallsMax = 1024;  // open calls of each kind at the admin door
 
-// An abort's wait for the last chunks of the requests that it ends.
+// The last chunks for which an abort waits, of the requests that it ends.
 struct LastChunks {
-    std::map<OpenId, ReplicaId> ending{};  // where each request runs
+    std::map<OpenId, ReplicaId> ending{};  // each request, and its replica
     messages::AbortReply reply{};
 
     [[nodiscard]] std::string who_is_missing() const;
@@ -48,7 +48,7 @@ struct LastChunks {
 
 class OpenCalls {
   public:
-    // What a call waits for: answers of replicas or ranks, or last chunks.
+    // The answers that a call waits for: of replicas, of ranks, or last chunks.
     template <class List>
     struct AwaitedOf;
     template <class... Parts>
@@ -62,22 +62,22 @@ class OpenCalls {
     struct Call {
         AdminCaller caller{};
         std::string_view what{};   // type of the call
-        std::string_view phase{};  // its present phase, for the error of a late call
+        std::string_view phase{};  // the current phase, for the error of a late call
         TimePoint deadline{};
         Awaited awaited;
     };
 
-    // Returns the number under which the answers arrive. Errors: kResourceExhausted.
+    // Returns the call's number, under which answers arrive. Errors: kResourceExhausted.
     Result<CallId> open(Call call);
 
-    // Returns the call of this number if it waits for this kind; null if it is late, or waits for
-    // another kind.
+    // Returns the answers that this call waits for; null if the call has ended, or waits for
+    // answers of another kind.
     template <class Awaits>
     [[nodiscard]] Awaits* find(CallId id) {
         const auto place = calls_.find(id);
         return place == calls_.end() ? nullptr : std::get_if<Awaits>(&place->second.awaited);
     }
-    // Removes the call, which must exist, and returns its caller.
+    // Removes the call and returns its caller. REQUIRES: the call is open.
     AdminCaller close(CallId id);
 
     // Adds a part of a call's answer. With the last part, closes the call and returns all parts.
@@ -95,18 +95,18 @@ class OpenCalls {
         return Complete<Part>{close(id), std::move(parts)};
     }
 
-    // Calls `visit(id, awaited)` for each call that waits for this kind, in the order of
-    // their numbers.
+    // Calls `visit(id, awaited)` for each call that waits for this kind of answer, in the order of
+    // the calls' numbers.
     template <class Awaits, class Visit>
     void for_each(Visit visit) {
         for (auto place = calls_.begin(); place != calls_.end();) {
-            const auto here = place++;  // the visit may close the call
+            const auto here = place++;  // `visit` may close the call
             if (auto* awaited = std::get_if<Awaits>(&here->second.awaited))
                 visit(here->first, *awaited);
         }
     }
 
-    // Returns whether some call waits for this kind.
+    // Returns whether some call waits for this kind of answer.
     template <class Awaits>
     [[nodiscard]] bool has() const {
         return std::ranges::any_of(calls_, [](const auto& entry) {

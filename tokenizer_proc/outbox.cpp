@@ -32,10 +32,10 @@ void Outbox::reply(messages::Door door, const std::string& peer, messages::Frame
     keep_answer(waiting_[{door, peer}], std::move(frames));
 }
 
-// The answers of one turn to a client that reads are bounded by the turn alone.
+// Keeps all answers of a turn for a client that reads; for others, up to kRepliesBytesMax.
 void Outbox::keep_answer(Waiting& waiting, messages::Frames frames) {
     const std::size_t num_bytes = bytes_of(frames);
-    // One answer is always kept, whatever its size: it may be a whole tensor.
+    // One answer is always kept, however large: it may be a whole tensor.
     const bool is_over = waiting.replies_bytes + num_bytes > kRepliesBytesMax;
     if (waiting.is_full && !waiting.replies.empty() && is_over) {
         ++num_dropped_;
@@ -51,7 +51,7 @@ void Outbox::add(const std::string& peer, messages::OutputChunk chunk) {
     waiting.chunks_bytes += num_bytes;
     total_bytes_ += num_bytes;
     const auto [place, is_new] = waiting.index.try_emplace(chunk.rid, waiting.chunks.size());
-    // An id may be in use again while the end of its last request still waits.
+    // The id may be in use again while the end of its previous request still waits.
     if (!is_new && !waiting.chunks[place->second].finish) {
         messages::append_chunk(waiting.chunks[place->second], std::move(chunk));
         return;
@@ -91,7 +91,7 @@ void Outbox::requeue(std::vector<UnsentToClient> unsent) {
             if (message.kind != ToClient::Kind::kAnswer) gone.insert(address);
             continue;
         }
-        // the client exists but does not read
+        // the client is connected, but does not read
         if (message.kind == ToClient::Kind::kProbe) continue;
         Waiting& waiting = waiting_[address];
         waiting.is_full = true;
@@ -109,7 +109,7 @@ void Outbox::requeue(std::vector<UnsentToClient> unsent) {
     }
     for (auto place = waiting_.begin(); place != waiting_.end();) {
         Waiting& waiting = place->second;
-        if (!waiting.head) waiting.head_rids.clear();  // it was sent
+        if (!waiting.head) waiting.head_rids.clear();  // the previous head was sent
         find_slow(place->first.second, waiting);
         place = waiting.is_empty() ? waiting_.erase(place) : std::next(place);
     }
@@ -130,8 +130,8 @@ bool Outbox::has_more() const {
     });
 }
 
-// Returns the message that could not be sent; otherwise a new message of the first chunks, as many
-// as fit and at least one.
+// Returns the head that could not be sent, or makes a new message of the first chunks: as many as
+// fit, at least one.
 messages::Frames Outbox::take_head(Waiting& waiting) {
     if (waiting.head) return *std::exchange(waiting.head, std::nullopt);
     messages::Outputs outputs;
@@ -203,7 +203,7 @@ void Outbox::probe(
         }
         last_sent.emplace(peer, time);
     }
-    last_sent_ = std::move(last_sent);  // clients without open requests are forgotten
+    last_sent_ = std::move(last_sent);  // forgets clients without open requests
 }
 
 }  // namespace pitstop::tokenizer

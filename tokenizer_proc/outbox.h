@@ -1,10 +1,10 @@
-// Orders what the doors send: one message of output per client and flush. A client that does not
-// read affects only itself: its waiting output is joined per request, up to a bound.
+// The messages that the doors send: per flush, each client gets one message of output. A client
+// that does not read affects only itself: its waiting output is joined per request, up to a bound.
 //
-// Pure: flush() returns messages to send, and requeue() returns those that could not be sent.
+// Pure: flush() returns messages to send; requeue() takes back those that could not be sent.
 // Thread:  the loop thread only.
-// Bounded: kBacklogBytesMax of output and kRepliesBytesMax of answers per client,
-//          kTotalBytesMax in all; beyond it the client is slow, which lost() reports.
+// Bounded: kBacklogBytesMax of output and kRepliesBytesMax of answers per client; kTotalBytesMax in
+//          all. A client over a bound is slow; take_lost() returns it.
 #pragma once
 
 #include "base/result.h"
@@ -33,8 +33,8 @@ struct ToClient {
     messages::Frames frames{};
     Kind kind = Kind::kAnswer;
 };
-// A message that could not be sent, and why: kFull or kGone. Later messages for the same client
-// were not tried; they follow in the list.
+// A message that could not be sent, with the reason: kFull or kGone. Later messages for the same
+// client were not tried, and follow in the list.
 struct UnsentToClient {
     ToClient message{};
     bus::Sent why = bus::Sent::kFull;
@@ -53,34 +53,34 @@ class Outbox {
         LostHow how{};
     };
 
-    // Adds an answer. An answer to a client that has left, or is over its bound, is
-    // dropped and counted.
+    // Adds an answer. Drops and counts an answer to a client that has left or is over its
+    // bound.
     void reply(messages::Door door, const std::string& peer, messages::Frames frames);
     // Adds output of one request.
     void add(const std::string& peer, messages::OutputChunk chunk);
 
-    // Appends the messages to send, in order: for each client its answers and one message of
+    // Appends the messages to send, in order: for each client, its answers and one message of
     // output. Call once per turn, after the previous message of output was sent or taken back.
     void flush(TimePoint now, std::vector<ToClient>& out);
-    // Appends only answers, after flush().
+    // Appends only answers. Called after flush().
     void flush_answers(std::vector<ToClient>& out);
-    // Takes back the messages of the last flush that could not be sent, in their order.
+    // Takes back messages of the last flush that could not be sent, in order.
     void requeue(std::vector<UnsentToClient> unsent);
-    // Returns whether more output waits after the flushed message. If so, flush again at once,
-    // unless that message could not be sent.
+    // Returns whether more output waits after the flushed messages. If so, flush again at once,
+    // unless a message could not be sent.
     [[nodiscard]] bool has_more() const;
     // Returns whether the client's requests were ended because too much of its output waits. The
-    // client is slow until it has read all of it.
+    // client stays slow until it has read all of it.
     [[nodiscard]] bool is_slow(const std::string& peer) const;
 
-    // Returns the clients whose requests must be ended, since the last call.
+    // Returns the clients, since the last call, whose requests must be ended.
     [[nodiscard]] std::vector<Lost> take_lost() { return std::exchange(lost_, {}); }
 
-    // Replaces the output of every request in the backlog, and of those in `open`, by this error,
-    // which the client gets when it reads.
+    // Replaces the waiting output of all requests of this client, and of those in `open`, by this
+    // error. The client gets the error when it reads.
     void fail(const std::string& peer, const std::vector<std::string>& open, const Error& error);
 
-    // Probes the clients with open requests that were sent nothing for a while: they get an
+    // Probes clients that have open requests and were sent nothing for kProbeAfter: sends them an
     // empty `outputs`.
     void probe(const std::vector<std::string>& peers, TimePoint now, std::vector<ToClient>& out);
     static constexpr auto kProbeAfter = std::chrono::seconds(2);
@@ -92,11 +92,11 @@ class Outbox {
     struct Waiting {
         std::deque<messages::Frames> replies{};
         std::size_t replies_bytes = 0;
-        // The message of output that was flushed last: the requests with output in it, and the
-        // message itself if the client's queue was full.
+        // The last flushed message of output: the requests whose output it has, and the message
+        // itself if the client's queue was full.
         std::vector<std::string> head_rids{};
         std::optional<messages::Frames> head{};
-        // Chunks added since, joined.
+        // Chunks added since the last flush; those of a request are joined.
         std::vector<messages::OutputChunk> chunks{};  // in the order of first arrival
         // rid -> its latest chunk in `chunks`
         std::unordered_map<std::string, std::size_t> index{};
@@ -111,7 +111,7 @@ class Outbox {
     void forget_chunks(Waiting& waiting);
     void find_slow(const std::string& peer, Waiting& waiting);
 
-    std::map<Address, Waiting> waiting_{};  // clients for whom something waits, or was just flushed
+    std::map<Address, Waiting> waiting_{};  // clients with waiting messages or a flushed head
     std::map<std::string, TimePoint> last_sent_{};  // data-door clients with open requests
     std::vector<Lost> lost_{};
     std::size_t total_bytes_ = 0;  // of all chunks

@@ -33,7 +33,7 @@ ReplicaId ReplicaChoice::choose(std::span<const TokenId> prompt) const {
     const auto least_loaded = static_cast<ReplicaId>(least - load_.begin());
     if (known_.empty()) return least_loaded;
     ReplicaId chosen = least_loaded;
-    for_each_prefix(prompt, [&](std::uint64_t hash) {  // the longest known one is visited last
+    for_each_prefix(prompt, [&](std::uint64_t hash) {  // visits the longest known prefix last
         const Entry& entry = known_[hash % kKnownMax];
         if (entry.hash != hash || raw(entry.replica) < 0) return;
         if (load(entry.replica) <= *least + kAffinitySlackTokens) chosen = entry.replica;

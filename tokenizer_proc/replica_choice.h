@@ -1,9 +1,9 @@
-// Chooses the replica of a request: the least loaded, unless another has served the same beginning
-// before and is not much busier.
+// Chooses the replica of a request: the least loaded one, unless another one has served a prompt
+// with the same beginning and is not much busier.
 //
-// Load is counted in tokens of open requests (prompt and expected output). Beginnings are known by
-// hashes of their first 1, 2, 4, ... pages, in a table of fixed size where a new entry overwrites
-// an old one: forgetting only costs computing a prefix again.
+// A replica's load is the number of tokens of its open requests: prompts and expected output.
+// Beginnings are recognized by hashes of their first 1, 2, 4, ... pages, in a table of fixed size.
+// A new entry overwrites an old one; a lost entry only costs computing a prefix again.
 //
 // Thread:  the loop thread only.
 // Bounded: allocates nothing after construction.
@@ -19,19 +19,19 @@ namespace pitstop::tokenizer {
 
 class ReplicaChoice {
   public:
-    // A replica with a known prefix may have this many tokens more than the least loaded one: about
-    // the cost of prefilling a long shared prompt again.
+    // A replica that knows the prefix may have this many more tokens than the least loaded one:
+    // about the cost of prefilling a long shared prompt again.
     static constexpr std::int64_t kAffinitySlackTokens = 8192;
-    // The output tokens that are expected of a request: this many without max_new_tokens, at most
-    // this many with it.
+    // The output tokens expected of a request without max_new_tokens; with it, the expectation is
+    // max_new_tokens, but at most this many.
     static constexpr std::int64_t kExpectedOutputMax = 1024;
 
     ReplicaChoice(int num_replicas, std::int64_t page_size);
 
-    // Returns a choice without recording it.
+    // Returns the chosen replica, without recording the choice.
     [[nodiscard]] ReplicaId choose(std::span<const TokenId> prompt) const;
 
-    // Records that a request, and so its prompt's pages, went to the replica.
+    // Records that a request was sent to the replica, which then has the pages of its prompt.
     void add(ReplicaId replica, std::span<const TokenId> prompt, std::int64_t load);
     // Records that a request has ended.
     void remove(ReplicaId replica, std::int64_t load);
@@ -50,7 +50,7 @@ class ReplicaChoice {
 
     std::int64_t page_size_;
     std::vector<std::int64_t> load_;  // [replicas], tokens
-    std::vector<Entry> known_;        // empty with one replica
+    std::vector<Entry> known_;        // empty if there is only one replica
 };
 
 }  // namespace pitstop::tokenizer

@@ -17,17 +17,17 @@ class ReplicaHellos {
   public:
     explicit ReplicaHellos(int num_replicas) : all_(static_cast<std::size_t>(num_replicas)) {}
 
-    // Errors: kAlreadyExists: it is of no replica, or not its first.
+    // Errors: kAlreadyExists: the replica does not exist, or has said hello before.
     Result<> add(const messages::SchedulerHello& hello);
     [[nodiscard]] bool is_complete() const {
         return std::ranges::all_of(all_, [](const auto& hello) { return hello.has_value(); });
     }
-    // Returns the hello of replica 0, which stands for all where they must be alike. REQUIRES:
+    // Returns the hello of replica 0, in place of all where hellos must be equal. REQUIRES:
     // is_complete().
     [[nodiscard]] const messages::SchedulerHello& first() const { return *all_.front(); }
     // Logs which replicas have other weights than replica 0. REQUIRES: is_complete().
     void log_differences() const;
-    // Returns their names: "scheduler_proc[0], scheduler_proc[1]".
+    // Returns the processes that have not said hello: "scheduler_proc[0], scheduler_proc[1]".
     [[nodiscard]] std::string missing() const;
 
   private:

@@ -1,4 +1,4 @@
-// Makes one reply to a caller of the answers of all replicas, or of all ranks: ok if each is.
+// Makes one reply to a caller from the answers of all replicas or ranks: ok if all of them are.
 //
 // Pure: functions of their arguments.
 #pragma once
@@ -40,7 +40,7 @@ template <class Reply, class Part>
         if (!part.verdict.is_done() && reply.ok) {
             reply.ok = false;
             reply.verdict.code = part.verdict.code;
-            text.clear();  // lists only errors, once there is one
+            text.clear();  // after the first error, only errors are listed
         }
         if (part.verdict.message.empty() || part.verdict.is_done() != reply.ok) continue;
         if (!text.empty()) text += "; ";
@@ -61,7 +61,7 @@ template <class Part>
 [[nodiscard]] inline messages::GroupReply reply_of(std::vector<messages::WorkerGrouped> parts) {
     return joined_reply<messages::GroupReply>(std::move(parts));
 }
-// If each replica either had nothing to do or has succeeded now, the call has succeeded.
+// The call has succeeded if each replica has succeeded now or had nothing to do.
 [[nodiscard]] inline auto reply_of(std::vector<messages::MemoryPart> parts) {
     const bool is_any_done = std::ranges::any_of(parts, [](const messages::MemoryPart& part) {
         return part.verdict.is_done();
@@ -71,7 +71,7 @@ template <class Part>
     }
     return joined_reply<messages::ReplyOf<messages::MemoryPart>>(std::move(parts));
 }
-// All have digested, or the first one refuses.
+// Returns the digests if every rank has computed them, otherwise the first refusal.
 [[nodiscard]] inline messages::DigestsReply reply_of(std::vector<messages::WorkerDigests> parts) {
     if (are_all_done(parts)) return merged(parts);
     messages::DigestsReply refusal;

@@ -1,4 +1,4 @@
-// What each replica last reported of its pause, its memory and its weights.
+// The latest report of each replica about its pause, its memory and its weights.
 //
 // Thread:  the loop thread only.
 // Bounded: one report per replica.
@@ -17,7 +17,7 @@ class ReplicaStandings {
     explicit ReplicaStandings(int num_replicas)
         : standings_(static_cast<std::size_t>(num_replicas)) {}
 
-    // A change that no caller asked for.
+    // A change of which no caller asked.
     enum class News { kNone, kPauseExpired };
     // REQUIRES: the replica exists.
     News record(messages::ReplicaStanding standing) {
@@ -39,10 +39,10 @@ class ReplicaStandings {
             return !standing.released.empty();
         });
     }
-    // Returns whether generation is stopped on some replica because a caller wants it.
+    // Returns whether some replica generates nothing because a caller stopped it.
     [[nodiscard]] bool is_any_held() const { return is_any_paused() || is_any_released(); }
-    // Returns whether exactly these tags are released, each on some replica; an empty list means
-    // all tags.
+    // Returns whether exactly these tags are released, each on some replica. True for an empty
+    // list, which stands for all tags.
     [[nodiscard]] bool are_just_released(const std::vector<messages::MemoryTag>& tags) const {
         if (tags.empty()) return true;
         const auto has = [](const std::vector<messages::MemoryTag>& list, messages::MemoryTag tag) {

@@ -29,7 +29,7 @@ std::optional<Error> first_outside(
 
 constexpr std::int64_t kBytesPerNumber = 5;
 
-// Refuses a reply about this many positions if it would be too large.
+// Refuses logprobs of this many positions if their reply would be too large.
 Result<> check_logprob_bytes(
     std::string_view what, std::int64_t num_positions, const messages::LogprobOptions& options
 ) {
@@ -49,7 +49,7 @@ Result<> check_logprob_bytes(
     );
 }
 
-// Returns how many tokens each output token may be drawn among, as far as the request says.
+// Returns among how many tokens each output token may be drawn, as far as the request shows.
 std::int64_t support_max(const messages::SamplingParams& sampling, std::int64_t vocab_size) {
     std::int64_t num = vocab_size;
     if (sampling.temperature == 0) return 1;
@@ -91,8 +91,8 @@ std::optional<Error> problem_of_support(
     );
 }
 
-// Returns why the requested logprobs do not fit a reply, or nothing. A few per output token always
-// fit, because these are sent token by token.
+// Returns why the requested logprobs do not fit a reply, or nothing. A few logprobs per output
+// token always fit, because they are sent token by token.
 std::optional<Error> problem_of_logprobs(
     const messages::Generate& message,
     std::int64_t prompt_len,
@@ -121,7 +121,7 @@ std::optional<Error> problem_of_logprobs(
     return fits ? std::nullopt : std::optional(fits.error());
 }
 
-// Returns why the routes in the message cannot be followed, or nothing.
+// Returns why the routes that the request brings cannot be followed, or nothing.
 std::optional<Error> problem_of_brought(
     const messages::Generate& message,
     std::int64_t prompt_len,
@@ -246,7 +246,7 @@ std::optional<Error> RequestChecks::problem_of(const messages::Generate& message
     if (message.draft_ids) {
         if (auto error = problem_of_ids("draft_ids", *message.draft_ids)) return error;
     }
-    // The prompt of a turn is complete only with what it continues from.
+    // The prompt of a turn is complete only together with the tokens that the turn continues from.
     if (message.input_ids && !message.turn) return problem_of_prompt(message, *message.input_ids);
     return std::nullopt;
 }
@@ -274,7 +274,7 @@ std::optional<Error> RequestChecks::problem_of_prompt(
         );
     }
     if (auto error = problem_of_ids("input_ids", prompt)) return error;
-    // Without an output length there must be room for one token; with one, for all of them.
+    // A request without an output length needs room for one token; with a length, for that many.
     const messages::ContextLimit limit{
         .prompt_len = prompt_len,
         .output_len = message.sampling.max_new_tokens.value_or(1),
@@ -286,7 +286,7 @@ std::optional<Error> RequestChecks::problem_of_prompt(
     return problem_of_logprobs(message, prompt_len, replica_);
 }
 
-// Refuses bans of ids that are not tokens of the model.
+// Refuses bans of ids that are not in the model's vocabulary.
 std::optional<Error> RequestChecks::problem_of_bans(const messages::SamplingParams& sampling
 ) const {
     if (auto error = problem_of_ids("sampling.allowed_token_ids", sampling.allowed_token_ids))

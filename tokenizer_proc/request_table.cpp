@@ -96,7 +96,7 @@ void RequestTable::close(OpenRequest& request) {
     }
     const auto owner = peers_.find(request.peer);
     CHECK(owner != peers_.end());
-    // a copy: erase() must not get a reference into what it erases
+    // a copy, because erase() would destroy the string that the reference names
     const std::string rid = request.rid;
     owner->second.erase(rid);
     if (owner->second.empty()) peers_.erase(owner);

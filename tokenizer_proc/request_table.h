@@ -1,7 +1,7 @@
 // The open requests: the client and the replica of each.
 //
 // Thread:  the loop thread only.
-// Bounded: by the caller, through size(); ids of ended requests are remembered up to kEndedMax.
+// Bounded: by the caller, through size(); kEndedMax ids of ended requests are remembered.
 #pragma once
 
 #include "base/ids.h"
@@ -20,25 +20,25 @@
 
 namespace pitstop::tokenizer {
 
-// A text that was handed to the other thread (text_worker.h).
+// Identifies a text that was handed to the other thread (text_worker.h).
 enum class JobId : std::uint64_t {};
 
-// Identifies a request even if clients use the same ids; never reused.
+// Identifies a request even if clients use equal ids; never reused.
 enum class OpenId : std::uint64_t {};
 
 // A request's part of a conversation (conversations.h).
 struct OpenTurn {
     messages::ConversationId conversation{};
-    std::int64_t history_len = 0;   // tokens of the prompt that the turn before had
-    std::vector<TokenId> prompt{};  // for the first chunk, if requested
-    bool keeps_tokens = true;       // false: a turn that opens its conversation
+    std::int64_t history_len = 0;   // prompt tokens that come from earlier turns
+    std::vector<TokenId> prompt{};  // for the first chunk, if the client asks for it
+    bool keeps_tokens = true;       // false: the turn opens its conversation
 };
 
 struct OpenRequest {
     OpenId id{};
     std::string peer{};  // the client's identity at the data door
     std::string rid{};   // the client's id, unique among its open requests
-    // Set while the other thread tokenizes the text: the job, and the original request.
+    // Set while the other thread tokenizes the text: the job, and the client's request.
     std::optional<JobId> job{};
     messages::Generate generate{};
     // Set once the request was sent to a replica.
@@ -54,18 +54,18 @@ class RequestTable {
   public:
     static constexpr std::size_t kEndedMax = 65536;
 
-    // Returns null if the client has an open request with that id.
+    // Adds a request. Returns null if the client has an open request with that id.
     OpenRequest* add(const std::string& peer, const std::string& rid);
-    // set_job() records the job that the request waits for; set_key() that the request was sent.
+    // set_job() records the job that the request waits for; set_key(), that the request was sent.
     void set_job(OpenRequest& request, JobId job);
     void set_key(OpenRequest& request, RequestKey key);
 
-    // Returns null if there is none. Pointers are valid until close().
+    // find() returns null if there is no such request. Pointers are valid until close().
     [[nodiscard]] OpenRequest* find(const std::string& peer, const std::string& rid);
     [[nodiscard]] OpenRequest* find(RequestKey key);
     [[nodiscard]] OpenRequest* find(JobId job);
     [[nodiscard]] std::vector<OpenRequest*> with_keys(std::span<const RequestKey> keys);
-    // Returns them ordered by peer, then id, so that nothing depends on a hash.
+    // Return the requests ordered by peer, then id, so that nothing depends on a hash.
     [[nodiscard]] std::vector<OpenRequest*> of_peer(const std::string& peer);
     [[nodiscard]] std::vector<OpenRequest*> with_rid(const std::string& rid);
     [[nodiscard]] std::vector<OpenRequest*> all();
@@ -79,7 +79,7 @@ class RequestTable {
     [[nodiscard]] std::vector<std::string> peers() const;
 
   private:
-    std::map<std::string, std::map<std::string, OpenRequest>> peers_{};  // none is empty
+    std::map<std::string, std::map<std::string, OpenRequest>> peers_{};  // no inner map is empty
     std::unordered_map<RequestKey, OpenRequest*> by_key_{};
     std::map<JobId, OpenRequest*> by_job_{};
     std::size_t size_ = 0;

@@ -9,7 +9,7 @@
 namespace pitstop::tokenizer {
 namespace {
 
-constexpr std::chrono::milliseconds kTimeout = std::chrono::minutes(1);  // at most, for each
+constexpr std::chrono::milliseconds kTimeout = std::chrono::minutes(1);  // the most per adapter
 
 }  // namespace
 

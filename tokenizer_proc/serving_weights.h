@@ -61,22 +61,22 @@ class ServingWeights {
     // and names the version that a collection made. Nothing for an update of its own.
     [[nodiscard]] std::optional<Error> problem_of_late_part(const std::string& label) const;
 
-    // A stage begins, and overwrites the retained copy.
+    // A stage begins, which overwrites the retained copy.
     void lose_retained() { has_retained_ = false; }
-    // The order of a commit decides: after that, the previous version cannot be restored.
+    // A commit is ordered: from now on, the previous version cannot be restored.
     void decide(ServedVersion next) { decided_ = std::move(next); }
-    // Decides for the retained version, as this epoch.
+    // A rollback is ordered: the retained version gets this epoch.
     void decide_rollback(Epoch epoch, std::string label, std::string digest);
     // A replica refused a commit although it was prepared and ready, and other replicas may have
     // committed. So no replica generates until the next complete update, which must be newer than
     // the refused one.
     void fail_commit() { version_ = decided_; }
-    // Records that replicas may have different weights, or one is half-written.
+    // Records that replicas may have different weights, or that some are half-written.
     void tear() { is_torn_ = true; }
-    // What became of the version before a commit: a direct update keeps no copy of it.
+    // Whether a copy of the previous version remains; a direct update leaves none.
     enum class Previous { kRetained, kOverwritten };
-    // Every replica serves the decided version. `called_label`: the one that its calls named, if
-    // they named no session; empty: they named none, or their session.
+    // Every replica serves the decided version. `called_label`: the label in its calls if they
+    // named no session; empty: they had no label, or named their session.
     void commit(Previous previous, std::string called_label);
 
   private:
@@ -84,10 +84,10 @@ class ServingWeights {
     ServedVersion decided_{};
     std::vector<bool> has_weights_;  // by replica
     bool is_torn_ = false;
-    std::string retained_path_{};  // the checkpoint of the version before; empty: as in version_
+    std::string retained_path_{};  // checkpoint of the previous version; empty: that of version_
     bool has_retained_ = false;
-    // The serving version, if it was made by calls without a session number; `label` is the one
-    // that the calls named.
+    // Set if the serving version was made by calls without a session number; `label` is the label
+    // in those calls.
     struct Collected {
         Epoch epoch{};
         std::string label{};

@@ -8,14 +8,14 @@
 namespace pitstop::tokenizer {
 namespace {
 
-// The number of descriptors except the doors' connections.
+// Returns the number of descriptors needed, except for the doors' connections.
 constexpr int own_descriptors(int num_replicas) { return 36 + 6 * num_replicas; }
-// With fewer connections, a door could not accept both its front end and a client that asks
-// for the status.
+// The fewest connections of a door: with fewer, it could not accept its front end and another
+// client that asks for the status.
 constexpr int kDoorConnectionsMin = 8;
 
-// Each door's part of the remaining descriptors: as many as the door may have, without the reserve
-// of the other doors.
+// The connections of each door: as many as the door may have, within the descriptors that are left.
+// Each door has a reserve that no other door can use.
 struct DoorLimits {
     bus::SocketLimits data = bus::kDoorLimits;
     bus::SocketLimits admin = bus::kDoorLimits;
@@ -31,7 +31,7 @@ Result<DoorLimits> DoorLimits::within_descriptors(int num_replicas, bool has_tcp
     const int own = own_descriptors(num_replicas);
     const int min = has_tcp ? 2 * kDoorConnectionsMin : kDoorConnectionsMin;
     ASSIGN_OR_RETURN(const int num, raise_descriptor_limit(own + min));
-    const int share = has_tcp ? (num - own) / 2 : num - own;  // for local doors, and for tcp doors
+    const int share = has_tcp ? (num - own) / 2 : num - own;  // for local doors, and for TCP doors
     DoorLimits limits;
     limits.admin.connections_max = std::min(kAdminConnectionsMax, share / 4);
     limits.data.connections_max =
@@ -75,7 +75,7 @@ Result<Sockets> Sockets::open(
         bus::Socket::bind(context, bus::SocketKind::kRouter, run_dir.admin_door(), limits.admin)
     );
     bus::SocketLimits inbox_limits =
-        bus::kInnerLimits;  // its peers: the schedulers and the detokenizer
+        bus::kInnerLimits;  // its peers are the schedulers and the detokenizer
     inbox_limits.connections_max = num_replicas + 1 + bus::kStrayConnectionsMax;
     ASSIGN_OR_RETURN(
         bus::Socket inbox,

@@ -1,7 +1,7 @@
-// Every socket of tokenizer_proc: the doors, the inbox for the tree, and the sockets to
+// Every socket of tokenizer_proc: the doors, the inbox for the tree's messages, and the sockets to
 // each replica.
 //
-// Owns:    the sockets; the context outlives them.
+// Owns:    the sockets; the context must outlive them.
 // Thread:  the loop thread only.
 // Bounded: all connections of the doors together stay below the limit of descriptors.
 #pragma once
@@ -25,9 +25,9 @@ namespace pitstop::tokenizer {
 
 std::string_view name_of(messages::Door door);
 
-// Where the doors listen for other machines; off by default.
+// The addresses where the doors listen for other machines; none by default.
 struct TcpDoors {
-    std::string data{};   // HOST:PORT, a numeric address; empty: none
+    std::string data{};   // HOST:PORT, a numeric address; empty: no such door
     std::string admin{};  // the same for the admin door
     std::string keys{};   // the directory of keys (bus/curve_keys.h)
 
@@ -52,14 +52,14 @@ class Sockets {
 
     void add_to(bus::Poller& poller);
 
-    // Returns the next message at a door, or nothing. A message from a client whose key was taken
-    // off the list meanwhile is refused.
+    // Returns the next message at a door, or nothing. Refuses a message from a client whose key is
+    // no longer on the list.
     std::optional<bus::Received> receive(messages::Door door, TimePoint now);
-    // Answers ZeroMQ's questions whether a key is admitted.
+    // Tells ZeroMQ which of the offered keys are admitted.
     void answer_keys();
 
     [[nodiscard]] std::vector<messages::ListenerStatus> describe() const;
-    // Returns the endpoints of the tcp doors, as (door, endpoint).
+    // Returns each TCP door with its endpoint.
     [[nodiscard]] std::vector<std::pair<messages::Door, std::string>> tcp_endpoints() const;
 
     void set_linger_ms(int linger_ms);
@@ -78,7 +78,7 @@ class Sockets {
         const bus::SocketLimits& admin
     );
 
-    std::optional<bus::KeyGuard> guard_{};  // guards the tcp doors
+    std::optional<bus::KeyGuard> guard_{};  // guards the TCP doors
     bus::Socket data_;
     bus::Socket admin_;
     bus::Socket inbox_;

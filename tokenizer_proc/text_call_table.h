@@ -1,4 +1,4 @@
-// The open calls of the data door whose texts the other thread has: tokenize, detokenize, render.
+// Open calls of the data door whose texts the other thread has: tokenize, detokenize, render.
 //
 // Thread:  the loop thread only.
 // Bounded: kCallsMax calls.
@@ -17,7 +17,7 @@
 
 namespace pitstop::tokenizer {
 
-// A call, by the connection that made it and that connection's number for it.
+// The connection that made a call, and the connection's number for the call.
 struct TextCall {
     std::string peer{};
     CallId call{};
@@ -30,15 +30,15 @@ class TextCallTable {
     // Errors: kResourceExhausted. REQUIRES: no other call has the job.
     Result<> add(JobId job, TextCall call);
 
-    // Removes the call of a job and returns it; nothing if it is none's.
+    // Removes and returns the call of this job; nothing if no call has the job.
     [[nodiscard]] std::optional<TextCall> remove(JobId job);
     // Removes a peer's calls, and returns their jobs.
     [[nodiscard]] std::vector<JobId> remove_all(const std::string& peer);
-    // Removes, of each of these numbers, a peer's first call.
+    // For each of these numbers, removes the peer's first call with that number.
     [[nodiscard]] std::vector<std::pair<JobId, TextCall>> remove_some(
         const std::string& peer, const std::vector<CallId>& calls
     );
-    // Removes all calls and returns them.
+    // Removes and returns all calls.
     [[nodiscard]] std::vector<TextCall> remove_all();
 
     // Returns the peers that have an open call, ascending.

@@ -60,7 +60,7 @@ Result<> TextCalls::handle(const std::string& peer, const messages::DescribeToke
     return Ok{};
 }
 
-// Starts a call that a `tokenize_reply` answers.
+// Starts a call that is answered with `tokenize_reply`.
 Result<> TextCalls::start_call(const std::string& peer, CallId call, TextJob job) {
     RETURN_IF_ERROR(calls_.add(next_job_, {peer, call}));
     job.id = next_job();

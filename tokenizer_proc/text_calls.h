@@ -1,11 +1,11 @@
-// The calls of the data door about texts: encode, decode, render a chat; and the jobs of the other
-// thread, those of requests among them.
+// The data door's calls about texts (encode, decode, render a chat), and the jobs for the other
+// thread, including those of requests.
 //
-// The loop itself runs no call: the cost of a chat template, or of the tokens' texts, is unknown
-// beforehand.
+// The loop runs no call itself, because the cost of a chat template, or of the texts of single
+// tokens, is unknown beforehand.
 //
 // Thread:  the loop thread only.
-// Bounded: text_call_table.h and text_worker.h bound the calls and the jobs.
+// Bounded: the calls by text_call_table.h, the jobs by text_worker.h.
 #pragma once
 
 #include "base/ids.h"
@@ -26,8 +26,8 @@
 
 namespace pitstop::tokenizer {
 
-// Returns a client's name: its connection, then the names that it gives itself. A connection's
-// identity is bytes.
+// Returns a client's name: its connection, then the names that it gives itself. The connection's
+// identity is arbitrary bytes.
 [[nodiscard]] std::vector<std::string> client_path(
     const std::string& peer, std::vector<std::string> names
 );
@@ -39,16 +39,16 @@ class TextCalls {
         std::shared_ptr<const ChatTemplate> chat_template{};  // null: no chats
         std::string tokenizer_config = "{}";                  // JSON; tokenizer_config.h
     };
-    // The outbox gets the answers, and outlives this.
+    // REQUIRES: `outbox`, which gets the answers, outlives this object.
     TextCalls(Texts texts, Outbox& outbox) : texts_(std::move(texts)), outbox_(outbox) {}
 
-    // Each starts a call or answers it. Errors: the caller must be told.
+    // Each function starts a call, or answers it. The caller must be told of errors.
     Result<> handle(
         const std::string& peer, messages::Tokenize message, const RequestChecks& checks
     );
     Result<> handle(const std::string& peer, messages::RenderChat message);
     Result<> handle(const std::string& peer, const messages::DescribeTokenizer& message);
-    // Answers these open calls: they were aborted.
+    // Answers these open calls as aborted.
     void cancel(const std::string& peer, const std::vector<CallId>& calls);
     // Cancels all calls of a client that has left.
     void lose(const std::string& peer);
@@ -56,18 +56,18 @@ class TextCalls {
     void fail_all(const Error& error);
 
     // Starts the job of a request, under a new number. A short prompt is tokenized at once, unless
-    // the tokenizer may make it long: then the result is returned.
+    // the tokenizer may need long for it; then returns the result.
     [[nodiscard]] JobId next_job() { return std::exchange(next_job_, next(next_job_)); }
     [[nodiscard]] std::optional<TextDone> start(TextJob job);
-    // A request does not need its job any more.
+    // Cancels the job of a request that no longer needs it.
     void cancel_job(JobId job) { cancelled_.push_back(job); }
 
-    // Answers the call of this job. Returns false, and leaves `done`, if it is none's.
+    // Answers the call of this job. Returns false, and keeps `done`, if no call has the job.
     bool finish(TextDone& done);
 
     // Returns the clients that have an open call, ascending.
     [[nodiscard]] std::vector<std::string> peers() const { return calls_.peers(); }
-    // Returns the jobs for the other thread, and those that no client waits for, since the last
+    // Return the jobs for the other thread, and the jobs that no client waits for, since the last
     // call.
     [[nodiscard]] std::vector<TextJob> take_jobs() { return std::exchange(jobs_, {}); }
     [[nodiscard]] std::vector<JobId> take_cancelled() { return std::exchange(cancelled_, {}); }

@@ -12,15 +12,15 @@
 namespace pitstop::tokenizer {
 namespace {
 
-// Returns the CPU time of this thread.
+// Returns the CPU time that this thread has used.
 std::chrono::nanoseconds thread_time() {
     std::timespec now{};
     ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
 }
 
-// Encodes each word as at the start of a text. Adds the encoding after a space, if that has a
-// different first token and no more tokens.
+// Encodes each word as at the start of a text. Also encodes it after a space, and adds it
+// if its first token differs and it has no more tokens.
 // Source: vLLM, vllm/sampling_params.py: SamplingParams.update_from_tokenizer.
 Result<std::vector<std::vector<TokenId>>> encode_bad_words(
     const text::Tokenizer& tokenizer,
@@ -55,7 +55,7 @@ std::string hex(std::string_view bytes) {
     return digits;
 }
 
-// Adds the text and the bytes of each single token.
+// Adds the text and the bytes of each token.
 void tell_tokens(const text::Tokenizer& tokenizer, text::SkipSpecial skip_special, TextDone& done) {
     done.texts.reserve(done.ids.size());
     done.bytes.reserve(done.ids.size());
@@ -166,7 +166,7 @@ Result<> TextWorker::push(TextJob job) {
         const JobId id = job.id;
         queue_.push(path_of(job), id, num_bytes);
         jobs_.emplace(id, std::move(job));
-        // A job uses at most a quarter of the room, so a few jobs make enough room.
+        // A job uses at most a quarter of the queue's bytes, so dropping a few jobs is enough.
         while (queue_.weight() > kQueueBytesMax) {
             const JobId victim = queue_.last_of_largest();
             const auto place = jobs_.find(victim);

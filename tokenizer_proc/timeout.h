@@ -8,8 +8,8 @@
 
 namespace pitstop::tokenizer {
 
-// Returns the caller's timeout, at most a day, because much more overflows the clock; `otherwise`
-// for 0.
+// Returns the caller's timeout, but at most a day, because larger ones overflow the clock. For 0,
+// returns `otherwise`.
 [[nodiscard]] inline Duration timeout_or(Duration otherwise, std::int64_t asked_ms) {
     constexpr std::int64_t kDayMs = std::int64_t{24} * 3600 * 1000;
     return asked_ms > 0 ? Duration(std::chrono::milliseconds(std::min(asked_ms, kDayMs)))

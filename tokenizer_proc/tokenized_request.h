@@ -1,4 +1,4 @@
-// Makes the request that a replica runs of a client's, once its prompt is tokens.
+// Makes the request for a replica from a client's request, once the prompt is tokenized.
 #pragma once
 
 #include "base/ids.h"
@@ -8,7 +8,7 @@
 
 namespace pitstop::tokenizer {
 
-// Everything but the key. The seed is the client's, or absent.
+// Sets all members but the key. The seed is the client's, or absent.
 [[nodiscard]] messages::TokenizedRequest tokenized_request(
     messages::Generate message, std::vector<TokenId> prompt
 );

@@ -17,7 +17,7 @@ namespace {
 using jinja::Mapping;
 using jinja::Value;
 
-// Reads a file's text; nothing if there is no such file.
+// Reads the file's text; nothing if the file does not exist.
 Result<std::optional<std::string>> read_text(const std::string& path, std::size_t bytes_max) {
     std::error_code error;
     if (!std::filesystem::exists(path, error)) return std::optional<std::string>{};
@@ -29,7 +29,7 @@ const Value* member(const Value& value, std::string_view name) {
     return value.as_mapping() == nullptr ? nullptr : value.as_mapping()->find(name);
 }
 
-// Turns each token in its long form into a text: {"content": "</s>", "lstrip": false, ...}.
+// Replaces each token in its long form, {"content": "</s>", "lstrip": false, ...}, by its text.
 // NOLINTNEXTLINE(misc-no-recursion): as deep as JSON may be, kJsonDepthMax.
 Value with_plain_tokens(const Value& value) {
     if (const jinja::Sequence* list = value.as_sequence()) {
@@ -46,7 +46,7 @@ Value with_plain_tokens(const Value& value) {
     return Value::mapping(std::move(plain));
 }
 
-// Returns the template of a config that has one, or several by name.
+// Returns the template of a config, which may have one, several by name, or none.
 std::optional<Value> template_of(const Mapping& config) {
     const Value* given = config.find(std::string_view("chat_template"));
     if (given == nullptr || given->as_sequence() == nullptr)

@@ -5,11 +5,11 @@
 namespace pitstop::tokenizer {
 namespace {
 
-constexpr std::size_t kShownBytesMax = 64;  // of a client's identity, in an error
+constexpr std::size_t kShownBytesMax = 64;  // of a client's identity that an error shows
 
 }  // namespace
 
-// Uses 31 random bits, so that this number and the following ones fit a double, which JSON
+// The first update's number has 31 random bits, so that it and later ones fit a double, which JSON
 // readers may use.
 TreeIdentity::TreeIdentity(std::uint64_t high, std::uint64_t low)
     : id_(fmt::format("{:016x}{:016x}", high, low)), first_update_{(low >> 33) + 1} {}

@@ -1,9 +1,9 @@
-// The identity of this tree, and whether a client's message is meant for it.
+// The identity of this tree, and the check whether a client's message is meant for this tree.
 //
 // A client's socket keeps messages while no door listens, and delivers them to the next tree that
-// binds the same place. So a pause or an update that its caller has long given up could be run by
-// another tree. Therefore every tree has an identity, which only `hello_reply` tells, and every
-// message names the tree it is meant for.
+// binds the same address. So another tree could run a pause or an update whose caller gave up long
+// ago. Therefore every tree has an identity, which only `hello_reply` tells, and every message
+// names the tree for which it is meant.
 #pragma once
 
 #include "base/result.h"
@@ -20,14 +20,14 @@ namespace pitstop::tokenizer {
 
 class TreeIdentity {
   public:
-    // Made of 128 random bits, so that no other tree has or had it.
+    // The identity has 128 random bits, so no other tree has it or had it.
     TreeIdentity(std::uint64_t high, std::uint64_t low);
 
     [[nodiscard]] const std::string& id() const { return id_; }
     // Returns the number of this tree's first update or session. The next tree has other numbers,
-    // so that a session that outlived its tree cannot be mistaken for one of the next tree.
+    // so that none of its sessions can be mistaken for a session of this tree.
     [[nodiscard]] messages::UpdateId first_update() const { return first_update_; }
-    // Returns whether these bytes, whatever else they are, name another tree.
+    // Returns whether these bytes, which may be any message, name another tree.
     [[nodiscard]] bool is_other(const messages::Frames& frames) const;
 
     // Decodes a client's message that is meant for this tree.

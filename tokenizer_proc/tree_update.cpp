@@ -23,7 +23,7 @@ void TreeUpdate::open_collection(TimePoint now, messages::WeightSource first) {
     first_source_ = std::move(first);
 }
 
-// ---- what it is ----
+// ---- what the update is ----
 
 std::string TreeUpdate::name() const {
     const std::string_view kind = is_collection() ? "collected update"
@@ -52,7 +52,7 @@ std::string TreeUpdate::describe() const {
     return fmt::format("{} ({})", name(), label);
 }
 
-// ---- which phase it is in ----
+// ---- the phase of the update ----
 
 bool TreeUpdate::is_receiving() const {
     return caller_ && (caller_->what == messages::UpdateWeights::kType ||
@@ -69,7 +69,7 @@ bool TreeUpdate::may_be_torn() const {
     return is_overwritten && answers_.may_have_written();
 }
 
-// ---- whose calls it consists of ----
+// ---- the calls that the update consists of ----
 
 void TreeUpdate::wait_for(TimePoint now, UpdateCaller caller, std::int64_t timeout_ms) {
     caller_ = std::move(caller);
@@ -152,7 +152,7 @@ void TreeUpdate::take_over(Successor predecessor) {
 
 // ---- orders ----
 
-// A replica gives up a little before the door, so that the answer names the rank.
+// Replicas give up a little before the door, so that the answer names the silent rank.
 std::int64_t TreeUpdate::time_of_replicas(TimePoint now) const {
     const auto all = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - now);
     const auto head_start = std::min(all / 10, std::chrono::milliseconds(1000));
@@ -200,7 +200,7 @@ ReplicaOrder TreeUpdate::drop(TimePoint now, Error why) {
     const bool is_torn = may_be_torn();
     failure_ = std::move(why);
     failure_.code = answers_.refusal_code().value_or(failure_.code);
-    // The caller is answered in time even if a replica is silent, which is waited for without it.
+    // The caller is answered in time even if a replica is silent; the door still waits for it.
     deadline_ = now + kDropTimeout;
     if (caller_) {
         deadline_ = std::clamp<TimePoint>(caller_deadline_, now + kDropGrace, now + kDropTimeout);
@@ -237,7 +237,7 @@ std::optional<LostCollection> TreeUpdate::loss(const std::string& why) const {
         calls_.called_label()};
 }
 
-// ---- what callers are told ----
+// ---- answers to callers ----
 
 messages::UpdateReply TreeUpdate::reply(
     TimePoint now,
@@ -250,7 +250,7 @@ messages::UpdateReply TreeUpdate::reply(
     reply.ok = !error;
     if (error) {
         reply.verdict = *error;
-        // An ordered commit cannot be cancelled, whichever replica does not answer.
+        // A commit that is ordered cannot be cancelled, even if replicas do not answer.
         if (is_collection() && is_committing()) {
             reply.verdict.message +=
                 fmt::format("; the {} calls may still take effect", calls_.num_buckets());

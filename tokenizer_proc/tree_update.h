@@ -132,44 +132,44 @@ class TreeUpdate {
     // The first call of a collection with a label names the version; name_version() may rename it.
     void name_by_call(const std::string& label);
     void name_version(std::string label) { start_.spec.label = std::move(label); }
-    // Returns whether calls that name no session are parts of it.
+    // Returns whether calls that name no session are parts of the update.
     [[nodiscard]] bool may_be_mixed() const { return is_collection() || calls_.is_any_nameless(); }
     void set_kv_policy(messages::KvPolicy policy) { start_.spec.kv_policy = policy; }
-    // Adds to the next answer that is no refusal.
+    // Adds a note to the next answer that is no refusal.
     void add_note(std::string note) { note_ = std::move(note); }
 
     // ---- refusals ----
-    // Returns the refusal of any other update, with what to do.
+    // Returns the refusal of any other update; the text says what to do.
     [[nodiscard]] Error busy(TimePoint now) const;
     [[nodiscard]] Error call_under_way() const;
-    // Returns why a call without a session cannot belong to it now, or nothing. REQUIRES:
+    // Returns why a call without a session cannot belong to the update now, or nothing. REQUIRES:
     // calls().is_unnamed().
     [[nodiscard]] std::optional<Error> not_unnamed() const;
     // ---- one session takes over from another ----
     struct Successor {
         messages::BeginUpdate call{};
         UpdateCaller caller{};
-        std::string note{};       // to its answer
-        std::string took_over{};  // the name of this one
+        std::string note{};       // for the successor's answer
+        std::string took_over{};  // the name of the session that it replaces
         bool is_unnamed_refused = false;
     };
-    // The session to begin when this one is dropped.
+    // Sets the session to begin once this update is dropped.
     void set_successor(messages::BeginUpdate call) { successor_ = std::move(call); }
-    // Returns nothing if none waits.
+    // Returns the successor; nothing if none waits.
     [[nodiscard]] std::optional<Successor> take_successor(TimePoint now);
     void take_over(Successor predecessor);
 
-    // ---- orders to the replicas, each of which the phase must allow ----
-    // The first order: to stage, to stop running work for a direct update, or to roll back.
+    // ---- orders to the replicas; the phase must allow each ----
+    // Returns the first order: to stage, to stop running work for a direct update, or to roll back.
     [[nodiscard]] ReplicaOrder begin(TimePoint now);
     [[nodiscard]] ReplicaOrder stage(TimePoint now);
     [[nodiscard]] ReplicaOrder fill(TimePoint now, messages::WeightSource source);
-    // It has all its buckets.
+    // Called when the session has all its buckets.
     [[nodiscard]] ReplicaOrder finish(TimePoint now, std::string label, std::string digest);
     [[nodiscard]] ReplicaOrder ready(TimePoint now);
     [[nodiscard]] ReplicaOrder commit(TimePoint now);
     [[nodiscard]] ReplicaOrder drop(TimePoint now, Error why);
-    // Returns the bucket that was collected while the session opened, once.
+    // Returns, once, the bucket that arrived while the collection was being opened.
     [[nodiscard]] std::optional<messages::WeightSource> take_first_source() {
         return std::exchange(first_source_, std::nullopt);
     }
@@ -180,32 +180,32 @@ class TreeUpdate {
     messages::UpdateRound::Progress record(const messages::UpdatePart& part) {
         return answers_.record(part);
     }
-    // Records which ranks a replica waits for. Returns false unless a commit or a drop is under
-    // way, and the replica exists.
+    // Records which ranks a replica waits for. Returns false if the replica does not exist, or no
+    // commit or drop is in progress.
     bool record_awaited(messages::UpdateWaits waits);
-    // Every replica holds the new version, which has the label and digest of their answers.
+    // Called when every replica has the new version, whose label and digest are in the answers.
     void record_prepared(TimePoint now);
-    // Every replica is open for the next call, or holds the stage until the next call.
+    // Called when every replica is open for the next call, or has the stage ready for it.
     void record_idle(TimePoint now);
-    // Whether a caller was told that the session is open.
+    // Returns whether a caller was told that the session is open.
     [[nodiscard]] bool has_been_open() const { return idle_since_.has_value(); }
     [[nodiscard]] TimePoint deadline() const { return deadline_; }
     [[nodiscard]] Duration idle_timeout() const { return idle_timeout_; }
-    // Only the caller stops waiting: the order completes when the replica answers.
+    // The caller stops waiting; the order completes when the replica answers.
     void wait_without_deadline() { deadline_ = TimePoint::max(); }
     [[nodiscard]] const Error& failure() const { return failure_; }
     // REQUIRES: record_prepared().
     [[nodiscard]] const std::string& label() const { return label_; }
     [[nodiscard]] const std::string& digest() const { return digest_; }
 
-    // The callers of a dropped collection know of the drop.
+    // Records that the callers of a dropped collection know of the drop.
     void tell_loss() { is_loss_told_ = true; }
     // Returns the calls that take no effect if the collection is dropped for this reason; nothing
-    // if nobody needs to be told.
+    // if no caller needs to be told.
     [[nodiscard]] std::optional<LostCollection> loss(const std::string& why) const;
 
-    // ---- what callers are told ----
-    // Returns the answer to its caller, who waits. `state`: the engine's.
+    // ---- answers to callers ----
+    // Returns the answer to the waiting caller. `state`: the engine's state.
     [[nodiscard]] messages::UpdateReply reply(
         TimePoint now,
         const std::optional<Error>& error,
@@ -213,7 +213,7 @@ class TreeUpdate {
         const ServedVersion& serving
     );
     [[nodiscard]] std::optional<messages::CollectingStatus> collecting(TimePoint now) const;
-    // Returns nothing for a collection, and for an update that no further call continues.
+    // Returns nothing for a collection, or for an update that no further call continues.
     [[nodiscard]] std::optional<messages::SessionStatus> session(TimePoint now) const;
 
   private:
@@ -226,22 +226,22 @@ class TreeUpdate {
 
     Start start_;
     Kind kind_ = Kind::kSingle;
-    // Times are for the waterfall.
-    TimePoint begun_;              // arrival of its first call
+    // The times are for the answer's list of durations.
+    TimePoint begun_;              // arrival of the first call
     TimePoint called_at_{};        // arrival of the current call
-    TimePoint deadline_{};         // end of the current phase, at the latest
-    TimePoint caller_deadline_{};  // the caller's answer, at the latest
+    TimePoint deadline_{};         // latest end of the current phase
+    TimePoint caller_deadline_{};  // latest time of the caller's answer
     TimePoint collecting_since_{};
     std::optional<TimePoint> idle_since_{};  // time of the latest answer; absent: not open yet
     TimePoint last_prepared_{};
     TimePoint commit_ordered_{};
     std::optional<UpdateCaller> caller_{};  // absent while a stage is held
-    // The rest of a session, or a collection.
+    // The members below are for sessions and collections only.
     Duration idle_timeout_{};
     SessionCalls calls_{};
     std::optional<messages::BeginUpdate> successor_{};
     std::optional<messages::WeightSource> first_source_{};
-    std::string note_{};  // an addition to the answer
+    std::string note_{};  // to be added to the next answer
     bool is_loss_told_ = false;
 
     UpdateAnswers answers_;

@@ -17,7 +17,7 @@ constexpr std::array<CallsName, 3> kCallsNames{{
     {Unfinished::Calls::kCollected, "collected"},
 }};
 
-// Removes a word and the blank after it from the text.
+// Removes a word and the blank after it from `text`. Returns the word.
 std::string_view take_word(std::string_view& text) {
     const std::string_view word = text.substr(0, text.find(' '));
     text.remove_prefix(std::min(text.size(), word.size() + 1));

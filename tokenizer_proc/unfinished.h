@@ -1,7 +1,7 @@
-// The callers' unfinished work, so that the tree after a restart can tell them of its loss.
+// The callers' unfinished work, so that the next tree after a restart can tell callers of its loss.
 //
-// Only the door knows about such work, and the door may be the process that dies. So the launcher
-// keeps the door's last line about it, and passes the line to the next tree's door.
+// Only the door knows of such work, and the door may be the process that dies. So the launcher
+// keeps the door's latest line about the work, and passes it to the next tree's door.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@ struct Unfinished {
     enum class Calls {
         kNone,
         kStandStill,  // generation is stopped: calls without a session would be collected
-        kCollected,   // some were collected, and take no effect yet
+        kCollected,   // calls were collected, and take no effect yet
     };
     Calls calls = Calls::kNone;
-    std::uint64_t session = 0;   // the open session for calls that name none; 0: none is open
-    std::string session_what{};  // its description
+    std::uint64_t session = 0;   // the open session for calls that name none; 0: no such session
+    std::string session_what{};  // the session's description
 
     friend bool operator==(const Unfinished&, const Unfinished&) = default;
 };
 
-[[nodiscard]] std::string line_of(const Unfinished& unfinished);  // empty: nothing unfinished
+[[nodiscard]] std::string line_of(const Unfinished& unfinished);  // empty: no unfinished work
 // Any other line means the worst: calls were collected.
 [[nodiscard]] Unfinished read_unfinished(std::string_view line);
 

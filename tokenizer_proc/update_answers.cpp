@@ -114,7 +114,7 @@ std::int64_t UpdateAnswers::num_missing() const {
 std::string UpdateAnswers::who_is_missing() const {
     std::string names;
     for (const std::size_t i : round_.silent()) {
-        std::string who = "scheduler_proc";  // the scheduler would have reported what it waits for
+        std::string who = "scheduler_proc";  // a live scheduler reports the ranks it waits for
         if (!awaited_[i].empty()) who = "rank " + list_of(awaited_[i]);
         names += fmt::format("{}replica {} ({})", names.empty() ? "" : ", ", i, who);
     }

@@ -1,4 +1,4 @@
-// What the replicas have answered to the orders of one update (messages/update_round.h counts the
+// The replicas' answers to the orders of one update (messages/update_round.h counts the
 // answers).
 //
 // Pure: no clock, no socket.
@@ -32,13 +32,13 @@ class UpdateAnswers {
     // Returns the last order. REQUIRES: ask() was called.
     [[nodiscard]] messages::UpdateOrder order() const { return round_.order(); }
 
-    // Every replica is given this order. REQUIRES: the phase allows it (messages/update_phase.h).
+    // Every replica gets this order. REQUIRES: the phase allows it (messages/update_phase.h).
     void ask(messages::UpdateOrder order);
-    // Forgets the outcomes that replicas reported when they stopped: those do not describe the
-    // write that begins now.
+    // Forgets the outcomes that replicas reported when they stopped, because they do not describe
+    // the write that begins now.
     void forget_outcomes() { outcomes_.assign(outcomes_.size(), {}); }
 
-    // Returns whether this answers the current order, for the first time.
+    // Returns whether this is the replica's first answer to the current order.
     [[nodiscard]] bool awaits(const messages::UpdatePart& part) const {
         return round_.awaits(part.order, raw(part.replica));
     }
@@ -47,24 +47,24 @@ class UpdateAnswers {
     // Records which ranks a replica waits for. Returns false if the replica does not exist.
     bool record_awaited(messages::UpdateWaits waits);
 
-    // Returns the answer of the first replica; after a stage, the label and digest of all.
+    // Returns the answer of replica 0; after a stage, all replicas have its label and digest.
     [[nodiscard]] const messages::UpdatePart& first() const { return answers_.front(); }
-    // Returns why replicas that are prepared must not commit: they hold different weights.
+    // Returns why prepared replicas must not commit: they have different weights. Or nothing.
     [[nodiscard]] std::optional<Error> problem_of_stages() const;
-    // Returns the code of the first replica that refused the current order, if it named one.
+    // Returns the error code of the first replica that refused the current order, if it gave one.
     [[nodiscard]] std::optional<ErrorCode> refusal_code() const;
-    // Returns whether some replica reported that it is torn.
+    // Returns whether some replica has reported that it is torn.
     [[nodiscard]] bool is_any_torn() const;
-    // Returns whether some rank may have written, as far as the replicas have reported.
+    // Returns whether some rank may have written weights, as far as replicas have reported.
     [[nodiscard]] bool may_have_written() const;
 
-    // Adds the latest outcomes of all replicas to the answer to a caller.
+    // Adds the latest outcomes of all replicas to a caller's answer.
     void add_to(messages::UpdateReply& reply) const;
     // Returns the bytes that were staged, over all ranks.
     [[nodiscard]] std::int64_t bytes() const;
     // Returns the rank that waits for the most tensors; null if every rank has all.
     [[nodiscard]] const messages::RankOutcome* most_missing() const;
-    // Returns the number of tensors that some rank still waits for.
+    // Returns how many tensors some rank still waits for.
     [[nodiscard]] std::int64_t num_missing() const;
     // Names the replicas that have not answered, with their ranks: "replica 1 (rank 0, 2), ...".
     [[nodiscard]] std::string who_is_missing() const;
@@ -72,7 +72,7 @@ class UpdateAnswers {
   private:
     messages::UpdateRound round_;
     std::vector<messages::UpdatePart> answers_;       // the latest ones, by replica
-    std::vector<std::vector<Rank>> awaited_;          // by replica, the ranks that are not done
+    std::vector<std::vector<Rank>> awaited_;          // by replica: the ranks that are not done
     std::vector<messages::ReplicaOutcome> outcomes_;  // the latest ones, by replica
 };
 

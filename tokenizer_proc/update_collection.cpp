@@ -1,8 +1,8 @@
-// Makes one update of calls without a session (UpdateCoordinator::collect).
+// Makes one update from calls without a session (UpdateCoordinator::collect).
 //
-// Trainers send a model in any number of calls between a pause and its end. None of the states
-// between those calls is meant to serve, and a label or digest of one would name an undeclared
-// mixture. So the calls become the buckets of a session that no call opened.
+// Trainers send a model in any number of calls between a pause and its end. No state between those
+// calls is meant to serve, and its label or digest would name a mixture that nobody declared. So
+// the calls become the buckets of a session that no call opened.
 #include "tokenizer_proc/update_coordinator.h"
 
 #include <fmt/format.h>

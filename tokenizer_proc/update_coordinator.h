@@ -131,30 +131,30 @@ class UpdateCoordinator {
     // Returns the session whose calls name none, open or lost, which a restart would
     // forget; or nothing.
     [[nodiscard]] std::optional<EndedSessions::Ended> unnamed_at_stake() const;
-    // Records a session during which the previous tree ended.
+    // Records the session that was open when the previous tree ended.
     void record_lost(EndedSessions::Ended session) {
         driver_.ended().record(std::move(session));
         driver_.ended().record_loss();
     }
 
     // ---- the collection ----
-    // Returns whether calls were collected, their commit is not ordered, and none of them
-    // is in progress.
+    // Returns whether calls were collected, no such call is in progress, and their commit is not
+    // ordered.
     [[nodiscard]] bool is_collecting() const { return current() && current()->is_collecting(); }
-    // Returns whether a collection exists; one of its calls may be in progress.
+    // Returns whether there is a collection; one of its calls may be in progress.
     [[nodiscard]] bool has_collection() const {
         return current() && current()->is_collection() && current()->is_to_stay_open() &&
                !current()->is_dropping();
     }
-    // Returns whether a collection exists whose commit is not ordered.
+    // Returns whether there is a collection whose commit is not ordered.
     [[nodiscard]] bool has_undecided_collection() const {
         return current() && current()->is_collection() && !current()->is_committing();
     }
-    // Returns whether the commit of a collection is ordered, and not complete.
+    // Returns whether the commit of a collection is ordered, but not complete.
     [[nodiscard]] bool is_committing_collection() const {
         return current() && current()->is_collection() && current()->is_committing();
     }
-    // Returns the label that the collected calls name; empty: none does. REQUIRES:
+    // Returns the label in the collected calls; empty: no call has one. REQUIRES:
     // has_collection().
     [[nodiscard]] const std::string& collection_label() const {
         return current()->calls().called_label();
@@ -184,8 +184,8 @@ class UpdateCoordinator {
         SessionCalls::Names names = SessionCalls::Names::kAny;
     };
     void fill(TimePoint now, Bucket bucket, Out& out);
-    // Drops the current update, and refuses a call for another version: otherwise a mixture of two
-    // models would become one.
+    // Drops the current update, and refuses a call for another version, because a mixture of two
+    // models must not become a version.
     void refuse_mixture(TimePoint now, Caller caller, const std::string& label, Out& out);
     void drop_nothing(TimePoint now, Caller caller, Out& out);
 

@@ -36,7 +36,7 @@ void UpdateDriver::begin(TimePoint now, Begin begin, Out& out) {
             .is_rollback = begin.is_rollback}
     );
     update.wait_for(now, std::move(begin.caller), begin.timeout_ms);
-    // The stage overwrites the retained copy; an adapter has memory of its own.
+    // The stage overwrites the retained copy, unless it is an adapter's, which has its own memory.
     if (!update.is_rollback() && !update.is_of_adapter()) weights_.lose_retained();
     out.orders.push_back(update.begin(now));
 }
@@ -45,7 +45,7 @@ void UpdateDriver::begin_session(
     TimePoint now, UpdateCaller caller, const messages::BeginUpdate& call, Out& out
 ) {
     messages::UpdateSpec spec = call.update;
-    // If no version serves that a part could change, all tensors must have arrived by the commit.
+    // If no version serves that a part could change, all tensors must arrive before the commit.
     if (weights_.must_be_complete()) spec.partial = false;
     if (auto error = weights_.problem_of(spec)) return refuse(std::move(caller), *error, out);
     if (update_ && call.take_over && update_->is_idle()) {
@@ -96,7 +96,7 @@ void UpdateDriver::handle_part(TimePoint now, const messages::UpdatePart& part, 
     );
 }
 
-// Every replica has completed the latest order.
+// Called when every replica has completed the latest order.
 void UpdateDriver::all_answered(TimePoint now, Out& out) {
     TreeUpdate& update = *update_;
     if (update.answers().order() == messages::UpdateOrder::kStage) {
@@ -108,7 +108,7 @@ void UpdateDriver::all_answered(TimePoint now, Out& out) {
         case messages::UpdatePhase::kOpen:
             if (auto source = update.take_first_source())
                 return out.orders.push_back(update.fill(now, *std::move(source)));
-            // With the last missing tensor, an engine without weights is complete.
+            // With the last missing tensor, an engine without weights becomes complete.
             if (update.is_collection() && !update.spec().partial &&
                 update.answers().num_missing() == 0)
                 return out.orders.push_back(
@@ -135,7 +135,7 @@ void UpdateDriver::all_answered(TimePoint now, Out& out) {
     }
 }
 
-// The commit's order decides: after that, the previous version cannot be restored.
+// Once a commit is ordered, the previous version cannot be restored.
 void UpdateDriver::decide() {
     const TreeUpdate& update = *update_;
     if (update.is_rollback())
@@ -178,12 +178,12 @@ void UpdateDriver::finish_drop(TimePoint now, Out& out) {
     const std::string how =
         "was dropped: " + (was_asked_for ? "a call asked for it" : failure.message);
     if (!update.caller()) out.notes.push_back(fmt::format("{} {}", update.describe(), how));
-    // The caller that ends a session learns the outcome, and no call of the session follows.
+    // The caller that ends a session learns the outcome, and the session gets no further call.
     end_session(how, update.is_to_commit() ? Loss::kNone : Loss::kOfUnnamedCalls);
     if (auto successor = update.take_successor(now)) {
         update_.reset();
         begin_session(now, successor->caller, successor->call, out);
-        // the weights were torn meanwhile, and a session needs a version to build on
+        // the session may be refused: weights that were torn meanwhile are no version to build on
         if (update_) update_->take_over(*std::move(successor));
         return;
     }
@@ -191,10 +191,10 @@ void UpdateDriver::finish_drop(TimePoint now, Out& out) {
     update_.reset();
 }
 
-// Records how the session ended, for callers that continue it.
+// Records how the session ended, for callers that try to continue it.
 void UpdateDriver::end_session(const std::string& how, Loss loss) {
     const TreeUpdate& update = *update_;
-    // no caller was told that it is open
+    // no caller was told that the session is open
     if (!update.is_session() || !update.has_been_open()) return;
     ended_.record({.session = update.number(), .what = update.describe(), .how = how});
     if (loss == Loss::kOfUnnamedCalls && update.calls().is_unnamed() &&
@@ -234,8 +234,8 @@ void UpdateDriver::tick(TimePoint now, Out& out) {
             );
         case messages::UpdatePhase::kCommitting:
         case messages::UpdatePhase::kDropping: {
-            // Only the caller stops waiting. The order completes when the replica answers, and no
-            // other update begins before that.
+            // The caller stops waiting. The order completes when the replica answers, and no other
+            // update begins before that.
             std::string message = late();
             if (!update_->failure().message.empty())
                 message += "; dropping because: " + update_->failure().message;
@@ -278,7 +278,7 @@ void UpdateDriver::refuse(UpdateCaller caller, Error error, Out& out) const {
     out.replies.emplace_back(std::move(caller), std::move(reply));
 }
 
-// Answers the caller of the current update, if one still waits.
+// Answers the caller of the current update, if a caller still waits.
 void UpdateDriver::reply(TimePoint now, const std::optional<Error>& error, Out& out) {
     if (!update_->caller()) return;
     messages::UpdateReply reply = update_->reply(now, error, state(), weights_.version());

@@ -1,12 +1,12 @@
 // Drives the current update through its phases (messages/update_phase.h) on all replicas.
 //
 // A session is dropped if no call continues it in time. A commit is ordered only when every rank of
-// every replica has reported prepared and ready. Before that, any failure, disagreement or lateness
-// drops the stage everywhere, and the old version continues to serve (P2). After that order only a
-// process can fail, which ends the tree.
+// every replica has reported prepared and ready. Before that order, any failure, disagreement or
+// lateness drops the stage everywhere, and the old version continues to serve (P2). After it, only
+// the death of a process can prevent the commit, and that ends the tree.
 //
 // Pure: time in, orders and replies out, without clock or socket.
-// Owns:    the current update, what is known of the weights that serve, how sessions ended.
+// Owns:    the current update, the serving weights' state, how sessions ended.
 // Thread:  the loop thread only.
 // Bounded: one update at a time.
 #pragma once
@@ -46,7 +46,7 @@ class UpdateDriver {
     [[nodiscard]] messages::UpdatePhase phase() const {
         return update_ ? update_->phase() : messages::UpdatePhase::kIdle;
     }
-    // Returns the state of the engine, as callers are told it.
+    // Returns the state of the engine, for answers to callers.
     [[nodiscard]] messages::UpdateState state() const;
 
     // ---- orders ----
@@ -59,7 +59,7 @@ class UpdateDriver {
     };
     // REQUIRES: there is no current update.
     void begin(TimePoint now, Begin begin, Out& out);
-    // Begins a session, or refuses to. With take_over, drops what is open or staged before that.
+    // Begins a session, or refuses to. With take_over, first drops the open or staged update.
     void begin_session(
         TimePoint now, UpdateCaller caller, const messages::BeginUpdate& call, Out& out
     );
@@ -67,7 +67,7 @@ class UpdateDriver {
     void drop(TimePoint now, Error why, Out& out);
 
     // ---- answers ----
-    // Handles a replica's answer. An answer to no current order is ignored and counted.
+    // Handles a replica's answer. Ignores and counts an answer that belongs to no current order.
     void handle_part(TimePoint now, const messages::UpdatePart& part, Out& out);
     // Records which ranks a replica waits for during a commit or a drop.
     void record_awaited(messages::UpdateWaits waits);
@@ -76,11 +76,11 @@ class UpdateDriver {
     // Acts on deadlines that have passed.
     void tick(TimePoint now, Out& out);
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
-    // Ends the current call with this error: the tree is shutting down.
+    // Ends the current call with this error, because the tree is shutting down.
     void fail(const std::string& message, Out& out);
 
     // ---- callers ----
-    // Returns an answer with the present state of the engine.
+    // Returns an answer with the current state of the engine.
     [[nodiscard]] messages::UpdateReply reply_now(const UpdateCaller& caller) const;
     void refuse(UpdateCaller caller, Error error, Out& out) const;
 

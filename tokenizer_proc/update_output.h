@@ -1,4 +1,4 @@
-// What an update asks of the replicas, and answers to callers.
+// The output of an update: orders to the replicas, answers to callers.
 #pragma once
 
 #include "base/ids.h"
@@ -16,7 +16,7 @@
 
 namespace pitstop::tokenizer {
 
-// The caller to be answered.
+// The caller to answer.
 struct UpdateCaller {
     std::string peer{};
     CallId call{};
@@ -39,16 +39,16 @@ struct LostCollection {
     std::int64_t calls = 0;
     std::int64_t bytes = 0;  // staged, over all ranks
     std::string why{};       // empty: drop_stage dropped them
-    std::string told{};      // the peer whose commit failed, and which therefore knows; empty: none
-    std::string label{};     // the label that the calls named
+    std::string told{};      // the peer whose commit failed, and which knows of that; empty: none
+    std::string label{};     // the label in the calls
 };
 
 struct UpdateOutput {
-    std::vector<ReplicaOrder> orders{};  // each goes to every replica
+    std::vector<ReplicaOrder> orders{};  // each order goes to every replica
     std::vector<std::pair<UpdateCaller, messages::UpdateReply>> replies{};
-    std::vector<std::string> notes{};  // events that no caller asked for, for the log
+    std::vector<std::string> notes{};  // events without a caller, for the log
     std::optional<LostCollection> lost{};
-    // Why a call that may be a part of a version was refused.
+    // Why a call was refused that may be a part of a version.
     std::optional<Error> part_refused{};
     bool has_made_whole = false;  // a collection that needed every tensor took effect
 };

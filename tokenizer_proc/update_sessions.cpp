@@ -1,4 +1,4 @@
-// The calls of sessions: which caller owns a session, and what other callers are told.
+// The calls of sessions: the caller that owns a session, and the answers to other callers.
 #include "tokenizer_proc/ended_sessions.h"
 #include "tokenizer_proc/update_coordinator.h"
 
@@ -18,7 +18,7 @@ Error lost(const std::string& loss) {
     );
 }
 
-// A bucket is a part of the session's version, and cannot declare a version of its own.
+// A bucket is a part of the session's version, so it cannot declare a version of its own.
 bool declares_version(const messages::UpdateSpec& spec) {
     return spec.mode != messages::UpdateMode::kStaged || spec.epoch || !spec.manifest.empty() ||
            !spec.digest.empty() || !spec.base_digest.empty();
@@ -26,8 +26,8 @@ bool declares_version(const messages::UpdateSpec& spec) {
 
 }  // namespace
 
-// Returns why a call of `session` (0: any) cannot be made now, or nothing. A session that is open
-// may be filled and committed; a staged update may only be committed. Any caller may drop either.
+// Returns why a call of `session` (0: any) cannot be made now, or nothing. An open session may be
+// filled and committed; a staged update may only be committed. Any caller may drop either one.
 std::optional<Error> UpdateCoordinator::not_at(std::uint64_t session, For what) const {
     const TreeUpdate* update = current();
     if (session != 0 && (update == nullptr || session != update->number())) {
@@ -55,12 +55,12 @@ void UpdateCoordinator::handle(
 ) {
     using Names = SessionCalls::Names;
     if (auto error = not_at(call.session, For::kFill)) {
-        caller.may_be_part = false;  // not a part of an open update
+        caller.may_be_part = false;  // no update is open of which it could be a part
         return driver_.refuse(std::move(caller), *std::move(error), out);
     }
     if (call.session == 0 && is_collecting()) {
-        // The trainer of the lost session may have sent this bucket. The collection would have it,
-        // and lack the trainer's other calls.
+        // The bucket may be from the trainer of the lost session. The collection would then have
+        // it, but lack the trainer's other calls.
         if (const std::optional<std::string> loss = driver_.ended().tell_loss(now)) {
             caller.may_be_part = !current()->calls().is_of_another_version(call.label);
             return driver_.refuse(std::move(caller), lost(*loss), out);
@@ -74,7 +74,7 @@ bool UpdateCoordinator::take_unnamed(
     TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out
 ) {
     const TreeUpdate* update = current();
-    // The call refused for a lost session may be another trainer's, which has begun no session.
+    // The refused call may be another trainer's, which has begun no session.
     const bool is_of_another =
         is_collecting() && update->calls().is_of_another_version(call.update.label);
     caller.may_be_part =
@@ -111,7 +111,7 @@ void UpdateCoordinator::fill(TimePoint now, Bucket bucket, Out& out) {
         );
         return driver_.refuse(std::move(bucket.caller), std::move(is_sparse), out);
     }
-    // The trainer of a session that every bucket names may give its version another label.
+    // A trainer whose buckets all name the session may give its version another label.
     const bool is_checked = update.may_be_mixed() || bucket.names != SessionCalls::Names::kSession;
     if (is_checked && update.calls().is_of_another_version(bucket.label)) {
         if (update.may_be_mixed())
@@ -158,7 +158,7 @@ std::optional<Error> UpdateCoordinator::not_committable(
     if (is_busy() && current()->calls().is_unnamed()) return current()->not_unnamed();
     EndedSessions& ended = driver_.ended();
     if (std::optional<std::string> loss = ended.loss(now)) {
-        ended.forget_told_loss();  // the session's trainer knows of the loss, and ends it
+        ended.forget_told_loss();  // the session's trainer now knows of the loss, and ends it
         std::ignore = ended.tell_loss(now);
         return lost(*loss);
     }
@@ -179,7 +179,7 @@ void UpdateCoordinator::handle(
     driver_.drop(now, Error{ErrorCode::kAborted, ""}, out);
 }
 
-// Answers a drop when there is no session that an unnamed call could mean.
+// Answers a drop when an unnamed call can mean no session.
 void UpdateCoordinator::drop_nothing(TimePoint now, Caller caller, Out& out) {
     if (is_busy()) {
         Error is_named = refused(fmt::format(
@@ -198,8 +198,8 @@ void UpdateCoordinator::drop_nothing(TimePoint now, Caller caller, Out& out) {
 }
 
 std::optional<EndedSessions::Ended> UpdateCoordinator::unnamed_at_stake() const {
-    // A session that is being dropped is lost, too. The failure of a call that ends the session is
-    // known to its caller.
+    // A session that is being dropped is lost, too, unless a call ends the session: that call's
+    // caller learns of its failure.
     const TreeUpdate* update = current();
     const bool is_open_for_them = update != nullptr && update->calls().is_unnamed() &&
                                   update->has_been_open() &&

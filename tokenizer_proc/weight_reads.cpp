@@ -63,7 +63,7 @@ Result<> TensorRead::place(const messages::WorkerTensor& piece) {
             piece.tensor.name
         );
     }
-    // Ranks may hold copies of the same part.
+    // Several ranks may have copies of the same part.
     if (!placed_.emplace(piece.row_begin, piece.col_begin).second) return Ok{};
     const auto row_bytes = static_cast<std::size_t>(piece.num_cols * element_bytes_);
     for (std::int64_t row = 0; row < piece.num_rows && row_bytes > 0; ++row) {
