@@ -1,9 +1,9 @@
 // Turns the schedulers' token batches into text batches. Requests are known by their keys, which
-// are unique over all replicas; scheduling is not known here.
+// are unique over all replicas. Nothing here depends on scheduling.
 //
 // Pure: no clock, no socket.
 // Thread:  the loop thread only.
-// Bounded: an entry per request that a scheduler has open.
+// Bounded: an entry per open request of all schedulers.
 #pragma once
 
 #include "detokenizer_proc/request_text.h"
@@ -20,8 +20,8 @@ class Detokenizer {
     explicit Detokenizer(std::shared_ptr<const text::Tokenizer> tokenizer)
         : tokenizer_(std::move(tokenizer)) {}
 
-    // Returns the chunks in the order of the batch. A chunk of a request that never started (a
-    // peer's bug lost its start) becomes an error, so that its client gets an answer.
+    // Returns the chunks in the order of the batch. A chunk of a request that never started becomes
+    // an error, so that its client gets an answer even if a bug lost the start.
     [[nodiscard]] messages::TextBatch turn(messages::TokenBatch batch);
 
     [[nodiscard]] std::size_t num_open() const { return requests_.size(); }

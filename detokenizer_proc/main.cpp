@@ -1,4 +1,4 @@
-// The thin loop of detokenizer_proc: a token batch in, a text batch out.
+// The loop of detokenizer_proc: token batches in, text batches out.
 #include "base/descriptors.h"
 #include "base/flags.h"
 #include "base/log.h"
@@ -22,12 +22,12 @@ namespace {
 constexpr std::chrono::seconds kIdleWait{10};
 constexpr std::chrono::milliseconds kHeldWait{1};  // while the tokenizer's queue is full
 
-constexpr int kOwnDescriptors = 32;  // all except the connections of its inbox
+constexpr int kOwnDescriptors = 32;  // all descriptors except the connections of its inbox
 
 struct Ports {
     bus::Socket inbox;
     bus::Socket tokenizer;
-    // text batches that the tokenizer has no room for; while any wait, no token batch is taken
+    // a text batch that the tokenizer has no room for; until it is sent, no token batch is taken
     std::optional<messages::Frames> held{};
 };
 
@@ -58,7 +58,7 @@ void handle(const bus::Received& received, Detokenizer& detokenizer, Ports& port
 void run(Detokenizer& detokenizer, Ports& ports, Supervision& supervision) {
     bus::Poller poller;
     poller.add(ports.inbox);
-    bus::Poller quiet;  // without the inbox, which would wake it at once
+    bus::Poller quiet;  // waits without the inbox, whose messages would wake it at once
     if (supervision.fd() >= 0) {
         poller.add_fd(supervision.fd());
         quiet.add_fd(supervision.fd());
@@ -68,7 +68,7 @@ void run(Detokenizer& detokenizer, Ports& ports, Supervision& supervision) {
             if (line == "stop") return;
         }
         if (supervision.is_over()) return;
-        // A slow tokenizer slows this process down, which slows down the schedulers.
+        // A slow tokenizer slows this process down, and thereby the schedulers.
         send_held(ports);
         for (int n = 0; n < bus::kMessagesPerTurnMax && !ports.held; ++n) {
             const std::optional<bus::Received> received = ports.inbox.receive();
@@ -105,7 +105,7 @@ int main_with(int argc, char** argv) {
     const Result<int> descriptors = raise_descriptor_limit();
     if (!descriptors) return supervision.fail(descriptors.error());
     zmq::context_t context;
-    // The number of replicas is unknown here, so the limit allows for the most.
+    // The number of replicas is unknown here, so the limit allows the most replicas.
     bus::SocketLimits limits = bus::kInnerLimits;
     limits.connections_max =
         std::min(bus::kReplicasMax + bus::kStrayConnectionsMax, *descriptors - kOwnDescriptors);

@@ -40,8 +40,8 @@ RequestText::Step RequestText::append(messages::OutputChunk chunk) {
     Step taken;
     if (has_ended_) return taken;
     const bool scheduler_ended = chunk.finish.has_value();
-    // Chunks between the first and the last have counts only for this process, which needs them if
-    // a stop text ends the request.
+    // Counts of chunks between the first and the last stay in this process: they are sent only if a
+    // stop text ends the request.
     const bool is_told = counts_.has_value() && !scheduler_ended;
     if (chunk.counts) counts_ = is_told ? std::exchange(chunk.counts, std::nullopt) : chunk.counts;
     if (options_.text_output) {
@@ -98,8 +98,8 @@ Result<> RequestText::push_token(
     return Ok{};
 }
 
-// The output is complete: releases text that was held back because a code point or a stop text
-// might have followed.
+// The output is complete: adds text that was withheld because the rest of a code point or of a stop
+// text might have followed.
 Result<> RequestText::push_rest(std::string& text) {
     piece_.clear();
     RETURN_IF_ERROR(decoder_.finish(piece_));
@@ -109,7 +109,7 @@ Result<> RequestText::push_rest(std::string& text) {
 }
 
 void RequestText::push_piece(std::string& text) {
-    // Text before min_new_tokens cannot be part of a stop text either.
+    // Text before min_new_tokens cannot be a part of a stop text.
     if (!matcher_ || num_tokens_ < options_.min_new_tokens) {
         text += piece_;
     } else {
@@ -117,8 +117,8 @@ void RequestText::push_piece(std::string& text) {
     }
 }
 
-// Whether to omit the text of the stop token. The token ends the output, and its text is part of
-// the output only on request.
+// Returns whether to omit the text of the stop token. The token ends the output; its text is a part
+// of the output only on request.
 bool RequestText::is_trimmed(const messages::OutputChunk& chunk, std::size_t index) const {
     return !options_.no_stop_trim && index + 1 == chunk.tokens.size() && chunk.finish &&
            chunk.finish->reason == messages::FinishReason::kStop &&

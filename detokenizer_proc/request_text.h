@@ -1,8 +1,8 @@
-// Turns one request's tokens into text: decodes, finds stop texts, and holds back the output of a
-// request that does not stream until its end.
+// Turns one request's tokens into text: decodes them and finds stop texts. Withholds the output of
+// a request that does not stream until its end.
 //
-// Bounded: holds an unfinished code point, less than the longest stop text, and, for a request that
-//          does not stream, kHeldBytesMax: beyond it a chunk is sent early, as clients join chunks.
+// Bounded: an unfinished code point, less than the longest stop text, and if the request does not
+//          stream, kHeldBytesMax. Then a chunk is sent early, because clients join chunks.
 #pragma once
 
 #include "base/result.h"
@@ -27,8 +27,8 @@ class RequestText {
     );
 
     struct Step {
-        std::optional<messages::OutputChunk> chunk{};  // to be sent; none while it is held back
-        bool stopped = false;  // the request ended here, which the scheduler does not know yet
+        std::optional<messages::OutputChunk> chunk{};  // to be sent; absent: the output is withheld
+        bool stopped = false;  // a stop text ended the request; its scheduler must be told
     };
     // Appends the next chunk. After a chunk with `finish`, later chunks are dropped.
     [[nodiscard]] Step append(messages::OutputChunk chunk);
@@ -52,8 +52,8 @@ class RequestText {
     std::optional<text::StopMatcher> matcher_;  // absent without stop texts
     std::string piece_{};                       // the text that the last token added
     std::int64_t num_tokens_ = 0;
-    std::optional<messages::RequestCounts> counts_{};  // the latest counts; a stop text needs them
-    // the output so far of a request that does not stream
+    std::optional<messages::RequestCounts> counts_{};  // the latest counts, sent with a stop text
+    // if the request does not stream: its output so far
     std::optional<messages::OutputChunk> held_{};
     bool has_ended_ = false;
 };
