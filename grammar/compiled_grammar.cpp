@@ -21,7 +21,7 @@ namespace {
 using messages::GrammarKind;
 
 constexpr std::size_t kMessageBytesMax = 512;
-// The most white space between two of JSON's tokens: enough to indent, too little to fill an
+// The most white space between two tokens of JSON: enough to indent, too little to fill an
 // output.
 constexpr int kWhitespaceMax = 16;
 
@@ -35,7 +35,7 @@ std::string line_of(std::string_view what) {
 
 using Json = nlohmann::ordered_json;
 
-// Keywords that the compiler ignores: outputs would not match them.
+// Keywords that the compiler ignores, so that outputs may not match the schema.
 constexpr auto kIgnored = std::to_array<std::string_view>(
     {"not",
      "if",
@@ -62,7 +62,7 @@ constexpr auto kOfType = std::to_array<std::string_view>(
      "exclusiveMaximum",
      "multipleOf"}
 );
-// If a schema has one of kAlone, the compiler ignores its other keywords, except those of kBeside.
+// If a schema has one of kAlone, the compiler ignores all other keywords except kBeside.
 constexpr auto kAlone = std::to_array<std::string_view>({"anyOf", "oneOf", "allOf", "$ref"});
 constexpr auto kBeside = std::to_array<std::string_view>(
     {"type",
@@ -82,7 +82,7 @@ constexpr auto kBeside = std::to_array<std::string_view>(
      "definitions"}
 );
 // kNamed: keywords whose members are schemas under names that the user chooses. kValues: keywords
-// that have values and no schemas.
+// that have values instead of schemas.
 constexpr auto kNamed =
     std::to_array<std::string_view>({"properties", "patternProperties", "$defs", "definitions"});
 constexpr auto kValues =
@@ -93,7 +93,7 @@ bool is_among(const auto& names, std::string_view name) {
 }
 
 // Returns a keyword that the compiler would ignore in this schema because of the schema's other
-// keywords (or because it has no type); empty: none.
+// keywords, or because it has no type; empty: none.
 std::string ignored_beside(const Json& schema) {
     const bool has_type =
         schema.contains("type") || schema.contains("enum") || schema.contains("const");
@@ -109,8 +109,8 @@ std::string ignored_beside(const Json& schema) {
     return {};
 }
 
-// Returns the first keyword of a schema that would be ignored; empty: none. Bounded: by the depth
-// of the text (messages/sampling.h).
+// Returns the first keyword that the compiler would ignore in a schema; empty: none. Bounded: by
+// the depth of the text (messages/sampling.h).
 std::string ignored_in(const Json& schema) {
     if (schema.is_array()) {
         for (const Json& each : schema) {
@@ -135,7 +135,7 @@ std::string ignored_in(const Json& schema) {
     return {};
 }
 
-// Returns the first keyword that would be ignored in the schemas of a structural tag; empty: none.
+// Returns the first keyword that the compiler would ignore in a structural tag; empty: none.
 std::string ignored_in_tag(const Json& tag) {
     if (!tag.is_object() && !tag.is_array()) return {};
     for (const auto& [key, value] : tag.items()) {
@@ -152,7 +152,7 @@ std::string ignored_of(const messages::Grammar& grammar) {
     return is_schema ? ignored_in(given) : ignored_in_tag(given);
 }
 
-// Bounds the white space between JSON's tokens in the schemas of a structural tag.
+// Bounds the white space between JSON's tokens, in all schemas of a structural tag.
 void bound_whitespace(Json& format) {
     if (!format.is_object() && !format.is_array()) return;
     if (format.is_object() && format.contains("json_schema")) {
@@ -162,8 +162,8 @@ void bound_whitespace(Json& format) {
     for (auto& [key, value] : format.items()) bound_whitespace(value);
 }
 
-// Other engines also accept the earlier form of a structural tag: triggers, and structures that
-// each have begin, schema and end. Returns the present form of either.
+// Other engines also accept the earlier form of a structural tag: triggers, and structures of
+// begin, schema and end. Returns the current form of either one.
 std::string present_form(const std::string& text) {
     Json given = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!given.is_object()) return text;
@@ -212,8 +212,8 @@ xgrammar::CompiledGrammar compile_with(
     CHECK(false);
 }
 
-// Returns the least bound of a part's tokens: "max_tokens": 7 in a structural tag, [max_tokens=7]
-// in EBNF. A text that only looks like a bound does no harm (matcher.cpp).
+// Returns the smallest bound of a part's tokens: "max_tokens": 7 in a structural tag, or
+// [max_tokens=7] in EBNF. A text that only looks like a bound does no harm (matcher.cpp).
 std::optional<std::int64_t> least_tokens_max(const messages::Grammar& grammar) {
     constexpr std::string_view kName = "max_tokens";
     constexpr std::string_view kDigits = "0123456789";
@@ -263,7 +263,7 @@ Result<std::shared_ptr<const SortedVocabulary>> SortedVocabulary::make(const Voc
     }
 }
 
-// The compiler reports every problem as an exception.
+// Turns the exceptions by which the compiler reports problems into errors.
 Result<std::shared_ptr<const CompiledGrammar>> CompiledGrammar::compile(
     const messages::Grammar& grammar, const SortedVocabulary& vocabulary
 ) {

@@ -1,6 +1,6 @@
-// A grammar, compiled for a vocabulary: for each of its states, which tokens may come next.
+// A grammar compiled for a vocabulary: for each of its states, the tokens that may come next.
 //
-// Compiling takes from a millisecond to seconds. A hostile grammar may need any time and memory:
+// Compiling takes from 1 ms to seconds. A hostile grammar may need any amount of time and memory:
 // try each grammar in a separate process first (trial.h).
 //
 // Thread: any; immutable.
@@ -19,7 +19,7 @@ namespace pitstop::grammar {
 // Returns why this build compiles no grammars; empty: it compiles them.
 [[nodiscard]] std::string_view why_none();
 
-// A vocabulary, sorted for the compiler: made once.
+// A vocabulary, sorted for the compiler once.
 class SortedVocabulary {
   public:
     // Errors: kUnsupported (why_none()); kFailedPrecondition if no token ends an output.
@@ -31,12 +31,12 @@ class SortedVocabulary {
   private:
     explicit SortedVocabulary(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
 
-    std::shared_ptr<const Parts> parts_;  // shared, so that this header need not know their type
+    std::shared_ptr<const Parts> parts_;  // shared, so that this header need not define Parts
 };
 
 class CompiledGrammar {
   public:
-    // Errors: kInvalidArgument names the parameter and what is wrong with it.
+    // Errors: kInvalidArgument, naming the parameter and the problem.
     static Result<std::shared_ptr<const CompiledGrammar>> compile(
         const messages::Grammar& grammar, const SortedVocabulary& vocabulary
     );
@@ -49,7 +49,7 @@ class CompiledGrammar {
   private:
     explicit CompiledGrammar(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
 
-    std::shared_ptr<const Parts> parts_;  // shared, so that this header need not know their type
+    std::shared_ptr<const Parts> parts_;  // shared, so that this header need not define Parts
 };
 
 }  // namespace pitstop::grammar

@@ -1,4 +1,4 @@
-// The members of a vocabulary and of a compiled grammar. Only this folder includes them.
+// The members of a vocabulary and of a compiled grammar. Only this folder includes this file.
 #pragma once
 
 #include "grammar/compiled_grammar.h"
@@ -18,8 +18,8 @@ struct CompiledGrammar::Parts {
     xgrammar::CompiledGrammar grammar;
     xgrammar::TokenizerInfo info;
     std::size_t vocab_len = 0;
-    // The smallest max_tokens, a bound that a grammar sets for the tokens of a part of an output;
-    // null: the grammar sets none.
+    // The grammar's smallest max_tokens, which bounds the tokens of a part of the output; null: the
+    // grammar has no such bound.
     std::optional<std::int64_t> tokens_max{};
 
     [[nodiscard]] bool has_bytes(TokenId id) const {

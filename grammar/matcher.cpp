@@ -27,10 +27,10 @@ Duration cpu_time() {
 struct Matcher::State {
     std::shared_ptr<const CompiledGrammar> grammar;
     xgrammar::GrammarMatcher matcher;
-    bool is_lost = false;  // a token did not match
+    bool is_lost = false;  // some token did not match
     std::int64_t num_accepted = 0;
-    bool has_mask = false;                     // one was made since the last token
-    std::vector<std::uint32_t> unused_mask{};  // of apply_bounds()
+    bool has_mask = false;                     // a mask was made since the last token
+    std::vector<std::uint32_t> unused_mask{};  // the mask that apply_bounds() makes and discards
 };
 
 namespace {
@@ -81,9 +81,9 @@ bool Matcher::accept(std::span<const TokenId> ids) {
     return !state_->is_lost;
 }
 
-// Applies the bounds on the tokens of a part. The library does so only when it makes a mask:
-// without a mask after each token, accept() would allow outputs that are refused if masks are made.
-// Fewer tokens than the smallest bound cannot exceed any bound.
+// Applies the grammar's bounds on the tokens of a part, which the library does only when it makes a
+// mask. Without a mask after each token, accept() would allow outputs that masks forbid. Fewer
+// tokens than the smallest bound cannot exceed any bound, so they need no mask.
 void Matcher::apply_bounds() {
     const std::optional<std::int64_t>& bound = state_->grammar->parts().tokens_max;
     if (!bound || state_->num_accepted < *bound || state_->is_lost || has_ended()) return;
@@ -95,8 +95,8 @@ void Matcher::apply_bounds() {
     }
 }
 
-// Checks first that the id is known, since the library only logs an unknown id. The library throws
-// if a limit of its own is exceeded, for example of recursion.
+// First checks that the id is known, because the library only logs an unknown id. Catches what the
+// library throws if it exceeds a limit of its own, for example of recursion.
 bool Matcher::accept_one(TokenId id) {
     if (has_ended()) return false;
     const bool is_known = state_->grammar->parts().has_bytes(id) ||

@@ -1,8 +1,8 @@
-// Follows one output through its grammar, token by token, and says which tokens may come next.
+// Follows one output through its grammar, token by token. Tells which tokens may come next.
 //
 // The parses of an ambiguous grammar may multiply as the output grows. A call may use kCpuMax of
-// CPU time, and a little more per token. After a call that exceeds this, the grammar allows no
-// token, so that it does not delay other requests' steps.
+// CPU time, and some more per token. After a call that exceeds this limit, the grammar allows no
+// token, so that it cannot delay the steps of other requests.
 //
 // Thread: one. A copy continues independently.
 #pragma once
@@ -19,7 +19,7 @@
 
 namespace pitstop::grammar {
 
-// Returns the words of a mask: a bit per token, token 0 the lowest of word 0.
+// Returns the number of words of a mask: a bit per token; token 0 is the lowest bit of word 0.
 [[nodiscard]] constexpr std::size_t num_mask_words(std::size_t vocab_len) {
     return (vocab_len + 31) / 32;
 }
@@ -38,13 +38,13 @@ class Matcher {
     Matcher& operator=(Matcher&&) noexcept;
 
     // Continues with the output's next tokens. Returns false if the grammar does not allow them;
-    // then nothing may come next.
+    // after that, no token may come next.
     bool accept(TokenId id) { return accept(std::span(&id, 1)); }
     bool accept(std::span<const TokenId> ids);
-    // Returns whether an end-of-sequence token was accepted: nothing may come next.
+    // Returns whether an end-of-sequence token was accepted, so that no token may come next.
     [[nodiscard]] bool has_ended() const;
-    // Sets a bit for each token that may come next, and clears all others; returns false if there
-    // is none. REQUIRES: words.size() is num_mask_words() of the vocabulary.
+    // Sets a bit for each token that may come next, and clears all others. Returns false if no
+    // token may come next. REQUIRES: words.size() == num_mask_words() of the vocabulary.
     bool fill_mask(std::span<std::uint32_t> words);
 
   private:

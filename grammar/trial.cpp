@@ -29,9 +29,9 @@ extern char** environ;
 namespace pitstop::grammar {
 namespace {
 
-constexpr int kNice = 5;  // more than its owner has
-// The time after a trial's own limit in which its answer must arrive. Also limits writes to a
-// process that does not read.
+constexpr int kNice = 5;  // added to the niceness of the owner
+// How long after a trial's own limit its answer must arrive. Also limits writes to a process that
+// does not read.
 constexpr std::chrono::milliseconds kWaitMore = std::chrono::seconds(5);
 constexpr std::size_t kAnswerBytesMax = 1 << 16;
 
@@ -45,8 +45,8 @@ bool write_all(int fd, std::string_view bytes) {
     return true;
 }
 
-// Reads until the sender ends. Nothing: no bytes arrived in time, too many arrived, or reading
-// failed.
+// Reads until the sender closes. Returns nothing if no bytes arrived in time, too many arrived, or
+// reading failed.
 std::optional<std::string> read_all(int fd, std::size_t bytes_max, int wait_ms) {
     std::string bytes;
     std::array<char, 1 << 16> buffer{};
@@ -64,13 +64,13 @@ std::optional<std::string> read_all(int fd, std::size_t bytes_max, int wait_ms) 
     }
 }
 
-// The first message to a trial process; the vocabulary's bytes follow.
+// The first message to a trial process; the vocabulary's bytes follow it.
 struct Head {
     std::uint64_t vocabulary_bytes = 0;
-    std::int64_t wall_ms = 0;  // of a trial
+    std::int64_t wall_ms = 0;  // limit of a trial
 };
 
-// A message of one byte, with room for one descriptor.
+// A message of one byte and one descriptor.
 struct FdMessage {
     FdMessage() {
         message.msg_iov = &part;
@@ -114,8 +114,8 @@ std::optional<int> receive_fd(int socket) {
     return fd;
 }
 
-// Makes a write to the socket fail after this time, instead of waiting for a process that does not
-// read.
+// Makes a write to the socket fail after this time, so that it does not wait for a process that
+// does not read.
 void bound_writes(int fd, std::chrono::milliseconds most) {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);
     const timeval value{
@@ -150,7 +150,7 @@ constexpr bool kBoundsMemory = true;
 constexpr char kLate = 't';
 int late_fd = -1;  // of the trial in this process; the signal handler answers kLate there
 
-// Once the process has run for `most`, a signal makes it answer kLate and end.
+// After the process has run for `most`, a signal makes it answer kLate and end.
 void answer_when_late(int fd, std::chrono::milliseconds most) {
     late_fd = fd;
     std::signal(SIGALRM, [](int) {
@@ -163,7 +163,7 @@ void answer_when_late(int fd, std::chrono::milliseconds most) {
     ::setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
-// Returns the answer about a grammar: a letter and a text.
+// Returns the answer about a grammar: a letter, then a text.
 std::string verdict_on(
     std::string_view given, const Result<std::shared_ptr<const SortedVocabulary>>& vocabulary
 ) {
@@ -177,7 +177,7 @@ std::string verdict_on(
     if (!compiled) return "e" + compiled.error().message;
     std::string said = warnings.str();
     if (said.empty()) return "o" + std::to_string((*compiled)->bytes());
-    // Each warning is a line "[time] file:line: Warning: what"; the first is enough.
+    // Each warning is a line "[time] file:line: Warning: text". Returns only the first one.
     constexpr std::string_view kMark = "Warning: ";
     said = said.substr(0, said.find('\n'));
     if (const auto at = said.find(kMark); at != std::string::npos)
@@ -185,7 +185,7 @@ std::string verdict_on(
     return fmt::format("e{} cannot be compiled: {}", name_of(grammar.kind), said);
 }
 
-// Runs `work` on a thread with a stack of kStackBytes. Returns false if no thread can start.
+// Runs `work` on a thread with a stack of kStackBytes. Returns false if the thread cannot start.
 bool run_on_small_stack(std::function<void()> work) {
     pthread_attr_t attributes;
     if (::pthread_attr_init(&attributes) != 0) return false;
@@ -208,7 +208,7 @@ void try_one(
     const Result<std::shared_ptr<const SortedVocabulary>>& vocabulary
 ) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::nice(kNice) < 0) errno = 0;  // it fails only at the lowest priority, which is fine
+    if (::nice(kNice) < 0) errno = 0;  // fails only at the lowest priority, which is low enough
     answer_when_late(fd, wall_max);
     limit(RLIMIT_CORE, 0);
     limit(RLIMIT_CPU, Trials::kCpuSeconds);
@@ -252,7 +252,7 @@ Result<> Trials::start() {
     };
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
         return failed("socketpair", errno);
-    // The child's end is duplicated to this number, without the flag that closes it at exec.
+    // The child gets its end under this number, without the flag that closes it at exec.
     constexpr int kSocket = 3;
     posix_spawn_file_actions_t actions;
     ::posix_spawn_file_actions_init(&actions);
@@ -279,7 +279,7 @@ Result<> Trials::start() {
     return failed("its socket", EPIPE);
 }
 
-// If the process has ended, starts another one, once.
+// Gives a trial to the process; starts another process, once, if that one has ended.
 Result<> Trials::give(int fd) {
     const MutexLock lock(mutex_);
     if (is_over_)
@@ -341,7 +341,7 @@ Result<std::int64_t> Trials::run(const messages::Grammar& grammar) {
 
 int serve_trials(int socket) {
     ::close_range(static_cast<unsigned>(socket) + 1, ~0U, 0);
-    std::signal(SIGCHLD, SIG_IGN);  // the kernel removes ended forks without a wait
+    std::signal(SIGCHLD, SIG_IGN);  // the kernel removes ended forks, so nobody waits for them
     Head head;
     if (::recv(socket, &head, sizeof(head), MSG_WAITALL) != ssize_t{sizeof(head)}) return 1;
     std::string bytes(head.vocabulary_bytes, '\0');

@@ -1,5 +1,5 @@
-// A model's tokens as grammars see them: the bytes that each adds to a text, and which end an
-// output. Special tokens have no bytes: no grammar allows them.
+// A model's tokens as grammars see them: the bytes that each token adds to a text, and the tokens
+// that end an output. Special tokens have no bytes: no grammar allows them.
 //
 // Thread: any; immutable.
 #pragma once
@@ -20,16 +20,16 @@ class Tokenizer;
 namespace pitstop::grammar {
 
 struct Vocabulary {
-    std::vector<std::string> tokens{};  // [vocab_len]; empty: special, or no token has the id
+    std::vector<std::string> tokens{};  // [vocab_len]; empty: a special token, or an unused id
     std::vector<TokenId> end_ids{};     // ascending, below vocab_len
 
-    // Returns the vocabulary of a model with this many ids.
+    // Returns the vocabulary of a model with `vocab_len` ids.
     static Vocabulary of(
         const text::Tokenizer& tokenizer, std::int64_t vocab_len, std::span<const TokenId> end_ids
     );
 
-    // Writes it as bytes, for another process of this build, and reads it. kMalformed: the bytes
-    // are not what to_bytes() wrote.
+    // Convert to and from bytes, for another process of this build. Errors: kMalformed: to_bytes()
+    // did not write these bytes.
     [[nodiscard]] std::string to_bytes() const;
     static Result<Vocabulary> from_bytes(std::string_view bytes);
 
