@@ -37,7 +37,7 @@ BUCKET_BYTES = 64 << 20  # of checkpoint-engine
 
 
 def fuse(tensors, shape):
-    """{name: array}, with all experts of a layer fused into two tensors."""
+    """Returns {name: array}, with all experts of a layer fused into two tensors."""
     fused = {name: array for name, array in tensors.items() if ".experts." not in name}
     for layer in range(shape["layers"]):
         at = f"model.layers.{layer}.mlp.experts."

@@ -116,7 +116,7 @@ def background(fleet, count, tokens):
 
 
 def updates(given):
-    """The limit: a copy into the object store and one for each tree, at the rate at which all the machine's threads copy."""
+    """Compares with a copy into the object store and one for each tree, all at the rate of the machine's threads together."""
     rates = {"one_thread": copy_rate(1), "all_threads": copy_rate(os.cpu_count())}
     rows, puts = [], []
     update = AsyncFleet._update

@@ -26,7 +26,7 @@ enum class ModelFamily { kQwen3, kQwen2, kLlama, kMistral, kQwen35, kQwen3Moe };
 // The gated delta nets of a hybrid: all layers but each `interval`-th have one.
 struct DeltaShape {
     static constexpr std::int64_t kKernel = 4;
-    std::int64_t heads = 0;     // of keys, and as many of values
+    std::int64_t heads = 0;     // key heads, and as many value heads
     std::int64_t head_dim = 0;  // of keys and of values
     std::int64_t interval = 4;
 

@@ -44,7 +44,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def weights(shape):
-    """(name, shape) of a Qwen3-MoE's tensors."""
+    """Yields (name, shape) of a Qwen3-MoE's tensors."""
     H, W, D = shape["hidden"], shape["width"], shape["head"]
     yield "model.embed_tokens.weight", (shape["vocab"], H)
     for layer in range(shape["layers"]):

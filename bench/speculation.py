@@ -86,7 +86,7 @@ def make_next_epoch(directory):
 
 
 def run_all(client, requests, at_once):
-    """(outputs, wall seconds); `requests`: of (prompt, fields)."""
+    """Returns (outputs, wall seconds); `requests` are pairs (prompt, fields)."""
     begin, done, open_ = time.perf_counter(), [], []
     for prompt, fields in requests:
         if len(open_) == at_once:
@@ -97,7 +97,7 @@ def run_all(client, requests, at_once):
 
 
 def run_followed(client, requests, _):
-    """(outputs, when each token came); all requests at once."""
+    """Runs all requests at once; returns (outputs, when each token came)."""
     arrivals = []
 
     def follow(stream):
@@ -127,7 +127,7 @@ def tail_ratio(base, arrivals):
 
 
 def drafts_of(outputs):
-    """(passes, drafted tokens, correct ones)"""
+    """Returns (passes, drafted tokens, correct ones)."""
     counts = [output.counts.drafts or {} for output in outputs]
     return [sum(each.get(name, 0) for each in counts) for name in ("passes", "drafted", "accepted")]
 
@@ -285,7 +285,7 @@ def measure_cost(options):
 
 
 def on_trees(options, place, model, flags, measurements):
-    """{measurement: {"off" or the number of drafts: its row}}"""
+    """Returns {measurement: {"off" or the number of drafts: its row}}."""
     results, trees, clients = {}, [], []
     try:
         for number, drafts in enumerate(["off", *options.drafts]):

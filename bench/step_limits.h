@@ -13,8 +13,8 @@ struct StepLimits {
     double flops_per_s = 0;       // bf16 products summed in fp32
 };
 
-// Measures on all cores with arrays of `bytes`: the limits of memory if that exceeds the caches by
-// far, else the caches' limits.
+// Measures on all cores with arrays of `bytes`: the limits of memory if the arrays are far larger
+// than the caches, else the caches' limits.
 [[nodiscard]] StepLimits measure_step_limits(std::int64_t bytes);
 
 }  // namespace pitstop::bench

@@ -56,7 +56,7 @@ def make_model(build, directory, hidden, ffn, num_layers, seed):
 
 
 def header_of(model):
-    """{name: its entry} in the file's order, and where the tensors begin."""
+    """Returns {name: its entry} in the file's order, and where the tensors begin."""
     with open(model / "model.safetensors", "rb") as file:
         (header_len,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(header_len))
@@ -268,7 +268,7 @@ def calls(options, place, results):
 
 
 def load(model):
-    """{name: bfloat16 as uint16}, mapped."""
+    """Returns {name: bfloat16 as uint16}, mapped."""
     header, data_begin = header_of(model)
     data = numpy.memmap(model / "model.safetensors", numpy.uint8, "r", data_begin)
     return {

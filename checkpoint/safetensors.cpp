@@ -20,7 +20,7 @@
 namespace pitstop::checkpoint {
 namespace {
 
-// The format is little-endian, and so is every machine that this builds for.
+// The format is little-endian, and so is every machine that pitstop runs on.
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::string_view kSingleFile = "model.safetensors";

@@ -22,7 +22,7 @@ class ConnectionState {
   public:
     // Publishes the state of all links, the data door's first.
     void publish(std::span<const Link> links);
-    // The client ends: no door is connected any more.
+    // Called when the client ends: no door is connected any more.
     void disconnect() { is_connected_ = false; }
 
     [[nodiscard]] bool is_connected() const { return is_connected_; }

@@ -73,7 +73,7 @@ Result<std::shared_ptr<IoLoop>> IoLoop::start(Args args) {
     sigset_t old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    // The thread shares ownership: a callback on it may destroy the client.
+    // The thread shares ownership of the loop: a callback on it may destroy the client.
     loop->thread_ = std::thread([loop] { loop->io_run(); });
     pthread_sigmask(SIG_SETMASK, &old, nullptr);
     pthread_setname_np(loop->thread_.native_handle(), "pitstop-client");
@@ -227,7 +227,7 @@ void IoLoop::io_serve_link(messages::Door door, TimePoint now) {
 void IoLoop::io_end() {
     if (std::exchange(is_over_, true)) return;
     const Error closed{ErrorCode::kAborted, "the client was closed"};
-    // Cancels them in the tree now, instead of when the tree next writes to this client.
+    // Cancels the requests in the tree now, instead of when the tree next writes to this client.
     CancelRequests all{.rids = open_.rids()};
     if (!all.rids.empty()) io_execute(all);
     io_flush();

@@ -15,7 +15,7 @@ namespace pitstop {
 // Thread: any.
 class Mailbox {
   public:
-    // Returns whether it was empty before.
+    // Returns whether the mailbox was empty before.
     bool put(messages::OutputChunk chunk) {
         const MutexLock lock(mutex_);
         const bool was_empty = !unread_;

@@ -154,7 +154,7 @@ Result<Value> filter_reverse(Env& env, const Value& self, const Given&) {
     }
     ASSIGN_OR_RETURN(Items items, items_of(self, env.budget));
     std::ranges::reverse(items);
-    // Equals reversed() if Python has it for the type, else a list.
+    // Equals Python's reversed() if the type has it, else a list.
     const bool is_reversible = self.as_sequence() != nullptr || self.as_mapping() != nullptr;
     return is_reversible ? Value::iterator(std::move(items)) : Value::list(std::move(items));
 }

@@ -25,7 +25,7 @@ struct DigestArgs {
     // The number of infinities and NaNs in the shard, with its rows read as bf16, is ADDED here.
     // Null: not counted.
     std::uint64_t* num_nonfinite = nullptr;
-    // The most blocks of a launch on a GPU at a time: other work has the others. 0: no limit.
+    // The most blocks of a launch on a GPU at a time, to leave room for other work. 0: no limit.
     int blocks_max = 0;
     Stream stream{};
 };

@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // grid [ceil(C / kThreads), R], block [kThreads]; a thread owns a channel of a row, and reads all
-// inputs before it stores one: it may move kept inputs within a place. Memory-bound.
+// inputs before it stores one, so that kept inputs may move within a place. Memory-bound.
 template <class X>
 __global__ void __launch_bounds__(kThreads)
     keep_inputs_kernel(const __grid_constant__ GatedDeltaArgs args) {

@@ -22,7 +22,7 @@ struct ShardCopy {
 
 struct ShardCopyArgs {
     std::span<const ShardCopy> copies{};  // in host memory; one launch for hundreds of them
-    // The most blocks of a launch on a GPU at a time: other work has the others. 0: no limit.
+    // The most blocks of a launch on a GPU at a time, to leave room for other work. 0: no limit.
     int blocks_max = 0;
     Stream stream{};
 };

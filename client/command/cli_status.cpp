@@ -13,7 +13,7 @@ std::string size_text(std::int64_t bytes) {
     return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
 }
 
-// The memory of a tag on a rank; after a release, how much a resume will take.
+// Returns the memory of a tag on a rank; after a release, how much a resume will take.
 std::string memory_text(
     const messages::ReplicaStatus& replica, messages::MemoryTag tag, std::int64_t bytes
 ) {
@@ -72,8 +72,8 @@ void print_lost_adapters(const std::vector<messages::LostAdapter>& adapters) {
     }
 }
 
-// The tokens, the drafts if there are any, and what is kept of recurrent states if the model has
-// any.
+// Prints the tokens, the drafts if there are any, and the kept recurrent states if the model has
+// states.
 void print_tokens(const messages::ReplicaStatus& replica) {
     fmt::print(
         "  tokens     {} prompt ({} cached), {} output\n",

@@ -50,10 +50,10 @@ __device__ inline Cut cut_into(
     return {unit_keys, num_units, per_block, has_record_per_unit ? per_block : 1, 1};
 }
 
-// Returns the cut in which every block has one pair alone, if enough blocks exist and none gets
-// more than one unit more than the fullest block of `cut`. The end of one run and the beginning of
-// the next cost a block the time of a unit or more: records, a merge, and copies that nothing
-// hides. NOT MEASURED on a device: gpu_bench --gaps, attention at 8 and 32 requests.
+// Returns the cut in which every block has one pair alone, if there are enough blocks for it, and
+// each gets at most one unit more than the fullest block of `cut`. Between two runs a block loses
+// the time of a unit or more: records, a merge, and copies that nothing hides. NOT MEASURED on a
+// device: gpu_bench --gaps, attention at 8 and 32 requests.
 __device__ inline Cut undivided_blocks(const AttentionParams& params, const Cut& cut) {
     for (std::int64_t share = cut.per_block; share <= cut.per_block + 1; ++share) {
         const auto units = static_cast<std::int32_t>(share);

@@ -44,8 +44,9 @@ bool ThreadPool::run_one(int thread) {
         const std::int64_t num_items = num_items_.load(std::memory_order_relaxed);
         const std::int64_t grain = grain_.load(std::memory_order_relaxed);
         const std::uint32_t num_ranges = num_ranges_.load(std::memory_order_relaxed);
-        // On success, ranges have been left since `claims` was read. So the job read above is the
-        // current one, and run() will not return before num_done_ counts this range.
+        // On success, this job had ranges left all the time since `claims` was read. So the job
+        // read above is the current one, and run() will not return before num_done_ counts this
+        // range.
         if (!claims_.compare_exchange_weak(
                 claims, claims - 1, std::memory_order_acq_rel, std::memory_order_acquire
             )) {

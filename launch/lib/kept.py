@@ -57,7 +57,7 @@ class KeptVersions:
         return str(path) if path.is_dir() else None
 
     def remove_adapters(self, needed):
-        """Removes the adapters of this and earlier trees but those whose directories are `needed`."""
+        """Removes the adapters of this and earlier trees, except those whose directories are `needed`."""
         for pattern in (".adapter-*", "adapter-*"):
             for path in self.path.glob(pattern):
                 if ADAPTER.fullmatch(path.name) and str(path) not in needed:

@@ -68,7 +68,7 @@ class Entry:
         self._path = None
         place = home()
         if pathlib.Path(run_dir).parent == place:
-            return  # found without an entry
+            return  # home() is searched for trees, so no entry is needed
         with contextlib.suppress(OSError, Problem):
             place.mkdir(mode=0o700, exist_ok=True)
             check_private(place)

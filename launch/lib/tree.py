@@ -311,7 +311,7 @@ class Tree:
             self._selector.unregister(child.ready_fd)
 
     def _bury(self, child):
-        if child.has_ended():  # collected: from here on it is no zombie
+        if child.has_ended():  # collects its status, so that it is no zombie
             self._selector.unregister(child.pidfd)
 
     def _wait(self, deadline):

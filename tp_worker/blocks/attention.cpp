@@ -14,8 +14,8 @@ namespace {
 constexpr std::int64_t kArrivalsBytes =
     kernels::AttentionArgs::kArrivals * static_cast<std::int64_t>(sizeof(std::uint32_t));
 
-// Even shares if tp divides the heads; otherwise a copy of each head that a query head of
-// this rank reads.
+// Shares the KV heads evenly if tp divides them; otherwise gives this rank a copy of each KV head
+// that its query heads read.
 AxisShare share_kv_heads(const ModelConfig& config, const RankOf& rank) {
     if (config.num_kv_heads % rank.tp == 0) return even_share(config.num_kv_heads, rank);
     const std::int64_t group = config.num_q_heads / config.num_kv_heads;

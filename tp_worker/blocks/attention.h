@@ -27,7 +27,7 @@ class Attention {
         const ModelConfig& config, std::int64_t tp, std::vector<std::string>& problems
     );
 
-    // All blocks: declare() gets the configuration that the constructor got.
+    // `config` is the configuration that the constructor got, as for every block.
     void declare(const ModelConfig& config, WeightSlots& slots, KvPlan& kv);
     void ask(Scratch& scratch, const Trunk& trunk);
     void attach(const KvPool& pool) { kv_ = pool.cache(kv_id_); }

@@ -34,7 +34,7 @@ struct Choices {
     std::int64_t per_token = 0;
     std::int64_t num_experts = 0;
     // [num_layers, num_experts]: how often each expert was chosen in all passes. Layers without
-    // experts count the zeros that `experts` has for them. Empty if that is more than
+    // experts count the zeros that `experts` has for them. Empty if there would be more than
     // kLoadCountsMax counts.
     std::span<std::int64_t> load{};
 

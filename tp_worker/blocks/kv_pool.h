@@ -1,4 +1,4 @@
-// The pages of keys and values that blocks keep of requests between steps. Each block declares the
+// The pages in which blocks keep requests' keys and values between steps. Each block declares the
 // heads that it keeps; the declarations determine the bytes of a page, the pool, and each block's
 // part of the pool:
 //   pool = [blocks][num_pages][K and V][num_kv_heads][P][D]

@@ -1,5 +1,5 @@
-// The products of a block: y = x times one to four weights that share x. A block states once which
-// weights and which buffers; running a product and choosing how a GPU multiplies it
+// The products of a block: y = x times one to four weights that share x. A block names the weights
+// and the buffers of a product once; running the product and choosing how a GPU multiplies it
 // (product_tuning.h) need nothing else.
 #pragma once
 

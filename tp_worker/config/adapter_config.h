@@ -23,8 +23,8 @@ inline constexpr std::size_t kAdapterConfigBytesMax = std::size_t{1} << 20;
 
 class AdapterConfig {
   public:
-    // `where` precedes messages: the file, or the call. Errors: kMalformed; kUnsupported, naming
-    // the keys; kInvalidArgument for an invalid pattern.
+    // `where`, the file or the call, precedes the messages. Errors: kMalformed; kUnsupported,
+    // naming the keys; kInvalidArgument for an invalid pattern.
     static Result<AdapterConfig> parse(std::string_view json, const std::string& where);
 
     struct Module {

@@ -99,7 +99,8 @@ void read_qwen_experts(ConfigReader& reader, ModelConfig* config, const QwenDefa
         experts.shared_ffn =
             reader.whole("shared_expert_intermediate_size", absent.shared_ffn, kExpertFfnMax);
     }
-    // Absent means false except for Qwen3-Next, as in transformers; SGLang's default is true.
+    // An absent key means false except for Qwen3-Next, as in transformers; SGLang's default is
+    // true.
     experts.norm_chosen = reader.flag("norm_topk_prob", absent.norm_chosen);
     experts.sparse_step = reader.whole("decoder_sparse_step", 1, kSparseStepMax);
     experts.dense_layers = read_dense_layers(reader);

@@ -66,7 +66,7 @@ double mscale_of(double factor, double m) {
     return factor <= 1.0 ? 1.0 : 0.1 * m * std::log(factor) + 1.0;
 }
 
-// Optional numbers are absent, null, or 0 where transformers treats 0 as absent.
+// Reads an optional number, which may be absent, null, or 0 where transformers treats 0 as absent.
 double positive_or(ConfigReader& settings, const char* key, double otherwise) {
     if (settings.find_value(key) == nullptr) return otherwise;
     const double value = settings.not_negative(key, otherwise);

@@ -27,7 +27,7 @@ class HostCopy {
     // Takes 1.2 ms at 55 GB/s, a PCIe 5 link's rate: long compared to the start of a copy.
     static constexpr std::int64_t kChunkBytesMax = std::int64_t{64} << 20;
 
-    // For a version of this many bytes. Allocates no memory yet.
+    // Makes the object for a version of this many bytes. Allocates no memory yet.
     static Result<HostCopy> make(std::int64_t bytes);
     // Returns the page-locked memory that a version of `bytes` needs.
     [[nodiscard]] static std::int64_t host_bytes_of(std::int64_t bytes);

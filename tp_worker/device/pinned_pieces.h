@@ -40,8 +40,8 @@ class PinnedPieces {
     // Each thread fills 4 GB/s or more from a file: together more than the bus carries.
     static constexpr int kThreadsMax = 16;
 
-    // For this many threads, within [1, kThreadsMax]. `wait_max` bounds take().
-    // Errors: kResourceExhausted without page-locked memory.
+    // `num_threads` is within [1, kThreadsMax]. `wait_max` limits the waits of take(). Errors:
+    // kResourceExhausted without page-locked memory.
     [[nodiscard]] static Result<std::unique_ptr<PinnedPieces>> make(
         int num_threads, Duration wait_max = kernels::kDeviceWaitMax
     );

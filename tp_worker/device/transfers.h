@@ -90,8 +90,8 @@ class Transfers {
     // Arrays placed from now on belong to the next turn. REQUIRES: every array of in() was sent;
     // before the next array is placed, at most one turn has ended and is not finished.
     void end_turn();
-    // Returns whether finish_turn() would not wait: the turn that ended first is done, or its time
-    // is over. REQUIRES: one turn is not finished; on the CPU there is nothing to do.
+    // Returns whether finish_turn() would return at once: the turn that ended first is done, or its
+    // time is over. REQUIRES: one turn is not finished; on the CPU there is nothing to do.
     [[nodiscard]] bool is_turn_over() const;
     // Returns when everything enqueued before its end is done and its out() arrays are filled.
     void finish_turn();

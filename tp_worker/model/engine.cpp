@@ -276,7 +276,7 @@ std::int64_t Engine::group_bytes_max() const {
     return has_nccl ? std::min(kMax, gpu_free_bytes_ / kShare) : 0;
 }
 
-// Enough for a full step's arrays, and the sampler's in addition.
+// Returns enough bytes for a full step's arrays, the sampler's included.
 std::int64_t Engine::transfer_bytes_max() const {
     const std::int64_t rows = options_.num_slots + kPaddingStep;
     const std::int64_t pages =
@@ -304,7 +304,7 @@ std::int64_t Engine::transfer_bytes_max() const {
            Sampler::transfer_bytes(sizes_.logit_rows_max, config_.vocab_len);
 }
 
-// Allocates the needs of runs: KV memory, activations, sampler.
+// Allocates the memory that runs need: KV, activations, the sampler's arrays.
 Result<> Engine::load_runtime() {
     Model::Args args{
         .stack = stack_,

@@ -140,7 +140,7 @@ class Engine {
     [[nodiscard]] Result<messages::StepResult> finish();
     // Returns how many steps were started and not finished.
     [[nodiscard]] std::size_t num_under_way() const { return num_under_way_; }
-    // Returns whether finish() would not wait: the step is done, or its time is over, which
+    // Returns whether finish() would return at once: the step is done, or its time is over, which
     // finish() reports. REQUIRES: one is in progress.
     [[nodiscard]] bool is_over() const;
     // Returns whether a step may be started while another is in progress, as on a GPU. Ranks do not

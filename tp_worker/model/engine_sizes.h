@@ -24,7 +24,7 @@ struct KvFacts {
     std::int64_t context = 0;    // tokens of a request, at most
 };
 
-// Returns a whole number of pages, in tokens: what fits into the share, but not more than the
+// Returns a whole number of pages, in tokens: those that fit into the share, but not more than the
 // requests that run at once can fill, and at least kLeastKvBytes and a page. At most kKvTokensMax.
 [[nodiscard]] std::int64_t default_kv_tokens(const KvFacts& facts);
 

@@ -28,7 +28,7 @@ class Grammars {
         const auto place = all_.find(id);
         return place == all_.end() ? nullptr : place->second;
     }
-    // Removes it. Slots that still follow it keep it until they are set up again.
+    // Removes the grammar. Slots that still follow it keep it until they are set up again.
     void forget(messages::GrammarId id) {
         const MutexLock lock(mutex_);
         all_.erase(id);

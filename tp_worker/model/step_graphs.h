@@ -31,8 +31,8 @@ class StepGraphs {
     // node's parameters are at most 4 KiB, and its launch's description is smaller.
     static constexpr std::int64_t kNodeBytesMax = 64 << 10;
 
-    // Divides the memory for the graphs of steps with prompts or drafts. Such steps have many
-    // shapes and run first; decodes recur most, and need room for their graphs.
+    // One part in this many of the graphs' memory is for steps with prompts or drafts. Such steps
+    // have many shapes and run first; decodes recur most, and need room for their graphs.
     static constexpr std::int64_t kPromptShare = 4;
 
     // No graph is made once graphs use `bytes_max` of the device's memory; one graph may exceed it.

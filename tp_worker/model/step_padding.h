@@ -3,8 +3,8 @@
 // the same way.
 //
 // In steps with only decodes, a row of padding has one token that embeds as zeros. Its KV is that
-// token's alone, in a scratch page after the scheduler's, where no request reads. The device makes
-// the rows (kernels/step_rows.h).
+// token's alone, in a scratch page, which follows the scheduler's pages and which no request reads.
+// The device makes the rows (kernels/step_rows.h).
 //
 // Small steps with prompts or drafts have one more row for the tokens of padding, after the
 // requests' rows; rows after it have no tokens. The host makes them, with the other inputs of such

@@ -1,6 +1,6 @@
 // The difference of each step on a GPU from the step before: changed pages in the requests' tables,
 // and the rows of a step of decodes. Rows that are those of the last step of decodes, each one
-// position later, are not sent. The device applies it (kernels/step_rows.h).
+// position later, are not sent. The device applies the difference (kernels/step_rows.h).
 //
 // The host keeps a copy of the device's contents, so that a slot's new request, a retraction, or a
 // step of prompts between two of decodes needs no special handling.

@@ -117,7 +117,7 @@ Result<ChosenRoom> choose_room(UpdateRoom asked, const RoomFacts& facts) {
     if (asked == UpdateRoom::kAuto && fits) {
         chosen = {UpdateRoom::kStaged, "auto: a second copy of the weights fits beside KV"};
     } else if (asked == UpdateRoom::kAuto) {
-        // Half of it, because other workers on this machine may count the same memory.
+        // Half of the free memory, because other workers on this machine may count the same memory.
         const bool has_host = facts.host_free / 2 >= facts.host_copy;
         if (has_host) {
             chosen = {

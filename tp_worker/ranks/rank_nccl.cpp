@@ -22,8 +22,8 @@ constexpr std::int64_t kSumsPerMark = 8;
 constexpr auto kSumLook = std::chrono::microseconds(50);
 constexpr auto kSpinMax =
     std::chrono::microseconds(200);  // after this, the wait sleeps, for kSumLook at a time
-// Divides a step's limit: within that part of it the ranks report on the host that they
-// have arrived.
+// A step's limit divided by this is the time in which the ranks report on the host that they have
+// arrived.
 constexpr int kNamingShare = 4;
 
 constexpr const char* kTurnName = "the ranks' sums";

@@ -36,7 +36,7 @@ namespace pitstop::tp_worker {
 
 class CudaMappings {
   public:
-    // Opening one takes 0.1 to 1 ms (UNMEASURED here); a model's tensors are in some hundreds.
+    // Opening an allocation takes 0.1 to 1 ms (UNMEASURED here); a model has some hundreds of them.
     static constexpr std::size_t kMax = 512;
 
     struct Sender {

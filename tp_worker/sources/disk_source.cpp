@@ -20,7 +20,7 @@ Result<> deliver_disk(const SourceArgs& args) {
         is_adapter ? checkpoint::Checkpoint::open_adapter(path, limits)
                    : checkpoint::Checkpoint::open(path, limits)
     );
-    std::error_code unseen;  // an unreadable file counts as missing: the tensors decide
+    std::error_code unseen;  // an unreadable file counts as missing
     if (!is_adapter &&
         std::filesystem::exists(std::filesystem::path(path) / "config.json", unseen)) {
         ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::read(path));

@@ -14,7 +14,7 @@ class ProcessMaps {
   public:
     static constexpr std::size_t kMapsMax = std::size_t{1} << 20;
 
-    // Empty if there is no such process, or this one may not look at it.
+    // Empty if there is no such process, or this process may not look at it.
     explicit ProcessMaps(pid_t process);
 
     [[nodiscard]] bool has(dev_t device, ino_t inode) const;

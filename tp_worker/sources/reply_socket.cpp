@@ -126,7 +126,7 @@ Result<std::vector<std::string>> ReplySocket::receive(
         }};
         const auto wait =
             std::chrono::ceil<std::chrono::milliseconds>(std::min<Duration>(kLook, deadline - now));
-        // A signal ends the poll early; it is repeated.
+        // A signal ends the poll early; the loop then polls again.
         if (::zmq_poll(items.data(), static_cast<int>(items.size()), wait.count()) < 0 &&
             errno != EINTR) {
             return make_error(

@@ -69,8 +69,8 @@ struct WeightTensor {
     std::vector<std::int64_t> shape{};  // of the whole tensor
     std::int64_t whole_rows = 0;
     std::int64_t whole_cols = 0;
-    // In this order in the shard, side by side or one below the other. The shard's remaining
-    // last rows are padding. Without parts, the shard has no rows: other ranks have the tensor.
+    // The parts lie in the shard in this order, side by side or one below the other, before the
+    // rows of padding. Without parts, the shard has no rows: other ranks have the tensor.
     std::vector<ShardPart> parts{};
     std::int64_t num_parts = 1;  // of the whole tensor
     bool is_replicated = false;  // every rank has the whole

@@ -54,7 +54,7 @@ class Silence:
         self._is_told = False
 
     def left(self) -> float:
-        """Seconds until the silence is long enough to ask; none: now."""
+        """Seconds until the silence is long enough to ask the tree; 0: now."""
         return max(0.0, self._since + self._patience - time.monotonic())
 
     def take(self, why: str) -> None:

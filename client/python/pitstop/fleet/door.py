@@ -358,7 +358,7 @@ class CarriedStream(AsyncIterator[Chunk]):
 
 
 class _OwedText:
-    """The text of a request whose seam is inside a character or a stop text, decoded here from all its tokens."""
+    """The text of a request that moved to a new tree inside a character or a stop text, decoded from all its tokens."""
 
     def __init__(self, door: Door, options: Mapping[str, Any], context: list[int], told: str):
         self._door = door

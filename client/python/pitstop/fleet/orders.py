@@ -97,7 +97,7 @@ class Stage(_OfUpdate):
         return Version(self.epoch, digest, label, self.uid, self.adapters, self.change)
 
     def version_beside(self, serving: Version, adapter: Optional[Adapter]) -> Version:
-        """The version with this adapter beside the weights that serve, or after an unload without it."""
+        """The version with this adapter beside the weights that serve; after an unload, the version without it."""
         adapters = (*self.adapters, *([adapter] if adapter else []))
         in_order = tuple(sorted(adapters, key=lambda each: each.name))
         return replace(serving, adapters=in_order, change=self.change, changed_by=self.uid)

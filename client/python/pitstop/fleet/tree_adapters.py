@@ -1,4 +1,4 @@
-"""The adapters of a replica's tree, as the fleet's versions have them.
+"""Gives a replica's tree the adapters of the fleet's version.
 
 Thread: the loop's. The replica serializes the calls with its other changes of weights.
 """
