@@ -125,7 +125,7 @@ class Layer(nn.Module):
 class Qwen3(nn.Module):
     """logprobs [B, T - 1] of ids [B, T] without the first of each row. The head is the embedding.
 
-    With experts: under the routes [B, T - 1, layers, per_token] that sampled them, if given.
+    With experts: along the routes [B, T - 1, layers, per_token] of the passes that sampled the ids, if given.
     """
 
     def __init__(self, c):

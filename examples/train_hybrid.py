@@ -33,7 +33,7 @@ NUM_HELD_OUT = 64  # texts
 
 
 def config_of(dense):
-    """A dense Qwen3's configuration as that of a Qwen3.5's text."""
+    """Converts a dense Qwen3's configuration to that of a Qwen3.5's text model."""
     kept = (
         "bos_token_id",
         "eos_token_id",
@@ -80,7 +80,7 @@ def config_of(dense):
 
 
 def begin_as(model, teacher):
-    """Copies what both models have. Norms are stored less 1. Gates of attention begin half open. A
+    """Copies what both models have. Norms are stored minus 1. Gates of attention begin half open. A
     delta net's keys and values are those of attention, its queries those of each group's first
     head; its convolution begins as the identity.
     """

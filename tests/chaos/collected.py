@@ -178,7 +178,7 @@ class CallBook:
         return list({tuple(map(id, each)): each for each in sets}.values())
 
     def may_name_several(self, who):
-        """Whether the calls with this label may have become several versions, so that their trainer knows of it: a call
+        """Whether the calls with this label may have become several versions, which their trainer can know: a call
         reached a generating tree, or another client published the first calls."""
         with self._lock:
             self._read()

@@ -104,7 +104,7 @@ class Overflows:
             report.problem(f"{record.rid}: epoch {place[-1]} is {digest}, which is healthy: {message}")
 
     def judge_late(self):
-        """Called at the end of the episode, as some epochs were seen only after their requests."""
+        """Called at the end of the episode, because some epochs were seen only after their requests."""
         for rid, message, epoch in self._late:
             digest = self._world.epochs.all().get(epoch)
             if digest is None:

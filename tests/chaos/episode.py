@@ -46,7 +46,7 @@ MODELS = (
     "stories-hybrid",
 )
 OF_EXPERTS = ("random-experts", "stories-moe")
-ROUTED = {"fp32": 0.6, "bf16": 1.0}  # share of requests that ask for routes; without, bf16 leaves many undecided
+ROUTED = {"fp32": 0.6, "bf16": 1.0}  # share of requests that ask for routes; without routes many stay undecided in bf16
 QUIET_PROMPTS = 4  # records per version that are scored again at the end
 
 
@@ -160,7 +160,7 @@ class World:
             self.book.knows(self.checkpoints[-1][1])
 
     def scratch(self, name):
-        """A new directory of that trainer's own for each update, as a tree may still be reading the old one."""
+        """A new directory of that trainer's own for each update, because a tree may still be reading the old one."""
         number = self._scratch[name] = self._scratch.get(name, 0) + 1
         directory = self.directory / f"{name}-{number}"
         directory.mkdir()

@@ -196,7 +196,7 @@ class Faults(threading.Thread):
         os.kill(pid, signal.SIGCONT)
 
     def stall(self, name, pid):
-        """Stopped for good: the launcher ends this process."""
+        """Stops the process for good. The launcher must end it."""
         if not self._may_kill():
             return
         self.world.report.act(f"fault: stop {name} for good")

@@ -134,7 +134,7 @@ def tiny_config(vocab_size=2048):
 
 
 def tiny_experts_config(vocab_size=2048):
-    """The same with experts in the first and the last layer; the weights of a token's experts do
+    """tiny_config() with experts in the first and the last layer; the weights of a token's experts do
     not add up to 1.
     """
     return {
@@ -151,10 +151,9 @@ def tiny_experts_config(vocab_size=2048):
 
 
 def tiny_hybrid_config(vocab_size=2048):
-    """The same with gated delta nets in the first and the last layer, and gated attention between
-    them. The norm behind a recurrence divides by a number that may be near zero. With an eps of
-    1e-6 that multiplies a rounding error by a thousand now and then, and a tolerance derived from
-    some tokens does not hold for others.
+    """tiny_config() with gated delta nets in the first and the last layer, and gated attention between them. The norm
+    behind a recurrence divides by a number that may be near zero. With an eps of 1e-6 the division sometimes multiplies
+    a rounding error by a thousand, and a tolerance derived from some tokens does not hold for others.
     """
     config = {key: each for key, each in tiny_config(vocab_size).items() if key not in ("rope_theta", "rope_scaling")}
     return {

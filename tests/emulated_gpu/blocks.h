@@ -6,16 +6,16 @@
 // Each thread of a block is a fiber. A thread runs until it waits: at a barrier, at an atomic, or
 // at a warp-wide instruction until all 32 lanes have reached the same one; chance decides which
 // thread continues. Emulated as PTX documents them: shuffles and votes, ldmatrix, mma.m16n8k16,
-// cp.async with its groups, mbarriers, and wgmma with its shared-memory descriptors. It finds: a
-// barrier or warp instruction that not all threads reach, a missing or late wait, an index outside
-// of its allocation (guard bands here, AddressSanitizer in that build), misaligned vector loads and
-// matrix rows, unwritten shared memory (it starts as NaN). It does not show: speed, occupancy, weak
-// memory ordering between barriers, the exact rounding of the tensor cores and of approximate
+// cp.async with its groups, mbarriers, and wgmma with its shared-memory descriptors. The emulator
+// finds: a barrier or warp instruction that not all threads reach, a missing or late wait, an index
+// outside of its allocation (guard bands here, AddressSanitizer in that build), misaligned vector
+// loads and matrix rows, unwritten shared memory (NaN at first). Not shown are speed, occupancy,
+// weak memory ordering between barriers, the exact rounding of the tensor cores and of approximate
 // functions.
 //
-// A cp.async or wgmma takes place as late as its wait allows; with PITSTOP_EMULATOR_COPIES=random
-// in the environment, each then or at once. A correct kernel cannot tell the difference: the first
-// case shows a missing wait, the second a slot that is refilled before its product has read it.
+// A cp.async or wgmma takes place as late as its wait allows, or with
+// PITSTOP_EMULATOR_COPIES=random by chance at once. Correct kernels give equal results. Late copies
+// show a missing wait, early ones a slot that is refilled before its product has read it.
 //
 // Thread: one at a time. Bounded: by the grid.
 #pragma once
@@ -143,8 +143,8 @@ void stand_by();
 // rest of its block continues.
 void tell_others();
 
-// The calls of overlap.h. Before these two a kernel must not use its static shared memory, which
-// all blocks share here.
+// The kernel's side of overlap.h. Before it calls either function, a kernel must not use its static
+// shared memory, which all blocks share here.
 void let_next_kernel_start();
 void wait_for_kernel_before();
 
@@ -160,8 +160,8 @@ class Grid {
         std::size_t shared_bytes = 0;  // dynamic
         bool is_cooperative = false;   // all of its blocks run at once
     };
-    // `body` is one of its threads. Fails if no GPU has such a large block. Without `overlap`, no
-    // other kernel runs at the same time.
+    // Each thread runs `body`. Fails if no GPU has such a large block. Without `overlap`, no other
+    // kernel runs at the same time.
     Grid(Shape shape, std::function<void()> body, std::shared_ptr<Overlap> overlap = nullptr);
     ~Grid();
     // Runs a block. False: it was the last one. REQUIRES: DeviceAccess (memory.h), if the kernel
@@ -183,7 +183,7 @@ class Grid {
     bool uses_async_proxy_ = false;                       // as an earlier block did
 };
 
-// Runs all of them at once.
+// Runs a grid's blocks to their ends.
 void run_grid(Dim3 grid, Dim3 block, std::size_t shared_bytes, const std::function<void()>& body);
 
 // Blocks run since the program started.

@@ -1,7 +1,7 @@
 // How ranks on other machines find the process that made a unique id: by TCP, like the real
 // library. The id has the address and the port of a listener in that process; a process of another
-// machine (settings.h, `machine`) connects, says hello and is answered. The shared state is memory
-// all the same.
+// machine (settings.h, `machine`) connects, says hello and is answered. The ranks' shared state is
+// memory even so.
 // Source: NCCL documentation, "Environment Variables", NCCL_SOCKET_IFNAME: the address's choice.
 //
 // Thread: any. The listener has one of its own, for the process's life.

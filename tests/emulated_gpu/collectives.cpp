@@ -114,7 +114,7 @@ class CollectiveRun {
           num_ranks_(communicator_->num_ranks()),
           rank_(communicator_->rank()) {}
 
-    // True: it has ended.
+    // Returns whether the collective has ended.
     bool step() {
         if (communicator_->is_aborted()) {
             poison_rest();
@@ -147,7 +147,7 @@ class CollectiveRun {
         return false;
     }
 
-    // False: not yet.
+    // False: the phase has to wait.
     bool advance() {
         switch (phase_) {
             case Phase::kPut:
@@ -171,8 +171,8 @@ class CollectiveRun {
         return true;
     }
 
-    // The root of a broadcast waits for nobody. Source: it may be done before the others have
-    // begun.
+    // The root of a broadcast waits for no rank: by the source above, it may be done before the
+    // others have begun.
     [[nodiscard]] bool needs(int rank) const {
         return !is_broadcast() || (!is_root() && rank == collective_.root);
     }

@@ -1,6 +1,6 @@
 // The emulated errors of CUDA's runtime: number, name, sentence, and whether it is sticky. Source:
-// CUDA Runtime API, "Data types used by CUDA Runtime", cudaError_t. And NCCL's, as their numbers
-// plus kNcclErrors. Source: NCCL documentation, "Types", ncclResult_t.
+// CUDA Runtime API, "Data types used by CUDA Runtime", cudaError_t. NCCL's errors have kNcclErrors
+// added to their numbers. Source: NCCL documentation, "Types", ncclResult_t.
 #pragma once
 
 #include <optional>

@@ -21,7 +21,7 @@ namespace pitstop::emulator {
 struct GraphNode {
     Work work{};
     std::vector<std::size_t> after{};  // nodes that are done before it begins
-    bool starts_early = false;         // not done: the previous node lets it start (overlap.h)
+    bool starts_early = false;         // the previous node lets it start (overlap.h)
 };
 
 struct Graph {

@@ -1,6 +1,6 @@
 // CUDA's runtime: memory and events of other processes. Source: CUDA Runtime API, "Device
-// Management", cudaIpc*: the memory without a handle, the processes that may not open one, and the
-// same address when it is opened again.
+// Management", cudaIpc*: which memory has no handle, which processes may not open one, and the same
+// address at a second opening.
 #include "tests/emulated_gpu/blocks.h"
 #include "tests/emulated_gpu/calls.h"
 #include "tests/emulated_gpu/machine.h"

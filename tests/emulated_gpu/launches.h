@@ -22,8 +22,8 @@ struct KernelLaunch {
 // Returns a cudaError_t. Source of the limits: CUDA C++ Programming Guide, "Technical
 // specifications per compute capability".
 [[nodiscard]] int launch_kernel(KernelLaunch launch);
-// The most dynamic shared memory of a kernel that requested more than the default: static and
-// dynamic memory together fit a block. Source: CUDA Runtime API, "Execution Control",
+// Sets the most dynamic shared memory that launches of the kernel may use: static and dynamic
+// memory together must fit a block. Source: CUDA Runtime API, "Execution Control",
 // cudaFuncAttributeMaxDynamicSharedMemorySize.
 [[nodiscard]] int raise_shared_memory(const void* kernel, int bytes);
 

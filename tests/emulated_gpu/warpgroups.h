@@ -46,9 +46,9 @@ struct Warpgroup {
     int num_registers = 0;                  // of its warp, in the warp's first thread
 };
 
-// Returns whether a cp.async that is issued now, or a block's products, take place now and not
-// at their wait (PITSTOP_EMULATOR_COPIES). A thread's copies keep their order: if each were drawn,
-// the last would nearly always be done with the first early one.
+// Returns whether a cp.async that is issued now, or a block's products, take place now and not at
+// their wait. Chance decides for each copy and each block if PITSTOP_EMULATOR_COPIES is "random";
+// otherwise the answer is no.
 [[nodiscard]] bool is_at_once();
 
 // A block begins: the async proxy knows nothing of its shared memory. `is_watched`: the writers of

@@ -44,7 +44,7 @@ def test_who_joins_gets_the_adapters_beside_the_weights():
 
 
 def test_an_adapter_is_loaded_beside_the_fleets_version_alone():
-    """A replica that is behind may begin anew with the weights, and has no adapters then."""
+    """A replica that is behind may load the weights anew, and then has no adapters."""
     coordinator = coordinator_of("a")
     version = loaded_by_all(coordinator, "x", "dx")
     coordinator.add("b")

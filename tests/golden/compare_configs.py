@@ -1,23 +1,24 @@
 #!/usr/bin/env python3
 """Random configurations of the families, the odd ones included: read as transformers reads them, or refused.
 
-For each, a tiny model of random weights is written as a checkpoint directory, its config.json is changed,
-and both transformers and the engine load it and compute in fp32. Either the logits agree within 1e-4, or
-one of them refuses; what the engine refuses names a key that was changed. Nightly; the reference is not
-among the tests' requirements:
+For each, a tiny model of random weights is written as a checkpoint directory, its config.json is changed, and both
+transformers and the engine load it and compute in fp32. Either the logits agree within 1e-4, or one of the two refuses.
+The engine's refusal names a key that was changed. Runs nightly. The reference's packages are not among the tests'
+requirements:
 
     python3 -m venv /tmp/golden && /tmp/golden/bin/pip install torch transformers
     ninja -C build/cpu pitstop_config_logits
     /tmp/golden/bin/python tests/golden/compare_configs.py [--num 300] [--seed 1] [--list]
 
-Exits with 1 if logits differ, or a refusal names nothing of what was changed; a line of JSON per such case
-says how to make it again. --list prints every case with what transformers did.
+Exits with 1 if logits differ, or a refusal names nothing of what was changed; a line of JSON for each such case says
+how to make it again. --list prints every case with what transformers did.
 
-Where the two differ by more than 1e-4, both are compared with double precision, by the root of the mean square over all logits
-(the largest error is one token's chance). The engine's may be twice transformers' in one case, and no larger in the mean of
-all such cases. Of hybrid models, transformers' own logits are up to 1e-3 off: the norm behind a recurrence divides by what
-may cancel. The engine's distance was 0.59 of transformers' over 40 such configurations, and 0.85 in the 38th of them by rank;
-of 1,500 configurations with experts, one was compared so: 0.51.
+Where the two differ by more than 1e-4, both are compared with double precision, by the root of the mean square over all
+logits (the largest error is one token's chance). The engine's distance may be twice transformers' in one case, and no
+larger in the mean of all such cases. Of hybrid models, transformers' own logits are up to 1e-3 off: the norm behind a
+recurrence divides by what may cancel. The engine's distance was 0.59 of transformers' over 40 such configurations, and
+0.85 in the 38th of them by rank; of 1,500 configurations with experts, one was compared in this way, with a ratio of
+0.51.
 """
 
 import argparse

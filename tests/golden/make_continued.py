@@ -17,7 +17,7 @@ from transformers.utils import chat_template_utils
 
 DATA = pathlib.Path(__file__).resolve().parent.parent / "data"
 TAG = "CONTINUE_FINAL_MESSAGE_TAG "
-# The time that strftime_now sees, here and there.
+# The time that strftime_now sees, here and in the tests (tests/jinja/reference_time.h).
 NOW = datetime.datetime(2026, 3, 14, 15, 9, 26)
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 

@@ -280,8 +280,8 @@ EDITS = {"qwen2_yarn_beside": {"rope_scaling": {**YARN, "rope_theta": 1000000.0}
 
 
 def randomize(model, seed):
-    """Weights large enough that attention is not uniform and logits differ; norms near 1. Hybrids
-    store norms less 1, except those of delta nets.
+    """Weights large enough that attention is not uniform and logits differ; norms near 1. Hybrids store norms minus 1,
+    except those of delta nets.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

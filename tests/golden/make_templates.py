@@ -27,7 +27,7 @@ from random_templates import random_cases
 
 HERE = pathlib.Path(__file__).resolve().parent
 OUT = HERE.parent / "data" / "jinja"
-# The time that strftime_now sees, here and there.
+# The time that strftime_now sees, here and in the tests (tests/jinja/reference_time.h).
 NOW = datetime.datetime(2026, 3, 14, 15, 9, 26)
 
 

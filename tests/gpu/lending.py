@@ -52,7 +52,7 @@ class Sender:
         stop(self._process)
 
     def ask(self, do, **fields):
-        """Returns its answer. NoSender: the error that it named, or its last output."""
+        """Returns the sender's answer. NoSender: the error that the sender named, or its last output."""
         try:
             self._process.stdin.write(json.dumps({"do": do, **fields}) + "\n")
             self._process.stdin.flush()

@@ -231,7 +231,7 @@ def run_host_updates(report, name, shape, models, budget):
 
 
 def run_beside_limits(report, name, shape, models, budget, measure):
-    """measure(model, sizes, limits, environment, budget); without limits they are measured first."""
+    """Runs measure(model, sizes, limits, environment, budget). Limits that do not exist yet are measured first."""
     if report.kernels is None:
         run_limits(report, "limits", budget)
     limits = (report.kernels or {}).get("limits")

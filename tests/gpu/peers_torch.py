@@ -2,7 +2,7 @@
 
     peers_torch.py --json FILE [--sizes real|small] [--device cuda|cpu] [--model DIR]
 
-Scaled dot-product attention by flash and by cuDNN, products by cuBLAS, sampling; with --model besides what transformers
+Scaled dot-product attention by flash and by cuDNN, products by cuBLAS, sampling; with --model also what transformers
 generates with that model. A row that cannot be measured says why. FILE is written anew after each row.
 """
 

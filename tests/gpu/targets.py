@@ -1,7 +1,7 @@
 """The rates that a GPU should reach, and whether it did.
 
 A target's figure is one of these: the worst of the kernel benchmarks that it names; the share of a model's decode time
-that reading the weights would take; the share that an update or a release reaches of a limit of the same run. For a
+that reading the weights would take; the rate of an update or a release as a share of a limit of the same run. For a
 time that may not be exceeded, the figure is the limit divided by the time: 100 % is just in time, and more is better.
 """
 

@@ -9,7 +9,7 @@ from control_tree import STORIES
 
 MESSAGES = [{"role": "user", "content": "Once upon a time"}]
 GREEDY = {"messages": MESSAGES, "max_tokens": 6, "temperature": 0}
-# The bundled model's template's output for them (tests/data/jinja has the reference's renderings).
+# What the bundled model's template makes of MESSAGES (tests/data/jinja has the reference's renderings).
 PROMPT = "<|im_start|>user\nOnce upon a time<|im_end|>\n<|im_start|>assistant\n"
 
 

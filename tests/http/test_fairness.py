@@ -88,7 +88,7 @@ def test_a_client_waits_for_its_turn_only(served, headers):
 
 
 def test_with_fcfs_it_waits_for_all_that_came_before(served):
-    """Judged by the tokens that the tree has emitted, as a client may be slow to read."""
+    """Judged by the tokens that the tree has emitted, because a client may be slow to read."""
     _, num_tokens = finished_before(served("--scheduling", "fcfs"), ({}, {}))
     assert num_tokens > (MANY - NUM_RUNNING) * NUM_NEW
 

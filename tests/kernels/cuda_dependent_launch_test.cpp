@@ -323,7 +323,7 @@ TEST_F(CudaDependentLaunch, ProductsOfExpertsWait) {
     constexpr std::int64_t kN = 40;
     constexpr std::int64_t kK = 72;
     const PlacedMatrix<bf16> weights{random_matrix<bf16>(3 * kN, kK, 4), place()};
-    for (const std::int32_t num_rows : {6, 45}) {  // a block a row, and tiles
+    for (const std::int32_t num_rows : {6, 45}) {  // a block per row, and tiles
         SCOPED_TRACE(testing::Message() << num_rows << " rows");
         const std::vector<std::int32_t> begins{0, 1, 1, num_rows};
         const PlacedArray<std::int32_t> device_begins{begins, place()};

@@ -95,8 +95,8 @@ class CudaExchange : public test::OnCuda {
 
 TEST_F(CudaExchange, SumsInRankOrderOnEveryRank) {
     constexpr std::int64_t kChunkFloats = (1 << 20) / 4;
-    // Sizes: one pack; one pack more than a block has; the last of one shot, the first of two
-    // shots; more than a chunk.
+    // Sizes: one pack; one pack more than a block has; the largest of one shot, the smallest of
+    // two; more than a chunk.
     const std::int64_t one_shot = kOneShotBytesMax / 4;
     for (const int size : {2, 3, 4}) {
         for (const std::int64_t n :

@@ -254,7 +254,7 @@ TEST_F(AdapterPlacesTest, OneThatCannotBeEvictedIsInMemoryOnAllRanksAndCountedTh
     EXPECT_EQ(run_one("a", 4), 12);
 }
 
-// The version of one that was retracted stays, whatever is wanted or loaded beside it.
+// A retracted request's version stays resident, whatever else is wanted or loaded.
 TEST_F(AdapterPlacesTest, P4_OneThatRanBeforeGoesOnWithItsVersion) {
     open(1);
     load("a", 3);

@@ -126,7 +126,7 @@ TEST_F(HeldPrefixesTest, P9_AnUpdateLeavesHeldPagesToTurnsThatTolerateThem) {
     EXPECT_EQ(strict.counts->stale_tokens, 60);
 }
 
-// The share is half of the pool. Pages that no turn of theirs may use are like any others.
+// The share is half of the pool. Pages that their own turns refuse are no longer held.
 TEST_F(HeldPrefixesTest, P9_AnUpdateEndsTheHoldOfPagesThatTheirTurnsRefuse) {
     std::vector<Ask> turns;
     for (int i = 0; i < 4; ++i) {
@@ -154,8 +154,8 @@ TEST_F(HeldPrefixesTest, P9_AnUpdateEndsTheHoldOfPagesThatTheirTurnsRefuse) {
     EXPECT_EQ(run(turns[2]).counts->cached_tokens, 0);
 }
 
-// A turn that continues under new weights has pages of both. Nothing that it could use follows the
-// older ones.
+// A turn that continues under new weights has pages of both versions. Where the older pages are
+// refused, the newer ones after them are of no use.
 TEST_F(HeldPrefixesTest, P9_APrefixWhoseFirstPagesAreRefusedIsNotHeld) {
     Ask turn = turn_of(prompt_of(60), kFirst);
     turn.kv_tolerance = messages::KvTolerance::kMaxLag;
@@ -171,8 +171,7 @@ TEST_F(HeldPrefixesTest, P9_APrefixWhoseFirstPagesAreRefusedIsNotHeld) {
     EXPECT_EQ(rig.status().pages_held, 0);
 }
 
-// A turn that has never run, or whose pages the session refuses, has nothing to hold in their
-// place.
+// A turn that has never run, or whose pages the session refuses, does not replace the held pages.
 TEST_F(HeldPrefixesTest, ATurnWithoutPagesLeavesThoseOfTheTurnBefore) {
     const Ask turn = turn_of(prompt_of(60), kFirst);
     run(turn);

@@ -65,7 +65,7 @@ void CollectionBook::ordered(
 
 void CollectionBook::committed(WeightsId weights) {
     if (!deciding_ || weights == *deciding_) return;
-    // The call that brings the last tensor is answered when all of it is in effect.
+    // The call that brings the last tensor is answered only when the whole update is in effect.
     const bool has_last_call = std::ranges::any_of(in_flight_, [&](const std::string& bytes) {
         return weights == with_bytes(*deciding_, bytes);
     });

@@ -92,7 +92,7 @@ void World::watch_order(const messages::Frames& frames) {
         const auto* drop = std::get_if<messages::UpdateDrop>(&order);
         dropping_ = drop != nullptr ? drop->update : messages::UpdateId{};
         if (drop != nullptr) watch_drop(drop->update);
-        // An order: the current call was not refused.
+        // The order shows that the current call was not refused.
         if (fate_ordered_) draw_fate(*std::exchange(fate_ordered_, std::nullopt));
     }
 }
@@ -261,15 +261,15 @@ void World::heard_to_go_on(const Call& call, std::uint64_t id, const messages::F
     if (!reply->ok) return;
     // After a loss, calls are refused until a client continues.
     trainers_.told_of_loss(now_);
-    // Another call may have dropped it meanwhile; or it is being committed, and waits for requests
-    // that a pause has frozen.
+    // Another call may have dropped the collection meanwhile; or the collection is being committed,
+    // and waits for requests that a pause has frozen.
     const bool is_dropped = call.num_dropped != collections_.num_dropped;
     const bool is_committing = updates().is_busy() && !updates().has_collection();
     if (call.newer_than && !is_dropped && !is_committing &&
         updates().version().epoch <= *call.newer_than)
         oracle_.fail(fmt::format("{} {} goes on before what was collected", call.name, id));
-    // Another call may have been told of it meanwhile. No call is told if no version is left to
-    // serve.
+    // Another call may have been told of the loss meanwhile. No call is told if no version is left
+    // to serve.
     if (call.is_after_loss && !updates().must_be_complete() &&
         collections_.is_lost(updates().version().epoch))
         oracle_.fail(fmt::format("{} {} goes on after a loss, without a word", call.name, id));

@@ -272,7 +272,7 @@ std::optional<std::string> ModelWorker::read_context(
         context.kv.min = std::min(context.kv.min, raw(entry->epoch));
         context.kv.max = std::max(context.kv.max, raw(entry->epoch));
         context.is_finite = context.is_finite && entry->is_finite;
-        // Two steps may be in progress: the result of the one before was unknown when this was
+        // Two steps may be in progress: the earlier one's result was unknown when this one was
         // planned.
         context.is_lent = context.is_lent || (is_first_row && !entry->is_finite);
         if (is_first_row && !entry->is_finite && raw(entry->step) + 1 < raw(plan.step)) {
@@ -364,8 +364,8 @@ void ModelWorker::advance_state(const messages::PlanRow& row, const Context& con
     if (shape_.num_checkpoints) states_.advance(row, context.chain, epoch_, context.is_finite);
 }
 
-// Samples after each draft. After a wrong draft the row's results are void: any will do. Its KV is
-// written in any case, and no state includes it.
+// Samples after each draft. After a wrong draft the row's results do not count, and may be any. The
+// draft's KV is written in any case, and no state includes it.
 std::optional<std::string> ModelWorker::verify_drafts(
     const PlacedRow& placed, Slot& slot, Context& context, messages::StepResult& result
 ) {

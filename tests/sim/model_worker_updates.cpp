@@ -185,7 +185,7 @@ messages::WorkerCommitted ModelWorker::commit(const messages::WorkerCommit& orde
     return {.update = order.update, .rank = rank_, .epoch = epoch_};
 }
 
-// No plan names it any more.
+// No plan names the adapter any more.
 void ModelWorker::forget(messages::AdapterId id) {
     if (adapters_.erase(id) + evicted_.erase(id) == 0)
         fail(fmt::format("adapter {} is forgotten twice", static_cast<std::uint64_t>(id)));

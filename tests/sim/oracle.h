@@ -72,13 +72,13 @@ class Oracle {
     void scored(RequestKey key, Epoch epoch) { scoring_epochs_[key].insert(epoch); }
     // A worker computed its prompt's end, over KV of these epochs.
     void read_prompt(RequestKey key, Epochs kv) { kv_of_prompt_[key] = kv; }
-    // A weight update with policy abort, or a pause abort, may end requests that did not ask for
-    // it.
+    // A weight update with policy abort, or a pause abort, may end requests whose clients did not
+    // ask for that.
     void mass_abort_allowed() { is_mass_abort_allowed_ = true; }
 
     // ---- weights ----
     void loaded(Epoch epoch, WeightsId weights) { weights_[epoch] = weights; }
-    // A rank makes `epoch` live. Every rank that does must hold the same weights.
+    // A rank makes `epoch` live. All ranks must hold the same weights for it.
     void committed(Epoch epoch, WeightsId weights);
     [[nodiscard]] WeightsId weights_at(Epoch epoch) const { return weights_.at(epoch); }
     void voted(std::uint64_t update, int replica, int rank, bool is_ok);

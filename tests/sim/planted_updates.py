@@ -25,7 +25,7 @@ REQUEST = "scheduler_proc/request.cpp"
 
 @dataclasses.dataclass
 class Mutation(Bug):
-    """`unseen`: why no schedule can show it; empty: one must."""
+    """`unseen`: why no schedule can show the bug; empty: a schedule must."""
 
     unseen: str = ""
 

@@ -59,7 +59,8 @@ void Pusher::heard(const messages::UpdateReply& reply) {
         has_committed_ = reply.ok;
         at_ = is_dependable_ && !reply.ok ? At::kBegin : At::kOver;
     } else if (!reply.ok) {
-        // Most know that they must stop. Further calls of the others must be refused.
+        // Most trainers know that they must stop. Further calls of the other trainers must be
+        // refused.
         if (is_dependable_) {
             at_ = At::kBegin;
         } else if (!random_.once_in(4)) {

@@ -28,11 +28,11 @@ class Pusher {
         std::string open_digest{};  // of the open session's content; empty: none is open
     };
 
-    // `name` is its own: versions and buckets are named after it. A dependable one does everything
-    // right, and does not give up.
+    // `name`: the trainer's; its versions and buckets are named after it. A dependable trainer does
+    // everything right, and does not give up.
     Pusher(Random& random, std::string name, bool is_dependable);
 
-    // Its next call, without a number; nothing: it has finished, or vanished.
+    // The trainer's next call, without a number; nothing: it has finished, or vanished.
     std::optional<Call> next(const Seen& seen);
     // The answer to that call.
     void heard(const messages::UpdateReply& reply);

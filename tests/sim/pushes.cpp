@@ -74,8 +74,9 @@ void World::go_on(std::size_t i) {
     fate_ordered_.reset();
 }
 
-// A call without a session number fills the open session: a collected update, too. `loss`: of a
-// session, not yet told when the call was sent.
+// An answered call brought these bytes. Without a session number it fills the open session, which
+// may be a collected update. `loss`: the lost session of which no caller was told when the call was
+// sent.
 void World::heard_of_bytes(
     const std::string& bytes,
     const Pusher::Call& call,
@@ -84,7 +85,7 @@ void World::heard_of_bytes(
 ) {
     if (!bytes.empty()) collected(bytes, reply);
     const auto* unnamed = std::get_if<messages::UpdateWeights>(&call);
-    // A refusal names the tree's state: calls of another trainer, which are collected.
+    // A refusal has the tree's state, which may be collecting another trainer's calls.
     const bool is_collected =
         !bytes.empty() && reply.ok &&
         (reply.state == messages::UpdateState::kCollecting || reply.session == 0);

@@ -208,7 +208,7 @@ void World::handle(const scheduler::ToTokenizer& message) {
 // Draws the result of the next stage or bucket, and on which ranks. If a whole replica refuses it,
 // another may have been overwritten.
 void World::draw_fate(bool is_good) {
-    // Only the ranks themselves notice one that gets other bytes than the others.
+    // A rank that gets other bytes than the other ranks is noticed only by comparison with them.
     const bool has_others = num_replicas_ * shape_.tp > 1;
     next_fate_ = is_good
                      ? ModelWorker::StageFate::kGood

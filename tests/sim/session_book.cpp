@@ -67,7 +67,7 @@ void SessionBook::dropped(TimePoint now, const std::string& reason) {
     } else if (is_mixed) {
         session_->is_given_up = true;
         ++num_mixed;
-    } else if (session_->at == At::kIdle && !reason.empty()) {  // nobody asked
+    } else if (session_->at == At::kIdle && !reason.empty()) {  // no call asked for it
         if (now < session_->idle_since + session_->idle_timeout)
             oracle_.fail(fmt::format("session {} is given up before its time", session_->id));
         ++num_expired;
@@ -125,7 +125,7 @@ void SessionBook::begun(
 }
 
 void SessionBook::filled(TimePoint now, const Bucket& bucket, const messages::UpdateReply& reply) {
-    // Another call had waited for this one, and was refused in the same turn.
+    // Another call had waited for this one. Its refusal, in the same turn, ended the session.
     if (session_ && reply.session == session_->id && session_->is_given_up) return;
     if (!session_ || reply.session != session_->id || session_->at != At::kBusy)
         return oracle_.fail(fmt::format("a bucket for session {}, which is over", reply.session));
@@ -141,7 +141,7 @@ void SessionBook::filled(TimePoint now, const Bucket& bucket, const messages::Up
     // The same bytes again change nothing.
     if (session_->bytes.insert(bucket.bytes).second)
         session_->weights = with_bytes(session_->weights, bucket.bytes);
-    // The next one may have been ordered already: it waited for its turn.
+    // The next bucket, which waited for its turn, may have been ordered already.
     if (--session_->num_filling == 0) session_->at = At::kIdle;
     session_->idle_since = now;
     ++num_buckets;
@@ -150,7 +150,7 @@ void SessionBook::filled(TimePoint now, const Bucket& bucket, const messages::Up
 void SessionBook::committed(
     const messages::CommitWeights& call, const messages::UpdateReply& reply
 ) {
-    if (!is_about(committed_update_)) return;  // of a stage
+    if (!is_about(committed_update_)) return;  // the commit of a stage
     const std::string digest = digest_of_weights(session_->weights);
     const std::string& label = call.label.empty() ? session_->label : call.label;
     if (oracle_.weights_at(reply.epoch) != session_->weights || reply.digest != digest) {

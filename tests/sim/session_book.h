@@ -53,8 +53,8 @@ class SessionBook {
     std::int64_t num_lacking = 0;  // given up because a call that may belong to it was refused
     std::int64_t num_unnamed = 0;  // buckets that named no session
 
-    // The session that was lost last with calls that named none, until a caller was told of it; 0:
-    // there is none. Such a call may not become an update of its own.
+    // The last lost session that had calls without a session number, until a caller is told; 0:
+    // none. Until then such a call may not become an update of its own.
     [[nodiscard]] std::uint64_t untold_loss() const { return untold_loss_; }
     // Returns whether the last session replaced one whose calls named no session.
     [[nodiscard]] bool must_be_named() const { return session_ && session_->must_be_named; }

@@ -13,7 +13,7 @@ using std::chrono::milliseconds;
 
 // Longer than the texts that the doors encode themselves.
 constexpr std::size_t kTextBytes = 2 * tokenizer::TextWorker::kInlineBytesMax;
-// A client that does not read may get it late.
+// A client that does not read may get its answer late.
 constexpr auto kTextCallTime = std::chrono::seconds(100);
 
 // The tokens of a text that begins with this number.

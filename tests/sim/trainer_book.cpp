@@ -56,7 +56,7 @@ void TrainerBook::wait_is_over(TimePoint now) {
 void TrainerBook::began(TimePoint now, std::uint64_t session, bool takes_unnamed) {
     wait_is_over(now);
     begun_.insert(session);
-    // Calls without names: from a begin on they belong to its session.
+    // Calls that name no session belong to the session that has begun.
     if (takes_unnamed || told_at_) {
         unnamed_.clear();
         lacking_.clear();

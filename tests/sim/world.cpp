@@ -55,7 +55,7 @@ World::World(std::uint64_t seed, Adapters adapters)
         config.fairness = is_fair_ ? Fairness::kFair : Fairness::kFcfs;
         if (has_adapters_) {
             config.adapters_max = apart_.between(2, 4);
-            // Others pass by a request whose adapter is on its way.
+            // Other requests overtake a request whose adapter is on its way.
             if (apart_.once_in(2)) config.adapter_memory = kAdapterBytes * apart_.between(1, 2);
         }
         const bool is_in_order = config.adapter_memory == 0;

@@ -86,8 +86,8 @@ struct Report {
 
 class World {
   public:
-    // How far past its deadline an answer may come: a replica's own answer has its time, a drop is
-    // waited for, and the turns and links take theirs.
+    // How late after its deadline an answer may come: the time for a replica's own answer or for a
+    // drop, and the time that turns and links take.
     static constexpr auto kAnswerSlack =
         std::chrono::milliseconds(50) +
         std::max(tokenizer::kReplicaGrace, tokenizer::TreeUpdate::kDropGrace);

@@ -295,7 +295,7 @@ TEST(TokenizerFile, DamagedBytesNeverCrashTheLoader) {
     }
 }
 
-// Replaces parts of the tree by parts of it and by odd values.
+// Replaces parts of the tree by other parts of it, or by odd values.
 TEST(TokenizerFile, DamagedTreesNeverCrashTheLoader) {
     const json odd[] = {
         nullptr,

@@ -342,7 +342,7 @@ TEST_F(ConversationsTest, ATurnMayOpenItsConversationAndKeepNoTokens) {
     send("a", first);
     const messages::TokenizedRequest one = next_request(2);
     EXPECT_EQ(one.prompt.values, ids({5, 6}));
-    // Several may run at once, on the replica that has their pages.
+    // Several turns may run at once, on the replica that has their pages.
     send("a", opening("t2", ids({7})));
     const messages::TokenizedRequest two = next_request(2);
     ASSERT_TRUE(one.conversation.has_value());

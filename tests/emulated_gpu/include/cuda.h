@@ -93,7 +93,7 @@ CUresult cuMemImportFromShareableHandle(
 );
 CUresult cuFuncLoad(CUfunction function);
 
-// Of the library itself, by the names that it exports, for programs that open it.
+// The library's functions by the names that it exports, for programs that open it.
 CUresult cuInit(unsigned flags);
 CUresult cuDeviceGet(CUdevice* device, int ordinal);
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device);

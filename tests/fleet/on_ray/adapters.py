@@ -61,7 +61,7 @@ def expect(fleet, num, **digests):
 
 
 def answers(fleet, **options):
-    """An output of every replica, as sessions spread."""
+    """An output of every replica: sessions spread over the replicas."""
     outputs = [fleet.generate(PROMPT, SAMPLING, session=str(i), **options) for i in range(24)]
     assert len({output.spans[0].replica for output in outputs}) == len(places(fleet))
     return outputs

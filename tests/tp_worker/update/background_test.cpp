@@ -33,8 +33,8 @@ TEST(Background, TheLoopDoesNotWaitForWhatAJobHeldToGo) {
     EXPECT_TRUE(went_in_time.get_future().get());
 }
 
-// The owner stops it before it destroys what jobs use; other threads may answer until the end. The
-// current job ends when the one that waits is given up.
+// The owner stops the background work before it destroys what jobs use; other threads may answer
+// until the end. The current job here ends when the waiting job is given up.
 TEST(Background, AStopEndsWithTheCurrentJobAndAnswersMayStillCome) {
     std::promise<void> is_running;
     std::promise<void> is_given_up;

@@ -219,7 +219,7 @@ TEST(GpuPieces, ThreadsSendAndFetchEveryByte) {
     for (int i = 0; i < 20; ++i) (void)(*pieces)->take();  // pieces that are not sent are returned
 }
 
-// Of five pieces, two threads that each waited for a fourth one would wait for each other.
+// With five pieces, two threads that each waited for a fourth piece would wait for each other.
 TEST(GpuPieces, ThreadsThatFetchAtOnceDoNotWaitForEachOther) {
     if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
     constexpr std::int64_t kBytes = 6 * PinnedPieces::kPieceBytes;
