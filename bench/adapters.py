@@ -6,7 +6,7 @@
 decode  1 stream with an adapter, 32 streams with one, 32 with eight in turn: ratios of wall and CPU seconds to the same
         requests of the model alone, in pairs of alternating order
 load    an adapter of that rank for all modules, from a directory, while 8 streams run: the seconds of the call, the pause, and
-        the longest gap of a stream as against the median one
+        the longest gap of a stream compared with the median gap
 
 A ratio of 1.05 is a decode that takes 5 % longer.
 """

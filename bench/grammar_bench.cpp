@@ -28,7 +28,7 @@ double microseconds(Duration duration) {
     return std::chrono::duration<double, std::micro>(duration).count();
 }
 
-// A schema of as many fields, of every kind in turn.
+// Returns a schema with this many fields, of every kind in turn.
 std::string schema_of(int num_fields) {
     const std::vector<std::string> kinds{
         R"({"type": "string", "maxLength": 40})",

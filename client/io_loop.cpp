@@ -68,7 +68,7 @@ Result<std::shared_ptr<IoLoop>> IoLoop::start(Args args) {
         loop->links_.push_back(std::move(link));
         loop->unsent_.emplace_back();
     }
-    // The application's threads handle its signals, not this one.
+    // The application's threads handle its signals, not this thread.
     sigset_t all;
     sigset_t old;
     sigfillset(&all);

@@ -1,6 +1,6 @@
 // Causal attention of a ragged batch over paged KV, with grouped query heads and a sliding
 // window. Row r has new tokens q_starts[r] .. q_starts[r+1], the last of its kv_lens[r] tokens;
-// the keys and values of all kv_lens[r], the new ones included, are in its pages already
+// the keys and values of all kv_lens[r] tokens, new ones included, are in its pages already
 // (rope.h wrote them).
 //
 //   token t of row r has position p = kv_lens[r] - (q_starts[r+1] - t)
@@ -8,7 +8,7 @@
 //   over positions j with p - window < j <= p
 //
 //   q, out    [T, Q*D]  fp32 or bf16, independently; kv has the dtype of q. D <= kHeadDimMax
-//   pages     row r's page i has its positions i*P .. (i+1)*P; at pages[page_starts[r] + i]
+//   pages     row r's page i, pages[page_starts[r] + i], has positions i*P .. (i+1)*P
 //
 // The bits of o[t, h] depend only on q[t, h] and on keys and values 0..p. They do not depend on the
 // page size, on how the prompt was cut into chunks, on other rows, or on the number of threads

@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
     const int index = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
     const int num_heads = p.num_q_heads + 2 * p.num_kv_heads;
     const bool is_here = index / kLanesPerHead < num_heads;
-    // Lanes beyond the last head process it as well, for the shuffles, and store nothing.
+    // Lanes beyond the last head process that head, too, for the shuffles, and store nothing.
     const int number = min(index / kLanesPerHead, num_heads - 1);
     const Head head = Head::of(p, t, number);
     const int i = index % kLanesPerHead * kPack;

@@ -179,7 +179,7 @@ PITSTOP_INLINE std::uint32_t bits(Mask16 m) {  // bit i: lane i
            (static_cast<std::uint32_t>(_mm256_movemask_ps(m.hi)) << 8);
 }
 
-// Sums as ((i, i+8), +4, +2, +1), the tree of every level.
+// Adds lanes 8 apart, then 4, 2 and 1 apart: the tree of every level.
 PITSTOP_INLINE float sum(F32x16 a) {
     const __m256 s8 = _mm256_add_ps(a.lo, a.hi);
     const __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));

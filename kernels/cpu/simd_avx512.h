@@ -100,7 +100,7 @@ PITSTOP_INLINE U32x16 select(Mask16 m, U32x16 yes, U32x16 no) {
 }
 PITSTOP_INLINE std::uint32_t bits(Mask16 m) { return m; }  // bit i: lane i
 
-// Sums as ((i, i+8), +4, +2, +1), the tree of every level.
+// Adds lanes 8 apart, then 4, 2 and 1 apart: the tree of every level.
 PITSTOP_INLINE float sum(F32x16 a) {
     const __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
     const __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));

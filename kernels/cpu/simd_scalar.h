@@ -177,7 +177,7 @@ PITSTOP_INLINE std::uint32_t bits(Mask16 m) {  // bit i: lane i
     return out;
 }
 
-// Sums as ((i, i+8), +4, +2, +1), the tree of every level.
+// Adds lanes 8 apart, then 4, 2 and 1 apart: the tree of every level.
 PITSTOP_INLINE float sum(F32x16 a) {
     const F32x4 s4 = (a.q[0] + a.q[2]) + (a.q[1] + a.q[3]);
     return (s4[0] + s4[2]) + (s4[1] + s4[3]);

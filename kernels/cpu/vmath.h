@@ -31,8 +31,8 @@ PITSTOP_INLINE F32x16 exp(F32x16 x) {
 
 // Computes log(x) for normal x > 0, with an absolute error <= 2^-22 * max(1, |log x|): Cephes logf.
 PITSTOP_INLINE F32x16 log(F32x16 x) {
-    // x = m * 2^e with m in [sqrt(1/2), sqrt(2)): subtracting sqrt(1/2)'s bits makes
-    // that one shift.
+    // x = m * 2^e with m in [sqrt(1/2), sqrt(2)): once sqrt(1/2)'s bits are subtracted,
+    // one shift gives e.
     const U32x16 shifted = as_u32(x) - set1_u32(0x3f3504f3u);
     const F32x16 e = from_i32(shr<23>(shifted + set1_u32(0x40000000u)) - set1_u32(128));
     const F32x16 m = as_f32((shifted & set1_u32(0x007fffffu)) + set1_u32(0x3f3504f3u));

@@ -32,7 +32,7 @@ class DeviceImport {
 
     DeviceImport() = default;
     // Errors: kInvalidArgument if `handle` has another size; kUnavailable if CUDA cannot open it
-    // (its process has ended, has freed the memory, or is this one); kResourceExhausted.
+    // (its process has ended, has freed the memory, or is our own); kResourceExhausted.
     [[nodiscard]] static Result<DeviceImport> open(std::string_view handle);
     // Maps `num` chunks of `chunk_bytes`. Chunks stay valid even if the exporter unmaps them.
     // Errors: kInvalidArgument for an invalid chunk size, or more than the device has; kUnavailable

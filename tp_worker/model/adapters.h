@@ -28,8 +28,8 @@ namespace pitstop::tp_worker {
 // at the same time, so that a load without GPU memory fails before it begins.
 class Adapter {
   public:
-    // Reserves addresses; allocate() follows. `num_weights`: of the base model. Errors:
-    // kResourceExhausted.
+    // Reserves addresses; allocate() follows. `num_weights` counts the base model's
+    // weights. Errors: kResourceExhausted.
     static Result<std::unique_ptr<Adapter>> make(
         AdapterSlots slots, std::size_t num_weights, const Device& device
     );

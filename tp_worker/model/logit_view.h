@@ -31,9 +31,9 @@ struct SampledRow {
     bool sums_parts = false;    // its softmax sums are merged from the ranks'
     kernels::SampleRow draw{};  // for a sample; its position counts from the call's first
 
-    // Returns whether it draws the last token of its request, whatever is drawn.
+    // Returns whether the row draws the last token of its request, whatever the draw is.
     [[nodiscard]] bool draws_last() const { return is_sample && !place->has_drafts; }
-    // Returns whether its logprobs are those of the edited logits.
+    // Returns whether the row's logprobs are those of the edited logits.
     [[nodiscard]] bool reports_edited() const { return is_edited && !is_raw; }
 };
 

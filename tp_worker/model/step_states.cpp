@@ -38,7 +38,7 @@ Result<> StepStates::prepare(const messages::StepPlan& plan) {
     return Ok{};
 }
 
-// `begin`: of the row's tokens, in the step.
+// `begin` is the index of the row's first token in the step.
 Result<> StepStates::add_row(std::size_t index, const messages::PlanRow& row, std::int64_t begin) {
     const std::int32_t place = raw(row.slot);
     if (std::ranges::find(places_, place) != places_.end()) {

@@ -41,7 +41,7 @@ class BusCommunicator final : public Communicator {
   public:
     // Returns when the scheduler has accepted this rank; other ranks need not exist yet.
     // Errors: the scheduler's (scheduler_proc/rank_meeting.h); kPermissionDenied if it refuses
-    // this key; kDeadlineExceeded without an answer, or with an answer from a key that this one
+    // this key; kDeadlineExceeded without an answer, or with an answer from a key that this rank
     // does not trust.
     static Result<std::unique_ptr<BusCommunicator>> join(
         zmq::context_t& context, BusCommunicatorArgs args

@@ -68,9 +68,9 @@ class Communicator {
     // Returns whether operations on tensors may become part of a graph.
     [[nodiscard]] virtual bool may_be_captured() const { return true; }
 
-    // Called before and after a step that is not a graph enqueues its work; `bytes`: of each of its
-    // sums. Large sums may use NCCL (rank_nccl.h) if all ranks choose it together. finish_sums()
-    // waits for the sums that use NCCL.
+    // Called before and after a step that is not a graph enqueues its work. Each of its sums
+    // has `bytes` bytes. Large sums may use NCCL (rank_nccl.h) if all ranks choose it together.
+    // finish_sums() waits for the sums that use NCCL.
     virtual Result<> begin_sums(std::int64_t /*bytes*/) { return Ok{}; }
     virtual Result<> finish_sums() { return Ok{}; }
 

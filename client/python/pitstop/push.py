@@ -5,7 +5,7 @@
 
 Arrays are float32, float16, or bfloat16 as uint16 (or ml_dtypes' bfloat16). Buckets are in
 memory that all workers of the machine share: each is filled once, while the workers read the
-ones before. Arrays that are already in shared memory are read in place (`holders`), and so are PyTorch's
+buckets before. Arrays that are already in shared memory are read in place (`holders`), and so are PyTorch's
 tensors in a GPU's memory (arrays.weights_of, cuda_tensors.py). Nothing takes effect before every
 rank has every byte and the digests agree.
 """
@@ -201,8 +201,8 @@ def _room(array: numpy.ndarray) -> int:
 class WeightPusher:
     """Pushes weights into a tree. Owns nothing between two pushes. One push at a time per tree.
 
-    holders  processes, by pid. If all tensors are in one file of shared memory that one of these has open, workers read
-             them in place, and nothing is copied into buckets. Do not change the tensors until the push ends.
+    holders  processes, by pid. If all tensors are in one file of shared memory that one of these processes has open,
+             workers read them in place, and nothing is copied into buckets. Do not change the tensors until the push ends.
     """
 
     def __init__(self, client: Client, bucket_bytes: int = 8 << 20, stall: float = 60.0, holders: Sequence[int] = ()):

@@ -239,7 +239,7 @@ class Replica:
             if given_up.is_set():
                 raise GivenUp
 
-        # Ray's process on this machine, this one's parent, has the object store open.
+        # Ray's process on this machine, the parent of this process, has the object store open.
         return WeightPusher(self._blocking, holders=[os.getppid()]).stage(tensors, on_progress=on_progress, **update)
 
     async def _commit(self, order: Commit) -> Answer:
