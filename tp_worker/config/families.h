@@ -18,7 +18,7 @@ struct Family {
     std::string_view architecture{};  // as in config.json: "Qwen3ForCausalLM"
 
     // The names of the text model, for a family whose configurations may contain a vision model.
-    // Their config.json has the text model's keys in text_config, or is itself the text model's.
+    // The family's config.json has the text model's keys in text_config, or is the text model's.
     // Empty: never wrapped.
     std::string_view text_type{};
     std::string_view text_architecture{};

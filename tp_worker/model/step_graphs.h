@@ -46,7 +46,7 @@ class StepGraphs {
         std::int64_t num_tokens = 0;    // with padding, as the next two members
         std::int64_t num_rows = 0;
         std::int64_t num_logit_rows = 0;
-        bool has_adapters = false;  // some rows have one; which rows is data
+        bool has_adapters = false;  // some row has an adapter, whichever row
         [[nodiscard]] bool has_prompts() const { return num_tokens != num_rows; }
         auto operator<=>(const Shape&) const = default;
     };
