@@ -1,5 +1,5 @@
-// The workers' reports of evictions that they could not do (--adapter-memory), and of restores. An
-// eviction that succeeds has no answer (adapters.h).
+// The workers' reports of evictions that failed, and of restores (--adapter-memory). An eviction
+// that succeeds has no answer (adapters.h).
 #pragma once
 
 #include "base/ids.h"
@@ -29,7 +29,7 @@ struct WorkerNotEvicted {
     }
 };
 
-// A worker's report of a version that it was ordered to evict or restore.
+// A worker's report about a version that it was ordered to evict or to restore.
 template <class Message>
 concept AdapterMove =
     std::same_as<Message, WorkerNotEvicted> || std::same_as<Message, WorkerRestored>;

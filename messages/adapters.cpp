@@ -11,7 +11,7 @@
 namespace pitstop::messages {
 namespace {
 
-constexpr char kTab = '\t';  // no name, digest or path has one: they are single lines
+constexpr char kTab = '\t';  // no name, digest or path has a tab, because each is a single line
 constexpr std::string_view kPinned = "pinned";
 constexpr std::string_view kNotPinned = "-";
 
@@ -39,7 +39,7 @@ Result<std::vector<LostAdapter>> lost_adapters_of(std::string_view lines) {
         const std::size_t end = std::min(lines.find('\n'), lines.size());
         const std::string_view line = lines.substr(0, end);
         lines.remove_prefix(std::min(end + 1, lines.size()));
-        std::array<std::string_view, 7> parts{};  // the label, which is last, may have tabs
+        std::array<std::string_view, 7> parts{};  // the label is last and may have tabs
         std::string_view rest = line;
         std::size_t num = 0;
         for (; num + 1 < parts.size() && rest.find(kTab) != std::string_view::npos; ++num) {

@@ -1,9 +1,9 @@
 // The parts of messages about adapters (LoRA): small named sets of weights in addition to the
-// model's. An adapter is loaded and replaced by an update whose spec names it (weights.h): staged,
-// verified, voted on and committed like the model's weights. A version is named by its update.
+// model's. An update whose spec names an adapter loads or replaces it (weights.h): the adapter is
+// staged, verified, voted on and committed like the model's weights. The update names the version.
 //
-// A request resolves the name when it arrives. It keeps that version to its end, unless an update
-// of the name says otherwise (AdapterPolicy).
+// The adapter's name is resolved when a request arrives. The request keeps that version to its end,
+// unless an update of the adapter asks for something else (AdapterPolicy).
 #pragma once
 
 #include "base/ids.h"
@@ -25,7 +25,7 @@ namespace pitstop::messages {
 inline constexpr std::size_t kAdapterNameBytesMax = 256;
 inline constexpr std::size_t kAdapterConfigTextMax = std::size_t{1} << 20;
 
-// Numbers a loaded version of an adapter within a tree: the number of the update that loaded it.
+// Identifies a loaded version of an adapter within a tree: the number of the update that loaded it.
 // Numbers are never reused, so cached KV cannot be mistaken for another version's. 0: none.
 enum class AdapterId : std::uint64_t {};
 
@@ -49,11 +49,11 @@ struct AdapterVersion {
     friend bool operator==(const AdapterVersion&, const AdapterVersion&) = default;
 };
 
-// What happens to open requests that have the version that a commit replaces.
+// What happens to open requests that use the version that a commit replaces.
 enum class AdapterPolicy : std::uint8_t {
-    kFinish,     // end with it
-    kKeep,       // continue with the new one and with their KV
-    kRecompute,  // retracted, then prefilled again with the new one
+    kFinish,     // finish with the old version
+    kKeep,       // continue with the new version, and keep their KV
+    kRecompute,  // are retracted, then prefilled again with the new version
 };
 template <>
 struct EnumNames<AdapterPolicy> {
@@ -95,8 +95,8 @@ struct AdapterStatus {
     friend bool operator==(const AdapterStatus&, const AdapterStatus&) = default;
 };
 
-// An adapter that was loaded before and is not loaded now: the tree was restarted, or its bytes
-// could not be restored after an eviction.
+// An adapter that is no longer loaded, because the tree was restarted, or because its bytes could
+// not be restored after an eviction.
 struct LostAdapter {
     AdapterVersion adapter{};
     std::string path{};
@@ -203,10 +203,10 @@ struct WorkerRestored {
     }
 };
 
-// Reads the lines that the launcher kept for a restart, of the adapters that were loaded. Errors:
+// Reads the lines about loaded adapters that the launcher kept for a restart. Errors:
 // kInvalidArgument, with the line.
 [[nodiscard]] Result<std::vector<LostAdapter>> lost_adapters_of(std::string_view lines);
-// Returns the line of one adapter, without its end.
+// Returns the line about one adapter, without a line end.
 [[nodiscard]] std::string line_of(const LostAdapter& lost);
 
 // Each returns what is wrong with its argument, or nothing.

@@ -1,6 +1,6 @@
 // All messages, for code that must know all of them: the codecs, their tests, and the protocol's
-// page. Calls, their replies and the parts of those come from calls.h. A test compares the page,
-// which contains every message of the list, with the headers.
+// page. calls.h lists the calls, their replies, and the parts of replies. A test compares the page
+// with the headers; the page has every message of these lists.
 #pragma once
 
 #include "messages/adapter_moves.h"
@@ -23,7 +23,7 @@
 
 namespace pitstop::messages {
 
-// In the order of docs/protocol.md: first the messages of the two doors, then all others.
+// In the order of docs/protocol.md: the messages of the two doors, then all others.
 using DoorMessages = decltype(
     MessageList<Hello, HelloReply, ErrorReply, Generate, Cancel, Outputs>{} + Calls::Messages{}
 );

@@ -1,5 +1,5 @@
-// Statistics of a replica's prefix cache: tokens found, and tokens computed again although the
-// cache had their KV.
+// Statistics of a replica's prefix cache: tokens that were found, and tokens that were computed
+// again although the cache had their KV.
 #pragma once
 
 #include "messages/fields.h"
@@ -8,10 +8,10 @@
 
 namespace pitstop::messages {
 
-// Counts the prompt tokens found in the prefix cache, by lag. A token's lag is the number of epochs
-// between the oldest KV of its page and the version that served.
+// Prompt tokens found in the prefix cache, by lag. A token's lag is the number of epochs between
+// the oldest KV of its page and the version that served then.
 struct CacheHits {
-    static constexpr std::int64_t kLagMax = 16;  // counts this lag and all larger ones
+    static constexpr std::int64_t kLagMax = 16;  // this entry counts larger lags, too
     std::int64_t lag = 0;
     std::int64_t tokens = 0;
 
@@ -26,8 +26,8 @@ struct CacheHits {
     friend bool operator==(const CacheHits&, const CacheHits&) = default;
 };
 
-// The checkpoints: copies of requests' recurrent state that belong to pages of the prefix cache. A
-// request can only continue a cached prefix whose end has a checkpoint.
+// Counts of checkpoints: copies of requests' recurrent state that belong to pages of the prefix
+// cache. A request can continue a cached prefix only if its end has a checkpoint.
 struct CheckpointStatus {
     std::int64_t places_total = 0;
     std::int64_t places_free = 0;

@@ -1,9 +1,9 @@
-// Lists which call goes to which door, and what answers it. A call is a message with a `call`
-// number that is answered once, by its reply or by an `error`.
+// The door and the reply of each call. A call is a message with a `call` number that is answered
+// once, by its reply or by an `error`.
 //
-// The doors are two independent sockets: no order holds between messages to one and messages to the
-// other. A call at the admin door that concerns requests is therefore sent only after the data door
-// has read the requests before it.
+// The doors are two independent sockets: messages to one have no order relative to messages to the
+// other. So a call at the admin door that concerns requests is sent only after the data door has
+// read all earlier requests.
 #pragma once
 
 #include "messages/adapters.h"
@@ -20,21 +20,21 @@
 namespace pitstop::messages {
 
 enum class Door { kData, kAdmin };
-// When a client sends the call: at once, or after the data door has read the requests before it.
+// When a client sends the call: at once, or after the data door has read all earlier requests.
 enum class CallOrder { kAtOnce, kAfterRequests };
 // The effect of a call on a collection: calls without a session that become one update
-// (docs/weights.md). A refused call that may be a part of the collection ends it; any other refused
-// call leaves it unchanged.
+// (docs/weights.md). A refused call ends the collection if it may be a part of it; any other
+// refused call leaves the collection unchanged.
 enum class OnCollection {
-    kNone,       // nothing: what serves stays the same
-    kJoins,      // adds to it
-    kPublishes,  // commits it, if the call lets generation continue
-    kCommits,    // commits it, because the caller requests that
-    kDrops,      // discards it
-    kRefused,    // is refused during one; a begin may take over from an idle one
+    kNone,       // none: the serving version stays the same
+    kJoins,      // adds to the collection
+    kPublishes,  // commits the collection, if the call lets generation continue
+    kCommits,    // commits the collection, because the caller asks for that
+    kDrops,      // discards the collection
+    kRefused,    // is refused during a collection; a begin may take over from an idle one
 };
 // Whether the door refuses the call during an update. The door decides for all replicas, because a
-// replica that has already ended the update would accept the call.
+// replica that has ended the update earlier would accept the call.
 enum class BesideUpdate { kTaken, kRefused };
 
 template <
@@ -57,7 +57,7 @@ struct CallTable : Rows... {
     template <Door door>
     using RequestsAt =
         decltype((MessageList<>{} + ... + ListedIf<Rows::kDoor == door, typename Rows::Request>{}));
-    // Lists each request, and each reply after the last request that it answers.
+    // Each request, and each reply after the last request that it answers.
     using Messages = decltype((
         MessageList<typename Rows::Request, typename Rows::Reply>{} | ... | MessageList<>{}
     ));
@@ -104,7 +104,7 @@ using Calls = CallTable<
     CallRow<InitGroup, GroupReply, Door::kAdmin, OnCollection::kNone>,
     CallRow<DestroyGroup, GroupReply, Door::kAdmin, OnCollection::kNone>>;
 
-// Lists the requests that the admin door accepts, except "hello".
+// The requests that the admin door accepts, except "hello".
 using AdminCalls = Calls::RequestsAt<Door::kAdmin>;
 
 template <class Request, class Reply, auto... columns>

@@ -1,4 +1,4 @@
-// Checks fields that many messages have, for their `invalid`: each returns what is
+// Checks of fields that many messages have, for their `invalid`. Each function returns what is
 // wrong, or nothing.
 #pragma once
 
@@ -11,14 +11,14 @@
 
 namespace pitstop::messages {
 
-// Checks the number that a caller gives to its call.
+// Checks the number that a caller gave its call.
 [[nodiscard]] std::optional<std::string> invalid_call(CallId call);
 [[nodiscard]] std::optional<std::string> invalid_call(CallId call, std::int64_t timeout_ms);
 
-// Checks a version's label. It appears in log lines, in metrics and in lines to the launcher, so it
-// must be a single line; an empty label is allowed and means none.
+// Checks a version's label, which must be a single line, because it appears in logs, in metrics and
+// in lines to the launcher. An empty label is allowed and means none.
 [[nodiscard]] std::optional<std::string> invalid_label(std::string_view label);
-// Checks another name that people read, by the rules of labels.
+// Checks another name that people read; the rules for labels apply.
 [[nodiscard]] std::optional<std::string> invalid_line(
     std::string_view field, std::string_view text
 );

@@ -20,7 +20,7 @@ void append(std::vector<T>& whole, std::vector<T>&& next) {
     }
 }
 
-// Keeps the spans run-length encoded: a span that continues the last one extends it.
+// Keeps the spans run-length encoded: a span that continues the last one extends that one.
 void append_spans(std::vector<Span>& whole, std::vector<Span>&& next) {
     for (Span& span : next) {
         if (!whole.empty()) {
@@ -35,15 +35,15 @@ void append_spans(std::vector<Span>& whole, std::vector<Span>&& next) {
     }
 }
 
-// Keeps the entries of the first num_kept of num_tokens tokens; all tokens have the same
-// number of entries.
+// Keeps the entries of the first num_kept of num_tokens tokens. All tokens have the same number of
+// entries.
 template <class T>
 void keep_share(std::vector<T>& values, std::size_t num_kept, std::size_t num_tokens) {
     if (num_tokens > 0) values.resize(values.size() / num_tokens * num_kept);
 }
 
-constexpr std::size_t kNumberBytes = 5;   // a msgpack int32 or float32
-constexpr std::size_t kChunkBytes = 512;  // field names, counts, headers of strings and arrays
+constexpr std::size_t kNumberBytes = 5;   // the bytes of an int32 or a float32 in msgpack
+constexpr std::size_t kChunkBytes = 512;  // for field names, counts, headers of strings and arrays
 constexpr std::size_t kSpanBytes = 128;
 
 std::size_t bytes_of(const std::optional<AdapterVersion>& adapter) {

@@ -45,8 +45,8 @@ Result<msgpack::object_handle> parse(const Frames& frames) {
             kBodyBytesMax
         );
     }
-    // An array or map may declare no more entries than the body has bytes, so that a few bytes
-    // cannot demand gigabytes.
+    // An array or a map may declare no more entries than the body has bytes, so that a few bytes
+    // cannot claim gigabytes.
     const std::size_t size = frames.body.size();
     const msgpack::unpack_limit limit(size, size, size, size, 0, kDepthMax);
     try {
@@ -62,7 +62,7 @@ Result<msgpack::object_handle> parse(const Frames& frames) {
             );
         }
         return handle;
-    } catch (const std::exception& error) {  // msgpack-cxx reports malformed input this way
+    } catch (const std::exception& error) {  // msgpack-cxx reports malformed input by exceptions
         return make_error(
             ErrorCode::kMalformed, "{}: the body is not msgpack: {}", frames.type, error.what()
         );

@@ -1,9 +1,9 @@
-// The codec's implementation. It is included only by codec.cpp, and by door_codecs.cpp and
-// tree_codecs.cpp, which instantiate it for all messages.
+// The codec's implementation. Only codec.cpp includes this file, and door_codecs.cpp and
+// tree_codecs.cpp, which instantiate the codec for all messages.
 //
-// Decoding reads msgpack-cxx's object tree under limits on every size and depth, so that memory is
-// bounded by the bytes received; it then fills the struct field by field, and an error names the
-// path of the wrong field ("sampling.top_p: expected a number, got a string").
+// Decoding reads msgpack-cxx's object tree under limits on every size and depth, so that the bytes
+// received bound the memory. Then it fills the struct field by field. An error names the path of
+// the wrong field ("sampling.top_p: expected a number, got a string").
 #pragma once
 
 #include "base/utf8.h"
@@ -63,8 +63,8 @@ bool is_left_out(const RawPart<T>& value) {
     return value.values.empty();
 }
 
-// Returns the names that fields() lists, in its order. They are never freed: a thread may decode
-// while the process ends.
+// Returns the names that fields() lists, in order. The list is never freed, because a thread may
+// decode while the process ends.
 template <Fielded T>
 std::span<const std::string_view> names_of() {
     static const auto* const names = [] {
@@ -80,14 +80,14 @@ std::span<const std::string_view> names_of() {
 struct Encoder {
     Packer& packer;
     std::vector<std::string>& raw;
-    std::optional<std::size_t> parts_frame{};  // the number of the frame that all parts share
+    std::optional<std::size_t> parts_frame{};  // the number of the frame that all RawParts share
 
     void put(bool value) { packer.pack(value); }
     void put(std::int32_t value) { packer.pack(value); }
     void put(std::int64_t value) { packer.pack(value); }
     void put(std::uint64_t value) { packer.pack(value); }
-    // pack_float would write a whole number as an integer, and -0 as 0; a field always has
-    // the same type.
+    // Writes the same type whatever the value is: pack_float would write a whole number as an
+    // integer, and -0 as 0.
     void put(float value) { put_big_endian('\xca', std::bit_cast<std::uint32_t>(value)); }
     void put(double value) { put_big_endian('\xcb', std::bit_cast<std::uint64_t>(value)); }
     void put(const std::string& value) {
@@ -105,7 +105,7 @@ struct Encoder {
     }
     template <class T>
     void put(const std::optional<T>& value) {
-        put(*value);  // an absent one was skipped
+        put(*value);  // an absent one was skipped before
     }
     template <class T>
     void put(const std::vector<T>& values) {
@@ -257,7 +257,7 @@ class Decoder {
             value = static_cast<E>(number);
         }
     }
-    // An unknown name is an error, even if a newer peer sends it.
+    // An unknown name is an error even from a newer peer, unlike an unknown field.
     void get(const msgpack::object& object, ErrorCode& code) {
         std::string name;
         get(object, name);
@@ -362,7 +362,7 @@ class Decoder {
         return false;
     }
 
-    // While a field or element is read, records its path for errors.
+    // While it exists, a field or element is being read; records the path for errors.
     class Step {
       public:
         Step(Decoder& decoder, std::string_view name)
@@ -387,7 +387,7 @@ class Decoder {
       private:
         Decoder& decoder_;
         const Step* outer_;
-        std::string_view name_{};  // empty: the element at index_
+        std::string_view name_{};  // empty: the step is to the element at index_
         std::uint32_t index_ = 0;
     };
 
@@ -397,14 +397,14 @@ class Decoder {
         return kv.key.type == msgpack::type::STR &&
                std::string_view(kv.key.via.str.ptr, kv.key.via.str.size) == name;
     }
-    // The entries of a map from which a struct is filled.
+    // The entries of a map, from which a struct is filled.
     struct Entries {
         const msgpack::object_kv* begin;
         const msgpack::object_kv* end;
-        // our own encoder keeps the order of fields(), so one pass from front to back suffices
+        // our own encoder keeps the order of fields(), so one pass is enough
         bool is_in_order;
 
-        // Returns the field's value, or null. Call it in the order of fields().
+        // Returns the field's value, or null. Call in the order of fields().
         const msgpack::object* next(std::string_view name) {
             if (is_in_order) {
                 return begin != end && has_name(*begin, name) ? &(begin++)->val : nullptr;
@@ -415,7 +415,7 @@ class Decoder {
             return nullptr;
         }
     };
-    // Fails if a name is not in `names` or occurs twice.
+    // Fails if a name is not in `names`, or appears twice.
     Entries entries_of(const msgpack::object_map& map, std::span<const std::string_view> names);
     void check_names(const Entries& entries, std::span<const std::string_view> names);
 
@@ -425,14 +425,14 @@ class Decoder {
 
     const std::vector<std::string>& raw_;
     UnknownFields unknown_fields_;
-    // bytes of all raw frames, minus those of the parts read so far
+    // bytes of all raw frames, minus those of the parts that were read
     std::int64_t part_bytes_left_ = 0;
-    const Step* step_ = nullptr;  // the innermost
+    const Step* step_ = nullptr;  // the innermost step
     std::optional<Error> error_{};
 };
 
-// Parses a body under the limits; kMalformed on failure. Texts stay in `frames`, which must outlive
-// the result.
+// Parses a body under the limits. Errors: kMalformed. The result refers to texts in `frames`, which
+// must outlive it.
 Result<msgpack::object_handle> parse(const Frames& frames);
 
 template <class Message>

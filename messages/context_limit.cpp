@@ -11,7 +11,7 @@ constexpr std::string_view kBetween = " prompt tokens and ";
 constexpr std::string_view kThan = " output tokens are more than the model's context of ";
 constexpr std::string_view kEnd = " tokens";
 
-// Removes a number and `then` from the start of `text`; nothing if `text` starts otherwise.
+// Removes a number and then `then` from the start of `text`; nothing if `text` differs.
 std::optional<std::int64_t> take_number(std::string_view& text, std::string_view then) {
     std::int64_t number = 0;
     const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);

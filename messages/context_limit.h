@@ -1,5 +1,5 @@
-// The refusal of a request that does not fit into the model's context. Agents react to this error
-// by shortening the prompt. Each front end words the error as its clients expect, and needs its
+// The refusal of a request that does not fit into the model's context. Agents shorten the prompt
+// when they get this error. Each front end words the error as its clients expect, and needs the
 // numbers for that.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace pitstop::messages {
 
 struct ContextLimit {
     std::int64_t prompt_len = 0;
-    std::int64_t output_len = 0;  // the requested number of tokens; if none was given, 1
+    std::int64_t output_len = 0;  // the requested number of tokens; 1 if none was given
     std::int64_t context_len = 0;
 
     [[nodiscard]] bool fits() const {
@@ -23,7 +23,7 @@ struct ContextLimit {
 };
 
 [[nodiscard]] Error beyond_context(const ContextLimit& limit);
-// Returns the numbers of an error that beyond_context() made; nothing for another error.
+// Returns the numbers in an error that beyond_context() made; nothing for any other error.
 [[nodiscard]] std::optional<ContextLimit> context_limit_of(const Error& error);
 
 }  // namespace pitstop::messages

@@ -1,8 +1,8 @@
-// Defines the control calls of the admin door: pause, continue, abort, flush, relabel, shut down.
+// The control calls of the admin door: pause, continue, abort, flush, relabel, shut down.
 //
-// Every call has a number, chosen by the caller, and a deadline. The door sends it to all replicas
-// and answers once with the parts of all of them: `ok` is true only if every part is. After the
-// deadline the answer is an `error` deadline_exceeded that names who did not answer and in which
+// The caller gives every call a number and a deadline. The door sends the call to all replicas, and
+// answers once with the parts of all of them: `ok` is true only if every part is ok. After the
+// deadline, the answer is an `error` deadline_exceeded that names the silent processes and their
 // phase. Order: a replica handles control calls in the order sent, before generation.
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace pitstop::messages {
 
-// What a pause does to running requests (design section 4).
+// The effect of a pause on running requests (design section 4).
 enum class PauseMode : std::uint8_t { kAbort, kInPlace, kRetract, kWait };
 template <>
 struct EnumNames<PauseMode> {
@@ -113,7 +113,7 @@ struct ContinuePart {
 
 using ContinueReply = ReplyOf<ContinuePart>;
 
-// The result of an abort for one id.
+// The result of an abort, for one id.
 enum class AbortOutcome : std::uint8_t { kAborted, kAlreadyDone, kUnknown };
 template <>
 struct EnumNames<AbortOutcome> {

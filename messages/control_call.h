@@ -1,5 +1,5 @@
-// Defines what control calls share: the call, the part of a reply that each replica sends, and the
-// reply that is made of all parts.
+// The structs that control calls share: the call, the part of a reply that each replica sends, and
+// the reply that is made of all parts.
 #pragma once
 
 #include "base/ids.h"
@@ -15,7 +15,7 @@
 
 namespace pitstop::messages {
 
-// A control call has its caller's number and a deadline; codec_impl.h checks both in every message
+// A control call: has its caller's number and a deadline. codec_impl.h checks both in every message
 // that has these two fields.
 template <class Message>
 concept ControlCall = requires(const Message& message) {
@@ -38,7 +38,7 @@ void part_fields(F&& f, Part& part) {
     );
 }
 
-// An update that was collected from calls without a session and has taken effect.
+// An update that was collected from calls without a session, and has taken effect.
 struct CollectedVersion {
     Epoch epoch{};
     std::string label{};
@@ -56,14 +56,14 @@ struct CollectedVersion {
     }
     friend bool operator==(const CollectedVersion&, const CollectedVersion&) = default;
 };
-// The parts of calls that let generation continue, which commits a collection.
+// The part of a call that lets generation continue, and thereby commits a collection.
 template <class Part>
 concept LetsGenerationGoOn = requires {
     Part::kLetsGenerationGoOn;
 };
 struct NoVersion {};
 
-// The one reply that is made of all parts.
+// The reply that is made of all parts.
 template <class Part>
 struct ReplyOf {
     static constexpr std::string_view kType = Part::kReplyType;

@@ -1,9 +1,9 @@
-// Defines conversations: turns that continue from each other's tokens, so that no token is sent or
-// made twice. The data door keeps the tokens of each turn; a later turn names an earlier turn by
-// its rid. SGLang calls a conversation a session.
+// Conversations: turns that continue from each other's tokens, so that no token is sent or made
+// twice. The data door keeps the tokens of each turn; a later turn names an earlier turn by its
+// rid. SGLang's users call a conversation a session.
 //
 // A conversation belongs to the client that opened it. It ends when this client closes it or
-// leaves, after its idle time, or when the doors are full and it is the least recently used one.
+// leaves, after its idle time, or if the doors are full and it is the least recently used one.
 #pragma once
 
 #include "base/ids.h"
@@ -19,13 +19,13 @@
 namespace pitstop::messages {
 
 inline constexpr std::size_t kConversationBytesMax = 256;  // of an id
-inline constexpr double kConversationIdleMax = 86400 * 7;  // s
+inline constexpr double kConversationIdleMax = 86400 * 7;  // seconds
 
-// Names a conversation inside the tree; never reused.
+// Identifies a conversation inside the tree; never reused.
 enum class ConversationId : std::uint64_t {};
 
-// How a request's prompt continues its conversation. The turn `after` has the tokens of its prompt
-// and its output. Tokens [0, offset) of these are kept, and the request's own prompt follows them.
+// How a request's prompt continues its conversation. The turn `after` has tokens: its prompt, then
+// its output. Tokens [0, offset) of them are kept, and the request's own prompt follows.
 struct Turn {
     std::string conversation{};
     std::optional<std::string> after{};

@@ -11,24 +11,24 @@ namespace {
 
 // Source: the msgpack specification. Numbers are big-endian.
 constexpr std::string_view kName = "tree";
-constexpr std::size_t kShortTextMax = 31;  // in bytes; longer ones have a separate length byte
+constexpr std::size_t kShortTextMax = 31;  // in bytes; a longer text has a separate length byte
 
 std::uint8_t byte_at(std::string_view body, std::size_t at) {
     return static_cast<std::uint8_t>(body[at]);
 }
 
-// Returns the number in `size` bytes at `at`. REQUIRES: they exist.
+// Returns the number in `size` bytes at `at`. REQUIRES: the body has these bytes.
 std::uint64_t number_at(std::string_view body, std::size_t at, std::size_t size) {
     std::uint64_t number = 0;
     for (std::size_t i = 0; i < size; ++i) number = number << 8 | byte_at(body, at + i);
     return number;
 }
 
-// The head of a value: what its first bytes say about the rest.
+// The head of a value: its type and size, from its first bytes.
 struct Head {
     std::size_t size = 1;      // bytes of the head itself
     std::uint64_t bytes = 0;   // bytes that follow the head
-    std::uint64_t values = 0;  // values that follow those
+    std::uint64_t values = 0;  // values that follow those bytes
     bool is_map = false;
     bool is_text = false;
     bool is_nil = false;
@@ -38,7 +38,7 @@ struct Head {
 std::optional<Head> head_at(std::string_view body, std::size_t at) {
     if (at >= body.size()) return std::nullopt;
     const std::uint8_t type = byte_at(body, at);
-    // These types are followed by a length of `size` bytes.
+    // Returns the length of `size` bytes that follows some types.
     const auto sized = [&](std::size_t size) -> std::optional<std::uint64_t> {
         if (body.size() - at - 1 < size) return std::nullopt;
         return number_at(body, at + 1, size);
@@ -48,7 +48,7 @@ std::optional<Head> head_at(std::string_view body, std::size_t at) {
     if (type < 0xa0) return Head{.values = type & 0x0fu};
     if (type < 0xc0) return Head{.bytes = type & 0x1fu, .is_text = true};
     if (type == 0xc0) return Head{.is_nil = true};
-    if (type == 0xc1) return std::nullopt;  // not a type
+    if (type == 0xc1) return std::nullopt;  // an unused type
     if (type <= 0xc3) return Head{};
     if (type >= 0xcc && type <= 0xd3) return Head{.bytes = std::uint64_t{1} << (type & 3u)};
     if (type == 0xca || type == 0xcb) return Head{.bytes = type == 0xca ? 4u : 8u};
@@ -56,10 +56,10 @@ std::optional<Head> head_at(std::string_view body, std::size_t at) {
         return Head{.bytes = 1 + (std::uint64_t{1} << (type - 0xd4u))};
     struct Sized {
         std::uint8_t first;
-        // bytes of the first type's length; each next type's length has twice as many
+        // bytes of the first type's length; the length of each next type has twice as many
         std::size_t size;
         std::uint64_t extra;
-        std::uint64_t per_item;  // values; 0: the length counts bytes
+        std::uint64_t per_item;  // values per item; 0: the length counts bytes
         bool is_text;
         bool is_map;
         std::uint8_t last;
@@ -84,11 +84,11 @@ std::optional<Head> head_at(std::string_view body, std::size_t at) {
     return std::nullopt;
 }
 
-// Returns where the value at `at`, including everything in it, ends; nothing if it is not msgpack,
-// or the bytes end before that.
+// Returns where the value at `at` ends, with all values inside it; nothing if it is not msgpack, or
+// is incomplete.
 std::optional<std::size_t> end_of(std::string_view body, std::size_t at) {
-    // Every value has at least one byte, so the loop ends with the body. The sum cannot overflow,
-    // because a body of kBodyBytesMax has room for 2^26 heads of 2^33 values.
+    // Every value has at least one byte, so the loop ends with the body. The sum cannot overflow: a
+    // body of kBodyBytesMax has room for 2^26 heads, each of at most 2^33 values.
     for (std::uint64_t left = 1; left > 0; --left) {
         const std::optional<Head> head = head_at(body, at);
         if (!head || head->size + head->bytes > body.size() - at) return std::nullopt;
@@ -98,8 +98,8 @@ std::optional<std::size_t> end_of(std::string_view body, std::size_t at) {
     return at;
 }
 
-// Changes the number of entries in a map's head, in the same number of bytes: each format's length
-// is fixed.
+// Sets the number of entries in a map's head. The head keeps its size, because each format has a
+// length of fixed size.
 void set_entries(std::string& body, std::size_t head_size, std::uint64_t entries) {
     if (head_size == 1) {
         body[0] = static_cast<char>(0x80u | entries);

@@ -9,14 +9,14 @@
 
 namespace pitstop::messages {
 
-inline constexpr std::int64_t kDraftedMax = 32;  // drafts of a row
-// The most drafts of a step of a model with recurrent state: the workers keep the drafts' inputs of
-// the recurrence until the step has sampled.
+inline constexpr std::int64_t kDraftedMax = 32;  // drafts per row
+// The most drafts in a step of a model with recurrent state: until the step has sampled, the
+// workers keep the inputs of the recurrence for all drafts.
 inline constexpr std::int64_t kStateDraftsMax = 256;
 inline constexpr std::size_t kDraftIdsMax = std::size_t{1} << 17;  // of one request
 inline constexpr std::size_t kDraftKeyBytesMax = 256;
 
-// Counts of drafts, of a request or of a replica.
+// The counts of drafts of a request or of a replica.
 struct DraftCounts {
     std::int64_t passes = 0;
     std::int64_t rows = 0;

@@ -1,4 +1,4 @@
-// Dtypes by their names in messages, which are those of safetensors.
+// Dtypes, by their names in messages, which are safetensors' names.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace pitstop::messages {
 
-// The dtype of a resident weight if the message has none.
+// The dtype of a resident weight if the message names none.
 inline constexpr std::string_view kUsualDtype = "BF16";
 
 [[nodiscard]] constexpr std::string_view dtype_or_usual(std::string_view dtype) {
     return dtype.empty() ? kUsualDtype : dtype;
 }
 
-// Returns the bytes of one element; nothing for a dtype that no weight here can have.
+// Returns the bytes of one element; nothing for a dtype that weights cannot have here.
 [[nodiscard]] constexpr std::optional<std::int64_t> element_bytes_of(std::string_view dtype) {
     if (dtype == "BF16" || dtype == "F16") return 2;
     if (dtype == "F32") return 4;

@@ -1,16 +1,16 @@
-// Defines how a message lists its fields. A message is a plain struct with
+// How a message lists its fields. A message is a plain struct with
 //
 //   static constexpr std::string_view kType = "cancel";            // frame 0
 //   static constexpr std::string_view kAbout = "client -> data door: ...";
 //   template <class F> void fields(F&& f) { f("rids", rids, "what the field means"); }
 //
-// and, if not every value is acceptable, `std::optional<std::string> invalid(const Message&)`,
-// which returns what is wrong with it, or nothing; decode() calls it before anybody uses the
-// message. This one list is the source of encoding, decoding and docs/protocol.md. A struct without
-// kType is a part of other messages.
+// and, if some values are not acceptable, `std::optional<std::string> invalid(const Message&)`,
+// which returns what is wrong with the message, or nothing. decode() calls `invalid` before any
+// code uses the message. This one list determines encoding, decoding and docs/protocol.md. A struct
+// without kType is a part of other messages.
 //
-// On the wire an empty string, array or map and an absent optional are left out; so every such
-// member's default must be empty, and an absent field keeps its default.
+// On the wire, an empty string, array or map and an absent optional are left out. An absent field
+// keeps its default, so the default of such a member must be empty.
 #pragma once
 
 #include "base/result.h"
@@ -24,8 +24,8 @@
 
 namespace pitstop::messages {
 
-// An enum that crosses the wire by name specializes this with `static constexpr std::array kNames`,
-// in the order of its enumerators. An enum without it (an id) crosses as its integer.
+// An enum that is sent by name specializes this with `static constexpr std::array kNames`, in the
+// order of its enumerators. Any other enum (an id) is sent as its integer.
 template <class E>
 struct EnumNames {};
 
@@ -44,8 +44,8 @@ template <NamedEnum E>
     return EnumNames<E>::kNames[static_cast<std::size_t>(value)];
 }
 
-// A large array: the body has the number of a raw frame (the first is 0), and that frame has the
-// elements, little-endian, back to back.
+// A large array. The body has the number of a raw frame (the first is 0). That frame has the
+// elements, little-endian, without gaps.
 template <class T>
 struct RawArray {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -53,7 +53,7 @@ struct RawArray {
     friend bool operator==(const RawArray&, const RawArray&) = default;
 };
 
-// One of several arrays of a message that share one raw frame: the body has the frame's number, the
+// One of several arrays of a message that share one raw frame. The body has the frame's number, the
 // byte offset of the first element, and the number of elements. Parts do not overlap: a message
 // whose parts have more bytes than its raw frames is refused.
 template <class T>

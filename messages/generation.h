@@ -1,7 +1,7 @@
-// Defines the messages of generation, from a client's prompt to its text.
+// The messages of generation, from a client's prompt to its text.
 //
-// Order: a request's chunks arrive in order and the one with `finish` is the last. Loss: when a
-// peer is gone its door ends the peer's requests; nothing is sent twice.
+// Order: a request's chunks arrive in order, and the chunk with `finish` is the last. Loss: when a
+// peer is gone, its door ends the peer's requests. Nothing is sent twice.
 #pragma once
 
 #include "base/ids.h"
@@ -23,8 +23,8 @@
 namespace pitstop::messages {
 
 inline constexpr std::size_t kRidBytesMax = 256;
-// A request's client has names, outermost first. Each name divides the share of the name before it,
-// and the first divides that of its connection (base/fair_queue.h).
+// A request's client has names, outermost first. The first name divides the share of the
+// connection, and each later name the share of the previous one (base/fair_queue.h).
 inline constexpr std::size_t kClientLevelsMax = 3;
 inline constexpr std::size_t kClientNameBytesMax = 128;
 inline constexpr std::int64_t kPromptTokensMax = std::int64_t{1} << 22;
@@ -173,7 +173,7 @@ struct Finish {
     friend bool operator==(const Finish&, const Finish&) = default;
 };
 
-// The logprobs of prompt tokens [start, prompt length).
+// The logprobs of prompt tokens [start, length of the prompt).
 struct PromptLogprobs {
     std::int64_t start = 0;
     std::vector<float> logprobs{};
@@ -246,7 +246,7 @@ struct RequestCounts {
 };
 
 // The output that one step added to one request. The scheduler, the detokenizer and the client use
-// the same struct: inside the tree it has `key`, outside `rid`.
+// this struct: inside the tree `key` is set, outside `rid`.
 struct OutputChunk {
     RequestKey key{};
     std::string rid{};
@@ -311,8 +311,8 @@ struct Outputs {
     }
 };
 
-// The detokenizer's data about a request. The scheduler forwards it with the request, on the socket
-// of the chunks and before the first chunk.
+// The detokenizer's data about a request. The scheduler forwards them before the request's first
+// chunk, on the same socket as chunks.
 struct TextOptions {
     std::vector<TokenId> prompt_tail{};
     std::vector<std::string> stop{};
@@ -390,11 +390,11 @@ struct TokenizedRequest {
     }
 };
 
-// Why a request is ended from outside the scheduler.
+// Why a request is ended from outside of the scheduler.
 enum class EndCause : std::uint8_t {
-    kAbort,     // a caller requested it; finish.reason is abort
-    kStopText,  // the detokenizer found a stop text: nothing more is sent
-    kPeerGone,  // nobody is left to receive it: nothing more is sent
+    kAbort,     // a caller asked for it; finish.reason is abort
+    kStopText,  // the detokenizer found a stop text: no more output is sent
+    kPeerGone,  // nobody is left to receive the output: no more is sent
 };
 template <>
 struct EnumNames<EndCause> {

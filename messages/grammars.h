@@ -1,7 +1,7 @@
-// Grammars, which requests' outputs must match, and the orders to the workers to compile them.
+// Grammars, which outputs must match, and the orders to the workers to compile them.
 //
-// A scheduler numbers the grammars of its requests. Rank 0, which draws the tokens that a grammar
-// restricts, compiles each grammar once, while steps run. Requests wait for that in the queue.
+// A scheduler numbers the grammars of its requests. Rank 0 draws the tokens that a grammar
+// restricts. It compiles each grammar once, while steps run; requests wait for that in the queue.
 #pragma once
 
 #include "base/ids.h"
@@ -19,7 +19,7 @@
 
 namespace pitstop::messages {
 
-// A grammar of one replica, counted from 1.
+// Identifies a grammar of one replica, counted from 1.
 enum class GrammarId : std::uint64_t {};
 
 enum class GrammarKind : std::uint8_t { kJsonSchema, kRegex, kEbnf, kStructuralTag };
@@ -42,7 +42,7 @@ struct Grammar {
     friend auto operator<=>(const Grammar&, const Grammar&) = default;
 };
 
-// Returns the grammar of these parameters, if they have one. REQUIRES: !invalid(params).
+// Returns the grammar in these parameters, if there is one. REQUIRES: !invalid(params).
 [[nodiscard]] std::optional<Grammar> grammar_of(const SamplingParams& params);
 
 struct WorkerCompile {

@@ -1,4 +1,4 @@
-// The greeting of a peer, and how a refusal is reported.
+// The greetings between peers, and the report of a refusal.
 #pragma once
 
 #include "base/ids.h"

@@ -1,8 +1,8 @@
-// Groups are for broadcasts from a trainer: every worker joins before an update names the group as
-// its source (weight_source.h). Setup and teardown have deadlines; every rank forgets a group that
-// fails, and the next one can be joined at once.
+// Groups receive broadcasts from a trainer: every worker joins a group before an update names it as
+// its source (weight_source.h). Joining and leaving have deadlines. If a group fails, every rank
+// forgets it, and the next group can be joined at once.
 //
-// The trainer is rank 0 of the group; a worker is rank_offset + replica * tp + rank.
+// The trainer is rank 0 of the group. A worker's rank is rank_offset + replica * tp + rank.
 #pragma once
 
 #include "base/ids.h"
@@ -20,18 +20,18 @@ namespace pitstop::messages {
 
 enum class GroupBackend : std::uint8_t {
     kNccl,  // NCCL's broadcast
-    kHost,  // pitstop's own, over TCP; the client library implements the trainer's side
+    kHost,  // pitstop's own broadcast, over TCP; the client library has the trainer's side
 };
 template <>
 struct EnumNames<GroupBackend> {
     static constexpr std::array<std::string_view, 2> kNames{"nccl", "host"};
 };
 
-// How a worker of an NCCL group learns the group's unique id.
+// How a worker of an NCCL group gets the group's unique id.
 enum class Rendezvous : std::uint8_t {
-    kSglang,  // torch's TCPStore, key /G/G//cuda//0, before the first broadcast
-    // torch's TCPStore, key /broadcast_from/0/0, at once, or in the call; then all ranks sum one
-    // float, as vLLM's do
+    kSglang,  // from torch's TCPStore, key /G/G//cuda//0, before the first broadcast
+    // at once from torch's TCPStore, key /broadcast_from/0/0, or in the call; then all ranks sum
+    // one float, as vLLM's ranks do
     kVllm,
     kDirect,  // in the call
 };

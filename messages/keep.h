@@ -1,11 +1,11 @@
-// --keep-committed writes the version that serves to a directory, after its commit, so that a
-// restart loads exactly the committed version, whatever its source.
+// --keep-committed writes the serving version to a directory after its commit, so that a restart
+// loads exactly that version, whatever source the version came from.
 //
-// The door gives replica 0 the orders, one after another (all replicas have the same weights):
-// begin creates the file, write fills it with every rank's shard, seal reads it back and gives it
-// its final name. If a step fails, or a newer version is committed, a drop ends it. The orders of
-// steps are sent between two plans on a worker's socket, as commits are, so that all ranks write
-// the same version.
+// All replicas have the same weights, so the door orders replica 0 to write, in steps: begin
+// creates the file, write fills it with every rank's shard, seal reads the file back and gives it
+// its final name. If a step fails, or a newer version is committed, a drop ends the writing. Each
+// worker gets these orders between two plans on its socket, as it gets commits, so that all ranks
+// write the same version.
 #pragma once
 
 #include "base/ids.h"

@@ -1,11 +1,11 @@
-// Calls that free the memory of the weights or the KV, by tags, while another program needs it, and
-// allocate it again at the same addresses (design section 6).
+// Calls that free the memory of the weights or the KV, by tags, while another program needs it; and
+// that allocate it again at the same addresses (design section 6).
 //
-// Memory is released or not, and requests are paused or not: the two are independent. But a release
-// requires that requests hold none of the memory that it frees, and while something is released
-// nothing is generated. Order: a replica handles these calls together with control calls, in the
-// order sent. A call in the wrong state is refused and changes nothing. Weights
-// that were released without being kept are gone: the replica generates nothing until the next
+// Released memory and paused requests are independent of each other. But requests must not
+// use the memory that a release frees, and nothing is generated while some memory is
+// released. Order: a replica handles these calls together with control calls, in the order
+// sent. A call in the wrong state is refused and changes nothing. Weights that were
+// released without being kept are lost: the replica generates nothing until the next
 // complete update.
 #pragma once
 
@@ -36,7 +36,7 @@ struct EnumNames<MemoryState> {
         "resident", "releasing", "released", "resuming"};
 };
 
-// A rank's memory under a tag; in a status, that of all ranks of a replica together.
+// A rank's memory under a tag; in a status, the memory of all ranks of a replica.
 struct TagMemory {
     MemoryTag tag = MemoryTag::kWeights;
     MemoryState state = MemoryState::kResident;

@@ -1,4 +1,4 @@
-// Lists of message types. Functions here are the only way to find a frame's type in a list.
+// Lists of message types. Only the functions here find a frame's type in a list.
 #pragma once
 
 #include "base/result.h"
@@ -24,15 +24,15 @@ struct MessageList {
         return ((type == Messages::kType) || ...);
     }
 
-    // Calls f.template operator()<Message>() for the message with this type. Returns false if
-    // there is none.
+    // Calls f.template operator()<Message>() for the message with this type. Returns false if the
+    // list has no such type.
     template <class F>
     static bool for_type(std::string_view type, F&& f) {
         return ((type == Messages::kType && (f.template operator()<Messages>(), true)) || ...);
     }
 
-    // Decodes the frames as the message that they name, and passes it to `use`, whose errors are
-    // returned. Returns false if the type is not in the list. Errors: also those of decode().
+    // Decodes the frames as the message that they name, and passes it to `use`. Returns false if
+    // the type is not in the list. Errors: those of decode() and of `use`.
     template <class Use>
     static Result<bool> dispatch(const Frames& frames, UnknownFields unknown_fields, Use&& use) {
         Result<bool> taken = false;
@@ -54,17 +54,17 @@ MessageList<Messages..., Others...> operator+(MessageList<Messages...>, MessageL
     return {};
 }
 
-// A list of the message, or an empty one: operator| sums these into a part of a list.
+// A list of only this message, or an empty list: operator| joins these into a part of a list.
 template <bool is_in, class Message>
 using ListedIf = std::conditional_t<is_in, MessageList<Message>, MessageList<>>;
 
-// Lists the messages of the first that are not in the second, followed by the second.
+// The messages of the first list that the second lacks, followed by the second list.
 template <class... Messages, class... Others>
 auto operator|(MessageList<Messages...>, MessageList<Others...> others) {
     return (ListedIf<!MessageList<Others...>::has(Messages::kType), Messages>{} + ... + others);
 }
 
-// A variant of all messages of a list.
+// A variant of all messages in a list.
 template <class List>
 struct VariantOf;
 template <class... Messages>
@@ -79,8 +79,8 @@ struct ListOf<std::variant<Messages...>> {
     using Type = MessageList<Messages...>;
 };
 
-// Decodes the frames as one of the variant's types and appends it to `to`; returns what
-// MessageList::dispatch does.
+// Decodes the frames as one of the variant's types, and appends the message to `to`. Returns what
+// MessageList::dispatch returns.
 template <class Variant>
 Result<bool> dispatch_to(const Frames& frames, std::vector<Variant>& to) {
     return ListOf<Variant>::Type::dispatch(

@@ -1,6 +1,6 @@
-// Names which values of a forward pass were infinite or NaN. A request with such a token ends with
-// the error not_finite: nothing of the token is drawn, scored or cached (kernels/KERNELS.md, "What
-// is not finite").
+// Names the values of a forward pass that were infinite or NaN. A request with such a token ends
+// with the error not_finite: nothing of the token is drawn, scored or cached (kernels/KERNELS.md,
+// "What is not finite").
 #pragma once
 
 #include "messages/fields.h"
@@ -13,8 +13,8 @@ namespace pitstop::messages {
 
 enum class NotFiniteKind : std::uint8_t {
     kState,   // the hidden state of a token whose logits are not needed
-    kLogits,  // logits as computed by the model
-    kScores,  // logits after the request's own penalties, bias and temperature, and not before
+    kLogits,  // logits, as the model computed them
+    kScores,  // logits that the request's own penalties, bias and temperature made not finite
 };
 template <>
 struct EnumNames<NotFiniteKind> {
@@ -38,7 +38,7 @@ struct NotFiniteRow {
     friend bool operator==(const NotFiniteRow&, const NotFiniteRow&) = default;
 };
 
-// Counts the requests that ended because of values that are not finite.
+// The number of requests that ended because of values that are not finite.
 struct NotFiniteCount {
     NotFiniteKind kind{};
     std::int64_t requests = 0;

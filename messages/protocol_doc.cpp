@@ -1,5 +1,5 @@
-// pitstop_protocol_doc prints the tables of docs/protocol.md from the messages' own field lists, or
-// writes them into the page, between its markers.
+// pitstop_protocol_doc prints the tables of docs/protocol.md from the messages' field lists, or
+// writes them into the page, between the page's markers.
 //
 //   pitstop_protocol_doc                           print
 //   pitstop_protocol_doc --write docs/protocol.md  update the page
@@ -28,7 +28,7 @@ constexpr std::string_view kBegin = "<!-- begin: written by pitstop_protocol_doc
 constexpr std::string_view kEnd = "<!-- end -->\n";
 constexpr std::size_t kPageBytesMax = std::size_t{1} << 20;
 
-// Describes a type to a reader who uses another language.
+// Describes a type to readers who use another language.
 template <class T>
 struct Type;
 template <class T>
@@ -91,7 +91,7 @@ struct Type<std::map<K, V>> {
 };
 template <>
 struct Type<ErrorCode> {
-    static std::string name() { return "error code"; }  // the page lists its values once
+    static std::string name() { return "error code"; }  // the page lists the values once
 };
 template <NamedEnum E>
 struct Type<E> {
@@ -119,8 +119,8 @@ struct Type<T> {
     }
 };
 
-// Describes a field's default; an empty text, array or map and an absent optional are not
-// worth mentioning.
+// Describes a field's default. An empty text, array or map and an absent optional need no
+// description.
 template <class T>
 std::string default_of(const T&) {
     return "";
@@ -142,7 +142,7 @@ class Page {
         text_ += fmt::format("### `{}`\n\n{}\n\n", T::kType, T::kAbout);
         add_table<T>();
     }
-    // Appends the structs that are parts of messages, once each, after the messages.
+    // Returns the messages, followed by the structs that are parts of messages, once each.
     [[nodiscard]] std::string text() const {
         return text_ + "## Parts\n\nMaps inside messages.\n\n" + parts_;
     }
@@ -167,7 +167,7 @@ class Page {
             );
             find_parts<Field>();
         });
-        // find_parts may have added to parts_ meanwhile; a table must not be interrupted.
+        // find_parts may have added to parts_ in between, and a table must not be interrupted.
         (Message<T> ? text_ : parts_) +=
             (Message<T> ? "" : fmt::format("### {}\n\n", cpp_name<T>())) + table + "\n";
     }
@@ -193,7 +193,7 @@ std::string tables() {
     return page.text();
 }
 
-// Returns the page with the tables between its markers.
+// Returns the page, with the tables between its markers.
 Result<std::string> with_tables(const std::string& path) {
     ASSIGN_OR_RETURN(const std::string page, MappedFile::read(path, kPageBytesMax));
     const std::size_t begin = page.find(kBegin);

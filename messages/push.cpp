@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kPushProtocol = 1;
 
-// Returns whether the piece lies in its tensor and, unless shard_bytes is 0, in the shard.
+// Returns whether the piece is inside its tensor and, unless shard_bytes is 0, inside the shard.
 bool is_inside(
     const ShardPiece& piece,
     std::int64_t rows,

@@ -1,33 +1,33 @@
-// Defines pitstop's own protocol on the sockets of an ipc source, for pushers without PyTorch.
+// pitstop's own protocol on the sockets of an ipc source, for pushers without PyTorch.
 //
-// The pusher binds a REQ socket per worker and gives its address in the update call
-// (weight_source.h, `handles`); the worker connects a REP socket. Each message of the pusher gets
+// The pusher binds a REQ socket per worker, and gives its address in the update call
+// (weight_source.h, `handles`). The worker connects a REP socket. Each message of the pusher gets
 // one answer:
 //
-//   push_open     -> push_layout    greeting; the layout of the worker's shard, if it can adopt
+//   push_open     -> push_layout    greeting; the layout of the worker's shard, if it can adopt one
 //   push_bucket*  -> push_done      tensors in the pusher's memory; answered once they are read
-//   push_shard    -> push_done      instead: the whole shard, laid out as push_layout says; after
-//                                   the commit the worker computes from this memory itself
-//   push_end      -> push_done      the end; nothing more follows
+//   push_shard    -> push_done      in place of buckets: the whole shard, laid out as push_layout
+//                                   says; after the commit the worker uses this memory itself
+//   push_end      -> push_done      the end; no message follows
 //
-// Answers have the order of the messages. A pusher may send the next message before it has the
-// answer to the last one. It may reuse a bucket's memory once the bucket is answered. A push_done
-// with a code ends the push: the stage is dropped, and the old version continues to serve.
+// Answers have the order of the messages. A pusher may send a message before it has the answer to
+// the previous one. It may reuse a bucket's memory once the bucket is answered. A push_done with a
+// code ends the push: the stage is dropped, and the old version continues to serve.
 //
 // Memory is a file of shared memory. A message names a process that has the file open, and the
-// file's descriptor in that process; the worker opens it through /proc. If the file is truncated
-// during the push, the push ends. An adopted shard is a sealed memfd, so that no process can change
-// the bytes that were digested. A tensor in a bucket is row-major; every worker may read the same
-// bucket, and reads only what its shard needs.
+// file's descriptor in that process; the worker opens the file through /proc. If the file is
+// truncated during the push, the push ends. An adopted shard is a sealed memfd, so that no process
+// can change its digested bytes. A tensor in a bucket is row-major. All workers may read the same
+// bucket; each reads only what its shard needs.
 //
-// A tensor may be sent by rows (all dimensions but the last count rows) if each worker accepts
-// that. Its rows are sent in ascending order, in consecutive buckets, until the last row is sent.
-// No other tensor is sent by rows in between.
+// A tensor may be sent by rows (all its dimensions but the last count rows) if every worker accepts
+// that. The rows are sent in ascending order, in consecutive buckets, up to the last row. In
+// between, no other tensor is sent by rows.
 //
-// A tensor may lie in the memory of the worker's GPU instead: its bucket names the allocations by
-// their CUDA IPC handles. The worker opens each once and closes all before it answers push_end. The
-// pusher's GPU has written them before the pusher sends the bucket, and the pusher frees none
-// before push_end is answered. A later bucket may reuse the allocations for other bytes.
+// A tensor may be in the memory of the worker's GPU instead. Its bucket names allocations by their
+// CUDA IPC handles. The worker opens each once, and closes all before it answers push_end. The
+// pusher's GPU must have written the tensor before the bucket is sent. The pusher frees no
+// allocation before push_end is answered. It may reuse allocations in later buckets.
 #pragma once
 
 #include "base/ids.h"
@@ -130,7 +130,7 @@ struct PushLayout {
     }
 };
 
-// Memory of the pusher on a GPU, as cudaMalloc returned it.
+// Memory of the pusher on a GPU, as returned by cudaMalloc.
 struct PushAllocation {
     std::string handle{};
     std::string device_uuid{};

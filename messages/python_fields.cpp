@@ -1,4 +1,4 @@
-// pitstop_python_fields writes the fields of the Python client's dataclasses from the messages' own
+// pitstop_python_fields writes the fields of the Python client's dataclasses from the messages'
 // field lists, between the markers of a module:
 //
 //     # begin: RequestCounts (written by pitstop_python_fields)
@@ -33,9 +33,9 @@ constexpr std::string_view kBegin = "# begin: ";
 constexpr std::string_view kWriter = " (written by pitstop_python_fields)\n";
 constexpr std::string_view kEnd = "# end\n";
 constexpr std::size_t kModuleBytesMax = std::size_t{1} << 20;
-constexpr std::size_t kLineLen = 120;  // pyproject.toml's, of ruff
+constexpr std::size_t kLineLen = 120;  // ruff's limit in pyproject.toml
 
-// Returns the Python class of a struct. Counts of drafts are few, and stay a map.
+// Returns the Python class of a struct. DraftCounts remains a map, because it is rarely used.
 std::string python_name(std::string_view name) {
     if (name == "OutputChunk") return "Chunk";
     if (name == "RequestCounts") return "Counts";
@@ -43,7 +43,7 @@ std::string python_name(std::string_view name) {
     return std::string(name);
 }
 
-// A type in Python, and the default of a field that has it.
+// A type in Python, and the default of a field of that type.
 template <class T>
 struct Type;
 template <>
@@ -73,7 +73,7 @@ struct Type<std::optional<T>> {
     static std::string initial(const std::optional<T>&) { return "None"; }
 };
 template <>
-struct Type<std::optional<ErrorCode>> {  // no code is an empty one
+struct Type<std::optional<ErrorCode>> {  // an absent code is an empty text
     static std::string name() { return "str"; }
     static std::string initial(const std::optional<ErrorCode>&) { return "\"\""; }
 };
@@ -158,7 +158,7 @@ std::string sampling_names(std::string_view indent) {
     return lines;
 }
 
-// Returns the lines that belong between a marker's and the end's; empty: the marker is none.
+// Returns the lines between a marker and its end; empty: the text is no marker.
 std::string lines_of(std::string_view what, std::string_view indent) {
     const std::size_t comma = what.find(", without ");
     std::string_view without;
@@ -186,7 +186,7 @@ std::string lines_of(std::string_view what, std::string_view indent) {
     return lines;
 }
 
-// Returns the module with the fields between its markers.
+// Returns the module, with the fields between its markers.
 Result<std::string> with_fields(const std::string& path) {
     ASSIGN_OR_RETURN(const std::string module, MappedFile::read(path, kModuleBytesMax));
     std::string text;

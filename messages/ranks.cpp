@@ -15,7 +15,7 @@ std::optional<std::string> invalid(const RankJoin& message) {
         return fmt::format("nodes: {} is not in [1, {}]", message.nodes, kNodesMax);
     if (message.node < 0 || message.node >= message.nodes)
         return fmt::format("node: {} is not in [0, {})", message.node, message.nodes);
-    // Setting values appear in logs, in status and in messages to other machines.
+    // These texts appear in logs, in the status, and in messages to other machines.
     for (const auto& [field, name] :
          {std::pair{"build", &message.build}, {"host", &message.host}}) {
         if (name->size() > RankJoin::kNameBytesMax)

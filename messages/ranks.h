@@ -1,9 +1,9 @@
-// The ranks of a replica meet over the bus: each joins once. Then a sequence of meetings follows:
-// every rank sends its part, and receives all ranks' parts. This exchanges the id of NCCL's
-// communicator and, if a replica spans machines, all data between ranks outside of GPUs.
+// The ranks of a replica meet over the bus. Each rank joins once; then they hold meetings: in each,
+// every rank sends its part and receives all parts. Meetings exchange the id of NCCL's communicator
+// and, if a replica spans machines, all data between ranks outside of GPUs.
 //
-// Order: a rank sends its part of meeting n + 1 after it has received the parts of n. Loss: a rank
-// whose connection ends is gone, and with it the replica; nothing is sent twice.
+// Order: a rank sends its part of meeting n + 1 after it has received the parts of meeting n. Loss:
+// a rank whose connection ends is gone, and ends its replica. Nothing is sent twice.
 #pragma once
 
 #include "base/ids.h"
@@ -21,10 +21,10 @@
 
 namespace pitstop::messages {
 
-// Larger data is cut into parts, so that no meeting occupies the scheduler for long.
+// Larger data is sent in several meetings, so that no meeting occupies the scheduler for long.
 inline constexpr std::size_t kRankPartBytesMax = std::size_t{1} << 20;
 inline constexpr int kNodesMax = 64;
-// The longest time that a rank waits; it can be added to a time point without overflow.
+// The longest time that a rank waits: small enough to be added to a time point.
 inline constexpr std::int64_t kRankLimitMsMax = std::numeric_limits<std::int32_t>::max();
 
 struct RankJoin {
@@ -33,8 +33,8 @@ struct RankJoin {
         "tp_worker -> scheduler_proc: a rank wants to join, before it loads anything. Answered "
         "by `rank_joined`.";
     static constexpr std::size_t kSettingsMax = 64;
-    static constexpr std::size_t kSettingBytesMax = 8192;  // a path and more
-    static constexpr std::size_t kNameBytesMax = 255;      // a host's (RFC 1035) or a build's
+    static constexpr std::size_t kSettingBytesMax = 8192;  // may have a path
+    static constexpr std::size_t kNameBytesMax = 255;      // of a host (RFC 1035) or a build
     int protocol = kProtocolVersion;
     std::string build{};
     Rank rank{};

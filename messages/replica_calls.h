@@ -1,6 +1,6 @@
-// The admin door forwards these calls to every replica, and each replica answers with its part of
-// the one reply. calls.h determines which calls they are. Doors and schedulers use these lists, so
-// a new call only needs a row there.
+// The calls that the admin door forwards to every replica. Each replica answers with its part of
+// the reply. Which calls these are follows from calls.h; doors and schedulers use these lists, so
+// that a new call only needs a row there.
 #pragma once
 
 #include "messages/calls.h"
@@ -10,7 +10,7 @@
 
 namespace pitstop::messages {
 
-// The type of the parts that a reply is made of.
+// The type of the parts of a reply.
 template <class Reply>
 struct PartOfReply {};
 template <class Part>

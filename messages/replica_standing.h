@@ -1,5 +1,5 @@
-// A replica's unsolicited report: whether it is paused, which memory is released, whether it has
-// weights. The door decides by these reports, and has no own timer for a pause.
+// A replica's unasked report: whether it is paused, which memory is released, whether it has
+// weights. The door relies on these reports, and has no timer of its own for pauses.
 #pragma once
 
 #include "base/ids.h"

@@ -96,8 +96,8 @@ std::optional<std::string> problem_of_rows(
     const std::int64_t k = shape.per_token;
     std::vector<bool> is_dense(static_cast<std::size_t>(shape.layers));
     for (const std::int64_t layer : dense_layers) is_dense[static_cast<std::size_t>(layer)] = true;
-    // The last choice with this id, counted from 1, by id. Searching all earlier entries would be
-    // slow.
+    // By id: the number of the last choice with this id, counted from 1. Searching all earlier
+    // entries would be slow.
     std::vector<std::int64_t> last_with(static_cast<std::size_t>(shape.num_experts));
     const std::int64_t num_choices = std::ssize(rows) / (k * shape.id_bytes());
     for (std::int64_t choice = 0; choice < num_choices; ++choice) {

@@ -1,7 +1,7 @@
-// Defines routes: the experts that the router of each layer chose for a token (kernels/router.h).
+// Routes: the experts that the router of each layer chose for a token (kernels/router.h).
 //
-// The row of token r comes from the pass whose input was token r and whose logits predict token r +
-// 1. So a sequence of n tokens has n - 1 rows: its last token was never an input.
+// The row of token r comes from the pass whose input is token r, and whose logits predict token r +
+// 1. So n tokens have n - 1 rows: the last token was never an input.
 #pragma once
 
 #include "base/ids.h"
@@ -16,7 +16,7 @@
 
 namespace pitstop::messages {
 
-// The layout of a row: [layers, per_token] ids below num_experts, of one byte each, or of two if
+// The layout of a row: [layers, per_token] ids below num_experts. An id has one byte, or two if
 // there are more than 256 experts. A layer without experts has zeros.
 struct RouteShape {
     std::int64_t layers = 0;
@@ -59,7 +59,7 @@ struct Routes {
     std::vector<RouteSpan> spans{};
 
     [[nodiscard]] std::int64_t num_rows() const;
-    // Appends the rows that follow these; they have the same shape.
+    // Appends the rows that follow these. REQUIRES: both have the same shape.
     void append(Routes next);
     // Appends rows that were computed under `epoch`. REQUIRES: whole rows.
     void append(std::span<const std::uint8_t> rows, Epoch epoch);
@@ -78,11 +78,11 @@ struct Routes {
     friend bool operator==(const Routes&, const Routes&) = default;
 };
 
-// The routes that a request supplies for its first tokens: the passes of these tokens use these
+// The routes that a request brings for its first tokens: the passes of these tokens use these
 // experts, in this order.
 struct BroughtRoutes {
-    // 32,768 tokens of 48 layers with 8 of 128 experts. A door accepts messages of 16 MiB, and the
-    // same message has the prompt.
+    // Enough for 32,768 tokens of 48 layers with 8 of 128 experts. A door accepts messages of 16
+    // MiB, and the prompt is in the same message.
     static constexpr std::int64_t kBytesMax = std::int64_t{12} << 20;
     RouteShape shape{};
     RawArray<std::uint8_t> experts{};
@@ -99,7 +99,7 @@ struct BroughtRoutes {
 
 // The number of tokens that each expert of each layer has computed.
 struct ExpertLoad {
-    // 96 layers of 512 experts. The numbers of a status have up to half a MiB.
+    // Enough for 96 layers of 512 experts. In a status, these counts have up to 512 KiB.
     static constexpr std::int64_t kCountsMax = std::int64_t{1} << 16;
     std::int64_t layers = 0;
     std::int64_t num_experts = 0;
@@ -117,16 +117,16 @@ struct ExpertLoad {
     friend bool operator==(const ExpertLoad&, const ExpertLoad&) = default;
 };
 
-// Appends the rows that follow those of `whole`; they have the same shape. Either may be absent.
+// Appends the rows that follow those of `whole`, which have the same shape. Either may be absent.
 void append_routes(std::optional<Routes>& whole, std::optional<Routes> next);
 
-// Adds the counts of `next` to those of `sum`. Either may be absent; a table of another shape than
-// the sum's is left out.
+// Adds the counts of `next` to those of `sum`. Either may be absent. Ignores `next` if its shape
+// differs.
 void add_load(std::optional<ExpertLoad>& sum, std::optional<ExpertLoad> next);
 
-// Finds the first entry of `rows` that no router chooses: an id that is no expert, an id that
+// Finds the first entry of `rows` that no router would choose: an id that is no expert, an id that
 // appears twice for one token in one layer, or a nonzero entry of a dense layer. Returns the
-// problem with its token, layer and entry, or nothing. REQUIRES: whole rows; `dense_layers` ascend.
+// problem with token, layer and entry, or nothing. REQUIRES: whole rows; `dense_layers` ascend.
 std::optional<std::string> problem_of_rows(
     const RouteShape& shape,
     std::span<const std::int64_t> dense_layers,
@@ -136,7 +136,7 @@ std::optional<std::string> problem_of_rows(
 // Return what is wrong with the value, or nothing.
 std::optional<std::string> invalid(const RouteShape& shape);
 std::optional<std::string> invalid(const BroughtRoutes& routes);
-// Returns what is wrong with the layers that `shape` has zeros for, or nothing.
+// Returns what is wrong with the list of the layers that have zeros in `shape`, or nothing.
 std::optional<std::string> invalid_dense_layers(
     const RouteShape& shape, std::span<const std::int64_t> dense_layers
 );

@@ -83,8 +83,8 @@ Problem problem_of_bans(const SamplingParams& p) {
     return std::nullopt;
 }
 
-// Returns how deep brackets nest outside of texts in quotes: JSON's, or those of the other
-// grammars. This bounds the depth of a recursive reader. A backslash excludes the next character.
+// Returns how deep brackets nest outside of quoted texts (of JSON, or of other grammars). That
+// bounds the depth of a recursive reader. A backslash quotes the next character.
 std::size_t depth_of(std::string_view text) {
     std::size_t depth = 0;
     std::size_t deepest = 0;

@@ -1,5 +1,5 @@
-// Defines how a request's next tokens are drawn, and what is reported of their distributions. It is
-// part of generate, tokenized_request (messages/generation.h) and a step's setups
+// How a request's next tokens are drawn, and the parts of their distributions to report. Part of
+// `generate` and `tokenized_request` (messages/generation.h), and of a step's setups
 // (messages/steps.h).
 #pragma once
 
@@ -24,24 +24,24 @@ inline constexpr std::size_t kLogitBiasMax = std::size_t{1} << 20;      // entri
 inline constexpr std::size_t kAllowedTokensMax = std::size_t{1} << 20;  // entries
 inline constexpr std::size_t kBadWordsMax = 1024;
 inline constexpr std::size_t kBadWordBytesMax = 1024;
-inline constexpr std::size_t kBadSequencesMax = 4096;  // two per word, in addition to the caller's
+inline constexpr std::size_t kBadSequencesMax = 4096;  // two per word, plus those of the caller
 inline constexpr std::size_t kBadTokensMax = std::size_t{1} << 16;  // of all sequences together
 inline constexpr int kTopLogprobsMax = 1 << 20;                     // a whole vocabulary
-// The bytes of a grammar, and how deep its brackets nest.
+// The most bytes of a grammar, and the deepest nesting of its brackets.
 inline constexpr std::size_t kGrammarBytesMax = std::size_t{1} << 18;
 inline constexpr std::size_t kGrammarDepthMax = 64;
-// A request for more logprobs per position than this is wide: the door limits its number of
-// positions, and a step has few of them.
+// A request for more logprobs per position than this is *wide*: the door limits how many positions
+// it may have, and a step computes few of them.
 inline constexpr int kWideTopLogprobs = 256;
 inline constexpr std::size_t kLogprobIdsMax = 1024;
 
-// How the next token is drawn. The order is: penalties, logit bias, temperature, then top-k, top-p,
-// min-p on the scaled distribution, then one draw. A token that is not allowed, would complete
-// bad words, or does not match the grammar, has a bias of minus infinity.
+// How the next token is drawn, in this order: penalties, logit bias, temperature; then top-k, top-p
+// and min-p on the scaled distribution; then one draw. A token that is not allowed, would complete
+// a bad word, or does not match the grammar has a bias of minus infinity.
 //
 // A request has at most one of json_schema, regex, ebnf and structural_tag: its output, as text,
-// matches this grammar. Once it is complete, only an end-of-sequence token remains, unless the
-// grammar allows more.
+// must match this grammar. Once the output is complete, only an end-of-sequence token may follow,
+// unless the grammar allows more.
 struct SamplingParams {
     std::optional<std::int64_t> max_new_tokens{};
     std::int64_t min_new_tokens = 0;
@@ -134,10 +134,10 @@ struct SamplingParams {
     friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };
 
-// The distribution that a reported logprob is from.
+// The distribution of a reported logprob.
 //   kRaw        log-softmax of the model's logits
-//   kScaled     of the logits after penalties, bias and temperature (0 divides by 1)
-//   kTruncated  the same, renormalized over what top-k, top-p and min-p left
+//   kScaled     of the logits after penalties, bias and temperature (0 counts as temperature 1)
+//   kTruncated  as kScaled, renormalized over the tokens that top-k, top-p and min-p leave
 enum class LogprobsMode : std::uint8_t { kRaw, kScaled, kTruncated };
 template <>
 struct EnumNames<LogprobsMode> {
@@ -172,8 +172,8 @@ struct LogprobOptions {
     friend bool operator==(const LogprobOptions&, const LogprobOptions&) = default;
 };
 
-// Returns whether a draw may exclude some tokens: a greedy one, or one with top-k, top-p, min-p, a
-// list of allowed tokens or a grammar.
+// Returns whether a draw may exclude some tokens: it is greedy, or has top-k, top-p, min-p, a list
+// of allowed tokens or a grammar.
 [[nodiscard]] bool may_truncate(const SamplingParams& params);
 
 // Each returns what is wrong with its argument, or nothing.

@@ -1,5 +1,5 @@
-// The sources that another machine can read. A handle to memory is invalid there, or names other
-// memory.
+// The sources that another machine can read. A handle to memory is invalid on another machine, or
+// names other memory there.
 #pragma once
 
 #include "messages/weight_source.h"
@@ -11,8 +11,8 @@ namespace pitstop::messages {
 inline constexpr std::string_view kSourcesThatTravel =
     "disk, distributed, and tensors in the call itself (each, flattened, sparse)";
 
-// Returns the name of the source or format if its tensors are in memory of the sender's machine;
-// empty if it reaches any machine.
+// Returns the name of the source or format if its tensors are in the memory of the sender's
+// machine; empty if another machine can read them.
 [[nodiscard]] inline std::string_view shared_memory_of(const WeightSource& source) {
     const bool is_handles =
         source.kind == SourceKind::kTensors &&

@@ -1,4 +1,4 @@
-// Describes the state of the tree, of each replica and of each rank.
+// The state of the tree, of each replica and of each rank.
 #pragma once
 
 #include "base/ids.h"
@@ -109,7 +109,7 @@ struct FinishCount {
     friend bool operator==(const FinishCount&, const FinishCount&) = default;
 };
 
-// What a replica does; of several states that hold, the first is reported.
+// What a replica does. If several states apply, the first one is reported.
 enum class ReplicaState : std::uint8_t {
     kLoading,
     kTorn,
@@ -133,7 +133,7 @@ struct EnumNames<ReplicaState> {
         "running"};
 };
 
-// One place where a door listens.
+// An address where a door listens.
 struct ListenerStatus {
     std::string door{};
     std::string endpoint{};
@@ -278,7 +278,7 @@ struct ReplicaStatus {
     }
 };
 
-// One update, rollback or drop, as reported to its caller.
+// One update, rollback or drop, as its caller was told.
 struct UpdateRecord {
     std::string what{};
     bool ok = false;
@@ -330,7 +330,7 @@ struct CollectingStatus {
     friend bool operator==(const CollectingStatus&, const CollectingStatus&) = default;
 };
 
-// A session, or a stage that is held.
+// A session, or a stage that waits for its commit.
 struct SessionStatus {
     std::uint64_t session = 0;
     std::string holder{};
@@ -357,7 +357,7 @@ struct SessionStatus {
     friend bool operator==(const SessionStatus&, const SessionStatus&) = default;
 };
 
-// Calls without a session that were answered as collected but will take no effect.
+// Calls without a session that were answered as collected, but will take no effect.
 struct LostCalls {
     std::int64_t calls = 0;
     std::int64_t bytes = 0;
@@ -377,7 +377,7 @@ struct LostCalls {
     friend bool operator==(const LostCalls&, const LostCalls&) = default;
 };
 
-// The version that served last before a restart, and could not be restored.
+// The version that served last before a restart and could not be restored.
 struct LostVersion {
     Epoch epoch{};
     std::string label{};
@@ -402,7 +402,7 @@ struct EnumNames<KeepState> {
     static constexpr std::array<std::string_view, 4> kNames{"idle", "writing", "kept", "failed"};
 };
 
-// What --keep-committed has done.
+// The progress of --keep-committed.
 struct KeepStatus {
     KeepState state{};
     Epoch epoch{};

@@ -7,11 +7,11 @@
 namespace pitstop::messages {
 namespace {
 
-// Positions are int32 in the kernels. With this limit, sums of a plan's position and a length
-// cannot overflow either.
+// Positions are int32 in the kernels. Within this limit, the sum of a plan's position and a length
+// cannot overflow.
 constexpr std::int64_t kPositionsMax = (std::int64_t{1} << 31) - 1;
 
-// Returns which of the row's counts do not fit each other, or nothing.
+// Returns which counts of the row contradict each other, or nothing.
 std::optional<std::string> problem_of_counts(const PlanRow& row, std::size_t i) {
     if (raw(row.slot) < 0 || row.begin < 0 || row.num_new < 1 || row.num_pages < 1 ||
         row.output_index < -1) {
@@ -50,8 +50,8 @@ std::optional<std::string> problem_of_counts(const PlanRow& row, std::size_t i) 
     return std::nullopt;
 }
 
-// Returns what is wrong with the checkpoints that the row names, or nothing.
-// REQUIRES: begin + num_new does not overflow.
+// Returns what is wrong with the checkpoints that the row names, or nothing. REQUIRES: begin +
+// num_new does not overflow.
 std::optional<std::string> problem_of_checkpoints(const PlanRow& row, std::size_t i) {
     for (const auto& id : {row.state_from, row.save_to}) {
         if (id && raw(*id) < 0)
@@ -73,7 +73,7 @@ std::optional<std::string> problem_of_checkpoints(const PlanRow& row, std::size_
     return std::nullopt;
 }
 
-// Rows of a plan have no order among each other.
+// Rows of a plan have no order among each other, so no row may use what another one saves.
 std::optional<std::string> problem_of_order(const std::vector<PlanRow>& rows) {
     std::vector<CheckpointId> saved;
     for (const PlanRow& row : rows) {
@@ -114,8 +114,8 @@ std::optional<std::string> invalid(const StepPlan& plan) {
     for (std::size_t i = 0; i < plan.rows.size(); ++i) {
         const PlanRow& row = plan.rows[i];
         if (auto problem = problem_of_counts(row, i)) return problem;
-        // Each count is limited by the array that it indexes, as checked below, so no sum before
-        // that can overflow.
+        // The checks below limit each count by the array that it indexes, so no sum here can
+        // overflow.
         if (row.num_new > static_cast<std::int64_t>(StepPlan::kTokensMax) ||
             row.num_pages > kPromptTokensMax) {
             return fmt::format("row {}: too many tokens or pages", i);

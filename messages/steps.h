@@ -1,8 +1,8 @@
-// Defines the steps: the scheduler's plans and the workers' results.
+// Steps: the scheduler's plans and the workers' results.
 //
 // Order: a worker's socket is first in, first out, and every rank gets the same bytes in the same
-// order; so an order between two plans (a commit) takes effect at the same step boundary on all
-// ranks (P1). Loss: a worker that stops answering ends the tree; nothing is sent twice.
+// order. So an order between two plans (a commit) takes effect at the same step boundary on all
+// ranks (P1). Loss: a worker that stops answering ends the tree. Nothing is sent twice.
 #pragma once
 
 #include "base/ids.h"
@@ -25,7 +25,7 @@
 
 namespace pitstop::messages {
 
-// A place for a checkpoint: a copy of one request's recurrent state. The same number on every rank.
+// A place for a checkpoint, a copy of one request's recurrent state; same number on every rank.
 enum class CheckpointId : std::int32_t {};
 
 struct WorkerHello {
@@ -113,8 +113,8 @@ struct WorkerHello {
     }
 };
 
-// What a worker keeps of a running request, from the plan that starts (or resumes) it until the
-// slot is set up again.
+// The data of a running request that a worker keeps in a slot, from the plan that starts or resumes
+// the request until the slot is set up again.
 struct RequestSetup {
     SlotId slot{};
     RequestKey key{};
@@ -145,16 +145,16 @@ struct RequestSetup {
 // One request's part of a step: tokens [begin, begin + num_new) of its context.
 //
 // With drafts, the last num_drafted tokens are guesses. The row samples after each of its last
-// num_drafted + 1 tokens, each time as if the drafts before were right. Output i of the row counts
-// if every draft before it is the output that was sampled there. The other outputs are void, like
-// the KV of their tokens, and so is all that the worker would have remembered of these outputs.
+// num_drafted + 1 tokens, each time as if all drafts before were right. Output i of the row counts
+// if every draft before it equals the output sampled in its place. All other outputs are void, as
+// are the KV of their tokens and all that the worker would remember of them.
 //
-// With recurrent state, a row continues from the state after its tokens [0, begin): zeros if begin
-// is 0, a checkpoint that a row saved after that many tokens, or the state that the slot's last row
-// left, which includes no wrong draft. A plan may restore what an earlier plan saved, and overwrite
-// what an earlier plan restored. One plan saves a checkpoint at most once, and no row of that plan
-// restores it. A state after a draft is saved only if this draft and all before it are right. All
-// rows of a plan together have at most kStateDraftsMax drafts.
+// With recurrent state, a row continues from the state after tokens [0, begin): zeros if begin is
+// 0, a checkpoint that a row saved after that many tokens, or the state that the slot's last row
+// left, without wrong drafts. A plan may restore what an earlier plan saved, and overwrite what an
+// earlier plan restored. One plan saves a checkpoint at most once, and no row of that plan restores
+// it. A state after a draft is saved only if this draft and all before it are right. All rows of a
+// plan together have at most kStateDraftsMax drafts.
 struct PlanRow {
     SlotId slot{};
     std::int64_t begin = 0;
@@ -207,7 +207,7 @@ struct PlanRow {
     }
     friend bool operator==(const PlanRow&, const PlanRow&) = default;
 
-    // Returns how many outputs it samples.
+    // Returns how many outputs the row samples.
     [[nodiscard]] std::int64_t num_sampled() const {
         return output_index < 0 ? 0 : 1 + num_drafted.value_or(0);
     }
@@ -219,7 +219,7 @@ struct StepPlan {
         "scheduler_proc -> every tp_worker of the replica: one forward pass. Never sent twice. All "
         "ranks get the same bytes; a rank differs in its shard of the weights, never in its batch.";
     static constexpr std::size_t kRowsMax = 4096;       // bounds every buffer sized from a plan
-    static constexpr std::size_t kTokensMax = 1 << 17;  // as above
+    static constexpr std::size_t kTokensMax = 1 << 17;  // bounds every buffer sized from a plan
     StepId step{};
     Epoch epoch{};
     std::vector<RequestSetup> setups{};
@@ -266,8 +266,8 @@ struct StepScores {
     friend bool operator==(const StepScores&, const StepScores&) = default;
 };
 
-// In place of a token that could not be drawn: the logits were not finite; the request's own bans
-// left nothing; or its penalties, bias and temperature made the scores not finite.
+// These stand for a token that could not be drawn: the logits were not finite; the request's own
+// bans left no token; its penalties, bias and temperature made the scores not finite.
 inline constexpr TokenId kNotFinite{-1};
 inline constexpr TokenId kNothingLeft{-2};
 inline constexpr TokenId kScoresNotFinite{-3};

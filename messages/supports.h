@@ -1,5 +1,5 @@
-// Defines the support of a draw: the tokens that it was among, which are those that the grammar,
-// top-k, top-p and min-p left. A trainer repeats the truncation with it.
+// The support of a draw: the tokens among which it was made, as the grammar, top-k, top-p and min-p
+// left them. A trainer repeats the truncation with the support.
 //
 // Bounded: kSupportMax ids per draw. A larger support is only counted, and ends its request.
 #pragma once
@@ -39,7 +39,7 @@ struct Supports {
 
     void append(const DrawSupport& next);
     void append(Supports next);
-    // Keeps those of the first `num` tokens. REQUIRES: 0 <= num <= their number.
+    // Keeps the supports of the first `num` tokens. REQUIRES: 0 <= num <= the number of tokens.
     void keep(std::size_t num);
 
     template <class F>

@@ -1,4 +1,4 @@
-// The calls of the data door that concern only text, and that no replica runs.
+// The calls of the data door that only concern texts, and that no replica runs.
 #pragma once
 
 #include "base/ids.h"

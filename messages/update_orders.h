@@ -1,8 +1,8 @@
-// The messages inside the tree during an update: the door's orders to the schedulers, and the
-// schedulers' to the workers. weights.h describes the update and its messages from and to callers.
+// The messages inside the tree during an update: orders from the door to schedulers, and from
+// schedulers to workers. weights.h describes the update, and has its messages from and to callers.
 //
-// Order: first in, first out per socket; a commit goes to the workers on the socket of the plans.
-// Every order names its update, so that an answer to an earlier update is recognized as late.
+// Order: first in, first out per socket; workers get commits on the socket of the plans. Every
+// order names its update, so that an answer to an earlier update is recognized as late.
 #pragma once
 
 #include "base/ids.h"

@@ -1,14 +1,14 @@
-// Defines the one state machine of a weight update, at each of its three levels: the tree
-// (tokenizer_proc) asks its replicas, a replica (scheduler_proc) asks its ranks, a rank (tp_worker)
-// asks its background thread. At each level an order is sent to all participants. Once all have
-// answered, the update proceeds; if one fails, the update is dropped: update_round.h.
+// The state machine of a weight update, at each of its three levels: the tree (tokenizer_proc) asks
+// its replicas, a replica (scheduler_proc) its ranks, and a rank (tp_worker) its background thread.
+// Each level sends an order to all its participants. Once all have answered, the update proceeds;
+// if one fails, the update is dropped (update_round.h).
 //
 //   staged    stage -> prepared; ready -> ready; commit -> committed
-//   session   open -> open; fill -> open, any number of times; stage -> prepared; and so on
+//   session   open -> open; fill -> open, any number of times; then as staged
 //   direct    ready -> stopped; stage, over the live copy -> ready; commit -> committed
-//   rollback  as staged, but nothing is transferred: the retained copy exists
+//   rollback  as staged, but nothing is transferred: the retained copy is used
 //
-// Pure: an enum, a table, and functions of them.
+// Pure: an enum, a table, and functions of both.
 #pragma once
 
 #include "messages/fields.h"
@@ -21,14 +21,14 @@
 namespace pitstop::messages {
 
 enum class UpdatePhase : std::uint8_t {
-    kIdle,         // no order was given; for a rank: nothing was written
+    kIdle,         // no order was given; of a rank: nothing was written
     kOpening,      // a session's stage is being created
     kOpen,         // between two calls of a session
     kFilling,      // a bucket of the session is being transferred
-    kStaging,      // the shadow copy is being filled; at the end it is verified and voted on
-    kPrepared,     // all have voted yes
+    kStaging,      // the shadow copy is being filled; then it is verified and voted on
+    kPrepared,     // all participants have voted yes
     kReadying,     // running work proceeds to a point where the swap can happen at once
-    kReady,        // all are prepared and generation has stopped: only now may a commit be ordered
+    kReady,        // all are prepared and generation has stopped; only now may a commit be ordered
     kStopping,     // direct: running work is being stopped
     kStopped,      // direct: nothing runs
     kOverwriting,  // direct: the live copy is being overwritten
@@ -57,7 +57,7 @@ struct EnumNames<UpdatePhase> {
         "dropped"};
 };
 
-// The orders to all participants of the level below.
+// The orders of a level to all its participants.
 enum class UpdateOrder : std::uint8_t { kOpen, kFill, kStage, kReady, kCommit, kDrop };
 template <>
 struct EnumNames<UpdateOrder> {
@@ -68,7 +68,7 @@ struct EnumNames<UpdateOrder> {
 struct UpdateTransition {
     UpdatePhase from{};
     UpdateOrder order{};
-    UpdatePhase asking{};  // until all have answered
+    UpdatePhase asking{};  // until all participants have answered
     UpdatePhase done{};    // once all have completed the order
 
     friend bool operator==(const UpdateTransition&, const UpdateTransition&) = default;
@@ -97,7 +97,7 @@ inline constexpr std::array kUpdateTransitions{
         UpdatePhase::kCommitted},
 };
 
-// Returns the transition of the order in that phase; nothing if the order is not allowed then.
+// Returns the transition for this order in that phase; nothing if the order is not allowed.
 [[nodiscard]] constexpr std::optional<UpdateTransition> transition(
     UpdatePhase from, UpdateOrder order
 ) {
@@ -109,7 +109,7 @@ inline constexpr std::array kUpdateTransitions{
     return std::nullopt;
 }
 
-// Returns whether `ready` was ordered: running work was asked to stop until the update has ended.
+// Returns whether `ready` was ordered: running work must stop until the update has ended.
 [[nodiscard]] constexpr bool is_asked_to_stand(UpdatePhase phase) {
     return phase >= UpdatePhase::kReadying && phase < UpdatePhase::kCommitting;
 }
@@ -120,7 +120,7 @@ enum class UpdateState : std::uint8_t {
     kAwaitingWeights,  // the tree has no weights
     kTorn,
     kCollecting,  // calls without a session, which will become one update
-    kOpening,     // this and all following: the phase of the update in progress
+    kOpening,     // this and all later ones: the phase of the update in progress
     kOpen,
     kFilling,
     kStaging,
@@ -146,7 +146,7 @@ struct EnumNames<UpdateState> {
         "drop"};
 };
 
-// kServing means that no update is in progress.
+// Returns the state of an engine whose update has this phase; kServing: no update is in progress.
 [[nodiscard]] constexpr UpdateState state_of(UpdatePhase phase) {
     switch (phase) {
         case UpdatePhase::kOpening:

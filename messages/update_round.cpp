@@ -6,7 +6,7 @@ namespace pitstop::messages {
 
 void UpdateRound::ask(UpdateOrder order) {
     CHECK(may(order));
-    // The order stays recorded: of the failed orders, only a commit may be followed by a drop.
+    // A failed order stays recorded as the last one; only a drop may follow it.
     under_way_ = transition(phase_, order)
                      .value_or(UpdateTransition{
                          phase_, order, UpdatePhase::kDropping, UpdatePhase::kDropped});

@@ -1,8 +1,8 @@
-// Tracks an update at one level: its phase, and which participants have answered the current order.
-// An order goes to all participants at once. When all have completed it, the update enters the next
-// phase (update_phase.h). After a failure or a timeout only a drop may follow.
+// Tracks an update at one level: its phase, and the participants that have answered the current
+// order. Every participant gets each order. When all have completed it, the update enters the next
+// phase (update_phase.h). After a failure or a timeout, only a drop may follow.
 //
-// The owner keeps the contents of the answers.
+// The owner stores the contents of the answers.
 //
 // Pure: no clock, no socket. Bounded: a flag per participant.
 #pragma once
@@ -19,7 +19,7 @@ class UpdateRound {
   public:
     explicit UpdateRound(std::size_t num_asked) : has_answered_(num_asked, false) {}
 
-    // An update that has failed stays in the phase in which it failed, until it is dropped.
+    // An update that has failed stays in the phase where it failed, until it is dropped.
     [[nodiscard]] UpdatePhase phase() const { return phase_; }
     [[nodiscard]] bool has_failed() const { return has_failed_; }
 
@@ -31,22 +31,22 @@ class UpdateRound {
 
     // Returns the last order. REQUIRES: one was given.
     [[nodiscard]] UpdateOrder order() const { return under_way_.order; }
-    // Returns whether the order is in progress and nobody has failed.
+    // Returns whether the order is in progress and no participant has failed.
     [[nodiscard]] bool is_asking() const {
         return phase_ != UpdatePhase::kIdle && phase_ == under_way_.asking && !has_failed_;
     }
-    // Returns whether `who` was given this order and has not answered.
+    // Returns whether `who` got this order and has not answered it.
     [[nodiscard]] bool awaits(UpdateOrder order, std::int64_t who) const;
 
     enum class Progress {
-        // some have not answered; or the round had failed, and the answer only serves the report
+        // some have not answered; or the round failed before, and this answer changes nothing
         kGoesOn,
         kDone,    // all have completed the order
         kFailed,  // this is the first failure
     };
     enum class Answer { kDone, kFailed };
-    // A drop cannot fail: participants answer it when nothing of the update is left with them.
-    // REQUIRES: `who` is awaited.
+    // Records an answer. A drop cannot fail: a participant answers it when it has nothing left of
+    // the update. REQUIRES: `who` is awaited.
     Progress record_answer(std::size_t who, Answer answer);
 
     // Ends an order that needs no answers. REQUIRES: is_asking().
@@ -62,7 +62,7 @@ class UpdateRound {
     UpdatePhase phase_ = UpdatePhase::kIdle;
     UpdateTransition under_way_{};
     bool has_failed_ = false;
-    std::vector<bool> has_answered_;  // by participant, for the current or last order
+    std::vector<bool> has_answered_;  // by participant; for the latest order
 };
 
 }  // namespace pitstop::messages

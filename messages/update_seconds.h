@@ -1,10 +1,10 @@
-// Accounts for the time of an update, so that every millisecond of it is in some field.
+// The durations of an update's parts; every millisecond of the update is in some field.
 #pragma once
 
 namespace pitstop::messages {
 
-// The seconds of one rank's stage; they add up to the time from its order to its latest answer. If
-// several threads worked, the seconds are those of the slowest thread.
+// The seconds of one rank's stage. Their sum is the time from the rank's order to its latest
+// answer. If several threads worked, the seconds are those of the slowest one.
 struct StageSeconds {
     double open_s = 0;
     double wait_s = 0;
@@ -27,7 +27,7 @@ struct StageSeconds {
     friend bool operator==(const StageSeconds&, const StageSeconds&) = default;
 };
 
-// The seconds of the whole update; `stage` is the slowest rank's.
+// The seconds of the whole update; `stage` is that of the slowest rank.
 struct UpdateSeconds {
     StageSeconds stage{};
     double stage_s = 0;

@@ -1,4 +1,4 @@
-// The outcome of an order or a call, in every answer: done, or an error.
+// The outcome of an order or a call, which every answer has: done, or an error.
 #pragma once
 
 #include "base/result.h"
@@ -12,7 +12,7 @@
 namespace pitstop::messages {
 
 struct Verdict {
-    std::optional<ErrorCode> code{};  // nothing: done
+    std::optional<ErrorCode> code{};  // absent: done
     std::string message{};            // the error's message, or a harmless note
 
     Verdict() = default;
@@ -24,12 +24,12 @@ struct Verdict {
     Verdict(Error error) : code(error.code), message(std::move(error.message)) {}
 
     [[nodiscard]] bool is_done() const { return !code.has_value(); }
-    // REQUIRES: !is_done(), or the failure is known otherwise.
+    // REQUIRES: !is_done(), unless the caller knows of the failure otherwise.
     [[nodiscard]] Error error() const { return {code.value_or(ErrorCode::kInternal), message}; }
-    // Returns an empty name if it is done.
+    // Returns the error code's name; empty if the verdict is done.
     [[nodiscard]] std::string_view code_name() const { return code ? name_of(*code) : ""; }
 
-    // Lists the two fields `code` and `message` in the message that has this as a member.
+    // Lists the fields `code` and `message` in the message of which this verdict is a member.
     template <class F>
     void fields_in(
         F&& f,

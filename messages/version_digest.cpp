@@ -18,7 +18,7 @@ struct Tensor {
     std::vector<std::int64_t> shape{};
     std::string_view dtype{};
     std::int64_t num_parts = 0;
-    Rank rank{};  // the first rank that named it
+    Rank rank{};  // the first rank that named the tensor
     std::map<std::int64_t, Part> parts{};
 };
 

@@ -1,4 +1,4 @@
-// Computes the digests of tensors and of the version from the parts that ranks report.
+// Computes the digests of tensors and of their version from the parts that ranks report.
 #pragma once
 
 #include "base/digest.h"
@@ -42,7 +42,7 @@ struct PartDigest {
 
 struct VersionDigest {
     Digest digest{};
-    std::vector<TensorInfo> tensors{};  // in name order, each with its digest; dtype as resident
+    std::vector<TensorInfo> tensors{};  // in name order; with digests, and with resident dtypes
 };
 
 // The parts that one rank reports.
@@ -51,14 +51,14 @@ struct RankParts {
     std::span<const PartDigest> parts{};
 };
 
-// Adds up the parts of all ranks of one replica. Ranks that hold the same part of a tensor must
+// Adds up the parts of all ranks of one replica. Ranks that have the same part of a tensor must
 // agree on its digest.
-// Errors: kDataLoss, naming the tensor and the ranks: copies differ, a part is missing, shapes or
-// numbers of parts differ.
+// Errors: kDataLoss, naming the tensor and the ranks: copies differ, a part is missing, or shapes
+// or counts of parts differ.
 Result<VersionDigest> version_digest(std::span<const RankParts> ranks);
 
-// Returns the version's digest from its tensors, as base/digest.h defines it.
-// REQUIRES: every tensor has a digest.
+// Returns the version's digest from its tensors, as base/digest.h defines it. REQUIRES: every
+// tensor has a digest.
 [[nodiscard]] Digest version_digest_of(std::vector<TensorInfo> tensors);
 
 }  // namespace pitstop::messages

@@ -1,8 +1,8 @@
-// Calls that read the live weights: a tensor by its name, and the digests of the resident weights.
+// Calls that read the live weights: a tensor by its name, and the digests of all resident weights.
 // Reads change nothing, and run during generation.
 //
 // A call goes from the admin door through the scheduler, which checks that the weights are
-// readable, to the workers; each rank answers for its shard, and the door assembles the answers.
+// readable, to the workers. Each rank answers for its shard, and the door assembles the answers.
 #pragma once
 
 #include "base/ids.h"

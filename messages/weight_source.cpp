@@ -31,7 +31,7 @@ Problem invalid_handles(const WeightSource& source) {
     return std::nullopt;
 }
 
-// Checks names and shapes; the products of shapes are left to code that knows the model.
+// Checks names and shapes. Code that knows the model checks the products of shapes.
 Problem invalid_tensors(const WeightSource& source) {
     if (source.format == TensorFormat::kPickle) {
         if (source.tensors.empty()) return std::nullopt;

@@ -1,11 +1,11 @@
-// Describes where the bytes of an update come from: a part of the messages in weights.h.
+// The source of an update's bytes; a part of the messages in weights.h.
 //
 //   disk         every worker reads a checkpoint directory
-//   ipc          every worker connects to a socket of the sender, which passes it buckets of shared
+//   ipc          every worker connects to a socket of the sender, which passes buckets of shared
 //                memory (checkpoint-engine's protocol, or pitstop's own: push.h)
-//   tensors      in the call itself: the bytes, or handles to shared memory as PyTorch pickles them
-//   distributed  broadcast in a group that was joined before (init_group)
-//   buckets      nothing yet: a session, whose update_bucket calls each have a source
+//   tensors      in the call: the bytes, or handles to shared memory as PyTorch pickles them
+//   distributed  broadcasts in a group that was joined before (init_group)
+//   buckets      none yet: a session, whose update_bucket calls each have a source
 #pragma once
 
 #include "messages/fields.h"
@@ -32,8 +32,8 @@ struct EnumNames<SourceKind> {
 // The layout of the tensors that are sent.
 enum class TensorFormat : std::uint8_t {
     kEach,       // distributed: one broadcast per tensor
-    kFlattened,  // back to back in the order of `tensors`, without gaps
-    kSparse,     // per tensor: flat int32 indices, then as many values
+    kFlattened,  // without gaps, in the order of `tensors`
+    kSparse,     // per tensor: flat int32 indices, then the same number of values
     kPickle,     // tensors: SGLang's serialized payload, per rank
     kVllmIpc,    // tensors: vLLM's list of handles by device
 };
@@ -43,7 +43,7 @@ struct EnumNames<TensorFormat> {
         "each", "flattened", "sparse", "pickle", "vllm_ipc"};
 };
 
-// A tensor as the sender declares it.
+// A tensor, as its sender declares it.
 struct TensorInfo {
     std::string name{};
     std::string dtype{};

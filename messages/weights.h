@@ -1,28 +1,28 @@
-// Defines the update of weights: stage, verify, vote, commit (design section 5).
+// The update of weights: stage, verify, vote, commit (design section 5).
 //
 // One update is one transaction over all ranks of all replicas. The admin door drives it:
 //
-//   stage   door -> schedulers -> workers: bytes into the shadow copy, checked and digested, while
-//           generation continues (direct: into the live copy, under a pause)
-//   ready   door -> schedulers: stand still so that the swap can happen at once (drain: finish
-//   first)
-//   commit  door -> schedulers: sent only when all are staged and ready. A scheduler puts the
-//           commit between two plans on every worker's socket, so all ranks swap at the same step
-//           boundary
-//   drop    instead, if any rank failed, vanished or was late: the old version continues to serve
+//   stage   door -> schedulers -> workers: bytes go into the shadow copy, and are checked and
+//           digested, while generation continues (direct: into the live copy, under a pause)
+//   ready   door -> schedulers: stop work so that the swap can happen at once (drain: first finish
+//           running requests)
+//   commit  door -> schedulers: sent only when all are staged and ready. Each scheduler sends the
+//           commit between two plans to all its workers, so all ranks swap at one step boundary
+//   drop    in place of the commit, if any rank failed, vanished or was late: the old version
+//           continues to serve
 //
-// An update that comes in several calls is a session: begin, then buckets, then commit (or drop). A
-// call with all tensors is an update without a session. A session without calls is dropped at its
-// deadline; another trainer may replace an idle session.
+// An update of several calls is a session: begin, then buckets, then commit (or drop). A call with
+// all tensors is an update without a session. A session without calls is dropped at its deadline;
+// another trainer may replace an idle session.
 //
-// Each call of a session has the session's number. Calls of trainers whose protocol has no such
-// number are marked as unnamed: they belong to the session that was begun for unnamed calls, if
-// there is one. After the loss of such a session, later unnamed calls are refused with that reason.
+// Each call of a session has the session's number. Trainers whose protocol has no such number mark
+// their calls as unnamed: such calls belong to the session that was begun for unnamed calls, if
+// there is one. If that session is lost, later unnamed calls are refused, with the reason.
 //
-// This header has the messages from and to callers; update_orders.h has the tree's own half.
+// This header has the messages from and to callers; update_orders.h has those inside the tree.
 //
-// Order: first in, first out per socket. Loss: a process that dies takes the tree down; a rank that
-// does not answer is named when the deadline comes.
+// Order: first in, first out per socket. Loss: a process that dies ends the tree. A rank that does
+// not answer is named at the deadline.
 #pragma once
 
 #include "base/ids.h"
@@ -44,17 +44,17 @@
 namespace pitstop::messages {
 
 inline constexpr std::size_t kLabelBytesMax = 256;
-// so that epochs counted from it never overflow
+// low enough that epochs counted from it never overflow
 inline constexpr Epoch kEpochMax{std::int64_t{1} << 62};
 inline constexpr std::size_t kManifestMax = 1 << 20;
-inline constexpr std::size_t kProblemsMax = 64;  // listed; further ones are only counted
+inline constexpr std::size_t kProblemsMax = 64;  // listed problems; further ones are only counted
 
-// Numbers an update, from its first stage to its commit or drop; the door counts from 1.
+// Identifies an update, from its first stage to its commit or drop; the door counts from 1.
 enum class UpdateId : std::uint64_t {};
 
 enum class UpdateMode : std::uint8_t {
-    kStaged,  // into the shadow copy; needs room for two
-    kDirect,  // over the live copy, under a pause; a failure in the middle leaves the engine torn
+    kStaged,  // into the shadow copy; needs room for two copies
+    kDirect,  // over the live copy, under a pause; a failure half-way leaves the engine torn
 };
 template <>
 struct EnumNames<UpdateMode> {
@@ -63,8 +63,8 @@ struct EnumNames<UpdateMode> {
 
 // What happens to running requests and their KV at the commit.
 enum class KvPolicy : std::uint8_t {
-    kKeep,       // continue with their KV
-    kRecompute,  // retracted, then prefilled again under the new weights
+    kKeep,       // continue, and keep their KV
+    kRecompute,  // are retracted, then prefilled again under the new weights
     kDrain,      // finish first under the old weights; new requests wait
     kAbort,      // end with their output so far
 };
@@ -73,7 +73,7 @@ struct EnumNames<KvPolicy> {
     static constexpr std::array<std::string_view, 4> kNames{"keep", "recompute", "drain", "abort"};
 };
 
-// An update; part of update_weights, stage_weights and the workers' orders.
+// Describes an update; a part of update_weights, stage_weights and the workers' orders.
 struct UpdateSpec {
     WeightSource source{};
     UpdateMode mode = UpdateMode::kStaged;

@@ -1,4 +1,4 @@
-// The orders of a scheduler to its ranks besides plans. Every rank gets the same orders,
+// The orders of a scheduler to its ranks, other than plans. Every rank gets the same orders,
 // between two plans.
 #pragma once
 
