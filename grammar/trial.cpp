@@ -148,7 +148,7 @@ constexpr bool kBoundsMemory = true;
 #endif
 
 constexpr char kLate = 't';
-int late_fd = -1;  // of the trial in this process; the signal handler answers kLate there
+int late_fd = -1;  // of this process's trial; the signal handler answers kLate there
 
 // After the process has run for `most`, a signal makes it answer kLate and end.
 void answer_when_late(int fd, std::chrono::milliseconds most) {

@@ -2,7 +2,7 @@
 //
 //   requests  PULL    binds     tokenized requests and ends, from tokenizer_proc
 //   control   PULL    binds     control, from tokenizer_proc; drained before requests
-// workers   ROUTER  binds     plans out, results in; a worker names its rank in its hello. Ranks
+//   workers   ROUTER  binds     plans out, results in; a worker names its rank in its hello. Ranks
 //                               also join here (rank_meeting.h); ranks of other machines connect to
 //                               a TCP door that accepts the nodes' keys (bus/curve_keys.h)
 //   tokenizer, detokenizer  PUSH  connect

@@ -1,6 +1,6 @@
 // Runs the replica's requests. Each part has its own state:
 //
-// OpenRequests   the running and waiting requests
+//   OpenRequests   the running and waiting requests
 //   Adapters       the loaded adapters, and the version of each request
 //   Grammars       the grammars in the workers, and the grammar of each request
 //   KvPool         KV pages, the prefix cache and the slots

@@ -5,7 +5,7 @@
 //
 // Five state machines, independent of each other; only turn() connects them:
 //
-// Runner         requests, queue, pages, prefix cache, steps in flight
+//   Runner         requests, queue, pages, prefix cache, steps in flight
 //   Pause          the pause of generation, and the calls that wait for it
 //   CacheFlushes   the calls that wait for a flush of the prefix cache
 //   ReplicaUpdate  this replica's part of a weight update, and its weights

@@ -1,8 +1,8 @@
 // Writes routes into answers (messages/routes.h), in the forms that trainers read, all in base64:
 //
-// kSglang    "routed_experts": int32, without a header, and "routed_experts_start_len"
+//   kSglang    "routed_experts": int32, without a header, and "routed_experts_start_len"
 //   kNumpy     "routed_experts", vLLM's: an .npy file of uint8; uint16 with over 256 experts
-// kEnvelope  "routed_experts", prime-rl's: {"data", "shape", "start", "dtype"}, dtype as above
+//   kEnvelope  "routed_experts", prime-rl's: {"data", "shape", "start", "dtype"}, dtype as above
 //   kSmallest  SkyRL's envelope: of uint8, int16 and int32, the first that holds the largest id
 //
 // All forms add "routed_experts_spans": [{"epoch", "start", "end"}], half-open over tokens.

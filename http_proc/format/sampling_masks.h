@@ -1,6 +1,6 @@
 // Writes the supports of draws (messages/supports.h) into answers, in the forms that trainers read:
 //
-// SGLang's  "output_token_sampling_mask" (ids per token), "output_token_sampling_logprobs"
+//   SGLang's  "output_token_sampling_mask" (ids per token), "output_token_sampling_logprobs"
 //   vLLM's    "sampling_mask": the same list of lists
 //   SkyRL's   "rollout_sample_support": {"data", "shape", "dtype"}, base64 of int32 [n, top_k],
 //             padded with -1

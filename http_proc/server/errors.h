@@ -1,6 +1,6 @@
 // Writes errors in the shapes that the clients of each dialect read.
 //
-// SGLang    {"error": {"message": M}, "object": "error", "message": M, "type": T, "param": null,
+//   SGLang    {"error": {"message": M}, "object": "error", "message": M, "type": T, "param": null,
 //              "code": 400}: SGLang's two shapes in one, because its clients read either
 //   OpenAI    {"error": {"message": M, "type": "invalid_request_error", "param": null, "code": C}}
 //   vLLM      {"error": {"message": M, "type": "Bad Request", "param": null, "code": 400}}

@@ -3,15 +3,15 @@
 //
 // The rooms of http_proc. A route belongs to one room, and each room includes only those above it:
 //
-// format/                  heads, keys, JSON bodies, parts that dialects share: no coroutines
+//   format/                  heads, keys, JSON bodies, parts that dialects share: no coroutines
 //   server/                  server and connection: HTTP/1.1 on Asio and Beast, which no other file
 //                            includes; router: this table; errors: an Error in the shape of each
 //                            dialect; exchange.h and task.h: a handler's argument and result;
 //                            tree: the client library, made awaitable
 //   generation/ control/     code that the dialects' routes share
 //   observe/                 health, metrics, the status page
-// sglang/ openai/ vllm/    <noun>.cpp has handlers, and add_<dialect>_<noun>(Router&) to add
-// anthropic/               their routes; <noun>_request only parses, without coroutines, so
+//   sglang/ openai/ vllm/    <noun>.cpp has handlers, and add_<dialect>_<noun>(Router&) to add
+//   anthropic/               their routes; <noun>_request only parses, without coroutines, so
 //                            that fuzz targets can run it
 //   main.cpp, routes.cpp     flags, the loop, the connections to the tree and to the launcher; all
 //                            routes

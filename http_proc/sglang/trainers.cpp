@@ -1,7 +1,7 @@
 // Serves routes that trainers' own patched servers add to SGLang's and vLLM's. Bodies and answers
 // have SGLang's shape, also for AReaL's plug-in of vLLM.
 //
-// AReaL   /areal_*: a pause, a group, and updates; a broadcast takes two calls: first the names
+//   AReaL   /areal_*: a pause, a group, and updates; a broadcast takes two calls: first the names
 //           of the tensors, then the start
 //   slime   /post_process_weights, /pull_weights: as in slime's version of SGLang
 #include "http_proc/control/control.h"

@@ -1,7 +1,7 @@
 // Serves vLLM's sleep and wake: a pause, and releases and resumes of memory by tags.
 //
 //   level 0   only the pause
-// level 1   weights and KV are released; host memory keeps the weights
+//   level 1   weights and KV are released; host memory keeps the weights
 //   level 2   both are released, and the weights are lost: a complete update must follow
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
