@@ -48,14 +48,14 @@ TEST_F(CutGuardTest, WholeFilesAreNotCut) {
     EXPECT_FALSE(guard.is_cut());
 }
 
-TEST_F(CutGuardTest, WhatIsGoneReadsAsZerosAndIsToldOf) {
+TEST_F(CutGuardTest, BytesThatAreCutAwayReadAsZerosAndAreReported) {
     const CutGuard guard(bytes());
     cut_to(3);
     EXPECT_EQ(num_x(bytes()), 3 * page_);
     EXPECT_TRUE(guard.is_cut());
 }
 
-TEST_F(CutGuardTest, ACutOutsideTheRangeIsNotThisGuards) {
+TEST_F(CutGuardTest, ACutOutsideTheRangeIsAnotherGuards) {
     const CutGuard outer(bytes());
     {
         const CutGuard inner(bytes().first(page_));
@@ -79,7 +79,7 @@ TEST_F(CutGuardTest, EachThreadHasItsOwn) {
 
 using CutGuardDeathTest = CutGuardTest;
 
-TEST_F(CutGuardDeathTest, WithoutAGuardItIsWhatItWas) {
+TEST_F(CutGuardDeathTest, WithoutAGuardTheSignalEndsTheProcess) {
     { const CutGuard installs_the_handler(bytes()); }
     cut_to(0);
     EXPECT_EXIT(std::exit(num_x(bytes()) == 0 ? 0 : 1), testing::KilledBySignal(SIGBUS), "");

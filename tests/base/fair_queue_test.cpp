@@ -42,7 +42,7 @@ TEST(FairQueue, NamesDivideTheShareOfTheLevelAboveThem) {
     for (int i = 0; i < 10; ++i) EXPECT_EQ(order[static_cast<std::size_t>(2 * i + 1)], 5000 + i);
 }
 
-TEST(FairQueue, WhoComesBackComesBehindThoseWhoWait) {
+TEST(FairQueue, AClientThatComesBackIsBehindThoseThatWait) {
     FairQueue<int> queue;
     queue.push(Path{"a"}, 1);
     queue.push(Path{"b"}, 2);
@@ -52,7 +52,7 @@ TEST(FairQueue, WhoComesBackComesBehindThoseWhoWait) {
     EXPECT_EQ(queue.pop(), 3);
 }
 
-TEST(FairQueue, WhatIsErasedIsNotServedAndItsClientKeepsItsTurn) {
+TEST(FairQueue, AnErasedItemIsNotServedAndItsClientKeepsItsTurn) {
     FairQueue<int> queue;
     for (const int i : {1, 2}) queue.push(Path{"a"}, i);
     queue.push(Path{"b"}, 10);
@@ -62,7 +62,7 @@ TEST(FairQueue, WhatIsErasedIsNotServedAndItsClientKeepsItsTurn) {
     EXPECT_EQ(drained(queue), (std::vector<int>{2, 10}));
 }
 
-TEST(FairQueue, TheNewestOfWhoHasTheMostIsTheFirstToGo) {
+TEST(FairQueue, TheNewestItemOfTheClientWithTheMostIsTheFirstToGo) {
     FairQueue<int> queue;
     for (int i = 0; i < 3; ++i) queue.push(Path{"a", "x"}, i);
     queue.push(Path{"a"}, 3);
@@ -116,7 +116,7 @@ TEST(FairQueue, NobodyIsOvertakenMoreThanOncePerTurnWhoeverComes) {
     }
 }
 
-TEST(FairQueue, WhatIsPutBackComesFirstAgainWhoeverWasServedMeanwhile) {
+TEST(FairQueue, AnItemThatIsPutBackComesFirstAgainWhoeverWasServed) {
     const std::vector<std::string> a{"a"};
     const std::vector<std::string> b{"b"};
     FairQueue<int> queue;

@@ -90,7 +90,7 @@ TEST_F(FaultDir, AFaultHappensOnceAndOnlyAtItsPlace) {
 }
 
 // The peer chooses a message's type: a type must not name a path outside the directory.
-TEST_F(FaultDir, WhatIsNoNameOfAMessageIsNoPlace) {
+TEST_F(FaultDir, ATypeThatNamesNoMessageIsNoPlace) {
     put("send ..", "kill");
     const int status = status_of([] {
         reach_fault_point("send", "..");

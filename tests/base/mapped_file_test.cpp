@@ -47,7 +47,7 @@ TEST_F(MappedFileTest, AnEmptyFileHasNoBytes) {
     EXPECT_TRUE(file->bytes().empty());
 }
 
-TEST_F(MappedFileTest, WhatCannotBeOpenedIsNamed) {
+TEST_F(MappedFileTest, AFileThatCannotBeOpenedIsNamed) {
     const Result<MappedFile> missing = MappedFile::open(dir_ / "missing");
     ASSERT_FALSE(missing);
     EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
@@ -55,7 +55,7 @@ TEST_F(MappedFileTest, WhatCannotBeOpenedIsNamed) {
     EXPECT_FALSE(MappedFile::open(dir_)) << "a directory";
 }
 
-TEST_F(MappedFileTest, WithoutDescriptorsItIsNotTheFilesFault) {
+TEST_F(MappedFileTest, WithoutDescriptorsTheErrorDoesNotBlameTheFile) {
     const std::string path = write("a", "one");
     const test::NoDescriptors none;
     const Result<MappedFile> file = MappedFile::open(path);

@@ -44,7 +44,7 @@ TEST_F(TreeFile, ProcessesAreFoundByTheirPid) {
     EXPECT_GE(processes->back().peak_bytes, processes->back().resident_bytes);
 }
 
-TEST_F(TreeFile, WhatIsNoTreeFileIsAnError) {
+TEST_F(TreeFile, AFileThatIsNoTreeFileIsAnError) {
     EXPECT_FALSE(processes_of(directory_).has_value());
     for (const char* text : {"", "[]", "{}", R"({"processes": [{}]})", R"({"processes": [1]})"}) {
         write(text);

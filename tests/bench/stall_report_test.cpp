@@ -50,7 +50,7 @@ TEST(StallReport, JsonAndTableSayTheSame) {
     EXPECT_NE(table.find("p99 of status during a long pass"), std::string::npos);
 }
 
-TEST(StallReport, WhatWasNotMeasuredIsNoTarget) { EXPECT_TRUE(targets_of({}).empty()); }
+TEST(StallReport, AFigureThatWasNotMeasuredIsNoTarget) { EXPECT_TRUE(targets_of({}).empty()); }
 
 }  // namespace
 }  // namespace pitstop::bench

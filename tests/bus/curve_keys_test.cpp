@@ -57,7 +57,7 @@ class CurveKeysTest : public testing::Test {
     std::string keys_{};
 };
 
-TEST_F(CurveKeysTest, WhatKeygenMadeIsClosedToOthersAndReadBack) {
+TEST_F(CurveKeysTest, FilesOfKeygenAreClosedToOthersAndReadBack) {
     const std::string file = add("alice", AllowedAt::kBothDoors);
     EXPECT_EQ(file, in_keys("clients/alice.key"));
     EXPECT_EQ(mode_of(keys_), 0700U);

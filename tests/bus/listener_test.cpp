@@ -149,7 +149,7 @@ TEST_F(ListenerTest, TakesAsManyConnectionsAsItMayAndClosesTheNext) {
     EXPECT_LE(listener.counts().open, 4);
 }
 
-TEST_F(ListenerTest, OneThatHasEndedIsNotCountedAgainstTheNext) {
+TEST_F(ListenerTest, AnEndedConnectionIsNotCountedAgainstTheNext) {
     Socket door = bind(1);
     const Listener& listener = *door.listeners().front();
     for (int i = 0; i < 50; ++i) {
@@ -160,7 +160,7 @@ TEST_F(ListenerTest, OneThatHasEndedIsNotCountedAgainstTheNext) {
     EXPECT_EQ(listener.counts().accepted_total, 50);
 }
 
-TEST_F(ListenerTest, WithoutADescriptorNobodyIsTakenAndTheProcessGoesOn) {
+TEST_F(ListenerTest, WithoutADescriptorNoClientIsTakenAndTheProcessGoesOn) {
     Socket door = bind(1000);
     Socket honest = connect();
     ASSERT_EQ(honest.send({"hello", "", {}}), Sent::kSent);
@@ -189,7 +189,7 @@ TEST_F(ListenerTest, WithoutADescriptorNobodyIsTakenAndTheProcessGoesOn) {
     EXPECT_TRUE(arrives(door));
 }
 
-TEST_F(ListenerTest, WhoSaysNothingLosesItsPlace) {
+TEST_F(ListenerTest, ASilentConnectionLosesItsPlace) {
     SocketLimits limits = kDoorLimits;
     limits.connections_max = 2;
     limits.handshake_ms = 50;

@@ -90,7 +90,7 @@ TEST_F(SocketTest, AMessageArrivesWithItsFramesAndItsSender) {
     EXPECT_EQ(receive(two).frames.body, "to two");
 }
 
-TEST_F(SocketTest, NothingThereIsNothing) {
+TEST_F(SocketTest, WithoutAMessageNothingIsReceived) {
     Socket router = bind(SocketKind::kRouter);
     EXPECT_FALSE(router.receive());
 }
@@ -215,7 +215,7 @@ TEST_F(SocketTest, AQueueIsFullWhenItsLimitIsReached) {
     EXPECT_FALSE(pull.receive());
 }
 
-TEST_F(SocketTest, AnEndpointThatCannotBeIsAnError) {
+TEST_F(SocketTest, AnImpossibleEndpointIsAnError) {
     const auto code_of = [&](const std::string& bad) {
         const Result<Socket> socket = Socket::bind(context_, SocketKind::kPull, bad, kSmall);
         return socket ? std::optional<ErrorCode>() : socket.error().code;

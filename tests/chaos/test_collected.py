@@ -41,7 +41,7 @@ def log(tmp_path):
     return Log(tmp_path / "calls.log", t=[A, B, C], u=[X])
 
 
-def test_what_nobody_published_is_in_no_version(log):
+def test_calls_that_nobody_published_are_in_no_version(log):
     log.collected(1, "t", 0)
     log.collected(2, "t", 1)
     assert log.book.candidates() == []
@@ -60,7 +60,7 @@ def test_a_trainer_that_died_in_its_continue_may_have_published(log):
     assert log.has(A)
 
 
-def test_a_call_under_way_may_be_in_it_or_not(log):
+def test_a_call_under_way_may_be_in_the_version_or_not(log):
     log.collected(1, "t", 0)
     log.add(2.5, "t", "sent", call=1)
     log.publish(3, "warden", 4)
@@ -68,7 +68,7 @@ def test_a_call_under_way_may_be_in_it_or_not(log):
     assert log.has(A) and log.has(A, B) and not log.has(B)
 
 
-def test_first_calls_whose_answers_come_after_anothers_continue_may_be_in_it(log):
+def test_first_calls_answered_after_anothers_continue_may_be_in_its_version(log):
     log.add(1, "t", "sent", call=0)
     log.add(1.1, "t", "sent", call=1)
     log.publish(2, "warden", 2.5)
@@ -79,7 +79,7 @@ def test_first_calls_whose_answers_come_after_anothers_continue_may_be_in_it(log
     assert not log.has(C) and not log.has(A, C), "it was sent when the continue had been answered"
 
 
-def test_a_call_that_was_refused_is_in_none(log):
+def test_a_call_that_was_refused_is_in_no_version(log):
     log.collected(1, "t", 0)
     log.add(2.5, "t", "sent", call=1)
     log.add(2.7, "t", "refused", call=1)
@@ -87,7 +87,7 @@ def test_a_call_that_was_refused_is_in_none(log):
     assert log.has(A) and not log.has(A, B)
 
 
-def test_a_call_made_twice_is_in_what_its_first_sending_was_collected_for(log):
+def test_a_call_made_twice_is_in_the_version_of_its_first_sending(log):
     log.add(1, "t", "sent", call=0)
     log.publish(1.2, "warden")  # the warden's continue waits until the call is answered
     log.add(1.5, "t", "collected", call=0)
@@ -132,7 +132,7 @@ def test_calls_that_met_a_tree_that_generated_are_several_versions_of_one_label(
     assert log.book.may_name_several("t")
 
 
-def test_what_a_restart_has_lost_is_in_none(log):
+def test_calls_that_a_restart_has_lost_are_in_no_version(log):
     log.collected(1, "t", 0)
     log.book.begin_life(2)
     log.collected(3, "t", 1)
@@ -140,7 +140,7 @@ def test_what_a_restart_has_lost_is_in_none(log):
     assert log.has(B) and not log.has(A, B) and not log.has(A)
 
 
-def test_after_somebody_was_told_of_a_loss_what_came_before_may_be_missing(log):
+def test_after_somebody_was_told_of_a_loss_earlier_calls_may_be_missing(log):
     log.collected(1, "t", 0)
     log.add(2, "u", "paused")
     log.collected(3, "t", 1)
@@ -148,7 +148,7 @@ def test_after_somebody_was_told_of_a_loss_what_came_before_may_be_missing(log):
     assert log.has(A, B) and log.has(B) and not log.has(A)
 
 
-def test_what_an_earlier_continue_published_need_not_come_again(log):
+def test_calls_that_an_earlier_continue_published_need_not_come_again(log):
     log.collected(1, "t", 0)
     log.publish(2, "warden", 3)
     log.collected(4, "t", 1)

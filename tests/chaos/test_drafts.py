@@ -36,7 +36,7 @@ def test_prompts_come_again_some_with_a_draft_that_is_partly_wrong():
     assert min(right) < 38 and max(right) > 30 and all(0 <= token < 500 for draft in brought for token in draft)
 
 
-def test_the_latest_are_kept():
+def test_the_latest_requests_are_kept():
     drafts, rng = Drafts(Counts(), 500), random.Random(2)
     for number in range(3 * KEPT):
         drafts.note(ended([number], [number]), 0, 0)

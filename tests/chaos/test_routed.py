@@ -112,7 +112,7 @@ def another_order(row):
 
 @pytest.mark.parametrize("at", [0, 5, PROMPT_LEN - 1, PROMPT_LEN + 6, PROMPT_LEN + 20])
 @pytest.mark.parametrize("change", [another_expert, another_order])
-def test_a_row_that_is_not_the_passs_is_found(versions, checker, change, at):
+def test_a_row_that_the_pass_did_not_choose_is_found(versions, checker, change, at):
     record = Engine(versions).generated(KEPT)
     record.routes[at] = change(record.routes[at])
     problem = checker.verify(record, EPOCHS).problem

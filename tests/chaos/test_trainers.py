@@ -53,7 +53,7 @@ def test_a_part_that_a_tree_without_weights_refuses_is_by_design():
         (PUSH, {**MISSING, "code": "internal"}, True),
     ],
 )
-def test_whatever_else_is_refused_so_is_a_finding(spec, result, has_lost_weights):
+def test_the_same_refusal_in_any_other_case_is_a_finding(spec, result, has_lost_weights):
     assert len(judged(spec, result, has_lost_weights)) == 1
 
 

@@ -107,7 +107,7 @@ TEST(Safetensors, TakesAFileWithoutTensorsAndATensorWithoutElements) {
     EXPECT_TRUE(Checkpoint::open(dir.path()).has_value());
 }
 
-TEST(Safetensors, WithoutDescriptorsItIsNotTheFilesFault) {
+TEST(Safetensors, WithoutDescriptorsTheErrorDoesNotBlameTheFile) {
     test::TempDir dir;
     dir.write("model.safetensors", file_of(kTwoTensors, 16));
     const test::NoDescriptors none;

@@ -80,7 +80,7 @@ TEST(WeightsSample, LooksAtAsManyTensorsAsItMayWhereThereAreMore) {
     EXPECT_NE(sample_of(tensors), sample);
 }
 
-TEST(WeightsSample, WhereThereAreNoneItSaysSo) {
+TEST(WeightsSample, ADirectoryWithoutWeightsIsAnError) {
     const test::TempDir dir;
     const Result<std::string> sample = sample_weights(dir.path());
     ASSERT_FALSE(sample);

@@ -21,7 +21,7 @@ TEST(BucketRing, PlacesFollowEachOtherAndBeginAgainInFront) {
     EXPECT_EQ(ring.num_taken(), 2u);
 }
 
-TEST(BucketRing, WhatFitsBehindGoesThereWhileTheFrontIsFree) {
+TEST(BucketRing, ABucketThatFitsBehindGoesThereWhileTheFrontIsFree) {
     BucketRing ring(100);
     EXPECT_EQ(ring.reserve(30), 0);
     EXPECT_EQ(ring.reserve(30), 30);
@@ -31,7 +31,7 @@ TEST(BucketRing, WhatFitsBehindGoesThereWhileTheFrontIsFree) {
     EXPECT_EQ(ring.reserve(30), 0);
 }
 
-TEST(BucketRing, AnEmptyOneBeginsInFrontAndHoldsAllItHas) {
+TEST(BucketRing, AnEmptyRingBeginsInFrontAndHoldsAllItHas) {
     BucketRing ring(100);
     for (const std::int64_t bytes : {10, 100, 1, 100}) {
         EXPECT_EQ(ring.reserve(bytes), 0) << bytes;

@@ -96,7 +96,7 @@ TEST_F(ClientTest, ALostConnectionEndsEveryOpenRequestAndCall) {
     EXPECT_EQ(client->generate_blocking(prompt("x"), kLong).error().code, ErrorCode::kUnavailable);
 }
 
-TEST_F(ClientTest, WhatADyingTreeSaidLastIsHeard) {
+TEST_F(ClientTest, TheLastMessagesOfADyingTreeAreHeard) {
     const auto client = connect();
     Stream stream = client->generate(prompt("hello"));
     const auto [peer, request] = door_->take<messages::Generate>();

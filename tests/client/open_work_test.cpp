@@ -56,7 +56,7 @@ TEST_F(OpenWorkTest, ARequestIsOpenUntilItsLastChunk) {
     EXPECT_EQ(seen_, (std::vector<std::string>{"a", "a"}));
 }
 
-TEST_F(OpenWorkTest, WhatIsLateFirstComesFirstWhateverItIs) {
+TEST_F(OpenWorkTest, RequestsAndCallsAreInTheOrderOfTheirDeadlines) {
     add_request("a", RequestNumber{1}, 3s);
     add_call(CallId{7}, messages::Door::kAdmin, 2s);
     EXPECT_EQ(open_.first_deadline(), kNow + 2s);

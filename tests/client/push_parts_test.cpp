@@ -71,7 +71,7 @@ TEST(PushSockets, BucketsAreUnderWayBeforeTheFirstIsAnswered) {
     }
 }
 
-TEST(PushSockets, WhatWaitsForAWorkerIsSentOnceItHasCome) {
+TEST(PushSockets, MessagesForAWorkerAreSentOnceItHasCome) {
     Result<PushSockets> sockets = PushSockets::bind({"a"});
     ASSERT_TRUE(sockets);
     sockets->send_all(encode(messages::PushBucket{.bucket = 7}));  // no worker is connected
@@ -159,7 +159,7 @@ std::vector<std::byte> read_back(const SharedBuffer& buffer) {
     return bytes;
 }
 
-TEST(SharedBuffer, WhatWasWrittenIsThereAndTheRestIsZero) {
+TEST(SharedBuffer, WrittenBytesAreThereAndTheOthersAreZero) {
     constexpr std::int64_t kBytes = 3 * 4096 + 17;
     Result<SharedBuffer> buffer = SharedBuffer::make(kBytes, SharedBuffer::Access::kWritten);
     ASSERT_TRUE(buffer);

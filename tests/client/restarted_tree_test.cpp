@@ -109,7 +109,7 @@ TEST_F(RestartedTree, CallsThatAreOpenEndWhenTheTreeIsLost) {
     expect_unavailable(std::move(tokens), "may have taken effect");
 }
 
-TEST_F(RestartedTree, WhatIsAskedWhileNoTreeIsThereFailsAtOnceAndReachesNoTree) {
+TEST_F(RestartedTree, CallsWhileNoTreeIsThereFailAtOnceAndReachNoTree) {
     const auto client = connect();
     door_.reset();
     wait_lost(*client);

@@ -315,7 +315,7 @@ def test_an_update_that_fails_leaves_what_was(engine):
     assert engine.weight_digests().digest == before
 
 
-def test_it_joins_a_tree_by_its_place_or_its_url(engine):
+def test_an_engine_joins_a_tree_by_its_place_or_its_url(engine):
     for place in (
         {"run_dir": engine.run_dir},
         {"url": engine.url},

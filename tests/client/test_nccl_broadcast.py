@@ -119,7 +119,7 @@ def test_an_update_that_ends_before_its_last_broadcast_is_seen_to_be_done_leaves
     assert group.is_whole and (group.num_broadcasts, group.num_bytes) == (1, 432)
 
 
-def test_what_is_called_off_breaks_the_group(group, driver):
+def test_a_broadcast_that_is_called_off_breaks_the_group(group, driver):
     driver.looks = 10**9
     with pytest.raises(PitstopError, match="cancelled") as error:
         group.send(WEIGHTS, is_called_off=lambda: True)
@@ -142,7 +142,7 @@ def test_room_is_made_before_anything_is_sent(group, driver, nccl):
     assert not driver.allocated
 
 
-def test_its_end_is_quiet_and_aborts_nccl_where_the_gpu_is_lost(group, driver, nccl):
+def test_a_groups_end_is_quiet_and_aborts_nccl_where_the_gpu_is_lost(group, driver, nccl):
     driver.fails |= {"cudaSetDevice", "cudaGetDevice", "cudaStreamQuery"}
     with pytest.raises(ZeroDivisionError):  # the body's error, not one of the group's end
         with group:

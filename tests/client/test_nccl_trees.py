@@ -32,7 +32,7 @@ def test_where_there_is_no_tree_there_is_no_rank():
     assert why_not({}, VERSION, TRAINERS) == "there is no tree that serves"
 
 
-def test_who_cannot_be_in_a_group_is_named_with_the_reason():
+def test_a_worker_that_cannot_be_in_a_group_is_named_with_the_reason():
     assert why_not({"a": on_gpus(0, 1), "b": on_gpus(2)}, VERSION, TRAINERS) == ""
     on_cpu = {"a": on_gpus(0), "b": [{"device_uuid": "CPU-0-0", "nccl": "none"}]}
     assert why_not(on_cpu, VERSION, TRAINERS) == "b computes on CPU-0-0; a worker of an NCCL group has a GPU"

@@ -133,7 +133,7 @@ def test_a_lost_tree_ends_every_request_and_call_and_a_new_one_gets_nothing_old(
         again.die()
 
 
-def test_what_a_dying_tree_said_last_is_heard(door, client):
+def test_the_last_messages_of_a_dying_tree_are_heard(door, client):
     stream = client.generate("hello")
     peer, _ = door.take("generate")
     error = {"reason": "error", "code": "unavailable", "message": "tp_worker[0.1] died"}

@@ -66,7 +66,7 @@ def test_calls_that_are_open_end_when_the_tree_is_lost(door, client):
         assert error.code == "unavailable" and "may have taken effect" in error.message
 
 
-def test_what_is_asked_while_no_tree_is_there_fails_at_once_and_reaches_no_tree(door, client, run_dir):
+def test_calls_while_no_tree_is_there_fail_at_once_and_reach_no_tree(door, client, run_dir):
     door.die()
 
     def knows(door_name):

@@ -43,13 +43,13 @@ REFUSED = {
 }
 
 
-def test_what_everybody_passes_is_taken():
+def test_arguments_that_everybody_passes_are_taken():
     os.environ["PITSTOP_BUILD"] = environment()["PITSTOP_BUILD"]
     with pitstop.Engine("stories", threads=1, **PASSED) as engine:
         assert engine.generate("Once upon a time", {"max_new_tokens": 3}).text
 
 
-def test_words_of_others_are_flags_of_a_tree():
+def test_arguments_of_other_engines_are_flags_of_a_tree():
     flags = flags_of({"model": "stories", **PASSED})
     assert sorted(flags) == ["--mem-fraction=0.5", "--model=stories", "--no-graphs", "--tp=1"]
     assert flags_of({"load_format": "null", "dp": 2}) == ["--load-format=null", "--dp=2"]

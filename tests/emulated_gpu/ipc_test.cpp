@@ -120,7 +120,7 @@ TEST(Ipc, AnotherProcessWorksOnTheMemoryBehindTheEvent) {
     EXPECT_EQ(words.read(), std::vector<std::uint32_t>(kNum, 1u));
 }
 
-TEST(Ipc, WhatItsOwnerFreedIsPoisonToWhoHasItMapped) {
+TEST(Ipc, FreedMemoryIsPoisonToProcessesThatHaveItMapped) {
     std::uint32_t* words = nullptr;
     ASSERT_OK(cudaMalloc(&words, kNum * sizeof *words));
     ASSERT_OK(cudaMemset(words, 0, kNum * sizeof *words));
@@ -168,7 +168,7 @@ TEST(Ipc, AProcessCountsTheGpusThatItSees) {
     );
 }
 
-TEST(Ipc, NobodyOpensAHandleOfItsOwn) {
+TEST(Ipc, NoProcessOpensAHandleOfItsOwn) {
     const DeviceWords words(kNum);
     cudaIpcMemHandle_t handle{};
     ASSERT_OK(cudaIpcGetMemHandle(&handle, words.data()));

@@ -54,7 +54,7 @@ int fail_in_order() {
 const bool defined =
     define_part("nccl_leave", join_and_leave) && define_part("nccl_fail", fail_in_order);
 
-TEST(NcclErrors, WhoDiesBecomesAnErrorThatPollsFindAndAnAbortEndsTheWait) {
+TEST(NcclErrors, ADeadRankIsAnErrorThatPollsFindAndAnAbortEndsTheWait) {
     ASSERT_TRUE(defined);
     const ncclUniqueId id = make_id();
     const int process =
@@ -78,7 +78,7 @@ TEST(NcclErrors, WhoDiesBecomesAnErrorThatPollsFindAndAnAbortEndsTheWait) {
     EXPECT_EQ(words.read(), std::vector<std::uint32_t>(kNum, 0xffffffffu));
 }
 
-TEST(NcclErrors, WhoNeverComesIsWaitedForUntilAnAbort) {
+TEST(NcclErrors, ARankThatNeverComesIsWaitedForUntilAnAbort) {
     ncclConfig_t config = non_blocking();
     ncclComm_t comm = nullptr;
     EXPECT_NCCL(ncclInProgress, nccl().init_rank_config(&comm, 2, make_id(), 0, &config));
@@ -211,7 +211,7 @@ TEST(NcclErrors, CallsFailInOrder) {
     );
 }
 
-TEST(NcclErrors, ItsMemoryHasNoHandleForOtherProcesses) {
+TEST(NcclErrors, MemoryOfNcclHasNoHandleForOtherProcesses) {
     void* data = nullptr;
     EXPECT_NCCL(ncclSuccess, nccl().mem_alloc(&data, 1));
     cudaIpcMemHandle_t handle{};

@@ -94,7 +94,7 @@ TEST(Overlap, AKernelThatDoesNotWaitIsFoundOut) {
 
 // A kernel that did not wait may end at any time: a wait for it alone is not ordered after the
 // earlier ones.
-TEST(Overlap, BehindAKernelThatDoesNotWaitNobodyIsBehindTheOneBeforeIt) {
+TEST(Overlap, AWaitForAKernelThatDoesNotWaitCoversNoEarlierKernel) {
     const DeviceWords a(kNum);
     const DeviceWords b(kNum);
     const DeviceWords other(kNum);
@@ -107,7 +107,7 @@ TEST(Overlap, BehindAKernelThatDoesNotWaitNobodyIsBehindTheOneBeforeIt) {
     EXPECT_GT(num, 0);
 }
 
-TEST(Overlap, NobodyBeginsBeforeItsTime) {
+TEST(Overlap, NoKernelBeginsBeforeItsTime) {
     const DeviceWords a(kNum);
     const DeviceWords b(kNum);
     const auto is_early = [&](bool says_so, bool starts_early) {

@@ -98,7 +98,7 @@ TEST(Peers, ARangeIsForTheGpusThatItWasOpenedFor) {
     EXPECT_EQ(run_part("peers_range", {{"PITSTOP_TEST_BOTH", "1"}}), 0);
 }
 
-TEST(Peers, WhatThereIsNotIsRefused) {
+TEST(Peers, PairsThatDoNotExistAreRefused) {
     int can = -1;
     ASSERT_OK(cudaDeviceCanAccessPeer(&can, 0, 1));
     EXPECT_EQ(can, 1);

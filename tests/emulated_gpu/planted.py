@@ -78,7 +78,7 @@ MUTATIONS = (
         "tp_worker/device/pinned_pieces.cpp",
         "    is_before_.order_before(stream_.stream());\n",
         "",
-        "tp_worker_gpu_test GpuUpdater.P2_AStageWritesAfterWhatReadsTheRetiredCopy",
+        "tp_worker_gpu_test GpuUpdater.P2_AStageWritesAfterTheReadsOfTheRetiredCopy",
         "late",
     ),
     Mutation(
@@ -185,7 +185,7 @@ MUTATIONS = (
         "tp_worker/model/step_graphs.cpp",
         "std::clamp<std::int64_t>(taken, 0, steps.graph->num_nodes() * kNodeBytesMax)",
         "taken",
-        "tp_worker_gpu_test GpuGraphs.WhatOthersTakeIsChargedToAGraphAsFarAsItsNodesCanTakeIt",
+        "tp_worker_gpu_test GpuGraphs.MemoryOfOthersIsChargedToAGraphAsFarAsItsNodesCanUse",
     ),
     Mutation(
         "rows taken for those of the step before that have other requests",
@@ -329,6 +329,6 @@ MUTATIONS = (
         "tp_worker/model/standing_arrays.cpp",
         "            words_[at + i] = word_at(bytes, i);\n            values_.push_back(words_[at + i]);\n",
         "            values_.push_back(word_at(bytes, i));\n",
-        "tp_worker_test Standing.AreWhatWasPlacedThroughAnyCalls",
+        "tp_worker_test Standing.HoldWhatWasPlacedThroughAnyCalls",
     ),
 )

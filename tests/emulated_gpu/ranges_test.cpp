@@ -72,7 +72,7 @@ int miss_memory() {
 
 const bool are_parts_defined = define_part("miss", miss_memory);
 
-TEST(RangesOfASmallGpu, WhoHasTheMemoryIsSaidWithWhatIsMissing) {
+TEST(RangesOfASmallGpu, TheProcessesThatHaveTheMemoryAndTheMissingBytesAreSaid) {
     ASSERT_TRUE(are_parts_defined);
     const std::string machine = testing::TempDir() + "pitstop-miss-" + std::to_string(getpid());
     EXPECT_EQ(
@@ -207,12 +207,12 @@ int launch_after_unmap() {
 
 const bool defined = define_part("graph_after_unmap", launch_after_unmap);
 
-TEST_F(Ranges, AGraphThatUsesWhatIsUnmappedEndsTheContext) {
+TEST_F(Ranges, AGraphThatUsesUnmappedMemoryEndsTheContext) {
     ASSERT_TRUE(defined);
     EXPECT_EQ(run_part("graph_after_unmap", {}), 0);
 }
 
-TEST_F(Ranges, WhatWasNotMadeToBeExportedHasNoFileDescriptor) {
+TEST_F(Ranges, MemoryThatWasNotMadeToBeExportedHasNoFileDescriptor) {
     int fd = -1;
     EXPECT_EQ(
         cuMemExportToShareableHandle(

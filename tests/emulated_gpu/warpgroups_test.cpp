@@ -104,7 +104,7 @@ std::vector<float> multiply_stored(const std::function<bool(int)>& fences) {
     return sums;
 }
 
-TEST(Warpgroups, WhatItsWritersFenceAProductSees) {
+TEST(Warpgroups, AProductSeesWhatItsWritersHaveFenced) {
     const auto writers = [](int thread) { return thread >= 128; };
     EXPECT_EQ(multiply_stored(writers), std::vector<float>(128, 16.f));
 }

@@ -23,7 +23,7 @@ def loaded_by_all(coordinator, name, digest):
     return outcome.version
 
 
-def test_who_joins_gets_the_adapters_beside_the_weights():
+def test_a_replica_that_joins_gets_the_adapters_beside_the_weights():
     coordinator = coordinator_of("a")
     loaded_by_all(coordinator, "x", "dx")
     version = loaded_by_all(coordinator, "w", "dw")

@@ -70,7 +70,7 @@ def test_P2_an_adapter_is_loaded_on_every_replica_or_on_none_and_by_one_that_joi
 
 
 @pytest.mark.night
-def test_P2_with_a_quorum_one_that_hangs_is_set_aside_and_comes_back(on_ray):
+def test_P2_with_a_quorum_a_replica_that_hangs_is_set_aside_and_comes_back(on_ray):
     assert on_ray("quorum")["epoch"] == 3
 
 
@@ -80,7 +80,7 @@ def test_P2_an_update_may_hold_all_trees_until_all_commit_and_none_for_longer(on
 
 
 @pytest.mark.night
-def test_P4_a_machine_that_gives_buckets_on_and_hangs_or_dies_holds_none_of_them(on_ray):
+def test_P4_a_machine_that_passes_buckets_on_and_hangs_or_dies_holds_up_no_other(on_ray):
     assert len(on_ray("relay")["chain"]) == 3
 
 

@@ -36,7 +36,7 @@ def test_the_schedules_reach_what_they_are_for():
     assert generations >= 4
 
 
-def test_one_that_hangs_holds_neither_its_update_nor_the_next():
+def test_a_replica_that_hangs_holds_neither_its_update_nor_the_next():
     coordinator = coordinator_of("a", "b")
     coordinator.update("first", timeout_s=5.0)
     coordinator.update("second", timeout_s=5.0)
@@ -58,7 +58,7 @@ def test_one_that_hangs_holds_neither_its_update_nor_the_next():
 
 
 @pytest.mark.parametrize("phase", list(coordinating.Phase)[2:5], ids=lambda phase: phase.value)
-def test_one_that_is_ended_for_hanging_is_named_with_the_reason(phase):
+def test_a_replica_that_is_ended_for_hanging_is_named_with_the_reason(phase):
     coordinator = coordinator_of("a", "b")
     coordinator.update("it")
     key = coordinator.take_orders()[0][1].key
@@ -98,7 +98,7 @@ def test_an_update_of_a_group_is_of_all_that_are_ready_or_does_not_begin():
     assert sorted(name for name, order in coordinator.take_orders() if order.uid == "both") == ["a", "b"]
 
 
-def test_none_of_a_group_is_set_aside_whatever_the_quorum():
+def test_no_replica_of_a_group_is_set_aside_whatever_the_quorum():
     coordinator = coordinator_of("a", "b", "c")
     coordinator.quorum = 2
     coordinator.update("it", group=["a", "b", "c"])
@@ -166,7 +166,7 @@ def test_a_group_is_formed_in_its_turn_and_beside_no_update():
     assert [outcome.uid for outcome in coordinator.take_outcomes()] == ["first", "second"]
 
 
-def test_who_does_not_come_for_its_turn_or_does_not_end_it_holds_no_update_for_long():
+def test_a_trainer_that_misses_its_turn_or_never_ends_it_holds_no_update_for_long():
     coordinator = coordinator_of("a", "b")
     coordinator.update("first")
     assert not coordinator.take_turn("dead meanwhile")
@@ -187,7 +187,7 @@ def test_who_does_not_come_for_its_turn_or_does_not_end_it_holds_no_update_for_l
     assert [outcome.uid for outcome in coordinator.take_outcomes()] == ["first", "second", "third"]
 
 
-def test_who_is_not_ready_says_why():
+def test_a_replica_that_is_not_ready_says_why():
     coordinator = coordinator_of("a", "b")
     coordinator.update("it")
     key = coordinator.take_orders()[0][1].key

@@ -37,6 +37,6 @@ def test_the_trainer_sends_to_one_machine_however_many_there_are(num_machines, o
     assert deepest <= (num_machines if num_machines <= CHAIN_MAX else num_machines.bit_length() + 1)
 
 
-def test_where_the_trainer_is_nobody_gives_anything():
+def test_on_the_trainers_machine_replicas_pass_nothing_on():
     made = ways({"a": "here", "b": "there", "c": "here", "d": "there"}, "here")
     assert made == {"a": Way(), "c": Way(), "b": Way(), "d": Way("b")}

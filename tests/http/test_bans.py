@@ -239,7 +239,7 @@ def test_logprobs_past_the_whole_vocabulary_are_refused_by_name(http, path, fiel
 
 
 @pytest.mark.parametrize("num", (-1, 5000))
-def test_so_they_are_by_sglangs_route(http, num):
+def test_logprobs_past_the_whole_vocabulary_are_refused_by_sglangs_route(http, num):
     body = {**body_by("/generate"), "return_logprob": True, "top_logprobs_num": num}
     refused = http.post("/generate", body)
     assert refused.status == 400 and "logprobs" in refused.message, refused

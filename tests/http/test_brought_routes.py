@@ -99,7 +99,7 @@ def scored(http, tokens, **more):
 
 
 @pytest.mark.parametrize("num_updates", [1, 3])
-def test_P6_scoring_with_them_is_sampling_bit_for_bit_after_updates_of_the_router(http, client, num_updates):
+def test_P6_scoring_with_routes_is_sampling_bit_for_bit_after_updates_of_the_router(http, client, num_updates):
     tokens, logprobs, rows = sampled(http)
     assert len({row.tobytes() for row in rows}) > 5, "the test's routers choose different pairs"
     assert scored(http, tokens)[0] == logprobs
@@ -126,7 +126,7 @@ def test_P6_with_another_router_too_as_long_as_it_is_the_one_that_sampled(http, 
     assert numpy.allclose(near, logprobs, atol=0.05), "another order of the sum alone"
 
 
-def test_a_prompts_are_followed_and_the_output_is_routed(http, client):
+def test_routes_of_a_prompt_are_followed_and_the_output_is_routed(http, client):
     tokens, _, rows = sampled(http)
     prompt, routes = tokens[:-NUM], rows[: len(tokens) - NUM]
     client.update_weights(source=raw_source(tied(2)), partial=True)
@@ -156,7 +156,7 @@ def test_forms_of_answers_are_forms_of_requests(http, client):
         assert scored(http, tokens, routed_experts={**envelope, "shape": list(rows.shape)})[0] == logprobs
 
 
-def test_over_the_bus(client, http):
+def test_brought_routes_over_the_bus(client, http):
     tokens, logprobs, rows = sampled(http)
     client.update_weights(source=raw_source(tied(2)), partial=True)
     routes = pitstop.Routes.of(rows, E)

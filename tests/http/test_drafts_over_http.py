@@ -33,7 +33,7 @@ def test_an_answer_that_is_drafted_takes_few_passes_and_is_the_same(http):
     assert told["spec_num_proposed_drafts"] >= told["spec_num_correct_drafts"]
 
 
-def test_each_prompt_of_a_batch_brings_its_own(http):
+def test_each_prompt_of_a_batch_brings_its_own_draft(http):
     first = generated(http, draft_key="first")
     answers = generated(http, text=[PROMPT, "The dog"], draft_ids=[first["output_ids"], None], draft_key="batch")
     assert answers[0]["output_ids"] == first["output_ids"]

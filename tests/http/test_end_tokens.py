@@ -34,7 +34,7 @@ def test_the_tokenizers_end_token_ends_a_chat(turns):
     assert choice["stop_reason"] is None  # like the model's own end token: no stop token of the request
 
 
-def test_a_request_may_go_on_past_it(turns):
+def test_a_request_may_go_on_past_the_tokenizers_end_token(turns):
     http, prompt = turns
     sampling = {"temperature": 0, "max_new_tokens": 3, "skip_special_tokens": True}
     ends = http.ok("POST", "/generate", {"input_ids": prompt, "sampling_params": sampling}).json()

@@ -101,7 +101,7 @@ def test_counts_are_those_of_the_routes(served):
         assert row["percents"] == pytest.approx(100 * of_layer / of_layer.mean(), abs=0.51)
 
 
-def test_a_dense_model_has_none(tmp_path):
+def test_a_dense_model_has_no_load_of_experts(tmp_path):
     with short_directory() as path, live_tree(path / "tree", "--port", "0") as tree:
         http_, client = Http(tree.url), pitstop.Client(tree.run_dir)
         http_.generate(text="Once", max_new_tokens=2)

@@ -95,7 +95,7 @@ def test_every_output_matches_its_grammar_and_ends_with_it(http, kind):
     assert len(texts) > 1, "they were drawn"
 
 
-def test_one_that_is_cut_says_length(http):
+def test_an_output_that_is_cut_says_length(http):
     out = http.generate(text=PROMPT, max_new_tokens=3, json_schema=json.dumps(PERSON), sampling_seed=1)
     assert out["meta_info"]["finish_reason"] == {"type": "length", "length": 3}
     assert out["text"].startswith("{")

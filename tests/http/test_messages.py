@@ -66,7 +66,7 @@ def test_what_is_cached_is_counted_apart(http):
     assert usage["input_tokens"] + usage["cache_read_input_tokens"] == count
 
 
-def test_anthropics_client_reads_it(client):
+def test_anthropics_client_reads_a_message(client):
     message = client.messages.create(**asked())
     assert message.type == "message" and message.content[0].type == "text"
     assert message.stop_reason == "max_tokens" and message.usage.output_tokens == 6

@@ -47,7 +47,7 @@ def test_a_header_names_a_session_on_every_route(http, path):
     wait_for_none(http)
 
 
-def test_a_body_may_name_it_and_close_session_ends_it(http):
+def test_a_body_may_name_the_session_and_close_session_ends_it(http):
     answer = http.generate(input_ids=IDS, max_new_tokens=4, session_id="mine")
     assert "session_tokens" not in answer["meta_info"]
     wait_until(lambda: sum(held(http)) > 0, "a session's pages")

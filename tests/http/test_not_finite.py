@@ -171,7 +171,7 @@ def test_what_edits_and_temperature_make_infinite_is_told_apart(server):
         expect_error(server.ask(temperature=0.01, **fields), "temperature", "output token 0", epoch)
 
 
-def test_http_says_it_and_counts_it(server):
+def test_http_reports_and_counts_requests_that_are_not_finite(server):
     epoch = server.serve(huge_row)
     prompt = [*PROMPT[:9], BAD_TOKEN, *PROMPT[9:]]
     before = server.ended()

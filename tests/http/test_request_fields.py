@@ -249,7 +249,7 @@ AGENTS_BODIES = {
 
 
 @pytest.mark.parametrize("path", AGENTS_BODIES)
-def test_so_it_is_by_the_routes_of_agents(http, path):
+def test_what_the_engine_has_not_is_refused_by_name_by_the_routes_of_agents(http, path):
     for name, value in ABSENT.items():
         refused = http.post(path, {**AGENTS_BODIES[path], name: value})
         assert refused.status == 400 and name in refused.message, refused

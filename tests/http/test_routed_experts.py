@@ -142,7 +142,7 @@ def test_rows_end_where_a_stop_text_ends_the_output(http):
     assert len(cut) < len(rows) and (cut == rows[: len(cut)]).all()
 
 
-def test_a_stream_has_them_in_its_last_event(http):
+def test_a_stream_has_rows_in_its_last_event(http):
     events = http.events(
         "/generate",
         {

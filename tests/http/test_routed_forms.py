@@ -74,7 +74,7 @@ def answered(http, route, body):
 
 @OPENAI
 @pytest.mark.parametrize("start", [0, 3])
-def test_sglangs_are_in_sglext(http, expected, route, body, start):
+def test_sglangs_rows_are_in_sglext(http, expected, route, body, start):
     prompt, _, rows = expected
     answer = answered(http, route, body(prompt, return_routed_experts=True, routed_experts_start_len=start))
     ext = answer["sglext"]
@@ -87,7 +87,7 @@ def test_sglangs_are_in_sglext(http, expected, route, body, start):
 
 
 @OPENAI
-def test_vllms_are_in_each_choice(http, expected, route, body):
+def test_vllms_rows_are_in_each_choice(http, expected, route, body):
     prompt, _, rows = expected
     answer = answered(http, route, body(prompt, n=2, routed_experts_prompt_start=3))
     for choice in answer["choices"]:
@@ -102,7 +102,7 @@ def tokens_in(prompt, **more):
     return {"token_ids": prompt, "sampling_params": sampling, **more}
 
 
-def test_vllms_generate_has_them_where_asked(http, expected):
+def test_vllms_generate_has_rows_where_asked(http, expected):
     prompt, output, rows = expected
     for start in (0, 5):
         body = tokens_in(prompt, sampling_params={"routed_experts_prompt_start": start})
@@ -122,7 +122,7 @@ def told_by_flag(form, answer):
     return rows, start
 
 
-def test_the_flag_returns_them_without_a_field(telling, expected):
+def test_the_flag_returns_rows_without_a_field(telling, expected):
     http, form = telling
     prompt, _, rows = expected
     for route, body in (
@@ -149,7 +149,7 @@ def test_a_later_turn_has_the_new_rows(telling, expected):
     assert start in (None, held) and told.shape == (1 + 1 + 3 - 1, LAYERS, PER_TOKEN)
 
 
-def test_skyrls_generate_always_has_them(http, expected):
+def test_skyrls_generate_always_has_rows(http, expected):
     prompt, output, rows = expected
     body = tokens_in(prompt, sampling_params={"logprobs": 0}, cache_salt="7")
     [told], answer = of_skyrl_body(http.post("/skyrl/v1/generate", body).body)
@@ -241,7 +241,7 @@ def test_what_cannot_be_is_refused_by_name(http, expected):
         assert refused.status == 400 and name in refused.message, (route, body, refused)
 
 
-def test_a_model_without_experts_has_none():
+def test_a_model_without_experts_has_no_rows():
     flags = ("--port", "0", "--return-routed-experts", "npy")
     with short_directory() as path, live_tree(path / "tree", *flags) as tree:
         http = Http(tree.url)

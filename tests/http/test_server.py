@@ -307,7 +307,7 @@ def test_other_addresses_need_a_key_or_a_word(front_end):
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
-def test_it_listens_at_an_ipv6_address(front_end):
+def test_the_server_listens_at_an_ipv6_address(front_end):
     server = front_end("--host", "::1")
     if server.http is None:
         pytest.skip(server.said)

@@ -205,7 +205,7 @@ class TestABrowser:
                 browser.wait_for("window.status_of !== 0")
                 assert browser.value("window.status_of") == 403, path
 
-    def test_its_own_page_may_ask(self, http, tmp_path):
+    def test_the_servers_own_page_may_ask(self, http, tmp_path):
         with Browser(tmp_path / "profile") as browser:
             browser.open(http.url + "/")
             browser.wait_for("Number(document.documentElement.dataset.events) > 0")

@@ -169,7 +169,7 @@ def test_separate_reasoning_false_leaves_the_text_as_written(thinker):
     assert joined(told, "content") == "".join(SCRIPTS["thought"])
 
 
-def test_include_reasoning_false_leaves_it_out(thinker, front_end):
+def test_include_reasoning_false_leaves_thinking_out(thinker, front_end):
     choice, usage = chat(thinker, "thought", include_reasoning=False)
     assert choice["message"] == {"role": "assistant", "content": TEXT, "refusal": None}
     assert usage["reasoning_tokens"] == 5

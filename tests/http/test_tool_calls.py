@@ -158,7 +158,7 @@ def test_several_samples_have_calls_of_their_own(http, tree):
     assert len(ids) == len(set(ids)) == 6
 
 
-def test_openais_client_reads_them(http, tree):
+def test_openais_client_reads_calls(http, tree):
     openai = pytest.importorskip("openai", reason="the package index could not be reached")
     with openai.OpenAI(base_url=http.url + "/v1", api_key="any", max_retries=0) as client:
         asked = {"model": "model", "messages": [{"role": "user", "content": "?"}], "tools": TOOLS,

@@ -67,7 +67,7 @@ def test_prompt_logprobs_stay_the_prompts(http, sampled):
     assert bare["usage"]["completion_tokens"] == len(trace) and bare["prompt_logprobs"] is None
 
 
-def test_versions_are_told_of_its_tokens(http, sampled):
+def test_versions_are_told_of_a_traces_tokens(http, sampled):
     answer = ask(http, {"trace_decode_token_ids": [5, 6, 7], "logprobs": 0})
     (version,) = answer["choices"][0]["weight_versions"]
     (other,) = sampled["choices"][0]["weight_versions"]
@@ -75,14 +75,14 @@ def test_versions_are_told_of_its_tokens(http, sampled):
 
 
 @pytest.mark.parametrize("name", NOT_WITH)
-def test_what_it_cannot_have_is_refused_by_name(http, name):
+def test_what_a_trace_cannot_have_is_refused_by_name(http, name):
     fields = dict(NOT_WITH[name])
     sampling = {"trace_decode_token_ids": [5, 6], "logprobs": 0, **fields.pop("sampling", {})}
     refused = http.post(PATH, {"token_ids": PROMPT, "sampling_params": sampling, **fields})
     assert refused.status == 400 and name in refused.message and "trace_decode_token_ids" in refused.message, refused
 
 
-def test_it_is_refused_elsewhere_and_without_sense(http):
+def test_a_trace_is_refused_elsewhere_and_without_sense(http):
     for path, body in ELSEWHERE.items():
         refused = http.post(path, {**body, "trace_decode_token_ids": [5, 6]})
         assert refused.status == 400 and "trace_decode_token_ids" in refused.message, refused

@@ -48,7 +48,7 @@ TEST(EventPace, ManyAreLetGoSomeAtATimeAndTheLoopRunsInBetween) {
     EXPECT_FALSE(is_due(pace, 10));
 }
 
-TEST(EventPace, WhatIsDueDoesNotWaitForWhatIsHeldLonger) {
+TEST(EventPace, EventsThatAreDueDoNotWaitForThoseHeldLonger) {
     EventPace pace;
     int num_released = 0;
     pace.hold([&] { ++num_released; }, std::chrono::minutes(1));

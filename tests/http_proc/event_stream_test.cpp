@@ -68,7 +68,7 @@ TEST_F(EventStreamTest, NothingIsSentWhereNothingWaits) {
     EXPECT_TRUE(wire_.sent.empty());
 }
 
-TEST_F(EventStreamTest, WhatWaitsIsBoundedHoweverMuchMoreIsReady) {
+TEST_F(EventStreamTest, WaitingEventsAreBoundedHoweverManyMoreAreReady) {
     stream_.begin_event().string(std::string(EventStream::kJoinBytesMax, 'x'));
     stream_.end_event();
     EXPECT_TRUE(send(/*more_is_ready=*/true));

@@ -75,7 +75,7 @@ TEST(MemoryBudget, WhatIsShownOfTheRequestIsHeldToTheEnd) {
     EXPECT_EQ(context.memory().held_bytes(), 5000U);
 }
 
-TEST(MemoryBudget, WhereOthersHoldTooMuchItIsAMatterOfTime) {
+TEST(MemoryBudget, WhereOthersHoldTooMuchTheRefusalIsForNow) {
     ServerContext context = context_of(100'000);
     SilentWire wire;
     Exchange first(Request{}, Grant::kData, context, wire);

@@ -13,7 +13,7 @@ Task<> wait_over(Preparations& preparations, std::vector<std::string> names, int
     ++num_over;
 }
 
-TEST(Preparations, ANameThatNoneMayMeanWaitsForNothing) {
+TEST(Preparations, AnAbortThatMayMeanNonePreparedWaitsForNothing) {
     Preparations preparations;
     int num_over = 0;
     run_detached(wait_over(preparations, {}, num_over));

@@ -118,7 +118,7 @@ TEST(Thinking, ACallEndsItWithoutAMarker) {
     );
 }
 
-TEST(Thinking, ItIsReportedAsSoonAsItCanBeNoMarker) {
+TEST(Thinking, TextIsReportedAsSoonAsItCanBeNoMarker) {
     ThinkingParser parser(*thinking_format_named("qwen3"), Start::kInside);
     EXPECT_EQ(parser.append("Hello").thinking, "Hello");
     EXPECT_EQ(parser.append(" </th").thinking, " ");

@@ -236,7 +236,7 @@ TEST(ToolCalls, PythonsCallsAreAListOfThem) {
     );
 }
 
-TEST(ToolCalls, WhatIsMalformedStaysTheTextItIs) {
+TEST(ToolCalls, AMalformedCallStaysText) {
     check_is_text(
         kHermes,
         {"<tool_call>",
@@ -285,7 +285,7 @@ TEST(ToolCalls, WhatIsMalformedStaysTheTextItIs) {
     );
 }
 
-TEST(ToolCalls, WhatIsMalformedBetweenTagsStaysTheTextItIs) {
+TEST(ToolCalls, AMalformedCallBetweenTagsStaysText) {
     check_is_text(
         kQwen3Coder,
         {"<tool_call>",

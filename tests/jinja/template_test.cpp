@@ -100,7 +100,7 @@ TEST(Template, AMacroThatCallsItselfForEverEndsAtItsLimit) {
     );
 }
 
-TEST(Template, WhatGrowsWithoutBoundEndsAtItsLimit) {
+TEST(Template, AValueThatGrowsWithoutBoundEndsAtItsLimit) {
     const Limits small{.built_bytes_max = 1 << 20};
     EXPECT_EQ(code_of("{{ 'x' * 100000000000 }}", small), ErrorCode::kTooLarge);
     EXPECT_EQ(code_of("{{ [1] * 100000000000 }}", small), ErrorCode::kTooLarge);

@@ -188,7 +188,7 @@ TEST_F(Cublas, AnAlgorithmThatRefusesAnMIsReplacedForIt) {
     EXPECT_EQ(used(), (Algorithms{1}));
 }
 
-TEST_F(Cublas, WhatItRefusesIsMultipliedWithoutIt) {
+TEST_F(Cublas, ProductsThatTheLibraryRefusesAreMultipliedWithoutIt) {
     products().cols_refused = 30;
     products().algorithms_that_refuse = {0, 1, 2};
     for (const bool has_bias : {false, true}) {
@@ -293,7 +293,7 @@ TEST_F(LinearChoices, ADamagedFileHoldsNone) {
     EXPECT_GT(load_linear_choices(directory), 0);
 }
 
-TEST_F(LinearChoices, ThatCannotBeWrittenAreSaidSo) {
+TEST_F(LinearChoices, ThatCannotBeWrittenAreReported) {
     std::ofstream(root + "/made") << "a file in the way";
     const Result<> saved = save_linear_choices(directory);
     ASSERT_FALSE(saved.has_value());

@@ -191,7 +191,9 @@ class NcclTest : public testing::Test {
 
 TEST_F(NcclTest, RanksJoinExchangeAndTakeLeave) { EXPECT_EQ(run("exchanging"), (std::pair{0, 0})); }
 
-TEST_F(NcclTest, P5_WhoIsAloneWaitsForNobody) { EXPECT_EQ(run_part("alone", environment(0)), 0); }
+TEST_F(NcclTest, P5_ARankThatIsAloneWaitsForNobody) {
+    EXPECT_EQ(run_part("alone", environment(0)), 0);
+}
 
 TEST_F(NcclTest, P5_ARankThatDiesIsAnErrorAndWhatIsInFlightEnds) {
     EXPECT_EQ(run("left"), (std::pair{0, 128 + SIGKILL}));

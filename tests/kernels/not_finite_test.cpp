@@ -291,7 +291,7 @@ class AttentionNotFinite : public OnBackend {
 };
 PITSTOP_ON_BACKENDS(AttentionNotFinite, Order::kEvery);
 
-TEST_P(AttentionNotFinite, WhatAKeyOrValueHasReachesEveryLaterTokenAndNoOther) {
+TEST_P(AttentionNotFinite, AnInfiniteKeyOrValueReachesEveryLaterTokenAndNoOther) {
     expect_all<bf16>({4, 1, 64});
     if (!is_small()) expect_all<bf16>({2, 2, 128});
     expect_all<bf16>({2, 1, 32});
@@ -360,7 +360,7 @@ class ProductNotFinite : public OnBackend {
 };
 PITSTOP_ON_BACKENDS(ProductNotFinite, Order::kEvery);
 
-TEST_P(ProductNotFinite, WhatARowHasReachesEveryOutputOfTheRowAndNoOther) {
+TEST_P(ProductNotFinite, AnInfiniteInputReachesEveryOutputOfItsRowAndNoOther) {
     for (const float value : {kNan, kInf, -kInf}) {
         for (const std::int64_t M : {1, 3, 17, 70}) {
             expect_rows<bf16, float>(M, 33, 72, value);

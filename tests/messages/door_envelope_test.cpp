@@ -88,7 +88,7 @@ std::string taken(Frames& frames) {
 
 void pack_tree(Packer& packer) { packer.pack(std::string("6f1d0c5e9b2a47f38e6d1c0b5a493827")); }
 
-TEST(DoorEnvelope, WhatIsAddedIsWhatTheReferencePacksLast) {
+TEST(DoorEnvelope, TheAddedFieldIsWhatTheReferencePacksLast) {
     for (const std::uint32_t num : {0u, 1u, 14u, 15u, 16u, 17u, 200u}) {
         for (const std::string tree : {"t", "6f1d0c5e9b2a47f38e6d1c0b5a493827"}) {
             Frames frames{"pause_generation", map_of(num, num), {}};
@@ -99,7 +99,7 @@ TEST(DoorEnvelope, WhatIsAddedIsWhatTheReferencePacksLast) {
     }
 }
 
-TEST(DoorEnvelope, WhatIsTakenLeavesTheMessageAsItWas) {
+TEST(DoorEnvelope, TakingTheFieldLeavesTheMessageAsItWas) {
     for (const std::uint32_t num : {0u, 1u, 12u, 14u, 15u, 16u, 40u}) {
         for (std::uint32_t at = 0; at <= num; ++at) {
             Frames frames{"pause_generation", map_of(num, at, pack_tree), {}};
@@ -115,7 +115,7 @@ TEST(DoorEnvelope, WhatIsTakenLeavesTheMessageAsItWas) {
     }
 }
 
-TEST(DoorEnvelope, AMessageWithoutItIsLeftAlone) {
+TEST(DoorEnvelope, AMessageWithoutTheFieldIsLeftAlone) {
     for (const std::uint32_t num : {0u, 3u, 16u, 40u}) {  // entry 3 is a map that has a `tree`
         Frames frames{"pause_generation", map_of(num, 0), {}};
         const std::string before = frames.body;
@@ -129,7 +129,7 @@ TEST(DoorEnvelope, NilIsNoTree) {
     EXPECT_EQ(*take_tree(frames), "");
 }
 
-TEST(DoorEnvelope, WhatIsNoTextIsRefused) {
+TEST(DoorEnvelope, ATreeThatIsNoTextIsRefused) {
     const std::vector<std::function<void(Packer&)>> wrong{
         [](Packer& packer) { packer.pack(5); },
         [](Packer& packer) {

@@ -88,7 +88,7 @@ void walk(const UpdateRound& round, bool is_staged, bool stands, int num_left) {
     }
 }
 
-TEST(UpdatePhases, P2_NoOrderOfOrdersCommitsWhatIsNotStagedAndStanding) {
+TEST(UpdatePhases, P2_NoSequenceOfOrdersCommitsWithoutStageAndStandstill) {
     walk(UpdateRound(1), /*is_staged=*/false, /*stands=*/false, 8);
 }
 

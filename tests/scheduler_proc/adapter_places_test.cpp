@@ -62,7 +62,7 @@ TEST_F(AdapterPlacesTest, TheLeastRecentlyUsedIsEvictedAndComesBackWhenWanted) {
     EXPECT_EQ(raw(status_of("a").adapter.version), 3);
 }
 
-TEST_F(AdapterPlacesTest, OneInUseAndPinnedOnesStay) {
+TEST_F(AdapterPlacesTest, AdaptersInUseAndPinnedOnesStay) {
     open(2);
     load("a", 3, messages::AdapterPolicy::kFinish, AdapterPlaces::Pinned::kYes);
     load("b", 4);
@@ -89,7 +89,7 @@ TEST_F(AdapterPlacesTest, OneInUseAndPinnedOnesStay) {
 }
 
 // Requests for the resident adapters never cease; the evicted adapter still gets its turn.
-TEST_F(AdapterPlacesTest, P5_NoneWaitsForeverBehindRequestsThatKeepComing) {
+TEST_F(AdapterPlacesTest, P5_NoAdapterWaitsForeverBehindRequestsThatKeepComing) {
     open(1);
     load("a", 3);
     load("b", 4);
@@ -107,7 +107,7 @@ TEST_F(AdapterPlacesTest, P5_NoneWaitsForeverBehindRequestsThatKeepComing) {
     for (const auto& [key, got] : rig.all()) EXPECT_EQ(got.tokens.size(), 24u);
 }
 
-TEST_F(AdapterPlacesTest, P2_OneThatCannotBeRestoredIsLostAndNamed) {
+TEST_F(AdapterPlacesTest, P2_AnAdapterThatCannotBeRestoredIsLostAndNamed) {
     open(1);
     load("a", 3);
     load("b", 4);
@@ -169,7 +169,7 @@ TEST_F(AdapterPlacesTest, P5_ARankThatDoesNotRestoreEndsTheWait) {
     );
 }
 
-TEST_F(AdapterPlacesTest, PinnedOnesMayLeaveNoRoomForAnother) {
+TEST_F(AdapterPlacesTest, PinnedAdaptersMayLeaveNoRoomForAnother) {
     open(2);
     load("a", 3);
     load("b", 4, messages::AdapterPolicy::kFinish, AdapterPlaces::Pinned::kYes);
@@ -183,7 +183,7 @@ TEST_F(AdapterPlacesTest, PinnedOnesMayLeaveNoRoomForAnother) {
     EXPECT_EQ(run_one("a", 3), 0);
 }
 
-TEST_F(AdapterPlacesTest, P4_AnUnloadOfAnEvictedOneEndsNoRequest) {
+TEST_F(AdapterPlacesTest, P4_AnUnloadOfAnEvictedAdapterEndsNoRequest) {
     open(1);
     load("a", 3);
     load("b", 4);
@@ -218,7 +218,7 @@ TEST_F(AdapterPlacesTest, P3_ANewVersionThatOpenRequestsTakeIsInUse) {
 }
 
 // A full disk: one rank fails to write its file, after another rank has written its own.
-TEST_F(AdapterPlacesTest, OneThatCannotBeEvictedIsInMemoryOnAllRanksAndCountedThere) {
+TEST_F(AdapterPlacesTest, AnAdapterThatCannotBeEvictedIsInMemoryOnAllRanksAndCounted) {
     open(1);
     load("c", 3);
     load("a", 4);
@@ -255,7 +255,7 @@ TEST_F(AdapterPlacesTest, OneThatCannotBeEvictedIsInMemoryOnAllRanksAndCountedTh
 }
 
 // A retracted request's version stays resident, whatever else is wanted or loaded.
-TEST_F(AdapterPlacesTest, P4_OneThatRanBeforeGoesOnWithItsVersion) {
+TEST_F(AdapterPlacesTest, P4_ARequestThatRanBeforeGoesOnWithItsVersion) {
     open(1);
     load("a", 3);
     load("c", 4);

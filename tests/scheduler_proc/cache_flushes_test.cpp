@@ -56,7 +56,7 @@ TEST_F(CacheFlushesTest, AllThatWaitAreAnsweredInTheOrderOfTheirCallsAndPagesAre
     EXPECT_TRUE(answers().empty()) << "nobody is answered twice";
 }
 
-TEST_F(CacheFlushesTest, WhoDoesNotWaitForIdleIsToldWhatHoldsPages) {
+TEST_F(CacheFlushesTest, ACallThatDoesNotWaitForIdleIsToldWhatHoldsPages) {
     begin(1, Waits::kForSteps, kInUse);
     const auto parts = answers();
     ASSERT_EQ(parts.size(), 1u);

@@ -268,7 +268,7 @@ TEST_F(CheckpointsOfConversations, ATurnContinuesFromTheStateAfterTheTurnBefore)
     EXPECT_EQ(replayed(), 224) << "its pages are there, and no state";
 }
 
-TEST_F(CheckpointsOfConversations, AnEndedOneHoldsNoState) {
+TEST_F(CheckpointsOfConversations, AnEndedConversationHoldsNoState) {
     const Ask turn = turn_of(7, prompt_of(200));
     run(turn);
     rig.control(messages::EndConversations{.ids = {messages::ConversationId{7}}});
@@ -289,7 +289,7 @@ TEST_F(CheckpointsOfConversations, TheOldestGivesItsStateUpWhenTheShareIsFull) {
 }
 
 // Two conversations may hold the same state, and one of them may end.
-TEST_F(CheckpointsOfConversations, AStateIsHeldAsLongAsOneHoldsIt) {
+TEST_F(CheckpointsOfConversations, AStateIsHeldAsLongAsAConversationHoldsIt) {
     const Ask turn = turn_of(7, prompt_of(200));
     const Ask same = turn_of(8, prompt_of(200));
     run(turn);
@@ -313,7 +313,7 @@ TEST_F(Checkpoints, ALongPromptHasStatesInItsMiddleAsLongAsPlacesAreFree) {
     EXPECT_EQ(run(ask_of(prompt_of(5000), 1)), 5000 - 4992);
 }
 
-TEST(CheckpointsOfRequests, ARetractedOneComesBackThroughACheckpoint) {
+TEST(CheckpointsOfRequests, ARetractedRequestComesBackThroughACheckpoint) {
     Rig rig(model_of(8, /*num_pages=*/12));
     std::vector<std::pair<RequestKey, Ask>> sent;
     for (int i = 0; i < 3; ++i) {

@@ -95,7 +95,7 @@ TEST(DraftBudget, ALargerPassIsNeverExpectedToBeShorterThanASmallerOne) {
         EXPECT_LE(budget.seconds(num), budget.seconds(num + 1)) << num;
 }
 
-TEST(DraftBudget, TakesWhatCostsNothingAndNotWhatCostsMuch) {
+TEST(DraftBudget, TakesDraftsThatCostNothingAndNoneThatCostMuch) {
     DraftBudget budget = measured();
     // 15 drafts are free; one more costs 5 %, and pays if its probability is 5 % of 1 + 15 * 0.1.
     // Sizes of 16 to 19 are measured together.

@@ -232,7 +232,7 @@ TEST(Drafts, P11_RoutesAreThoseOfTheTokensThatCount) {
 
 // The next step of a request without drafts is planned while its step runs. A request with drafts
 // first waits for its token.
-TEST(Drafts, WithoutAnyTheNextStepIsPlannedWhileOneRuns) {
+TEST(Drafts, WithoutDraftsTheNextStepIsPlannedWhileOneRuns) {
     Rig rig({}, speculating());
     rig.send({.prompt = prompt_of(7, 100), .max_new_tokens = 30});
     rig.turn();

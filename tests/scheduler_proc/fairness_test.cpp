@@ -98,7 +98,7 @@ TEST(Fairness, PriorityComesBeforeTurns) {
 }
 
 // A client that fills the queue keeps no other client out: its own newest request is refused.
-TEST(Fairness, AFullQueuePushesOutTheNewestOfWhoHasTheMost) {
+TEST(Fairness, AFullQueuePushesOutTheNewestOfTheClientWithTheMost) {
     Rig rig({}, {.running_max = 1, .queue_len_max = 4});
     std::vector<RequestKey> flood;
     for (int i = 0; i < 6; ++i) {

@@ -107,7 +107,7 @@ TEST(SchedulerGrammars, OnlyVerdictsOnTheGrammarItselfAreKept) {
     EXPECT_EQ(orders<messages::WorkerForget>(out).size(), 0u) << "the workers have neither";
 }
 
-TEST(SchedulerGrammars, OneWhoseRequestsHaveEndedIsStillCompiled) {
+TEST(SchedulerGrammars, AGrammarWhoseRequestsHaveEndedIsStillCompiled) {
     Grammars grammars;
     TurnOutput out;
     const GrammarId id = grammars.take(regex("a"), out);

@@ -73,7 +73,7 @@ TEST_F(KvPoolTest, EveryPageAndSlotHasOneOwnerAndTheAuditNamesTheOneThatHasNot) 
     EXPECT_EQ(pool.num_free() + pool.cache().num_unreferenced(), 6);
 }
 
-TEST_F(KvPoolTest, WhatAStepInFlightMayUseIsTakenBackWhenItIsDone) {
+TEST_F(KvPoolTest, PagesThatAStepInFlightMayUseAreTakenBackWhenItIsDone) {
     pool.give_back(lease_of(tokens(3), kNow));
     EXPECT_EQ(pool.num_free(), 4);
     EXPECT_EQ(pool.num_coming(), 2) << "a private page, and one that the cache alone will hold";

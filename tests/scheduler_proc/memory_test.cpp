@@ -292,7 +292,7 @@ TEST_F(MemoryTest, ARankThatCannotEvenGoBackLeavesTheTagReleased) {
 }
 
 // When a resume fails, undoing it may release weights that the failed release had left resident.
-TEST_F(MemoryTest, WeightsThatMayHaveBeenLetGoOnAWayBackDoNotServe) {
+TEST_F(MemoryTest, WeightsThatAnUndoneResumeMayHaveReleasedDoNotServe) {
     for (auto& failure : rig.workers.memory_failures) failure = "the kernel says no";
     rig.control(messages::ReleaseMemory{.call = CallId{7}, .tags = kWeights});
     rig.turn();
@@ -330,7 +330,7 @@ TEST_F(MemoryTest, P5_ALateRankIsNamedAndTheOrderStands) {
     EXPECT_EQ(rig.status().memory[1].state, messages::MemoryState::kReleased);
 }
 
-TEST_F(MemoryTest, WhatRanksMeasureUnaskedIsWhatStatusTells) {
+TEST_F(MemoryTest, StatusTellsWhatRanksMeasureUnasked) {
     const auto measured = [](int rank, std::int64_t kv_bytes) {
         return messages::WorkerMemoryDone{
             .rank = static_cast<Rank>(rank),

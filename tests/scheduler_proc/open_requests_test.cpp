@@ -70,7 +70,7 @@ TEST_F(OpenRequestsTest, ARequestWaitsThenRunsThenIsGone) {
     EXPECT_EQ(audit(), "");
 }
 
-TEST_F(OpenRequestsTest, WhoWaitedHeldNothing) {
+TEST_F(OpenRequestsTest, AWaitingRequestHoldsNothing) {
     const Lease lease = requests.remove(add(1));
     EXPECT_FALSE(lease.slot);
     EXPECT_TRUE(lease.pages.empty());
@@ -136,7 +136,7 @@ TEST_F(OpenRequestsTest, ThoseThatRanBeforeAreToldFromThoseThatOnlyWaited) {
     EXPECT_EQ(requests.last_of_largest().key, RequestKey{2});
 }
 
-TEST_F(OpenRequestsTest, TheAuditFindsWhoNeitherRunsNorWaitsAndWhoKeepsPages) {
+TEST_F(OpenRequestsTest, TheAuditFindsRequestsThatNeitherRunNorWaitOrKeepPages) {
     Request& request = add(1);
     requests.pop_waiting();
     EXPECT_EQ(audit(), "a request neither runs nor waits");

@@ -43,7 +43,7 @@ TEST(PauseAlone, AllWhoWaitAreAnsweredAtOnceInTheOrderOfTheirCalls) {
 }
 
 // P4: frozen requests stay frozen, whatever later calls ask.
-TEST(PauseAlone, P4_AWaitOfWhatStandsIsAnsweredAtOnceAndSetsNothingGoing) {
+TEST(PauseAlone, P4_AWaitUnderAStandingPauseIsAnsweredAtOnceAndStartsNothing) {
     Pause pause(ReplicaId{0});
     TurnOutput out;
     pause.begin(call_of(1, messages::PauseMode::kInPlace), kStart, out);
@@ -72,7 +72,7 @@ TEST(PauseAlone, ARefusedCallChangesNothingOfThePause) {
     EXPECT_TRUE(pause.is_overdue(kStart + seconds(5))) << "it still ends by itself";
 }
 
-TEST(PauseAlone, WhatIsOverAndMayNotEndWakesNobody) {
+TEST(PauseAlone, AnOverduePauseThatMayNotEndWakesNobody) {
     Pause pause(ReplicaId{0});
     TurnOutput out;
     messages::PauseGeneration call = call_of(1, messages::PauseMode::kInPlace);

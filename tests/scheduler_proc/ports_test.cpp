@@ -113,7 +113,7 @@ TEST_F(PortsTest, MessagesBecomeATurnsInput) {
     EXPECT_GT(in.now, TimePoint{} - std::chrono::hours(1));
 }
 
-TEST_F(PortsTest, WhatIsNoMessageIsCountedAndKillsNothing) {
+TEST_F(PortsTest, BytesThatAreNoMessageAreCountedAndEndNothing) {
     say_hello();
     const auto send_raw = [](bus::Socket& socket, std::string type, std::string body) {
         ASSERT_EQ(

@@ -70,7 +70,7 @@ TEST_F(PrefixCacheTest, FindsTheLongestPrefixInWholePages) {
     EXPECT_EQ(num_hits(tokens({3, 4}), kOne), 0u) << "a block is found below its own prefix only";
 }
 
-TEST_F(PrefixCacheTest, WhatIsForgottenIsFoundByNobodyNorWhatFollowsIt) {
+TEST_F(PrefixCacheTest, AForgottenBlockIsNotFoundAndNoneThatFollowsIt) {
     const auto pages = add(tokens({1, 2, 3, 4, 5, 6}), {kOne, kOne, kOne});
     cache.forget(pages[1]);
     cache.forget(pages[1]);  // once more does no harm
@@ -126,7 +126,7 @@ TEST_F(PrefixCacheTest, OfSeveralVersionsTheLongestThenTheNewest) {
     EXPECT_EQ(cache.match(tokens({1, 2, 3, 4}), kTwo, StepId{2}).pages, fresh);
 }
 
-TEST_F(PrefixCacheTest, WhatTheStepBeingPlannedComputesIsPending) {
+TEST_F(PrefixCacheTest, BlocksOfTheStepBeingPlannedArePending) {
     add(tokens({1, 2}), {kOne}, StepId{4});
     add(tokens({1, 2, 3, 4}), {kOne, kOne}, StepId{5});
     const auto match = cache.match(tokens({1, 2, 3, 4}), kOne, StepId{5});
@@ -253,7 +253,7 @@ TEST_F(PrefixCacheWithState, ThePathWithTheLastCheckpointIsTakenNotTheLongest) {
     EXPECT_EQ(match(path, kOne).pages.size(), 1u);
 }
 
-TEST_F(PrefixCacheWithState, WhatIsSavedNowOrAnnouncedIsWaitedFor) {
+TEST_F(PrefixCacheWithState, ACheckpointSavedNowOrAnnouncedIsWaitedFor) {
     const auto path = tokens({1, 2, 3, 4, 5, 6});
     const auto pages = add(path, {kOne, kOne, kOne});
     save(pages[0]);

@@ -145,7 +145,7 @@ TEST_F(RankMeetingTest, P7_APartOrAJoinThatCannotBeIsNoMessage) {
     }
 }
 
-TEST_F(RankMeetingTest, WhoMayNotJoinIsToldWhy) {
+TEST_F(RankMeetingTest, ARankThatMayNotJoinIsToldWhy) {
     start(4, 2);
     ASSERT_TRUE(join(join_of(0)));
     static_cast<void>(meeting->take_letters());
@@ -196,7 +196,7 @@ TEST_F(RankMeetingTest, ASenderIsOneRankAndANodeIsOneMachine) {
 }
 
 // Machines start in any order, and one that does not fit must not end the head.
-TEST_F(RankMeetingTest, WhoCameBeforeTheHeadsRankAndDoesNotFitItLosesItsPlace) {
+TEST_F(RankMeetingTest, ARankThatCameBeforeTheHeadsAndDoesNotFitItLosesItsPlace) {
     start(3, 3);
     messages::RankJoin wrong = join_of(1);
     wrong.settings[1] = "--compute=fp32";
@@ -261,7 +261,7 @@ TEST_F(RankMeetingTest, AMachineThatTakesItselfForTheHeadIsRefused) {
     EXPECT_FALSE(meeting->has(Rank{0}, ""));
 }
 
-TEST_F(RankMeetingTest, P5_WhoDoesNotComeIsNamedToAllWhoWait) {
+TEST_F(RankMeetingTest, P5_ARankThatDoesNotComeIsNamedToAllThatWait) {
     start(4, 2);
     join_all();
     ASSERT_TRUE(bring(0, "barrier", {}));
@@ -338,7 +338,7 @@ TEST_F(RankMeetingTest, ARankOfAnotherMachineThatLeavesBeforeAllHaveMetMayComeAg
 
 // The kernel reuses a descriptor at once: its earlier connection's end must not end the current
 // one.
-TEST_F(RankMeetingTest, WhoJoinsOnADescriptorThatWasInUseEndsWhoeverHadIt) {
+TEST_F(RankMeetingTest, AJoinOnADescriptorThatWasInUseEndsTheRankThatHadIt) {
     start(2, 1);
     ASSERT_TRUE(join(join_of(0)));
     ASSERT_TRUE(bring(0, "barrier", {}));

@@ -32,7 +32,7 @@ class ReplicaMemoryTest : public testing::Test {
 };
 
 // A second release is reported as done already, even where a new release would be refused.
-TEST_F(ReplicaMemoryTest, ASecondReleaseIsDoneAlreadyWhateverIsAgainstOne) {
+TEST_F(ReplicaMemoryTest, ASecondReleaseIsDoneAlreadyWhereANewOneWouldBeRefused) {
     ASSERT_FALSE(memory.release({.tags = {MemoryTag::kKvCache}}, kStart, std::nullopt));
     memory.advance(kIsStill, out);
     answer_all();
@@ -61,7 +61,7 @@ TEST_F(ReplicaMemoryTest, AnOrderThatIsLateBeforeItWentOutIsTakenBack) {
     EXPECT_TRUE(out.workers.empty()) << "it never goes out";
 }
 
-TEST_F(ReplicaMemoryTest, WhatIsLentIsResidentToCallersAndHasNoDeadline) {
+TEST_F(ReplicaMemoryTest, LentMemoryIsResidentToCallersAndHasNoDeadline) {
     memory.lend();
     EXPECT_TRUE(memory.is_on_loan());
     EXPECT_FALSE(memory.is_lent()) << "no rank has given it yet";

@@ -99,7 +99,7 @@ TEST_F(ScoringTest, P3_ACommitBetweenTwoChunksMakesItBeginAnewUnderEveryPolicy) 
     }
 }
 
-TEST_F(ScoringTest, P3_SoDoesARollbackUnderAPauseInPlace) {
+TEST_F(ScoringTest, P3_ARollbackUnderAPauseInPlaceMakesItBeginAnew) {
     open();
     prepare(messages::KvPolicy::kKeep);
     commit();
@@ -122,7 +122,7 @@ TEST_F(ScoringTest, P3_SoDoesARollbackUnderAPauseInPlace) {
     EXPECT_EQ(rig.scheduler.version().epoch, Epoch{3});
 }
 
-TEST_F(ScoringTest, P3_OneThatManyCommitsCutHasScoresOfTheLast) {
+TEST_F(ScoringTest, P3_AScoringThatManyCommitsCutHasScoresOfTheLast) {
     open();
     prepare(messages::KvPolicy::kKeep);
     const Ask ask = scoring(3);
@@ -139,7 +139,7 @@ TEST_F(ScoringTest, P3_OneThatManyCommitsCutHasScoresOfTheLast) {
 }
 
 // The commit waits for the steps in flight, which still belong to the old version.
-TEST_F(ScoringTest, P3_OneWhoseLastChunkIsInFlightIsTheOldVersions) {
+TEST_F(ScoringTest, P3_AScoringWhoseLastChunkIsInFlightIsTheOldVersions) {
     for (const std::int64_t num_outputs : {0, 1, 5}) {
         SCOPED_TRACE(num_outputs);
         open();
@@ -163,7 +163,7 @@ TEST_F(ScoringTest, P3_OneWhoseLastChunkIsInFlightIsTheOldVersions) {
 
 // The request is retracted while its last chunk is in flight. Without output it scores its prompt
 // again. With output, the token being sampled counts, and so do the scores.
-TEST_F(ScoringTest, P3_OneThatIsRetractedWithItsLastChunkInFlight) {
+TEST_F(ScoringTest, P3_AScoringThatIsRetractedWithItsLastChunkInFlight) {
     for (const std::int64_t num_outputs : {0, 5}) {
         SCOPED_TRACE(num_outputs);
         open();
@@ -184,7 +184,7 @@ TEST_F(ScoringTest, P3_OneThatIsRetractedWithItsLastChunkInFlight) {
     }
 }
 
-TEST_F(ScoringTest, P3_OneThatGoesOnWithOutputKeepsItsKv) {
+TEST_F(ScoringTest, P3_AScoringThatGoesOnWithOutputKeepsItsKv) {
     open();
     const Ask ask = scoring(20);
     const auto want = rig.expected(ask).prompt;
@@ -202,7 +202,7 @@ TEST_F(ScoringTest, P3_OneThatGoesOnWithOutputKeepsItsKv) {
 }
 
 // A prompt_start at the prompt's end asks for no score.
-TEST_F(ScoringTest, OneThatScoresNothingGoesOnFromItsKv) {
+TEST_F(ScoringTest, ARequestThatScoresNothingGoesOnFromItsKv) {
     open();
     prepare(messages::KvPolicy::kKeep);
     const RequestKey key = begin(scoring(2, kPromptLen), 4);

@@ -129,7 +129,7 @@ TEST_F(StatePlacesTest, ATrailThatIsRestoredIsOneNoMore) {
     EXPECT_EQ(save(2, Purpose::kTrail), 2) << "room for two again";
 }
 
-TEST_F(StatePlacesTest, ASpareOneTakesAFreePlaceOnlyAndGoesFirst) {
+TEST_F(StatePlacesTest, ASpareCheckpointTakesAFreePlaceOnlyAndGoesFirst) {
     save(0);
     save(1);
     save(2);

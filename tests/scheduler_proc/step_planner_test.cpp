@@ -116,7 +116,7 @@ TEST_F(StepPlannerTest, ManyDecodesLeavePrefillsAFourth) {
     EXPECT_EQ(plan(), "1:1 2:1 3:1 4:1 5:1 6:1 7:1 8:1") << "one at least";
 }
 
-TEST_F(StepPlannerTest, WhoHasAPrefixInCommonWithAPrefillOfThisStepWaitsForTheNext) {
+TEST_F(StepPlannerTest, ARequestThatSharesAPrefixWithAPrefillWaitsForTheNextStep) {
     add(1, 5, 10);
     Request& second = add(2, 5, 10);
     add(3, 2, 50);

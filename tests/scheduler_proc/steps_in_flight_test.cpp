@@ -97,7 +97,7 @@ TEST_F(StepsInFlightTest, P1_AResultThatIsNotWhatWasPlannedIsAnError) {
     );
 }
 
-TEST_F(StepsInFlightTest, P5_OnSeveralMachinesItSaysWhereWhoIsMissingIs) {
+TEST_F(StepsInFlightTest, P5_OnSeveralMachinesTheErrorSaysWhereAMissingRankIs) {
     steps = StepsInFlight(4, seconds(30), /*nodes=*/2);
     push();
     record(1, 0);

@@ -43,7 +43,7 @@ TEST(Supports, EachTokenHasItsOwnAlsoWhereDraftsWereWrong) {
     EXPECT_FALSE(rig.of(plain).supports);
 }
 
-TEST(Supports, OneTooLargeToReportEndsItsRequestAlone) {
+TEST(Supports, ASupportTooLargeToReportEndsItsRequestAlone) {
     Rig rig({.vocab_size = 4 * messages::kSupportMax});
     const Ask ask = asks_for_supports(100);
     const std::vector<TokenId> tokens = rig.expected(ask).tokens;

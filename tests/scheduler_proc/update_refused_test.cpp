@@ -95,7 +95,7 @@ TEST_F(UpdateTest, P5_AReplicaThatCannotStandInTimeNamesTheStepAndTheRank) {
     EXPECT_TRUE(answer().ok);
 }
 
-TEST_F(UpdateTest, P5_WhoIsNotDoneWithADropOrACommitIsSaidAtEveryAnswer) {
+TEST_F(UpdateTest, P5_EveryAnswerSaysWhichRanksAreNotDoneWithADropOrACommit) {
     using Ranks = std::vector<Rank>;
     order_stage(spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep));
     answer();

@@ -58,7 +58,7 @@ TEST_F(TrainerBookTest, ACallAfterALossThatStandsAloneIsFound) {
     EXPECT_NE(commit(7, {a1}), "");
 }
 
-TEST_F(TrainerBookTest, WhoWasToldBeginsAnew) {
+TEST_F(TrainerBookTest, ATrainerThatWasToldBeginsAnew) {
     collect(a0);
     collect(b0);
     book.refused(kNow, "a", kMalformed);  // nothing was lost with it
@@ -200,7 +200,7 @@ TEST_F(TrainerBookTest, ABeginOfCallsThatNameNoneIsBelievedAndNoOther) {
     EXPECT_EQ(other.problem(), std::nullopt);
 }
 
-TEST(CollectionBookTest, WhoAskedForAVersionIsSeenWhenItIsVerified) {
+TEST(CollectionBookTest, TheCallForAVersionIsSeenWhenItIsVerified) {
     for (const bool is_asked_for : {true, false}) {
         Oracle oracle;
         CollectionBook book(oracle);
@@ -235,7 +235,7 @@ class FairnessBookTest : public testing::Test {
     FairnessBook book{oracle};
 };
 
-TEST_F(FairnessBookTest, WhoIsServedOutOfTurnIsFound) {
+TEST_F(FairnessBookTest, ARequestServedOutOfTurnIsFound) {
     arrive(1, "a", 11);
     for (std::uint64_t key = 2; key < 5; ++key) arrive(key, "b", static_cast<std::int32_t>(key));
     begin({2});
@@ -246,7 +246,7 @@ TEST_F(FairnessBookTest, WhoIsServedOutOfTurnIsFound) {
 }
 
 // Request 2 waits for the prefix that 1 computes, and 3 is behind it, from the same client.
-TEST_F(FairnessBookTest, WhoIsBehindOneThatWaitsForAPrefixDoesNotCountMeanwhile) {
+TEST_F(FairnessBookTest, RequestsBehindOneThatWaitsForAPrefixDoNotCountMeanwhile) {
     arrive(1, "c", 20);
     arrive(2, "a", 20);
     arrive(3, "a", 11);

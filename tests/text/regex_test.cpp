@@ -110,7 +110,7 @@ TEST(Regex, EmptyMatchesDoNotFollowOnAMatch) {
     EXPECT_EQ(all_matches(*regex, ""), (std::vector<TextSpan>{{0, 0}}));
 }
 
-TEST(Regex, WhatItDoesNotKnowIsAnErrorThatSaysWhere) {
+TEST(Regex, UnknownSyntaxIsAnErrorThatSaysWhere) {
     for (const char* pattern :
          {"(a",
           "a)",

@@ -143,7 +143,7 @@ const std::vector<Bad> kBad = {
     {"/added_tokens", json::object(), kMalformed, "tokenizer.added_tokens"},
 };
 
-TEST(TokenizerFile, TheSmallOneIsGood) {
+TEST(TokenizerFile, TheSmallTokenizerIsGood) {
     const auto parsed = Tokenizer::parse(small_file().dump());
     ASSERT_TRUE(parsed) << parsed.error().message;
     EXPECT_EQ(
@@ -162,7 +162,7 @@ TEST(TokenizerFile, TheSmallOneIsGood) {
     EXPECT_TRUE((*parsed)->warnings().empty());
 }
 
-TEST(TokenizerFile, WhatIsWrongIsNamedWithItsPlace) {
+TEST(TokenizerFile, AFaultIsNamedWithItsPlace) {
     for (const Bad& bad : kBad) {
         SCOPED_TRACE(bad.path);
         json file = small_file();
@@ -209,7 +209,7 @@ TEST(TokenizerFile, AMissingUnkTokenMattersOnlyWhereItIsNeeded) {
     EXPECT_EQ(unknown.error().code, ErrorCode::kUnsupported);
 }
 
-TEST(TokenizerFile, WhatIsNoFileIsAnError) {
+TEST(TokenizerFile, APathWithoutATokenizerFileIsAnError) {
     const auto missing = Tokenizer::load("/nowhere/at/all");
     ASSERT_FALSE(missing);
     EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);

@@ -121,7 +121,7 @@ TEST(Tokenizer, RandomTextComesBack) {
 }
 
 // Decoding a single token may lose a part of a character, and the space at a text's beginning.
-TEST(Tokenizer, WhatItsTokensAddJoinsToTheText) {
+TEST(Tokenizer, TheBytesThatTokensAddJoinToTheText) {
     for (const std::string& name : tokenizer_names()) {
         const auto tokenizer = Tokenizer::load(tokenizer_dir(name));
         ASSERT_TRUE(tokenizer) << tokenizer.error().message;

@@ -136,7 +136,7 @@ TEST_F(CollectedBesideTest, ACallThatNamesAVersionPublishedBeforeIsNoVersionOfIt
 
 // ---- during a call of it ----
 
-TEST_F(CollectedBesideTest, WhatIsRefusedBesideACallOfItSaysSo) {
+TEST_F(CollectedBesideTest, ACallRefusedBesideACollectedOneSaysSo) {
     start();
     pause();
     collect_one();
@@ -171,7 +171,7 @@ TEST_F(CollectedBesideTest, WithoutAnythingNothingIsStagedAndNothingCollected) {
 
 // ---- during its drop ----
 
-TEST_F(CollectedBesideTest, P2_WhatComesBesideADropWaitsForItAndHearsOfTheLoss) {
+TEST_F(CollectedBesideTest, P2_ACallBesideADropWaitsForItAndHearsOfTheLoss) {
     start();
     pause(5);
     collect_one();

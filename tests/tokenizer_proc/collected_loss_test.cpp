@@ -325,7 +325,7 @@ TEST_F(CollectedTest, P2_ADropOfWhatCameAfterALossForgetsNoLoss) {
     expect_lost(refusal("admin", messages::Door::kAdmin), 31);
 }
 
-TEST_F(CollectedTest, P2_WhatComesAfterADropThatWasAskedForMustBeWhole) {
+TEST_F(CollectedTest, P2_AVersionAfterADropThatWasAskedForMustBeWhole) {
     start();
     pause();
     collect_one();

@@ -47,7 +47,7 @@ TEST_F(CollectedRefusalTest, P2_ACallThatAFrontEndRefusesEndsTheCollection) {
     expect_told_once();
 }
 
-TEST_F(CollectedRefusalTest, P2_ItMayHaveBeenTheFirstOfItsVersion) {
+TEST_F(CollectedRefusalTest, P2_ARefusedCallMayHaveBeenTheFirstOfItsVersion) {
     start();
     pause();
     refuse_at_front_end();
@@ -66,7 +66,7 @@ TEST_F(CollectedRefusalTest, P2_ItMayHaveBeenTheFirstOfItsVersion) {
     EXPECT_FALSE(go_on().update);
 }
 
-TEST_F(CollectedRefusalTest, WhereGenerationRunsItWasAnUpdateOfItsOwn) {
+TEST_F(CollectedRefusalTest, WhereGenerationRunsARefusedCallWasAnUpdateOfItsOwn) {
     start();
     refuse_at_front_end();
     EXPECT_TRUE(reply<messages::UpdateReply>().ok);
@@ -166,7 +166,7 @@ TEST_F(CollectedRefusalTest, P2_ACallWhoseTimeIsUpBeforeItBeginsIsMissed) {
     expect_dropped("waited for an update");
 }
 
-TEST_F(CollectedRefusalTest, WhatIsNoPartOfItLeavesItAsItIs) {
+TEST_F(CollectedRefusalTest, ACallThatIsNoPartOfACollectionLeavesItAsItIs) {
     start();
     pause();
     collect_one();

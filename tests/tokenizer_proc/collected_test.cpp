@@ -308,7 +308,7 @@ TEST_F(CollectedTest, UpdatesWithoutAPauseWaitForTheirTurn) {
     EXPECT_EQ(order<messages::UpdateStage>().spec.label, "b");
 }
 
-TEST_F(CollectedTest, WhatWaitingCallsHoldIsBounded) {
+TEST_F(CollectedTest, TheMemoryOfWaitingCallsIsBounded) {
     start();
     send_tensors(10);
     order<messages::UpdateStage>();  // nobody answers it
@@ -365,7 +365,7 @@ TEST_F(CollectedTest, WithoutAPauseACallIsAnUpdateOfItsOwn) {
     EXPECT_EQ(order<messages::UpdateStage>().spec.source.kind, messages::SourceKind::kDistributed);
 }
 
-TEST_F(CollectedTest, WhatDeclaresTheVersionAfterItIsNotCollected) {
+TEST_F(CollectedTest, ACallThatDeclaresTheVersionAfterItIsNotCollected) {
     start();
     pause();
     messages::UpdateWeights update;
@@ -378,7 +378,7 @@ TEST_F(CollectedTest, WhatDeclaresTheVersionAfterItIsNotCollected) {
     EXPECT_EQ(order<messages::UpdateStage>().spec.source.kind, messages::SourceKind::kDistributed);
 }
 
-TEST_F(CollectedTest, P5_WhoWaitsForACommitThatNeverEndsIsToldInItsTime) {
+TEST_F(CollectedTest, P5_ACallThatWaitsForACommitThatNeverEndsIsToldInItsTime) {
     start();
     pause();
     begin_collecting(/*is_partial=*/true);
@@ -396,7 +396,7 @@ TEST_F(CollectedTest, P5_WhoWaitsForACommitThatNeverEndsIsToldInItsTime) {
     EXPECT_EQ(late.error.code, ErrorCode::kDeadlineExceeded);
 }
 
-TEST_F(CollectedTest, P5_WhoWaitsBehindAnotherCallHasNoMoreTimeThanItWasGiven) {
+TEST_F(CollectedTest, P5_ACallBehindAnotherHasNoMoreTimeThanItWasGiven) {
     start();
     pause();
     begin_collecting(/*is_partial=*/true);

@@ -261,7 +261,7 @@ TEST_F(ConversationsTest, ATurnThatEndsWithAnErrorLeavesNothingToContinue) {
     EXPECT_EQ(run(turn_of("t1", ids({9})), {}), ids({9}));  // the failed turn's name is free again
 }
 
-TEST_F(ConversationsTest, AnIdleOneEndsAndItsReplicasAreTold) {
+TEST_F(ConversationsTest, AnIdleConversationEndsAndItsReplicasAreTold) {
     start(2);
     open_done("c", "a", 30.0);
     send("a", turn_of("t1", ids({5})));
@@ -298,7 +298,7 @@ TEST_F(ConversationsTest, TurnsStayWithTheReplicaThatHasTheirPages) {
     }
 }
 
-TEST_F(ConversationsTest, AClosedOneAndOneOfALostClientAreFreed) {
+TEST_F(ConversationsTest, AClosedConversationAndThoseOfALostClientAreFreed) {
     start();
     open_done("c");
     run(turn_of("t1", ids({5})), ids({6}));
@@ -315,7 +315,7 @@ TEST_F(ConversationsTest, AClosedOneAndOneOfALostClientAreFreed) {
 
 // A turn that ends after its conversation would hold pages again. So the replica hears of the
 // conversation's end once more, after the turn.
-TEST_F(ConversationsTest, OneThatIsClosedDuringATurnIsFreedAfterIt) {
+TEST_F(ConversationsTest, AConversationClosedDuringATurnIsFreedAfterIt) {
     start();
     open_done("c");
     send("a", turn_of("t1", ids({5})));

@@ -53,7 +53,7 @@ TEST_F(LostCallsTest, P3_AContinueIsRefusedOnceAndTheNextEndsTheLoss) {
     EXPECT_FALSE(lost_.is_any());
 }
 
-TEST_F(LostCallsTest, WhoDroppedTheCallsIsNotRefused) {
+TEST_F(LostCallsTest, TheCallerThatDroppedTheCallsIsNotRefused) {
     lose("", /*why=*/"");
     EXPECT_TRUE(lost_.is_any());
     EXPECT_FALSE(lost_.is_untold());

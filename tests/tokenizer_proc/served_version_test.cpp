@@ -42,7 +42,7 @@ TEST_F(AdminTest, LabelCallsUnderWayTogetherDoNotConfuseEachOther) {
     EXPECT_EQ(reply<messages::UpdateReply>().label, "one") << "and was refused";
 }
 
-TEST_F(AdminTest, P2_TheLauncherKnowsTheVersionBeforeWhoAskedForIt) {
+TEST_F(AdminTest, P2_TheLauncherKnowsTheVersionBeforeItsCallerDoes) {
     weights_path_ = "/checkpoints/7";
     start();
     EXPECT_EQ(status().weights_path, "/checkpoints/7");
@@ -128,7 +128,7 @@ TEST_F(AdminTest, ALostVersionIsToldUntilAnotherIsCommitted) {
     EXPECT_TRUE(status().is_ready);
 }
 
-TEST_F(AdminTest, WhatIsCommittedIsKeptByReplicaZero) {
+TEST_F(AdminTest, ACommittedVersionIsKeptByReplicaZero) {
     keep_committed_ = "/kept";
     start(2);
     EXPECT_EQ(status().keep->state, messages::KeepState::kIdle);

@@ -90,7 +90,7 @@ TEST_F(DoorsTest, ACancelledCallIsAnsweredAndItsTextIsStopped) {
     EXPECT_FALSE(has_message("p"));
 }
 
-TEST_F(DoorsTest, WhoGoesAwayHasItsTextsStopped) {
+TEST_F(DoorsTest, AClientThatGoesAwayHasItsTextsStopped) {
     start();
     send("p", prompt("long", std::string(TextWorker::kInlineBytesMax + 1, 'a')));
     messages::Tokenize call;

@@ -72,7 +72,7 @@ TEST_F(TextWorkerTest, EachTokenIsToldByItself) {
     EXPECT_EQ(run_job(*tokenizer_, job).bytes[1], "");
 }
 
-TEST_F(TextWorkerTest, WhatOneClientMayHaveWaitingIsBounded) {
+TEST_F(TextWorkerTest, TheWaitingTextsOfOneClientAreBounded) {
     TextWorker worker(tokenizer_);
     const std::string text(8 << 20, 'a');
     std::size_t num_taken = 0;
@@ -90,7 +90,7 @@ TEST_F(TextWorkerTest, WhatOneClientMayHaveWaitingIsBounded) {
 
 // A client fills the queue under many names: its newest job is refused to make room for another
 // client.
-TEST_F(TextWorkerTest, WhenAllIsFullTheNewestOfWhoHasTheMostGivesWay) {
+TEST_F(TextWorkerTest, AFullQueuePushesOutTheNewestJobOfTheClientWithTheMost) {
     TextWorker worker(tokenizer_);
     const std::string text(8 << 20, 'a');
     std::size_t num_taken = 0;
@@ -153,7 +153,7 @@ TEST_F(TextWorkerTest, FirstComeFirstServedIsThereForTheAsking) {
 }
 
 // A cancelled job, queued or running, gives no result, and the next job starts.
-TEST_F(TextWorkerTest, WhatIsCancelledIsNotFinished) {
+TEST_F(TextWorkerTest, ACancelledJobIsNotFinished) {
     TextWorker worker(tokenizer_);
     std::string words;
     while (words.size() < (std::size_t{12} << 20)) words += "once upon a time ";

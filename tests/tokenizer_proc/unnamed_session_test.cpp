@@ -33,7 +33,7 @@ TEST_F(UnnamedSessionTest, ASessionOfTheBusTakesNoneOfThem) {
 }
 
 // After an idle time-out, an accepted call would become an update of its own, of half a model.
-TEST_F(UnnamedSessionTest, P2_WhatFollowsALossIsRefusedUntilItsTrainerKnows) {
+TEST_F(UnnamedSessionTest, P2_CallsAfterALossAreRefusedUntilTheirTrainerKnows) {
     open();
     bucket();
     expire();
@@ -177,7 +177,7 @@ TEST_F(UnnamedSessionTest, ABeginBesideASessionSaysWhoseItIsAndHowLong) {
     EXPECT_DOUBLE_EQ(status->ends_in_s, 6.0);
 }
 
-TEST_F(UnnamedSessionTest, P2_ATakeOverDropsWhatIsIdleAndSaysSo) {
+TEST_F(UnnamedSessionTest, P2_ATakeOverDropsAnIdleSessionAndSaysSo) {
     open();
     bucket();
     messages::BeginUpdate call = begin_call("trainer B");

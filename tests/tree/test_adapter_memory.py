@@ -218,7 +218,7 @@ def test_an_eviction_that_finds_no_room_on_the_disk_keeps_it_in_memory(place, co
         )
 
 
-def test_P2_pinned_ones_stay_and_are_pinned_after_a_restart(start_tree, place, contents):
+def test_P2_pinned_adapters_stay_and_are_pinned_after_a_restart(start_tree, place, contents):
     tree = start_tree("--restart", "--adapter-memory", 2 * bytes_of_one(place, contents[0]))
     admin = tree.door("admin")
     load(admin, contents[0], name="a", adapter_pinned=True)

@@ -103,7 +103,7 @@ def test_status_shows_the_tree(shared_tree):
     assert len(facts["replicas"]) == 1
 
 
-def test_no_tree_is_said_so(place):
+def test_commands_say_that_there_is_no_tree(place):
     ended = run("status", "--run-dir", place)
     assert ended.returncode == 4
     assert ended.stderr == f"pitstop: no tree runs in {place}\n"

@@ -44,7 +44,7 @@ def scores_of(kind):
 @pytest.mark.parametrize(
     "flags, kind", [((), Oracle), (("--expert-weights", "fp32"), Oracle), (("--expert-weights", "bf16"), RoundedOracle)]
 )
-def test_they_are_rounded_as_the_flag_says(start_tree, flags, kind):
+def test_weights_of_experts_are_rounded_as_the_flag_says(start_tree, flags, kind):
     tree = start_tree("--model", MODEL, "--compute", "fp32", *flags)
     with pitstop.Client(tree.run_dir) as client:
         chunk = client.generate(IDS, max_new_tokens=0, logprobs={"enabled": True, "prompt_start": 0}).result()

@@ -167,7 +167,7 @@ def test_P2_a_trainer_that_dies_in_mid_broadcast_costs_the_group_and_the_stage(c
 
 
 @pytest.mark.parametrize("lateness", ["never joins", "sends nothing", "sends another size"])
-def test_P5_who_does_not_come_is_waited_for_until_the_deadline(client, start_trainer, lateness):
+def test_P5_a_trainer_that_does_not_come_is_waited_for_until_the_deadline(client, start_trainer, lateness):
     before = digest_of(client)
     trainer = start_trainer()
     meet(client, trainer)

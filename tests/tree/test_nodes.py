@@ -98,7 +98,7 @@ def test_P5_a_lost_machine_ends_the_replica_and_every_request_names_it(start_spa
 
 
 @pytest.mark.parametrize("how", ["a rank that stands still", "a link that is dropped"])
-def test_P5_who_does_not_answer_is_named_to_every_request_before_a_steps_time_is_over(machines, start_spanning, how):
+def test_P5_a_silent_machine_is_named_to_every_request_before_a_steps_time_is_over(machines, start_spanning, how):
     spanning = start_spanning(*CPU, "--step-timeout", STEP_TIMEOUT_S, names=machines)
     door = spanning.tree.door()
     rids = [start(door, tokens=2, max_new_tokens=900) for _ in range(2)]
@@ -135,7 +135,7 @@ def test_P5_a_head_that_dies_ends_the_other_machine_which_says_so(start_spanning
     assert "the scheduler at tcp://127.0.0.1:" in spanning.node.log(), spanning.node.log()
 
 
-def test_who_may_not_come_in_is_told_and_the_replica_serves_on(start_spanning, place, reference):
+def test_a_machine_that_may_not_join_is_told_and_the_replica_serves_on(start_spanning, place, reference):
     spanning = start_spanning(*CPU, "--log-level", "warning")
 
     def refused(text, key=spanning.key, start_s=DEADLINE_S):

@@ -194,7 +194,7 @@ def test_P7_what_is_no_rank_is_answered_by_name_and_a_right_machine_may_still_jo
     head.check_a_right_machine_is_let_in()
 
 
-def test_who_comes_before_the_heads_rank_and_says_hello_at_once_keeps_nobody_out(start_head, place):
+def test_a_rank_that_says_hello_before_the_heads_rank_joins_keeps_nobody_out(start_head, place):
     faults = place / "faults"
     faults.mkdir()
     held = faults / "tp_worker[0.0]@send rank_join"
@@ -284,7 +284,7 @@ def test_silent_connections_keep_the_right_machine_out_for_no_longer_than_a_hand
         head.check_a_right_machine_is_let_in()
 
 
-def test_who_says_nothing_but_garbage_fills_neither_the_log_nor_the_memory(start_spanning, reference):
+def test_a_peer_that_sends_only_garbage_fills_neither_the_log_nor_the_memory(start_spanning, reference):
     num = 20 * NUM_LOGGED
     spanning = start_spanning(*CPU)
     admin = spanning.tree.door("admin")

@@ -103,7 +103,7 @@ def test_P3_a_commit_amid_scorings_leaves_each_of_one_version(door, admin, quiet
 
 
 @pytest.mark.parametrize("pause, policy", UNDER_PAUSE)
-def test_P3_so_does_an_update_under_each_pause(door, admin, quiet, pause, policy):
+def test_P3_an_update_under_each_pause_leaves_each_scoring_of_one_version(door, admin, quiet, pause, policy):
     deadline, paths = time.monotonic() + DEADLINE_S, [BARD, STORIES]
     while True:
         rids = start_scorings(door)

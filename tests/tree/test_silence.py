@@ -23,7 +23,7 @@ def test_a_tree_that_says_nothing_is_looked_at_process_by_process(start_tree):
     door.step()
 
 
-def test_who_computes_is_told_from_who_stands(start_tree):
+def test_processes_that_compute_are_told_from_those_that_stand(start_tree):
     tree = start_tree()
     door = tree.door()
     (worker,) = tree.pids("tp_worker")

@@ -227,7 +227,7 @@ def test_P10_tensors_that_were_serialized_once_serve_many_updates(client):
 
 
 @needs_torch
-def test_P10_what_its_sender_has_let_go_of_is_freed_by_the_last_that_reads_it(client):
+def test_P10_memory_that_its_sender_has_let_go_of_is_freed_by_its_last_reader(client):
     before = torch_sender.torch_segments()
 
     def lent():

@@ -39,7 +39,7 @@ def test_nothing_of_cuda_is_linked():
     assert "cudaMalloc" in symbols(BIN / "pitstop_tp_worker"), "where it is, the symbols are found"
 
 
-def test_it_serves_and_updates_on_the_cpu(without_cuda, start_tree):
+def test_a_build_without_cuda_serves_and_updates_on_the_cpu(without_cuda, start_tree):
     tree = start_tree("--tp", 2, *SMALL)
     with tree.door("admin") as admin:
         workers = [worker for replica in admin.call("status")["replicas"] for worker in replica["workers"]]

@@ -110,7 +110,7 @@ TEST_F(HostGroupTest, ATrainerThatDiedBetweenUpdatesIsInNobodysWay) {
     EXPECT_EQ(workers_[0].init(spec(), 1, patience()).error().code, ErrorCode::kAlreadyExists);
 }
 
-TEST_F(HostGroupTest, NorIsOneThatDiedInMidBroadcast) {
+TEST_F(HostGroupTest, ATrainerThatDiedInMidBroadcastIsInNobodysWay) {
     join_all();
     const std::vector<std::byte> unread(10);
     static_cast<void>(trainer_->broadcast(unread, milliseconds(200)));

@@ -37,7 +37,7 @@ TEST_F(NcclTurnTest, IsGivenBackWithWhatHoldsIt) {
     EXPECT_TRUE(turn_.try_take("d"));  // each was given back at once
 }
 
-TEST_F(NcclTurnTest, P5_WhoWaitsInVainIsToldForWhom) {
+TEST_F(NcclTurnTest, P5_ACallerThatWaitsInVainIsToldForWhom) {
     const Result<NcclTurn::Held> held = turn_.take("the other", patient());
     const Result<NcclTurn::Held> late = turn_.take("mine", out_of_time());
     ASSERT_FALSE(late);
@@ -63,7 +63,7 @@ TEST_F(NcclTurnTest, P5_AWaitIsCalledOff) {
 
 // A step, which continues without the turn if the turn is taken, does not overtake a waiting
 // caller.
-TEST_F(NcclTurnTest, GoesToWhoWaitsBeforeWhoDoesNot) {
+TEST_F(NcclTurnTest, GoesToACallerThatWaitsBeforeOneThatDoesNot) {
     constexpr int kNumTimes = 50;
     for (int i = 0; i < kNumTimes; ++i) {
         std::optional<NcclTurn::Held> step = turn_.try_take("a step's");
@@ -85,7 +85,7 @@ TEST_F(NcclTurnTest, GoesToWhoWaitsBeforeWhoDoesNot) {
 }
 
 // One caller at a time has the turn, and every caller gets it.
-TEST_F(NcclTurnTest, IsOnesAtATime) {
+TEST_F(NcclTurnTest, HasOneOwnerAtATime) {
     constexpr int kNumThreads = 4;
     constexpr int kNumTimes = 50;
     std::atomic<int> num_holding{0};

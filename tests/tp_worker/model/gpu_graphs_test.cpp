@@ -328,7 +328,7 @@ class LogLines {
 
 // A version's memory is allocated while graphs are made: a graph is charged at most what its nodes
 // can use. Once the graphs have used all their memory, the log says so once.
-TEST_F(GpuGraphs, WhatOthersTakeIsChargedToAGraphAsFarAsItsNodesCanTakeIt) {
+TEST_F(GpuGraphs, MemoryOfOthersIsChargedToAGraphAsFarAsItsNodesCanUse) {
     const Result<kernels::DeviceStream> stream =
         kernels::DeviceStream::create(kernels::StreamPriority::kStep);
     ASSERT_TRUE(stream.has_value()) << stream.error().message;

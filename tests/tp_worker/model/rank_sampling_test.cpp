@@ -149,7 +149,7 @@ TEST(RankSampling, EveryRankKeepsWhatWasDrawnByItsSlot) {
 }
 
 // Rows whose logits are gathered share calls with rows whose logits are not.
-TEST(RankSampling, P6_WhatSharesACallDecidesNoBit) {
+TEST(RankSampling, P6_RowsThatShareACallDecideNoBit) {
     const std::vector<messages::RequestSetup> setups = all_kinds();
     const Sampled together = sample(rows_of(setups, 1003), 3);
     for (std::size_t i = 0; i < setups.size(); ++i) {
@@ -164,7 +164,7 @@ TEST(RankSampling, P6_WhatSharesACallDecidesNoBit) {
 }
 
 // Raw logprobs have the same bits however the row was drawn and whatever else it reports.
-TEST(RankSampling, P6_WhatElseIsAskedOfARowDecidesNoBitOfItsLogprob) {
+TEST(RankSampling, P6_OtherReportsOfARowDecideNoBitOfItsLogprob) {
     constexpr unsigned kNum = 40;  // about one in ten logprobs shows the order of a sum
     constexpr std::size_t kWays = 4;
     Rows rows;

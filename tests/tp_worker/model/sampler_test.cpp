@@ -329,7 +329,7 @@ TEST_F(SamplerTest, OnlyAllowedTokensAreDrawn) {
     EXPECT_NEAR(result.ids_logprobs.values[2], expected[1], 1e-6);
 }
 
-TEST_F(SamplerTest, WhatBansLeaveNothingOfIsToldApartFromLogitsThatAreNotFinite) {
+TEST_F(SamplerTest, ARowWhoseIdsAreAllBannedIsToldApartFromOneThatIsNotFinite) {
     messages::RequestSetup setup = greedy_setup();
     setup.sampling.allowed_token_ids = {TokenId{1}};
     setup.sampling.min_new_tokens = 1;

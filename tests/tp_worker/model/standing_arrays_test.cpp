@@ -49,7 +49,7 @@ class Standing : public testing::Test {
     StandingArrays standing_{reinterpret_cast<std::byte*>(there_.data()), kBytes};
 };
 
-TEST_F(Standing, WhatIsAsItWasIsNotBrought) {
+TEST_F(Standing, UnchangedWordsAreNotSent) {
     const std::vector<Pair> pairs{{1.f, 2}, {3.f, 4}};
     const std::vector<std::int32_t> ids{7, 8, 9};
     EXPECT_EQ(call(pairs, ids), kHead + 2 * kRun + 7);
@@ -82,7 +82,7 @@ TEST_F(Standing, NoUpdateIsLargerThanItsArrays) {
     EXPECT_EQ(call({}, ids), kHead + kRun + ids.size());
 }
 
-TEST_F(Standing, AreWhatWasPlacedThroughAnyCalls) {
+TEST_F(Standing, HoldWhatWasPlacedThroughAnyCalls) {
     std::mt19937 random(11);
     std::vector<Pair> pairs;
     std::vector<std::int32_t> ids;

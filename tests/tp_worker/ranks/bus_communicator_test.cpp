@@ -312,7 +312,7 @@ TEST(BusCommunicator, AKeyThatIsNotANodesIsToldSo) {
     EXPECT_EQ(joined.error().code, ErrorCode::kPermissionDenied) << joined.error().message;
 }
 
-TEST(BusCommunicator, WhoTrustsAnotherHeadGetsNoAnswerAndSaysSo) {
+TEST(BusCommunicator, ARankThatTrustsAnotherHeadGetsNoAnswerAndSaysSo) {
     Meeting meeting(2, 2);
     BusCommunicatorArgs args = meeting.args_of(1);
     args.key->server_key = bus::make_key_pair()->public_key;

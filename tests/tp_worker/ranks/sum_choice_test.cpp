@@ -10,7 +10,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-TEST(SumChoice, NcclTakesWhatItIsFasterAtUpToTheLargest) {
+TEST(SumChoice, NcclTakesTheSizesFromWhichOnItIsFaster) {
     EXPECT_EQ(nccl_bytes_min({}), kNeverBytes);
     std::vector<SumTime> times{{256, 1.0, 9.0}, {512, 2.0, 1.9}, {1024, 4.0, 2.0}};
     EXPECT_EQ(nccl_bytes_min(times), 512);
@@ -40,7 +40,7 @@ TEST(SumChoice, GuessesFallWithTheRanks) {
     EXPECT_EQ(nccl_bytes_min_guess(16), before);
 }
 
-TEST(SumChoice, AWayThatThereIsNotIsRefusedWithThoseThatThereAre) {
+TEST(SumChoice, AnUnknownWayIsRefusedWithTheAcceptedOnes) {
     EXPECT_EQ(*parse_sum_path("auto"), SumPath::kAuto);
     EXPECT_EQ(*parse_sum_path("own"), SumPath::kOwn);
     EXPECT_EQ(*parse_sum_path("nccl"), SumPath::kNccl);

@@ -180,19 +180,19 @@ TEST_F(CudaMappingsTest, AnAllocationIsOpenedOnceAnUpdateAndForEachSenderAnew) {
     );
 }
 
-TEST_F(CudaMappingsTest, WhatASenderThatHasEndedSharedIsClosed) {
+TEST_F(CudaMappingsTest, MappingsOfASenderThatHasEndedAreClosed) {
     EXPECT_EQ(
         emulator::run_part("mappings_ended", {{"PITSTOP_TEST_HANDLE", hex_of(legacy_handle())}}), 0
     );
 }
 
-TEST_F(CudaMappingsTest, TheOneUsedLongestAgoIsClosedWhereThereAreTooMany) {
+TEST_F(CudaMappingsTest, TheMappingUsedLongestAgoIsClosedWhereThereAreTooMany) {
     EXPECT_EQ(
         emulator::run_part("mappings_oldest", {{"PITSTOP_TEST_HANDLE", hex_of(legacy_handle())}}), 0
     );
 }
 
-TEST_F(CudaMappingsTest, WhatIsInTheWayOfANewAllocationIsClosed) {
+TEST_F(CudaMappingsTest, AMappingInTheWayOfANewAllocationIsClosed) {
     EXPECT_EQ(
         emulator::run_part(
             "mappings_stale",

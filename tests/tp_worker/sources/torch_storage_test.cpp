@@ -125,7 +125,7 @@ TEST(TorchStorage, TheLastReferenceOfASenderThatIsGoneRemovesIt) {
     EXPECT_EQ(again.error().code, ErrorCode::kNotFound);
 }
 
-TEST(TorchStorage, WithoutDescriptorsItIsNotTheSendersFault) {
+TEST(TorchStorage, WithoutDescriptorsTheErrorDoesNotBlameTheSender) {
     const Segment segment(/*references=*/1);
     Error error;
     {
@@ -146,7 +146,7 @@ TEST(TorchStorage, AHeaderThatWasCutAwayIsNoReference) {
     EXPECT_EQ(segment.references(), 0);
 }
 
-TEST(TorchStorage, WhatIsShorterThanPromisedIsNotMapped) {
+TEST(TorchStorage, ASegmentShorterThanPromisedIsNotMapped) {
     const Segment segment(/*references=*/9);
     for (const std::int64_t bytes : {kPayloadBytes + 1, std::int64_t{-1}, std::int64_t{1} << 62}) {
         const auto storages = segment.open();

@@ -321,7 +321,7 @@ TEST_F(Adapted, P6_ARestoredVersionHasTheBitsThatWereEvicted) {
 }
 
 // The directory cannot be written, as on a full disk.
-TEST_F(Adapted, OneThatCannotBeEvictedStaysAndTheSchedulerIsTold) {
+TEST_F(Adapted, AVersionThatCannotBeEvictedStaysAndTheSchedulerIsTold) {
     open("qwen3_tied", 1);
     updaters_[0]->adapters().limit({.bytes_max = 16 << 20, .directory = "/nowhere/at/all"});
     const std::vector<TokenId> prompt{TokenId{3}, TokenId{9}, TokenId{27}};

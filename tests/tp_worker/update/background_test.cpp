@@ -14,7 +14,7 @@ using std::chrono::seconds;
 
 // Destroying a job's data may take long: a payload of many bytes is unmapped. Here it takes until
 // the loop has its answers.
-TEST(Background, TheLoopDoesNotWaitForWhatAJobHeldToGo) {
+TEST(Background, TheLoopDoesNotWaitUntilAJobsDataIsDestroyed) {
     std::promise<void> is_going;
     std::promise<void> has_answers;
     std::promise<bool> went_in_time;

@@ -76,7 +76,7 @@ TEST_F(UpdaterTest, P2_EveryBadCheckpointIsRefusedByName) {
     expect_generates_as("stories");
 }
 
-TEST_F(UpdaterTest, WhatIsNotFiniteIsTakenWhereThatIsAllowed) {
+TEST_F(UpdaterTest, TensorsThatAreNotFiniteAreTakenWhereThatIsAllowed) {
     open(2);
     const TempDir dir;
     dir.copy_from(model_dir("bard"));

@@ -106,7 +106,7 @@ TEST_F(GpuUpdater, P1_P2_P10_ACommitSwapsAndARollbackSwapsBack) {
 }
 
 // Work that was enqueued before the stage stands for a step that still runs.
-TEST_F(GpuUpdater, P2_AStageWritesAfterWhatReadsTheRetiredCopy) {
+TEST_F(GpuUpdater, P2_AStageWritesAfterTheReadsOfTheRetiredCopy) {
     digest_of(stage(from_disk(model_dir("bard"))));
     commit();
     WeightStore& weights = *replica_->root().weights();
@@ -285,7 +285,7 @@ TEST_F(GpuUpdater, SparseUpdatesChangeTheirElementsAndTheLaterOfTwoCounts) {
     expect_refused(stage(sparse), "the tensor has");
 }
 
-TEST_F(GpuUpdater, WhatIsNotFiniteIsRefusedByItsPlace) {
+TEST_F(GpuUpdater, AValueThatIsNotFiniteIsRefusedByItsPlace) {
     const std::string name = "model.norm.weight";
     const auto [shape, bytes] = tensors_of("bard").at(name);
     Bytes broken = bytes;
