@@ -56,7 +56,7 @@ def generated(world, passes, told=0):
 
 
 @pytest.mark.parametrize("content", [0, 1, 2, None])
-def test_what_a_right_engine_gives_is_verified(world, checker, content):
+def test_the_records_of_a_right_engine_are_verified(world, checker, content):
     verdict = checker.verify(generated(world, [content] * NUM_TOKENS, content), {1: "d1"})
     assert verdict.problem is None and verdict.num_verified == NUM_TOKENS, verdict
 
@@ -81,7 +81,7 @@ def test_an_adapter_in_an_answer_of_the_model_alone_is_found(world, checker, con
     assert checker.verify(generated(world, [content] * NUM_TOKENS, None), {1: "d1"}).problem is not None
 
 
-def test_what_a_request_says_of_its_adapter_must_be_what_it_asked_for(world):
+def test_the_adapter_in_an_answer_must_be_the_one_that_was_asked_for(world):
     _, _, book = world
     digest, other = book.contents[0][1], book.contents[1][1]
     record = Record("r", [1], [2], [], adapter_name="policy", adapter=("policy", 10, digest))

@@ -99,7 +99,7 @@ def test_the_oracles_digests_are_those_of_the_definition():
     "history, reset_at",
     [([1] * 24, None), (KEPT, None), (KEPT, 10), (KEPT, 17), ([1] * 5 + [2] * 9 + [3] * 10, None)],
 )
-def test_what_a_right_engine_gives_is_verified(versions, checker, is_greedy, history, reset_at):
+def test_the_records_of_a_right_engine_are_verified(versions, checker, is_greedy, history, reset_at):
     record = generated(versions, history, is_greedy, reset_at)
     verdict = checker.verify(record, kv_digests(versions))
     assert verdict.problem is None and not verdict.is_undecided, verdict
@@ -298,7 +298,7 @@ def test_an_epoch_is_one_version_for_ever():
     assert "was a and is now b" in epochs.see(2, "b")
 
 
-def test_what_a_partial_update_makes_is_found_by_its_digest(tmp_path, versions):
+def test_the_version_of_a_partial_update_is_found_by_its_digest(tmp_path, versions):
     book = VersionBook(tmp_path)
     base = book.add(versions[1])
     assert book.knows(base) and not book.knows("0" * 32)
@@ -312,7 +312,7 @@ def test_what_a_partial_update_makes_is_found_by_its_digest(tmp_path, versions):
     assert all((loaded[name] == bits).all() for name, bits in whole.items())
 
 
-def test_what_calls_without_a_session_made_is_found_by_its_digest_and_a_half_is_not(tmp_path, versions):
+def test_the_version_of_calls_without_a_session_is_found_by_its_digest_and_a_half_is_not(tmp_path, versions):
     book = VersionBook(tmp_path)
     base, names = book.add(versions[1]), list(versions[2])[:4]
     assert book.knows(base)

@@ -82,7 +82,7 @@ HISTORIES = [([1] * 24, None), (KEPT, None), (KEPT, 10), (KEPT, 17), ([1] * 5 + 
 
 @pytest.mark.parametrize("is_told", [True, False])
 @pytest.mark.parametrize("history, reset_at", HISTORIES)
-def test_what_a_right_engine_gives_is_verified(versions, checker, history, reset_at, is_told):
+def test_the_records_of_a_right_engine_are_verified(versions, checker, history, reset_at, is_told):
     record = Engine(versions).generated(history, reset_at, is_told)
     verdict = checker.verify(record, EPOCHS)
     assert verdict.problem is None and not verdict.is_undecided, verdict
@@ -91,7 +91,7 @@ def test_what_a_right_engine_gives_is_verified(versions, checker, history, reset
 
 
 @pytest.mark.parametrize("history, reset_at", HISTORIES)
-def test_what_a_right_engine_gives_in_bf16_is_verified_along_its_routes(versions, history, reset_at):
+def test_the_records_of_a_right_engine_in_bf16_are_verified_along_their_routes(versions, history, reset_at):
     record = Engine(versions, Rounding.BF16).generated(history, reset_at)
     verdict = checker_of(versions, Rounding.BF16).verify(record, EPOCHS)
     assert verdict.problem is None, verdict

@@ -56,7 +56,7 @@ class VersionBook:
         return digest
 
     def add(self, tensors):
-        """The version's digest."""
+        """Adds a version. Returns its digest."""
         with self._lock:
             for name, bits in tensors.items():
                 self._shapes[name] = bits.shape

@@ -288,7 +288,7 @@ def test_a_sampling_parameter_that_does_not_exist_is_a_type_error(client):
 
 
 @pytest.mark.parametrize("wrong", [{"max_new_tokens": object()}, {"max_new_tokens": 1 << 70}, {"rid": "\ud800"}])
-def test_P5_what_cannot_be_packed_is_told_to_its_caller(door, client, wrong):
+def test_P5_a_request_that_cannot_be_packed_is_told_to_its_caller(door, client, wrong):
     with pytest.raises(pitstop.PitstopError) as failed:
         client.generate("hello", **wrong).result(timeout=10)
     assert failed.value.code == "invalid_argument"

@@ -58,7 +58,7 @@ def test_a_command_and_what_it_is_about(ray_python):
     ],
     ids=" ".join,
 )
-def test_what_means_nothing_is_refused_by_name_before_anything_starts(ray_python, words, told):
+def test_arguments_that_mean_nothing_are_refused_by_name_before_anything_starts(ray_python, words, told):
     done = subprocess.run(
         [ray_python, "-c", CALL, *words],
         env={"PYTHONPATH": str(CLIENT), "RAY_ADDRESS": "127.0.0.1:1"},

@@ -93,7 +93,7 @@ def test_P4_a_stream_over_http_goes_on_at_another_tree():
     with_server(work)
 
 
-def test_what_is_asked_wrongly_is_refused_with_a_status():
+def test_a_wrong_request_is_refused_with_a_status():
     async def work(trees, server):
         for body, status, told in [
             (b"{", 400, "no JSON"),

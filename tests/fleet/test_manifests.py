@@ -81,7 +81,7 @@ def test_kuberays_definition_takes_the_manifest(manifest):
         (lambda spec: spec["workerGroupSpecs"][0]["template"]["spec"]["containers"][0].pop("name"), "no name"),
     ],
 )
-def test_what_kuberay_would_refuse_is_seen(manifest, spoil, told):
+def test_a_manifest_that_kuberay_would_refuse_is_seen(manifest, spoil, told):
     spoil(manifest["spec"])
     assert any(told in each for each in problems(manifest, SCHEMA))
 

@@ -61,7 +61,7 @@ def test_a_fleet_ends_with_the_program_that_started_it(on_ray):
     assert on_ray("leave")["gone"] == 2
 
 
-def test_P5_what_hangs_is_found_and_holds_no_update(on_ray):
+def test_P5_processes_that_hang_are_found_and_hold_up_no_update(on_ray):
     assert on_ray("hang")["deaths"] == 3
 
 

@@ -170,7 +170,7 @@ def test_brought_routes_over_the_bus(client, http):
         pitstop.Routes.of(rows + E, E)
 
 
-def test_what_is_no_route_is_refused_with_token_layer_and_entry(http, client):
+def test_rows_that_are_no_routes_are_refused_with_token_layer_and_entry(http, client):
     tokens, _, rows = sampled(http)
 
     def refused(routes, *words, **more):

@@ -166,7 +166,7 @@ def test_a_forced_call_that_is_cut_off_is_text_with_its_beginning(http, path):
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_what_forces_no_call_that_can_be_is_refused_by_name(http, front_end, path):
+def test_a_tool_choice_that_can_force_no_call_is_refused_by_name(http, front_end, path):
     for choice in (named(path, "other"), named(path, ""), named(path, 5), {}, {"type": "function"}, "weather", 7):
         refused = http.post(path, BODIES[path](choice))
         assert refused.status == 400 and "tool_choice" in refused.message, (choice, refused)

@@ -57,7 +57,7 @@ def test_a_message_is_the_assistants_turn(http):
     assert answer["weight_versions"] == [{"version": "epoch 1", "start": 0, "end": 6}]
 
 
-def test_what_is_cached_is_counted_apart(http):
+def test_cached_tokens_are_counted_apart(http):
     messages = [{"role": "user", "content": "Once there was a little dog who saw a big cat. " * 8}]
     post(http, {"messages": messages})
     usage = post(http, {"messages": messages})["usage"]
@@ -162,7 +162,7 @@ def test_the_assistants_last_words_are_gone_on_with(http):
     assert refused.status == 400 and "messages[1]" in refused.message
 
 
-def test_what_a_template_is_told(http):
+def test_the_variables_that_a_template_gets(http):
     template = "{{ enable_thinking }} {{ reasoning_effort }} {{ tools }} {{ messages | tojson }}"
     body = {"chat_template": template, "return_token_ids": True, "tools": [TOOL]}
     shown = post(http, {
@@ -253,7 +253,7 @@ def test_what_cannot_be_served_is_refused_by_name_in_anthropics_shape(http, body
         {"system": ""},
     ],
 )
-def test_what_changes_nothing_is_taken(http, body):
+def test_fields_that_change_nothing_are_taken(http, body):
     post(http, body)
 
 

@@ -265,7 +265,7 @@ def test_agents_requests_run_on_the_replica_they_name(http, admin, path):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_what_asks_for_what_is_done_anyhow_is_taken(http, path):
+def test_fields_that_ask_for_what_is_done_anyhow_are_taken(http, path):
     for fields in (
         {"modalities": ["text"], "background": False, "response_format": {"type": "text"}},
         {"verbosity": "medium", "include_reasoning": True, "separate_reasoning": True},
@@ -313,7 +313,7 @@ def test_the_prompts_tokens_alone_are_shown_where_asked_for(http, path):
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "?"}], "echo": True}),
     ),
 )
-def test_what_would_change_the_prompt_or_the_answer_is_refused_by_name(http, path, fields):
+def test_fields_that_would_change_the_prompt_or_the_answer_are_refused_by_name(http, path, fields):
     refused = http.post(path, {"max_tokens": 1, **fields})
     assert refused.status == 400 and list(fields)[-1] in refused.message, refused
     taken = dict(list(fields.items())[:-1])
@@ -334,7 +334,7 @@ def test_what_would_change_the_prompt_or_the_answer_is_refused_by_name(http, pat
         ("/v1/messages", "max_tokens", {"max_tokens": -1}),
     ),
 )
-def test_what_is_wrong_has_the_name_that_the_caller_gave_it(http, path, name, wrong):
+def test_a_wrong_field_has_the_name_that_the_caller_gave_it(http, path, name, wrong):
     refused = http.post(path, {**(AGENTS_BODIES.get(path) or body_of(path)), **wrong})
     assert refused.status == 400 and name in refused.message and "new_tokens" not in refused.message, refused
 

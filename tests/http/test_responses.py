@@ -168,7 +168,7 @@ def test_the_conversation_is_the_templates(http):
     assert counted.json == {"object": "response.input_tokens", "input_tokens": len(expected)}
 
 
-def test_what_a_template_is_told(http):
+def test_the_variables_that_a_template_gets(http):
     template = "{{ reasoning_effort }} {{ tools }} {{ messages | tojson }}"
     items = [
         {"role": "user", "content": "?"},
@@ -254,7 +254,7 @@ def test_what_cannot_be_served_is_refused_by_name(http, body, named):
         {"stream_options": {"include_obfuscation": False}},
     ],
 )
-def test_what_changes_nothing_is_taken(http, body):
+def test_fields_that_change_nothing_are_taken(http, body):
     post(http, **body)
 
 

@@ -22,7 +22,7 @@ def restarting(tmp_path_factory):
         tree.abandon()
 
 
-def test_what_is_asked_while_the_tree_is_away_gets_503_and_is_not_done_later(restarting):
+def test_calls_while_the_tree_is_away_get_503_and_are_not_done_later(restarting):
     tree, http = restarting
     generate = {"text": "Once", "sampling_params": {"max_new_tokens": 5, "temperature": 0}}
     assert http.post("/generate", generate).status == 200

@@ -154,7 +154,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_what_is_not_a_request_is_refused_and_harms_nobody(http, name):
+def test_bytes_that_are_no_request_are_refused_and_harm_nobody(http, name):
     data, status = MALFORMED[name]
     with http.raw() as raw:
         raw.send(data)
@@ -183,7 +183,7 @@ BAD_BODIES = {
 
 @pytest.mark.parametrize("path", ["/generate", "/v1/completions", "/inference/v1/generate"])
 @pytest.mark.parametrize("name", BAD_BODIES)
-def test_what_is_not_a_body_is_400(http, name, path):
+def test_bytes_that_are_no_body_are_400(http, name, path):
     answer = http.post(path, BAD_BODIES[name], headers={"Content-Type": "application/json"})
     assert answer.status == 400, answer
     assert answer.message

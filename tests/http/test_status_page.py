@@ -137,7 +137,7 @@ def test_the_events_say_what_requests_took_and_how_they_ended(http):
     assert recent["errors"] >= 0 and recent["aborted"] >= 0
 
 
-def test_so_many_may_listen_and_who_leaves_is_forgotten(http):
+def test_listeners_are_bounded_and_one_that_leaves_is_forgotten(http):
     def listen():
         connection = http.connect()
         connection.request("GET", "/status/events")

@@ -124,7 +124,7 @@ def test_logprobs_and_ids_are_of_every_token_whatever_was_told(http, tree):
 
 
 @pytest.mark.parametrize("script", ["plain", "malformed"])
-def test_what_is_no_call_is_text_as_it_was_written(http, tree, script):
+def test_output_that_is_no_call_is_text_as_it_was_written(http, tree, script):
     choice = chat(http, tree, script)
     assert choice["message"] == {"role": "assistant", "content": text_of(script), "refusal": None}
     assert choice["finish_reason"] == "stop"

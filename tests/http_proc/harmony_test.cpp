@@ -90,7 +90,7 @@ TEST(Harmony, ALastMessageMayLackItsMarker) {
     EXPECT_EQ(parse("<|channel|>analysis<|message|>So"), Items{thinking("So")});
 }
 
-TEST(Harmony, WhatIsNoMessageOrNotLookedForIsTextAsItIsWritten) {
+TEST(Harmony, OutputThatIsNoMessageOrNotLookedForIsTextAsItIsWritten) {
     for (const std::string_view output :
          {"It is noon.",
           "<|channel|>anal",
@@ -138,7 +138,7 @@ TEST(Harmony, TheOutputMayBeginInsideTheThinkingOfItsPrompt) {
     );
 }
 
-TEST(Harmony, ItKnowsWhereTheOutputIs) {
+TEST(Harmony, TheParserKnowsWhereTheOutputIs) {
     using At = HarmonyParser::At;
     HarmonyParser parser({});
     const auto at_after = [&](std::string_view piece) {

@@ -64,7 +64,7 @@ TEST(MemoryBudget, APromptCountsOncePerSample) {
     EXPECT_EQ(context.memory().held_bytes(), 10 * bytes_of(prompt));
 }
 
-TEST(MemoryBudget, WhatIsShownOfTheRequestIsHeldToTheEnd) {
+TEST(MemoryBudget, PartsOfTheRequestThatAreShownAreHeldToTheEnd) {
     ServerContext context = context_of(1 << 20);
     SilentWire wire;
     Exchange exchange(Request{}, Grant::kData, context, wire);

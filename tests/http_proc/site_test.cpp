@@ -93,7 +93,7 @@ TEST(Site, ANameMayBeAllowed) {
     EXPECT_FALSE(is_host_taken("", rules));
 }
 
-TEST(Site, WhatIsNoNameIsNotAllowed) {
+TEST(Site, TextThatIsNoNameIsNotAllowed) {
     const std::string long_name(254, 'a');
     for (const std::string name :
          {"",
@@ -170,7 +170,7 @@ TEST(Site, AnOriginMayBeAllowed) {
     EXPECT_TRUE(is_origin_taken("localhost:1", "https://any.example", {.cors_origin = "*"}));
 }
 
-TEST(Site, WhatABrowserSaysOfThePageCounts) {
+TEST(Site, TheBrowsersHeaderAboutThePageCounts) {
     const auto is_site_taken = [](const std::string& site, const SiteRules& rules = {}) {
         return is_taken(
             {.method = "GET", .headers = {{"host", "localhost:1"}, {"sec-fetch-site", site}}}, rules

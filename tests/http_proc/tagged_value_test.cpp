@@ -65,7 +65,7 @@ TEST(TaggedValue, ATagInAJsonStringDoesNotEndAnObjectOrAList) {
     );
 }
 
-TEST(TaggedValue, WhatIsNoJsonEndsAtTheFirstTag) {
+TEST(TaggedValue, AValueThatIsNoJsonEndsAtTheFirstTag) {
     EXPECT_EQ(
         coder("<parameter=at>\n{\"a\": \"x</parameter>\n<parameter=city>\n\"Rome\"\n</parameter>\n"
         ),

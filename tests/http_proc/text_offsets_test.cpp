@@ -31,7 +31,7 @@ TEST(TextOffsets, PartsOfACharacterShareItsPlace) {
 }
 
 // Invalid bytes become one U+FFFD per part, as in the text.
-TEST(TextOffsets, WhatIsNoCharacterTakesThePlacesOfItsReplacements) {
+TEST(TextOffsets, BytesThatAreNoCharacterTakeThePlacesOfTheirReplacements) {
     EXPECT_EQ(offsets_of({"\xe6", "abc", "d"}), (Offsets{0, 1, 4}));
     EXPECT_EQ(offsets_of({"\xe6\x97", "\xe6\x97\xa5", "d"}), (Offsets{0, 1, 2}));
     EXPECT_EQ(offsets_of({"\x80", "\x80", "d"}), (Offsets{0, 1, 2}));

@@ -113,7 +113,7 @@ struct Part {
     std::int32_t place = 0;
     std::int32_t from = 0;         // at a position that is not 0: the place it continues
     std::int32_t saved_len = 0;    // tokens after which the state is saved, too; 0: none
-    std::int32_t saved = 0;        // where
+    std::int32_t saved = 0;        // the place where it is saved
     std::int32_t num_guesses = 0;  // its last tokens, which leave no state
 };
 
@@ -341,7 +341,7 @@ TEST_P(GatedDelta, P11_GuessesLeaveNoState) {
 
 // An infinity or a NaN in any column of a token shows in that token's output, and in no other
 // row.
-TEST_P(GatedDelta, WhatIsNotFiniteShowsInItsTokenAndInNoOtherRow) {
+TEST_P(GatedDelta, AValueThatIsNotFiniteShowsInItsTokenAndInNoOtherRow) {
     const Shape shape{1, 1, 16, 24, 4, false};
     const std::vector<Part> parts{{5, 0, 0}, {4, 0, 1}};
     const Layer<float> clean(shape, 9);

@@ -298,7 +298,7 @@ TEST_P(AttentionNotFinite, AnInfiniteKeyOrValueReachesEveryLaterTokenAndNoOther)
     expect_all<float>({2, 1, 24});
 }
 
-// A query with only its own token; scores that are all -inf have no largest.
+// A query may have only its own token, and all its scores may be -inf.
 TEST_P(AttentionNotFinite, AQueryThatIsNotFiniteSpoilsItsOwnToken) {
     const auto expect = [&]<class T>(const Heads& heads) {
         for (const float value : {kNan, kInf, -kInf}) {

@@ -161,7 +161,7 @@ class FollowedRouter : public Router {
 };
 PITSTOP_ON_BACKENDS(FollowedRouter, Order::kDefault);
 
-TEST_P(FollowedRouter, P6_WhatTheRouterChoseHasItsWeightsBitForBit) {
+TEST_P(FollowedRouter, P6_ExpertsThatTheRouterChoseHaveItsWeightsBitForBit) {
     for (const auto& [E, k] : {std::pair{1, 1}, {8, 2}, {128, 8}, {300, 32}}) {
         for (const RouterNorm norm : {RouterNorm::kAll, RouterNorm::kChosen}) {
             SCOPED_TRACE(testing::Message() << E << " experts, " << k << " chosen");

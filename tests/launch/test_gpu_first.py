@@ -64,7 +64,7 @@ def test_all_limits_together_are_under_a_lease():
     assert len(limits) == 15 and sum(limits) <= MOST_S, listed
 
 
-def test_what_crashes_costs_itself_alone_and_its_words_are_kept(build, tmp_path):
+def test_a_program_that_crashes_costs_itself_alone_and_its_words_are_kept(build, tmp_path):
     done, report = first(build, tmp_path / "out", "--step=a context that stays", "--step=probe", "--step=kernel tests")
     steps = report["steps"]
     assert (

@@ -63,7 +63,7 @@ def test_a_crash_behind_the_last_test_is_a_failure(program):
     )
 
 
-def test_what_has_no_time_left_is_named(program):
+def test_tests_without_time_left_are_named(program):
     body = """
     run("Good.A", lambda: time.sleep(600))
     finish()

@@ -83,7 +83,7 @@ def test_the_cache_is_where_hugging_face_has_it(tmp_path, expected):
         ("org/name@v2", "revision v2 is not in"),
     ],
 )
-def test_what_is_not_there_is_said_in_one_line(tmp_path, name, why):
+def test_a_missing_model_is_said_in_one_line(tmp_path, name, why):
     snapshot(tmp_path, BARD, [each for each in NAMES if each != "model.safetensors"])
     done = generate(name, tmp_path)
     assert done.returncode == 2
@@ -147,7 +147,7 @@ def hub():
         server.shutdown()
 
 
-def test_what_is_missing_is_fetched_once(tmp_path, expected, hub):
+def test_a_missing_model_is_fetched_once(tmp_path, expected, hub):
     python = python_of("hub")
     options = {"python": python, "HF_ENDPOINT": hub, "HF_HUB_DISABLE_XET": "1", "HOME": str(tmp_path)}
     done = generate("org/name", tmp_path / "cache", **options)

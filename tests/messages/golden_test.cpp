@@ -70,7 +70,7 @@ TEST(Golden, RawFramesByHand) {
     ) << "raw frame 1";
 }
 
-TEST(Golden, WhatIsEmptyIsLeftOut) {
+TEST(Golden, EmptyFieldsAreLeftOut) {
     Outputs message;
     message.chunks.emplace_back();
     const std::string bytes =

@@ -38,7 +38,7 @@ void World::start_push(bool is_dependable) {
     go_on(pushers_.size() - 1);
 }
 
-// A pusher's next call, and the one after its answer.
+// Sends a pusher's next call; its answer brings the one after that.
 void World::go_on(std::size_t i) {
     Pusher& pusher = *pushers_[i];
     std::optional<Pusher::Call> call =

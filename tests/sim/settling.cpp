@@ -101,7 +101,7 @@ void World::check_whole(std::size_t r, std::size_t k) {
 // Some replica can generate nothing until new weights come.
 bool World::needs_update() const {
     return updates().is_torn() || std::ranges::any_of(replicas_, [&](const Replica& replica) {
-               // The replica's KV may be lent to a collected update.
+               // No other state counts: KV may merely be lent to a collected update.
                return replica.core->status(now_, CallId{1}).state ==
                       messages::ReplicaState::kAwaitingWeights;
            });

@@ -43,7 +43,7 @@ def analyze(*arguments, source=None):
 
 @needs("clang++")
 @pytest.mark.parametrize("path", files_with_mutexes(), ids=str)
-def test_what_a_mutex_guards_is_touched_under_it_alone(path):
+def test_members_that_a_mutex_guards_are_touched_under_it_alone(path):
     # The headers of the GPU in software replace the toolkit's, which may be missing.
     done = analyze("-I", "tests/emulated_gpu/include", '-DPITSTOP_VERSION="any"', str(path))
     assert done.returncode == 0, done.stderr

@@ -79,7 +79,7 @@ def test_each_form_is_found(code):
 
 
 @pytest.mark.parametrize("code", RIGHT.values(), ids=RIGHT)
-def test_what_is_no_such_form_is_not(code):
+def test_other_forms_are_not_found(code):
     assert not choices_with_co_await(f"Task<int> f(bool is_up) {{\n{code}\n}}\n")
 
 
@@ -123,7 +123,7 @@ def test_each_condition_is_found(code):
 
 
 @pytest.mark.parametrize("code", BESIDE_A_VARIABLE.values(), ids=BESIDE_A_VARIABLE)
-def test_what_is_no_such_condition_is_not(code):
+def test_other_conditions_are_not_found(code):
     assert not conditions_with_co_await(f"Task<> f(bool up) {{\n{code}\n}}\n")
 
 

@@ -94,7 +94,7 @@ def project():
     return Project(files(*CODE, ".py"))
 
 
-def test_what_comments_name_exists(project):
+def test_names_in_comments_exist(project):
     assert len(project.comments) > 10_000
     missing = [f"{where}: {each}" for where, comment in project.comments for each in project.missing(comment)]
     assert not missing, "\n".join(missing)
@@ -110,7 +110,7 @@ def test_what_comments_name_exists(project):
         (f"REQUIRES: is_collecting() and {NOTHING}()", [f"{NOTHING}()"]),
     ],
 )
-def test_what_is_missing_is_found(project, comment, missing):
+def test_missing_names_are_found(project, comment, missing):
     assert list(project.missing(comment)) == missing
 
 

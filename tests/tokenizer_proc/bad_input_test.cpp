@@ -246,7 +246,7 @@ TEST_F(BadInput, RandomBytesFromTheTree) {
     }
 }
 
-TEST_F(BadInput, WhatTheSocketRefused) {
+TEST_F(BadInput, MessagesThatTheSocketRefused) {
     const Error refused{ErrorCode::kTooLarge, "more than 16777216 bytes"};
     turn({.from_clients = {{messages::Door::kData, bus::Received{.peer = "p", .refused = refused}}}}
     );

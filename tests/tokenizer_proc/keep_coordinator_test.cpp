@@ -98,7 +98,7 @@ TEST_F(KeepCoordinatorTest, AFailureIsToldAndLeavesWhatWasKept) {
     EXPECT_EQ(status().message, "");
 }
 
-TEST_F(KeepCoordinatorTest, WhatARestartTookFromTheDirectoryIsKept) {
+TEST_F(KeepCoordinatorTest, AVersionThatARestartTookFromTheDirectoryIsKept) {
     const KeepCoordinator keep(now_, "/kept", 1, version(7, "/kept/committed-00000003-d7"));
     EXPECT_EQ(keep.status(now_).state, messages::KeepState::kKept);
     EXPECT_EQ(keep.status(now_).path, "/kept/committed-00000003-d7");

@@ -77,7 +77,7 @@ TEST(RequestChecks, TheTokenizersEndTokenEndsAnOutputIfTheModelHasIt) {
     EXPECT_EQ(beyond.further_stop(plain), std::nullopt);
 }
 
-TEST(RequestChecks, WhatIsDecodedMayBeTheTokenizersOrTheModels) {
+TEST(RequestChecks, TokensToDecodeMayBeTheTokenizersOrTheModels) {
     const RequestChecks checks(replica(), 1, std::nullopt);
     const std::vector ids{TokenId{119}};
     EXPECT_TRUE(checks.check_decodable(ids, 120));

@@ -50,7 +50,7 @@ TEST(TextCallTable, APeerThatLeavesTakesItsCallsAlong) {
     EXPECT_TRUE(table.peers().empty());
 }
 
-TEST(TextCallTable, P7_ItIsBounded) {
+TEST(TextCallTable, P7_TheTableIsBounded) {
     TextCallTable table;
     for (std::uint64_t i = 0; i < TextCallTable::kCallsMax; ++i)
         add(table, JobId{i}, "a", CallId{i});

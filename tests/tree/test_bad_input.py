@@ -158,7 +158,7 @@ def test_nesting_without_an_end(door, witness):
     good(door)
 
 
-def test_what_belongs_to_the_other_door(shared_tree, door):
+def test_messages_of_the_other_door(shared_tree, door):
     door.send("status", call=1)
     with pytest.raises(Refused) as refused:
         door.step()
@@ -170,7 +170,7 @@ def test_what_belongs_to_the_other_door(shared_tree, door):
         assert refused.value.code == "permission_denied"
 
 
-def test_what_only_the_trees_own_processes_say(door):
+def test_messages_that_only_the_trees_own_processes_send(door):
     for kind in (b"step_plan", b"outputs", b"text_batch", b"worker_hello", b"scheduler_hello"):
         door.send_raw(kind, b"\x80")
         with pytest.raises(Refused) as refused:

@@ -88,7 +88,7 @@ def test_P10_workers_of_other_gpus_are_lent_copies_that_lie_there(trainer_of):
         ("a GPU that the trainer does not see", "plain", lambda uuids: ["GPU-another"]),
     ],
 )
-def test_what_cannot_be_lent_goes_by_way_of_the_host(trainer_of, why, memory, sees):
+def test_tensors_that_cannot_be_lent_go_by_way_of_the_host(trainer_of, why, memory, sees):
     trainer, admin = trainer_of(sees=sees)
     said = trainer.ask("update", memory=memory)
     assert said["digest"] == serves(admin) == DIGESTS["bard"]["digest"], said

@@ -82,7 +82,7 @@ def test_P2_pushed_weights_come_back_from_where_they_were_kept(start_tree, place
 
 
 @pytest.mark.parametrize("flags", ((), ("--tp", 2)), ids=("one", "tp2"))
-def test_what_is_kept_is_a_checkpoint_like_the_one_it_came_from(start_tree, place, flags):
+def test_a_kept_version_is_a_checkpoint_like_the_one_it_came_from(start_tree, place, flags):
     tree = start_tree("--keep-committed", place / "kept", *flags)
     admin = tree.door("admin")
     push(tree, BARD, "step 7 ✓")

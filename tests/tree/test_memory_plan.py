@@ -37,7 +37,7 @@ def check(place, mib, cgroup_mib=None, **options):
     )
 
 
-def test_what_does_not_fit_is_refused_with_the_numbers_and_nothing_starts(place):
+def test_a_tree_that_does_not_fit_is_refused_with_the_numbers_and_does_not_start(place):
     done = run("serve", "--max-total-tokens", 2_000_000_000, "--run-dir", place / "tree", timeout_s=120)
     assert done.returncode == 3
     assert "--max-total-tokens: the tree does not fit into memory; at most " in done.stderr

@@ -111,7 +111,7 @@ def test_a_programs_own_tree_is_taken_only_where_it_is_named(place):
     assert "no tree runs" in run("trees").stdout
 
 
-def test_what_a_killed_launcher_entered_is_forgotten(start_tree, place):
+def test_entries_of_a_killed_launcher_are_forgotten(start_tree, place):
     tree = start_tree()
     (entry,) = (place / "home" / "pitstop").glob("*.tree")
     assert entry.read_text() == str(tree.run_dir)

@@ -182,7 +182,7 @@ REFUSED = {
 }
 
 
-def test_P7_what_is_no_rank_is_answered_by_name_and_a_right_machine_may_still_join(start_head):
+def test_P7_a_peer_that_is_no_rank_is_answered_by_name_and_a_right_machine_may_still_join(start_head):
     head = start_head("--log-level", "info")
     wait_until(lambda: "rank 0 on node 0 (" in head.log(), "the head's own rank to come")
     for name, (frames, kind, code, text) in REFUSED.items():

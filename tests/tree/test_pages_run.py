@@ -69,7 +69,7 @@ def test_the_command_blocks_of_a_page_run_in_order(page, reader):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_is_not_run_is_installing_and_building_alone(page):
+def test_only_blocks_that_install_or_build_are_not_run(page):
     for why, _, text in blocks(page, "sh"):
         if why:
             assert "minutes" in why, f"{why}: {text}"
@@ -78,7 +78,7 @@ def test_what_is_not_run_is_installing_and_building_alone(page):
             assert all((ROOT / name).is_file() for name in names if "/" in name)
 
 
-def test_what_the_pages_call_is_among_the_packages_that_are_installed():
+def test_programs_that_the_pages_call_are_among_the_packages_that_are_installed():
     listed = (ROOT / "launch" / "dependencies.txt").read_text()
     packages = [line.split("#")[0].strip() for line in listed.splitlines() if "# tests:" not in line]
     assert any("curl " in text for page in PAGES for _, _, text in blocks(page, "sh")) and "curl" in packages

@@ -291,7 +291,7 @@ def test_a_sender_that_gives_up_is_believed(admin, bard):
     server.close()
 
 
-def test_P7_what_is_no_bucket_is_refused_and_never_run(admin, bard, tmp_path):
+def test_P7_bytes_that_are_no_bucket_are_refused_and_never_run(admin, bard, tmp_path):
     class Exploit:
         def __reduce__(self):
             return os.system, (f"touch {tmp_path}/pwned",)

@@ -69,7 +69,7 @@ class SilentNameServer : public testing::Test {
         if (!dir_.empty()) std::filesystem::remove_all(dir_);
     }
 
-    // On a thread that uses that name server, as do the threads that it starts.
+    // Runs `body` on a thread that uses the silent name server, as do the threads that it starts.
     void run(const std::function<void()>& body) {
         bool is_isolated = false;
         std::thread([&] {

@@ -95,7 +95,7 @@ TEST_F(KvAheadTest, ReleasedMemoryIsLeftAloneAndWhatIsTakenBackIsNew) {
     expect_pages(KvAhead::kTokensAhead / 16);
 }
 
-TEST_F(KvAheadTest, WhatIsTouchedKeepsItsBytes) {
+TEST_F(KvAheadTest, TouchedPagesKeepTheirBytes) {
     ASSERT_NO_FATAL_FAILURE(make(100));
     memory_->data()[5 * page_bytes_] = std::byte{9};
     touch_all();

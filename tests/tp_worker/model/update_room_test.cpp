@@ -50,7 +50,7 @@ TEST(UpdateRoom, AutoStagesWhereTheKvThatIsWantedFitsBesideASecondCopy) {
     EXPECT_EQ(host->num_pages, 70);
 }
 
-TEST(UpdateRoom, WhatIsAskedForIsDoneOrRefusedWithTheNumbers) {
+TEST(UpdateRoom, AModeThatIsAskedForIsUsedOrRefusedWithTheNumbers) {
     const Result<ChosenRoom> staged = choose_room(UpdateRoom::kStaged, facts_of(50));
     ASSERT_TRUE(staged);
     EXPECT_EQ(staged->num_pages, 50);

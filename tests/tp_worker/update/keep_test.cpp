@@ -339,7 +339,7 @@ class KeeperTest : public testing::Test {
     std::unique_ptr<Keeper> keeper_{};  // last, because it calls back with answers
 };
 
-TEST_F(KeeperTest, WhatIsReadBackMustHaveTheDigestOfTheVersion) {
+TEST_F(KeeperTest, BytesThatAreReadBackMustHaveTheDigestOfTheVersion) {
     EXPECT_EQ(execute(messages::KeepStep::kBegin).verdict.code, std::nullopt);
     EXPECT_EQ(execute(messages::KeepStep::kWrite).verdict.code, std::nullopt);
     const messages::WorkerKept refused = execute(messages::KeepStep::kSeal);

@@ -151,7 +151,7 @@ TEST_P(PartialUpdate, P2_ARollbackIsNotForgotten) {
     expect_live({});
 }
 
-TEST_P(PartialUpdate, WhatADroppedStageWroteIsWrittenAgain) {
+TEST_P(PartialUpdate, TensorsThatADroppedStageWroteAreWrittenAgain) {
     update({{kNorm, bard(kNorm)}});
     Bytes broken = *bard(kDown);
     broken[2 * 17] = 0x80;
@@ -185,7 +185,7 @@ TEST_P(PartialUpdate, AdoptedMemoryIsNotTakenForTheCopyBefore) {
     expect_live({{kNorm, ""}});
 }
 
-TEST_P(PartialUpdate, WhatIsKeptMustBeFiniteAsBefore) {
+TEST_P(PartialUpdate, KeptTensorsMustBeFiniteToo) {
     Bytes broken = *bard(kNorm);
     broken[2 * 17] = 0x80;
     broken[2 * 17 + 1] = 0x7f;  // infinity

@@ -134,7 +134,7 @@ TEST_F(UpdaterTest, ReadsOrderedBeforeAStageSeeTheMemoryAsItWasThen) {
     drop();
 }
 
-TEST_F(UpdaterTest, WhatADirectUpdateWritesIsNotRead) {
+TEST_F(UpdaterTest, MemoryThatADirectUpdateWritesIsNotRead) {
     open(1);
     order(stage_order(model_dir("bard"), messages::UpdateMode::kDirect));
     const auto digest =
