@@ -14,7 +14,7 @@ bool begins_with_word(std::string_view text) {
     return !text.empty() && word_set().contains(next_code_point(text, pos));
 }
 
-// Returns the first byte of the last code point. REQUIRES: !text.empty().
+// Returns where the last code point begins. REQUIRES: !text.empty().
 std::size_t last_begin(std::string_view text) {
     std::size_t last = text.size() - 1;
     while (is_continuation_byte(text[last])) --last;
@@ -155,9 +155,9 @@ std::vector<TokenId> AddedTokens::special_ids(const Vocab& vocab) const {
     return ids;
 }
 
-// Follows AddedVocabulary::find_matches of the reference step by step, since its corner cases
-// decide ids: a match that is not a single word is skipped whole; white space that a token took is
-// not taken again.
+// Does exactly what the reference's AddedVocabulary::find_matches does, because its corner cases
+// decide ids. For example, a match that is not a single word is skipped as a whole, and white space
+// that a token took is not taken again.
 void AddedTokens::split(std::string_view text, Kind kind, std::vector<Split>& out) const {
     const StringMatcher& matcher = kind == Kind::kAsIs ? as_is_ : normalized_;
     std::size_t done = 0;

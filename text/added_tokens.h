@@ -1,5 +1,5 @@
-// The added and special tokens of a tokenizer.json: strings that are found in the text before any
-// other step, and become one token each.
+// The added and special tokens of a tokenizer.json. Their strings are found in a text before any
+// other step, and each becomes one token.
 //
 // Thread: any after finish(); immutable then.
 #pragma once
@@ -23,14 +23,14 @@ namespace pitstop::text {
 
 struct AddedToken {
     std::string content{};
-    bool single_word = false;  // not inside a word
-    bool lstrip = false;       // includes the white space before it
-    bool rstrip = false;       // includes the white space after it
-    bool normalized = false;   // normalized, and searched for in the normalized text
-    bool special = false;      // omitted from decoded text on request
+    bool single_word = false;  // the token matches only outside words
+    bool lstrip = false;       // the match includes the white space before it
+    bool rstrip = false;       // the match includes the white space after it
+    bool normalized = false;   // the token is normalized, and searched for in normalized text
+    bool special = false;      // decoded text omits the token if the caller asks for that
 };
 
-// Finds the leftmost of several strings; among strings that begin at the same place, the longest.
+// Finds the leftmost of several strings; of those that begin at the same place, the longest.
 class StringMatcher {
   public:
     struct Match {
@@ -39,23 +39,23 @@ class StringMatcher {
         TokenId id{};
     };
 
-    // REQUIRES: not empty, not inserted before.
+    // REQUIRES: `text` is not empty, and was not inserted before.
     void insert(std::string_view text, TokenId id);
     [[nodiscard]] bool is_empty() const { return nodes_.size() == 1; }
     [[nodiscard]] std::optional<Match> find(std::string_view text, std::size_t from) const;
 
   private:
     struct Node {
-        std::optional<TokenId> id{};  // a string ends here
-        std::string bytes{};          // one per edge
+        std::optional<TokenId> id{};  // the string that ends here
+        std::string bytes{};          // the bytes of the edges
         std::vector<std::uint32_t> targets{};
     };
     [[nodiscard]] std::optional<std::uint32_t> follow(const Node& node, char byte) const;
 
     std::vector<Node> nodes_{1};
-    std::array<bool, 256> begins_{};  // [byte]: whether some string begins with it
-    // The common prefix of all strings. The text is searched for its last byte ('|' of "<|", '<' of
-    // "▁<"), which is the rarest.
+    std::array<bool, 256> begins_{};  // [byte]: whether a string begins with it
+    // The common prefix of all strings. The search looks for the prefix's last byte ('|' of "<|",
+    // '<' of "▁<"), because that byte is the rarest.
     std::string prefix_{};
 };
 
@@ -63,16 +63,16 @@ class AddedTokens {
   public:
     static constexpr std::size_t kTokensMax = 1 << 16;
 
-    // A later token with the same id replaces the earlier one, as in the reference.
+    // If several tokens have the same id, the last one is used, as in the reference.
     Result<> insert(TokenId id, AddedToken token, const Normalizer& normalizer);
-    // Builds the search. kAlreadyExists: two tokens search for the same text.
+    // Builds the search. Error: kAlreadyExists if two tokens search for the same text.
     Result<> finish();
 
     [[nodiscard]] std::optional<TokenId> find(std::string_view content) const;
-    // Returns the text that the id decodes to: the token's content, normalized if its match
-    // is normalized.
+    // Returns the text that the id decodes to: the token's content, normalized if the token is
+    // normalized.
     [[nodiscard]] std::optional<std::string_view> text_of(TokenId id) const;
-    // Returns every id, of these tokens and of the model's, whose text is that of a special token.
+    // Returns every id, of these tokens or of the model's, that has the text of a special token.
     [[nodiscard]] std::vector<TokenId> special_ids(const Vocab& vocab) const;
     [[nodiscard]] bool contains(TokenId id) const { return tokens_.contains(raw(id)); }
     // Returns one more than the largest id.
@@ -81,20 +81,20 @@ class AddedTokens {
     }
     [[nodiscard]] std::size_t num_tokens() const { return tokens_.size(); }
 
-    // A stretch of text, and its token if it is one.
+    // A stretch of text, and its id if it is a token.
     struct Split {
         std::size_t begin = 0;
         std::size_t end = 0;
         std::optional<TokenId> id{};
     };
-    enum class Kind { kAsIs, kNormalized };  // which tokens to search for
+    enum class Kind { kAsIs, kNormalized };  // the tokens that are searched for
     // Appends the stretches of `text`. REQUIRES: valid UTF-8.
     void split(std::string_view text, Kind kind, std::vector<Split>& out) const;
 
   private:
     struct Entry {
         AddedToken token{};
-        std::string text{};  // the searched text, which is also what the id decodes to
+        std::string text{};  // the text that is searched for, and that the id decodes to
     };
     std::map<std::int32_t, Entry> tokens_{};  // [id]
     std::unordered_map<std::string, TokenId> ids_{};

@@ -11,7 +11,7 @@
 namespace pitstop::text {
 namespace {
 
-// Up to this length, looking at all pairs for the one to join is faster than a heap.
+// Up to this length, comparing all pairs finds the next pair faster than a heap does.
 constexpr std::size_t kShortMax = 32;
 
 }  // namespace
@@ -39,7 +39,7 @@ void Bpe::CharacterIds::insert(char32_t character, std::int32_t id) {
     pages_[page][character & (kPageSize - 1)] = id;
 }
 
-// Finds the tokens of one character and those of one byte.
+// Finds the tokens that are one character, and the tokens that are one byte.
 void Bpe::find_characters() {
     for (std::int32_t id = 0; id < vocab_.id_end(); ++id) {
         const std::optional<std::string_view> token = vocab_.token(TokenId{id});
@@ -60,7 +60,7 @@ Result<> Bpe::build_merges(std::span<const Merge> merges) {
     const std::size_t num_slots = std::bit_ceil(std::max<std::size_t>(merges.size() * 2, 16));
     merges_.resize(num_slots);
     merges_shift_ = 64 - std::countr_zero(num_slots);
-    // Look-ups in blocks wait for memory together.
+    // The look-ups of one block wait for memory together.
     constexpr std::size_t kBlock = 256;
     for (std::size_t begin = 0; begin < merges.size(); begin += kBlock) {
         const std::size_t num = std::min(kBlock, merges.size() - begin);
@@ -71,7 +71,7 @@ Result<> Bpe::build_merges(std::span<const Merge> merges) {
     return Ok{};
 }
 
-// `first_rank` is the rank of the block's first merge.
+// REQUIRES: `first_rank` is the rank of the block's first merge.
 Result<> Bpe::build_merge_block(std::span<const Merge> merges, std::uint32_t first_rank) {
     const std::size_t prefix_len = options_.continuing_subword_prefix.size();
     std::string joined;  // the joined texts of the pairs
@@ -89,7 +89,7 @@ Result<> Bpe::build_merge_block(std::span<const Merge> merges, std::uint32_t fir
         joined += left;
         joined += right.substr(prefix_len);
     }
-    std::vector<std::string_view> tokens;  // left, right and joined, of each merge
+    std::vector<std::string_view> tokens;  // the left, right and joined token of each merge
     std::size_t done = 0;
     for (const auto& [left, right] : merges) {
         const std::size_t len = left.size() + right.size() - prefix_len;
@@ -119,19 +119,19 @@ Result<> Bpe::build_merge_block(std::span<const Merge> merges, std::uint32_t fir
         while (merges_[at].pair != pair && merges_[at].pair != ~std::uint64_t{0}) {
             at = (at + 1) & (merges_.size() - 1);
         }
-        // A pair that appears twice has the rank of its last appearance, as in the reference.
+        // A pair that appears twice gets the rank of its last appearance, as in the reference.
         merges_[at] = {pair, {rank, ids[3 * i + 2]}};
     }
     return Ok{};
 }
 
-// Finds where a piece can be cut without changing its encoding. A merge joins two characters only
-// into a token in which they are adjacent. So no merge joins two characters that are adjacent in no
-// token. This makes tokenizers without a pre-tokenizer (Llama 2, Gemma) fast: their texts are cut
-// into words that the cache remembers.
+// Finds where a piece can be cut without changing its encoding. A merge makes a token in which its
+// two characters are adjacent. So a piece can be cut between two characters that are adjacent in no
+// token. The cuts make tokenizers without a pre-tokenizer (Llama 2, Gemma) fast: texts are cut into
+// words, which the cache remembers.
 void Bpe::find_cuts(std::span<const Merge> merges) {
-    // A cut would change the encoding in two cases: if a whole piece may be a token, and if
-    // characters have prefixes or suffixes.
+    // There are no cuts in two cases: a whole piece may be one token, or characters have prefixes
+    // or suffixes. In both, a cut would change the encoding.
     has_cuts_ = unit_ == Unit::kCodePoint && !is_decorated_ && !options_.ignore_merges;
     if (!has_cuts_) return;
     for (std::int32_t id = 0; id < vocab_.id_end(); ++id) {
@@ -160,8 +160,8 @@ void Bpe::find_cuts(std::span<const Merge> merges) {
 
 bool Bpe::may_cut(char32_t left, char32_t right) const {
     if (neighbours_.contains(left, right)) return false;
-    // An unknown character may be fused with its neighbour, or dropped so that its neighbours
-    // become adjacent.
+    // An unknown character may be joined with its neighbour. It may also be dropped, so that its
+    // neighbours become adjacent.
     return unknown_is_bytes_ || (character_ids_.find(left) >= 0 && character_ids_.find(right) >= 0);
 }
 
@@ -223,9 +223,9 @@ std::int32_t Bpe::find_decorated(std::string_view character, bool is_first, bool
     return id ? raw(*id) : -1;
 }
 
-// Around unknown characters, the order of tokens is the reference's. An unknown character is held
-// back until the next known one, because it may be fused with its neighbour. Bytes of a byte
-// fallback are not held back.
+// The order of tokens around unknown characters is the reference's: an unknown character waits
+// until the next known one, because it may be joined with an unknown neighbour. The tokens of a
+// byte fallback do not wait.
 bool Bpe::append_symbols(std::string_view part, std::vector<std::int32_t>& symbols) const {
     bool unk_waits = false;
     const std::int32_t unk = unk_id_ ? raw(*unk_id_) : -1;
@@ -270,7 +270,7 @@ bool Bpe::append_symbols(std::string_view part, std::vector<std::int32_t>& symbo
                 continue;
             }
         }
-        if (!options_.unk_token) continue;  // the reference drops it
+        if (!options_.unk_token) continue;  // the reference drops such characters
         if (!unk_id_) return false;
         if (unk_waits && !options_.fuse_unk) symbols.push_back(unk);
         unk_waits = true;
@@ -284,8 +284,8 @@ void Bpe::merge_short(std::vector<std::int32_t>& symbols) const {
     std::size_t num = symbols.size();
     if (num < 2) return;
     CHECK(num <= kShortMax);
-    std::array<std::uint32_t, kShortMax> ranks;  // [i]: rank of the pair of symbol i and the next
-    std::array<std::int32_t, kShortMax> joined;  // [i]: token that this pair becomes
+    std::array<std::uint32_t, kShortMax> ranks;  // [i]: the rank of the pair of symbols i and i + 1
+    std::array<std::int32_t, kShortMax> joined;  // [i]: the token that this pair becomes
     const auto look_up = [&](std::size_t i) {
         const Joined* merge = find_merge(symbols[i], symbols[i + 1]);
         ranks[i] = merge != nullptr ? merge->rank : kNone;
@@ -353,7 +353,7 @@ void Bpe::merge_long(Scratch& scratch) const {
         const std::int32_t right_position = left.next;
         Scratch::Symbol& right = link(right_position);
         const Joined* merge = find_merge(left.id, right.id);
-        if (merge == nullptr || merge->id != top.id) continue;  // the pair has changed since
+        if (merge == nullptr || merge->id != top.id) continue;  // the pair changed after its entry
         left.id = top.id;
         left.next = right.next;
         right.is_joined = true;

@@ -1,12 +1,12 @@
-// Encodes one piece of text with the model's byte-pair encoding.
+// Encodes a piece of text by the model's byte-pair encoding.
 //
-// A piece starts as one symbol per character (or byte). Then the pair of neighbours that is
-// earliest in the list of merges is joined, leftmost first, until no pair is in the list.
+// A piece starts as one symbol per character (or byte). Then pairs of neighbours are joined, one by
+// one: always the pair that is earliest in the list of merges, leftmost first.
 //
-// Source: Sennrich, Haddow and Birch 2016 (arXiv:1508.07909); the details (unknown characters, byte
-// fallback, ignore_merges) are those of the reference implementation, models/bpe of `tokenizers`.
+// Source: Sennrich, Haddow and Birch 2016 (arXiv:1508.07909). Details (unknown characters, byte
+// fallback, ignore_merges) follow the reference implementation, models/bpe of `tokenizers`.
 //
-// Thread: any; immutable. A Scratch belongs to one call at a time.
+// Thread: any; a Bpe is immutable. A Scratch belongs to one call at a time.
 #pragma once
 
 #include "base/ids.h"
@@ -26,40 +26,40 @@
 namespace pitstop::text {
 
 struct BpeOptions {
-    std::optional<std::string> unk_token{};  // for characters outside the vocabulary
+    std::optional<std::string> unk_token{};  // the token of characters outside the vocabulary
     std::string continuing_subword_prefix{};
     std::string end_of_word_suffix{};
     bool fuse_unk = false;  // neighbouring unknown characters become one unk_token
     bool byte_fallback =
         false;  // unknown characters become tokens <0x00> to <0xFF>, if all of these exist
-    bool ignore_merges = false;  // a piece that is a token becomes that token
+    bool ignore_merges = false;  // a piece whose text is a token becomes that token
 };
 
 class Bpe {
   public:
-    // The characters of a piece: its code points, or its bytes, each as the character that
-    // byte_alphabet.h gives it.
+    // The characters of a piece are its code points, or its bytes. A byte stands for the character
+    // that byte_alphabet.h gives it.
     enum class Unit { kCodePoint, kByte };
 
-    // Look-ups of pieces read whole words of memory.
+    // A look-up of a piece reads whole words of memory.
     static constexpr std::size_t kReadableBytes = PieceCache::kKeyBytesMax;
 
     using Merge = std::pair<std::string_view, std::string_view>;
 
-    // REQUIRES: vocab.finish() was called. kMalformed: a merge of strings that are not tokens, or
-    // into one that is not.
+    // REQUIRES: vocab.finish() was called. Error: kMalformed if a merge joins strings that are not
+    // tokens, or joins into a string that is not a token.
     static Result<Bpe> create(
         Vocab vocab, std::span<const Merge> merges, BpeOptions options, Unit unit
     );
 
-    // The memory of an encoding thread: working space, and the encodings of recent pieces.
+    // The memory of a thread that encodes: working space, and the encodings of recent pieces.
     //
-    // Bounded: PieceCache::kBytes, and the need of the longest part so far.
+    // Bounded: PieceCache::kBytes, and the working space of the longest part so far.
     class Scratch;
 
-    // Appends the encoding of `piece`. Returns false if a character is unknown and the vocabulary
-    // lacks the unk_token; the appended ids are unspecified then. REQUIRES: valid UTF-8 unless the
-    // unit is kByte; kReadableBytes bytes are readable after its end.
+    // Appends the encoding of `piece`. Returns false if a character is unknown and there is no
+    // unk_token; then the appended ids are unspecified. REQUIRES: `piece` is valid UTF-8, unless
+    // the unit is kByte; kReadableBytes bytes are readable after its end.
     [[nodiscard]] bool encode(std::string_view piece, Scratch& scratch, std::vector<TokenId>& out)
         const;
 
@@ -68,10 +68,10 @@ class Bpe {
   private:
     struct Joined {
         std::uint32_t rank = 0;
-        std::int32_t id = -1;  // the token of the joined pair
+        std::int32_t id = -1;  // the token that the pair becomes
     };
     struct Slot {
-        std::uint64_t pair = ~std::uint64_t{0};  // all ones: an empty slot
+        std::uint64_t pair = ~std::uint64_t{0};  // all ones: the slot is empty
         Joined joined{};
     };
     Bpe() = default;
@@ -90,11 +90,11 @@ class Bpe {
     [[nodiscard]] std::size_t slot_of(std::uint64_t pair) const {
         return static_cast<std::size_t>((pair * 0x9e3779b97f4a7c15u) >> merges_shift_);
     }
-    // The vocabulary's entry for each character, by pages of code points.
+    // The token of each character, by pages of code points.
     class CharacterIds {
       public:
         void insert(char32_t character, std::int32_t id);
-        // Returns -1 if there is none.
+        // Returns -1 if the character is not a token.
         [[nodiscard]] std::int32_t find(char32_t character) const {
             const std::uint16_t page = page_of_[character >> kPageBits];
             return pages_[page][character & (kPageSize - 1)];
@@ -110,10 +110,10 @@ class Bpe {
             return page;
         }
         std::vector<std::uint16_t> page_of_ = std::vector<std::uint16_t>(0x110000 >> kPageBits, 0);
-        std::vector<Page> pages_ = {empty_page()};  // page 0 stays empty
+        std::vector<Page> pages_ = {empty_page()};  // page 0 has no tokens
     };
 
-    // The pairs of characters that are adjacent in some token. May report a pair that is not.
+    // The pairs of characters that are adjacent in some token. It may also report other pairs.
     class Neighbours {
       public:
         void insert(char32_t left, char32_t right) { word_of(left, right) |= bit_of(left, right); }
@@ -163,15 +163,15 @@ class Bpe {
     BpeOptions options_{};
     Unit unit_ = Unit::kCodePoint;
     bool is_decorated_ = false;   // characters have a prefix or a suffix
-    std::vector<Slot> merges_{};  // open addressing, a power of two, at most half full
+    std::vector<Slot> merges_{};  // open addressing; a power of two; at most half full
     int merges_shift_ = 0;
     CharacterIds character_ids_{};
-    std::array<std::int32_t, 256> byte_ids_{};      // [byte]: token of its character, -1: none
-    std::array<std::int32_t, 256> fallback_ids_{};  // [byte]: the token <0xNN>, -1: none
+    std::array<std::int32_t, 256> byte_ids_{};      // [byte]: the token of its character, or -1
+    std::array<std::int32_t, 256> fallback_ids_{};  // [byte]: the token <0xNN>, or -1
     std::optional<TokenId> unk_id_{};
-    std::size_t token_bytes_max_ = 0;  // length of the longest token's string
-    bool has_cuts_ = false;            // see find_cuts()
-    // every unknown character becomes <0xNN>, and is joined to nothing
+    std::size_t token_bytes_max_ = 0;  // the length of the longest token's string
+    bool has_cuts_ = false;            // as find_cuts() describes
+    // every unknown character becomes <0xNN>, and no merge joins it
     bool unknown_is_bytes_ = false;
     Neighbours neighbours_{};
 };
@@ -183,16 +183,16 @@ class Bpe::Scratch {
         std::int32_t id = 0;
         std::int32_t previous = -1;
         std::int32_t next = -1;
-        bool is_joined = false;  // joined into the symbol before it
+        bool is_joined = false;  // into the symbol before it
     };
     struct Candidate {
-        std::uint64_t order = 0;  // rank, then position
+        std::uint64_t order = 0;  // the rank, then the position
         std::int32_t id = 0;
         bool operator>(const Candidate& other) const { return order > other.order; }
     };
 
     PieceCache cache_{};
-    std::vector<std::int32_t> symbols_{};  // symbols of the current part
+    std::vector<std::int32_t> symbols_{};  // of the current part
     std::vector<Symbol> links_{};
     std::vector<Candidate> heap_{};
 };

@@ -1,6 +1,6 @@
-// GPT-2's alphabet: one visible character per byte, so that a vocabulary of strings can
-// represent any bytes. Printable Latin-1 characters represent themselves, the other bytes become
-// U+0100 and following.
+// GPT-2's alphabet: each byte has a visible character, so that strings of a vocabulary can
+// represent any bytes. A printable Latin-1 character represents its own byte. The other bytes have
+// U+0100 and the characters after it.
 //
 // Source: github.com/openai/gpt-2, src/encoder.py, bytes_to_unicode.
 #pragma once
@@ -23,7 +23,7 @@ inline constexpr std::array<char16_t, 256> kByteCharacters = [] {
     return characters;
 }();
 
-// Returns the byte of a character. All such characters are below U+0144.
+// Returns the byte that a character represents. All such characters are below U+0144.
 [[nodiscard]] constexpr std::optional<std::uint8_t> byte_of_character(char32_t character) {
     constexpr auto kBytes = [] {
         std::array<std::int16_t, 0x144> bytes{};
@@ -37,7 +37,7 @@ inline constexpr std::array<char16_t, 256> kByteCharacters = [] {
     return static_cast<std::uint8_t>(kBytes[character]);
 }
 
-// Appends the characters of the bytes in `text`.
+// Appends the characters that represent the bytes of `text`.
 inline void append_byte_characters(std::string_view text, std::string& out) {
     for (const char c : text) {
         const char16_t character = kByteCharacters[static_cast<unsigned char>(c)];

@@ -40,8 +40,8 @@ void clean_up(std::string& text) {
     for (const auto& [from, to] : kRules) replace_all(text, from, to);
 }
 
-// Returns the byte of a token <0xNN>. The reference parses the digits like Rust, which accepts "+F"
-// as 15.
+// Returns the byte of a token <0xNN>. The reference parses the digits as Rust does, which reads
+// "+F" as 15.
 std::optional<char> fallback_byte(std::string_view token) {
     if (token.size() != 6 || !token.starts_with("<0x") || !token.ends_with(">"))
         return std::nullopt;
@@ -57,8 +57,8 @@ std::optional<char> fallback_byte(std::string_view token) {
     return static_cast<char>(high * 16 + low);
 }
 
-// Returns the bytes of a token in the byte alphabet, or the token itself if one of its characters
-// is outside it.
+// Returns the bytes of a token in the byte alphabet. Returns the token itself if it has a character
+// outside the alphabet.
 std::string byte_level_bytes(std::string_view token) {
     std::string bytes;
     bytes.reserve(token.size());
@@ -83,7 +83,7 @@ std::string strip(const StripDecoder& step, std::string_view token) {
 
 Result<std::string> replace(const ReplaceDecoder& step, std::string_view token) {
     std::string out;
-    // The reference finds nothing in an empty token, not even an empty pattern.
+    // In an empty token, the reference finds no match, even of an empty pattern.
     if (token.empty()) return out;
     std::size_t done = 0;
     RETURN_IF_ERROR(step.pattern.for_each_match(token, [&](TextSpan match) {
@@ -131,8 +131,8 @@ Result<> Decoder::Stream::push(std::string_view token, std::string& out) {
 
 Result<> Decoder::Stream::push_as_is(std::string_view text, std::string& out) {
     for (std::size_t i = 0; i < stages_.size(); ++i) {
-        // BPEDecoder and stages that collect all their input wait for the end, and output nothing
-        // before it.
+        // BPEDecoder and stages that collect all their input output nothing before the
+        // end.
         const bool is_run = std::holds_alternative<ByteLevelDecoder>(decoder_->steps_[i]) ||
                             std::holds_alternative<ByteFallbackDecoder>(decoder_->steps_[i]);
         if (is_run && !must_collect(i)) RETURN_IF_ERROR(close(i, out));
@@ -148,7 +148,7 @@ void Decoder::Stream::drop_incomplete() {
         if (!std::holds_alternative<ByteFallbackDecoder>(decoder_->steps_[i]) || must_collect(i))
             continue;
         const std::size_t whole = find_invalid_utf8(state.held).value_or(state.held.size());
-        // Drops held bytes that are only the beginning of a code point.
+        // Drops withheld bytes that are only the beginning of a code point.
         LossyUtf8 rest;
         std::string text;
         rest.push(std::string_view(state.held).substr(whole), text);
@@ -162,7 +162,7 @@ Result<> Decoder::Stream::finish(std::string& out) {
     return Ok{};
 }
 
-// Returns whether a stage after a Fuse cannot work on fragments.
+// Returns whether the stage comes after a Fuse but cannot work on fragments.
 bool Decoder::Stream::must_collect(std::size_t stage) const {
     if (!stages_[stage].is_fused) return false;
     const DecoderStep& step = decoder_->steps_[stage];
@@ -174,7 +174,7 @@ bool Decoder::Stream::must_collect(std::size_t stage) const {
            !std::holds_alternative<JoinDecoder>(step);
 }
 
-// Passes `piece` to a stage: a token, or a fragment of the one token that a Fuse left.
+// Passes `piece` to a stage. `piece` is a token, or after a Fuse a fragment of the one fused token.
 Result<> Decoder::Stream::feed(std::size_t stage, std::string_view piece, std::string& out) {
     if (stage == stages_.size()) {
         out += piece;
@@ -196,7 +196,7 @@ Result<> Decoder::Stream::feed(std::size_t stage, std::string_view piece, std::s
         return feed(stage + 1, metaspace(*spacing, piece, /*is_first=*/true), out);
     }
     if (const auto* stripping = std::get_if<StripDecoder>(&step)) {
-        // Fragments end between code points, so a character to strip is whole in one of them.
+        // Fragments end between code points, so a character to strip lies in one fragment.
         std::string kept;
         while (!piece.empty()) {
             if (piece.starts_with(stripping->content)) {
@@ -250,7 +250,7 @@ Result<> Decoder::Stream::feed_token(std::size_t stage, std::string_view token, 
         return hand_on(metaspace(*spacing, token, was_first));
     }
     if (const auto* bpe = std::get_if<BpeDecoder>(&step)) {
-        // The last token's suffix becomes nothing, so each token is held until the next one
+        // The last token's suffix becomes nothing. So each token is withheld until the next one
         // arrives.
         std::string previous = std::exchange(state.held, std::string(token));
         if (was_first) return Ok{};
@@ -281,12 +281,12 @@ Result<> Decoder::Stream::feed_token(std::size_t stage, std::string_view token, 
     return hand_on(token);
 }
 
-// Ends a stage after the earlier stages have ended: passes on the held input.
+// Ends a stage whose earlier stages have ended: passes on its withheld input.
 Result<> Decoder::Stream::close(std::size_t stage, std::string& out) {
     Stage& state = stages_[stage];
     const DecoderStep& step = decoder_->steps_[stage];
     if (must_collect(stage)) {
-        // The whole text is fed as one token, the last one.
+        // The complete text is fed as one token, which is also the last.
         const std::string all = std::exchange(state.held, {});
         state.is_fused = false;
         RETURN_IF_ERROR(feed_token(stage, all, out));

@@ -1,11 +1,11 @@
 // Turns token strings into text, by the decoder of a tokenizer.json.
 //
-// A chain of stages. Each passes on text as soon as it is final, so that the same code decodes a
-// stream token by token and all tokens at once. A stage that must see all its input holds it
-// back until the end (for example a Replace of a longer text after a Fuse, which no known
-// tokenizer has).
+// A decoder is a chain of stages. Each passes on text as soon as the text is final. So the same
+// code decodes a stream token by token, and all tokens at once. A stage that needs all its input
+// withholds it until the end. An example is a Replace of several characters after a Fuse, but no
+// known tokenizer has one.
 //
-// Thread: any; a Decoder is immutable, a Stream belongs to one thread.
+// Thread: any; a Decoder is immutable. A Stream belongs to one thread.
 #pragma once
 
 #include "base/result.h"
@@ -21,15 +21,15 @@
 
 namespace pitstop::text {
 
-// The components, by their names in tokenizer.json.
+// The components have the names that tokenizer.json gives them.
 struct ByteLevelDecoder {
-};  // turns characters of byte_alphabet.h back into bytes; a bad one keeps its token unchanged
+};  // turns characters of byte_alphabet.h back into bytes; a token with another character is kept
 struct ByteFallbackDecoder {
-};                      // turns <0xNN> into bytes; in a run that is not UTF-8 each becomes a U+FFFD
+};                      // turns <0xNN> into bytes; in a run that is not UTF-8 each becomes U+FFFD
 struct FuseDecoder {};  // joins all tokens into one
 struct StripDecoder {   // strips characters from both ends of every token
-    std::string content{};  // one character
-    std::size_t start = 0;  // at most this many are stripped
+    std::string content{};  // the character that is stripped
+    std::size_t start = 0;  // the most that are stripped from the front
     std::size_t stop = 0;
 };
 struct ReplaceDecoder {
@@ -38,12 +38,12 @@ struct ReplaceDecoder {
     bool is_one_code_point =
         false;  // the pattern is a literal of one character: no match spans two fragments
 };
-// turns `replacement` back into a space, and into nothing in the first token
+// Turns `replacement` back into a space, and in the first token into nothing.
 struct MetaspaceDecoder {
     std::string replacement{};
-    bool strips_first = true;  // the scheme is not "never"
+    bool strips_first = true;  // false with the scheme "never"
 };
-struct BpeDecoder {  // turns the end-of-word suffix back into a space, except at the end
+struct BpeDecoder {  // turns the suffix of words back into a space, and at the end into nothing
     std::string suffix{};
 };
 struct WordPieceDecoder {
@@ -55,7 +55,7 @@ struct CtcDecoder {
     std::string word_delimiter_token{};
     bool cleanup = false;
 };
-struct JoinDecoder {};  // no decoder at all: joins tokens with spaces
+struct JoinDecoder {};  // for a file without a decoder: joins tokens with spaces
 using DecoderStep = std::variant<
     ByteLevelDecoder,
     ByteFallbackDecoder,
@@ -75,7 +75,7 @@ class Decoder {
 
     class Stream;
 
-    // Returns a token's bytes, if the token represents bytes.
+    // Returns the bytes that a token represents, if it represents bytes.
     [[nodiscard]] std::optional<std::string> bytes_of(std::string_view token) const;
 
   private:
@@ -87,24 +87,24 @@ class Decoder::Stream {
     // REQUIRES: the decoder outlives the stream.
     explicit Stream(const Decoder& decoder);
 
-    // Appends to `out` the text that becomes final with `token`.
+    // Appends to `out` the text that has become final with `token`.
     Result<> push(std::string_view token, std::string& out);
-    // Appends the held text and then `text`, which passes through no stage.
+    // Appends the withheld text, and then `text`, which passes through no stage.
     Result<> push_as_is(std::string_view text, std::string& out);
-    // Drops an incomplete code point, so that finish() returns only complete text.
+    // Drops an incomplete code point, so that finish() appends only complete ones.
     void drop_incomplete();
-    // No more tokens follow: appends the rest. Resets the stream.
+    // Ends the input: appends the withheld text. Resets the stream.
     Result<> finish(std::string& out);
 
   private:
-    // The state of one stage. Stages up to the first Fuse or ByteLevel receive tokens; later ones
-    // receive fragments of the one token that is left.
+    // The state of a stage. Stages up to the first Fuse or ByteLevel receive tokens. Later stages
+    // receive fragments of the one token that the Fuse or ByteLevel makes.
     struct Stage {
-        bool is_fused = false;         // receives fragments
-        bool is_first = true;          // no input yet
-        std::string held{};            // a run's bytes, the last token, or all input
-        std::size_t num_stripped = 0;  // Strip: characters stripped from the front
-        std::size_t num_held = 0;      // Strip: characters to strip at the end so far
+        bool is_fused = false;         // the stage receives fragments
+        bool is_first = true;          // no input has arrived
+        std::string held{};            // the bytes of a run, the last token, or all input
+        std::size_t num_stripped = 0;  // Strip: the characters that were stripped from the front
+        std::size_t num_held = 0;      // Strip: the withheld characters, stripped at a token's end
         LossyUtf8 utf8{};
     };
     Result<> feed(std::size_t stage, std::string_view piece, std::string& out);

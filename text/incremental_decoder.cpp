@@ -8,7 +8,7 @@
 namespace pitstop::text {
 namespace {
 
-// Returns whether a token is a byte <0x80> to <0xBF>, which does not begin a code point.
+// Returns whether a token is a byte <0x80> to <0xBF>. Such a byte begins no code point.
 bool is_continuation_token(std::optional<std::string_view> token) {
     constexpr std::string_view kFirstDigits = "89AB";
     return token && token->size() == 6 && token->starts_with("<0x") && token->ends_with(">") &&
@@ -22,16 +22,16 @@ IncrementalDecoder::IncrementalDecoder(
 )
     : tokenizer_(std::move(tokenizer)), options_(options), stream_(tokenizer_->decoder()) {
     std::span<const TokenId> tail = prompt.last(std::min(prompt.size(), kPromptTailLen));
-    // The tail may begin inside a code point of the prompt. Then a run of byte tokens from there
-    // would not be UTF-8, and would spoil the output that continues it.
+    // The tail may begin within a code point of the prompt. The run of byte tokens that begins
+    // there would not be UTF-8, and would spoil the output that continues the run.
     while (prompt.size() >= kPromptTailLen && !tail.empty() &&
            is_continuation_token(tokenizer_->id_to_token(tail[0]))) {
         tail = tail.subspan(1);
     }
     std::string dropped;
     for (const TokenId id : tail) {
-        // A prompt that cannot be decoded leaves the decoder in its initial state: the prompt's
-        // fault must not affect the output.
+        // If a prompt cannot be decoded, the decoder starts anew: an error in the prompt must not
+        // affect the output.
         if (!push_to_stream(id, dropped)) stream_ = Decoder::Stream(tokenizer_->decoder());
     }
     Decoder::Stream ended = stream_;
@@ -39,15 +39,15 @@ IncrementalDecoder::IncrementalDecoder(
     if (!ended.finish(prompt_rest_)) prompt_rest_.clear();
 }
 
-// Removes the prompt's part from the new text in `text`, from `begin` on.
+// Removes the prompt's part from the new text, which begins at `begin` in `text`.
 void IncrementalDecoder::remove_prompt(std::string& text, std::size_t begin) {
     if (prompt_rest_.empty()) return;
     const std::size_t len_max = std::min(prompt_rest_.size(), text.size() - begin);
     std::size_t common = 0;
     while (common < len_max && text[begin + common] == prompt_rest_[common]) ++common;
     if (common < len_max) {
-        // The prompt's last text has changed, so the output's text starts at the code point that
-        // contains the first difference.
+        // The prompt's last text has changed. So the output's text begins at the code point that
+        // has the first difference.
         while (is_continuation_byte(text[begin + common])) --common;
         prompt_rest_.clear();
     } else {

@@ -95,7 +95,7 @@ def lowercase_runs():
         if len(text) == 1:
             simple[c] = ord(text)
         else:
-            assert (c, text) == (0x130, "i\u0307"), hex(c)  # unicode.cpp handles this one
+            assert (c, text) == (0x130, "i\u0307"), hex(c)  # unicode.cpp handles this code point
     runs = []
     for c in sorted(simple):
         delta = simple[c] - c
@@ -117,7 +117,7 @@ def nfc_sensitive(in_unicode_9):
     for c in CODE_POINTS:
         if nfc.normalize_str(chr(c)) != chr(c):
             out.add(c)
-        # A code point that moves past a mark of class 1 or of class 240 has a combining class itself.
+        # A code point that moves past a mark of class 1 or of class 240 has a combining class.
         for text in ("a" + chr(c) + "\u0334", "a\u0345" + chr(c)):
             result = nfc.normalize_str(text)
             if result != text and not (result[:-1] == "a" and nfc.normalize_str(chr(c)) != chr(c)):
@@ -127,7 +127,7 @@ def nfc_sensitive(in_unicode_9):
         if len(parts) >= 2:
             composites[c] = parts
     for c, parts in composites.items():
-        if nfc.normalize_str(parts) == chr(c):  # not excluded from composition
+        if nfc.normalize_str(parts) == chr(c):  # composition does not exclude the code point
             out.add(ord(parts[-1]))
     return out & in_unicode_9
 

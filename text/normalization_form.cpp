@@ -11,7 +11,7 @@
 namespace pitstop::text {
 namespace {
 
-// A set with one bit per code point, for a test of every code point of a text.
+// A set of code points with one bit each. Every code point of a text can be tested cheaply.
 class CodePointBits {
   public:
     explicit CodePointBits(std::span<const CodePointRange> ranges) : bits_(kCodePointMax + 1) {
@@ -35,7 +35,7 @@ const CodePointBits& newer_bits() {
     return bits;
 }
 
-// Sorts marks by class; marks of one class keep their order.
+// Sorts marks by class. Marks of the same class keep their order.
 void order_marks(std::vector<utf8proc_int32_t>& text) {
     const auto class_of = [](utf8proc_int32_t c) {
         return utf8proc_get_property(c)->combining_class;
@@ -54,7 +54,7 @@ void order_marks(std::vector<utf8proc_int32_t>& text) {
     }
 }
 
-// Appends the normal form of a stretch without newer code points.
+// Appends the normal form of a stretch that has no newer code points.
 void append_normalized(NormalizationForm form, std::string_view text, std::string& out) {
     const bool compat = form == NormalizationForm::kNfkc || form == NormalizationForm::kNfkd;
     const bool compose = form == NormalizationForm::kNfc || form == NormalizationForm::kNfkc;
@@ -83,16 +83,16 @@ void append_normalized(NormalizationForm form, std::string_view text, std::strin
     }
 }
 
-// For NFC, looks only at code points that NFC may change, and at the one before each, which they
-// may join. A code point that NFC may not change starts a new stretch.
+// For NFC, looks only at code points that NFC may change, and at the code point before each,
+// because the two may join. A code point that NFC may not change begins a new stretch.
 void normalize_nfc(std::string& text) {
     const CodePointBits& sensitive = nfc_sensitive_bits();
     std::string out;
-    std::size_t done = 0;      // text[0, done) is in `out`
-    std::size_t previous = 0;  // where the code point before `pos` begins
+    std::size_t done = 0;      // `out` has text[0, done)
+    std::size_t previous = 0;  // the begin of the code point before `pos`
     for (std::size_t pos = 0; pos < text.size();) {
         const std::size_t begin = pos;
-        // Below U+0300 nothing is sensitive; U+0300 begins with the byte 0xcc.
+        // No code point below U+0300 is sensitive. U+0300 begins with the byte 0xcc.
         if (static_cast<unsigned char>(text[pos]) < 0xcc) {
             pos += utf8_len(text[pos]);
             previous = begin;
@@ -107,7 +107,7 @@ void normalize_nfc(std::string& text) {
             if (!sensitive.contains(next_code_point(text, after))) break;
             pos = after;
         }
-        // Nothing joins a newer code point.
+        // No code point joins a newer one.
         std::size_t at = previous;
         if (newer_bits().contains(next_code_point(text, at))) previous = begin;
         previous = std::max(previous, done);
@@ -135,7 +135,7 @@ void normalize(NormalizationForm form, std::string& text) {
         return;
     }
     std::string out;
-    std::size_t begin = 0;  // where the stretch without newer code points begins
+    std::size_t begin = 0;  // the begin of the stretch without newer code points
     for (std::size_t pos = 0; pos < text.size();) {
         const std::size_t at = pos;
         if (!newer_bits().contains(next_code_point(text, pos))) continue;

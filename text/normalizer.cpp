@@ -8,7 +8,7 @@
 namespace pitstop::text {
 namespace {
 
-// Keeps the code points for which `keep` holds.
+// Keeps the code points for which `keep` returns true.
 template <class Keep>
 void filter(Section& section, Keep&& keep) {
     const std::string_view text = section.text;
@@ -75,7 +75,7 @@ Result<> apply_step(const StripAccentsNormalizer&, Section& section, std::size_t
     return Ok{};
 }
 
-// Source: the Nmt rules of SentencePiece, as the reference has them.
+// Source: the Nmt rules of SentencePiece, in the reference's version.
 Result<> apply_step(const NmtNormalizer&, Section& section, std::size_t) {
     filter(section, [](char32_t c) {
         const bool is_dropped = (c >= 0x1 && c <= 0x8) || c == 0xb || (c >= 0xe && c <= 0x1f) ||
@@ -104,14 +104,14 @@ Result<> apply_step(const PrependNormalizer& prepend, Section& section, std::siz
 Result<> apply_step(const ReplaceNormalizer& replace, Section& section, std::size_t bytes_max) {
     std::string out;
     std::size_t done = 0;
-    std::size_t appended = 0;  // bytes of the text that `out` has
+    std::size_t appended = 0;  // the bytes of the text that `out` has
     bool is_too_large = false;
     RETURN_IF_ERROR(replace.pattern.for_each_match(section.text, [&](TextSpan match) {
-        // A match of several characters counts as coming from its last one.
+        // The text that replaces several characters counts as coming from the last of them.
         const bool is_one = match.end == utf8_len(section.text[0]);
         if (match.begin == 0 && (!is_one || replace.content.empty())) section.at_origin = false;
         done = match.end;
-        // The remaining matches are only skipped.
+        // After the text is too large, further matches are only skipped.
         const std::size_t size = out.size() + (match.begin - appended) + replace.content.size();
         is_too_large = is_too_large || size > bytes_max;
         if (is_too_large) return;
@@ -141,8 +141,8 @@ std::size_t Normalizer::work_max(std::size_t text_bytes) const {
     std::size_t size = text_bytes;
     std::size_t work = 0;
     for (const NormalizerStep& step : steps_) {
-        // Normalization forms and changes of case rarely make a text longer: most text has its form
-        // already.
+        // Normalization forms and changes of case rarely make a text longer, because most text has
+        // the form already.
         std::size_t growth = 1;
         std::size_t more = 0;
         if (const auto* replace = std::get_if<ReplaceNormalizer>(&step)) {

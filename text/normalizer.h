@@ -15,22 +15,22 @@
 
 namespace pitstop::text {
 
-// A stretch of the input on its way through the pipeline.
+// A stretch of the input text on its way through the pipeline.
 struct Section {
     std::string text{};
-    // Whether its first character comes from the very beginning of the input: only there does
+    // Whether the first character of `text` comes from the beginning of the input. Only there does
     // Metaspace's scheme "first" prepend.
     bool at_origin = false;
 };
 
-// The components, by their names in tokenizer.json.
+// The components have the names that tokenizer.json gives them.
 struct LowercaseNormalizer {};
-struct StripNormalizer {  // white space
+struct StripNormalizer {  // strips white space
     bool left = true;
     bool right = true;
 };
 struct StripAccentsNormalizer {};
-struct NmtNormalizer {};  // drops control characters, turns odd white space into spaces
+struct NmtNormalizer {};  // drops control characters, turns unusual white space into spaces
 struct PrependNormalizer {
     std::string text{};
 };
@@ -38,7 +38,7 @@ struct ReplaceNormalizer {
     Regex pattern;
     std::string content{};
 };
-struct ByteLevelNormalizer {};  // every byte becomes its visible character (byte_alphabet.h)
+struct ByteLevelNormalizer {};  // turns every byte into its visible character (byte_alphabet.h)
 using NormalizerStep = std::variant<
     NormalizationForm,
     LowercaseNormalizer,
@@ -49,16 +49,16 @@ using NormalizerStep = std::variant<
     ReplaceNormalizer,
     ByteLevelNormalizer>;
 
-//
-// Bounded: a text may grow to bytes_max(), and no step starts with more; the file's reader accepts
-//          at most kStepsMax steps.
+// Applies the steps of a normalizer, in order.
+// Bounded: a text may grow to bytes_max(), and no step starts with more. A file has at most
+//          kStepsMax steps.
 class Normalizer {
   public:
-    // A file can easily contain an endless sequence of replacements that double the text.
+    // A bound is needed: a file can easily have a long sequence of replacements that double a text.
     static constexpr std::size_t kStepsMax = 64;
-    // NFKD turns 3 bytes into 33, and ByteLevel one into two.
+    // NFKD turns 3 bytes into 33. ByteLevel turns one into two.
     static constexpr std::size_t kGrowthMax = 32;
-    static constexpr std::size_t kSmallBytes = 4096;  // a short text may grow to this size
+    static constexpr std::size_t kSmallBytes = 4096;  // the size to which any text may grow
     static constexpr std::size_t kBytesMax = std::size_t{64} << 20;
     [[nodiscard]] static std::size_t bytes_max(std::size_t text_bytes) {
         if (text_bytes >= kBytesMax) return text_bytes;  // the caller bounds such a text
@@ -70,8 +70,8 @@ class Normalizer {
 
     // Returns the most bytes that the steps may read and write for a text of this size.
     [[nodiscard]] std::size_t work_max(std::size_t text_bytes) const;
-    // REQUIRES: valid UTF-8. On an error the section is unspecified. kTooLarge: the text grows
-    // beyond bytes_max().
+    // REQUIRES: valid UTF-8. After an error the section is unspecified. Error: kTooLarge if the
+    // text grows beyond bytes_max().
     Result<> apply(Section& section) const;
 
   private:

@@ -1,8 +1,8 @@
-// Remembers the encodings of recent pieces of text. Most of a text is words that appeared before.
+// A cache of the encodings of recent pieces of text. Most words of a text have appeared before.
 //
-// A piece of up to kKeyBytesMax bytes with up to kIdsMax ids has a place in a table. Pieces share a
-// place, and the least recently used one is replaced. Short pieces, nearly all, have a table of
-// their own, with two per cache line.
+// Pieces of up to kKeyBytesMax bytes with up to kIdsMax ids are kept in a table. Several pieces
+// share a place; a new one replaces the least recently used one there. Short pieces, which nearly
+// all are, have their own table, with two pieces per cache line.
 //
 // Thread:  one at a time.
 // Bounded: kBytes, allocated at construction.
@@ -28,16 +28,16 @@ class PieceCache {
 
     PieceCache() : short_(kShortEntries), long_(kLongEntries) {}
 
-    // Appends the ids of `piece` and returns true, or does nothing and returns false.
-    // REQUIRES: 0 < piece.size() <= kKeyBytesMax; kKeyBytesMax bytes are readable from its
-    // beginning.
+    // Appends the ids of `piece` and returns true. Returns false if the cache does not have the
+    // piece. REQUIRES: 0 < piece.size() <= kKeyBytesMax; kKeyBytesMax bytes are readable from the
+    // piece's begin.
     bool find(std::string_view piece, std::vector<TokenId>& out) {
         if (piece.size() <= ShortEntry::kKeyBytesMax && find_in(short_, piece, out)) return true;
         return find_in(long_, piece, out);
     }
 
-    // Remembers a piece that find() did not have. REQUIRES: as find(). More than kIdsMax ids are
-    // not remembered.
+    // Keeps the ids of a piece that find() did not find; keeps nothing if there are more than
+    // kIdsMax. REQUIRES: as find().
     void insert(std::string_view piece, std::span<const TokenId> ids) {
         if (piece.size() <= ShortEntry::kKeyBytesMax && ids.size() <= ShortEntry::kIdsMax) {
             insert_in(short_, piece, ids);
@@ -53,7 +53,7 @@ class PieceCache {
         static constexpr std::size_t kIdsMax = kIds;
         std::array<std::uint64_t, kWords> key{};
         std::array<TokenId, kIds> ids{};
-        std::uint8_t key_len = 0;  // 0: empty
+        std::uint8_t key_len = 0;  // 0: the entry is empty
         std::uint8_t num_ids = 0;
     };
     using ShortEntry = Entry<2, 3>;
@@ -63,15 +63,15 @@ class PieceCache {
     static constexpr std::size_t kShortEntries = std::size_t{1} << 15;
     static constexpr std::size_t kLongEntries = std::size_t{1} << 12;
     static constexpr std::size_t kWays =
-        2;  // entries that share a place, the most recently used first
+        2;  // the entries that share a place, the most recently used first
 
   public:
     static constexpr std::size_t kBytes =
         kShortEntries * sizeof(ShortEntry) + kLongEntries * sizeof(LongEntry);
 
   private:
-    // Reads the piece as words, padded with zeros, with loads and masks: a branch on the length
-    // would often be mispredicted.
+    // Reads the piece as words, padded with zeros. Uses loads and masks, because a branch on the
+    // length would often be mispredicted.
     template <std::size_t kWords>
     static std::array<std::uint64_t, kWords> key_of(std::string_view piece) {
         std::array<std::uint64_t, kWords> key;
@@ -80,11 +80,11 @@ class PieceCache {
             key[i] &= kMasks[8 * (kKeyBytesMax / 8 - 1 - i) + piece.size()];
         return key;
     }
-    // [8 * k + n]: the mask of the word after k whole words, for n bytes of text.
+    // [8 * k + n]: the mask of the word that follows k complete words, for n bytes of text.
     static constexpr auto kMasks = [] {
         std::array<std::uint64_t, 2 * kKeyBytesMax> masks{};
         for (std::size_t i = 0; i < masks.size(); ++i) {
-            const std::size_t before = kKeyBytesMax - 8;  // bytes in the words before the last one
+            const std::size_t before = kKeyBytesMax - 8;  // bytes of the words before the last one
             const std::size_t num = i <= before ? 0 : i - before >= 8 ? 8 : i - before;
             masks[i] = num == 8 ? ~std::uint64_t{0} : (std::uint64_t{1} << (8 * num)) - 1;
         }
@@ -119,7 +119,7 @@ class PieceCache {
             std::swap(set[0], set[1]);
         }
         out.push_back(set[0].ids[0]
-        );  // nearly always one id; no id means that a character was dropped
+        );  // nearly always one id; there is none if a character was dropped
         if (set[0].num_ids == 1) [[likely]]
             return true;
         out.pop_back();

@@ -1,4 +1,4 @@
-// The post-processor of a tokenizer.json: which special tokens surround an encoding.
+// Puts special tokens around an encoding, by the post-processor of a tokenizer.json.
 //
 // Thread: any; immutable.
 #pragma once
@@ -13,13 +13,13 @@ namespace pitstop::text {
 
 class PostProcessor {
   public:
-    // Each entry is a special token, or nothing: there the text's own tokens are put.
+    // Each entry is a special token, or nothing: the place of the text's own tokens.
     using Template = std::vector<std::optional<TokenId>>;
 
     PostProcessor() : template_{std::nullopt} {}  // only the text's own tokens
     explicit PostProcessor(Template pieces) : template_(std::move(pieces)) {}
 
-    // Puts the template around `ids`, or returns `ids` alone if special tokens are not wanted.
+    // Returns the template with `ids` in their place; without special tokens, returns only `ids`.
     [[nodiscard]] std::vector<TokenId> apply(std::vector<TokenId> ids, bool with_special) const;
 
   private:

@@ -11,13 +11,13 @@ namespace {
 
 using Piece = Pieces::Piece;
 
-// A part of a piece, and whether the pattern matched it.
+// A part of a piece.
 struct Part {
     TextSpan span{};
     bool is_match = false;
 };
 
-// Divides `text` into matches and the parts between them. An empty match is an empty part.
+// Divides `text` into the matches and the parts between them. An empty match is an empty part.
 Result<> find_parts(const Regex& regex, std::string_view text, std::vector<Part>& parts) {
     std::size_t done = 0;
     RETURN_IF_ERROR(regex.for_each_match(text, [&](TextSpan match) {
@@ -42,7 +42,7 @@ Result<> find_parts(const CodePointSet& set, std::string_view text, std::vector<
     return Ok{};
 }
 
-// Joins neighbours as the behaviour says, and keeps the parts that become pieces.
+// Joins neighbours as `behavior` says, and keeps the parts that become pieces.
 void merge_parts(SplitBehavior behavior, std::vector<Part>& parts) {
     std::vector<Part> merged;
     bool previous_match = false;
@@ -96,7 +96,7 @@ void add_piece(const Piece& parent, TextSpan span, std::vector<Piece>& out) {
     });
 }
 
-// The common case: every match is a piece of its own. Needs no list of the parts between.
+// The most common behaviour: every match is a piece. Needs no list of parts.
 Result<> split_isolated(
     const Regex& regex, const Pieces& in, const Piece& piece, std::vector<Piece>& out
 ) {
@@ -135,7 +135,7 @@ Result<> apply_step(const SplitStep& split, Pieces& pieces, Pieces& scratch) {
     return Ok{};
 }
 
-// Rewrites every piece: `write(text, at_origin, out)` appends the new text.
+// Rewrites every piece: `write(text, at_origin, out)` appends its new text.
 template <class Write>
 Result<> rewrite(Pieces& pieces, Pieces& scratch, Write&& write) {
     scratch.text.clear();

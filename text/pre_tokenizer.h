@@ -1,5 +1,5 @@
-// Cuts normalized text into the pieces that the model encodes one by one, and may change their
-// text, by the pre-tokenizer of a tokenizer.json.
+// Cuts normalized text into pieces, which the model encodes one by one, by the pre-tokenizer of a
+// tokenizer.json. It may also change the text of a piece.
 //
 // Thread: any; immutable.
 #pragma once
@@ -16,19 +16,19 @@
 
 namespace pitstop::text {
 
-// What a split does with its matches ("delimiters"), by tokenizer.json's names.
+// What a split does with its matches ("delimiters"). The names are those of tokenizer.json.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 struct SplitStep {
     std::variant<Regex, CodePointSet> pattern;  // a set matches each of its code points separately
     SplitBehavior behavior = SplitBehavior::kIsolated;
-    bool invert = false;  // the text between the matches is the delimiter
+    bool invert = false;  // the delimiters are the texts between the matches
 };
 struct PrefixSpaceStep {};  // ByteLevel's add_prefix_space: every piece begins with a space
-struct ByteLevelStep {};    // every byte becomes its visible character (byte_alphabet.h)
-struct MetaspaceStep {      // spaces become `replacement`, which may also be prepended
+struct ByteLevelStep {};    // turns every byte into its visible character (byte_alphabet.h)
+struct MetaspaceStep {      // turns spaces into `replacement`, and may prepend one
     enum class Prepend { kFirst, kNever, kAlways };
-    std::string replacement{};  // one character
+    std::string replacement{};  // of one character
     Prepend prepend = Prepend::kAlways;
 };
 struct FixedLengthStep {
@@ -37,7 +37,7 @@ struct FixedLengthStep {
 using PreTokenizerStep =
     std::variant<SplitStep, PrefixSpaceStep, ByteLevelStep, MetaspaceStep, FixedLengthStep>;
 
-// Holds the pieces of one section: spans of one text.
+// The pieces of one section, as spans of one text.
 struct Pieces {
     struct Piece {
         std::uint32_t begin = 0;
@@ -46,7 +46,7 @@ struct Pieces {
     };
     std::string text{};
     std::vector<Piece> pieces{};
-    std::size_t bytes_max = 0;  // limit for the text that the steps may grow
+    std::size_t bytes_max = 0;  // the limit for the text, which steps may make longer
 
     [[nodiscard]] std::string_view text_of(const Piece& piece) const {
         return std::string_view(text).substr(piece.begin, piece.end - piece.begin);
@@ -55,18 +55,18 @@ struct Pieces {
 
 class PreTokenizer {
   public:
-    // a Piece has 32-bit offsets
+    // A Piece has 32-bit offsets.
     static constexpr std::size_t kTextBytesMax = std::size_t{1} << 31;
 
     PreTokenizer() = default;  // makes one piece
     explicit PreTokenizer(std::vector<PreTokenizerStep> steps);
 
-    // True if the last step maps bytes to characters. That step is skipped: pieces have bytes, and
-    // the model treats each as its character. This saves half of the work.
+    // Returns whether the last step maps bytes to characters. That step is skipped: pieces contain
+    // bytes, and the model treats each byte as its character. This halves the work.
     [[nodiscard]] bool yields_bytes() const { return yields_bytes_; }
 
-    // REQUIRES: valid UTF-8, at most kTextBytesMax bytes even after the steps grew it. `scratch` is
-    // another Pieces whose memory is reused.
+    // REQUIRES: valid UTF-8, of at most kTextBytesMax bytes even after the steps made it longer.
+    // `scratch` is another Pieces, whose memory is reused.
     Result<> apply(Section&& section, Pieces& pieces, Pieces& scratch) const;
 
   private:

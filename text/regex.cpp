@@ -12,10 +12,10 @@ namespace {
 
 using namespace regex;
 
-// A backtracking match with more steps is an error.
+// A match that needs more steps of backtracking is an error.
 constexpr std::uint32_t kMatchStepsMax = 10'000'000;
 
-// Writes a tree as a PCRE2 pattern. Every group is (?:...), every class a list of code points.
+// Writes a tree as a PCRE2 pattern. Every group becomes (?:...), every class a list of code points.
 class Pcre2Writer {
   public:
     static std::string write(const Node& node) {
@@ -83,7 +83,7 @@ class Pcre2Writer {
             case Position::kTextEndOrLastNewline:
                 out_ += "(?=\\n?\\z)";
                 break;
-            // No line begins after the text's last newline.
+            // No line begins after a newline at the end of the text.
             case Position::kLineBegin:
                 out_ += "(?:\\A|(?<=\\n)(?!\\z))";
                 break;
@@ -110,7 +110,7 @@ bool may_be_empty(const Node& node) {
         return repeat->min == 0 || may_be_empty(repeat->body[0]);
     }
     if (const auto* atomic = std::get_if<Atomic>(&node.kind)) return may_be_empty(atomic->body[0]);
-    return true;  // only a condition
+    return true;  // a condition takes no text
 }
 
 }  // namespace
@@ -169,7 +169,7 @@ Result<Regex> Regex::compile(std::string_view pattern, Engine engine) {
             reinterpret_cast<const char*>(text)
         );
     }
-    // Without JIT on this machine, the interpreter does the same, only slower.
+    // If this machine has no JIT, the interpreter gives the same matches, but slower.
     pcre2_jit_compile(regex.pcre2_->code, PCRE2_JIT_COMPLETE);
     regex.pcre2_->context = pcre2_match_context_create(nullptr);
     CHECK(regex.pcre2_->context != nullptr);

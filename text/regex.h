@@ -1,10 +1,10 @@
-// Compiles a pattern of tokenizer.json, and searches for it.
+// Compiles a pattern of a tokenizer.json, and searches text for the pattern.
 //
-// Two engines give the same matches. Regular patterns, such as those of the known tokenizers, run
-// on an automaton (regex_dfa.h). Others run on PCRE2 (UTF, JIT), with every class expanded to code
-// points, so that its meaning does not depend on PCRE2's version.
+// There are two engines, which find the same matches. Regular patterns, such as those of the known
+// tokenizers, run on an automaton (regex_dfa.h). Others run on PCRE2 (UTF, JIT). Their classes are
+// lists of code points, so that their meaning does not depend on the version of PCRE2.
 //
-// Thread: any; immutable. A Search belongs to one thread.
+// Thread: any; a Regex is immutable. A Search belongs to one thread.
 #pragma once
 
 #include "base/result.h"
@@ -30,21 +30,21 @@ class Regex {
 
     // `engine` is for tests, which compare the two.
     static Result<Regex> compile(std::string_view pattern, Engine engine = Engine::kBest);
-    // Matches `text` literally. REQUIRES: not empty, UTF-8.
+    // Makes a pattern that matches `text` literally. REQUIRES: `text` is not empty, valid UTF-8.
     static Regex literal(std::string text);
 
     Regex(Regex&&) noexcept;
     Regex& operator=(Regex&&) noexcept;
     ~Regex();
 
-    // Iterates over the matches, leftmost first, without overlaps. An empty match does not directly
-    // follow another match, as in the reference.
+    // Iterates over the matches, leftmost first, without overlaps. As in the reference, an empty
+    // match never directly follows another match.
     class Search {
       public:
-        // REQUIRES: valid UTF-8 that outlives the search.
+        // REQUIRES: `text` is valid UTF-8, and outlives the search.
         Search(const Regex& regex, std::string_view text) : regex_(regex), text_(text) {}
 
-        // Errors: kResourceExhausted if PCRE2 gave up on this pattern and text.
+        // Error: kResourceExhausted if PCRE2 needs too many steps for this pattern and text.
         Result<std::optional<TextSpan>> next();
 
       private:
@@ -56,8 +56,8 @@ class Regex {
         std::optional<std::size_t> last_end_{};
     };
 
-    // Calls on_match(TextSpan) for every match that a Search would find, without the
-    // cost of a Search.
+    // Calls on_match(TextSpan) for every match that a Search would find. Costs less than a
+    // Search.
     template <class OnMatch>
     Result<> for_each_match(std::string_view text, OnMatch&& on_match) const;
 
@@ -68,7 +68,7 @@ class Regex {
     struct Pcre2;
     Regex();
 
-    std::string literal_{};  // not empty: the whole pattern
+    std::string literal_{};  // the pattern, if it is a literal; else empty
     std::optional<regex::Dfa> dfa_{};
     std::unique_ptr<Pcre2> pcre2_{};
     bool may_match_empty_ = false;

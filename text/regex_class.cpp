@@ -12,7 +12,7 @@ Result<> ClassParser::begin_nested() {
     return Ok{};
 }
 
-// Adds the other case of ASCII letters only. No known pattern folds other letters, and a full table
+// Adds the other case of ASCII letters. No known pattern needs other letters, and a full table
 // would have to agree with the reference's.
 Result<CodePointSet> ClassParser::fold(const CodePointSet& set) const {
     const CodePointSet ascii({{0, 0x7f}});
@@ -135,7 +135,7 @@ Result<CodePointSet> ClassParser::parse_property() {
 }
 
 Result<CodePointSet> ClassParser::parse_posix(Options options) {
-    pos_ += 2;  // [:
+    pos_ += 2;  // "[:"
     const bool negated = take("^");
     const std::size_t close = pattern_.find(":]", pos_);
     if (close == pattern_.npos) return malformed("[: without its :]");
@@ -176,7 +176,7 @@ Result<char32_t> ClassParser::parse_character() {
     return parse_character_escape();
 }
 
-// Parses one character, or two with a '-' between.
+// Parses one character, or two with a '-' between them.
 Result<CodePointRange> ClassParser::parse_range() {
     ASSIGN_OR_RETURN(const char32_t first, parse_character());
     if (peek() != '-' || peek(1) == ']' || pos_ + 1 >= pattern_.size()) {
@@ -195,14 +195,14 @@ Result<CodePointRange> ClassParser::parse_range() {
     return CodePointRange{first, last};
 }
 
-// Called at the '['. Unites ranges, nested classes and escapes; && intersects its two sides.
+// Parses a class, from its '[' on. Unites its ranges and nested classes; && intersects two sides.
 Result<CodePointSet> ClassParser::parse_class(Options options) {
     RETURN_IF_ERROR(begin_nested());
     pos_ += 1;
     const bool negated = take("^");
     std::optional<CodePointSet> left_of_and;
     CodePointSet set;
-    CodePointSet folding;  // single characters and ranges, to which case folding applies
+    CodePointSet folding;  // the single characters and ranges, to which case folding applies
     const auto settle = [&]() -> Result<CodePointSet> {
         if (!options.ignore_case) return set.unite(folding);
         ASSIGN_OR_RETURN(const CodePointSet folded, fold(folding));
@@ -246,7 +246,7 @@ Result<CodePointSet> ClassParser::parse_class(Options options) {
         ASSIGN_OR_RETURN(const CodePointRange range, parse_range());
         folding = folding.unite(CodePointSet({range}));
     }
-    pos_ += 1;  // ]
+    pos_ += 1;  // "]"
     end_nested();
     ASSIGN_OR_RETURN(CodePointSet result, settle());
     if (left_of_and) result = left_of_and->intersect(result);

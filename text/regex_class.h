@@ -1,7 +1,7 @@
-// Parses the parts of a pattern that match one code point: a class in brackets, a
-// property, an escape.
+// Parses the parts of a pattern that match one code point: a class in brackets, a property, or an
+// escape.
 //
-// Source: as regex_syntax.h.
+// Source: the one of regex_syntax.h.
 #pragma once
 
 #include "base/result.h"
@@ -18,7 +18,7 @@ struct Options {
     bool dot_matches_newline = false;
 };
 
-// Reads a pattern from left to right. The parser of the full grammar derives from it.
+// Reads a pattern from left to right. The parser of the full grammar derives from this class.
 class ClassParser {
   protected:
     explicit ClassParser(std::string_view pattern) : pattern_(pattern) {}
@@ -41,7 +41,7 @@ class ClassParser {
         return pattern_.substr(begin, pos_ - begin);
     }
 
-    // Count the nesting depth of groups and classes. Error: too deep.
+    // The two count how deep groups and classes are nested. Error: too deep.
     Result<> begin_nested();
     void end_nested() { --nesting_; }
 
@@ -61,7 +61,7 @@ class ClassParser {
     }
 
     Result<CodePointSet> parse_class(Options options);
-    // Parses \d, \p{L}...; returns nothing if a single character follows.
+    // Parses \d, \p{L} and so on. Returns nothing if a single character follows.
     Result<std::optional<CodePointSet>> parse_class_escape();
     Result<char32_t> parse_character_escape();
     [[nodiscard]] Result<CodePointSet> fold(const CodePointSet& set) const;

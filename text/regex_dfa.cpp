@@ -9,17 +9,17 @@
 namespace pitstop::text::regex {
 namespace {
 
-constexpr std::size_t kSetsMax = 64;  // distinct sets in a pattern: one bit each
+constexpr std::size_t kSetsMax = 64;  // distinct sets in a pattern; each has one bit
 
-// A position in the expanded pattern.
+// A place in the expanded pattern.
 struct Place {
     enum class Kind {
         kMatch,
-        kTake,  // a code point in `set`, then `next`
-        // a condition: the next code point is in `set`, or the text ends if
-        // `end_allowed`; then `next`
+        kTake,  // matches a code point in `set`, then goes to `next`
+        // Goes to `next` if the next code point is in `set`, or if the text ends and `end_allowed`
+        // is true.
         kIf,
-        kEither,  // `next`, preferred over `other`
+        kEither,  // goes to `next` or `other`, preferring `next`
     };
     Kind kind = Kind::kMatch;
     std::size_t set = 0;
@@ -28,7 +28,7 @@ struct Place {
     int other = 0;
 };
 
-using PlaceList = std::vector<int>;  // in order of preference, without duplicates
+using PlaceList = std::vector<int>;  // by preference, without duplicates
 
 }  // namespace
 
@@ -45,8 +45,8 @@ class DfaBuilder {
     }
 
   private:
-    // Each returns the first place of `node`, followed by `next`, or nothing if no automaton can
-    // match the node.
+    // Each adds the places of `node`, followed by `next`, and returns the first. Returns nothing if
+    // no automaton can match the node.
     std::optional<int> append(const Node& node, int next);
     std::optional<int> append_kind(const OneOf& node, int next);
     std::optional<int> append_kind(const Concat& node, int next);
@@ -75,9 +75,8 @@ class DfaBuilder {
 
     std::vector<Place> places_{};
     std::vector<CodePointSet> sets_{};
-    std::vector<std::uint64_t>
-        sets_of_class_{};       // [class]: bit s is set if the class is in sets_[s]
-    std::vector<bool> seen_{};  // [places]
+    std::vector<std::uint64_t> sets_of_class_{};  // [class]: bit s is set if sets_[s] has the class
+    std::vector<bool> seen_{};                    // [places]
     std::array<std::uint8_t, Dfa::kAsciiLen> ascii_{};  // [byte]: its class
     Dfa dfa_{};
 };
@@ -113,7 +112,7 @@ std::optional<int> DfaBuilder::append_kind(const Alternate& node, int next) {
 std::optional<int> DfaBuilder::append_kind(const Repeat& node, int next) {
     const Node& body = node.body[0];
     if (node.greed == Greed::kPossessive) {
-        // x*+ equals x* where no x follows; so do x++ and x?+, unless x?+ has matched its x.
+        // x*+ equals x* if no x follows. So do x++ and x?+, except that x?+ may have matched its x.
         const OneOf* one = std::get_if<OneOf>(&body.kind);
         if (one == nullptr) return std::nullopt;
         const int no_more = add({
@@ -155,13 +154,13 @@ std::optional<int> DfaBuilder::append_kind(const Repeat& node, int next) {
     for (int i = 0; i < node.min && begin; ++i) {
         const int behind = *begin;
         begin = append(body, behind);
-        if (begin == behind) break;  // an empty body: once is as good as any number of times
+        if (begin == behind) break;  // repeating an empty body changes nothing
     }
     return begin;
 }
 
 std::optional<int> DfaBuilder::append_kind(const Atomic& node, int next) {
-    // One code point has only one way to match.
+    // There is only one way to match a code point.
     return std::holds_alternative<OneOf>(node.body[0].kind) ? append(node.body[0], next)
                                                             : std::nullopt;
 }
@@ -189,7 +188,7 @@ std::optional<int> DfaBuilder::append_kind(const At& node, int next) {
     );
 }
 
-// Cuts the code points where any set begins or ends. Stretches that are in the same sets
+// Cuts the range of code points where any set begins or ends. Stretches that are in the same sets
 // share a class.
 bool DfaBuilder::make_classes() {
     if (sets_.size() > kSetsMax) return false;
@@ -237,7 +236,7 @@ bool DfaBuilder::make_classes() {
     return true;
 }
 
-// Adds `place` and the places that follow it without a condition.
+// Adds `place`, and the places that follow it without a condition.
 void DfaBuilder::enter(int place, PlaceList& list) {
     std::vector<int> todo = {place};
     while (!todo.empty()) {
@@ -255,8 +254,8 @@ void DfaBuilder::enter(int place, PlaceList& list) {
     }
 }
 
-// Given the class of the next code point, finds the places of `from` that match a code point.
-// Returns whether a match ends here; less preferred places are omitted then.
+// Finds the places of `from` that match a code point, if the next one is of this class. Returns
+// whether a match ends here; then omits the places that are less preferred than the match.
 bool DfaBuilder::settle(const PlaceList& from, std::size_t character_class, PlaceList& out) {
     seen_.assign(places_.size(), false);
     bool is_matched = false;

@@ -1,10 +1,10 @@
-// A deterministic automaton for the patterns of pre-tokenizers: no backtracking, one table look-up
-// per code point, and the same match that a backtracking engine finds first.
+// A deterministic automaton for the patterns of pre-tokenizers. It never backtracks, looks up one
+// table entry per code point, and finds the match that a backtracking engine finds first.
 //
-// Source: Thompson construction; states are lists of positions in order of preference, cut at a
+// Source: Thompson construction. States are lists of places, ordered by preference and cut at a
 // match, as in RE2 (Cox 2010, "Regular Expression Matching in the Wild"). A condition on the next
-// code point ((?!\S), $, and the meaning of a possessive quantifier) is decided by the step that
-// reads it. So a match is noticed one code point late.
+// code point ((?!\S), $, a possessive quantifier) is decided by the step that reads this code
+// point. So a match is noticed one code point late.
 //
 // Thread: any; immutable.
 #pragma once
@@ -20,17 +20,16 @@ namespace pitstop::text::regex {
 
 class Dfa {
   public:
-    static constexpr std::size_t kPositionsMax =
-        8192;  // positions of the pattern with its repeats expanded
+    static constexpr std::size_t kPositionsMax = 8192;  // in the pattern with its repeats expanded
     static constexpr std::size_t kStatesMax = 1024;
     static constexpr std::size_t kClassesMax = 254;
 
-    // Returns nothing if the pattern needs a larger automaton, looks behind, looks further ahead
-    // than one code point, or has an atomic group of more than one.
+    // Returns nothing if the pattern needs a larger automaton, looks behind, looks more than one
+    // code point ahead, or has an atomic group of more than one code point.
     static std::optional<Dfa> compile(const Node& pattern);
 
-    // Returns the end of the match that begins at `at`, or null. REQUIRES: [at, end) is valid
-    // UTF-8.
+    // Returns the end of the match that begins at `at`, or null if there is none. REQUIRES: [at,
+    // end) is valid UTF-8.
     [[nodiscard]] const char* match(const char* at, const char* end) const {
         const char* matched = nullptr;
         std::uint32_t state = 0;
@@ -64,17 +63,17 @@ class Dfa {
     static constexpr int kPageBits = 8;
     static constexpr std::size_t kPageSize = 1u << kPageBits;
 
-    // Code points that the pattern does not distinguish share a class. The end of the text is one
-    // more class.
+    // Code points that the pattern does not distinguish share a class. The end of the text is
+    // another class.
     static constexpr std::size_t kAsciiLen = 128;
 
     std::vector<std::uint16_t> page_of_{};                      // [(kCodePointMax + 1) / kPageSize]
     std::vector<std::array<std::uint8_t, kPageSize>> pages_{};  // the distinct pages
     std::size_t num_classes_ = 1;
     std::size_t end_class_ = 0;
-    // [states, num_classes_]: the transitions; state 0 is the first
+    // [states, num_classes_]: the transitions; state 0 is the first state.
     std::vector<std::uint16_t> table_{};
-    std::vector<std::uint16_t> ascii_table_{};  // [states, kAsciiLen]: the same transitions by byte
+    std::vector<std::uint16_t> ascii_table_{};  // [states, kAsciiLen]: the transitions by byte
 };
 
 }  // namespace pitstop::text::regex

@@ -25,7 +25,7 @@ Node repeat(Node body, int min, std::optional<int> max, Greed greed) {
     return {std::move(node)};
 }
 
-// The node of \b and \B: a word on exactly one side, or on both or neither.
+// Returns the node of \b or \B: a word is on exactly one side, or on both sides or neither.
 Node word_boundary(bool negated) {
     const auto side = [](Direction direction, bool absent) {
         return look(direction, absent, one_of(oniguruma_word_set()));
@@ -44,7 +44,7 @@ Node word_boundary(bool negated) {
 
 CodePointSet newline() { return CodePointSet(U'\n'); }
 
-// The node of \R: a carriage return and newline together, or any one vertical space.
+// Returns the node of \R: a carriage return and a newline, or one vertical space.
 Node general_newline() {
     Concat pair;
     pair.parts.push_back(one_of(CodePointSet(U'\r')));
@@ -57,7 +57,7 @@ Node general_newline() {
     return {std::move(atomic)};
 }
 
-// Parses a whole pattern; ClassParser parses the character classes in it.
+// Parses a complete pattern. ClassParser parses its character classes.
 class Parser : private ClassParser {
   public:
     explicit Parser(std::string_view pattern) : ClassParser(pattern) {}
@@ -78,13 +78,13 @@ class Parser : private ClassParser {
     Result<Node> parse_escape(Options options);
     Result<Node> literal(CodePointSet set, Options options);
 
-    // The previous character, if it was one letter under (?i): some pairs fold to one code point.
+    // The previous character, if it was one letter under (?i). Pairs may fold to one code point.
     char32_t folded_before_ = 0;
 };
 
 Result<Node> Parser::literal(CodePointSet set, Options options) {
     if (!options.ignore_case) return one_of(std::move(set));
-    // The code points whose full case folding is two ASCII letters: ss, ff, fi, fl, st.
+    // The full case folding of some code points is two ASCII letters: ss, ff, fi, fl, st.
     constexpr std::array<std::string_view, 5> kPairs = {"ss", "ff", "fi", "fl", "st"};
     char32_t now = set.ranges().size() == 1 ? set.ranges()[0].first : 0;
     if (now >= 'A' && now <= 'Z') now += 32;
@@ -156,7 +156,7 @@ Result<Node> Parser::parse_atom(Options options) {
 }
 
 Result<Node> Parser::parse_group(Options options) {
-    skip();  // (
+    skip();  // "("
     Result<Node> body = Node{};
     if (take("?=")) {
         body = parse_alternate(options);
@@ -177,7 +177,7 @@ Result<Node> Parser::parse_group(Options options) {
             atomic.body.push_back(*std::move(body));
             body = Node{std::move(atomic)};
         }
-    } else if (take("?<")) {  // a named group: nothing refers to the name
+    } else if (take("?<")) {  // a named group: no part of a pattern refers to the name
         while (!at_end() && peek() != '>') skip();
         if (!take(">")) return malformed("a group's name without '>'");
         body = parse_alternate(options);
@@ -191,10 +191,10 @@ Result<Node> Parser::parse_group(Options options) {
     return body;
 }
 
-// Parses (?imx-imx) or (?imx-imx:...). Without a colon the options last to the end of the enclosing
-// group, whose remaining branches become one alternation, as in Ruby.
+// Parses (?imx-imx) or (?imx-imx:...). Without a colon, the options are valid to the end of the
+// enclosing group, and its remaining branches become one alternation, as in Ruby.
 Result<Node> Parser::parse_option_group(Options options) {
-    skip();  // ?
+    skip();  // "?"
     bool on = true;
     while (peek() != ':' && peek() != ')') {
         if (take("-")) {
@@ -210,7 +210,7 @@ Result<Node> Parser::parse_option_group(Options options) {
         }
     }
     const bool has_body = take(":");
-    if (!has_body) skip();  // )
+    if (!has_body) skip();  // ")"
     ASSIGN_OR_RETURN(Node body, parse_alternate(options));
     if (has_body && !take(")")) return malformed("a group without its ')'");
     return body;
@@ -269,7 +269,7 @@ Result<Node> Parser::parse_quantifiers(Node body) {
 
 Result<Node> Parser::parse_escape(Options options) {
     const std::size_t before = position();
-    skip();  // backslash
+    skip();  // the backslash
     if (take("A")) return Node{At{Position::kTextBegin}};
     if (take("z")) return Node{At{Position::kTextEnd}};
     if (take("Z")) return Node{At{Position::kTextEndOrLastNewline}};
@@ -280,7 +280,7 @@ Result<Node> Parser::parse_escape(Options options) {
     ASSIGN_OR_RETURN(std::optional<CodePointSet> set, parse_class_escape());
     if (set) {
         if (!options.ignore_case) return one_of(*std::move(set));
-        // These sets are closed under case: digits, spaces, words, letters, and their complements.
+        // Each of these sets (digits, spaces, words, letters, complements) is closed under case.
         folded_before_ = 0;
         const std::string_view escape = text_since(before);
         for (const std::string_view closed :

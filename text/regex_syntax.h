@@ -1,10 +1,10 @@
-// The syntax tree of a regular expression of tokenizer.json.
+// The syntax tree of a regular expression in a tokenizer.json.
 //
 // The dialect is Oniguruma's Ruby syntax over Unicode, which the reference uses for its patterns.
-// The differences from PCRE that matter for tokenizers: [a[bc]] nests and && intersects; ^ and $
-// are about lines; (?m) lets . match a newline; \h is a hexadecimal digit; \s, \w and \p know
-// Unicode 16; {n,m}+ repeats a repeat; (?i:s) matches U+017F. Classes become sets of code points
-// here, so that no engine's own definition matters.
+// Some differences from PCRE matter for tokenizers: in classes, [a[bc]] nests and && intersects; ^
+// and $ match at lines; (?m) lets . match a newline; \h is a hexadecimal digit; \s, \w and \p
+// follow Unicode 16; {n,m}+ repeats a repeat; (?i:s) matches U+017F. In the tree, classes are sets
+// of code points, so that the engines need not agree on the meaning of a class.
 //
 // Source: Oniguruma 6.9.10, doc/RE and doc/SYNTAX.md.
 #pragma once
@@ -21,13 +21,13 @@ namespace pitstop::text::regex {
 
 struct Node;
 
-struct OneOf {  // one code point of the set
+struct OneOf {  // matches one code point of the set
     CodePointSet set{};
 };
-struct Concat {  // empty: matches the empty text
+struct Concat {  // without parts, matches the empty text
     std::vector<Node> parts;
 };
-struct Alternate {  // the first alternative that leads to a match wins
+struct Alternate {  // matches the first alternative that leads to a match
     std::vector<Node> branches;
 };
 enum class Greed { kGreedy, kLazy, kPossessive };
@@ -37,7 +37,7 @@ struct Repeat {
     std::optional<int> max{};  // absent: unbounded
     Greed greed = Greed::kGreedy;
 };
-struct Atomic {  // (?>body): never tried again once it has matched
+struct Atomic {  // (?>body): tries no other way once it has matched
     std::vector<Node> body;
 };
 enum class Direction { kAhead, kBehind };
@@ -59,7 +59,7 @@ inline constexpr std::size_t kPatternBytesMax = 16384;
 inline constexpr int kNestingMax = 50;
 inline constexpr int kRepeatMax = 1000;  // the largest number in {n,m}
 
-// The error, kUnsupported or kMalformed, names the byte and the construct.
+// Errors: kUnsupported and kMalformed, which name the byte and the construct.
 Result<Node> parse(std::string_view pattern);
 
 }  // namespace pitstop::text::regex

@@ -54,7 +54,7 @@ Result<std::shared_ptr<const StopStrings>> StopStrings::create(const std::vector
         if (!nodes[node].stop) nodes[node].stop = static_cast<std::uint32_t>(i);
         all->lens_.push_back(stop.size());
     }
-    // Breadth first, so that a node's fallback, which is shorter, is final before the node.
+    // The search is breadth first: a node's fallback is shorter, and must be final before the node.
     std::deque<std::uint32_t> todo = {0};
     while (!todo.empty()) {
         const std::uint32_t node = todo.front();
@@ -90,7 +90,7 @@ std::optional<StopMatcher::Match> StopMatcher::push(std::string_view piece, std:
     for (std::size_t i = 0; i < piece.size(); ++i) {
         node_ = stops_->step(node_, piece[i]);
         if (!nodes[node_].stop) continue;
-        // The text at hand is the held text and the piece up to here; it ends with the stop string.
+        // The withheld text and the piece up to here end with the stop string.
         const std::size_t stop_index = *nodes[node_].stop;
         const std::size_t stop_len = stops_->lens_[stop_index];
         held_ += piece.substr(0, i + 1);
@@ -102,7 +102,7 @@ std::optional<StopMatcher::Match> StopMatcher::push(std::string_view piece, std:
         return match_;
     }
     num_bytes_ += piece.size();
-    // Holds back only the longest suffix that begins a stop string.
+    // Withholds only the longest suffix that begins a stop string.
     const std::size_t keep = nodes[node_].depth;
     held_ += piece;
     text.append(held_, 0, held_.size() - keep);

@@ -1,14 +1,14 @@
-// Finds stop strings in a stream of text that arrives in pieces cut anywhere.
+// Finds stop strings in a stream of text. The stream arrives in pieces, cut at any byte.
 //
-// Text that may begin a stop string is held back until that is ruled out. The match is the one that
-// is complete first; among those complete at the same byte, the longest. So it does not depend on
-// the cuts, and text after the first complete match is never looked at.
+// Text that may begin a stop string is withheld until more text decides. The match is the stop
+// string that is complete first; of those complete at the same byte, the longest. So the match does
+// not depend on the cuts, and text after it is never examined.
 //
-// Source: Aho and Corasick 1975, "Efficient string matching"; one step per byte, over the trie of
+// Source: Aho and Corasick 1975, "Efficient string matching". Each byte is one step in a trie of
 // all stop strings.
 //
-// Thread:  a StopStrings is immutable and may be shared; a StopMatcher belongs to one thread.
-// Bounded: kStopsMax strings of kStopBytesMax bytes; a matcher holds less than the longest of them.
+// Thread:  any for a StopStrings, which is immutable; a StopMatcher belongs to one thread.
+// Bounded: kStopsMax strings of kStopBytesMax bytes; a matcher's text is shorter than the longest.
 #pragma once
 
 #include "base/result.h"
@@ -35,8 +35,8 @@ class StopStrings {
     friend class StopMatcher;
     struct Node {
         std::vector<std::pair<char, std::uint32_t>> edges{};  // sorted
-        std::uint32_t fallback = 0;  // the longest proper suffix of this node that is a node
-        std::uint32_t depth = 0;     // bytes from the root
+        std::uint32_t fallback = 0;  // the longest proper suffix of this node's text that is a node
+        std::uint32_t depth = 0;     // the bytes from the root
         std::optional<std::uint32_t> stop{};  // the longest stop string that ends here
     };
     StopStrings() = default;
@@ -50,21 +50,21 @@ class StopStrings {
 class StopMatcher {
   public:
     struct Match {
-        std::size_t stop_index = 0;      // in the list passed to StopStrings::create
-        std::size_t position_bytes = 0;  // of the stop string's beginning in all pushed text
+        std::size_t stop_index = 0;      // the index in the list passed to StopStrings::create
+        std::size_t position_bytes = 0;  // where the stop string begins in all pushed text
     };
-    enum class Trim { kStop, kNothing };  // whether to cut the matched string from the text
+    enum class Trim { kStop, kNothing };  // whether the matched string is cut from the text
 
-    // A `shared_ptr`, because requests with the same stop strings share them, and so do the choices
-    // of one request.
+    // A `shared_ptr`, because requests with the same stop strings share them, as do the choices of
+    // one request.
     StopMatcher(std::shared_ptr<const StopStrings> stops, Trim trim)
         : stops_(std::move(stops)), trim_(trim) {}
 
-    // Appends to `text` the part of the pieces so far that is certainly before any stop string.
-    // After a match it is complete, with the matched string unless that is trimmed; the text after
-    // it is dropped, and so is every later piece.
+    // Appends to `text` the text that certainly comes before any stop string. A match completes the
+    // text, including the matched string unless that is trimmed. Text after the match is dropped,
+    // and so is every later piece.
     std::optional<Match> push(std::string_view piece, std::string& text);
-    // No more pieces follow: appends the held text.
+    // Ends the stream: appends the withheld text.
     void finish(std::string& text);
 
     [[nodiscard]] const std::optional<Match>& match() const { return match_; }
@@ -74,7 +74,7 @@ class StopMatcher {
     Trim trim_;
     std::uint32_t node_ = 0;     // the longest suffix of the text that begins a stop string
     std::string held_{};         // the text of that suffix
-    std::size_t num_bytes_ = 0;  // bytes of all pushed text
+    std::size_t num_bytes_ = 0;  // the bytes of all pushed text
     std::optional<Match> match_{};
 };
 

@@ -1,10 +1,10 @@
-// pitstop_tokenize prints a tokenizer's results for texts and ids, one JSON object per line.
+// pitstop_tokenize prints what a tokenizer makes of texts and ids, one JSON object per line.
 //
 //   {"text": "..."}  ->  {"ids": [...], "text": "decoded again"}
 //   {"ids": [...]}   ->  {"ids": [...], "text": "decoded"}
 //
-// Any other line gets {"error": {"code": ..., "message": ...}}. Later lines are still answered, and
-// the exit code is 1 at the end.
+// Any other line gets {"error": {"code": ..., "message": ...}}. Later lines still get their
+// answers; then the exit code is 1.
 #include "base/flags.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
@@ -57,11 +57,11 @@ Result<ordered_json> answer(const Tokenizer& tokenizer, const Modes& modes, std:
         return make_error(kInvalidArgument, "the line is not valid UTF-8 at byte {}", *bad);
     }
     ordered_json request;
-    try {  // only its exceptions report where and why the parser failed
+    try {  // only the parser's exceptions tell where and why it failed
         request = ordered_json::parse(line);
     } catch (const ordered_json::exception& error) {
-        // The message is "[json.exception.parse_error.101] parse error at line 1, column 5: ...",
-        // where line 1 is this line.
+        // The message is "[json.exception.parse_error.101] parse error at line 1, column 5: ...".
+        // In it, line 1 is this line.
         const std::string_view what = error.what();
         return make_error(kMalformed, "not a line of JSON: {}", what.substr(what.find("] ") + 2));
     }
@@ -95,7 +95,7 @@ Result<ordered_json> answer(const Tokenizer& tokenizer, const Modes& modes, std:
     return reply;
 }
 
-// Reads a line of any length, and keeps at most the limit of it.
+// Reads a line of any length, and keeps at most the limit.
 enum class LineState { kLine, kTooLong, kEnd };
 LineState read_line(std::istream& in, std::string& line) {
     line.clear();
@@ -156,7 +156,7 @@ int run(int argc, char** argv) {
             error["error"]["message"] = reply.error().message;
             reply = std::move(error);
         }
-        // A message may quote bytes that are not UTF-8; the output must be UTF-8.
+        // A message may quote bytes that are not UTF-8, but the output must be UTF-8.
         std::cout << reply->dump(-1, ' ', false, ordered_json::error_handler_t::replace)
                   << std::endl;
         if (!std::cout) return 1;  // the reader closed the pipe

@@ -13,13 +13,13 @@
 namespace pitstop::text {
 namespace {
 
-// The interrupt is checked each time this many pieces have been encoded: about every 100 us.
+// The interrupt is checked each time this many pieces are encoded: about every 100 us.
 constexpr std::size_t kPiecesPerLook = 512;
 
-// A scratch that grew beyond this is freed after its call.
+// A scratch that grew beyond this size is freed after its call.
 constexpr std::size_t kScratchBytesMax = std::size_t{16} << 20;
 
-// The working memory of one call of encode.
+// The working memory of one call of encode().
 struct Scratch {
     Bpe::Scratch model{};
     Pieces pieces{};
@@ -36,7 +36,7 @@ struct Scratch {
     }
 };
 
-// Scratches that no call uses now.
+// The scratches that no call uses now.
 class ScratchPool {
   public:
     std::unique_ptr<Scratch> take() {
@@ -79,7 +79,7 @@ struct Tokenizer::State {
     static Result<> check(const Scratch& scratch);
 };
 
-// Splits off the tokens that are matched in the text as written.
+// Splits off the tokens that are matched in unchanged text.
 Result<> Tokenizer::State::encode(
     std::string_view text, Scratch& scratch, std::vector<TokenId>& ids
 ) const {
@@ -99,7 +99,7 @@ Result<> Tokenizer::State::encode(
     return Ok{};
 }
 
-// Normalizes, and splits off the tokens that are matched in normalized text.
+// Normalizes the section, and splits off the tokens that are matched in normalized text.
 Result<> Tokenizer::State::encode_section(
     Section section, Scratch& scratch, std::vector<TokenId>& ids
 ) const {
@@ -149,7 +149,7 @@ Result<> Tokenizer::State::encode_normalized(
     return Ok{};
 }
 
-// Checks the interrupt: whether the caller still waits.
+// Returns the interrupt's error once the caller no longer waits.
 Result<> Tokenizer::State::check(const Scratch& scratch) {
     if (scratch.interrupt == nullptr || !*scratch.interrupt) return Ok{};
     if (std::optional<Error> why = (*scratch.interrupt)()) return *std::move(why);

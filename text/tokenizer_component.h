@@ -1,7 +1,7 @@
-// Reads a part of a tokenizer.json, field by field. An error names the path, the value and
+// Reads a component of a tokenizer.json, field by field. An error names the path, the value, and
 // what is accepted.
 //
-// Included only by tokenizer_file.cpp, because it uses nlohmann::json.
+// Only tokenizer_file.cpp includes this header, because it uses nlohmann::json.
 #pragma once
 
 #include "base/result.h"
@@ -21,7 +21,7 @@
 
 namespace pitstop::text {
 
-// An object of the file and its path, for messages.
+// An object of the file, and its path for messages.
 class Component {
   public:
     Component(const nlohmann::json& value, std::string path)
@@ -80,7 +80,7 @@ class Component {
         }
         return static_cast<std::int32_t>(given->get<std::uint64_t>());
     }
-    // Reads the items of an array field, each as a component.
+    // Reads the items of an array, each as a component.
     Result<std::vector<Component>> items(std::string_view field) const {
         const nlohmann::json* given = find(field);
         if (given == nullptr || !given->is_array()) return wrong(field, "an array");
@@ -99,7 +99,7 @@ class Component {
         }
         return TokenId{value_.get<std::int32_t>()};
     }
-    // Reads ["</s>", 2], the form of BertProcessing and RobertaProcessing.
+    // Reads ["</s>", 2], the form in BertProcessing and RobertaProcessing.
     Result<TokenId> named_token_id(std::string_view field) const {
         const nlohmann::json* given = find(field);
         if (given == nullptr || !given->is_array() || given->size() != 2 ||
@@ -113,7 +113,7 @@ class Component {
             return make_error(ErrorCode::kMalformed, "{} is not an object", path_);
         return string("type");
     }
-    // Returns null if the field is absent.
+    // Returns null if there is no such field.
     [[nodiscard]] const nlohmann::json* find(std::string_view field) const {
         if (!value_.is_object()) return nullptr;
         const auto found = value_.find(field);

@@ -14,9 +14,9 @@ namespace {
 using nlohmann::json;
 using enum ErrorCode;
 
-constexpr int kSequenceDepthMax = 16;  // of a Sequence in a Sequence
+constexpr int kSequenceDepthMax = 16;  // the depth of Sequences within Sequences
 
-// Source: pre_tokenizers/byte_level.rs of the reference; GPT-2's src/encoder.py.
+// Source: the reference's pre_tokenizers/byte_level.rs; GPT-2's src/encoder.py.
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
@@ -108,7 +108,7 @@ Result<SplitBehavior> read_behavior(const Component& component) {
     );
 }
 
-// Reads the fields that the pre-tokenizer and the decoder of that name share.
+// Reads the fields that the pre-tokenizer and the decoder of this name share.
 Result<MetaspaceStep> read_metaspace(const Component& component) {
     MetaspaceStep step;
     ASSIGN_OR_RETURN(step.replacement, component.character("replacement"));
@@ -189,7 +189,7 @@ Result<> read_pre_tokenizer(
         }
         steps.emplace_back(split_on(punctuation_set(), behavior));
     } else if (type == "Whitespace") {
-        // \w+|[^\w\s]+: no word contains a space.
+        // The pattern is \w+|[^\w\s]+. No word contains a space.
         steps.emplace_back(split_on(white_space_set(), SplitBehavior::kRemoved));
         steps.emplace_back(split_on(word_set(), SplitBehavior::kContiguous));
     } else if (type == "WhitespaceSplit") {
@@ -223,7 +223,7 @@ Result<Bpe> read_model(TokenizerLists& lists, Bpe::Unit unit) {
     }
     const Component component(*given, "model");
     ASSIGN_OR_RETURN(const std::optional<std::string> type, component.optional_string("type"));
-    // Files that are older than the field lack it: only BPE has merges.
+    // Old files lack the field. Only BPE has merges, so a file with merges is BPE.
     if (type.value_or(lists.has_merges ? "BPE" : "of no type") != "BPE") {
         return component.unsupported(fmt::format("the model '{}'", type.value_or("")));
     }
@@ -254,8 +254,8 @@ Result<Bpe> read_model(TokenizerLists& lists, Bpe::Unit unit) {
 }
 
 // The reference ignores the "id" of an added token. A token that the model has keeps the model's
-// id; the others are numbered in order, from the model's size on. A file that says otherwise gets a
-// warning, as in the reference.
+// id. The others get consecutive ids, from the model's size on. If the file says otherwise, there
+// is a warning, as in the reference.
 Result<AddedTokens> read_added_tokens(
     const json& file,
     const Vocab& vocab,
@@ -276,7 +276,7 @@ Result<AddedTokens> read_added_tokens(
         ASSIGN_OR_RETURN(token.rstrip, item.boolean("rstrip"));
         ASSIGN_OR_RETURN(token.normalized, item.boolean("normalized"));
         ASSIGN_OR_RETURN(token.special, item.boolean("special"));
-        if (token.content.empty()) continue;  // like the reference
+        if (token.content.empty()) continue;  // as in the reference
         std::optional<TokenId> id = added.find(token.content);
         if (!id) id = vocab.find(token.content);
         const bool is_new = !id;
@@ -348,7 +348,7 @@ Result<PostProcessor::Template> read_template(const Component& component) {
     return pieces;
 }
 
-// Fills `found` with the one template among the processors; ByteLevel changes only offsets.
+// Stores the only template of the processors in `found`. ByteLevel changes only offsets.
 Result<> read_post_processor(
     const Component& component, int depth, std::optional<PostProcessor::Template>& found
 ) {
@@ -361,7 +361,7 @@ Result<> read_post_processor(
             RETURN_IF_ERROR(read_post_processor(item, depth + 1, found));
         return Ok{};
     }
-    // The reference gives no dependable result for a template around a template.
+    // The reference's result for a template around a template is not dependable.
     if (found) return component.unsupported("a second template");
     if (type == "TemplateProcessing") {
         ASSIGN_OR_RETURN(found, read_template(component));

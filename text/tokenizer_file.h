@@ -1,8 +1,8 @@
 // Reads a tokenizer.json. Every component of the file becomes a part of the pipeline. An unknown
-// one is an error that names it and its place; it is never approximated.
+// component is an error, which names it and its place; it is never approximated.
 //
-// Source: the reference implementation's serialization (Hugging Face `tokenizers` 0.23), with its
-// defaults. Where the reference would panic, guess or only warn, this returns an error.
+// Source: the serialization and the defaults of the reference implementation (Hugging Face
+// `tokenizers` 0.23). Where the reference would panic, guess or only warn, there is an error here.
 #pragma once
 
 #include "base/result.h"
@@ -27,7 +27,7 @@ struct TokenizerParts {
     std::unique_ptr<const Bpe> model{};  // never null after reading
     PostProcessor post_processor{};
     Decoder decoder{};
-    std::vector<std::string> warnings{};  // parts of the file that have no effect
+    std::vector<std::string> warnings{};  // the parts of the file that have no effect
 };
 
 // Errors: kMalformed, kUnsupported, kAlreadyExists, kTooLarge.

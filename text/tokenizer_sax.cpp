@@ -12,8 +12,8 @@ using nlohmann::json;
 using enum ErrorCode;
 
 constexpr std::size_t kDepthMax = 64;
-// Enough for a few thousand added tokens and the components. A vocabulary of another kind of model
-// counts too, so that its model can be refused by name: a list of 250,000 pairs.
+// Enough for a few thousand added tokens and for the components. A vocabulary of another kind of
+// model counts too (a list of 250,000 pairs), so that such a model can be refused by its name.
 constexpr std::size_t kRestValuesMax = 2'000'000;
 
 class ListsReader final : public JsonReader {
@@ -143,7 +143,7 @@ class ListsReader final : public JsonReader {
     TokenizerLists lists_{};
     JsonTree rest_{"", kRestValuesMax};
     std::string key_{};
-    bool is_model_ = false;  // inside the object at depth 2
+    bool is_model_ = false;  // the reader is inside the object at depth 2
     List list_ = List::kNone;
     bool in_pair_ = false;
     int sides_in_pair_ = 0;

@@ -1,7 +1,7 @@
-// The first step of reading a tokenizer.json: its two long lists, the vocabulary and the merges, go
-// straight into their tables; the rest becomes a small tree.
+// Reads a tokenizer.json, first step: the two long lists, the vocabulary and the merges, go
+// directly into their tables; all other values become a small tree.
 //
-// Included only by tokenizer_file.cpp and tokenizer_sax.cpp, because it uses nlohmann::json.
+// Only tokenizer_file.cpp and tokenizer_sax.cpp include this header: it uses nlohmann::json.
 #pragma once
 
 #include "base/result.h"
@@ -20,10 +20,10 @@ struct TokenizerLists {
     static constexpr std::size_t kMergesMax = 1 << 23;
 
     nlohmann::json rest{};  // all except model.vocab and model.merges
-    Vocab vocab{};          // finish() is not called yet
+    Vocab vocab{};          // before finish()
     bool has_vocab = false;
     bool has_merges = false;
-    std::string merge_text{};  // both sides of each merge, back to back
+    std::string merge_text{};  // both sides of each merge, one after the other
 
     struct Sides {
         std::size_t begin = 0;
@@ -32,7 +32,7 @@ struct TokenizerLists {
     };
     std::vector<Sides> merges{};
 
-    // Returns views into merge_text.
+    // Returns views of merge_text.
     [[nodiscard]] std::vector<Bpe::Merge> merge_views() const;
 };
 

@@ -17,7 +17,7 @@ struct LowercaseRun {
 
 #include "text/unicode_data.inc"
 
-// In the order of make_unicode_data.py.
+// The order is that of make_unicode_data.py.
 constexpr std::array<std::string_view, 30> kCategoryNames = {
     "lu", "ll", "lt", "lm", "lo", "mn", "mc", "me", "nd", "nl", "no", "pc", "pd", "ps", "pe",
     "pi", "pf", "po", "sm", "sc", "sk", "so", "zs", "zl", "zp", "cc", "cf", "co", "cn", "cs",
@@ -104,7 +104,7 @@ CodePointSet set_of(std::span<const CodePointRange> ranges) {
     return CodePointSet(std::vector<CodePointRange>(ranges.begin(), ranges.end()));
 }
 
-// Returns the code points of one category ("lu") or of a group of categories ("l").
+// Returns the code points of a category ("lu") or of a group of categories ("l").
 CodePointSet category_set(std::string_view name) {
     std::vector<CodePointRange> ranges;
     for (std::size_t i = 0; i < std::size(kCategoryRuns); ++i) {
@@ -232,8 +232,8 @@ const CodePointSet& combining_mark_set() {
 }
 
 const CodePointSet& oniguruma_word_set() {
-    // Alphabetic code points, marks, decimal digits, connectors, and the superscripts and fractions
-    // of Latin-1.
+    // The set has alphabetic code points, marks, decimal digits, connectors, and the superscripts
+    // and fractions of Latin-1.
     static const CodePointSet set =
         set_of(kAlphabetic)
             .unite(category_set("m"))
@@ -257,7 +257,7 @@ void append_lowercase(char32_t code_point, std::string& out) {
         out.push_back(static_cast<char>(is_upper ? code_point + 32 : code_point));
         return;
     }
-    if (code_point == 0x130) {  // the only code point whose lower case is two
+    if (code_point == 0x130) {  // the only code point whose lower case is two code points
         out += "i\xcc\x87";
         return;
     }

@@ -1,7 +1,7 @@
-// Sets of code points, and the character properties that tokenizers use.
+// Sets of code points, and the properties of characters that tokenizers use.
 //
 // The properties are those of the reference implementation of tokenizer.json, not of one version of
-// Unicode: make_unicode_data.py lists their sources. They do not depend on any library here.
+// Unicode. make_unicode_data.py lists their sources. They depend on no library here.
 #pragma once
 
 #include "text/utf8.h"
@@ -20,17 +20,17 @@ struct CodePointRange {
     friend bool operator==(const CodePointRange&, const CodePointRange&) = default;
 };
 
-// A set of code points without surrogates, which no valid text has.
+// A set of code points. It has no surrogates, because no valid text has any.
 class CodePointSet {
   public:
     CodePointSet() = default;
     explicit CodePointSet(char32_t one) : ranges_{{one, one}} {}
-    // The ranges may be in any order and may overlap.
+    // The ranges may have any order, and may overlap.
     explicit CodePointSet(std::vector<CodePointRange> ranges);
 
     [[nodiscard]] bool contains(char32_t code_point) const;
     [[nodiscard]] bool is_empty() const { return ranges_.empty(); }
-    // Returns the ranges sorted, disjoint, and as few as possible.
+    // Returns the ranges: sorted, disjoint, and as few as possible.
     [[nodiscard]] std::span<const CodePointRange> ranges() const { return ranges_; }
 
     [[nodiscard]] CodePointSet complement() const;
@@ -42,8 +42,8 @@ class CodePointSet {
     std::vector<CodePointRange> ranges_{};
 };
 
-// Returns the set of \p{name}: a general category (Lu, or L for its group, or Letter), a script, or
-// one of Alphabetic, White_Space, ASCII, Any. Case, spaces, '_' and '-' in the name are ignored.
+// Returns the set of \p{name}. The name is a general category (Lu, or L for its group, or Letter),
+// a script, or one of Alphabetic, White_Space, ASCII, Any. Case, spaces, '_' and '-' are ignored.
 [[nodiscard]] std::optional<CodePointSet> find_property(std::string_view name);
 
 [[nodiscard]] bool is_white_space(char32_t code_point);
@@ -51,17 +51,17 @@ class CodePointSet {
 [[nodiscard]] const CodePointSet& numeric_set();      // of the pre-tokenizer Digits
 [[nodiscard]] const CodePointSet& punctuation_set();  // of the pre-tokenizer Punctuation
 [[nodiscard]] const CodePointSet& word_set(
-);  // \w of the pre-tokenizer Whitespace and of single_word
+);  // \w of the pre-tokenizer Whitespace, and of single_word
 [[nodiscard]] const CodePointSet& combining_mark_set();   // of the normalizer StripAccents
 [[nodiscard]] const CodePointSet& oniguruma_word_set();   // \w in a regular expression
 [[nodiscard]] const CodePointSet& oniguruma_punct_set();  // [[:punct:]] in a regular expression
 
-// Code points that the normalization forms treat as unassigned, and those that NFC may change.
+// The code points that the normalization forms treat as unassigned, and those that NFC may change.
 [[nodiscard]] std::span<const CodePointRange> not_in_unicode_9();
 [[nodiscard]] std::span<const CodePointRange> nfc_sensitive();
 
-// Appends the lower case of one code point, which may be two code points. Independent of context
-// (final sigma) and language.
+// Appends the lower case of a code point, which may be two code points. It does not depend on the
+// context (as a final sigma would) or on the language.
 void append_lowercase(char32_t code_point, std::string& out);
 
 }  // namespace pitstop::text

@@ -12,19 +12,19 @@ enum class Part { kWhole, kPrefix, kBad };
 
 struct Scanned {
     Part part = Part::kBad;
-    // of the code point, of the prefix, or of the part that one U+FFFD replaces
+    // The length of the code point, of the prefix, or of the part that one U+FFFD replaces.
     std::size_t len = 0;
 };
 
-// Returns what begins at the front of `text`. REQUIRES: !text.empty().
+// Returns what begins at the start of `text`. REQUIRES: !text.empty().
 Scanned scan(std::string_view text) {
     const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
     const unsigned lead = byte(0);
     if (lead < 0x80) return {Part::kWhole, 1};
     if (lead < 0xc2 || lead > 0xf4) return {Part::kBad, 1};
     const std::size_t len = utf8_len(text[0]);
-    // The second byte's range is narrower where an overlong form, a surrogate or a value above
-    // 10FFFF would begin.
+    // The second byte has a narrower range if a wider one would permit an overlong form, a
+    // surrogate or a value above 10FFFF.
     const unsigned low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
     const unsigned high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
     for (std::size_t i = 1; i < len; ++i) {
@@ -36,7 +36,7 @@ Scanned scan(std::string_view text) {
     return {Part::kWhole, len};
 }
 
-// Returns the end of the ASCII text that begins at `pos`, eight bytes at a time.
+// Returns the end of the ASCII text that begins at `pos`. Reads eight bytes at a time.
 std::size_t skip_ascii(std::string_view text, std::size_t pos) {
     while (pos + 8 <= text.size()) {
         std::uint64_t word = 0;
@@ -81,7 +81,7 @@ void append_utf8(char32_t code_point, std::string& out) {
 }
 
 void LossyUtf8::push(std::string_view bytes, std::string& out) {
-    std::string joined;  // only if bytes were held
+    std::string joined;  // used only if bytes were withheld
     if (!held_.empty()) {
         joined = held_;
         joined += bytes;

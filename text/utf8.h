@@ -1,7 +1,7 @@
-// Validates UTF-8, iterates over it, and replaces invalid parts.
+// Validates UTF-8, iterates over its code points, and replaces invalid parts.
 //
-// Source: Unicode 16, section 3.9, table 3-7 and "U+FFFD Substitution of Maximal Subparts", which
-// Rust's String::from_utf8_lossy follows too.
+// Source: Unicode 16, section 3.9, table 3-7 and "U+FFFD Substitution of Maximal Subparts". Rust's
+// String::from_utf8_lossy does the same.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@ namespace pitstop::text {
 inline constexpr char32_t kCodePointMax = 0x10ffff;
 inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
 
-// Returns the offset of the first byte that is not part of a valid code point, or nothing.
+// Returns the offset of the first byte that belongs to no valid code point, or nothing.
 [[nodiscard]] std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 
-// Returns the code point at `pos` and moves `pos` past it. REQUIRES: `text` is valid, and pos <
-// text.size() is the first byte of a code point.
+// Returns the code point at `pos`, and moves `pos` to the next one. REQUIRES: `text` is valid
+// UTF-8, pos < text.size(), and `pos` is where a code point begins.
 [[nodiscard]] inline char32_t next_code_point(std::string_view text, std::size_t& pos) {
     const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
     const char32_t lead = byte(pos);
@@ -43,8 +43,8 @@ inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
     return code_point;
 }
 
-// Returns the length of the code point with this first byte. REQUIRES: the byte begins
-// a code point.
+// Returns the length of the code point that has this first byte. REQUIRES: a code point can begin
+// with the byte.
 [[nodiscard]] constexpr std::size_t utf8_len(char lead) {
     const auto byte = static_cast<unsigned char>(lead);
     return byte < 0x80 ? 1 : byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
@@ -54,17 +54,17 @@ inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
     return (static_cast<unsigned char>(c) & 0xc0u) == 0x80u;
 }
 
-// REQUIRES: a code point that is not a surrogate.
+// REQUIRES: the code point is not a surrogate.
 void append_utf8(char32_t code_point, std::string& out);
 
 // Turns bytes into valid UTF-8: every maximal invalid part becomes one U+FFFD. Bytes that may still
-// become a code point are held back, so the output does not depend on the cuts.
+// become a code point are withheld, so the output does not depend on where the input is cut.
 //
-// Bounded: holds at most 3 bytes.
+// Bounded: at most 3 withheld bytes.
 class LossyUtf8 {
   public:
     void push(std::string_view bytes, std::string& out);
-    // No bytes follow: held bytes are invalid. Resets the object.
+    // Ends the input: withheld bytes are invalid. Resets the object.
     void finish(std::string& out);
 
   private:
