@@ -120,7 +120,7 @@ enum class UpdateState : std::uint8_t {
     kAwaitingWeights,  // the tree has no weights
     kTorn,
     kCollecting,  // calls without a session, which will become one update
-    kOpening,     // this and all later ones: the phase of the update in progress
+    kOpening,     // kOpening and all later states are phases of the update
     kOpen,
     kFilling,
     kStaging,

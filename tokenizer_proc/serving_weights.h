@@ -57,8 +57,8 @@ class ServingWeights {
     [[nodiscard]] std::optional<Error> problem_of(const messages::UpdateSpec& spec) const;
     // Returns why the previous version cannot serve again, or nothing.
     [[nodiscard]] std::optional<Error> problem_of_rollback() const;
-    // Returns the refusal of a late part: a partial update that arrives while the tree generates
-    // and names the version that a collection made. Nothing for an update of its own.
+    // Refuses a late part: a partial update that arrives while the tree generates, and has the
+    // label of a version that a collection made. Returns nothing for any other update.
     [[nodiscard]] std::optional<Error> problem_of_late_part(const std::string& label) const;
 
     // A stage begins, which overwrites the retained copy.

@@ -79,7 +79,7 @@ class SessionCalls {
   private:
     std::int64_t num_buckets_ = 0;   // ordered so far
     bool is_unnamed_ = false;        // begun for calls without a session number
-    std::int64_t num_unnamed_ = 0;   // unnamed calls of such a session so far
+    std::int64_t num_unnamed_ = 0;   // unnamed calls so far, in a session for such calls
     std::int64_t num_nameless_ = 0;  // buckets so far whose calls did not name the session
     std::string took_over_{};        // the name of the previous session
     bool is_unnamed_refused_ = false;

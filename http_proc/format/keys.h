@@ -30,8 +30,8 @@ struct Keys {
     static bool is_equal(std::string_view given, std::string_view key);
 };
 
-// Returns why no request could send this key, or nothing. Such a key would admit nobody, and an
-// empty key everybody. `flag` and `variable` name the key's source.
+// Refuses a key that no request can send, which would admit nobody, and an empty key, which would
+// admit everybody. `flag` and `variable` name the key's source.
 [[nodiscard]] Result<> check_key(
     std::string_view key, std::string_view flag, std::string_view variable
 );
