@@ -220,7 +220,7 @@ Result<> take_limits(const Flags& values, ServerOptions& options) {
     return Ok{};
 }
 
-// Without the variable there is no such key. A variable that is set but empty is a mistake.
+// If the variable is not set, there is no such key. A variable that is empty is a mistake.
 Result<> take_key(const char* variable, std::string_view flag, std::string& key) {
     const char* value = std::getenv(variable);
     if (value == nullptr) return Ok{};

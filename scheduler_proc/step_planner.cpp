@@ -150,7 +150,7 @@ StepPlanner::Admission StepPlanner::admit_first(Request& first) {
         plan_.step,
         first.adapter_id()
     );
-    // The current step computes more of its prefix, which the next step can share.
+    // The current step computes more of the request's prefix, which the next step can share.
     if (match.is_pending) return Admission::kPassedOver;
     const std::int64_t num_found = std::ssize(match.found) * pool_.page_size();
     std::optional<Lease> lease =

@@ -61,7 +61,7 @@ class AdminUpdates {
         bool has_begun_session = false;
         std::vector<std::string> notes{};            // events without a caller, for the log
         std::optional<messages::UpdateReply> own{};  // the answer to a call without a peer
-        // Why a call was refused that may be a part of a version.
+        // Why a call that may be a part of a version was refused.
         std::optional<Error> part_refused{};
     };
     // Calls `what` with the coordinator and its output, so that a call acts on the current update.

@@ -116,7 +116,7 @@ class Generation {
     std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
-// Collects the whole output of each request, in order. Any error is the result of all.
+// Collects the whole output of each request, in order. If a request fails, returns its error.
 [[nodiscard]] Task<Result<std::vector<messages::OutputChunk>>> collect(
     Generation& generation, const Batch& batch
 );
