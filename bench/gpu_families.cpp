@@ -1,5 +1,6 @@
 #include "bench/gpu_families.h"
 
+#include "bench/gpu_experts.h"
 #include "bench/gpu_logits.h"
 #include "bench/gpu_sizes.h"
 #include "kernels/attention_cuda.h"
@@ -388,6 +389,7 @@ constexpr GpuFamily kFamilies[] = {
     {"decode", run_decode},
     {"prefill", run_prefill},
     {"linear", run_products},
+    {"experts", run_experts},
 };
 
 }  // namespace

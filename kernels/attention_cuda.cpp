@@ -11,7 +11,6 @@
 namespace pitstop::kernels {
 namespace {
 
-constexpr int kHopper = 90;  // the capability that wgmma's machine code is for
 enum class PrefillKernel : std::uint8_t { kMma, kWgmma };
 
 bool fits_chunks(const AttentionArgs& args) {

@@ -1,67 +1,20 @@
-#include "kernels/expert_linear.h"
-
+#include "kernels/device/expert_params.cuh"
 #include "kernels/device/linear_tile.cuh"
 #include "kernels/device/shared_memory.cuh"
+#include "kernels/expert_linear_cuda.h"
+#include "kernels/runtime/compute_capability.h"
 #include "kernels/runtime/launch.cuh"
 
 #include <algorithm>
 
-// Three ways to multiply by experts; none asks the host which experts were chosen:
+// Four ways to multiply by experts; none asks the host which experts were chosen:
 //
 //   rows      few rows: CUDA cores, a block for a row and some of its expert's weights
 //   tiles     mma.sync, as linear.cu's: a block finds its expert, and its rows among the expert's
+//   wgmma     many rows per expert on Hopper, not in deterministic mode (expert_linear_wgmma.cu)
 //   general   fp32 x, and shapes or addresses that 16-byte loads do not fit
 namespace pitstop::kernels {
 namespace {
-
-struct ExpertParams {
-    LinearParams linear{};
-    std::int64_t expert_strides[ExpertLinearArgs::kPartsMax]{};
-    const std::int32_t* begins = nullptr;
-    std::int32_t num_experts = 0;
-};
-
-// The product of one expert: its weights, and where its rows begin and end.
-struct ExpertPlace {
-    std::int32_t expert = -1;  // none
-    std::int64_t m0 = 0;
-    std::int64_t m_end = 0;
-};
-
-__device__ LinearShare share_of(const ExpertParams& params, int part, int expert) {
-    LinearShare share = params.linear.parts[part];
-    share.w += expert * params.expert_strides[part];
-    return share;
-}
-
-// Finds tile `index` of tile_m rows among all experts' tiles, in order. Every warp does the same.
-__device__ ExpertPlace place_of_tile(const ExpertParams& params, int index, int tile_m) {
-    int before = 0;
-    for (int from = 0; from < params.num_experts; from += kWarp) {
-        const int expert = from + lane_index();
-        int num = 0;
-        if (expert < params.num_experts) {
-            const int rows = params.begins[expert + 1] - params.begins[expert];
-            num = (rows + tile_m - 1) / tile_m;
-        }
-        int end = num;
-#pragma unroll
-        for (int offset = 1; offset < kWarp; offset *= 2) {
-            const int lower = __shfl_up_sync(kAllLanes, end, offset);
-            if (lane_index() >= offset) end += lower;
-        }
-        const unsigned behind = __ballot_sync(kAllLanes, before + end > index);
-        if (behind != 0) {
-            const int lane = __popc(~behind & (behind - 1u));  // the lowest
-            const int first = before + __shfl_sync(kAllLanes, end - num, lane);
-            const int found = from + lane;
-            const std::int64_t m0 = params.begins[found] + std::int64_t{index - first} * tile_m;
-            return {found, m0, params.begins[found + 1]};
-        }
-        before += __shfl_sync(kAllLanes, end, kWarp - 1);
-    }
-    return {};
-}
 
 // ---- tiles ----
 
@@ -148,30 +101,6 @@ __global__ void __launch_bounds__(kRowsThreads)
 
 // ---- the choice ----
 
-struct ExpertCut {
-    ExpertParams params{};
-    unsigned num_tiles = 0;  // of N, over all parts
-};
-
-ExpertCut cut_experts(const ExpertLinearArgs& args, int tile_n) {
-    LinearPart parts[ExpertLinearArgs::kPartsMax];
-    for (std::size_t i = 0; i < args.parts.size(); ++i)
-        parts[i] = {.w = args.parts[i].w, .y = args.parts[i].y};
-    const LinearCut made = cut({.x = args.x, .parts = std::span(parts, args.parts.size())}, tile_n);
-    ExpertCut all{
-        .params = {.linear = made.params, .begins = args.begins, .num_experts = args.num_experts},
-        .num_tiles = narrow<unsigned>(made.num_tiles)};
-    for (std::size_t i = 0; i < args.parts.size(); ++i)
-        all.params.expert_strides[i] = args.parts[i].expert_stride;
-    return all;
-}
-
-// An upper bound of the tiles of rows: all full tiles, and one partly filled tile per expert.
-unsigned tiles_max(const ExpertLinearArgs& args, int tile_m) {
-    const std::int64_t experts = std::min<std::int64_t>(args.num_experts, args.x.rows);
-    return narrow<unsigned>(args.x.rows / tile_m + experts);
-}
-
 template <class Shape>
 void run_tiles(const ExpertLinearArgs& args) {
     const ExpertCut made = cut_experts(args, Shape::kTileN);
@@ -215,6 +144,13 @@ bool fits_chunks(const ExpertLinearArgs& args) {
     });
 }
 
+// From more rows per expert on, on average, wgmma's tiles of 128 rows are mostly full.
+constexpr std::int64_t kWgmmaRowsMin = 65;
+
+bool takes_wgmma(const ExpertLinearArgs& args) {
+    return args.x.rows / args.num_experts >= kWgmmaRowsMin && compute_capability() == kHopper;
+}
+
 // Chosen by the average number of rows per expert, so that each weight is read once for as many
 // rows as possible.
 void run_fitting_tiles(const ExpertLinearArgs& args) {
@@ -237,6 +173,8 @@ void expert_linear_cuda(const ExpertLinearArgs& args) {
         run_general(args);
     } else if (args.x.rows <= kRowsMax) {
         run_rows(args);
+    } else if (takes_wgmma(args)) {
+        expert_linear_wgmma_cuda(args);
     } else {
         run_fitting_tiles(args);
     }

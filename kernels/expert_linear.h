@@ -35,6 +35,7 @@ struct ExpertLinearArgs {
 
 void check(const ExpertLinearArgs& args);
 void expert_linear_ref(const ExpertLinearArgs& args);
+// Few rows: CUDA cores; more: mma.sync; many per expert on Hopper: wgmma. Their bits differ.
 void expert_linear_cuda(const ExpertLinearArgs& args);
 // Computes the same bits for any number of rows (linear.h).
 void expert_linear_cuda_deterministic(const ExpertLinearArgs& args);

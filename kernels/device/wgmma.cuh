@@ -31,6 +31,11 @@ __device__ void wgmma_wait(float (&d)[N]) {
 #pragma unroll
     for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
+// The same for sums that later products add to: only shared memory is free to be overwritten.
+template <int kPending>
+__device__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
 
 // Orders earlier writes to shared memory (also by cp.async) before later reads by products.
 __device__ inline void fence_async_proxy() {
@@ -70,6 +75,48 @@ __device__ inline void wgmma_ss(float (&d)[64], std::uint64_t a, std::uint64_t b
           PITSTOP_SUMS8(d, 40),
           PITSTOP_SUMS8(d, 48),
           PITSTOP_SUMS8(d, 56)
+        : "l"(a), "l"(b), "r"(adds)
+    );
+}
+
+// The same, N = 256.
+__device__ inline void wgmma_ss(float (&d)[128], std::uint64_t a, std::uint64_t b, int adds) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, "
+        "%8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, "
+        "%24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, "
+        "%56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, "
+        "%72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, "
+        "%88, %89, %90, %91, %92, %93, %94, %95, "
+        "%96, %97, %98, %99, %100, %101, %102, %103, "
+        "%104, %105, %106, %107, %108, %109, %110, %111, "
+        "%112, %113, %114, %115, %116, %117, %118, %119, "
+        "%120, %121, %122, %123, %124, %125, %126, %127}, "
+        "%128, %129, p, 1, 1, 0, 0;\n}"
+        : PITSTOP_SUMS8(d, 0),
+          PITSTOP_SUMS8(d, 8),
+          PITSTOP_SUMS8(d, 16),
+          PITSTOP_SUMS8(d, 24),
+          PITSTOP_SUMS8(d, 32),
+          PITSTOP_SUMS8(d, 40),
+          PITSTOP_SUMS8(d, 48),
+          PITSTOP_SUMS8(d, 56),
+          PITSTOP_SUMS8(d, 64),
+          PITSTOP_SUMS8(d, 72),
+          PITSTOP_SUMS8(d, 80),
+          PITSTOP_SUMS8(d, 88),
+          PITSTOP_SUMS8(d, 96),
+          PITSTOP_SUMS8(d, 104),
+          PITSTOP_SUMS8(d, 112),
+          PITSTOP_SUMS8(d, 120)
         : "l"(a), "l"(b), "r"(adds)
     );
 }

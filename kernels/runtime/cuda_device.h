@@ -5,6 +5,7 @@
 #pragma once
 
 #include "base/result.h"
+#include "kernels/runtime/compute_capability.h"
 
 #include <cstdint>
 #include <string>
@@ -60,8 +61,6 @@ void set_cuda_failure_handler(CudaFailureHandler handler);
 // Makes the opened GPU the calling thread's current one, before it creates memory, streams, events.
 void enter_cuda_device();
 
-// Returns 10 * major + minor of the opened device; 0 if none is open.
-[[nodiscard]] int compute_capability();
 // Returns the opened device's number; 0 if none is open.
 [[nodiscard]] int num_multiprocessors();
 

@@ -4,11 +4,13 @@ from mutation import Mutation
 
 DECODE = "kernels/attention_decode.cu"
 WGMMA = "kernels/attention_prefill_wgmma.cu"
+EXPERTS = "kernels/expert_linear_wgmma.cu"
 EXCHANGE = "kernels/exchange.cu"
 ATTENTION = "kernels_gpu_test On/Attention.MeetsTheReferenceOnAwkwardShapes/cuda"
 LONG_ATTENTION = "kernels_gpu_test CudaAttention.LongPrefillsMeetTheReference"
 UNEQUAL = "kernels_gpu_test UnequalRows."
 LINEAR = "kernels_gpu_test On/Linear.MeetsTheReferenceOnAwkwardShapes/cuda*"
+MANY_ROWS = "kernels_gpu_test On/ExpertLinear.MeetsTheReferenceWithManyRowsPerExpert/cuda"
 SUMS = "kernels_gpu_test CudaExchange.SumsInRankOrderOnEveryRank"
 MANY_SUMS = "kernels_gpu_test CudaExchange.ManyInARowDoNotMixUp"
 
@@ -124,6 +126,57 @@ KERNEL_MUTATIONS = (
         "kMultiplyRegisters = 232",
         "kMultiplyRegisters = 240",
         ATTENTION,
+    ),
+    Mutation(
+        "a missing proxy fence before a stage of experts is multiplied",
+        EXPERTS,
+        "        fence_async_proxy();\n",
+        "",
+        MANY_ROWS,
+    ),
+    Mutation(
+        "a missing wgmma.fence before the products of experts",
+        EXPERTS,
+        "        wgmma_fence();\n",
+        "",
+        MANY_ROWS,
+    ),
+    Mutation(
+        "a stage of experts multiplied before its copies have arrived",
+        EXPERTS,
+        "wait_copies<kAhead - 1>();",
+        "wait_copies<kAhead>();",
+        MANY_ROWS,
+    ),
+    Mutation(
+        "a stage of experts refilled while products read it",
+        EXPERTS,
+        "wgmma_wait<1>();",
+        "wgmma_wait<2>();",
+        MANY_ROWS,
+        copies="random",
+        num_seeds=20,
+    ),
+    Mutation(
+        "a missing __syncthreads before a stage of experts is multiplied",
+        EXPERTS,
+        "        __syncthreads();  // stage s has arrived for all, and the products of s - 2 are done for all\n",
+        "",
+        MANY_ROWS,
+    ),
+    Mutation(
+        "sums of experts stored before their products are waited for",
+        EXPERTS,
+        "wgmma_wait<0>(sums);",
+        "wgmma_wait<1>(sums);",
+        MANY_ROWS,
+    ),
+    Mutation(
+        "rows of the next expert overwritten by a tile's end",
+        EXPERTS,
+        "        if (m >= at.m_end) continue;\n",
+        "",
+        MANY_ROWS,
     ),
     Mutation(
         "a count of arrivals that does not start over",

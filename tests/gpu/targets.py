@@ -19,6 +19,12 @@ KERNELS = (
     ("GEMMs of qwen3-8b, M = 1", 0.80, "copy bandwidth", {"linear": "M = 1"}),
     ("GEMMs of qwen3-8b, M = 64", 0.75, "roofline", {"linear": "M = 64"}),
     ("GEMMs of qwen3-8b, M = 4096", 0.80, "matrix rate", {"linear": "M = 4096"}),
+    (
+        "experts of qwen3-30b-a3b, 8192 tokens",
+        0.60,
+        "matrix rate",
+        {"expert_linear": "gate, up of qwen3-30b-a3b, 8192"},
+    ),
     # Sampling may take twice as long as one read of the logits, which is half of the bandwidth.
     ("sampling of 64 x 152k, top-p 0.95", 0.50, "copy bandwidth", {"sampling": "64 x 151936, top-p"}),
 )

@@ -296,6 +296,17 @@ TEST_P(ExpertLinear, MeetsTheReferenceOnAwkwardShapes) {
     expect_reference<bf16, float>({1, 0, 1, 2}, 2100, 1176, 2);
 }
 
+// On a GPU, tiles of many rows: some full, some of one row, some of experts without rows; by wgmma
+// where the GPU has it, with a ring of stages that comes around.
+TEST_P(ExpertLinear, MeetsTheReferenceWithManyRowsPerExpert) {
+    const std::vector<std::int32_t> rows = {130, 0, 128, 1, 190};
+    expect_reference<bf16, float>(rows, 40, 328, 2);
+    expect_reference<bf16, bf16>(rows, 259, 72, 1);
+    expect_reference<bf16, float>({0, 0, 195}, 7, 8, 2);
+    if (is_small()) return;
+    expect_reference<bf16, bf16>({300, 0, 65, 1, 600, 129}, 520, 1176, 2);
+}
+
 // P6: a row has the bits of a product of its own, whichever rows share its expert and its pass.
 class ExpertLinearInFixedOrder : public ExpertLinear {};
 PITSTOP_ON_BACKENDS(ExpertLinearInFixedOrder, Order::kFixed);

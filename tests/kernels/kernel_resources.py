@@ -102,6 +102,7 @@ SHOWN = (
     ("expert_linear.cu: expert_tile_kernel<TileShape<64, 64, 1, 4, 5, 2>>", "some 64 rows an expert", 128, 80 << 10),
     ("expert_linear.cu: expert_tile_kernel<TileShape<128, 128, 2, 4, 3, 2>>", "more", 256, 96 << 10),
     ("expert_linear.cu: expert_general_kernel", "fp32", 256, 0),
+    ("expert_linear_wgmma.cu: expert_wgmma_kernel", "over 64 rows an expert, on Hopper", 256, 192 << 10),
 )
 
 

@@ -8,6 +8,8 @@ has in the right order.
   is `const __restrict__` (LDG.CONSTANT) above the wait.
 * The softmax of prefill by wgmma runs after the products of the values, not beside them: ptxas moves the second wait
   (WARPGROUP.DEPBAR) above the softmax of the first.
+* The copies of products of experts by wgmma run after the products, not beside them: ptxas moves a wait
+  (WARPGROUP.DEPBAR) above the copies, or waits between the products (HGMMA).
 * A loop of copies (LDGSTS) has more other instructions for each copy than is accepted here.
 * The merge of decode's records has fewer reads under way than MERGE_READS.
 * Copies of rows or of an exchange load, store, load, store: one load is under way at a time.
@@ -29,13 +31,15 @@ import tempfile
 
 NOT_RUN = 77
 TOUCHES_MEMORY = re.compile(r"\b(LDG|LD|LDGSTS|STG|ST|ATOM|ATOMG|RED)\b[. ]")
+ORDER_OF_PRODUCTS = {"HGMMA": "P", "LDGSTS": "C", "WARPGROUP.DEPBAR": "W"}
 EX2_OF_A_TILE = 64  # a thread's scores of a tile
 # Kernels whose loop of copies is checked, and the accepted number of other instructions per copy.
-# CUDA 13.0 gives 10 to 13 and 10 to 20; when rows and addresses were found anew for each copy, 18
+# CUDA 13.0 gives 10 to 13, 15 and 10 to 20; when rows and addresses were found anew for each copy, 18
 # to 51 and 53 to 66. Decode's loop has a tile's softmax, too: 27 and 41 now, 36 and 50 with the
 # rows exchanged one at a time.
 LOOPS_OF_COPIES = {
     "prefill_wgmma_kernel": 16,
+    "expert_wgmma_kernel": 20,
     "tile_kernel": 25,
     "split_kernel": 25,
     "decode_kernelILi128E": 30,
@@ -89,9 +93,11 @@ def early_accesses(code):
     return [f"{each} comes before its wait for the kernel before it" for each in early]
 
 
-def late_softmaxes(code):
+def late_softmaxes(name, code):
     """A tile's exponentials are computed between a wait that leaves a group in progress and the next wait."""
     found, num_ex2 = [], None
+    if "prefill_wgmma_kernel" not in name:
+        return []
     for _, text in code:
         if "WARPGROUP.DEPBAR" in text:
             if num_ex2 is not None and num_ex2 < EX2_OF_A_TILE:
@@ -102,6 +108,21 @@ def late_softmaxes(code):
         elif num_ex2 is not None and "MUFU.EX2" in text:
             num_ex2 += 1
     return found
+
+
+def late_copies(name, code):
+    """The loop of a kernel of experts issues a stage's products, then copies, then waits for the products before."""
+    if "expert_wgmma_kernel" not in name:
+        return []
+    orders = []
+    for begin, end in loops(code):
+        texts = [text for _, text in code[begin : end + 1]]
+        order = "".join(letter for text in texts for word, letter in ORDER_OF_PRODUCTS.items() if word in text)
+        if "P" in order:
+            orders.append(order)
+    if len(orders) == 1 and re.fullmatch(r"P+C+W", orders[0]):
+        return []
+    return [f"products (P), copies (C) and waits (W) come in the order {' and '.join(orders) or 'of no loop'}"]
 
 
 def loops(code):
@@ -174,7 +195,7 @@ def kind_of_access(text):
 
 def problems_of(kernels):
     for name, code in kernels.items():
-        found = early_accesses(code) + late_softmaxes(code) + slow_copies(name, code)
+        found = early_accesses(code) + late_softmaxes(name, code) + late_copies(name, code) + slow_copies(name, code)
         found += serial_copies(name, code) + serial_merges(name, code) + generic_loads(name, code)
         for each in found:
             yield f"{name}: {each}"

@@ -241,8 +241,8 @@ def test_without_a_gpu_every_target_says_not_run(tmp_path):
     assert sum("not run |" in line for line in lines) == len(targets.evaluate(None, {}))
 
 
-# The benchmarks of bench/gpu_bench, by family; those of the logits' rows are in a file of their own.
-BENCHMARKS = "".join((ROOT / "bench" / name).read_text() for name in ("gpu_families.cpp", "gpu_logits.cpp"))
+# The benchmarks of bench/gpu_bench, by family, of all its files.
+BENCHMARKS = "".join((ROOT / "bench" / f"gpu_{name}.cpp").read_text() for name in ("experts", "families", "logits"))
 
 
 def test_every_target_names_benchmarks_that_there_are():
@@ -250,7 +250,7 @@ def test_every_target_names_benchmarks_that_there_are():
     for _, _, _, names in targets.KERNELS:
         for family, name in names.items():
             assert f'"{family}"' in BENCHMARKS
-            assert family == "linear" or name in BENCHMARKS
+            assert family in ("linear", "expert_linear") or name in BENCHMARKS
 
 
 PEER_ROWS = [

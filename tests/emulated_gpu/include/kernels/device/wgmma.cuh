@@ -119,20 +119,25 @@ namespace pitstop::kernels {
 
 inline void wgmma_fence() { emulator::fence_products(); }
 inline void wgmma_commit() { emulator::commit_products(); }
-template <int kPending, int N>
-void wgmma_wait(float (&)[N]) {
+template <int kPending>
+void wgmma_wait() {
     emulator::wait_products(kPending);
     __syncwarp();  // it is ".aligned": no lane passes it while another is before it
 }
+template <int kPending, int N>
+void wgmma_wait(float (&)[N]) {
+    wgmma_wait<kPending>();
+}
 inline void fence_async_proxy() { emulator::fence_proxy(); }
 
-inline void wgmma_ss(float (&d)[64], std::uint64_t a, std::uint64_t b, int adds) {
+template <int N>
+void wgmma_ss(float (&d)[N], std::uint64_t a, std::uint64_t b, int adds) {
     (void)emulator::gather_rows({0, 0, 0, 0});  // all lanes are here
     float* const to = d;
     const auto run = [=] {
         const emulator::Operand queries(a);
         const emulator::Operand keys(b);
-        for (int i = 0; i < 64; ++i) {
+        for (int i = 0; i < N; ++i) {
             double sum = adds != 0 ? double{to[i]} : 0.0;
             for (int k = 0; k < 16; ++k) {
                 sum += double{queries.by_rows(emulator::row_of(i), k)} *
