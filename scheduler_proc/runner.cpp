@@ -260,8 +260,8 @@ std::optional<messages::StepPlan> Runner::plan_step(
     return plan;
 }
 
-// The requests of the planned step count as running, so no order here concerns their versions. So
-// these orders may precede the plan.
+// No order here concerns the version of a request in the planned step, because those requests count
+// as running. So these orders may precede the plan.
 void Runner::settle_adapters(TurnOutput& out) {
     for (const auto& [id, why] : adapters_.advance(now_, requests_.started_adapters(), out)) {
         for (Request* request : requests_.all(OpenRequests::Which::kAll)) {

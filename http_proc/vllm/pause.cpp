@@ -131,7 +131,7 @@ Task<Response> abort_requests(Exchange& exchange) {
     co_return co_await answer_abort(exchange, std::move(aborting));
 }
 
-// Aborts the requests with the given ids, of which there must be one.
+// Aborts the requests with the given ids. The call must give at least one id.
 Task<Response> abort_own_requests(Exchange& exchange) {
     FieldReader fields(control_fields(exchange.request()));
     control::Aborting aborting;
