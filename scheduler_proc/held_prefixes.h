@@ -11,6 +11,7 @@
 
 #include "base/ids.h"
 #include "messages/conversations.h"
+#include "scheduler_proc/conversations.h"
 #include "scheduler_proc/epoch_range.h"
 #include "scheduler_proc/prefix_cache.h"
 
@@ -27,7 +28,8 @@ namespace pitstop::scheduler {
 // The conversation of a turn that ended, and what its next turn is expected to tolerate.
 struct PrefixHolder {
     messages::ConversationId conversation{};
-    std::optional<std::int64_t> lag_max{};  // how many epochs old its KV may be; absent: any
+    std::optional<std::int64_t> lag_max{};    // how many epochs old its KV may be; absent: any
+    std::optional<Conversations::Ran> ran{};  // absent: the turn never ran
 };
 
 class HeldPrefixes {

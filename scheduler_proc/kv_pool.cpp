@@ -137,10 +137,20 @@ bool KvPool::has_forgotten(std::span<const PageId> pages) const {
 }
 
 void KvPool::give_back(Lease lease, std::optional<PrefixHolder> holder) {
-    if (holder) held_.hold(*holder, std::span(lease.pages).first(lease.num_shared), cache_);
+    if (holder) {
+        conversations_.end_turn(holder->conversation, holder->ran);
+        held_.hold(*holder, std::span(lease.pages).first(lease.num_shared), cache_);
+    }
     end_state(lease);
     if (lease.last_step <= last_done_) return release(lease);
     waiting_.push_back(std::move(lease));
+}
+
+bool KvPool::may_start_turn(messages::ConversationId conversation, TimePoint arrived_at) {
+    const bool may_start = conversations_.may_start(conversation, arrived_at);
+    for (const messages::ConversationId overdue : conversations_.take_overdue())
+        held_.end(overdue, cache_);
+    return may_start;
 }
 
 void KvPool::end_step(StepId step) {
@@ -229,7 +239,9 @@ std::optional<std::string> KvPool::audit(
         if (num_owners[i] != 1) return fmt::format("page {} has {} owners", i, num_owners[i]);
         const std::int32_t counted = cache_.num_refs(static_cast<PageId>(i));
         if (num_refs[i] != counted)
-            return fmt::format("page {}: {} leases, {} counted", i, num_refs[i], counted);
+            return fmt::format(
+                "page {}: the leases refer to it {} times, its count is {}", i, num_refs[i], counted
+            );
     }
     for (std::size_t i = 0; i < num_slot_owners.size(); ++i) {
         if (num_slot_owners[i] != 1)

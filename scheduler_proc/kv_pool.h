@@ -12,6 +12,7 @@
 
 #include "base/ids.h"
 #include "messages/status.h"
+#include "scheduler_proc/conversations.h"
 #include "scheduler_proc/epoch_range.h"
 #include "scheduler_proc/held_prefixes.h"
 #include "scheduler_proc/page_allocator.h"
@@ -117,9 +118,15 @@ class KvPool {
     void give_back(Lease lease, std::optional<PrefixHolder> holder = std::nullopt);
 
     // ---- conversations ----
+    [[nodiscard]] Conversations& conversations() { return conversations_; }
+    [[nodiscard]] const Conversations& conversations() const { return conversations_; }
     void end_conversation(messages::ConversationId conversation) {
+        conversations_.end(conversation);
         held_.end(conversation, cache_);
     }
+    // Returns whether the conversation may start a turn that arrived at `arrived_at`. Overdue
+    // conversations hold nothing then.
+    [[nodiscard]] bool may_start_turn(messages::ConversationId conversation, TimePoint arrived_at);
     // The weights of `serving` serve from now on.
     void begin_epoch(Epoch serving) { held_.begin_epoch(serving, cache_); }
 
@@ -195,6 +202,7 @@ class KvPool {
     PageAllocator pages_{};
     PrefixCache cache_{};
     HeldPrefixes held_{};
+    Conversations conversations_{};
     std::vector<SlotId> free_slots_{};  // a stack
     StepId last_done_{};                // steps up to this one are done
     std::vector<Lease> waiting_{};  // leases waiting for steps in flight, in the order given back

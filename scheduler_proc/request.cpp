@@ -265,6 +265,7 @@ EpochRange Request::accepted_epochs(Epoch current) const {
 std::optional<PrefixHolder> Request::holder() const {
     if (!conversation) return std::nullopt;
     PrefixHolder holder{.conversation = *conversation};
+    if (was_admitted) holder.ran = {progress.known(), cached_tokens};
     if (kv_tolerance == messages::KvTolerance::kNever) holder.lag_max = 0;
     if (kv_tolerance == messages::KvTolerance::kMaxLag) holder.lag_max = kv_max_lag;
     return holder;

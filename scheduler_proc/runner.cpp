@@ -55,6 +55,7 @@ void Runner::open(const Workers& workers) {
 void Runner::begin_turn(TimePoint now) {
     now_ = now;
     ++turn_;
+    pool_.conversations().begin_round(limits_.pool_tokens, now);
 }
 
 void Runner::enqueue(
@@ -67,14 +68,7 @@ void Runner::enqueue(
     last_key_ = arrived.key;
     ++tallies_.num_requests;
     const auto refuse_with = [&](const Error& error) {
-        refuse(
-            arrived,
-            {
-                .reason = messages::FinishReason::kError,
-                .verdict = error,
-            },
-            out
-        );
+        refuse(arrived, {.reason = messages::FinishReason::kError, .verdict = error}, out);
     };
     if (const auto end = early_ends_.take(arrived.key)) {
         if (end->cause != messages::EndCause::kAbort) return;
@@ -99,9 +93,11 @@ void Runner::enqueue(
     const RequestKey key = arrived.key;
     const std::optional<messages::Grammar> grammar = messages::grammar_of(arrived.sampling);
     requests_.add(std::move(arrived), limits_, now_);
-    requests_.find(key)->adapter = std::move(adapter);
-    if (grammar) take_grammar(*requests_.find(key), *grammar, out);
-    if (drafter_) requests_.find(key)->drafts.emplace();
+    Request& request = *requests_.find(key);
+    request.adapter = std::move(adapter);
+    if (request.conversation) pool_.conversations().begin_turn(*request.conversation);
+    if (grammar) take_grammar(request, *grammar, out);
+    if (drafter_) request.drafts.emplace();
     if (requests_.num_waiting() > config_.queue_len_max) push_out(out);
 }
 

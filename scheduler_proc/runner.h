@@ -108,7 +108,10 @@ class Runner {
 
     [[nodiscard]] const StepsInFlight& steps() const { return steps_; }
     [[nodiscard]] std::optional<TimePoint> next_deadline() const {
-        return earlier(steps_.next_deadline(), adapters_.places().next_deadline());
+        return earlier(
+            earlier(steps_.next_deadline(), adapters_.places().next_deadline()),
+            pool_.conversations().next_deadline()
+        );
     }
     [[nodiscard]] const OpenRequests& requests() const { return requests_; }
     [[nodiscard]] const ModelLimits& limits() const { return limits_; }

@@ -16,9 +16,9 @@ namespace {
 // logprobs than the step has room for. At most this many such requests are passed over per step, so
 // that a turn stays short.
 constexpr std::size_t kPassedOverMax = 32;
-// The limit for requests whose grammars are being compiled or whose adapters are evicted. Passing
-// over one is cheap, and no other request may wait for a slow compilation.
-constexpr std::size_t kAwaitingWorkersMax = 4096;
+// The limit for requests whose grammars are being compiled, whose adapters are evicted or whose
+// conversations must wait. Passing over one is cheap, and no other request may wait for it.
+constexpr std::size_t kAwaitingMax = 4096;
 
 // Many decodes must not starve prefills: 1 / kPrefillShare of a step's tokens is for prefills.
 constexpr std::int64_t kPrefillShare = 4;  // a fourth
@@ -115,14 +115,14 @@ void StepPlanner::share_row(ChosenRow& chosen) {
 // Starts waiting requests, in the queue's order, while tokens, pages and slots last.
 void StepPlanner::admit(Scope scope) {
     std::vector<const Request*> passed_over;
-    std::size_t num_awaiting = 0;  // of passed_over: those that wait for a grammar or an adapter
+    std::size_t num_awaiting = 0;  // of passed_over: those for which awaits_others() is true
     while (tokens_left_ > 0 && pool_.has_slot()) {
         Request* const first = requests_.first_waiting();
         if (first == nullptr || (scope == Scope::kStarted && !first->was_admitted)) break;
-        const bool is_awaiting = awaits_workers(*first);
+        const bool is_awaiting = awaits_others(*first);
         const Admission admission = is_awaiting ? Admission::kPassedOver : admit_first(*first);
         if (admission == Admission::kStarted) continue;
-        if (is_awaiting && ++num_awaiting > kAwaitingWorkersMax) break;
+        if (is_awaiting && ++num_awaiting > kAwaitingMax) break;
         if (admission == Admission::kWaits || passed_over.size() - num_awaiting == kPassedOverMax)
             break;
         passed_over.push_back(first);
@@ -132,11 +132,15 @@ void StepPlanner::admit(Scope scope) {
     for (; !passed_over.empty(); passed_over.pop_back()) requests_.put_back(*passed_over.back());
 }
 
-// Returns whether the workers must first compile the request's grammar or restore its adapter. The
-// adapter of a request that has run is never evicted.
-bool StepPlanner::awaits_workers(const Request& first) {
+// Returns whether the workers must first compile the request's grammar or restore its adapter, or
+// older conversations need the pool. The adapter of a request that has run is never evicted, and
+// the turn goes on.
+bool StepPlanner::awaits_others(const Request& first) {
     if (first.awaits_grammar) return true;
-    return first.adapter && !first.was_admitted && !adapters_.may_start(first.adapter->id);
+    if (first.adapter && !first.was_admitted && !adapters_.may_start(first.adapter->id))
+        return true;
+    if (!first.conversation || first.was_admitted) return false;
+    return !pool_.may_start_turn(*first.conversation, first.arrived_at);
 }
 
 StepPlanner::Admission StepPlanner::admit_first(Request& first) {

@@ -69,7 +69,7 @@ class StepPlanner {
     [[nodiscard]] static std::int64_t drafts_max(const ChosenRow& chosen);
     [[nodiscard]] std::vector<std::int64_t> num_worthwhile();
     void add_drafts(ChosenRow& chosen, std::int64_t num_max);
-    [[nodiscard]] bool awaits_workers(const Request& first);
+    [[nodiscard]] bool awaits_others(const Request& first);
     [[nodiscard]] Admission admit_first(Request& first);
     void start(Request& request, Lease lease, std::int64_t num_found);
     [[nodiscard]] std::int64_t num_stale(const Request& request, std::int64_t num_cached) const;

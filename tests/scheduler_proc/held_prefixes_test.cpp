@@ -72,6 +72,7 @@ TEST_F(HeldPrefixesTest, TheOldestIsGivenUpWhenTheShareIsFull) {
         run(turns.back());
     }
     fill_the_pool();
+    rig.now += Conversations::kPatience;  // no turn waits for another conversation
     EXPECT_EQ(cached_by_next_turn(turns[4]), 64);
     EXPECT_EQ(cached_by_next_turn(turns[1]), 64);
     EXPECT_EQ(cached_by_next_turn(turns[0]), 0);

@@ -60,7 +60,7 @@ TEST_F(KvPoolTest, EveryPageAndSlotHasOneOwnerAndTheAuditNamesTheOneThatHasNot) 
     other.pages.clear();
     other.page_epochs.clear();
     other.num_shared = 0;
-    EXPECT_EQ(audit({&one, &other}), "page 0: 1 hold it, 2 references");
+    EXPECT_EQ(audit({&one, &other}), "page 0: the leases refer to it 1 times, its count is 2");
     other = two;
     other.page_epochs.pop_back();
     EXPECT_EQ(audit({&one, &other}), "page epochs of a lease");

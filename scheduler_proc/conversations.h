@@ -1,0 +1,112 @@
+// Which conversations may start a turn now, so that a pool that is too small for all of them is not
+// spent on computing their histories again and again.
+//
+// If more conversations run than fit, each turn evicts the pages of the conversation whose turn
+// comes next. So turns are admitted by conversation, the oldest first: a conversation is expected
+// to grow to twice its present length, but not over half of the pool. Its turns wait if older
+// conversations and its own are expected to need more than the pool, or an older one waits: the
+// pages that it would have computed again are evicted as soon as the older one continues. Only a
+// short conversation does not wait for those that wait.
+//
+// Twice: if n conversations that start together in a pool for n / 2 run until the pool is full, and
+// only then some wait, those that wait have a quarter of all tokens, which are computed again.
+//
+// A conversation counts while a turn of it is open, and between turns for as long as its client is
+// expected to take (kPatienceMin to kPatienceMax). Tokens that its first turn found in the cache do
+// not count, because others have them too. The first turn itself counts nothing.
+//
+// A conversation that does not count any more is overdue, perhaps ended without a word: what it
+// holds is given up before what those that wait hold.
+//
+// No turn starves: after kWaitMax it starts whatever others need, and the oldest never waits.
+// Requests without a conversation are not affected.
+//
+// Thread:  the loop thread only.
+// Bounded: kConversationsMax; beyond it the one that has been idle longest is forgotten.
+#pragma once
+
+#include "base/time.h"
+#include "messages/conversations.h"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace pitstop::scheduler {
+
+class Conversations {
+  public:
+    static constexpr std::size_t kConversationsMax = 8192;
+    static constexpr std::int64_t kGrowth = 2;       // of a conversation's length
+    static constexpr std::int64_t kShortShare = 64;  // a short one has at most this part of a pool
+    // A client is expected back within twice its longest pause between two turns, and after its
+    // first turn within kPatience.
+    static constexpr Duration kPatience = std::chrono::seconds(5);
+    static constexpr Duration kPatienceMin = std::chrono::seconds(1);
+    static constexpr Duration kPatienceMax = std::chrono::seconds(60);
+    static constexpr Duration kWaitMax = std::chrono::seconds(60);
+
+    using Id = messages::ConversationId;
+
+    // A turn arrived in this round.
+    void begin_turn(Id id);
+    // A turn ended in this round. `ran`: with this many known tokens, of which so many were in the
+    // cache when it started; nothing if it never started.
+    struct Ran {
+        std::int64_t num_tokens = 0;
+        std::int64_t num_cached = 0;
+    };
+    void end_turn(Id id, const std::optional<Ran>& ran);
+    void end(Id id);
+
+    // The scheduler's loop begins to work at `now`, with a pool of this many tokens: from here on
+    // may_start() decides anew.
+    void begin_round(std::int64_t pool_tokens, TimePoint now);
+    // Returns whether a turn that arrived at `arrived_at` may start in this round.
+    [[nodiscard]] bool may_start(Id id, TimePoint arrived_at);
+    // Returns, once, the conversations whose clients are overdue while others need the pool: their
+    // pages are not worth holding. Known after may_start().
+    [[nodiscard]] std::vector<Id> take_overdue() { return std::exchange(overdue_, {}); }
+    // Returns when a turn that this round refused may start although no turn ends; nothing if it
+    // refused none.
+    [[nodiscard]] std::optional<TimePoint> next_deadline() const { return deadline_; }
+
+    [[nodiscard]] std::size_t size() const { return known_.size(); }
+
+  private:
+    struct Known {
+        Id id{};
+        std::int64_t num_open = 0;  // turns
+        std::int64_t num_own = 0;   // tokens of its latest turn that its first did not find cached
+        std::optional<std::int64_t> num_shared{};  // those that it did; absent: none ran yet
+        TimePoint idle_since{};
+        std::optional<Duration> longest_pause{};  // absent: it had one turn
+        bool must_wait = false;                   // in this round
+        bool is_overdue = false;                  // take_overdue() has it, or had it
+
+        // Returns until when its client is expected to send the next turn.
+        [[nodiscard]] TimePoint expected_until() const;
+    };
+    using ByAge = std::map<std::uint64_t, Known>;  // the oldest first
+
+    [[nodiscard]] Known* find(Id id);
+    void forget_idlest();
+    void choose();
+
+    ByAge known_{};
+    std::map<Id, std::uint64_t> ages_{};
+    std::uint64_t last_age_ = 0;
+    // The round.
+    TimePoint now_{};
+    std::int64_t pool_tokens_ = 0;
+    bool is_chosen_ = false;                   // must_wait is known
+    std::optional<TimePoint> first_change_{};  // when a conversation no longer counts
+    std::optional<TimePoint> deadline_{};
+    std::vector<Id> overdue_{};
+};
+
+}  // namespace pitstop::scheduler
