@@ -29,7 +29,7 @@ constexpr std::string_view kElsewhere = "/v1/chat/completions has it";
 constexpr std::array kNotHere{
     NotHere{"logprobs", kElsewhere},
     NotHere{"prompt_logprobs", kElsewhere},
-    NotHere{"logprob_token_ids", kElsewhere},
+    NotHere{"logprob_token_ids", "/v1/chat/completions and /v1/completions have it"},
     NotHere{"input_ids", kElsewhere},
     NotHere{"documents", kElsewhere},
     NotHere{"continue_final_message", kElsewhere},

@@ -80,8 +80,8 @@ constexpr std::array kUnsupported{
     Unsupported{"flat_logprobs", kLists},
     Unsupported{
         "prompt_logprob_token_ids",
-        "prompt_logprobs are of the most probable tokens; /generate takes token_ids_logprob, one "
-        "list for all positions"},
+        "sampling_params of /inference/v1/generate takes it; /generate takes token_ids_logprob, "
+        "one list for all positions"},
     Unsupported{"return_cached_tokens_details", "cached_tokens is one number"},
     Unsupported{"return_spec_tokens_details", "an answer has one count of all its drafts"},
     Unsupported{"return_input_ids_in_sglext", "return_prompt_token_ids shows them"},
@@ -91,8 +91,9 @@ constexpr std::array kUnsupported{
 
 // Refuses fields that have one supported value each, if they have another
 // value.
-void refuse_other_values(FieldReader& fields) {
+void refuse_other_values(FieldReader& fields, std::span<const std::string_view> served) {
     const auto refuse_unless = [&](std::string_view name, std::string_view why, auto is_accepted) {
+        if (std::ranges::find(served, name) != served.end()) return;
         const Json* given = fields.find(name);
         if (given != nullptr && !is_accepted(*given)) fields.refuse(name, why);
     };
@@ -198,13 +199,13 @@ void refuse_sampling_mask(FieldReader& fields) {
         fields.refuse("return_sampling_mask", "/generate and /inference/v1/generate return it");
 }
 
-void refuse_unsupported(FieldReader& fields, std::string_view served) {
+void refuse_unsupported(FieldReader& fields, std::span<const std::string_view> served) {
     for (const Unsupported& entry : kUnsupported) {
-        if (entry.name == served) continue;
+        if (std::ranges::find(served, entry.name) != served.end()) continue;
         const Json* given = fields.find(entry.name);
         if (given != nullptr && !asks_for_nothing(*given)) fields.refuse(entry.name, entry.why);
     }
-    refuse_other_values(fields);
+    refuse_other_values(fields, served);
 }
 
 }  // namespace pitstop::http

@@ -4,6 +4,7 @@
 #include "http_proc/format/json_body.h"
 #include "messages/generation.h"
 
+#include <span>
 #include <string_view>
 
 namespace pitstop::http {
@@ -31,9 +32,9 @@ void read_placement(FieldReader& fields, messages::Generate& request);
 [[nodiscard]] bool asks_for_nothing(const nlohmann::json& value);
 
 // Refuses each field that asks for a feature the engine lacks, in any dialect and anywhere in a
-// body, so that none is ignored silently. Accepts values that request nothing. `served`: a field on
+// body, so that none is ignored silently. Accepts values that request nothing. `served`: fields on
 // this list that the caller reads itself.
-void refuse_unsupported(FieldReader& fields, std::string_view served = {});
+void refuse_unsupported(FieldReader& fields, std::span<const std::string_view> served = {});
 // Refuses an adapter's name (`lora_path`) in places where no route reads it.
 void refuse_adapter(FieldReader& fields);
 // Refuses `session_params` on routes whose requests cannot be turns of a session.

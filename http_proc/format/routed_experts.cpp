@@ -1,6 +1,7 @@
 #include "http_proc/format/routed_experts.h"
 
 #include "http_proc/format/base64.h"
+#include "http_proc/format/npy.h"
 
 #include <fmt/format.h>
 
@@ -73,32 +74,12 @@ void append_ids(std::string& to, const messages::Routes& routes, std::size_t byt
     }
 }
 
-// The header of an .npy file, format 1.0. Its size is a multiple of 64, as numpy writes it, and of
-// 3, so that no group of base64 is open after it.
-std::string npy_header(const messages::Routes& routes, const Dtype& dtype) {
-    constexpr std::size_t kMultiple = std::size_t{3} * 64;
-    constexpr std::size_t kFixedBytes = 10;  // the magic, the version and the length
-    std::string about = fmt::format(
-        "{{'descr': '{}', 'fortran_order': False, 'shape': ({}, {}, {}), }}",
-        dtype.code,
-        routes.num_rows(),
-        routes.shape.layers,
-        routes.shape.per_token
-    );
-    const std::size_t num_least = kFixedBytes + about.size() + 1;
-    about.append((kMultiple - num_least % kMultiple) % kMultiple, ' ');
-    about += '\n';
-    std::string header("\x93NUMPY\x01\x00", 8);
-    header += static_cast<char>(about.size() & 0xff);
-    header += static_cast<char>(about.size() >> 8);
-    return header + about;
-}
-
 void write_ids(JsonWriter& json, const messages::Routes& routes, RoutesForm form) {
     const Dtype dtype = dtype_of(routes, form);
     std::string text = "\"";
     if (form == RoutesForm::kNumpy) {
-        const std::string header = npy_header(routes, dtype);
+        const std::array shape{routes.num_rows(), routes.shape.layers, routes.shape.per_token};
+        const std::string header = npy_header(dtype.code, shape);
         append_base64(text, {reinterpret_cast<const std::uint8_t*>(header.data()), header.size()});
     }
     append_ids(text, routes, dtype.bytes);

@@ -112,6 +112,7 @@ Chat::Chat(Exchange& exchange, OpenAiChat call)
     logprobs = shown_logprobs(
         options, has_logprobs, call.top_logprobs, exchange.tree().hello().vocab_size
     );
+    logprobs.asked.ids = options.logprob_ids;
     turn = turn_args(
         exchange.server().formats(), call.has_tools, takes_one_call, call.schemas, call.thinking
     );

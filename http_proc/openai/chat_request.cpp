@@ -154,6 +154,8 @@ Result<OpenAiChat> parse_openai_chat(std::string_view body) {
     check_top_logprobs(fields, "top_logprobs", call.top_logprobs);
     if (call.top_logprobs != 0 && !call.has_logprobs)
         fields.refuse("top_logprobs", "logprobs is not true");
+    if (!options.logprob_ids.empty() && !call.has_logprobs)
+        fields.refuse("logprob_token_ids", "logprobs is not true");
     if (options.is_streamed && options.prompt_logprobs.value_or(0) != 0)
         fields.refuse("prompt_logprobs", "a stream accepts only 0");
     if (fields.has("input_ids")) fields.read("input_ids", call.input_ids.emplace());

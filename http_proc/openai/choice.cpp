@@ -34,14 +34,15 @@ TokenLogprob output_logprob(
     const messages::LogprobOptions& options = shown.asked;
     const std::size_t num = num_shown(shown.output_top, options);
     const auto num_top = static_cast<std::size_t>(options.top);
+    const std::size_t num_ids = options.ids.size() - shown.num_hidden_ids;
     return {
         .id = chunk.tokens[i],
         .logprob = chunk.logprobs[i],
         .rank = rank_of(chunk.ranks, i),
         .top_ids = part_of(chunk.top_ids, i, num_top).first(num),
         .top_logprobs = part_of(chunk.top_logprobs, i, num_top).first(num),
-        .asked_ids = options.ids,
-        .asked_logprobs = part_of(chunk.ids_logprobs, i, options.ids.size())};
+        .asked_ids = std::span(options.ids).first(num_ids),
+        .asked_logprobs = part_of(chunk.ids_logprobs, i, options.ids.size()).first(num_ids)};
 }
 
 TokenLogprob prompt_logprob(
@@ -126,10 +127,16 @@ void write_logprob_entries(
         const TokenLogprob position = output_logprob(chunk, i, shown);
         begin_entry(position.id, *position.logprob);
         json.key("top_logprobs").begin_array();
-        for (std::size_t k = 0; k < position.top_ids.size(); ++k) {
-            begin_entry(position.top_ids[k], position.top_logprobs[k]);
+        const auto show = [&](TokenId id, float logprob) {
+            begin_entry(id, logprob);
             json.end_object();
-        }
+        };
+        if (!position.asked_ids.empty()) show(position.id, *position.logprob);
+        for (std::size_t k = 0; k < position.asked_ids.size(); ++k)
+            if (position.asked_ids[k] != position.id)
+                show(position.asked_ids[k], position.asked_logprobs[k]);
+        for (std::size_t k = 0; k < position.top_ids.size() && position.asked_ids.empty(); ++k)
+            show(position.top_ids[k], position.top_logprobs[k]);
         json.end_array().end_object();
     }
 }

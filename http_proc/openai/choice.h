@@ -21,6 +21,7 @@ struct ShownLogprobs {
     messages::LogprobOptions asked{};
     std::int64_t output_top = 0;
     std::int64_t prompt_top = 0;
+    std::size_t num_hidden_ids = 0;  // the last of asked.ids, which no list of tokens shows
 };
 
 // One position: a token, and the most probable tokens there.
@@ -77,7 +78,8 @@ class CompletionLogprobs {
 };
 
 // Writes the entries of an output's logprobs as in chats and responses, without the brackets of the
-// list: {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}]}.
+// list: {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}]}. With
+// logprob_token_ids the sampled token and these are shown in place of the top ones, as in vLLM.
 void write_logprob_entries(
     JsonWriter& json,
     const messages::OutputChunk& chunk,

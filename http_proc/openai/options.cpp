@@ -69,7 +69,9 @@ messages::Generate OpenAiOptions::request() const {
     return request;
 }
 
-void read_openai_sampling(FieldReader& fields, OpenAiOptions& options, std::string_view served) {
+void read_openai_sampling(
+    FieldReader& fields, OpenAiOptions& options, std::span<const std::string_view> served
+) {
     refuse_unsupported(fields, served);
     refuse_session(fields);
     messages::SamplingParams& params = options.sampling;

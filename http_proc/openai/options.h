@@ -10,7 +10,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 
 namespace pitstop::http {
 
@@ -45,10 +47,10 @@ struct OpenAiOptions {
 // `fields` gets the errors.
 void read_openai_options(FieldReader& fields, OpenAiOptions& options);
 // Reads the options that vLLM's generate has in an object of their own. Leaves `max_new_tokens`
-// unchanged without max_tokens, and `routes.start` without routed_experts_prompt_start. `served`: a
-// field that other routes refuse and that the caller reads.
+// unchanged without max_tokens, and `routes.start` without routed_experts_prompt_start. `served`:
+// fields that other routes refuse and that the caller reads.
 void read_openai_sampling(
-    FieldReader& fields, OpenAiOptions& options, std::string_view served = {}
+    FieldReader& fields, OpenAiOptions& options, std::span<const std::string_view> served = {}
 );
 
 // Checks the limits of the output's length under the caller's names; `longest` names the maximum.

@@ -20,6 +20,7 @@ struct VllmAnswer : OpenAiAnswer {
     static constexpr Dialect kDialect = Dialect::kVllm;
 
     std::vector<TokenId> prompt_ids{};
+    std::optional<CandidateScores> candidates{};
     std::vector<TokenId> trace{};  // empty: the output is sampled
     bool has_logprobs = false;
     bool shows_text = false;
@@ -85,6 +86,7 @@ void read_replica_header(const Request& request, messages::Generate& generate) {
 VllmAnswer::VllmAnswer(Exchange& exchange, VllmGenerate call)
     : OpenAiAnswer(exchange, std::move(call.options), "generate-tokens-"),
       prompt_ids(std::move(call.prompt)),
+      candidates(std::move(call.candidates)),
       trace(std::move(call.trace)),
       has_logprobs(call.logprobs.has_value()),
       shows_text(call.shows_text),
@@ -99,6 +101,10 @@ VllmAnswer::VllmAnswer(Exchange& exchange, VllmGenerate call)
     logprobs.asked.support = call.wants_mask || packs_support || (is_served && trace.empty());
     if (has_logprobs && !trace.empty() && !options.prompt_logprobs)
         logprobs.asked.prompt_start = static_cast<std::int64_t>(prompt_ids.size());
+    if (candidates) {
+        candidates->request(logprobs.asked);
+        logprobs.num_hidden_ids = candidates->num_ids();
+    }
     Prompt& only = prompts.emplace_back(prompt());
     only.num_kept = 1;
     if (options.n == 1) only.request.rid = answer_id;
@@ -205,6 +211,12 @@ void VllmAnswer::write_whole(JsonWriter& json, std::vector<messages::OutputChunk
         const messages::PromptLogprobs none;
         const std::optional<messages::PromptLogprobs>& shown = outputs.front().prompt;
         write_prompt_logprobs(json, shown ? *shown : none, prompt_ids, logprobs, token_names());
+    } else {
+        json.null();
+    }
+    json.key("prompt_token_id_logprobs");
+    if (candidates) {
+        candidates->write(json, outputs.front().prompt);
     } else {
         json.null();
     }

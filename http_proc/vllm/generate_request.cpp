@@ -8,6 +8,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+
 namespace pitstop::http {
 namespace {
 
@@ -62,8 +66,18 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     FieldReader sampling(*given, "sampling_params");
     refuse_adapter(sampling);
     refuse_misplaced_routes(sampling);
-    read_openai_sampling(sampling, options, "trace_decode_token_ids");
+    constexpr auto kServed = std::to_array<std::string_view>(
+        {"trace_decode_token_ids", "prompt_logprob_token_ids", "prompt_logprob_start"}
+    );
+    read_openai_sampling(sampling, options, kServed);
     sampling.read("trace_decode_token_ids", call.trace);
+    call.candidates = CandidateScores::read(
+        sampling,
+        std::ssize(call.prompt),
+        messages::kLogprobIdsMax - std::min(options.logprob_ids.size(), messages::kLogprobIdsMax)
+    );
+    if (call.candidates && options.is_streamed)
+        sampling.refuse("prompt_logprob_token_ids", "a stream has no matrix of scores");
     refuse_response_format(sampling, kPlace);
     read_structured_outputs(sampling, body, "sampling_params", options.sampling);
     refuse_thinking_fields(sampling);

@@ -4,6 +4,7 @@
 
 #include "base/result.h"
 #include "http_proc/openai/options.h"
+#include "http_proc/vllm/candidate_scores.h"
 
 #include <optional>
 #include <string_view>
@@ -18,7 +19,8 @@ struct VllmGenerate {
     bool shows_text = false;                 // output_mode text
     bool wants_mask = false;
     bool wants_packed_support = false;  // SkyRL's form of the mask
-    std::vector<TokenId> trace{};       // trace_decode_token_ids; empty: the output is sampled
+    std::optional<CandidateScores> candidates{};
+    std::vector<TokenId> trace{};  // trace_decode_token_ids; empty: the output is sampled
 };
 
 // Errors: kInvalidArgument or kMalformed, which become status 400 with the text.

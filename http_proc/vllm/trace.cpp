@@ -34,6 +34,7 @@ Result<> prepare_trace(VllmGenerate& call) {
              Wrong{call.shows_text, "output_mode text"},
              Wrong{call.wants_mask, "return_sampling_mask"},
              Wrong{call.wants_packed_support, "return_sample_support"},
+             Wrong{call.candidates.has_value(), "prompt_logprob_token_ids"},
              Wrong{has_grammar(options.sampling), "structured_outputs"},
              Wrong{options.routes.start.has_value(), "routed_experts"},
              Wrong{options.logprobs_mode != messages::LogprobsMode::kRaw, "logprobs_mode"},
