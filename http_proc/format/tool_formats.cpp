@@ -73,7 +73,7 @@ constexpr std::array kFormatRows{
         .args_open = "<|tool_call_argument_begin|>",
         .call_close = "<|tool_call_end|>",
         .begins_any = "<|tool_calls_section_begin|><|tool_call_begin|>functions.",
-        .begins_named = "<|tool_calls_section_begin|><|tool_call_begin|>functions.{}:0"
+        .begins_named = "<|tool_calls_section_begin|><|tool_call_begin|>functions.{}:{n}"
                         "<|tool_call_argument_begin|>"},
     ToolFormatRow{
         .format = ToolFormat::kDeepseekV3,

@@ -64,7 +64,8 @@ struct ToolFormatRow {
     bool value_has_lines = false;  // a line end follows `key_close`, another precedes `value_close`
     Untyped untyped = Untyped::kText;
     // The beginnings of a call of any function, and of a named function: {} stands for the name,
-    // {q} for the name as JSON. Each beginning ends at a boundary of the model's tokens.
+    // {q} for the name as JSON, {n} for the number of calls that the conversation had before. Each
+    // beginning ends at a boundary of the model's tokens.
     std::string_view begins_any{};
     std::string_view begins_named{};
     bool has_short_ids = false;  // the model's template accepts only ids of nine letters and digits

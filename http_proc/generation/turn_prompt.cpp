@@ -63,7 +63,9 @@ Task<Result<TurnPrompt>> prompt_of_turn(
         if (opens_thinking(*formats.thinking, tail)) closing = formats.thinking->close + "\n\n";
     }
     if (forced) {
-        prompt.opening = forced->opening(*formats.calls);
+        ForcedCall next = *forced;
+        next.num_before = num_calls_in(chat.variables);
+        prompt.opening = next.opening(*formats.calls);
         Result<> appended = co_await append_text(exchange, closing + prompt.opening, prompt.ids);
         if (!appended) co_return std::move(appended).error();
         if (!prompt.text.empty()) prompt.text += closing + prompt.opening;

@@ -184,3 +184,41 @@ def test_a_tool_choice_that_can_force_no_call_is_refused_by_name(http, front_end
         refused = without.post(path, BODIES[path](choice))
         assert refused.status == 400 and "--tool-call-parser" in refused.message, refused
     assert without.post(path, BODIES[path]({"type": "none"} if path == MESSAGES else "none")).status == 200
+
+
+def history_of(path):
+    """Turns of two calls in one message, and of one more."""
+    made = (("call_1", "call_2"), ("call_3",))
+    if path == CHAT:
+        turns = [{"role": "user", "content": "?"}]
+        for ids in made:
+            calls = [{"id": i, "type": "function", "function": {"name": "time", "arguments": "{}"}} for i in ids]
+            turns += [{"role": "assistant", "content": "", "tool_calls": calls}]
+            turns += [{"role": "tool", "tool_call_id": i, "content": "1"} for i in ids]
+        return {"messages": turns}
+    if path == RESPONSES:
+        items = [{"type": "message", "role": "user", "content": "?"}]
+        for ids in made:
+            items += [{"type": "function_call", "call_id": i, "name": "time", "arguments": "{}"} for i in ids]
+            items += [{"type": "function_call_output", "call_id": i, "output": "1"} for i in ids]
+        return {"input": items}
+    turns = [{"role": "user", "content": "?"}]
+    for ids in made:
+        turns += [
+            {"role": "assistant", "content": [{"type": "tool_use", "id": i, "name": "time", "input": {}} for i in ids]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": i, "content": "1"} for i in ids]},
+        ]
+    return {"messages": turns}
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_numbered_call_counts_on_from_the_conversations(http, front_end, path):
+    """In kimi_k2 a call's id is its function and its number, from 0, in the conversation."""
+    server = front_end("--tool-call-parser", "kimi_k2").http
+    for history, number in (({}, 0), (history_of(path), 3)):
+        body = BODIES[path](named(path), return_token_ids=True, **history)
+        body["max_output_tokens" if path == RESPONSES else "max_tokens"] = 1
+        answer = server.post(path, body)
+        assert answer.status == 200, answer
+        prompt = http.post("/detokenize", {"tokens": answer.json["prompt_token_ids"]}).json["text"]
+        assert prompt.endswith(f"functions.weather:{number}<|tool_call_argument_begin|>"), prompt
