@@ -2,12 +2,37 @@
 
 #include "http_proc/anthropic/routes.h"
 #include "http_proc/control/routes.h"
+#include "http_proc/observe/openapi.h"
 #include "http_proc/observe/routes.h"
 #include "http_proc/openai/routes.h"
 #include "http_proc/sglang/routes.h"
 #include "http_proc/vllm/routes.h"
 
+#include <chrono>
+#include <future>
+
 namespace pitstop::http {
+namespace {
+
+// The first request makes the document, on a thread of its own, while the loop goes on.
+Task<Response> openapi(Exchange& exchange) {
+    ServerContext& server = exchange.server();
+    if (!server.openapi.valid()) {
+        server.openapi = std::async(
+            std::launch::async,
+            [options = server.options(), version = exchange.tree().hello().server] {
+                return openapi_document(all_routes(), options, version);
+            }
+        );
+    }
+    while (server.openapi.wait_for(std::chrono::seconds(0)) != std::future_status::ready &&
+           !exchange.is_gone())
+        co_await server.ticker.next();
+    if (exchange.is_gone()) co_return Response::empty(503);
+    co_return Response::json_text(200, server.openapi.get());
+}
+
+}  // namespace
 
 Router all_routes() {
     Router router;
@@ -25,6 +50,7 @@ Router all_routes() {
     add_vllm_render(router);
     add_metrics(router);
     add_status_page(router);
+    router.add(Dialect::kPitstop, Access::kData, {{"GET", "/openapi.json", openapi}});
     add_sglang_control(router);
     add_sglang_weights(router);
     add_sglang_memory(router);

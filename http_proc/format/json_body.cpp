@@ -1,12 +1,14 @@
 #include "http_proc/format/json_body.h"
 
 #include "base/utf8.h"
+#include "http_proc/format/field_notes.h"
 
 #include <nlohmann/json.hpp>
 
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 namespace pitstop::http {
 namespace {
@@ -50,6 +52,28 @@ std::optional<std::uint64_t> unsigned_of(const Json& value) {
     // int64 can have.
     if (const auto number = integer_of(value)) return static_cast<std::uint64_t>(*number);
     return std::nullopt;
+}
+
+// Notes the type of a member, and its value if it is absent.
+template <class T>
+void note_value(FieldNotes::Note& note, const T& target) {
+    using Kind = FieldNotes::Kind;
+    if constexpr (requires { target.has_value(); }) {
+        using Value = typename T::value_type;
+        note_value(note, target.value_or(Value{}));
+        if (!target.has_value()) note.initial = nullptr;
+    } else if constexpr (std::is_same_v<T, std::vector<TokenId>>) {
+        note.kind = Kind::kTokens;
+    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+        note.kind = Kind::kTexts;
+    } else {
+        if constexpr (std::is_same_v<T, bool>) note.kind = Kind::kBool;
+        if constexpr (std::is_same_v<T, std::int64_t>) note.kind = Kind::kInteger;
+        if constexpr (std::is_same_v<T, std::uint64_t>) note.kind = Kind::kUnsigned;
+        if constexpr (std::is_same_v<T, double>) note.kind = Kind::kNumber;
+        if constexpr (std::is_same_v<T, std::string>) note.kind = Kind::kText;
+        note.initial = target;
+    }
 }
 
 }  // namespace
@@ -133,6 +157,7 @@ FieldReader::FieldReader(Result<Json> object) : object_(nullptr) {
 FieldReader::~FieldReader() = default;
 
 const Json* FieldReader::find(std::string_view name) const {
+    if (FieldNotes* notes = FieldNotes::of_thread()) notes->note_of(where_, name);
     const auto place = object_->find(name);
     return place == object_->end() || place->is_null() ? nullptr : &*place;
 }
@@ -141,6 +166,11 @@ void FieldReader::fail(std::string_view name, std::string_view accepted) {
     if (error_) return;
     constexpr std::size_t kShownMax = 80;
     const Json* given = find(name);
+    if (FieldNotes* notes = FieldNotes::of_thread()) {
+        FieldNotes::Note& note = notes->note_of(where_, name);
+        note.accepted = accepted;
+        note.is_missing = given == nullptr;
+    }
     std::string shown =
         given ? given->dump(-1, ' ', true, Json::error_handler_t::replace) : std::string("absent");
     if (shown.size() > kShownMax) shown = shown.substr(0, kShownMax) + "...";
@@ -157,6 +187,7 @@ void FieldReader::fail(std::string_view name, std::string_view accepted) {
 
 void FieldReader::refuse(std::string_view name, std::string_view why) {
     if (error_ || !has(name)) return;
+    if (FieldNotes* notes = FieldNotes::of_thread()) notes->note_of(where_, name).is_refused = true;
     error_ = make_error(
         ErrorCode::kInvalidArgument,
         "{}{}{} is not supported: {}",
@@ -172,6 +203,8 @@ void FieldReader::read_with(
     std::string_view name, T& target, std::string_view accepted, Read convert
 ) {
     const Json* value = find(name);
+    if (FieldNotes* notes = FieldNotes::of_thread())
+        note_value(notes->note_of(where_, name), target);
     if (error_ || value == nullptr) return;
     if (auto result = convert(*value)) {
         target = *std::move(result);

@@ -94,13 +94,33 @@ void add_pitstop_health(Router& router) {
         Dialect::kPitstop,
         Access::kOpen,
         {
-            {"GET, POST", "/ping", ping, /*needs_tree=*/false},
-            {"GET", "/health", health, /*needs_tree=*/false},
-            {"GET", "/ready", health, /*needs_tree=*/false},
-            {"GET", "/liveness", health, /*needs_tree=*/false},
+            {.methods = "GET, POST",
+             .path = "/ping",
+             .handler = ping,
+             .needs_tree = false,
+             .media = ""},
+            {.methods = "GET",
+             .path = "/health",
+             .handler = health,
+             .needs_tree = false,
+             .media = ""},
+            {.methods = "GET",
+             .path = "/ready",
+             .handler = health,
+             .needs_tree = false,
+             .media = ""},
+            {.methods = "GET",
+             .path = "/liveness",
+             .handler = health,
+             .needs_tree = false,
+             .media = ""},
         }
     );
-    router.add(Dialect::kSglang, Access::kOpen, {{"GET", "/health_generate", health_generate}});
+    router.add(
+        Dialect::kSglang,
+        Access::kOpen,
+        {{.methods = "GET", .path = "/health_generate", .handler = health_generate, .media = ""}}
+    );
 }
 
 }  // namespace pitstop::http

@@ -147,7 +147,11 @@ Task<Response> load(Exchange& exchange) {
 }  // namespace
 
 void add_metrics(Router& router) {
-    router.add(Dialect::kPitstop, Access::kOpen, {{"GET", "/metrics", metrics}});
+    router.add(
+        Dialect::kPitstop,
+        Access::kOpen,
+        {{.methods = "GET", .path = "/metrics", .handler = metrics, .media = kTextMedia}}
+    );
     router.add(
         Dialect::kSglang,
         Access::kData,

@@ -281,7 +281,15 @@ void add_status_page(Router& router) {
     router.add(
         Dialect::kPitstop,
         Access::kOpen,
-        {{"GET", "/", page, /*needs_tree=*/false}, {"GET", "/status/events", events}}
+        {{.methods = "GET",
+          .path = "/",
+          .handler = page,
+          .needs_tree = false,
+          .media = "text/html"},
+         {.methods = "GET",
+          .path = "/status/events",
+          .handler = events,
+          .media = "text/event-stream"}}
     );
 }
 

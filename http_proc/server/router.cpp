@@ -70,6 +70,7 @@ void Router::add(Dialect dialect, Access access, std::initializer_list<Row> rows
             row.handler,
             row.needs_tree,
             row.brings_weights,
+            row.media,
         });
 }
 

@@ -35,6 +35,9 @@ namespace pitstop::http {
 enum class Dialect { kPitstop, kSglang, kOpenAi, kVllm, kAnthropic };
 [[nodiscard]] std::string_view name_of(Dialect dialect);
 
+inline constexpr std::string_view kJsonMedia = "application/json";
+inline constexpr std::string_view kTextMedia = "text/plain";
+
 using Handler = Task<Response> (*)(Exchange& exchange);
 
 struct Route {
@@ -48,6 +51,7 @@ struct Route {
     // Calls of the route may be parts of a version. The tree is told if such a call is refused
     // here.
     bool brings_weights = false;
+    std::string_view media = kJsonMedia;  // of a 200; empty: it may lack a body
 
     [[nodiscard]] bool takes(std::string_view method) const;
 };
@@ -65,6 +69,7 @@ class Router {
         Handler handler{};
         bool needs_tree = true;
         bool brings_weights = false;
+        std::string_view media = kJsonMedia;
     };
     void add(Dialect dialect, Access access, std::initializer_list<Row> rows);
     // Adds admin routes whose calls contain weights (Route::brings_weights).

@@ -16,8 +16,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -72,6 +74,10 @@ struct VllmPacking {
     std::int64_t bytes = std::int64_t{1} << 30;
 };
 
+struct NoTree : std::runtime_error {
+    NoTree() : std::runtime_error("the tree is not ready") {}
+};
+
 class ServerContext {
   public:
     explicit ServerContext(ServerOptions options)
@@ -81,8 +87,9 @@ class ServerContext {
 
     // Returns whether the tree is ready. Until then, routes that need the tree are refused.
     [[nodiscard]] bool has_tree() const { return tree_ != nullptr; }
+    // Throws NoTree before that: the request that needs it ends with an error.
     [[nodiscard]] Tree& tree() const {
-        CHECK(tree_ != nullptr);
+        if (tree_ == nullptr) throw NoTree();
         return *tree_;
     }
     void set_tree(std::unique_ptr<Tree> tree) { tree_ = std::move(tree); }
@@ -121,6 +128,8 @@ class ServerContext {
     bool is_stopping = false;
 
     Ticker ticker{};
+    // /openapi.json, from its first request on; the thread that makes it ends before this.
+    std::shared_future<std::string> openapi{};
     int num_status_pages = 0;  // open status pages
 
   private:

@@ -33,7 +33,11 @@ Task<Response> abort_request(Exchange& exchange) {
 }  // namespace
 
 void add_sglang_abort(Router& router) {
-    router.add(Dialect::kSglang, Access::kData, {{"POST", "/abort_request", abort_request}});
+    router.add(
+        Dialect::kSglang,
+        Access::kData,
+        {{.methods = "POST", .path = "/abort_request", .handler = abort_request, .media = ""}}
+    );
 }
 
 }  // namespace pitstop::http

@@ -84,7 +84,10 @@ void add_sglang_control(Router& router) {
         {
             {"POST", "/pause_generation", pause_generation},
             {"POST", "/continue_generation", continue_generation},
-            {"GET, POST", "/flush_cache", flush_cache},
+            {.methods = "GET, POST",
+             .path = "/flush_cache",
+             .handler = flush_cache,
+             .media = kTextMedia},
         }
     );
 }

@@ -90,7 +90,8 @@ void add_sglang_sessions(Router& router) {
     router.add(
         Dialect::kSglang,
         Access::kData,
-        {{"POST", "/open_session", open_session}, {"POST", "/close_session", close_session}}
+        {{"POST", "/open_session", open_session},
+         {.methods = "POST", .path = "/close_session", .handler = close_session, .media = ""}}
     );
     router.add(Dialect::kVllm, Access::kData, {{"POST", "/finish_session", finish_session}});
 }

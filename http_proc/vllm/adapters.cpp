@@ -93,8 +93,11 @@ void add_vllm_adapters(Router& router) {
     router.add(
         Dialect::kVllm,
         Access::kAdmin,
-        {{"POST", "/v1/load_lora_adapter", load},
-         {"POST", "/v1/unload_lora_adapter", unload},
+        {{.methods = "POST", .path = "/v1/load_lora_adapter", .handler = load, .media = kTextMedia},
+         {.methods = "POST",
+          .path = "/v1/unload_lora_adapter",
+          .handler = unload,
+          .media = kTextMedia},
          {"POST", "/skyrl/v1/load_lora_adapter", load_for_skyrl}}
     );
 }

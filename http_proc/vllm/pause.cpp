@@ -151,8 +151,14 @@ void add_vllm_pause(Router& router) {
             {"POST", "/pause", pause},
             {"POST", "/resume", resume},
             {"POST", "/reset_prefix_cache", reset_prefix_cache},
-            {"POST", "/reset_mm_cache", reset_absent_cache},
-            {"POST", "/reset_encoder_cache", reset_absent_cache},
+            {.methods = "POST",
+             .path = "/reset_mm_cache",
+             .handler = reset_absent_cache,
+             .media = ""},
+            {.methods = "POST",
+             .path = "/reset_encoder_cache",
+             .handler = reset_absent_cache,
+             .media = ""},
         }
     );
     router.add(

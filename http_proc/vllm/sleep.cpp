@@ -129,7 +129,10 @@ Task<Response> is_sleeping(Exchange& exchange) {
 
 void add_vllm_sleep(Router& router) {
     router.add(
-        Dialect::kVllm, Access::kAdmin, {{"POST", "/sleep", sleep}, {"POST", "/wake_up", wake_up}}
+        Dialect::kVllm,
+        Access::kAdmin,
+        {{.methods = "POST", .path = "/sleep", .handler = sleep, .media = ""},
+         {.methods = "POST", .path = "/wake_up", .handler = wake_up, .media = ""}}
     );
     router.add(Dialect::kVllm, Access::kData, {{"GET", "/is_sleeping", is_sleeping}});
 }

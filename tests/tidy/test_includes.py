@@ -77,7 +77,7 @@ PYTHON_PACKAGES = {
     "pytest": "python3-pytest",
 }
 # Packages of tests/requirements.txt, without which tests skip, and a benchmark's peer.
-CLIENTS = {"anthropic", "openai", "sglang_router", "tokenizers", "ray"}
+CLIENTS = {"anthropic", "openai", "schemathesis", "sglang_router", "tokenizers", "ray"}
 # The packages that bench/peer/environment.py installs.
 PEERS = {"gguf", "llama_cpp", "vllm"}
 # Packages of launch/dependencies_optional.txt: tests skip without them.

@@ -1,0 +1,60 @@
+// Notes what a parser reads from an object: the parsers are the tables of the fields that routes
+// accept, and the description of the routes is made of these notes (observe/route_probe.h).
+//
+//   FieldNotes notes;
+//   parse_openai_completions(body);
+//   for (const FieldNotes::Note& note : notes.list()) ...
+//
+// Thread: its own. While notes exist, the FieldReaders of their thread write to them.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop::http {
+
+class FieldNotes {
+  public:
+    // The type that a parser reads; kAny: it looks at the value itself.
+    enum class Kind : std::uint8_t {
+        kAny,
+        kBool,
+        kInteger,
+        kUnsigned,
+        kNumber,
+        kText,
+        kTexts,
+        kTokens
+    };
+    struct Note {
+        std::string where{};  // of the object, as in errors: "sampling_params"; the body's is empty
+        std::string name{};
+        Kind kind = Kind::kAny;
+        nlohmann::json initial{};  // the value without the member; null: none
+        std::string accepted{};    // the words of an error that it caused; empty: none
+        bool is_missing = false;   // the error was that it is absent
+        bool is_refused = false;
+    };
+
+    // REQUIRES: the thread has no others.
+    FieldNotes();
+    ~FieldNotes();
+    FieldNotes(const FieldNotes&) = delete;
+    FieldNotes& operator=(const FieldNotes&) = delete;
+
+    // Returns the thread's notes, or null.
+    [[nodiscard]] static FieldNotes* of_thread();
+
+    // Returns the member's note, which is made if there is none.
+    Note& note_of(std::string_view where, std::string_view name);
+    [[nodiscard]] const std::vector<Note>& list() const { return list_; }
+
+  private:
+    std::vector<Note> list_{};  // in the order of the first reads
+};
+
+}  // namespace pitstop::http
