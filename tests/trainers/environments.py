@@ -39,6 +39,9 @@ ENVIRONMENTS = {
     "torch": Environment(TORCH, needs_torch=False, is_nightly=True),
     "openai": Environment(("openai==3.54.0",), needs_torch=False),
     "anthropic": Environment(("anthropic==2.12.0",), needs_torch=False),
+    # Environments of agents. verifiers starts its programs with uv.
+    "inspect": Environment(("inspect-ai==0.3.285", "openai==3.57.0"), needs_torch=False),
+    "verifiers": Environment(("verifiers==0.4.0", "uv==0.13.9"), needs_torch=False),
     "grpo": Environment(("pyzmq==27.3.0", "msgpack", "matplotlib"), is_nightly=True),
     "grpo_lora": Environment((*HF, "peft==0.21.2", "pyzmq==27.3.0", "msgpack", "matplotlib"), is_nightly=True),
     "hub": Environment(("huggingface_hub==2.4.0",), needs_torch=False),
