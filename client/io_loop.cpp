@@ -321,18 +321,17 @@ void IoLoop::io_execute(StartCall& command) {
     io_send(args.door, std::move(args.frames));
 }
 
-// Sends a question to the data door before the command. Any answer proves that the door has read
+// Sends a fence to the data door before the command. Any answer proves that the door has read
 // everything sent before. A lost connection proves as much: no request is open at a lost door.
 // After the deadline the caller gets an error, but the command is still carried out.
 void IoLoop::io_execute_after_requests(StartCall& command) {
-    messages::Tokenize question;
-    question.call = next_call();
-    question.text = "";
+    messages::Fence fence;
+    fence.call = next_call();
     StartCall first{
         {.door = messages::Door::kData,
          .order = messages::CallOrder::kAtOnce,
-         .id = question.call,
-         .frames = encode(question),
+         .id = fence.call,
+         .frames = encode(fence),
          .deadline = command.args.deadline}};
     command.args.order = messages::CallOrder::kAtOnce;
     // Shared because a std::function must be copyable; there is one instance.

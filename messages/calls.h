@@ -9,6 +9,7 @@
 #include "messages/adapters.h"
 #include "messages/control.h"
 #include "messages/conversations.h"
+#include "messages/fence.h"
 #include "messages/groups.h"
 #include "messages/memory.h"
 #include "messages/message_list.h"
@@ -67,6 +68,7 @@ using Calls = CallTable<
     CallRow<Tokenize, TokenizeReply, Door::kData, OnCollection::kNone>,
     CallRow<RenderChat, TokenizeReply, Door::kData, OnCollection::kNone>,
     CallRow<DescribeTokenizer, TokenizerReply, Door::kData, OnCollection::kNone>,
+    CallRow<Fence, FenceReply, Door::kData, OnCollection::kNone>,
     CallRow<OpenConversation, ConversationReply, Door::kData, OnCollection::kNone>,
     CallRow<CloseConversation, ConversationReply, Door::kData, OnCollection::kNone>,
     CallRow<Status, StatusReply, Door::kAdmin, OnCollection::kNone>,

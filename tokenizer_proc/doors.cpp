@@ -190,7 +190,10 @@ Result<> Doors::receive(const std::string& peer, const messages::Frames& frames)
                 ErrorCode::kUnavailable, "the tree is shutting down: it takes no new request"};
         }
     }
-    if constexpr (std::is_same_v<Message, messages::Tokenize>) {
+    if constexpr (std::is_same_v<Message, messages::Fence>) {
+        outbox_.reply(messages::Door::kData, peer, encode(messages::FenceReply{message.call}));
+        return Ok{};
+    } else if constexpr (std::is_same_v<Message, messages::Tokenize>) {
         return texts_.handle(peer, std::move(message), requests_.checks());
     } else if constexpr (requires { texts_.handle(peer, std::move(message)); }) {
         return texts_.handle(peer, std::move(message));

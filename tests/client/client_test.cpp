@@ -349,11 +349,11 @@ TEST_F(ClientTest, AnAbortIsSentWhenTheDataDoorHasReadTheRequestsBeforeIt) {
         aborted.set_value(std::move(reply));
     });
     client->call<messages::Status>(messages::Status{}, [](const Result<messages::StatusReply>&) {});
-    const auto [peer, question] = door_->take<messages::Tokenize>();
+    const auto [peer, fence] = door_->take<messages::Fence>();
     door_->take<messages::Status>();  // asked after the abort, at the same door
     EXPECT_FALSE(door_->has<messages::Abort>());
     messages::ErrorReply any_answer;  // even a refusal shows that the door read the requests
-    any_answer.call = question.call;
+    any_answer.call = fence.call;
     any_answer.error.code = ErrorCode::kResourceExhausted;
     door_->send(messages::Door::kData, peer, encode(any_answer));
     const auto [admin_peer, call] = door_->take<messages::Abort>();

@@ -84,10 +84,10 @@ TEST_F(RestartedTree, EveryMessageNamesTheTreeItIsFor) {
         door_->take<messages::PauseGeneration>();
         expect_named();
         start(*client, messages::Abort{.all = true});
-        const auto [peer, question] = door_->take<messages::Tokenize>();
+        const auto [peer, fence] = door_->take<messages::Fence>();
         expect_named();
-        messages::TokenizeReply reply;
-        reply.call = question.call;
+        messages::FenceReply reply;
+        reply.call = fence.call;
         door_->send(messages::Door::kData, peer, encode(reply));
         door_->take<messages::Abort>();
         expect_named();

@@ -225,14 +225,14 @@ def test_memory_labels_and_shutdown_are_one_message_each(door, client):
         assert answers and answers[0]["ok"] is True
 
 
-@pytest.mark.parametrize("answer", ("tokenize_reply", "error"))
+@pytest.mark.parametrize("answer", ("fence_reply", "error"))
 def test_an_abort_is_sent_when_the_requests_before_it_have_been_read(door, client, answer):
     stream = client.generate("hello")
     answers = []
     thread = threading.Thread(target=lambda: answers.append(client.abort([stream.rid])))
     thread.start()
     door.take("generate")
-    peer, fence = door.take("tokenize")
+    peer, fence = door.take("fence")
     with pytest.raises(queue.Empty):
         door.received.get(timeout=0.1)
     door.send(peer, answer, call=fence["call"], code="invalid_argument", message="whatever it is")
@@ -248,8 +248,8 @@ def test_an_abort_is_sent_though_its_caller_has_stopped_waiting(door, run_dir):
         async with pitstop.AsyncClient(run_dir) as client:
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(client.abort(["r"]), 0.05)
-            peer, fence = door.take("tokenize")
-            door.send(peer, "tokenize_reply", call=fence["call"])
+            peer, fence = door.take("fence")
+            door.send(peer, "fence_reply", call=fence["call"])
             while door.received.empty():  # the client's loop runs on
                 await asyncio.sleep(0.01)
             return door.take("abort")[1]["rids"]

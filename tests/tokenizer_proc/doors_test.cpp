@@ -236,6 +236,21 @@ TEST_F(DoorsTest, PromptLogprobsThatNoReplyHoldsAreRefused) {
     next_request();
 }
 
+// A fence is answered at once, in the order of what its client sends.
+TEST_F(DoorsTest, AFenceIsAnsweredWhenWhatCameBeforeItHasBeenRead) {
+    start();
+    send("p", prompt("a"));
+    send("p", messages::Fence{CallId{7}});
+    EXPECT_EQ(next_to<messages::FenceReply>("p").call, CallId{7});
+    messages::Abort abort;
+    abort.call = CallId{8};
+    abort.rids = {"a"};
+    send("c", abort, messages::Door::kAdmin);
+    EXPECT_EQ(next_end().cause, messages::EndCause::kAbort) << "the request is known";
+    send("p", messages::Fence{});
+    EXPECT_EQ(refusal("p").error.code, ErrorCode::kInvalidArgument) << "a call without a number";
+}
+
 // ---- greetings ----
 
 TEST_F(DoorsTest, AGreetingIsAnsweredWithWhatIsServed) {

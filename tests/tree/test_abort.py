@@ -94,14 +94,13 @@ def test_a_cancel_right_behind_its_request_always_finds_it(door, admin):
         assert output.finish["reason"] == "abort", output.finish
 
 
-def test_an_abort_finds_every_request_that_came_before_an_answered_hello(shared_tree, door):
+def test_an_abort_finds_every_request_that_came_before_an_answered_fence(shared_tree, door):
     with shared_tree.door("admin") as admin:
         assert admin.call("pause_generation", mode="in_place")["ok"]  # otherwise one may end before
         try:
             for _ in range(30):
                 rid = door.start("Once", max_new_tokens=LONG, **GREEDY)
-                door.send("hello", protocol=2, name="fence")
-                assert door.receive()[0] == "hello_reply"
+                door.call("fence")
                 reply = admin.call("abort", rids=[rid])
                 assert [entry["outcome"] for entry in reply["results"]] == ["aborted"]
                 (output,) = door.finish([rid])

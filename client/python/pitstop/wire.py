@@ -24,6 +24,7 @@ KNOCK_AGAIN_S = 0.2  # a door that is full, or refuses the key, closes each conn
 REOPEN_S = 10.0  # a greeting may be lost with a tree that dies at that moment
 RETRY_S = 0.005  # a full queue does not report when it has room
 QUEUE_LEN_MAX = 4096
+AFTER_REQUESTS = ("abort", "unload_adapter")  # calls that concern requests, as messages/calls.h says
 MESSAGE_BYTES_MAX = 16 << 20  # the limit of a door, which does not read the rid of a larger message
 # Over a network a tree may vanish unnoticed; on a local socket the kernel reports it.
 HEARTBEAT_MS = 5000
@@ -350,7 +351,7 @@ class Wire:
             return number
         self._calls[number] = (link, on_reply)
         body = {"call": number, "tree": link.tree, **body}
-        if kind == "abort":
+        if kind in AFTER_REQUESTS:
             # A caller that has stopped waiting still wants the call, but only from this tree.
             self._after_requests(lambda: link.why_not(body["tree"]) or link.send(kind, body))
             return number
@@ -361,9 +362,9 @@ class Wire:
         return number
 
     def _after_requests(self, send: Callable[[], Any]) -> None:
-        """Orders a call behind requests: the doors do not order messages between them. Any answer of the data door
-        shows that it has read the requests sent before."""
-        self.start_call("data", "tokenize", {"text": ""}, lambda reply, error: send())
+        """Orders a call behind requests: the doors do not order messages between them. Any answer to a fence shows that
+        the data door has read the requests sent before."""
+        self.start_call("data", "fence", {}, lambda reply, error: send())
 
     def forget_call(self, number: int) -> None:
         self._calls.pop(number, None)
