@@ -228,7 +228,7 @@ struct ReplicaStatus {
         f("pages_total", pages_total, "KV pages");
         f("pages_free", pages_free, "of them free");
         f("pages_cached", pages_cached, "pages that only the prefix cache holds");
-        f("pages_held", pages_held, "holds of conversations on pages, between their turns");
+        f("pages_held", pages_held, "holds of conversations on cached pages, between their turns");
         f("page_size", page_size, "tokens per page");
         f("prompt_tokens_total", prompt_tokens_total, "prompt tokens of admitted requests");
         f("cached_tokens_total", cached_tokens_total, "of them found in the prefix cache");

@@ -83,11 +83,14 @@ std::optional<std::string> HeldPrefixes::audit(
 ) const {
     if (!serving) serving = serving_;
     std::int64_t num = 0;
+    std::int64_t num_held = 0;
     for (const Prefix& one : order_) {
         num += std::ssize(one.nodes);
         const EpochRange accepted = accepted_by(one.holder, serving);
         for (const PrefixCache::Held& node : one.nodes) {
-            if (!cache.is_held(node) || accepted.contains(cache.epochs_of(node.page))) continue;
+            if (!cache.is_held(node)) continue;
+            ++num_held;
+            if (accepted.contains(cache.epochs_of(node.page))) continue;
             return fmt::format(
                 "conversation {} holds page {} of epoch {}, and epoch {} serves",
                 raw(one.holder.conversation),
@@ -97,7 +100,9 @@ std::optional<std::string> HeldPrefixes::audit(
             );
         }
     }
-    if (num != num_pages_) return fmt::format("{} pages are held, not {}", num, num_pages_);
+    if (num != num_pages_) return fmt::format("{} pages are listed, not {}", num, num_pages_);
+    if (num_held != cache.num_holds())
+        return fmt::format("{} pages are held, not {}", num_held, cache.num_holds());
     return std::nullopt;
 }
 

@@ -48,10 +48,9 @@ class HeldPrefixes {
     // Ends all holds, because the cache is about to be cleared.
     void clear(PrefixCache& cache);
 
-    [[nodiscard]] std::int64_t num_pages() const { return num_pages_; }
-
-    // Returns which held page its conversation does not tolerate while `serving` serves, or
-    // nothing. `serving` absent: the epoch that began last. For tests and the simulator.
+    // Returns which held page its conversation does not tolerate while `serving` serves, or how the
+    // cache's count of holds differs, or nothing. `serving` absent: the epoch that began last. For
+    // tests and the simulator.
     [[nodiscard]] std::optional<std::string> audit(
         std::optional<Epoch> serving, const PrefixCache& cache
     ) const;
@@ -74,7 +73,7 @@ class HeldPrefixes {
 
     std::int64_t pages_max_;
     std::int64_t states_max_;
-    std::int64_t num_pages_ = 0;
+    std::int64_t num_pages_ = 0;      // in order_, those that were evicted since included
     std::optional<Epoch> serving_{};  // absent: no update yet, and all KV is of one version
     Order order_{};
     States states_{};

@@ -192,7 +192,7 @@ void KvPool::report_to(messages::ReplicaStatus& status) const {
     status.pages_total = num_pages();
     status.pages_free = num_free();
     status.pages_cached = cache_.num_unreferenced();
-    status.pages_held = held_.num_pages();
+    status.pages_held = cache_.num_holds();
     status.page_size = page_size();
     status.running_max = num_slots();
     const StatePlaces* const places = cache_.places();

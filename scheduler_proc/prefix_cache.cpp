@@ -228,6 +228,7 @@ void PrefixCache::change_holds(PageId page, std::int32_t by) {
     const bool is_listed = is_evictable(node);
     if (is_listed) evictable_.erase(rank_of(page));
     node.num_holds += by;
+    num_holds_ += by;
     if (is_listed) evictable_.insert(rank_of(page));
 }
 
@@ -276,6 +277,7 @@ std::int64_t PrefixCache::evict(std::int64_t num, PageAllocator& pages) {
             --parent.num_children;
             if (is_evictable(parent)) evictable_.insert(rank_of(parent_page));
         }
+        num_holds_ -= node.num_holds;
         if (node.num_state_holds > 0) places_->set_held(page, false);
         if (places_) places_->drop(page);
         node = Node{};

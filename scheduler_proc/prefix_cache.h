@@ -122,6 +122,7 @@ class PrefixCache {
 
     [[nodiscard]] std::int64_t num_nodes() const { return num_nodes_; }
     [[nodiscard]] std::int64_t num_unreferenced() const { return num_unreferenced_; }
+    [[nodiscard]] std::int64_t num_holds() const { return num_holds_; }  // on all nodes together
     [[nodiscard]] bool holds(PageId page) const { return at(page).is_used; }
     [[nodiscard]] std::int32_t num_refs(PageId page) const { return at(page).num_refs; }
     [[nodiscard]] EpochRange epochs_of(PageId page) const { return at(page).epochs; }
@@ -201,6 +202,7 @@ class PrefixCache {
     std::uint64_t last_serial_ = 0;
     std::int64_t num_nodes_ = 0;
     std::int64_t num_unreferenced_ = 0;
+    std::int64_t num_holds_ = 0;
 };
 
 }  // namespace pitstop::scheduler

@@ -105,6 +105,7 @@ TEST_F(HeldPrefixesTest, RunningRequestsGetHeldPagesWhenTheyNeedThem) {
         EXPECT_EQ(rig.of(key).tokens.size(), 8u);
         EXPECT_EQ(rig.of(key).counts->retractions, 0);
     }
+    EXPECT_LT(rig.status().pages_held, 16) << "an evicted page is not held";
     EXPECT_LT(cached_by_next_turn(turn), 64);
     fill_the_pool();  // forgets the other held pages without harm
 }
@@ -204,7 +205,9 @@ TEST(HeldPrefixes, AHoldOfAnEvictedNodeIsNotOneOfTheNodeThatGotItsPage) {
     const PageId first = add(TokenId{1});
     held.hold({kFirst}, {&first, 1}, cache);
     cache.unlock({&first, 1});
+    EXPECT_EQ(cache.num_holds(), 1);
     EXPECT_EQ(cache.evict(1, allocator), 1);
+    EXPECT_EQ(cache.num_holds(), 0);
     const PageId again = add(TokenId{2});
     EXPECT_EQ(again, first);
     held.hold({kSecond}, {&again, 1}, cache);  // drops the first conversation's hold
