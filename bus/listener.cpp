@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <arpa/inet.h>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cstddef>
@@ -139,6 +140,8 @@ class Gates {
     int spare_fd_ GUARDED_BY(mutex_) = -1;
 };
 
+constinit std::atomic<bool> is_accept4_bounded{false};
+
 struct Address {
     ::sockaddr_storage storage{};
     ::socklen_t size = 0;
@@ -223,6 +226,13 @@ Listener::Listener(std::shared_ptr<Gate> gate, std::string endpoint, std::string
 
 Result<std::unique_ptr<Listener>> Listener::open(const std::string& endpoint, int connections_max) {
     CHECK(connections_max > 0);
+    if (!is_accept4_bounded) {
+        return make_error(
+            ErrorCode::kInternal,
+            "cannot listen on '{}': this program bounds no connections; link pitstop_accept4",
+            endpoint
+        );
+    }
     const bool is_ipc = endpoint.starts_with("ipc://");
     if (!is_ipc && !endpoint.starts_with("tcp://")) return not_understood(endpoint);
     ASSIGN_OR_RETURN(const Address address, is_ipc ? parse_ipc(endpoint) : parse_tcp(endpoint));
@@ -266,19 +276,12 @@ int Listener::connections_max() const { return gate_->connections_max(); }
 ListenerCounts Listener::counts() const { return gate_->counts(); }
 void Listener::mark_spoken(int connection) { gate_->mark_spoken(connection); }
 
-}  // namespace pitstop::bus
-
-// Replaces the C library's accept4 in this program and in its libraries (libzmq). To the caller, a
-// refused connection looks like one whose peer gave up before accept.
-extern "C" __attribute__((visibility("default"))) int accept4(
-    int listening_fd, ::sockaddr* address, ::socklen_t* size, int flags
-) {
+int bounded_accept4(int listening_fd, ::sockaddr* address, ::socklen_t* size, int flags) {
     const auto fd = static_cast<int>(::syscall(SYS_accept4, listening_fd, address, size, flags));
     if (fd < 0 && errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
         return fd;
     const int problem = fd < 0 ? errno : 0;
-    const std::shared_ptr<pitstop::bus::Listener::Gate> gate =
-        pitstop::bus::Gates::all().find(listening_fd);
+    const std::shared_ptr<Listener::Gate> gate = Gates::all().find(listening_fd);
     if (gate == nullptr) {
         errno = problem;
         return fd;
@@ -288,8 +291,12 @@ extern "C" __attribute__((visibility("default"))) int accept4(
         ::close(fd);
     } else {
         gate->count_refused();
-        pitstop::bus::Gates::all().shed(listening_fd);
+        Gates::all().shed(listening_fd);
     }
     errno = ECONNABORTED;
     return -1;
 }
+
+void note_accept4_is_bounded() { is_accept4_bounded = true; }
+
+}  // namespace pitstop::bus

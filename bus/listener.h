@@ -3,9 +3,12 @@
 // ZeroMQ itself accepts every connection, and an ipc listener aborts its process if accept() finds
 // no descriptor (libzmq 4.3.4, ipc_listener.cpp: EMFILE is not among the errors it expects). A
 // socket monitor reports a connection only afterwards and on another thread, so it cannot bound
-// anything. Hence accept4() itself decides: listener.cpp defines that function for the whole
-// program, and libzmq, which is linked dynamically, calls it. A connection over the bound is
-// accepted, closed at once, and counted. Descriptors that belong to no Listener are not touched.
+// anything. Hence accept4() itself decides: accept4.cpp defines that function for a whole program,
+// and libzmq, which is linked dynamically, calls it. A connection over the bound is accepted,
+// closed at once, and counted. Descriptors that belong to no Listener are not touched.
+//
+// Only a program whose sockets have bounds links accept4.cpp (pitstop_accept4): no library brings
+// it along, so that programs of others keep the C library's accept4.
 //
 // Owns:    the socket's file, and the bound. The descriptor belongs to the ZeroMQ socket.
 // Thread:  any; ZeroMQ's own threads accept the connections.
@@ -18,6 +21,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <sys/socket.h>
 
 namespace pitstop::bus {
 
@@ -34,7 +38,8 @@ class Listener {
     static constexpr auto kSweepEvery = std::chrono::milliseconds(10);
 
     // Listens at "ipc:///path", "ipc://@name" or "tcp://address:port" with a numeric address; port
-    // 0: any free port. Errors: the endpoint is not understood or is in use; no descriptor is free.
+    // 0: any free port. Errors: the endpoint is not understood or is in use; no descriptor is free;
+    // the program does not link pitstop_accept4.
     static Result<std::unique_ptr<Listener>> open(const std::string& endpoint, int connections_max);
     ~Listener();
     Listener(const Listener&) = delete;
@@ -60,5 +65,11 @@ class Listener {
     std::string endpoint_;
     std::string path_;  // the socket's file; empty if none
 };
+
+// accept4(), except that a connection over a Listener's bound is closed: to the caller it looks
+// like one whose peer gave up before the accept.
+int bounded_accept4(int listening_fd, ::sockaddr* address, ::socklen_t* size, int flags);
+// Called when the program starts, if bounded_accept4() is its accept4().
+void note_accept4_is_bounded();
 
 }  // namespace pitstop::bus

@@ -1,6 +1,5 @@
 #include "client/push_sockets.h"
 
-#include "bus/listener.h"
 #include "messages/codec.h"
 
 #include <zmq.hpp>
@@ -17,15 +16,23 @@ namespace {
 
 // how soon the tree's end of the update is noticed
 constexpr auto kLook = std::chrono::milliseconds(20);
-constexpr int kConnectionsMax = 64;  // per socket; one is the worker's
-std::atomic<int> num_pushes{0};      // makes endpoints of one process distinct
+std::atomic<int> num_pushes{0};  // makes endpoints of one process distinct
+
+// The name of an abstract socket is no secret, and libzmq ends the process when no descriptor is
+// left for a connection. So connections of other users are closed when they are accepted. A worker
+// of another user could not open the pusher's memory either, unless it is root's.
+void accept_only_own(zmq::socket_t& socket) {
+    for (const ::uid_t uid : {::geteuid(), ::uid_t{0}}) {
+        if (zmq_setsockopt(socket.handle(), ZMQ_IPC_FILTER_UID, &uid, sizeof uid) != 0)
+            throw zmq::error_t();
+    }
+}
 
 }  // namespace
 
 struct PushSockets::State {
     struct Worker {
         std::string device{};
-        std::unique_ptr<bus::Listener> listener{};
         // A DEALER that follows the protocol of a REQ: a REQ cannot send before its worker
         // has connected.
         zmq::socket_t socket{};
@@ -77,15 +84,9 @@ Result<PushSockets> PushSockets::bind(const std::vector<std::string>& devices) {
             socket.set(zmq::sockopt::linger, 0);
             const std::string endpoint =
                 fmt::format("ipc://@pitstop-push-{}-{}-{}.sock", ::getpid(), push, device);
-            ASSIGN_OR_RETURN(
-                std::unique_ptr<bus::Listener> listener,
-                bus::Listener::open(endpoint, kConnectionsMax)
-            );
-            socket.set(zmq::sockopt::use_fd, listener->fd());
+            accept_only_own(socket);
             socket.bind(endpoint);
-            state->workers.push_back(
-                {.device = device, .listener = std::move(listener), .socket = std::move(socket)}
-            );
+            state->workers.push_back({.device = device, .socket = std::move(socket)});
             state->handles[device] = endpoint;
         }
     } catch (const zmq::error_t& error) {
