@@ -142,6 +142,7 @@ void World::submit() {
     if (has_adapters_ && !apart_.once_in(3)) request.adapter = some_adapter();
     add_drafts(request);
     add_conversation(request);
+    add_routes(request);
     ++report_.num_requests;
     clients_[peer].open[request.rid] = true;
     submitting_ = {.peer = peer, .rid = request.rid};
@@ -165,6 +166,25 @@ void World::add_drafts(messages::Generate& request) {
         TokenId token = token_at(seed, i, weights, may_stop, stop_ids);
         if (apart.once_in(6)) token = static_cast<TokenId>(apart.between(0, kVocab - 1));
         request.draft_ids->push_back(token);
+    }
+}
+
+// Routes for some of a prompt's first tokens, often for all of them, and a wish for routes from
+// some token on. Prompts that share a prefix bring different routes for it. The draws are separate
+// from the world's.
+void World::add_routes(messages::Generate& request) const {
+    if (!shape_.routes || !request.input_ids) return;
+    Random apart(hash_of(*request.sampling.seed, 13));
+    const std::int64_t prompt_len = std::ssize(*request.input_ids);
+    if (apart.once_in(2)) request.routed_experts_start = apart.between(0, prompt_len);
+    if (apart.once_in(2)) return;
+    const std::int64_t num = apart.once_in(2) ? prompt_len : apart.between(1, prompt_len);
+    request.routed_experts.emplace();
+    request.routed_experts->shape = *shape_.routes;
+    for (std::int64_t i = 0; i < num; ++i) {
+        const RouteBook::Row row = RouteBook::row_of(*shape_.routes, apart.next());
+        std::vector<std::uint8_t>& all = request.routed_experts->experts.values;
+        all.insert(all.end(), row.begin(), row.end());
     }
 }
 

@@ -74,6 +74,10 @@ messages::WorkerHello ModelWorker::hello() const {
         hello.state_bytes = 64;
         hello.num_checkpoints = *shape_.num_checkpoints;
     }
+    if (shape_.routes) {
+        hello.routes = shape_.routes;
+        hello.dense_layers = RouteBook::dense_layers();
+    }
     hello.drafted_max = messages::kDraftedMax;
     hello.adapter_rank_max = 8;
     hello.update_mode = shape_.lends ? "lend" : "staged";
@@ -110,7 +114,7 @@ messages::StepResult ModelWorker::run(const messages::StepPlan& plan) {
             return result;
         }
         slots_[static_cast<std::size_t>(raw(setup.slot))] = {setup, {}, true};
-        oracle_.not_finite().begins(setup.key);
+        oracle_.begins(setup.key);
     }
     PlacedRow placed{.plan = plan};
     for (const messages::PlanRow& row : plan.rows) {
@@ -121,6 +125,7 @@ messages::StepResult ModelWorker::run(const messages::StepPlan& plan) {
         placed.first_token += static_cast<std::size_t>(row.num_new);
         placed.first_page += static_cast<std::size_t>(row.num_pages);
         placed.first_target += static_cast<std::size_t>(row.num_scored);
+        placed.first_brought += static_cast<std::size_t>(row.num_brought);
         ++placed.index;
     }
     return result;
@@ -162,7 +167,7 @@ void ModelWorker::run_row(const PlacedRow& placed, messages::StepResult& result)
     if (shape_.num_checkpoints) {
         if (auto problem = read_state(placed, key, context)) return fail(*problem);
     }
-    if (auto problem = write_context(placed, slot, context)) return fail(*problem);
+    if (auto problem = write_context(placed, slot, context, result)) return fail(*problem);
 
     score(placed, key, context, result);
     if (end == slot.setup.prompt_len) oracle_.read_prompt(key, context.kv);
@@ -265,6 +270,16 @@ std::optional<std::string> ModelWorker::read_context(
                 "request {}: position {} attends to KV of another context", raw(key), position
             );
         }
+        if (shape_.routes) {
+            context.brought = RouteBook::with_brought(
+                context.brought, oracle_.request(key), *shape_.routes, position
+            );
+        }
+        if (entry->brought != context.brought) {
+            return fmt::format(
+                "request {}: position {} attends to KV of other routes (P9)", raw(key), position
+            );
+        }
         if (auto problem =
                 oracle_.adapters().problem_of_kv(placed.row.adapter, entry->adapter, is_first_row))
             return fmt::format("request {}: {}", raw(key), *problem);
@@ -305,7 +320,7 @@ std::optional<std::string> ModelWorker::read_state(
 }
 
 std::optional<std::string> ModelWorker::write_context(
-    const PlacedRow& placed, const Slot& slot, Context& context
+    const PlacedRow& placed, const Slot& slot, Context& context, messages::StepResult& result
 ) {
     const RequestKey key = slot.setup.key;
     const messages::PlanRow& row = placed.row;
@@ -324,8 +339,12 @@ std::optional<std::string> ModelWorker::write_context(
                 want ? raw(*want) : -1
             );
         }
+        if (auto problem = begin_routes(placed, key, position, context))
+            return fmt::format("request {}: {}", raw(key), *problem);
         if (auto problem = write_token(placed, token, position, position >= first_logits, context))
             return fmt::format("request {}: {}", raw(key), *problem);
+        end_routes(placed, position, context, result);
+        oracle_.routes().computed(key, position, epoch_);
         advance_state(row, context);
     }
     return std::nullopt;
@@ -351,7 +370,8 @@ std::optional<std::string> ModelWorker::write_token(
         epoch_,
         placed.plan.step,
         context.is_finite,
-        placed.row.adapter};
+        placed.row.adapter,
+        context.brought};
     context.last_token = token;
     using Kind = messages::NotFiniteKind;
     if (context.bad || (context.is_finite && (finite == Finite::kAll || !has_logits)))
@@ -377,10 +397,13 @@ std::optional<std::string> ModelWorker::verify_drafts(
         const TokenId draft = planned_token(placed, position);
         counts = counts && draft == slot.last;
         Context aside = context;
-        if (auto problem =
-                write_token(placed, draft, position, /*has_logits=*/true, counts ? context : aside))
+        Context& own = counts ? context : aside;
+        if (auto problem = begin_routes(placed, slot.setup.key, position, own)) return problem;
+        if (auto problem = write_token(placed, draft, position, /*has_logits=*/true, own))
             return problem;
+        end_routes(placed, position, own, result);
         if (counts) {
+            oracle_.routes().computed(slot.setup.key, position, epoch_);
             advance_state(row, context);
             sample(placed, i, slot, context, result);
         } else {

@@ -22,6 +22,7 @@ struct ModelShape {
     std::int64_t context_len = 64;
     bool lends = false;                             // --update-mode lend
     std::optional<std::int64_t> num_checkpoints{};  // absent: a request has no recurrent state
+    std::optional<messages::RouteShape> routes{};   // absent: the model has no experts
 };
 
 inline constexpr std::int64_t kAdapterBytes = 1000;
@@ -102,6 +103,7 @@ class ModelWorker {
         StepId step{};  // the step that computed it
         bool is_finite = true;
         std::optional<messages::AdapterId> adapter{};
+        std::uint64_t brought = 0;  // of the routes that requests brought for tokens up to it
     };
     struct Slot {
         messages::RequestSetup setup{};
@@ -131,7 +133,8 @@ class ModelWorker {
         std::size_t first_token = 0;
         std::size_t first_page = 0;
         std::size_t first_target = 0;
-        WeightsId weights{};  // that compute it
+        std::size_t first_brought = 0;  // rows of routes
+        WeightsId weights{};            // that compute it
     };
     // The context that a row has read: its tokens as a chain, and the epochs of their KV.
     struct Context {
@@ -142,6 +145,8 @@ class ModelWorker {
         bool is_lent = false;  // it begins on KV that is not finite, from a pass in progress
         std::optional<messages::NotFiniteRow> bad{};  // the row's first token that is not finite
         std::optional<messages::AdapterId> oldest_adapter{};  // that computed its KV
+        std::uint64_t brought = 0;  // the routes that the request brings for its tokens so far
+        RouteBook::Row routes{};    // that it brings for the token under way; empty: none
     };
     void run_row(const PlacedRow& placed, messages::StepResult& result);
     // The place of a position's KV; null: on no page of this worker.
@@ -157,7 +162,7 @@ class ModelWorker {
     );
     // Writes the KV of the row's own tokens, which must be those that follow.
     [[nodiscard]] std::optional<std::string> write_context(
-        const PlacedRow& placed, const Slot& slot, Context& context
+        const PlacedRow& placed, const Slot& slot, Context& context, messages::StepResult& result
     );
     void score(
         const PlacedRow& placed,
@@ -184,6 +189,17 @@ class ModelWorker {
         bool has_logits,
         Context& context
     );
+    // Takes the plan's routes for a token, which must be those that its request brings.
+    [[nodiscard]] std::optional<std::string> begin_routes(
+        const PlacedRow& placed, RequestKey key, std::int64_t position, Context& context
+    );
+    // Reports the routes of the context's last token, if the plan wants them.
+    void end_routes(
+        const PlacedRow& placed,
+        std::int64_t position,
+        const Context& context,
+        messages::StepResult& result
+    ) const;
     void advance_state(const messages::PlanRow& row, const Context& context);
     // Returns the weights that compute the row: an adapter that it names must be in memory.
     [[nodiscard]] WeightsId weights_of_row(const messages::PlanRow& row);

@@ -72,6 +72,7 @@ void Oracle::emitted(const messages::OutputChunk& chunk) {
             ++num_tokens_checked;
         }
     }
+    if (auto problem = problem_of_routes(chunk)) return fail(*problem);
     if (chunk.counts) {
         if (auto problem = problem_of_counts(key, *chunk.counts)) return fail(*problem);
         if (chunk.counts->cached_tokens > 0) ++num_cache_hits;
@@ -266,6 +267,18 @@ std::optional<std::string> Oracle::problem_of_output(
         );
     }
     return std::nullopt;
+}
+
+std::optional<std::string> Oracle::problem_of_routes(const messages::OutputChunk& chunk) {
+    const messages::TokenizedRequest& request = requests_.at(chunk.key);
+    std::vector<TokenId> context = request.prompt.values;
+    const std::vector<TokenId>& outputs = outputs_[chunk.key];
+    context.insert(context.end(), outputs.begin(), outputs.end());
+    const auto weights_at_epoch = [this](Epoch epoch) {
+        const auto place = weights_.find(epoch);
+        return place == weights_.end() ? WeightsId{} : place->second;
+    };
+    return routes_.problem_of(request, chunk, context, weights_at_epoch);
 }
 
 std::optional<std::string> Oracle::problem_of_counts(

@@ -12,6 +12,7 @@
 #include "messages/steps.h"
 #include "tests/sim/adapter_book.h"
 #include "tests/sim/not_finite_book.h"
+#include "tests/sim/route_book.h"
 #include "tests/sim/weights_id.h"
 
 #include <cstdint>
@@ -90,11 +91,17 @@ class Oracle {
     void ran(
         int replica, int rank, StepId step, Epoch plan_epoch, Epoch live_epoch, WeightsId live
     );
+    // A worker sets the request up: its prefill begins.
+    void begins(RequestKey key) {
+        not_finite_.begins(key);
+        if (!sampled_.contains(key)) routes_.begins(key);
+    }
     // The last sample of a request's output `index`, and the epochs that its pass attended to.
     // Without a token if the pass was not finite.
     void sampled(RequestKey key, std::int64_t index, TokenId token, Epochs kv);
     [[nodiscard]] NotFiniteBook& not_finite() { return not_finite_; }
     [[nodiscard]] AdapterBook& adapters() { return adapters_; }
+    [[nodiscard]] RouteBook& routes() { return routes_; }
     // From now on, requests for adapters that are loaded are carried out.
     void note_rest() { is_at_rest_ = true; }
     // Token `position` of a request's context, as far as it is known here.
@@ -145,6 +152,8 @@ class Oracle {
     [[nodiscard]] std::optional<std::string> problem_of_counts(
         RequestKey key, const messages::RequestCounts& counts
     );
+    // The chunk's rows of routes, with the tokens up to its last.
+    [[nodiscard]] std::optional<std::string> problem_of_routes(const messages::OutputChunk& chunk);
     void count_epochs(RequestKey key, const messages::Span& span);
     void check_finish(const messages::OutputChunk& chunk, const messages::Finish& finish);
     void check_error(RequestKey key, const messages::Verdict& verdict);
@@ -165,6 +174,7 @@ class Oracle {
     std::map<Epoch, WeightsId> weights_{};
     NotFiniteBook not_finite_{};
     AdapterBook adapters_{};
+    RouteBook routes_{};
     bool is_at_rest_ = false;
     std::map<std::uint64_t, std::set<std::pair<int, int>>> votes_{};  // update -> (replica, rank)
     std::map<std::pair<int, StepId>, std::pair<Epoch, WeightsId>> passes_{};

@@ -12,9 +12,11 @@ namespace pitstop {
 namespace {
 
 // An exception is a schedule's problem, too: its seed must be named.
-sim::Report run_schedule(std::int64_t seed, sim::World::Adapters adapters) {
+sim::Report run_schedule(
+    std::int64_t seed, sim::World::Adapters adapters, sim::World::Experts experts
+) {
     try {
-        return sim::World(static_cast<std::uint64_t>(seed), adapters).run();
+        return sim::World(static_cast<std::uint64_t>(seed), adapters, experts).run();
     } catch (const std::exception& thrown) {
         sim::Report report;
         report.problem = std::string("an exception: ") + thrown.what();
@@ -31,12 +33,14 @@ int main(int argc, char** argv) {
     std::int64_t num = 100'000;
     bool keep_going = false;
     bool has_adapters = false;
+    bool has_experts = false;
     FlagSet flags(
         "pitstop_sim", "Runs the scheduler and the update coordinator through random schedules."
     );
     flags.add("first", &first, "the first seed");
     flags.add("num", &num, "how many seeds");
     flags.add("adapters", &has_adapters, "with adapters, which other schedules do without");
+    flags.add("experts", &has_experts, "with experts, whose routes requests bring and want");
     flags.add("keep-going", &keep_going, "go on after a schedule that fails");
     if (const auto code = flags.read(argc, argv)) return *code;
     std::int64_t num_failed = 0;
@@ -44,7 +48,9 @@ int main(int argc, char** argv) {
     std::int64_t num_tokens = 0;
     for (std::int64_t seed = first; seed < first + num; ++seed) {
         const sim::Report report = run_schedule(
-            seed, has_adapters ? sim::World::Adapters::kYes : sim::World::Adapters::kNo
+            seed,
+            has_adapters ? sim::World::Adapters::kYes : sim::World::Adapters::kNo,
+            has_experts ? sim::World::Experts::kYes : sim::World::Experts::kNo
         );
         num_events += report.num_events;
         num_tokens += report.num_tokens;

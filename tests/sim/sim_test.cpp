@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::uint64_t kSchedules = 2000;
 constexpr std::uint64_t kSchedulesWithAdapters = 1000;
+constexpr std::uint64_t kSchedulesWithExperts = 1000;
 
 void add(const Report& report, Report& all) {
     all.num_tokens += report.num_tokens;
@@ -56,6 +57,9 @@ void add(const Report& report, Report& all) {
     all.num_adapters_not_evicted += report.num_adapters_not_evicted;
     all.num_adapter_restores += report.num_adapter_restores;
     all.num_adapters_forgotten += report.num_adapters_forgotten;
+    all.num_route_rows += report.num_route_rows;
+    all.num_route_rows_brought += report.num_route_rows_brought;
+    all.num_routes_mixed += report.num_routes_mixed;
 }
 
 TEST(Sim, P1ToP5_P9_P11_HoldInEverySchedule) {
@@ -124,6 +128,26 @@ TEST(Sim, P1ToP5_P9_P11_HoldInEveryScheduleWithAdapters) {
     EXPECT_GT(all.num_commits, 500);
     EXPECT_GT(all.num_scores_checked, 10'000);
     EXPECT_GT(all.num_retractions, 100);
+}
+
+// The same over experts: every token's routes are those that its request brings, or those that its
+// version's router chose, and the returned ones are those used. Half of them with adapters, too.
+TEST(Sim, P1ToP5_P9_P11_HoldInEveryScheduleWithExperts) {
+    Report all;
+    for (std::uint64_t seed = 1; seed <= kSchedulesWithExperts; ++seed) {
+        const auto adapters = seed % 2 == 0 ? World::Adapters::kYes : World::Adapters::kNo;
+        const Report report = World(seed, adapters, World::Experts::kYes).run();
+        ASSERT_FALSE(report.problem) << "seed " << seed << ", with experts: " << *report.problem;
+        add(report, all);
+    }
+    EXPECT_GT(all.num_route_rows, 30'000);
+    EXPECT_GT(all.num_route_rows_brought, 5000);
+    EXPECT_GT(all.num_routes_mixed, 100);
+    EXPECT_GT(all.num_cache_hits, 500);
+    EXPECT_GT(all.num_scores_checked, 10'000);
+    EXPECT_GT(all.num_retractions, 100);
+    EXPECT_GT(all.num_drafts_accepted, 1000);
+    EXPECT_GT(all.num_commits, 500);
 }
 
 TEST(Sim, AScheduleIsTheSameEveryTime) {

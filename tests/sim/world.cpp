@@ -18,7 +18,7 @@ constexpr int kEventsMax = 400'000;
 
 }  // namespace
 
-World::World(std::uint64_t seed, Adapters adapters)
+World::World(std::uint64_t seed, Adapters adapters, Experts experts)
     : random_(seed), has_adapters_(adapters == Adapters::kYes), apart_(seed ^ 0xada97e5) {
     num_replicas_ = random_.once_in(4) ? 2 : 1;
     shape_.tp = static_cast<int>(random_.between(1, 3));
@@ -29,6 +29,10 @@ World::World(std::uint64_t seed, Adapters adapters)
     // Drawn separately, so that schedules without state stay the same.
     Random apart(seed ^ 0x57a7e);
     if (apart.once_in(3)) shape_.num_checkpoints = apart.once_in(8) ? 0 : apart.between(1, 12);
+    if (experts == Experts::kYes) {
+        shape_.routes = messages::RouteShape{
+            .layers = 3, .per_token = 2, .num_experts = seed % 2 == 0 ? 7 : 300};
+    }
     has_faults_ = random_.once_in(3);
     is_fair_ = !random_.once_in(4);
     has_prefixes_ = !random_.once_in(3);
@@ -116,6 +120,9 @@ Report World::run() {
     report_.num_adapters_not_evicted = adapters.num_not_evicted;
     report_.num_adapter_restores = adapters.num_restores;
     report_.num_adapters_forgotten = adapters.num_forgotten;
+    report_.num_route_rows = oracle_.routes().num_rows_checked;
+    report_.num_route_rows_brought = oracle_.routes().num_brought_checked;
+    report_.num_routes_mixed = oracle_.routes().num_versions_mixed;
     for (const Replica& replica : replicas_) {
         const messages::ReplicaStatus status = replica.core->status(now_, CallId{1});
         report_.num_retractions += status.retractions_total;

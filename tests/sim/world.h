@@ -82,6 +82,9 @@ struct Report {
     std::int64_t num_adapters_not_evicted = 0;
     std::int64_t num_adapter_restores = 0;
     std::int64_t num_adapters_forgotten = 0;
+    std::int64_t num_route_rows = 0;
+    std::int64_t num_route_rows_brought = 0;
+    std::int64_t num_routes_mixed = 0;  // requests with rows of several versions
 };
 
 class World {
@@ -94,7 +97,11 @@ class World {
 
     // kYes: schedules also load adapters.
     enum class Adapters { kNo, kYes };
-    explicit World(std::uint64_t seed, Adapters adapters = Adapters::kNo);
+    // Schedules with experts have requests that bring routes and want them, besides.
+    enum class Experts { kNo, kYes };
+    explicit World(
+        std::uint64_t seed, Adapters adapters = Adapters::kNo, Experts experts = Experts::kNo
+    );
     Report run();
 
   private:
@@ -244,6 +251,7 @@ class World {
     void act();  // something random
     void submit();
     void add_drafts(messages::Generate& request);
+    void add_routes(messages::Generate& request) const;
     static void add_conversation(messages::Generate& request);
     void submit_again();
     std::vector<std::string> some_client();

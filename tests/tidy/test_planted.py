@@ -10,6 +10,7 @@ from project import ROOT
 sys.path[:0] = [str(ROOT / "tests" / "emulated_gpu"), str(ROOT / "tests" / "sim")]
 
 import adapter_mutations  # noqa: E402
+import route_mutations  # noqa: E402
 import state_mutations  # noqa: E402
 import update_mutations  # noqa: E402
 from planting import Bug, Table, Tried, misfits  # noqa: E402
@@ -23,6 +24,7 @@ DRIVERS = (
     "tests/sim/update_mutations.py",
     "tests/sim/state_mutations.py",
     "tests/sim/adapter_mutations.py",
+    "tests/sim/route_mutations.py",
 )
 
 
@@ -32,7 +34,7 @@ def test_every_planted_bug_fits_its_file(driver):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("driver", [update_mutations, state_mutations, adapter_mutations])
+@pytest.mark.parametrize("driver", [update_mutations, state_mutations, adapter_mutations, route_mutations])
 def test_every_bug_of_the_simulators_tables_has_its_row(driver):
     assert driver.TABLE.problems(driver.MUTATIONS) == []
 
