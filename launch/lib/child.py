@@ -74,7 +74,7 @@ class Child:
         self.pidfd = os.pidfd_open(self._process.pid)  # readable when the process has ended
 
     def read_ready(self):
-        """Reads all its lines. Returns False at the end of the pipe."""
+        """Reads all lines that the child has written. Returns False at the end of the pipe."""
         while True:
             try:
                 data = os.read(self.ready_fd, LINE_BYTES_MAX)

@@ -140,7 +140,7 @@ def add_limit_flags(parser):
         "--draft-memory",
         type=whole_number(0, DRAFT_MEMORY_MAX),
         metavar="BYTES",
-        help="with --speculate: ended outputs to draft from (default 64 MiB)",
+        help="with --speculate: memory for ended outputs, from which drafts are made (default 64 MiB)",
     )
     parser.add_argument(
         "--session-memory",

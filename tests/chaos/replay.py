@@ -179,7 +179,7 @@ class Replay:
     def _verify(self, record, epochs, verdict):
         known = {**epochs, **{span[0]: span[1] for span in record.spans}}
         if any(kv_min not in known for _, _, _, kv_min, _ in record.spans):
-            verdict.is_undecided = True  # served too briefly: its digest was never seen
+            verdict.is_undecided = True  # a version served too briefly: its digest was never seen
             return
         runs, begin = [], 0
         for epoch, _, count, kv_min, kv_max in _joined(record.spans):
@@ -307,7 +307,7 @@ class _Search:
             return _prefixes(length, span, sorted(self.known), self.replay.page_size, self.record.cached, own)
         told = self.record.route_epochs[:length]
         if not self.known.keys() >= set(told):
-            self.is_cut_short = True  # served too briefly: its digest was never seen
+            self.is_cut_short = True  # a version served too briefly: its digest was never seen
             return []
         if _is_range(told, *span):
             return [_runs(told)]

@@ -60,7 +60,7 @@ def test_scenarios_1_4_5_6_a_broadcast_brings_the_other_model_within_seconds(htt
         answer = broadcast(http, group, load(BARD), load_format)
         assert answer.status == 200, answer
         assert answer.json()["message"] == "Succeeded to update parameter online."
-        assert time.monotonic() - begin < 30  # its calls wait for minutes
+        assert time.monotonic() - begin < 30  # broadcast() itself may wait for minutes
     check_rows(http, BARD)
 
 

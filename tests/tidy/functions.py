@@ -102,7 +102,7 @@ def _begins_a_head(line):
 
 
 def _name_of(head):
-    """The text before a block, if it begins a function."""
+    """The name of the function that begins with `head`, the text before a block; None: no function begins."""
     if _CONTROL.match(head) or _SCOPE.match(head):
         return None
     lambda_of = re.search(r"(\w+) = \[", head)

@@ -61,7 +61,7 @@ def test_P2_a_process_killed_in_an_update_ends_the_tree_with_every_answer(start_
         kind, reply = admin.receive()
         assert kind in ("update_reply", "error") and reply["code"] == "unavailable", reply
     assert tree.wait_exit() == EXIT_CODES.get(name, 13)
-    for rid in rids:  # never mixed: one version per token, and never back
+    for rid in rids:  # one version per token, and never back to an older one
         epochs = [span["epoch"] for span in joined(door.outputs[rid].spans)]
         assert epochs in ([], [1], [1, 2], [2]), epochs
 

@@ -78,7 +78,7 @@ def _add_serve(own: argparse.ArgumentParser) -> None:
         default=1,
         help="serve: number of trees, each on a machine of its own if possible (1)",
     )
-    own.add_argument("--tp", metavar="N", type=int, default=1, help="serve: ranks of each, all on one machine (1)")
+    own.add_argument("--tp", metavar="N", type=int, default=1, help="serve: ranks of each tree, all on one machine (1)")
     own.add_argument(
         "--quorum",
         metavar="K",
