@@ -56,8 +56,8 @@ std::string_view name_of(IsaLevel level) {
     CHECK(false);
 }
 
-// Asks the processor once. In a virtual machine the host answers, in 11 us on one AMD EPYC, and each
-// digest of a small tensor would ask again.
+// Asks the processor once. In a virtual machine the host answers, in 11 us on one AMD EPYC, and
+// each digest of a small tensor would ask again.
 IsaLevel best_isa() {
     static const IsaLevel best = find_best();
     return best;
