@@ -3,6 +3,7 @@
 #include "base/system_error.h"
 #include "grammar/compiled_grammar.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -140,6 +141,26 @@ rlim_t address_space() {
     return pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE));
 }
 
+// Returns the bytes of memory that this process has resident.
+std::int64_t resident_bytes() {
+    std::array<char, 64> text{};
+    std::FILE* const file = std::fopen("/proc/self/statm", "r");
+    if (file == nullptr) return 0;
+    const bool is_read = std::fgets(text.data(), static_cast<int>(text.size()), file) != nullptr;
+    std::fclose(file);
+    const char* const second = is_read ? std::strchr(text.data(), ' ') : nullptr;
+    std::int64_t pages = 0;
+    if (second != nullptr) std::from_chars(second + 1, text.data() + text.size(), pages);
+    return pages * ::sysconf(_SC_PAGESIZE);
+}
+
+// Returns the most bytes that this process ever had resident.
+std::int64_t most_resident_bytes() {
+    rusage used{};
+    ::getrusage(RUSAGE_SELF, &used);
+    return std::int64_t{used.ru_maxrss} << 10;
+}
+
 // Sanitizers reserve more address space than any bound would allow.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kBoundsMemory = false;
@@ -170,13 +191,15 @@ std::string verdict_on(
     if (!vocabulary) return "u" + vocabulary.error().message;
     const messages::Grammar grammar{
         static_cast<messages::GrammarKind>(given.front()), std::string(given.substr(1))};
+    const std::int64_t begin = resident_bytes();
     const std::ostringstream warnings;
     std::cerr.rdbuf(warnings.rdbuf());
     const auto compiled = CompiledGrammar::compile(grammar, **vocabulary);
     std::cerr.rdbuf(nullptr);
     if (!compiled) return "e" + compiled.error().message;
     std::string said = warnings.str();
-    if (said.empty()) return "o" + std::to_string((*compiled)->bytes());
+    const std::int64_t peak = std::max<std::int64_t>(most_resident_bytes() - begin, 0);
+    if (said.empty()) return fmt::format("o{} {}", (*compiled)->bytes(), peak);
     // Each warning is a line "[time] file:line: Warning: text". Returns only the first one.
     constexpr std::string_view kMark = "Warning: ";
     said = said.substr(0, said.find('\n'));
@@ -293,7 +316,7 @@ Result<> Trials::give(int fd) {
         ErrorCode::kUnavailable, "the process that tries grammars exits as soon as it starts"};
 }
 
-Result<std::int64_t> Trials::run(const messages::Grammar& grammar) {
+Result<Tried> Trials::run(const messages::Grammar& grammar) {
     std::array<int, 2> ends{};
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
         return make_error(
@@ -334,9 +357,11 @@ Result<std::int64_t> Trials::run(const messages::Grammar& grammar) {
     const std::string text = answer->substr(1);
     if (answer->front() == 'e') return Error{ErrorCode::kInvalidArgument, text};
     if (answer->front() == 'u') return Error{ErrorCode::kUnsupported, text};
-    std::int64_t bytes = 0;
-    std::from_chars(text.data(), text.data() + text.size(), bytes);
-    return bytes;
+    Tried tried;
+    const char* const end = text.data() + text.size();
+    const char* const after = std::from_chars(text.data(), end, tried.bytes).ptr;
+    if (after != end) std::from_chars(after + 1, end, tried.peak_bytes);
+    return tried;
 }
 
 int serve_trials(int socket) {

@@ -25,6 +25,11 @@
 
 namespace pitstop::grammar {
 
+struct Tried {
+    std::int64_t bytes = 0;       // of the compiled grammar
+    std::int64_t peak_bytes = 0;  // the most memory that compiling it took
+};
+
 class Trials {
   public:
     static constexpr int kCpuSeconds = 5;
@@ -40,10 +45,10 @@ class Trials {
     Trials(const Trials&) = delete;
     Trials& operator=(const Trials&) = delete;
 
-    // Returns the bytes of the compiled grammar. Errors: kInvalidArgument, naming the parameter and
+    // Returns the memory that the grammar takes. Errors: kInvalidArgument, naming the parameter and
     // the problem or the exceeded bound; kUnavailable: no process could run, or the machine was too
     // busy to finish in time.
-    [[nodiscard]] Result<std::int64_t> run(const messages::Grammar& grammar);
+    [[nodiscard]] Result<Tried> run(const messages::Grammar& grammar);
 
     // Ends the process. Grammars that are being tried, and later ones, fail.
     void stop();

@@ -53,12 +53,28 @@ class TrialsTest : public testing::Test {
 TEST_F(TrialsTest, SayHowLargeAGrammarIsOrWhatIsWrong) {
     const auto good = trials_.run({GrammarKind::kRegex, "a+"});
     ASSERT_TRUE(good) << good.error().message;
-    EXPECT_GT(*good, 0);
+    EXPECT_GT(good->bytes, 0);
     const auto bad = trials_.run({GrammarKind::kRegex, "(a"});
     ASSERT_FALSE(bad);
     EXPECT_EQ(bad.error().code, ErrorCode::kInvalidArgument);
     EXPECT_TRUE(bad.error().message.starts_with("regex cannot be compiled: "))
         << bad.error().message;
+}
+
+// A grammar of many states takes more memory than a small one, and no more than is allowed.
+TEST_F(TrialsTest, SayHowMuchMemoryCompilingTook) {
+    const auto small = trials_.run({GrammarKind::kRegex, "a"});
+    std::string words = "a";
+    for (int word = 0; word < 2000; ++word) {
+        words += '|';
+        for (int bit = 0; bit < 11; ++bit) words += (word >> bit & 1) != 0 ? 'a' : 'b';
+    }
+    const auto large = trials_.run({GrammarKind::kRegex, words});
+    ASSERT_TRUE(small) << small.error().message;
+    ASSERT_TRUE(large) << large.error().message;
+    EXPECT_GT(large->peak_bytes, large->bytes);
+    EXPECT_GT(large->peak_bytes, 2 * small->peak_bytes);
+    EXPECT_LE(large->peak_bytes, Trials::kMemoryBytes);
 }
 
 // The compiler only warns of some keywords and ignores them, so outputs would not be valid.
@@ -89,7 +105,7 @@ TEST_F(TrialsTest, AHostileGrammarDelaysNobody) {
         EXPECT_LT(Clock::now() - one, kPatience);
     }
     const auto verdict = slow.get();
-    ASSERT_FALSE(verdict) << *verdict << " bytes";
+    ASSERT_FALSE(verdict) << verdict->bytes << " bytes";
     // The error blames the grammar, unless a busy machine kept the process from using its CPU
     // seconds in time.
     const bool is_late = Clock::now() - begin >= Trials::kWallMax;

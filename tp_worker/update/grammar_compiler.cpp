@@ -35,6 +35,7 @@ GrammarCompiler::~GrammarCompiler() {
         trials = shared_->trials;
     }
     if (trials) trials->stop();
+    shared_->room.close();
     MutexLock lock(shared_->mutex);
     while (shared_->num_threads > 0) {
         if (!shared_->is_changed.wait_until(lock, deadline)) return;
@@ -111,16 +112,19 @@ Result<Grammars::Shared> GrammarCompiler::compile_one(
         trials = shared.trials;
         vocabulary = **shared.vocabulary;
     }
-    ASSIGN_OR_RETURN(const std::int64_t num_bytes, trials->run(grammar));
-    if (num_bytes > kBytesMax) {
+    ASSIGN_OR_RETURN(const grammar::Tried tried, trials->run(grammar));
+    if (tried.bytes > kBytesMax) {
         return make_error(
             ErrorCode::kInvalidArgument,
             "{} is too large: compiled it has {} bytes; at most {} are accepted",
             messages::name_of(grammar.kind),
-            num_bytes,
+            tried.bytes,
             kBytesMax
         );
     }
+    const grammar::CompileRoom::Share share(shared.room, tried.peak_bytes);
+    if (!share.is_held())
+        return Error{ErrorCode::kUnavailable, "this process is ending and compiles no grammars"};
     return grammar::CompiledGrammar::compile(grammar, *vocabulary);
 }
 

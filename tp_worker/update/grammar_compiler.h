@@ -6,12 +6,13 @@
 //
 // Thread:  the loop's, which gives orders. Each grammar in progress has one of kThreads threads.
 // Bounded: kThreads grammars at once; others wait in the order given. The scheduler orders each
-//          grammar of its open requests once.
+//          grammar of its open requests once. kCompilingBytesMax for those that are compiled here.
 #pragma once
 
 #include "base/mutex.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "grammar/compile_room.h"
 #include "grammar/compiled_grammar.h"
 #include "grammar/trial.h"
 #include "messages/frames.h"
@@ -34,6 +35,9 @@ class GrammarCompiler {
   public:
     static constexpr std::size_t kThreads = 8;
     static constexpr std::int64_t kBytesMax = std::int64_t{64} << 20;  // of a compiled grammar
+    // Bounds the memory of all grammars that are compiled in this process at a time: as much as the
+    // trial of one may take.
+    static constexpr std::int64_t kCompilingBytesMax = grammar::Trials::kMemoryBytes;
     // How long the destructor waits for a grammar that is being compiled in this process.
     static constexpr Duration kPartingMax = std::chrono::seconds(1);
 
@@ -72,6 +76,7 @@ class GrammarCompiler {
         std::optional<Result<std::shared_ptr<const grammar::SortedVocabulary>>> vocabulary
             GUARDED_BY(opening){};
         std::shared_ptr<grammar::Trials> trials GUARDED_BY(opening){};
+        grammar::CompileRoom room{kCompilingBytesMax};
     };
     static void run(const std::shared_ptr<Shared>& shared);
     static void finish(Shared& shared, const Job& job, Result<Grammars::Shared> compiled);
