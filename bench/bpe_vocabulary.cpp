@@ -149,8 +149,8 @@ std::string tokenizer_json(std::int64_t vocab) {
         merges_text += Json(fmt::format("{} {}", left, right)).dump();
     }
     std::string text = root.dump(2);
-    text.resize(text.rfind('}'));  // the root's end
-    text.resize(text.rfind('}'));  // the model's end
+    text.resize(text.rfind('}'));  // cuts the root's closing brace
+    text.resize(text.rfind('}'));  // cuts the model's closing brace
     text.resize(text.find_last_not_of(" \n") + 1);
     text += ",\n\"vocab\": {" + vocab_text + "\n},\n\"merges\": [" + merges_text + "\n]\n}\n}\n";
     return text;

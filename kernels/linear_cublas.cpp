@@ -176,7 +176,7 @@ std::uint32_t alignment_of(const ActView& y) {
     return alignment;
 }
 
-// The epilogue's bias has the type of y.
+// An epilogue adds biases of the type of y alone unless told otherwise; biases are bf16.
 bool has_epilogue_bias(const LinearPart& part) {
     return part.bias != nullptr && part.y.dtype == DType::kBF16;
 }

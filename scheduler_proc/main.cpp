@@ -209,7 +209,7 @@ void add_flags(FlagSet& flags, Flags& values) {
     flags.add(
         "draft-memory",
         &values.config.draft_memory,
-        "with --speculate: bytes of ended outputs to draft from"
+        "with --speculate: bytes for ended outputs, from which drafts are made"
     );
     flags.add(
         "session-memory",

@@ -318,7 +318,7 @@ void Ports::take_from_peer(const bus::Received& received, TurnInput& in) {
     const auto peer = std::ranges::find(peers_, received.peer);
     if (peer == peers_.end() || received.peer.empty()) {
         const Error error =
-            make_error(ErrorCode::kFailedPrecondition, "'{}' before its hello", type);
+            make_error(ErrorCode::kFailedPrecondition, "a worker sent '{}' before its hello", type);
         return refuse_worker(received, error, in);
     }
     const auto rank = static_cast<Rank>(peer - peers_.begin());
@@ -355,8 +355,8 @@ void Ports::greet(const bus::Received& received, TurnInput& in) {
         );
         return refuse_worker(received, error, in);
     }
-    // Before the first meeting, a rank may still be dismissed, and its replacement then sends a
-    // hello of its own.
+    // Refused before the first meeting: the rank may still be dismissed, and its replacement then
+    // sends another hello.
     if (num_nodes_ > 1 && !meeting_.have_met()) {
         const Error error = make_error(
             ErrorCode::kFailedPrecondition, "a hello of rank {} before the ranks have met", rank

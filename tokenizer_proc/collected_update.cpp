@@ -17,7 +17,7 @@ void CollectedUpdate::react(TimePoint now, AdminUpdates::Events events) {
     for (const std::string& note : events.notes) spdlog::warn("{}", note);
     if (events.has_begun_session) lost_calls_.end_missed_part();
     if (events.own && closing_) closing_->outcome = std::move(events.own);
-    // An ordered commit may take forever even if it is late; the caller does not wait for that.
+    // A commit that was ordered may never end. Its caller gets the outcome at the deadline.
     if (closing_ && (closing_->outcome || !coordinator().is_busy())) finish_closing(now);
     if (events.part_refused) lose_part(now, *events.part_refused);
     start_held(now);

@@ -111,7 +111,7 @@ class Outbox {
     void forget_chunks(Waiting& waiting);
     void find_slow(const std::string& peer, Waiting& waiting);
 
-    std::map<Address, Waiting> waiting_{};  // clients with waiting messages or a flushed head
+    std::map<Address, Waiting> waiting_{};          // clients with messages that are not sent yet
     std::map<std::string, TimePoint> last_sent_{};  // data-door clients with open requests
     std::vector<Lost> lost_{};
     std::size_t total_bytes_ = 0;  // of all chunks

@@ -25,7 +25,7 @@ struct ThinkingFields {
 
 // Reads the fields; `fields` gets the errors.
 void read_thinking_fields(FieldReader& fields, ThinkingFields& thinking);
-// Refuses to omit or to limit thinking, on routes that do not separate it.
+// Refuses fields that ask to omit or limit thinking, on routes that do not separate thinking.
 void refuse_thinking_fields(FieldReader& fields);
 
 // Errors: kInvalidArgument if the answer must omit or limit thinking, but the server knows no

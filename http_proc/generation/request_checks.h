@@ -21,7 +21,7 @@ namespace pitstop::http {
 [[nodiscard]] Result<> read_adapter_of(
     Exchange& exchange, const std::string& model, std::string& adapter
 );
-// Adds the model that the caller named to the tree's error about an adapter that is not loaded.
+// Names the requested model in the tree's error about an adapter that is not loaded.
 [[nodiscard]] Error error_of_model(Exchange& exchange, const std::string& model, Error error);
 
 // Checks tokens in fields without effect, which the tree never sees; it checks all other tokens.

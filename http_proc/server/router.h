@@ -51,7 +51,7 @@ struct Route {
     // Calls of the route may be parts of a version. The tree is told if such a call is refused
     // here.
     bool brings_weights = false;
-    std::string_view media = kJsonMedia;  // of a 200; empty: it may lack a body
+    std::string_view media = kJsonMedia;  // of a 200 response; empty: the body may be absent
 
     [[nodiscard]] bool takes(std::string_view method) const;
 };

@@ -47,7 +47,7 @@ struct Word<float> {
     }
 };
 template <class T>
-constexpr std::int64_t kRowElements = Word<T>::kElements* kLanes;  // elements of a vector of a key
+constexpr std::int64_t kRowElements = Word<T>::kElements* kLanes;  // elements of a key in a vector
 
 // Computes scores[i][j] = scale * queries[i] . keys[j] for kQueries queries and 4 keys.
 template <class T, int kQueries>

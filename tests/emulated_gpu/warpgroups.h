@@ -42,7 +42,7 @@ struct Warpgroup {
     std::vector<std::vector<Product>> groups{};  // oldest first; the last is open
     std::vector<InUse> in_use{};
     bool is_fenced = false;                 // wgmma.fence since the start or the last wait
-    std::vector<std::uint32_t> unfenced{};  // chunks of shared memory that it wrote by cp.async
+    std::vector<std::uint32_t> unfenced{};  // chunks of shared memory that cp.async wrote
     int num_registers = 0;                  // of its warp, in the warp's first thread
 };
 

@@ -25,7 +25,7 @@
 
 namespace pitstop::tp_worker {
 
-// The largest broadcast that a GPU accepts: each lands whole, besides the weights and KV.
+// The largest broadcast that a GPU accepts: a buffer besides weights and KV holds all of it.
 inline constexpr std::int64_t kLandingBytesMax = std::int64_t{4} << 30;
 
 // `turn` outlives the group. Errors: tcp_stream.h's, NcclCommunicator's (kernels/runtime/nccl.h),

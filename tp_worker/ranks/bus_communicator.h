@@ -2,8 +2,8 @@
 // their scheduler (messages/ranks.h). The bus is fast enough for data at the start and around
 // steps. Tensors, for which it is slow, use it only if ranks of several machines compute on CPUs.
 //
-// If the scheduler is on another machine, no launcher here knows of the replica's end: has_ended()
-// returns it.
+// If the scheduler is on another machine, no launcher here learns that the replica has to end:
+// has_ended() returns whether the scheduler said so.
 //
 // Owns:    the connection. Waits: for peers, whom the scheduler names if they are late; for the
 //          scheduler itself a little longer.

@@ -41,7 +41,7 @@ struct FillJob {
     [[nodiscard]] const WeightTensor& tensor(const WeightLayout& layout) const {
         return rows != nullptr ? *rows : layout.tensors()[index];
     }
-    // Returns whether the tensor is complete once this job is done.
+    // If true, the tensor is complete once this job is done.
     bool is_last = true;
 };
 // How to keep tensors: copy them from the live copy, or leave them in place.
