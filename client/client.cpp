@@ -92,6 +92,7 @@ Client::~Client() {
 }
 
 messages::HelloReply Client::hello() const { return io_->hello(); }
+std::uint64_t Client::num_trees() const { return io_->num_trees(); }
 bool Client::is_connected() const { return io_->is_connected(); }
 CallId Client::next_call() { return io_->next_call(); }
 

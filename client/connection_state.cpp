@@ -16,6 +16,7 @@ void ConnectionState::publish(std::span<const Link> links) {
     const MutexLock lock(mutex_);
     hello_ = data.hello();
     published_tree_ = data.tree();
+    if (!is_known && !data.tree().empty()) ++num_trees_;
     is_connected_ = is_ready;
     refusal_ = refused == links.end() ? std::nullopt : refused->refusal();
     changed_.notify_all();

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,6 +28,8 @@ class ConnectionState {
 
     [[nodiscard]] bool is_connected() const { return is_connected_; }
     [[nodiscard]] messages::HelloReply hello() const;
+    // Returns how many trees have greeted back: hello() is that of the last.
+    [[nodiscard]] std::uint64_t num_trees() const { return num_trees_; }
     // Waits until every door has greeted back. Errors: the refusal of a door; kUnavailable, with
     // the endpoint, if the time ran out.
     Result<> wait_ready(std::chrono::milliseconds timeout, std::string_view endpoint);
@@ -34,6 +37,7 @@ class ConnectionState {
   private:
     std::string published_tree_{};  // the tree whose hello is in hello_; the loop's thread only
     std::atomic<bool> is_connected_{false};
+    std::atomic<std::uint64_t> num_trees_{0};
     mutable Mutex mutex_;
     Condition changed_;
     messages::HelloReply hello_ GUARDED_BY(mutex_){};

@@ -78,6 +78,7 @@ class IoLoop {
     void start_call(CallArgs call);
 
     [[nodiscard]] messages::HelloReply hello() const { return connections_.hello(); }
+    [[nodiscard]] std::uint64_t num_trees() const { return connections_.num_trees(); }
     [[nodiscard]] bool is_connected() const { return connections_.is_connected(); }
     [[nodiscard]] bool is_on_thread() const {
         return std::this_thread::get_id() == thread_id_.load();

@@ -45,12 +45,12 @@ Admin::Admin(int num_replicas, TreeIdentity identity)
 bool Admin::takes(std::string_view type) { return messages::AdminCalls::has(type); }
 
 void Admin::set_version(
-    const messages::SchedulerHello& hello,
+    const ReplicaHellos& hellos,
     const std::string& weights_path,
     const std::optional<messages::LostVersion>& lost
 ) {
-    fanout_.set_tp(static_cast<int>(hello.tp));
-    updates_.set_version(hello, weights_path, lost);
+    fanout_.set_tp(static_cast<int>(hellos.first().tp));
+    updates_.set_version(hellos, weights_path, lost);
 }
 
 void Admin::bring_back(TimePoint now, ReturningAdapters::Args adapters) {

@@ -14,7 +14,6 @@
 #include "base/time.h"
 #include "messages/calls.h"
 #include "messages/codec.h"
-#include "messages/greeting.h"
 #include "messages/keep.h"
 #include "messages/update_orders.h"
 #include "tokenizer_proc/admin_outbox.h"
@@ -22,6 +21,7 @@
 #include "tokenizer_proc/call_fanout.h"
 #include "tokenizer_proc/collected_update.h"
 #include "tokenizer_proc/held_calls.h"
+#include "tokenizer_proc/replica_hellos.h"
 #include "tokenizer_proc/request_table.h"
 #include "tokenizer_proc/tree_identity.h"
 #include "tokenizer_proc/unfinished.h"
@@ -102,7 +102,7 @@ class Admin {
     // The schedulers agree on the serving version, loaded from `weights_path`. If there are no
     // weights, `lost` describes the version that should have been loaded, if there was one.
     void set_version(
-        const messages::SchedulerHello& hello,
+        const ReplicaHellos& hellos,
         const std::string& weights_path,
         const std::optional<messages::LostVersion>& lost
     );

@@ -7,22 +7,23 @@
 namespace pitstop::tokenizer {
 
 void AdminUpdates::set_version(
-    const messages::SchedulerHello& hello,
+    const ReplicaHellos& hellos,
     const std::string& weights_path,
     const std::optional<messages::LostVersion>& lost
 ) {
-    has_had_weights_ = hello.has_weights;
+    for (int i = 0; i < num_replicas_; ++i)
+        coordinator_.set_has_weights(ReplicaId{i}, hellos.has_weights(i));
+    has_had_weights_ = coordinator_.has_weights();
+    const messages::SchedulerHello& first = hellos.first();
     coordinator_.set_version(
-        {.epoch = hello.epoch,
-         .label = hello.label,
-         .digest = hello.digest,
-         .path = hello.has_weights ? weights_path : std::string()}
+        {.epoch = first.epoch,
+         .label = first.label,
+         .digest = first.digest,
+         .path = has_had_weights_ ? weights_path : std::string()}
     );
     lost_ = lost;
-    if (lost_) lost_->epoch = hello.epoch;
+    if (lost_) lost_->epoch = first.epoch;
     say_version();
-    for (int i = 0; i < num_replicas_; ++i)
-        coordinator_.set_has_weights(ReplicaId{i}, hello.has_weights);
 }
 
 AdminUpdates::Events AdminUpdates::execute(TimePoint now, UpdateOutput&& out) {

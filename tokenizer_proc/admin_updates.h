@@ -9,11 +9,11 @@
 
 #include "base/result.h"
 #include "base/time.h"
-#include "messages/greeting.h"
 #include "messages/keep.h"
 #include "messages/status.h"
 #include "tokenizer_proc/admin_outbox.h"
 #include "tokenizer_proc/keep_coordinator.h"
+#include "tokenizer_proc/replica_hellos.h"
 #include "tokenizer_proc/returning_adapters.h"
 #include "tokenizer_proc/update_coordinator.h"
 #include "tokenizer_proc/update_history.h"
@@ -33,7 +33,7 @@ class AdminUpdates {
 
     // The functions of Admin with these names.
     void set_version(
-        const messages::SchedulerHello& hello,
+        const ReplicaHellos& hellos,
         const std::string& weights_path,
         const std::optional<messages::LostVersion>& lost
     );

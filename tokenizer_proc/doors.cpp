@@ -276,7 +276,7 @@ Result<> Doors::greet(const messages::SchedulerHello& hello) {
     const messages::SchedulerHello& first = hellos_.first();
     ready_time_ = now_;
     requests_.begin(first, config_.num_replicas, config_.end_token);
-    admin_.set_version(first, config_.weights_path, config_.lost);
+    admin_.set_version(hellos_, config_.weights_path, config_.lost);
     admin_.begin_after(now_, config_.restart);
     if (!config_.keep_committed.empty()) admin_.keep_in(now_, config_.keep_committed);
     admin_.set_facts(facts());

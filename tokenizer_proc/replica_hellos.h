@@ -25,6 +25,10 @@ class ReplicaHellos {
     // Returns the hello of replica 0, in place of all where hellos must be equal. REQUIRES:
     // is_complete().
     [[nodiscard]] const messages::SchedulerHello& first() const { return *all_.front(); }
+    // Returns whether this replica has weights. REQUIRES: it has said hello.
+    [[nodiscard]] bool has_weights(int replica) const {
+        return all_[static_cast<std::size_t>(replica)]->has_weights;
+    }
     // Logs which replicas have other weights than replica 0. REQUIRES: is_complete().
     void log_differences() const;
     // Returns the processes that have not said hello: "scheduler_proc[0], scheduler_proc[1]".

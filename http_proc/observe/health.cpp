@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <optional>
 
 namespace pitstop::http {
 namespace {
@@ -13,15 +15,18 @@ constexpr std::chrono::seconds kProbeTimeout{20};
 
 Task<Response> ping(Exchange&) { co_return Response::empty(200); }
 
-// Returns whether the tree has ever had weights. Asks the tree until the answer is yes.
+// Returns whether the present tree has ever had weights. Asks the tree until the answer is yes.
 Task<bool> has_been_ready(Exchange& exchange) {
-    bool& known = exchange.server().has_been_ready;
-    if (known) co_return true;
+    ServerContext::Readiness& known = exchange.server().readiness;
+    const std::uint64_t tree = exchange.tree().number();
+    if (known.tree != tree) known = {.tree = tree};
+    if (known.has_been) co_return true;
     const Result<messages::StatusReply> status =
         co_await exchange.tree().call(messages::Status{}, kStatusTimeout);
-    known = known || (status && status->is_ready);
-    if (status) exchange.server().lost = status->lost;
-    co_return known;
+    if (!status || known.tree != tree) co_return false;
+    known.has_been = known.has_been || status->is_ready;
+    known.lost = status->lost;
+    co_return known.has_been;
 }
 
 // Reports only liveness: answers 200 even while paused, asleep or updating, because routers evict
@@ -33,15 +38,16 @@ Task<Response> health(Exchange& exchange) {
     if (!is_up) co_return Response::empty(503);
     const bool is_ready = co_await has_been_ready(exchange);
     if (is_ready) co_return Response::empty(200);
-    if (!server.lost) co_return Response::empty(503);
+    const std::optional<messages::LostVersion>& lost = server.readiness.lost;
+    if (!lost) co_return Response::empty(503);
     // The answer names no path and no reason, because this route is open.
     co_return error_response(
         Dialect::kPitstop,
         503,
         fmt::format(
             "waits for a complete update: {} (digest {}), the version before the restart, is lost",
-            version_name(server.lost->epoch, server.lost->label),
-            server.lost->digest
+            version_name(lost->epoch, lost->label),
+            lost->digest
         )
     );
 }

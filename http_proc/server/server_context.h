@@ -120,10 +120,15 @@ class ServerContext {
     std::string next_broadcast{};
     VllmPacking vllm_packing{};  // from /init_weight_transfer_engine
 
-    // Whether the tree has ever had weights to serve: from the start, or with
-    // --wait-for-initial-weights, since the first complete update.
-    bool has_been_ready = false;
-    std::optional<messages::LostVersion> lost{};  // as last reported, before the tree was ready
+    // What a tree has said of its first weights.
+    struct Readiness {
+        std::uint64_t tree = 0;  // Tree::number(); 0: no tree
+        // Whether the tree has ever had weights to serve: from the start, or with
+        // --wait-for-initial-weights, since the first complete update.
+        bool has_been = false;
+        std::optional<messages::LostVersion> lost{};  // as last reported, before the tree was ready
+    };
+    Readiness readiness{};
     // The server was ordered to stop; health reports that.
     bool is_stopping = false;
 

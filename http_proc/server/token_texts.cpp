@@ -26,7 +26,8 @@ std::string from_hex(std::string_view digits) {
 
 Task<Result<>> TokenTexts::load(Tree& tree) {
     constexpr std::chrono::seconds kTimeout{30};
-    if (!texts_.empty()) co_return Ok{};
+    const std::uint64_t number = tree.number();
+    if (!texts_.empty() && tree_ == number) co_return Ok{};
     messages::Tokenize request;
     request.ids.emplace();
     for (std::int32_t id = 0; id < tree.hello().vocab_size; ++id)
@@ -34,12 +35,14 @@ Task<Result<>> TokenTexts::load(Tree& tree) {
     request.each_token = true;
     Result<messages::TokenizeReply> reply = co_await tree.call(std::move(request), kTimeout);
     if (!reply) co_return std::move(reply).error();
+    tree_ = number;
     texts_ = std::move(reply->texts);
+    bytes_.clear();
     for (std::size_t id = 0; id < reply->bytes.size() && id < texts_.size(); ++id) {
         if (!reply->bytes[id].empty())
             bytes_.emplace(TokenId{static_cast<std::int32_t>(id)}, from_hex(reply->bytes[id]));
     }
-    special_.insert(reply->special.begin(), reply->special.end());
+    special_ = {reply->special.begin(), reply->special.end()};
     co_return Ok{};
 }
 

@@ -1,4 +1,4 @@
-// The text of every token, for logprobs with texts. Fetched from the tree when first needed, and
+// The text of every token, for logprobs with texts. Fetched from each tree when first needed, and
 // kept, so that later answers do not wait.
 //
 // Bounded: the vocabulary, some megabytes.
@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "http_proc/server/task.h"
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -31,6 +32,7 @@ class TokenTexts {
     [[nodiscard]] bool is_special(TokenId id) const;
 
   private:
+    std::uint64_t tree_ = 0;                            // the Tree::number() of texts_
     std::vector<std::string> texts_{};                  // by id; empty: not loaded yet
     std::unordered_map<TokenId, std::string> bytes_{};  // only where the bytes differ from the text
     std::unordered_set<TokenId> special_{};

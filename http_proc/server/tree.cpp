@@ -10,7 +10,10 @@
 namespace pitstop::http {
 
 const messages::HelloReply& Tree::hello() {
-    if (hello_.server.empty()) hello_ = client_->hello();
+    if (const std::uint64_t now = number(); hello_number_ != now) {
+        hello_ = client_->hello();
+        hello_number_ = now;
+    }
     return hello_;
 }
 

@@ -17,6 +17,7 @@
 #include "http_proc/server/token_texts.h"
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -32,8 +33,10 @@ class Tree {
     explicit Tree(std::unique_ptr<Client> client) : client_(std::move(client)) {}
 
     [[nodiscard]] Client& client() { return *client_; }
-    // Returns the tree's hello, which describes the model and the tree.
+    // Returns the hello of the present tree, which describes the model and the tree.
     [[nodiscard]] const messages::HelloReply& hello();
+    // Returns the number of the present tree: facts learned under another number may be wrong now.
+    [[nodiscard]] std::uint64_t number() const { return client_->num_trees(); }
 
     // Sends a call that has one answer (messages/calls.h), on either door.
     template <class Request>
@@ -78,6 +81,7 @@ class Tree {
   private:
     std::unique_ptr<Client> client_;
     messages::HelloReply hello_{};
+    std::uint64_t hello_number_ = 0;  // of the tree that said it; 0: none has
     TokenTexts token_texts_{};
     EventPace event_pace_{};
     Silence silence_{};

@@ -49,6 +49,28 @@ def test_calls_while_the_tree_is_away_get_503_and_are_not_done_later(restarting)
     assert http.post("/continue_generation", {}).status == 200
 
 
+def test_a_server_describes_the_tree_that_is_there(tmp_path_factory):
+    """What it learned of one tree, it does not say of the next one: its model's name, and whether it has weights."""
+    place = tmp_path_factory.mktemp("t", numbered=True)
+    tree = ProcessTree(place / "tree", "--served-model-name", "first")
+    server = FrontEnd(tree.run_dir)
+    http = server.http
+    try:
+        assert http.get("/health").status == 200
+        assert [card["id"] for card in http.get("/v1/models").json["data"]] == ["first"]
+        tree.stop()
+        wait_until(lambda: http.get("/health").status == 503, "the server to notice")
+        tree = ProcessTree(place / "tree", "--served-model-name", "second", "--wait-for-initial-weights")
+        wait_until(lambda: http.get("/model_info").status == 200, "the next tree")
+        wait_until(lambda: http.get("/model_info").json["served_model_name"] == "second", "its name")
+        assert [card["id"] for card in http.get("/v1/models").json["data"]] == ["second"]
+        assert http.get("/health").status == 503, "the next tree has no weights"
+        tree.stop()
+    finally:
+        server.stop()
+        tree.abandon()
+
+
 @pytest.mark.parametrize("begin", ["/pause_generation", "/begin_weight_update", "/start_weight_update"])
 def test_P2_a_server_that_outlives_a_tree_goes_on_with_nothing_of_it(restarting, begin):
     """The update that a trainer had begun is lost with the tree. Without the check, the rest of its calls would become

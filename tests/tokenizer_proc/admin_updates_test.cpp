@@ -17,7 +17,9 @@ class AdminUpdatesTest : public testing::Test {
     void set_version(bool has_weights = true) {
         messages::SchedulerHello hello{.epoch = Epoch{5}, .label = "base", .digest = "d5"};
         hello.has_weights = has_weights;
-        updates_.set_version(hello, "/models/base", lost_);
+        ReplicaHellos hellos(1);
+        EXPECT_TRUE(hellos.add(hello));
+        updates_.set_version(hellos, "/models/base", lost_);
     }
     AdminUpdates::Events update(
         const std::string& peer, std::string_view what = messages::UpdateWeights::kType
@@ -115,6 +117,24 @@ TEST_F(AdminUpdatesTest, ATreeWithoutWeightsIsReadyWithItsFirstCompleteUpdate) {
     updates_.report(kNow, reply);
     EXPECT_TRUE(reply.is_ready);
     EXPECT_FALSE(reply.lost);
+}
+
+// Each replica says of itself whether it has weights.
+TEST(AdminUpdates, P2_ATreeIsReadyWhenEveryReplicaHasWeights) {
+    AdminOutbox out;
+    AdminUpdates updates(2, kFirst, out);
+    ReplicaHellos hellos(2);
+    messages::SchedulerHello hello{.epoch = Epoch{5}, .digest = "d5"};
+    hello.has_weights = true;
+    ASSERT_TRUE(hellos.add(hello));
+    hello.replica = ReplicaId{1};
+    hello.has_weights = false;
+    ASSERT_TRUE(hellos.add(hello));
+    updates.set_version(hellos, "/models/base", std::nullopt);
+    EXPECT_FALSE(updates.has_had_weights());
+    EXPECT_TRUE(updates.coordinator().must_be_complete()) << "a part changes what is not there";
+    updates.set_has_weights(ReplicaId{1}, true);
+    EXPECT_FALSE(updates.coordinator().must_be_complete());
 }
 
 TEST_F(AdminUpdatesTest, ACommittedVersionIsKeptOnceByTheFirstReplica) {

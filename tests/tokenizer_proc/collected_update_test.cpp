@@ -14,7 +14,9 @@ class CollectedUpdateTest : public testing::Test {
     CollectedUpdateTest() {
         messages::SchedulerHello hello{.epoch = Epoch{1}, .label = "base", .digest = "d1"};
         hello.has_weights = true;
-        updates_.set_version(hello, "/models/base", std::nullopt);
+        ReplicaHellos hellos(1);
+        EXPECT_TRUE(hellos.add(hello));
+        updates_.set_version(hellos, "/models/base", std::nullopt);
     }
     void pause(bool is_paused = true, std::int64_t num_expired = 0) {
         collected_.handle_standing(
