@@ -9,11 +9,21 @@
 namespace pitstop {
 namespace {
 
-template <class Number>
+template <class T>
+struct NumberOf {
+    using Type = T;
+};
+template <class T>
+struct NumberOf<std::optional<T>> {
+    using Type = T;
+};
+
+// The target is a number, or an optional one.
+template <class Target>
 Result<> parse_number(
-    std::string_view name, std::string_view kind, std::string_view text, Number* target
+    std::string_view name, std::string_view kind, std::string_view text, Target* target
 ) {
-    Number value{};
+    typename NumberOf<Target>::Type value{};
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error == std::errc::result_out_of_range) {
         return make_error(ErrorCode::kInvalidArgument, "--{}: '{}' is out of range", name, text);
@@ -86,6 +96,34 @@ void FlagSet::add(std::string_view name, double* target, std::string_view help) 
          true,
          [target, flag = std::string(name)](std::string_view text) {
              return parse_number(flag, "a number", text, target);
+         }}
+    );
+}
+
+void FlagSet::add(
+    std::string_view name, std::optional<std::int64_t>* target, std::string_view help
+) {
+    add_flag(
+        {std::string(name),
+         std::string(help),
+         "",
+         true,
+         [target, flag = std::string(name)](std::string_view text) {
+             return parse_number(flag, "a whole number", text, target);
+         }}
+    );
+}
+
+void FlagSet::add(
+    std::string_view name, std::optional<std::uint64_t>* target, std::string_view help
+) {
+    add_flag(
+        {std::string(name),
+         std::string(help),
+         "",
+         true,
+         [target, flag = std::string(name)](std::string_view text) {
+             return parse_number(flag, "a whole number of at least 0", text, target);
          }}
     );
 }

@@ -30,6 +30,9 @@ class FlagSet {
     void add(std::string_view name, int* target, std::string_view help);
     void add(std::string_view name, std::int64_t* target, std::string_view help);
     void add(std::string_view name, double* target, std::string_view help);
+    // Without the flag the target stays nullopt.
+    void add(std::string_view name, std::optional<std::int64_t>* target, std::string_view help);
+    void add(std::string_view name, std::optional<std::uint64_t>* target, std::string_view help);
     void add(std::string_view name, bool* target, std::string_view help);
     // The flag may be given more than once; each value is appended.
     void add(std::string_view name, std::vector<std::string>* target, std::string_view help);

@@ -17,7 +17,7 @@ namespace pitstop::messages {
 
 // The version of `hello` and of all messages at the doors. The messages between the tree's own
 // processes have a version of their own (kProtocolVersion).
-inline constexpr int kDoorProtocolVersion = 2;
+inline constexpr int kDoorProtocolVersion = 3;
 
 // Naming a tree adds at most this many bytes to a message.
 inline constexpr std::size_t kTreeFieldBytesMax = 64;

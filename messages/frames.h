@@ -9,7 +9,7 @@
 namespace pitstop::messages {
 
 // The protocol's version, which every Hello has. A peer with another version is refused.
-inline constexpr int kProtocolVersion = 1;
+inline constexpr int kProtocolVersion = 2;
 
 // A message over its limit is refused before it is parsed. The doors' sockets have tighter limits
 // (bus/limits.h).

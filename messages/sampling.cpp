@@ -139,7 +139,7 @@ Problem problem_of_grammar(const SamplingParams& p) {
 bool may_truncate(const SamplingParams& p) {
     const bool has_grammar =
         !p.json_schema.empty() || !p.regex.empty() || !p.ebnf.empty() || !p.structural_tag.empty();
-    return p.temperature == 0 || p.top_k > 0 || p.top_p < 1 || p.min_p > 0 ||
+    return p.temperature == 0 || p.top_k || p.top_p < 1 || p.min_p > 0 ||
            !p.allowed_token_ids.empty() || has_grammar;
 }
 
@@ -162,8 +162,8 @@ Problem invalid(const SamplingParams& p) {
             "temperature is {}; accepted is a finite number of 0 or more", p.temperature
         );
     }
-    if (p.top_k != -1 && p.top_k < 1)
-        return fmt::format("top_k is {}; accepted is -1 (all) or 1 and more", p.top_k);
+    if (p.top_k && *p.top_k < 1)
+        return fmt::format("top_k is {}; accepted is 1 or more, or none for all", *p.top_k);
     if (auto problem = out_of_range("top_p", p.top_p, 0, 1, /*is_low_open=*/true)) return problem;
     if (auto problem = out_of_range("min_p", p.min_p, 0, 1)) return problem;
     if (auto problem =
@@ -214,9 +214,10 @@ Problem invalid(const SamplingParams& p) {
 }
 
 Problem invalid(const LogprobOptions& options) {
-    if (options.prompt_start < -1) {
+    if (options.prompt_start && *options.prompt_start < 0) {
         return fmt::format(
-            "logprobs.prompt_start is {}; accepted is -1 (none) or an index", options.prompt_start
+            "logprobs.prompt_start is {}; accepted is an index from 0, or none for no prompt token",
+            *options.prompt_start
         );
     }
     if (options.top < 0 || options.top > kTopLogprobsMax) {
@@ -233,8 +234,7 @@ Problem invalid(const LogprobOptions& options) {
         if (raw(id) < 0)
             return fmt::format("logprobs.ids names token {}; ids are 0 or more", raw(id));
     }
-    if (!options.enabled &&
-        (options.prompt_start >= 0 || options.top > 0 || !options.ids.empty())) {
+    if (!options.enabled && (options.prompt_start || options.top > 0 || !options.ids.empty())) {
         return "logprobs.prompt_start, top and ids need logprobs.enabled";
     }
     return std::nullopt;

@@ -46,7 +46,7 @@ struct SamplingParams {
     std::optional<std::int64_t> max_new_tokens{};
     std::int64_t min_new_tokens = 0;
     double temperature = 1.0;
-    std::int64_t top_k = -1;
+    std::optional<std::int64_t> top_k{};
     double top_p = 1.0;
     double min_p = 0.0;
     double repetition_penalty = 1.0;
@@ -81,7 +81,7 @@ struct SamplingParams {
           temperature,
           "logits are divided by it; 0 is greedy: the largest logit, and of equal ones the "
           "lowest id");
-        f("top_k", top_k, "draw among the k largest, including ties with the k-th; -1: all");
+        f("top_k", top_k, "draw among the k largest, including ties with the k-th; absent: all");
         f("top_p",
           top_p,
           "in (0, 1]: draw among the fewest tokens that together have this probability, "
@@ -147,7 +147,7 @@ struct EnumNames<LogprobsMode> {
 struct LogprobOptions {
     bool enabled = false;
     LogprobsMode mode = LogprobsMode::kRaw;
-    std::int64_t prompt_start = -1;
+    std::optional<std::int64_t> prompt_start{};
     std::int64_t top = 0;
     std::vector<TokenId> ids{};
     bool support = false;
@@ -161,7 +161,7 @@ struct LogprobOptions {
           "(prompt tokens: raw)");
         f("prompt_start",
           prompt_start,
-          "report prompt tokens' logprobs from this index on; -1: none. Token 0 has none");
+          "report prompt tokens' logprobs from this index on; absent: none. Token 0 has none");
         f("top", top, "also this many of the most probable tokens at each position");
         f("ids", ids, "also these tokens at each position");
         f("support",

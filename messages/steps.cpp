@@ -14,7 +14,7 @@ constexpr std::int64_t kPositionsMax = (std::int64_t{1} << 31) - 1;
 // Returns which counts of the row contradict each other, or nothing.
 std::optional<std::string> problem_of_counts(const PlanRow& row, std::size_t i) {
     if (raw(row.slot) < 0 || row.begin < 0 || row.num_new < 1 || row.num_pages < 1 ||
-        row.output_index < -1) {
+        row.output_index.value_or(0) < 0) {
         return fmt::format("row {}: a negative or empty range", i);
     }
     if (row.num_scored < 0 || row.num_scored > row.num_new) {
@@ -32,14 +32,14 @@ std::optional<std::string> problem_of_counts(const PlanRow& row, std::size_t i) 
     }
     if (row.num_drafted &&
         (*row.num_drafted < 1 || *row.num_drafted > kDraftedMax ||
-         *row.num_drafted >= row.num_new || row.output_index < 0 || row.num_scored > 0)) {
+         *row.num_drafted >= row.num_new || !row.output_index || row.num_scored > 0)) {
         return fmt::format(
-            "row {}: {} drafts of {} tokens, output_index {}, {} scored; accepted are 1 to {} "
-            "drafts after at least one token, in a row that samples and scores nothing",
+            "row {}: {} drafts of {} tokens, {}, {} scored; accepted are 1 to {} drafts after at "
+            "least one token, in a row that samples and scores nothing",
             i,
             *row.num_drafted,
             row.num_new,
-            row.output_index,
+            row.output_index ? fmt::format("output {}", *row.output_index) : "no output",
             row.num_scored,
             kDraftedMax
         );
@@ -126,9 +126,9 @@ std::optional<std::string> invalid(const StepPlan& plan) {
             );
         }
         const std::int64_t output_max = kPositionsMax - row.num_drafted.value_or(0);
-        if (row.output_index > output_max) {
+        if (row.output_index.value_or(0) > output_max) {
             return fmt::format(
-                "row {}: output_index is {}, at most {}", i, row.output_index, output_max
+                "row {}: output_index is {}, at most {}", i, *row.output_index, output_max
             );
         }
         if (auto problem = problem_of_checkpoints(row, i)) return problem;

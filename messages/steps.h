@@ -160,7 +160,7 @@ struct PlanRow {
     std::int64_t begin = 0;
     std::int64_t num_new = 0;
     std::int64_t num_pages = 0;
-    std::int64_t output_index = -1;
+    std::optional<std::int64_t> output_index{};
     std::int64_t num_scored = 0;
     std::int64_t num_routed = 0;
     std::int64_t num_brought = 0;
@@ -179,7 +179,7 @@ struct PlanRow {
         f("num_pages", num_pages, "its pages in `pages`: they hold positions [0, begin + num_new)");
         f("output_index",
           output_index,
-          "sample after its last token: the index of that output token; -1: do not sample");
+          "sample after its last token: the index of that output token; absent: do not sample");
         f("num_scored",
           num_scored,
           "prompt logprobs: this many of its last positions are scored against `targets`");
@@ -209,7 +209,7 @@ struct PlanRow {
 
     // Returns how many outputs the row samples.
     [[nodiscard]] std::int64_t num_sampled() const {
-        return output_index < 0 ? 0 : 1 + num_drafted.value_or(0);
+        return output_index ? 1 + num_drafted.value_or(0) : 0;
     }
 };
 
@@ -266,12 +266,6 @@ struct StepScores {
     friend bool operator==(const StepScores&, const StepScores&) = default;
 };
 
-// These stand for a token that could not be drawn: the logits were not finite; the request's own
-// bans left no token; its penalties, bias and temperature made the scores not finite.
-inline constexpr TokenId kNotFinite{-1};
-inline constexpr TokenId kNothingLeft{-2};
-inline constexpr TokenId kScoresNotFinite{-3};
-
 struct StepResult {
     static constexpr std::string_view kType = "step_result";
     static constexpr std::string_view kAbout =
@@ -281,6 +275,7 @@ struct StepResult {
     Epoch epoch{};
     Rank rank{};
     RawArray<TokenId> sampled{};
+    std::vector<std::int64_t> undrawn{};
     RawArray<float> logprobs{};
     RawArray<std::int32_t> ranks{};
     RawArray<TokenId> top_ids{};
@@ -300,8 +295,11 @@ struct StepResult {
         f("rank", rank, "the sender");
         f("sampled",
           sampled,
-          "[outputs that rows sample], in the plan's order; -1: the logits were not finite, -2: "
-          "the request's own bans left no token, -3: its scores were not finite");
+          "[outputs that rows sample], in the plan's order; 0 in the place of an undrawn one");
+        f("undrawn",
+          undrawn,
+          "places in `sampled` of outputs without a token, ascending: not_finite names the "
+          "output's row, or the request's own bans left no token");
         f("logprobs", logprobs, "[the same], whether requested or not");
         f("ranks", ranks, "[the same], from 1; 0 if no logprobs are requested");
         f("top_ids", top_ids, "[sum over these outputs of their request's top]");

@@ -107,12 +107,13 @@ std::size_t routes_of_drafts(const InFlightStep& step, const StepRow& row) {
     return row.drafts.size() * static_cast<std::size_t>(step.routes.row_bytes());
 }
 
+// REQUIRES: sampled.token.
 void append_token(
     messages::OutputChunk& chunk,
     const SampledToken& sampled,
     const messages::LogprobOptions& options
 ) {
-    chunk.tokens.push_back(sampled.token);
+    chunk.tokens.push_back(*sampled.token);
     if (sampled.support != nullptr) {
         if (!chunk.supports) chunk.supports.emplace();
         chunk.supports->append(*sampled.support);
@@ -151,10 +152,7 @@ std::optional<messages::Finish> problem_of_token(
     const SampledToken& sampled,
     std::int64_t vocab_size
 ) {
-    const TokenId token = sampled.token;
-    if (raw(token) >= 0 && raw(token) < vocab_size)
-        return problem_of_support(sampled.support, output_index);
-    if (token == messages::kNothingLeft) {
+    if (!sampled.token) {
         return messages::Finish{
             .reason = messages::FinishReason::kError,
             .verdict = make_error(
@@ -166,6 +164,9 @@ std::optional<messages::Finish> problem_of_token(
             ),
         };
     }
+    const TokenId token = *sampled.token;
+    if (raw(token) >= 0 && raw(token) < vocab_size)
+        return problem_of_support(sampled.support, output_index);
     return messages::Finish{
         .reason = messages::FinishReason::kError,
         .verdict = make_error(
@@ -339,11 +340,11 @@ void Runner::collect_token(
     const RowPart& part,
     TurnOutput& out
 ) {
-    const TokenId token = part.sampled->token;
     const std::int64_t output_index = part.output_index;
     CHECK(request.progress.pending() > 0 && request.progress.outputs() == output_index);
     if (auto how = problem_of_token(step, output_index, *part.sampled, limits_.vocab_size))
         return finish(request, *std::move(how), out);
+    const TokenId token = *part.sampled->token;
     request.progress.learn_token();
     request.tokens.push_back(token);
     if (output_index == 0) request.first_token_at = now_;

@@ -117,6 +117,12 @@ std::optional<std::string> InFlightStep::mismatch(const messages::StepResult& re
     if (auto p = mismatch_of_routes(result.routes.values)) return p;
     if (auto p = mismatch_of_load(result.expert_load.values)) return p;
     if (auto p = mismatch_of_supports(result.supports)) return p;
+    std::int64_t next_undrawn = 0;
+    for (const std::int64_t place : result.undrawn) {
+        if (place < next_undrawn || place >= static_cast<std::int64_t>(num_sampled))
+            return fmt::format("undrawn has place {} of {}", place, num_sampled);
+        next_undrawn = place + 1;
+    }
     std::int64_t next = 0;
     for (const messages::NotFiniteRow& bad : result.not_finite) {
         if (bad.row < next || bad.row >= std::ssize(rows))
@@ -146,7 +152,12 @@ std::span<const SampledToken> ResultReader::sampled(const StepRow& row) {
 
 SampledToken ResultReader::take_sampled(const StepRow& row) {
     SampledToken part;
-    part.token = result_.sampled.values[sampled_];
+    const auto place = static_cast<std::int64_t>(sampled_);
+    if (undrawn_ < result_.undrawn.size() && result_.undrawn[undrawn_] == place) {
+        ++undrawn_;
+    } else {
+        part.token = result_.sampled.values[sampled_];
+    }
     part.logprob = result_.logprobs.values[sampled_];
     part.rank = result_.ranks.values[sampled_];
     ++sampled_;

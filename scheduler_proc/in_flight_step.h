@@ -83,7 +83,7 @@ struct InFlightStep {
 
 // One row's part of a result.
 struct SampledToken {
-    TokenId token{};
+    std::optional<TokenId> token{};  // absent: the request's own bans left none, or not finite
     float logprob = 0;
     std::int32_t rank = 0;  // 0: not requested
     std::span<const TokenId> top_ids{};
@@ -121,6 +121,7 @@ class ResultReader {
     std::int64_t route_bytes_;
     std::size_t routes_ = 0;
     std::size_t sampled_ = 0;
+    std::size_t undrawn_ = 0;
     std::size_t top_ = 0;
     std::size_t ids_ = 0;
     std::size_t supports_ = 0;

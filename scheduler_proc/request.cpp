@@ -191,7 +191,9 @@ Request::Request(messages::TokenizedRequest request, const ModelLimits& limits)
 }
 
 std::int64_t Request::score_start() const {
-    return std::min(std::max<std::int64_t>(logprobs.prompt_start, 1), progress.prompt_len());
+    return std::min(
+        std::max<std::int64_t>(logprobs.prompt_start.value_or(0), 1), progress.prompt_len()
+    );
 }
 
 bool Request::is_to_score() const {

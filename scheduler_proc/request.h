@@ -116,7 +116,7 @@ struct Request {
         const;
     // Drops the rows that are in no chunk yet, because the prefill starts anew.
     void forget_routes();
-    [[nodiscard]] bool wants_scores() const { return logprobs.prompt_start >= 0; }
+    [[nodiscard]] bool wants_scores() const { return logprobs.prompt_start.has_value(); }
     // Returns whether some prompt tokens must be scored and no step in flight scores them. All
     // scores and the first output token belong to one version, and to KV of that version alone
     // (P3). So the request continues to the prompt's end under the version that it began with, or

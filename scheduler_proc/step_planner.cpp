@@ -340,7 +340,7 @@ void StepPlanner::add_row(const ChosenRow& chosen) {
         .begin = begin,
         .num_new = chosen.num_new,
         .num_pages = static_cast<std::int64_t>(num_pages),
-        .output_index = samples ? output_index : -1,
+        .output_index = samples ? std::optional(output_index) : std::nullopt,
         .num_scored = num_scored,
         .num_routed = request.num_routed(begin, end),
         .num_brought = num_brought,

@@ -53,7 +53,7 @@ Result<> check_logprob_bytes(
 std::int64_t support_max(const messages::SamplingParams& sampling, std::int64_t vocab_size) {
     std::int64_t num = vocab_size;
     if (sampling.temperature == 0) return 1;
-    if (sampling.top_k > 0) num = std::min(num, sampling.top_k);
+    if (sampling.top_k) num = std::min(num, *sampling.top_k);
     if (!sampling.allowed_token_ids.empty())
         num = std::min(num, std::ssize(sampling.allowed_token_ids));
     return num;
@@ -100,7 +100,7 @@ std::optional<Error> problem_of_logprobs(
 ) {
     const messages::LogprobOptions& options = message.logprobs;
     const bool is_wide = options.top > messages::kWideTopLogprobs;
-    if (is_wide && options.top > replica.vocab_size) {
+    if (options.top > replica.vocab_size) {
         return make_error(
             ErrorCode::kInvalidArgument,
             "logprobs.top is {}; the model has {} tokens",
@@ -108,9 +108,9 @@ std::optional<Error> problem_of_logprobs(
             replica.vocab_size
         );
     }
-    if (options.prompt_start >= 0) {
+    if (options.prompt_start) {
         const std::int64_t num_scored =
-            std::max<std::int64_t>(0, prompt_len - options.prompt_start);
+            std::max<std::int64_t>(0, prompt_len - *options.prompt_start);
         if (auto fits = check_logprob_bytes("prompt", num_scored, options); !fits)
             return fits.error();
     }

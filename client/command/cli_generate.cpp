@@ -44,13 +44,11 @@ void add_sampling_flags(FlagSet& flags, messages::SamplingParams& params) {
 struct GenerateFlags {
     CliPlace place{};
     messages::SamplingParams sampling{};
-    std::int64_t max_new_tokens = -1;
-    std::int64_t seed = -1;
     bool logprobs = false;
     std::int64_t top_logprobs = 0;
     bool json = false;
     bool no_stream = false;
-    std::int64_t replica = -1;
+    std::optional<std::int64_t> replica{};
     std::string adapter{};
     double timeout_s = 0;
     double connect_timeout_s = 10;
@@ -60,10 +58,6 @@ struct GenerateFlags {
 
     void add_to(FlagSet& flags) {
         place.add_to(flags);
-        flags.add(
-            "max-new-tokens", &max_new_tokens, "maximum number of tokens; -1: as many as fit"
-        );
-        flags.add("seed", &seed, "the same seed gives the same draws; -1: random");
         add_sampling_flags(flags, sampling);
         flags.add(
             "logprobs", &logprobs, "print a line per token: id, logprob (with --json: as fields)"
@@ -75,7 +69,7 @@ struct GenerateFlags {
         );
         flags.add("json", &json, "print a JSON object per chunk instead of text");
         flags.add("no-stream", &no_stream, "print one chunk at the end");
-        flags.add("replica", &replica, "run on this replica; -1: the least loaded");
+        flags.add("replica", &replica, "run on this replica; absent: the least loaded");
         flags.add("adapter", &adapter, "generate with this loaded adapter; empty: without one");
         flags.add("timeout-s", &timeout_s, "give up after this many seconds; 0: never");
         flags.add("connect-timeout-s", &connect_timeout_s, "seconds to wait for a tree");
@@ -88,12 +82,12 @@ struct GenerateFlags {
         messages::Generate request;
         request.text = std::move(prompt);
         request.sampling = sampling;
-        if (max_new_tokens >= 0) request.sampling.max_new_tokens = max_new_tokens;
-        if (seed >= 0) request.sampling.seed = static_cast<std::uint64_t>(seed);
+        // The launcher has a default; -1 asks it for as many as fit.
+        if (request.sampling.max_new_tokens == -1) request.sampling.max_new_tokens.reset();
         request.logprobs.enabled = logprobs || top_logprobs > 0;
         request.logprobs.top = top_logprobs;
         request.stream = !no_stream;
-        if (replica >= 0) request.replica = replica;
+        request.replica = replica;
         request.adapter = adapter;
         return request;
     }

@@ -65,7 +65,7 @@ void read_chat_call(FieldReader& fields, ChatCall& call) {
     if (num_samples != 1) fields.refuse("n", kElsewhere);
     messages::SamplingParams& params = call.request.sampling;
     read_sampling(fields, params);
-    if (params.top_k == 0) params.top_k = -1;  // vLLM's 0 means all
+    if (params.top_k == 0) params.top_k.reset();  // vLLM's 0 means all, too
     fields.read("seed", params.seed);
     fields.read("min_tokens", params.min_new_tokens);
     fields.read("include_stop_str_in_output", params.no_stop_trim);

@@ -115,6 +115,7 @@ void read_sampling(FieldReader& fields, messages::SamplingParams& params) {
         if (!is_among(kBusAlone, name) && !is_among(kOfDialects, name)) read(fields, name, value);
     });
     if (params.temperature >= 0 && params.temperature < kGreedyBelow) params.temperature = 0;
+    if (params.top_k == -1) params.top_k.reset();  // the engines' -1 means all
     std::erase(params.stop, "");
     if (fields.has("allowed_token_ids") && params.allowed_token_ids.empty())
         fields.fail("allowed_token_ids", "a list of at least one token id");

@@ -46,7 +46,7 @@ struct Completion : OpenAiAnswer {
     // Offsets count the characters of texts, even if tokens are shown by their ids.
     [[nodiscard]] bool wants_texts() const { return has_logprobs || OpenAiAnswer::wants_texts(); }
     bool shows_prompt_ids() const {
-        return options.wants_prompt_ids || logprobs.asked.prompt_start >= 0;
+        return options.wants_prompt_ids || logprobs.asked.prompt_start;
     }
     Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
     void add_sample(std::size_t prompt, const messages::Generate& request);

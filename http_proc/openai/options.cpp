@@ -78,7 +78,7 @@ void read_openai_sampling(
     fields.read("max_tokens", params.max_new_tokens);
     fields.read("min_tokens", params.min_new_tokens);
     read_sampling(fields, params);
-    if (params.top_k == 0) params.top_k = -1;  // vLLM's 0 means all
+    if (params.top_k == 0) params.top_k.reset();  // vLLM's 0 means all, too
     fields.read("seed", params.seed);
     fields.read("include_stop_str_in_output", params.no_stop_trim);
     fields.read("prompt_logprobs", options.prompt_logprobs);

@@ -97,7 +97,7 @@ Result<SglangAnswer> SglangAnswer::parse(Exchange& exchange) {
     }
     call.given_routes.clear();
     for (messages::Generate& request : call.prompts) {
-        const bool is_shown = call.wants_prompt_token_ids || request.logprobs.prompt_start >= 0;
+        const bool is_shown = call.wants_prompt_token_ids || request.logprobs.prompt_start;
         const bool is_turn = request.turn.has_value();
         if (is_turn) request.turn->wants_prompt = is_shown;
         std::string rid = std::exchange(request.rid, {});
@@ -119,7 +119,7 @@ Task<Result<>> SglangAnswer::complete(Exchange& exchange, Prompt& prompt) {
     const Result<> tokenized = co_await tokenize_prompt(exchange, prompt.request);
     if (!tokenized) co_return tokenized.error();
     const auto prompt_len = static_cast<std::int64_t>(prompt.request.input_ids->size());
-    const std::int64_t start = prompt.request.logprobs.prompt_start;
+    const std::int64_t start = prompt.request.logprobs.prompt_start.value_or(0);
     if (start <= prompt_len) co_return Ok{};
     co_return make_error(
         ErrorCode::kInvalidArgument,

@@ -188,13 +188,6 @@ Result<> read_each(
 }
 
 Result<> read_logprob_options(FieldReader& fields, SglangGenerate& call) {
-    const auto integer = [](std::int64_t messages::LogprobOptions::*member) {
-        return [member](messages::Generate& prompt, const Json& value) {
-            const auto number = integer_of(value);
-            if (number) prompt.logprobs.*member = *number;
-            return number.has_value();
-        };
-    };
     RETURN_IF_ERROR(read_each(
         fields,
         "return_logprob",
@@ -211,14 +204,22 @@ Result<> read_logprob_options(FieldReader& fields, SglangGenerate& call) {
         "logprob_start_len",
         call,
         "an integer, or a list of them",
-        integer(&messages::LogprobOptions::prompt_start)
+        [](messages::Generate& prompt, const Json& value) {
+            const auto number = integer_of(value);
+            if (number && *number != -1) prompt.logprobs.prompt_start = *number;  // -1: none
+            return number.has_value();
+        }
     ));
     RETURN_IF_ERROR(read_each(
         fields,
         "top_logprobs_num",
         call,
         "an integer, or a list of them",
-        integer(&messages::LogprobOptions::top)
+        [](messages::Generate& prompt, const Json& value) {
+            const auto number = integer_of(value);
+            if (number) prompt.logprobs.top = *number;
+            return number.has_value();
+        }
     ));
     // A list of ids is for all prompts; a list of lists has one list per prompt.
     const Json* ids = fields.find("token_ids_logprob");

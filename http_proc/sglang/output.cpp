@@ -57,7 +57,7 @@ void SglangOutput::append_entries(
 void SglangOutput::append_prompt(const messages::PromptLogprobs& prompt) {
     const auto num_top = static_cast<std::size_t>(args_.logprobs.top);
     const std::size_t num_ids = args_.logprobs.ids.size();
-    const auto first = static_cast<std::size_t>(args_.logprobs.prompt_start);
+    const auto first = static_cast<std::size_t>(args_.logprobs.prompt_start.value_or(0));
     const auto start = static_cast<std::size_t>(prompt.start);
     for (std::size_t i = first; i < args_.prompt_ids.size(); ++i) {
         if (i < start || i - start >= prompt.logprobs.size()) {  // token 0 has no logprob

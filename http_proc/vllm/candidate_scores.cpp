@@ -69,7 +69,7 @@ std::optional<CandidateScores> CandidateScores::read(
 }
 
 void CandidateScores::request(messages::LogprobOptions& asked) {
-    if (asked.prompt_start < 0) asked.prompt_start = start_ + 1;
+    if (!asked.prompt_start) asked.prompt_start = start_ + 1;
     asked.enabled = true;
     first_id_ = asked.ids.size();
     asked.ids.insert(asked.ids.end(), ids_.begin(), ids_.end());

@@ -163,7 +163,7 @@ void VllmAnswer::write_masks(JsonWriter& json, const messages::OutputChunk& chun
     }
     if (!packs_support) return;
     json.key("rollout_sample_support");
-    write_packed_support(json, supports, options.sampling.top_k);
+    write_packed_support(json, supports, *options.sampling.top_k);
 }
 
 void VllmAnswer::write_choice(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk) {

@@ -111,7 +111,8 @@ Result<VllmGenerate> parse_skyrl_generate(std::string_view body) {
     if (fields.error()) return *fields.error();
     ASSIGN_OR_RETURN(VllmGenerate call, parse_vllm_generate(body));
     const messages::SamplingParams& sampling = call.options.sampling;
-    const bool fits = sampling.top_k >= 2 && sampling.top_k <= messages::kSupportMax;
+    const std::int64_t top_k = sampling.top_k.value_or(0);
+    const bool fits = top_k >= 2 && top_k <= messages::kSupportMax;
     if (wants_support && (!fits || sampling.temperature == 0)) {
         return make_error(
             ErrorCode::kInvalidArgument,
@@ -121,7 +122,7 @@ Result<VllmGenerate> parse_skyrl_generate(std::string_view body) {
         );
     }
     constexpr std::int64_t kPackedMax = std::int64_t{1} << 24;  // the most ids in an answer
-    if (wants_support && sampling.max_new_tokens.value_or(0) > kPackedMax / sampling.top_k) {
+    if (wants_support && sampling.max_new_tokens.value_or(0) > kPackedMax / top_k) {
         return make_error(
             ErrorCode::kInvalidArgument,
             "return_sample_support: max_tokens rows of top_k tokens are more than {}",

@@ -18,6 +18,8 @@ struct Parsed {
     bool is_loud = false;
     std::vector<std::string> rules{};
     std::optional<std::string> key{};
+    std::optional<std::int64_t> num{};
+    std::optional<std::uint64_t> seed{};
 
     Parsed() {
         flags.add("name", &name, "a name");
@@ -27,6 +29,8 @@ struct Parsed {
         flags.add("loud", &is_loud, "a switch");
         flags.add("rule", &rules, "a rule");
         flags.add("key", &key, "a key");
+        flags.add("num", &num, "a number");
+        flags.add("seed", &seed, "a seed");
     }
     Result<> parse(std::vector<std::string> args) {
         std::vector<char*> argv{const_cast<char*>("program")};
@@ -74,6 +78,20 @@ TEST(Flags, TellAnEmptyValueFromNone) {
     Parsed with;
     ASSERT_TRUE(with.parse({"--key", ""}));
     EXPECT_EQ(with.key, "");
+}
+
+TEST(Flags, TellANumberFromNone) {
+    Parsed without;
+    ASSERT_TRUE(without.parse({"--rank", "1"}));
+    EXPECT_EQ(without.num, std::nullopt);
+    EXPECT_EQ(without.seed, std::nullopt);
+    Parsed with;
+    ASSERT_TRUE(with.parse({"--num=-1", "--seed", "18446744073709551615"}));
+    EXPECT_EQ(with.num, -1);
+    EXPECT_EQ(with.seed, 18446744073709551615U);
+    EXPECT_EQ(
+        Parsed().error_of({"--seed=-1"}), "--seed takes a whole number of at least 0, not '-1'"
+    );
 }
 
 TEST(Flags, RefuseWhatTheyDoNotUnderstand) {

@@ -385,7 +385,7 @@ class DeafClient(LoadThread):
         socket.linger, socket.rcvhwm = 0, 1
         try:
             socket.connect(f"ipc://{self.tree.run_dir}/data.sock")
-            hello = [b"hello", msgpack.packb({"protocol": 2, "name": "deaf"})]
+            hello = [b"hello", msgpack.packb({"protocol": 3, "name": "deaf"})]
             socket.send_multipart(hello, zmq.DONTWAIT)
             if not socket.poll(2000):
                 return

@@ -83,7 +83,7 @@ class FakeDoor:
                     error = msgpack.packb(self._greetings.pop(0))
                     socket.send_multipart([peer, b"error", error])
                 else:
-                    info = {"protocol": 2, "tree": self.tree, "model": "fake", "unheard_of": 1}
+                    info = {"protocol": 3, "tree": self.tree, "model": "fake", "unheard_of": 1}
                     reply = msgpack.packb(info)
                     socket.send_multipart([peer, b"hello_reply", reply])
             while not self._to_send.empty():

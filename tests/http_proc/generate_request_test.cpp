@@ -76,8 +76,29 @@ TEST(SglangRequest, HasSglangsDefaults) {
     );
     ASSERT_TRUE(null);
     EXPECT_FALSE(null->prompts[0].sampling.max_new_tokens);
-    EXPECT_EQ(null->prompts[0].sampling.top_k, -1);
+    EXPECT_EQ(null->prompts[0].sampling.top_k, std::nullopt);
     EXPECT_EQ(null->prompts[0].logprobs.mode, messages::LogprobsMode::kScaled);
+}
+
+TEST(SglangRequest, MinusOneIsNone) {
+    const auto call = parse_sglang_generate(
+        R"({"input_ids": [1], "return_logprob": true, "logprob_start_len": -1,
+            "sampling_params": {"top_k": -1}})"
+    );
+    ASSERT_TRUE(call) << call.error().message;
+    EXPECT_EQ(call->prompts[0].sampling.top_k, std::nullopt);
+    EXPECT_EQ(call->prompts[0].logprobs.prompt_start, std::nullopt);
+    const auto some = parse_sglang_generate(
+        R"({"input_ids": [1], "return_logprob": true, "logprob_start_len": 0,
+            "sampling_params": {"top_k": 7}})"
+    );
+    ASSERT_TRUE(some) << some.error().message;
+    EXPECT_EQ(some->prompts[0].sampling.top_k, 7);
+    EXPECT_EQ(some->prompts[0].logprobs.prompt_start, 0);
+    for (const char* wrong :
+         {R"({"text": "a", "return_logprob": true, "logprob_start_len": -2})",
+          R"({"text": "a", "sampling_params": {"top_k": -2}})"})
+        EXPECT_FALSE(parse_sglang_generate(wrong)) << wrong;
 }
 
 TEST(SglangRequest, HasDraftsForOnePromptOrForEach) {

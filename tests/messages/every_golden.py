@@ -25,11 +25,11 @@ DIGEST = "00112233445566778899aabbccddeeff"
 ABSENT = object()
 # Values that the fields' meanings on the page require, by message or part, and by field.
 VALUES = {
-    "hello": {"protocol": 2},
+    "hello": {"protocol": 3},
     "push_open": {"protocol": 1},
     "rank_join": {"rank": 3, "tp": 4, "node": 1, "nodes": 2},
     "rank_part": {"num_bytes": 3, "limit_ms": 4},
-    "worker_hello": {"protocol": 1, "rank": 3, "tp": 4, "dense_layers": [5], "drafted_max": 31, "ep": 2},
+    "worker_hello": {"protocol": 2, "rank": 3, "tp": 4, "dense_layers": [5], "drafted_max": 31, "ep": 2},
     "SamplingParams": {
         "min_new_tokens": 5,
         "max_new_tokens": 300,

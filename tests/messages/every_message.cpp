@@ -238,9 +238,10 @@ class Filler {
             row.takes_sampled = draw(0, 1) == 1;
             row.begin = draw(0, 1 << 20);
             row.num_new = row.takes_sampled ? 1 : draw(1, 20);
-            row.output_index = draw(-1, 1000);
+            row.output_index = draw(0, 1000);
+            if (draw(0, 5) == 0) row.output_index.reset();
             row.num_pages = draw(1, 5);
-            if (row.num_new == 1 || row.output_index < 0) row.num_drafted.reset();
+            if (row.num_new == 1 || !row.output_index) row.num_drafted.reset();
             if (row.num_drafted) row.num_drafted = draw(1, row.num_new - 1);
             row.num_scored = row.num_drafted ? 0 : draw(0, row.num_new);
             row.num_routed = draw(0, row.num_new);

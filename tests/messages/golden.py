@@ -40,7 +40,6 @@ SAMPLING = {
     "max_new_tokens": 300,
     "min_new_tokens": 0,
     "temperature": 0.7,
-    "top_k": -1,
     "top_p": 1.0,
     "min_p": 0.0,
     "repetition_penalty": 1.0,
@@ -58,7 +57,7 @@ SAMPLING = {
 }
 
 MESSAGES = [
-    ("hello", {"protocol": 2, "name": "trainer"}),
+    ("hello", {"protocol": 3, "name": "trainer"}),
     (
         "error",
         {
@@ -135,7 +134,6 @@ MESSAGES = [
                     "begin": 0,
                     "num_new": 3,
                     "num_pages": 1,
-                    "output_index": -1,
                     "num_scored": 2,
                     "num_routed": 1,
                     "num_brought": 2,

@@ -50,11 +50,11 @@ TEST(Golden, StatusByHand) {
 TEST(Golden, RawFramesByHand) {
     StepResult message;
     message.step = StepId{5};
-    message.sampled.values = {TokenId{1}, TokenId{-1}, TokenId{0x01020304}};
+    message.sampled.values = {TokenId{1}, TokenId{0}, TokenId{0x01020304}};
     message.logprobs.values = {-0.5f};
     const Frames frames = encode(message);
     ASSERT_EQ(frames.raw.size(), 2U);
-    EXPECT_EQ(frames.raw[0], "\x01\x00\x00\x00\xff\xff\xff\xff\x04\x03\x02\x01"s);  // little-endian
+    EXPECT_EQ(frames.raw[0], "\x01\x00\x00\x00\x00\x00\x00\x00\x04\x03\x02\x01"s);  // little-endian
     EXPECT_EQ(frames.raw[1], "\x00\x00\x00\xbf"s);  // IEEE 754 binary32 of -0.5
     EXPECT_NE(
         frames.body.find("\xa7"
@@ -134,7 +134,7 @@ void expect_golden(const Message& message) {
     EXPECT_EQ(encode(*decoded).body, golden->second.body);
 }
 
-TEST(Golden, HelloIsPythons) { expect_golden(Hello{.protocol = 2, .name = "trainer"}); }
+TEST(Golden, HelloIsPythons) { expect_golden(Hello{.protocol = 3, .name = "trainer"}); }
 
 TEST(Golden, ErrorIsPythons) {
     expect_golden(ErrorReply{

@@ -382,6 +382,7 @@ TEST(Malformed, ValuesOutOfRangeSayWhatIsAccepted) {
         refusal<Generate>(sampling("num_output_in_prompt", "\xff")).find("is -1"), std::string::npos
     );
     EXPECT_NE(refusal<Generate>(sampling("top_k", "\x00"s)).find("top_k is 0"), std::string::npos);
+    EXPECT_NE(refusal<Generate>(sampling("top_k", "\xff")).find("top_k is -1"), std::string::npos);
     EXPECT_NE(
         refusal<Generate>(sampling("stop", array({str("")}))).find("empty text"), std::string::npos
     );
@@ -424,7 +425,7 @@ TEST(Malformed, PlansWhoseArraysDisagreeWithTheirRows) {
     EXPECT_NE(problem([](StepPlan& p) { p.rows[0].num_new = 0; }), "");
     EXPECT_NE(problem([](StepPlan& p) { p.rows[0].begin = -1; }), "");
     EXPECT_NE(problem([](StepPlan& p) { p.rows[0].num_scored = 3; }), "");
-    EXPECT_NE(problem([](StepPlan& p) { p.rows[0].output_index = -2; }), "");
+    EXPECT_NE(problem([](StepPlan& p) { p.rows[0].output_index = -1; }), "");
     EXPECT_NE(problem([](StepPlan& p) { p.rows[0].takes_sampled = true; }), "");
     EXPECT_NE(
         problem([](StepPlan& p) { p.rows[0].num_new = std::numeric_limits<std::int64_t>::max(); }),

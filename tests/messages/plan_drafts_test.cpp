@@ -23,11 +23,11 @@ TEST(PlanDrafts, FollowATokenThatSamples) {
     PlanRow row = good;
     row.output_index = (std::int64_t{1} << 31) - 1 - 2;
     EXPECT_EQ(problem(row), "");
-    ++row.output_index;
+    ++*row.output_index;
     EXPECT_NE(problem(row).find("output_index is 2147483646"), std::string::npos);
     row = good;
-    row.output_index = -1;
-    EXPECT_NE(problem(row).find("2 drafts of 3 tokens, output_index -1"), std::string::npos);
+    row.output_index.reset();
+    EXPECT_NE(problem(row).find("2 drafts of 3 tokens, no output"), std::string::npos);
     row = good;
     row.num_scored = 1;
     EXPECT_NE(problem(row).find("1 scored"), std::string::npos);

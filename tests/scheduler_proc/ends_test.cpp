@@ -220,6 +220,38 @@ TEST(Scheduler, ATokenOutsideTheVocabularyEndsTheRequest) {
     rig.run();
 }
 
+TEST(Scheduler, ATokenThatBansLeftNoneOfEndsTheRequest) {
+    Rig rig;
+    const RequestKey key = rig.send({.prompt = prompt_of(4)});
+    rig.turn();
+    auto answers = rig.workers.run_one();
+    std::get<messages::StepResult>(answers[0]).undrawn = {0};
+    TurnInput in;
+    in.workers = answers;
+    rig.turn(in);
+    EXPECT_EQ(error_of(rig, key), "invalid_argument");
+    EXPECT_TRUE(rig.of(key).tokens.empty());
+    rig.run();
+}
+
+TEST(Scheduler, UndrawnPlacesThatNoRowSampledAreFatal) {
+    for (const std::vector<std::int64_t>& bad :
+         {std::vector<std::int64_t>{-1},
+          std::vector<std::int64_t>{1},
+          std::vector<std::int64_t>{0, 0}}) {
+        Rig rig;
+        rig.send({.prompt = prompt_of(4)});
+        rig.turn();
+        auto answers = rig.workers.run_one();
+        std::get<messages::StepResult>(answers[0]).undrawn = bad;
+        TurnInput in;
+        in.workers = answers;
+        const TurnOutput out = rig.turn(in);
+        ASSERT_TRUE(out.fatal);
+        EXPECT_NE(out.fatal->message.find("undrawn has place"), std::string::npos);
+    }
+}
+
 // ---- scoring ----
 
 TEST(Scheduler, ScoresPromptsOverChunksAndTellsThemInTheFirstChunk) {
@@ -262,7 +294,7 @@ TEST(Scheduler, MaxNewTokensZeroOnlyScores) {
     EXPECT_EQ(rig.of(key).finish->reason, messages::FinishReason::kLength);
     EXPECT_EQ(rig.of(key).num_chunks, 1);
     for (const messages::StepPlan& plan : rig.workers.plans()) {
-        for (const messages::PlanRow& row : plan.rows) EXPECT_EQ(row.output_index, -1);
+        for (const messages::PlanRow& row : plan.rows) EXPECT_FALSE(row.output_index);
     }
 }
 

@@ -36,7 +36,7 @@ TokenId fake_next_token(
     const auto one_in = [&](std::int64_t n, int shift) {
         return n > 0 && (hash >> shift) % static_cast<std::uint64_t>(n) == 0;
     };
-    if (one_in(model.nan_one_in, 40)) return TokenId{-1};
+    if (one_in(model.nan_one_in, 40)) return kNoToken;
     auto token = static_cast<std::int64_t>(hash % static_cast<std::uint64_t>(model.vocab_size));
     if (one_in(model.eos_one_in, 20)) token = raw(model.eos_ids.front());
     // The tokens masked before min_new_tokens.

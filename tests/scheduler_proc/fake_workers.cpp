@@ -187,6 +187,7 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
     };
     std::optional<messages::NotFiniteRow> bad;
     bool counts = true;  // false after the first draft that was not sampled
+    TokenId latest{};    // the row's latest output
     const TokenId taken = slot.sampled;
     const std::int64_t first_scored = row.begin + row.num_new - row.num_scored;
     const std::int64_t first_sampled = row.begin + row.num_new - row.num_sampled();
@@ -195,7 +196,7 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
         const TokenId given =
             placed.plan.tokens.values[placed.first_token + static_cast<std::size_t>(i)];
         const TokenId token = row.takes_sampled ? taken : given;
-        if (position > first_sampled) counts = counts && token == result.sampled.values.back();
+        if (position > first_sampled) counts = counts && token == latest;
         context.append(token, epoch_, row.adapter);
         if (counts) states_.advance(row, {position + 1, context.prefix, context.read});
         entry_of(placed, position) = {
@@ -224,18 +225,20 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
         // At the prompt's end: the context that a request without output has attended to.
         if (position + 1 == slot.setup->prompt_len) kv_read_[{slot.setup->key, 0}] = context.read;
         if (!samples) continue;
-        sample(placed, position - first_sampled, model, context, result);
-        TokenId drawn = result.sampled.values.back();
-        if (is_bad()) drawn = messages::kNotFinite;
+        latest = sample(placed, position - first_sampled, model, context, result);
+        const TokenId drawn = is_bad() ? kNoToken : latest;
+        if (drawn == kNoToken) {
+            result.sampled.values.back() = TokenId{};
+            result.undrawn.push_back(std::ssize(result.sampled.values) - 1);
+        }
         if (counts) slot.sampled = drawn;
-        if (!bad && counts && drawn == messages::kNotFinite)
-            bad = {placed.index, position, Kind::kLogits};
+        if (!bad && counts && drawn == kNoToken) bad = {placed.index, position, Kind::kLogits};
     }
     if (bad) result.not_finite.push_back(*bad);
 }
 
-// Samples output number `index` of the row, as if all drafts in its context were right.
-void FakeWorkers::sample(
+// Samples output number `index` of the row, as if all drafts in its context were right. Returns it.
+TokenId FakeWorkers::sample(
     const PlacedRow& placed,
     std::int64_t index,
     const FakeModel& model,
@@ -244,7 +247,7 @@ void FakeWorkers::sample(
 ) {
     const messages::RequestSetup& setup =
         *slots_.at(static_cast<std::size_t>(raw(placed.row.slot))).setup;
-    const std::int64_t output_index = placed.row.output_index + index;
+    const std::int64_t output_index = *placed.row.output_index + index;
     if (std::ssize(context.tokens) != setup.prompt_len + output_index) {
         fail(
             placed.plan,
@@ -258,12 +261,13 @@ void FakeWorkers::sample(
     result.logprobs.values.push_back(fake_logprob(model, context.tokens, token));
     result.ranks.values.push_back(fake_rank(context.tokens, token));
     add_alternatives(model, setup, context.tokens, result);
-    if (!setup.logprobs.support) return;
+    if (!setup.logprobs.support) return token;
     // Makes a support of one id more than the token's number, so that some supports are too large.
     messages::DrawSupport support{.num_ids = raw(token) + 1};
     if (support.num_ids <= messages::kSupportMax)
         support.ids.resize(static_cast<std::size_t>(support.num_ids), token);
     result.supports.push_back(std::move(support));
+    return token;
 }
 
 // The hash covers each token's adapter, as adapters share no KV.

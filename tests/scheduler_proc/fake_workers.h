@@ -46,7 +46,8 @@ struct FakeModel {
 };
 
 // The model's continuation of this context, as a list of token ids. An independent statement of
-// what requests must get: it uses neither pages nor steps.
+// what requests must get: it uses neither pages nor steps. kNoToken: the logits are not finite.
+inline constexpr TokenId kNoToken{-1};
 [[nodiscard]] TokenId fake_next_token(
     const FakeModel& model,
     std::span<const TokenId> context,
@@ -147,7 +148,7 @@ class FakeWorkers {
     };
     messages::StepResult run(const messages::StepPlan& plan);
     void run_row(const PlacedRow& placed, messages::StepResult& result);
-    void sample(
+    TokenId sample(
         const PlacedRow& placed,
         std::int64_t index,
         const FakeModel& model,

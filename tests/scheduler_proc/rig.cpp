@@ -173,10 +173,10 @@ Received Rig::expected(const FakeModel& model, const Ask& ask) {
     const std::int64_t most = std::min(model.context_len, model.num_pages * model.page_size) -
                               static_cast<std::int64_t>(ask.prompt.size());
     const std::int64_t output_max = ask.max_new_tokens.value_or(most);
-    if (ask.logprobs.prompt_start >= 0) {
+    if (ask.logprobs.prompt_start) {
         messages::PromptLogprobs prompt;
         prompt.start = std::clamp<std::int64_t>(
-            ask.logprobs.prompt_start, 1, static_cast<std::int64_t>(ask.prompt.size())
+            *ask.logprobs.prompt_start, 1, static_cast<std::int64_t>(ask.prompt.size())
         );
         for (auto i = static_cast<std::size_t>(prompt.start); i < ask.prompt.size(); ++i) {
             const auto before = std::span(ask.prompt).first(i);
@@ -195,7 +195,7 @@ Received Rig::expected(const FakeModel& model, const Ask& ask) {
     want.finish = messages::Finish{.reason = messages::FinishReason::kLength};
     for (std::int64_t index = 0; index < output_max; ++index) {
         const TokenId token = fake_next_token(model, context, ask.sampling, stop_ids, index);
-        if (token == TokenId{-1}) {
+        if (token == kNoToken) {
             want.finish->reason = messages::FinishReason::kError;
             break;
         }

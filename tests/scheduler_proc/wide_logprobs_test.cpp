@@ -26,7 +26,7 @@ std::int64_t num_wide_positions(const messages::StepPlan& plan) {
         const bool is_wide = std::ranges::any_of(plan.setups, [&](const auto& setup) {
             return setup.slot == row.slot && setup.logprobs.top == kTop;
         });
-        if (is_wide) num += row.num_scored + (row.output_index >= 0 ? 1 : 0);
+        if (is_wide) num += row.num_scored + (row.output_index ? 1 : 0);
     }
     return num;
 }

@@ -278,7 +278,6 @@ class NotFiniteBookTest : public testing::Test {
         request.sampling.seed = 1;
         request.sampling.max_new_tokens = 2;
         request.prompt.values = {good, bad, good};
-        request.logprobs.prompt_start = -1;
     }
     std::string judge(const std::string& what, const std::string& where, std::int64_t epoch = 4) {
         const auto weights_at = [&](Epoch each) -> std::optional<WeightsId> {

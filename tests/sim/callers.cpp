@@ -137,7 +137,7 @@ void World::submit() {
     if (random_.once_in(8)) {
         request.text = some_text();
         request.input_ids.reset();
-        request.logprobs.prompt_start = -1;
+        request.logprobs.prompt_start.reset();
     }
     if (has_adapters_ && !apart_.once_in(3)) request.adapter = some_adapter();
     add_drafts(request);

@@ -171,7 +171,7 @@ void ModelWorker::run_row(const PlacedRow& placed, messages::StepResult& result)
 
     score(placed, key, context, result);
     if (end == slot.setup.prompt_len) oracle_.read_prompt(key, context.kv);
-    if (row.output_index >= 0) {
+    if (row.output_index) {
         sample(placed, 0, slot, context, result);
         if (auto problem = verify_drafts(placed, slot, context, result))
             return fail(fmt::format("request {}: {}", raw(key), *problem));
@@ -208,7 +208,7 @@ void ModelWorker::sample(
 ) {
     const messages::PlanRow& row = placed.row;
     const RequestKey key = slot.setup.key;
-    const std::int64_t output_index = row.output_index + index;
+    const std::int64_t output_index = *row.output_index + index;
     const std::int64_t end = row.begin + row.num_new - row.num_drafted.value_or(0) + index;
     if (end != slot.setup.prompt_len + output_index) {
         return fail(fmt::format(
@@ -221,14 +221,15 @@ void ModelWorker::sample(
         finite_at(context.last_token, live_) == Finite::kAll && context.is_finite;
     slot.last = token_at(seed, output_index, placed.weights, may_stop, slot.setup.stop_ids);
     if (!is_last_finite) {
-        slot.last = messages::kNotFinite;
+        slot.last = kNoToken;
     } else if (!are_scores_finite(seed, output_index, live_)) {
-        slot.last = messages::kScoresNotFinite;
+        slot.last = kNoToken;
         if (!context.bad) context.bad = {placed.index, end - 1, messages::NotFiniteKind::kScores};
     }
     oracle_.sampled(key, output_index, slot.last, context.kv);
     oracle_.adapters().sampled(key, output_index, row.adapter, context.oldest_adapter);
-    result.sampled.values.push_back(slot.last);
+    if (slot.last == kNoToken) result.undrawn.push_back(std::ssize(result.sampled.values));
+    result.sampled.values.push_back(slot.last == kNoToken ? TokenId{} : slot.last);
     result.logprobs.values.push_back(logprob_at(seed, output_index, placed.weights));
     result.ranks.values.push_back(raw(slot.last) + 1);
 }
@@ -326,7 +327,7 @@ std::optional<std::string> ModelWorker::write_context(
     const messages::PlanRow& row = placed.row;
     const std::int64_t end = row.begin + row.num_new - row.num_drafted.value_or(0);
     const std::int64_t first_logits =
-        end - std::max<std::int64_t>(row.num_scored, row.output_index >= 0 ? 1 : 0);
+        end - std::max<std::int64_t>(row.num_scored, row.output_index ? 1 : 0);
     for (std::int64_t position = row.begin; position < end; ++position) {
         const TokenId token = row.takes_sampled ? slot.last : planned_token(placed, position);
         const std::optional<TokenId> want = oracle_.context_token(key, position);

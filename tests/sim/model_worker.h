@@ -105,9 +105,10 @@ class ModelWorker {
         std::optional<messages::AdapterId> adapter{};
         std::uint64_t brought = 0;  // of the routes that requests brought for tokens up to it
     };
+    static constexpr TokenId kNoToken{-1};
     struct Slot {
         messages::RequestSetup setup{};
-        TokenId last{};
+        TokenId last{};  // kNoToken: the latest output's logits or scores were not finite
         bool is_set_up = false;
     };
     struct Stage {

@@ -62,8 +62,8 @@ bool wants_logits(
     const messages::TokenizedRequest& request, std::int64_t num_outputs, std::int64_t position
 ) {
     const auto prompt_len = static_cast<std::int64_t>(request.prompt.values.size());
-    const std::int64_t first = std::max<std::int64_t>(request.logprobs.prompt_start, 1);
-    if (request.logprobs.prompt_start >= 0 && num_outputs == 0 && first < prompt_len &&
+    const std::int64_t first = std::max<std::int64_t>(request.logprobs.prompt_start.value_or(0), 1);
+    if (request.logprobs.prompt_start && num_outputs == 0 && first < prompt_len &&
         position + 1 >= first)
         return true;
     return position + 1 == prompt_len + num_outputs && request.sampling.max_new_tokens != 0;

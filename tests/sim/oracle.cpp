@@ -151,7 +151,7 @@ std::optional<std::string> Oracle::problem_of_scores(
     const RequestKey key = chunk.key;
     const bool is_full = chunk.finish && chunk.finish->reason == messages::FinishReason::kLength;
     const bool is_first = outputs_[key].empty() && (!chunk.tokens.empty() || is_full);
-    const bool is_due = is_first && request.logprobs.prompt_start >= 0;
+    const bool is_due = is_first && request.logprobs.prompt_start.has_value();
     if (chunk.prompt.has_value() != is_due) {
         return fmt::format(
             "request {}: {} scores of its prompt", raw(key), is_due ? "no" : "unasked or late"
@@ -160,7 +160,7 @@ std::optional<std::string> Oracle::problem_of_scores(
     if (!is_due) return std::nullopt;
     const auto prompt_len = static_cast<std::int64_t>(request.prompt.values.size());
     const std::int64_t start =
-        std::min(std::max<std::int64_t>(request.logprobs.prompt_start, 1), prompt_len);
+        std::min(std::max<std::int64_t>(*request.logprobs.prompt_start, 1), prompt_len);
     const auto num_scores = std::ssize(chunk.prompt->logprobs);
     if (chunk.prompt->start != start || num_scores != prompt_len - start ||
         std::ssize(chunk.prompt->ranks) != num_scores) {

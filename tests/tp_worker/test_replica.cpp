@@ -140,9 +140,10 @@ void add_row(
     // Prompt logprobs: position i scores token i + 1. The prompt's last position has no next token
     // yet, but scored positions must be a row's last. So it gets any target, and its score is
     // dropped.
+    const std::optional<std::int64_t> start = request->logprobs.prompt_start;
     const std::int64_t first =
-        std::max(row.begin, std::max<std::int64_t>(request->logprobs.prompt_start - 1, 0));
-    if (request->logprobs.prompt_start >= 0 && first < end && end <= request->prompt_len) {
+        std::max(row.begin, std::max<std::int64_t>(start.value_or(0) - 1, 0));
+    if (start && first < end && end <= request->prompt_len) {
         row.num_scored = end - first;
         for (std::int64_t i = first; i < end; ++i) {
             const bool has_target = i + 1 < request->prompt_len;

@@ -274,7 +274,7 @@ def test_a_slow_client_costs_only_itself(start_tree):
     lazy.rcvhwm = 1
     lazy.setsockopt(zmq.RCVBUF, 4096)
     lazy.connect(f"ipc://{tree.run_dir}/data.sock")
-    lazy.send_multipart([b"hello", msgpack.packb({"protocol": 2, "name": "lazy"})])
+    lazy.send_multipart([b"hello", msgpack.packb({"protocol": 3, "name": "lazy"})])
     assert lazy.poll(60_000)
     identity = msgpack.unpackb(lazy.recv_multipart()[1])["tree"]
     sampling = {"max_new_tokens": 800, **GREEDY}

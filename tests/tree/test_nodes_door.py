@@ -22,7 +22,7 @@ from wire import DEADLINE_S
 
 BUILD = "pitstop " + re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
 JOIN = {
-    "protocol": 1,
+    "protocol": 2,
     "build": BUILD,
     "rank": 1,
     "tp": 2,
@@ -33,7 +33,7 @@ JOIN = {
     "settings": [],
 }
 HELLO = {
-    "protocol": 1,
+    "protocol": 2,
     "rank": 1,
     "tp": 2,
     "model_type": "qwen3",
@@ -140,10 +140,10 @@ REFUSED = {
         f"the head is {BUILD}",
     ),
     "another protocol": (
-        said("rank_join", **{**JOIN, "protocol": 2}),
+        said("rank_join", **{**JOIN, "protocol": 1}),
         "rank_joined",
         "unsupported",
-        "it speaks protocol 2",
+        "it speaks protocol 1",
     ),
     "the head's rank": (
         said("rank_join", **{**JOIN, "rank": 0, "node": 0}),

@@ -127,7 +127,7 @@ class Door:
             self.greet()
 
     def greet(self):
-        self.send("hello", protocol=2, name="test")
+        self.send("hello", protocol=3, name="test")
         kind, self.hello = self.receive()
         assert kind == "hello_reply", (kind, self.hello)
         self.tree = self.hello["tree"]

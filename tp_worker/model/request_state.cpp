@@ -29,8 +29,8 @@ RequestState::RequestState(
     if (params.temperature >= kTemperatureMin) {
         sample_.temperature = static_cast<float>(params.temperature);
     }
-    if (params.top_k >= 1 && params.top_k < kernels::kTopKOff) {
-        sample_.top_k = static_cast<std::int32_t>(params.top_k);
+    if (params.top_k && *params.top_k < kernels::kTopKOff) {
+        sample_.top_k = static_cast<std::int32_t>(*params.top_k);
     }
     // A top_p that fp32 rounds to 0 still keeps the best id.
     sample_.top_p = std::max(static_cast<float>(params.top_p), std::numeric_limits<float>::min());

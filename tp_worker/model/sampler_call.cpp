@@ -12,10 +12,6 @@
 namespace pitstop::tp_worker {
 namespace {
 
-static_assert(kernels::kNotFiniteDraw == messages::kNotFinite);
-static_assert(kernels::kDrewNothing == messages::kNothingLeft);
-static_assert(kernels::kScoreNotFinite == messages::kScoresNotFinite);
-
 // Placeholders for what note_draws() writes into picks and softmax rows in each call
 // (standing_arrays.h). No other pick or row has these values.
 constexpr TokenId kIdDrawn{-1};
@@ -433,7 +429,7 @@ void Sampler::Call::start_wide(LogitView& view, std::size_t k) {
 void Sampler::Call::finish(messages::StepResult* result) {
     if (!sampler_.is_root()) return;
     for (std::size_t i = 0; i < rows_.size(); ++i) {
-        if (rows_[i].is_sample) result->sampled.values[rows_[i].place->entry] = ids_[i];
+        if (rows_[i].is_sample) report_draw(*rows_[i].place, ids_[i], result);
         if (!rows_[i].is_whole && is_finite(i)) ranks_->finish(i, result);
         if (rows_[i].has_support) result->supports.push_back(std::move(supports_[i]));
     }

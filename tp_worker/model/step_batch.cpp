@@ -25,8 +25,8 @@ Result<> check_lengths(std::size_t index, const messages::PlanRow& row, const St
     // invalid(plan) has bounded all of them: no sum overflows.
     if (row.begin + row.num_new > limits.num_positions)
         return bad("more positions than the model has:", limits.num_positions);
-    if (row.output_index + row.num_drafted.value_or(0) >= limits.num_positions)
-        return bad("more outputs than the model has positions:", row.output_index);
+    if (row.output_index.value_or(0) + row.num_drafted.value_or(0) >= limits.num_positions)
+        return bad("more outputs than the model has positions:", row.output_index.value_or(0));
     if (row.num_drafted <= limits.drafted_max) return Ok{};
     return bad(
         fmt::format("at most {} drafts are verified here, not", limits.drafted_max),
@@ -41,13 +41,12 @@ Result<> check_support(
     const RequestState& request,
     const StepLimits& limits
 ) {
-    if (row.output_index < 0 || !request.logprobs().support || limits.no_supports.empty())
-        return Ok{};
+    if (!row.output_index || !request.logprobs().support || limits.no_supports.empty()) return Ok{};
     return row_error(
         index,
         row,
         fmt::format("no support of a draw ({}); output", limits.no_supports),
-        row.output_index
+        *row.output_index
     );
 }
 
@@ -69,6 +68,14 @@ RowOutputs outputs_of(const LogitRow& row, messages::StepResult* result) {
         result->top_ids.values.data() + row.top_begin,
         result->top_logprobs.values.data() + row.top_begin,
         result->ids_logprobs.values.data() + row.ids_begin};
+}
+
+void report_draw(const LogitRow& row, TokenId id, messages::StepResult* result) {
+    if (raw(id) >= 0) {
+        result->sampled.values[row.entry] = id;
+    } else {
+        result->undrawn.push_back(static_cast<std::int64_t>(row.entry));
+    }
 }
 
 Result<> set_up_requests(
@@ -279,8 +286,8 @@ Result<> PlannedStep::add_row(
     RETURN_IF_ERROR(check_support(index, row, request, limits));
     const std::int64_t kv_len = row.begin + row.num_new;
     // Both rows would store their token where the request's next row reads it.
-    if (row.output_index >= 0 && samples_[slot])
-        return bad("another row samples for the same request; its output is", row.output_index);
+    if (row.output_index && samples_[slot])
+        return bad("another row samples for the same request; its output is", *row.output_index);
     if (row.num_pages * limits.page_size < kv_len) return bad("too few pages for length", kv_len);
     for (std::int64_t i = 0; i < row.num_pages; ++i) {
         const PageId page = plan.pages.values[page_at_ + static_cast<std::size_t>(i)];
@@ -359,7 +366,7 @@ void PlannedStep::add_logits(
         score.target = plan.targets.values[target_at_ + i];
         add(score, &scored_);
     }
-    if (row.output_index < 0) return;
+    if (!row.output_index) return;
     samples_[static_cast<std::size_t>(raw(row.slot))] = true;
     for (std::int64_t i = 0; i < row.num_sampled(); ++i)
         add(sample_of(row, request, plan, i), &sampled_);
@@ -376,7 +383,7 @@ LogitRow PlannedStep::sample_of(
     LogitRow sample;
     sample.token_row =
         static_cast<std::int32_t>(token_at_) - static_cast<std::int32_t>(num_after) - 1;
-    sample.output_index = row.output_index + index;
+    sample.output_index = *row.output_index + index;
     const auto token_at = static_cast<std::size_t>(sample.token_row);
     sample.has_drafts = row.num_drafted.has_value();
     if (num_after > 0) sample.draft = plan.tokens.values[token_at + 1];
@@ -471,7 +478,7 @@ messages::StepResult PlannedStep::empty_result(const messages::StepPlan& plan, R
     result.epoch = plan.epoch;
     result.rank = rank;
     if (raw(rank) != 0) return result;
-    result.sampled.values.resize(sampled_.entries, TokenId{-1});
+    result.sampled.values.resize(sampled_.entries);
     result.logprobs.values.resize(sampled_.entries);
     result.ranks.values.resize(sampled_.entries);
     result.top_ids.values.resize(sampled_.top, TokenId{-1});

@@ -50,6 +50,9 @@ struct RowOutputs {
     float* ids_logprobs = nullptr;
 };
 [[nodiscard]] RowOutputs outputs_of(const LogitRow& row, messages::StepResult* result);
+// Writes the token that a row drew; a negative id is none (kernels/draws.h).
+// REQUIRES: the row samples; the rows before it were reported.
+void report_draw(const LogitRow& row, TokenId id, messages::StepResult* result);
 
 // The requests by slot; empty if none was set up yet.
 using RequestSlots = std::vector<std::optional<RequestState>>;

@@ -74,7 +74,9 @@ def _logprobs(
         start = 0 if start is None else start
     if not (is_wanted or drawing.logprobs is not None or start is not None or num_top or ids):
         return None
-    asked = {"enabled": True, "mode": mode, "top": num_top, "prompt_start": -1 if start is None else start}
+    asked: dict[str, Any] = {"enabled": True, "mode": mode, "top": num_top}
+    if start is not None and start != -1:  # SGLang's -1: no token of the prompt
+        asked["prompt_start"] = start
     return {**asked, "ids": list(ids)} if ids else asked
 
 

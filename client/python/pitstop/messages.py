@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Sequence, Union, cast
 
 # begin: protocol (written by pitstop_python_fields)
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 # end
 
 SAMPLING_FIELDS = frozenset(
@@ -290,7 +290,7 @@ class ServerInfo:
     """The tree at a door, and what it serves. `tree` changes with every start."""
 
     # begin: HelloReply (written by pitstop_python_fields)
-    protocol: int = 1  # protocol version of the tree
+    protocol: int = 2  # protocol version of the tree
     server: str = ""  # pitstop and its version
     model: str = ""  # the served model's name
     model_path: str = ""  # the directory that it was loaded from

@@ -120,8 +120,8 @@ def read_sampling(params: Union[Mapping[str, Any], Any, None]) -> Drawing:
     fields.setdefault("max_new_tokens", MAX_NEW_TOKENS)
     if fields["max_new_tokens"] is None:  # as many as fit the context
         del fields["max_new_tokens"]
-    if fields.get("top_k") == 0:  # vLLM's value for "all"
-        fields["top_k"] = -1
+    if fields.get("top_k") in (-1, 0):  # the engines' values for "all"
+        del fields["top_k"]
     for name in ("stop", "bad_words"):
         if isinstance(fields.get(name), str):
             fields[name] = [fields[name]]

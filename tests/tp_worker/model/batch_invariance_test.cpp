@@ -243,7 +243,7 @@ TEST_P(BatchInvarianceOfHybrids, P11_ACheckpointOfAStateMayFollowADraft) {
         TestRequest other = make_requests(hybrid.mix).front();
         other.slot = SlotId{1};
         other.pages = drafted.pages;
-        other.logprobs.prompt_start = -1;
+        other.logprobs.prompt_start.reset();
         other.tokens.assign(alone.tokens.begin(), alone.tokens.begin() + save_at + 1);
         other.num_done = save_at;
         messages::StepPlan restoring;

@@ -250,7 +250,7 @@ TEST_P(Plans, OutOfRangeAreRefusedNamingWhat) {
 
 TEST_P(Plans, ResultsHaveOneEntryPerRowThatSamples) {
     messages::StepPlan plan = good_;
-    plan.rows[0].output_index = -1;
+    plan.rows[0].output_index.reset();
     const Result<messages::StepResult> silent = engine_->run(plan);
     ASSERT_TRUE(silent.has_value());
     EXPECT_TRUE(silent->sampled.values.empty() && silent->logprobs.values.empty());

@@ -128,7 +128,7 @@ TEST_F(GpuDrafts, P11_ALastTokenIsTheLastThatCounts) {
         messages::PlanRow& row = next.rows.front();
         row.begin += 2;  // the token before the drafts, and one right draft
         row.num_new = 1;
-        row.output_index += 2;
+        *row.output_index += 2;
         row.takes_sampled = true;
         row.num_drafted.reset();
         ASSERT_TRUE(engine.start(plan).has_value());

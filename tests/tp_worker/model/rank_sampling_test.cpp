@@ -97,6 +97,7 @@ TEST(RankSampling, RanksReportTogetherWhatOneRankDoes) {
             const Sampled ranks = sample(rows, num_ranks);
             for (const std::vector<TokenId>& ids : ranks.ids) EXPECT_EQ(ids, one.ids[0]);
             EXPECT_EQ(ranks.result.sampled.values, one.result.sampled.values);
+            EXPECT_EQ(ranks.result.undrawn, one.result.undrawn);
             EXPECT_EQ(ranks.result.ranks.values, one.result.ranks.values);
             EXPECT_EQ(ranks.result.top_ids.values, one.result.top_ids.values);
             expect_near(ranks.result.logprobs.values, one.result.logprobs.values);
@@ -206,7 +207,7 @@ TEST(RankSampling, LogitsThatAreNotFiniteAreNeitherDrawnFromNorScored) {
             std::vector<float> logits = random_logits(9, 5);
             if (is_bad) logits[7] = -kInfinity;
             rows.add(setup, logits, LogitRow::Kind::kScore, TokenId{1});
-            expected.push_back(is_bad ? messages::kNotFinite : TokenId{0});
+            expected.push_back(is_bad ? kernels::kNotFiniteDraw : TokenId{0});
         }
     }
     for (const int num_ranks : {1, 2, 4}) {
@@ -215,6 +216,18 @@ TEST(RankSampling, LogitsThatAreNotFiniteAreNeitherDrawnFromNorScored) {
         const messages::StepScores& scores = sampled.result.scores;
         for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(scores.logprobs.values[i] < 0.f, i >= 3);
     }
+}
+
+// The result names the draws that have no token, whose ids are negative.
+void expect_tokens(const messages::StepResult& result, const std::vector<TokenId>& drawn) {
+    std::vector<TokenId> tokens;
+    std::vector<std::int64_t> undrawn;
+    for (std::size_t i = 0; i < drawn.size(); ++i) {
+        if (raw(drawn[i]) < 0) undrawn.push_back(static_cast<std::int64_t>(i));
+        tokens.push_back(raw(drawn[i]) < 0 ? TokenId{0} : drawn[i]);
+    }
+    EXPECT_EQ(result.sampled.values, tokens);
+    EXPECT_EQ(result.undrawn, undrawn);
 }
 
 // Finite logits, changed by an edit or by the temperature.
@@ -233,13 +246,13 @@ TEST(RankSampling, ScoresThatARequestMakesInfiniteAreToldApart) {
         edited.sampling.repetition_penalty = 1e-3;
         edited.history = {TokenId{1}};
         rows.add(edited, {1.f, best, 2.f, 0.f});
-        const TokenId token = best > 3.f ? messages::kScoresNotFinite : TokenId{1};
+        const TokenId token = best > 3.f ? kernels::kScoreNotFinite : TokenId{1};
         expected.insert(expected.end(), 3, token);
     }
     for (const int num_ranks : {1, 2, 4}) {
         const Sampled sampled = sample(rows, num_ranks);
         for (const auto& ids : sampled.ids) EXPECT_EQ(ids, expected);
-        EXPECT_EQ(sampled.result.sampled.values, expected);
+        expect_tokens(sampled.result, expected);
     }
 }
 
@@ -256,15 +269,15 @@ TEST(RankSampling, LogitsThatAreNotFiniteAreKnownToAllRanks) {
             rows.add(setup, logits);
         }
     }
-    std::vector<TokenId> expected(6, messages::kNotFinite);
+    std::vector<TokenId> expected(6, kernels::kNotFiniteDraw);
     messages::RequestSetup banned = setup_of(4);  // all of its ids are banned
     banned.sampling.allowed_token_ids = {TokenId{6}};
     banned.sampling.bad_tokens = {{TokenId{6}}};
     rows.add(banned, random_logits(V, 6));
-    expected.push_back(messages::kNothingLeft);
+    expected.push_back(kernels::kDrewNothing);
     const Sampled sampled = sample(rows, 4);
     EXPECT_EQ(sampled.ids, std::vector(4, expected));
-    EXPECT_EQ(sampled.result.sampled.values, expected);
+    expect_tokens(sampled.result, expected);
     EXPECT_EQ(sampled.result.logprobs.values[0], 0.f);
 }
 

@@ -225,7 +225,7 @@ TEST_F(SamplerTest, ASupportHasTheIdsThatTheDrawWasAmong) {
     add_sample(setup, logits);  // a tie with the first is kept
     setup.sampling.top_k = 3;
     add_sample(setup, logits);
-    setup.sampling.top_k = -1;
+    setup.sampling.top_k.reset();
     setup.sampling.top_p = 0.5;
     add_sample(setup, logits);
     setup.sampling.top_p = 1.0;
@@ -340,9 +340,10 @@ TEST_F(SamplerTest, ARowWhoseIdsAreAllBannedIsToldApartFromOneThatIsNotFinite) {
         add_sample(setup, {0.f, 9.f, 1.f}, 1);
     }
     const messages::StepResult result = run();
+    EXPECT_EQ(result.undrawn, (std::vector<std::int64_t>{0, 2}));
     EXPECT_EQ(
         result.sampled.values,
-        (std::vector<TokenId>{TokenId{-2}, TokenId{1}, TokenId{-2}, TokenId{1}})
+        (std::vector<TokenId>{TokenId{0}, TokenId{1}, TokenId{0}, TokenId{1}})
     );
 }
 

@@ -287,7 +287,7 @@ class CarriedStream(AsyncIterator[Chunk]):
                 options["min_new_tokens"] = max(0, options["min_new_tokens"] - kept)
             options["num_output_in_prompt"] = kept
             if self._has_scores:
-                options["logprobs"] = {**options["logprobs"], "prompt_start": -1}
+                options["logprobs"] = {**options["logprobs"], "prompt_start": None}
         if self._deadline is not None:
             options["timeout"] = max(0.001, self._deadline - time.monotonic())
         self._member, client = await self._door.place(self._key, self._min_epoch)
