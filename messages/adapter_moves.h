@@ -8,6 +8,7 @@
 #include "messages/verdict.h"
 
 #include <concepts>
+#include <cstdint>
 #include <string_view>
 
 namespace pitstop::messages {
@@ -18,12 +19,14 @@ struct WorkerNotEvicted {
         "tp_worker -> scheduler_proc: the answer to `evict` of `worker_adapters` if the version's "
         "bytes could not be written to a file. They stay in this rank's memory.";
     Rank rank{};
+    std::uint64_t order = 0;
     AdapterId id{};
     Verdict verdict{};
 
     template <class F>
     void fields(F&& f) {
         f("rank", rank, "the sender");
+        f("order", order, "the order's number");
         f("id", id, "the update that loaded it");
         verdict.fields_in(f, "why it is not evicted");
     }

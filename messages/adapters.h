@@ -174,11 +174,13 @@ struct WorkerAdapters {
         "scheduler_proc -> tp_worker, between two plans: evict versions of adapters, then restore "
         "others. Until an evicted one is restored, no later plan names it. Each rank answers with "
         "`worker_restored` for each that it restores.";
+    std::uint64_t order = 0;
     std::vector<AdapterId> evict{};
     std::vector<AdapterId> restore{};
 
     template <class F>
     void fields(F&& f) {
+        f("order", order, "its number, counted from 1");
         f("evict", evict, "the updates that loaded them: their bytes go to files");
         f("restore", restore, "the updates that loaded them: their bytes come from files");
     }
@@ -190,6 +192,7 @@ struct WorkerRestored {
         "tp_worker -> scheduler_proc: plans may name the version again, with the very bytes that "
         "were evicted, or why none may.";
     Rank rank{};
+    std::uint64_t order = 0;
     AdapterId id{};
     Verdict verdict{};
     std::int64_t elapsed_us = 0;
@@ -197,6 +200,7 @@ struct WorkerRestored {
     template <class F>
     void fields(F&& f) {
         f("rank", rank, "the sender");
+        f("order", order, "the order's number");
         f("id", id, "the update that loaded it");
         verdict.fields_in(f, "why it is not restored; data_loss: never");
         f("elapsed_us", elapsed_us, "microseconds from the order to this answer");

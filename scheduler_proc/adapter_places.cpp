@@ -28,14 +28,15 @@ bool AdapterPlaces::may_start(messages::AdapterId id) {
 // If one rank cannot restore a version, the ranks that could evict it: all ranks stay alike.
 bool AdapterPlaces::record(const messages::WorkerRestored& answer, TurnOutput& out) {
     const auto found = all_.find(answer.id);
-    if (found == all_.end() || found->second.silent.erase(answer.rank) == 0) return false;
+    if (found == all_.end() || found->second.restore_order != answer.order ||
+        found->second.silent.erase(answer.rank) == 0)
+        return false;
     Place& place = found->second;
     if (!answer.verdict.is_done() && !place.why_not) place.why_not = answer.verdict.error();
     if (!place.silent.empty()) return true;
     place.is_late = false;
     if (const auto why_not = std::exchange(place.why_not, std::nullopt)) {
-        place.state = State::kEvicted;
-        out.workers.emplace_back(messages::WorkerAdapters{.evict = {answer.id}});
+        order_eviction(*found, out);
         failed_.push_back({answer.id, *why_not});
         return true;
     }
@@ -49,14 +50,13 @@ bool AdapterPlaces::record(
 ) {
     now_ = now;
     const auto found = all_.find(answer.id);
-    if (found == all_.end()) return false;
-    Place& place = found->second;
+    if (found == all_.end() || answer.order == 0 || found->second.evict_order != answer.order)
+        return false;
     rest_until_ = now + kRest;
     why_not_evicted_ = answer.verdict.message;
-    // If several ranks fail to evict it, or one rank twice, only the first failure counts.
-    const bool is_first = std::exchange(place.kept_until, rest_until_) <= now;
-    if (place.state == State::kEvicted && is_first) order_restore(*found, out);
-    return is_first;
+    found->second.evict_order = 0;  // if several ranks fail to evict it, the first failure counts
+    if (found->second.state == State::kEvicted) order_restore(*found, out);
+    return true;
 }
 
 std::optional<Error> AdapterPlaces::why_full() const {
@@ -104,16 +104,24 @@ Error AdapterPlaces::none_leaves() const {
     );
 }
 
-void AdapterPlaces::order_restore(Places::value_type& place, TurnOutput& out) const {
+void AdapterPlaces::order_eviction(Places::value_type& place, TurnOutput& out) {
+    place.second.state = State::kEvicted;
+    place.second.evict_order = ++last_order_;
+    out.workers.emplace_back(messages::WorkerAdapters{.order = last_order_, .evict = {place.first}}
+    );
+}
+
+void AdapterPlaces::order_restore(Places::value_type& place, TurnOutput& out) {
     place.second.state = State::kComing;
+    place.second.restore_order = ++last_order_;
     place.second.ordered_at = now_;
     for (int rank = 0; rank < tp_; ++rank) place.second.silent.insert(Rank{rank});
-    out.workers.emplace_back(messages::WorkerAdapters{.restore = {place.first}});
+    out.workers.emplace_back(messages::WorkerAdapters{
+        .order = last_order_, .restore = {place.first}});
 }
 
 void AdapterPlaces::evict(Places::value_type& place, TurnOutput& out) {
-    place.second.state = State::kEvicted;
-    out.workers.emplace_back(messages::WorkerAdapters{.evict = {place.first}});
+    order_eviction(place, out);
     evicted_.push_back(place.first);
 }
 

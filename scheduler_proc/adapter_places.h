@@ -68,7 +68,8 @@ class AdapterPlaces {
     bool record(const messages::WorkerRestored& answer, TurnOutput& out);
     // Returns why no version may be added now, or nothing.
     [[nodiscard]] std::optional<Error> why_full() const;
-    // Records that a rank could not evict a version. Returns false if the rank had said so before.
+    // Records that a rank could not evict a version. Returns false if the order is not the
+    // version's latest eviction, or a rank has failed to carry it out before.
     bool record(TimePoint now, const messages::WorkerNotEvicted& answer, TurnOutput& out);
     // Orders restores and evictions for the wanted versions. Returns the versions it evicted.
     std::vector<messages::AdapterId> advance(
@@ -100,11 +101,12 @@ class AdapterPlaces {
         State state = State::kResident;
         std::uint64_t came_at = 0;  // came_at and used_at are counts of clock_
         std::uint64_t used_at = 0;
-        TimePoint ordered_at{};          // kComing
-        bool is_late = false;            // kComing: the restore has taken longer than kRestoreMax
-        std::set<Rank> silent{};         // kComing: ranks that have not answered
-        std::optional<Error> why_not{};  // kComing: a rank's error
-        TimePoint kept_until{};          // no eviction before this time: the last one failed
+        TimePoint ordered_at{};           // kComing
+        bool is_late = false;             // kComing: the restore has taken longer than kRestoreMax
+        std::uint64_t evict_order = 0;    // the latest eviction; 0: none, or a rank failed to do it
+        std::uint64_t restore_order = 0;  // the latest restore; 0: none
+        std::set<Rank> silent{};          // kComing: ranks that have not answered
+        std::optional<Error> why_not{};   // kComing: a rank's error
     };
     using Places = std::map<messages::AdapterId, Place>;
     void evict(Places::value_type& place, TurnOutput& out);
@@ -115,7 +117,8 @@ class AdapterPlaces {
     [[nodiscard]] bool is_resting() const { return now_ < rest_until_; }
     [[nodiscard]] bool is_idle(const Places::value_type& place) const;
     [[nodiscard]] Error none_leaves() const;
-    void order_restore(Places::value_type& place, TurnOutput& out) const;
+    void order_eviction(Places::value_type& place, TurnOutput& out);
+    void order_restore(Places::value_type& place, TurnOutput& out);
     [[nodiscard]] std::int64_t pinned_bytes() const;
     [[nodiscard]] Error no_room(const Place& place) const;
 
@@ -125,6 +128,7 @@ class AdapterPlaces {
     TimePoint rest_until_{};
     std::string why_not_evicted_{};  // the latest error
     std::uint64_t clock_ = 0;
+    std::uint64_t last_order_ = 0;
     Places all_{};
     // wanted_ to failed_ belong to the current turn
     std::vector<messages::AdapterId> wanted_{};

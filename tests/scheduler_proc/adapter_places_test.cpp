@@ -217,6 +217,46 @@ TEST_F(AdapterPlacesTest, P3_ANewVersionThatOpenRequestsTakeIsInUse) {
     EXPECT_EQ(rig.of(key).tokens, by_spans(ask, rig.of(key)));
 }
 
+// The orders about this version that `out` has, in their order.
+std::vector<std::uint64_t> take_orders(TurnOutput& out, AdapterId id) {
+    std::vector<std::uint64_t> orders;
+    for (const ToWorkers& message : std::exchange(out.workers, {})) {
+        const auto& order = std::get<messages::WorkerAdapters>(message);
+        for (const auto* ids : {&order.evict, &order.restore})
+            if (std::ranges::find(*ids, id) != ids->end()) orders.push_back(order.order);
+    }
+    return orders;
+}
+
+// Answers may be repeated: one to an earlier order says nothing of the latest.
+TEST(AdapterPlaces, P2_AnAnswerToAnEarlierOrderDoesNotCount) {
+    constexpr AdapterId kA{3}, kB{4};
+    constexpr TimePoint kNow{std::chrono::seconds(100)};
+    AdapterPlaces places(kBytes, /*tp=*/1);
+    TurnOutput out;
+    places.add(kA, kBytes, AdapterPlaces::Pinned::kNo);
+    places.add(kB, kBytes, AdapterPlaces::Pinned::kNo);
+    places.advance(kNow, {}, out);
+    const std::uint64_t evicted = take_orders(out, kA).at(0);
+    const auto bring = [&](AdapterId id) {
+        EXPECT_FALSE(places.may_start(id));
+        places.advance(kNow, {}, out);
+        return take_orders(out, id).at(0);
+    };
+    const std::uint64_t first = bring(kA);
+    EXPECT_TRUE(places.record({.order = first, .id = kA}, out));
+    EXPECT_TRUE(places.record({.order = bring(kB), .id = kB}, out));
+    const std::uint64_t second = bring(kA);
+    EXPECT_LT(evicted, first);
+    EXPECT_LT(first, second);
+    EXPECT_FALSE(places.record({.order = first, .id = kA}, out));
+    EXPECT_FALSE(places.is_resident(kA));
+    EXPECT_FALSE(places.record(kNow, {.order = evicted, .id = kA}, out));
+    EXPECT_FALSE(places.next_deadline() == kNow + AdapterPlaces::kRest);
+    EXPECT_TRUE(places.record({.order = second, .id = kA}, out));
+    EXPECT_TRUE(places.is_resident(kA));
+}
+
 // A full disk: one rank fails to write its file, after another rank has written its own.
 TEST_F(AdapterPlacesTest, AnAdapterThatCannotBeEvictedIsInMemoryOnAllRanksAndCounted) {
     open(1);

@@ -18,7 +18,8 @@ std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerAdapters& 
         if (failures == eviction_failures.end()) continue;
         for (std::size_t i = 0; i < failures->second.size(); ++i) {
             if (!failures->second[i]) continue;
-            messages::WorkerNotEvicted answer{.rank = static_cast<Rank>(i), .id = adapter};
+            messages::WorkerNotEvicted answer{
+                .rank = static_cast<Rank>(i), .order = order.order, .id = adapter};
             answer.verdict = *failures->second[i];
             answers.emplace_back(std::move(answer));
         }
@@ -33,7 +34,8 @@ std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerAdapters& 
         if (!fails && evicted_.erase(adapter) > 0) adapters_.insert(adapter);
         for (std::size_t i = 0; i < is_silent.size(); ++i) {
             if (is_silent[i]) continue;
-            messages::WorkerRestored answer{.rank = static_cast<Rank>(i), .id = adapter};
+            messages::WorkerRestored answer{
+                .rank = static_cast<Rank>(i), .order = order.order, .id = adapter};
             if (fails && failures->second.at(i)) answer.verdict = *failures->second.at(i);
             answers.emplace_back(std::move(answer));
         }

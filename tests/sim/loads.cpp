@@ -60,7 +60,8 @@ bool World::work_on_adapters(std::size_t r, std::size_t k, const scheduler::ToWo
     if (moves == nullptr) return false;
     for (const messages::AdapterId id : moves->evict) {
         if (is_active_ && apart_.once_in(12)) {
-            messages::WorkerNotEvicted refusal{.rank = static_cast<pitstop::Rank>(k), .id = id};
+            messages::WorkerNotEvicted refusal{
+                .rank = static_cast<pitstop::Rank>(k), .order = moves->order, .id = id};
             refusal.verdict = Error{ErrorCode::kResourceExhausted, "the simulator's disk is full"};
             worker.note_not_evicted(id);
             answer(r, k, std::move(refusal));
@@ -69,9 +70,9 @@ bool World::work_on_adapters(std::size_t r, std::size_t k, const scheduler::ToWo
         }
     }
     for (const messages::AdapterId id : moves->restore) {
-        after(some(50, apart_.once_in(10) ? 20'000 : 2000), [this, r, k, id] {
+        after(some(50, apart_.once_in(10) ? 20'000 : 2000), [this, r, k, id, order = moves->order] {
             Rank& rank = replicas_[r].ranks[k];
-            if (!rank.is_stuck) answer(r, k, rank.worker->restore(id));
+            if (!rank.is_stuck) answer(r, k, rank.worker->restore(order, id));
         });
     }
     return true;

@@ -87,7 +87,7 @@ class ModelWorker {
     void forget(messages::AdapterId id);
     void evict(messages::AdapterId id);
     void note_not_evicted(messages::AdapterId id);
-    messages::WorkerRestored restore(messages::AdapterId id);
+    messages::WorkerRestored restore(std::uint64_t order, messages::AdapterId id);
     [[nodiscard]] std::int64_t num_adapters() const {
         return std::ssize(adapters_) + std::ssize(evicted_);
     }

@@ -203,10 +203,10 @@ void ModelWorker::note_not_evicted(messages::AdapterId id) {
     if (adapters_.contains(id) && raw(rank_) == 0) ++oracle_.adapters().num_not_evicted;
 }
 
-messages::WorkerRestored ModelWorker::restore(messages::AdapterId id) {
+messages::WorkerRestored ModelWorker::restore(std::uint64_t order, messages::AdapterId id) {
     if (auto entry = evicted_.extract(id); !entry.empty()) adapters_.insert(std::move(entry));
     if (raw(rank_) == 0) ++oracle_.adapters().num_restores;
-    return {.rank = rank_, .id = id};
+    return {.rank = rank_, .order = order, .id = id};
 }
 
 messages::WorkerDropped ModelWorker::drop(const messages::WorkerDrop& order) {

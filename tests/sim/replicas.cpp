@@ -155,18 +155,18 @@ void World::answer(std::size_t r, std::size_t k, scheduler::FromWorker message) 
                               std::holds_alternative<messages::WorkerStaged>(message) ||
                               std::holds_alternative<messages::WorkerCommitted>(message) ||
                               std::holds_alternative<messages::WorkerDropped>(message);
-    // A replica repeats its restores, and an answer does not name its restore.
-    const bool may_be_doubled = !std::holds_alternative<messages::WorkerRestored>(message);
+    const bool is_of_adapters = std::holds_alternative<messages::WorkerNotEvicted>(message) ||
+                                std::holds_alternative<messages::WorkerRestored>(message);
     const Event arrive = [this, r, message = std::move(message)] {
         replicas_[r].inbox.workers.push_back(message);
         make_turn(r);
     };
-    const int num_copies = has_faults_ && may_be_doubled && random_.once_in(60) ? 2 : 1;
+    const int num_copies = has_faults_ && random_.once_in(60) ? 2 : 1;
     for (int i = 0; i < num_copies; ++i) deliver(replicas_[r].ranks[k].from, arrive);
-    if (is_of_update) repeat_late(arrive);
+    if (is_of_update || is_of_adapters) repeat_late(arrive);
 }
 
-// Repeats an answer to an update's order, perhaps during the next update: it must count only for
+// Repeats an answer to an order, perhaps after the next order of its kind: it must count only for
 // its own (P2).
 void World::repeat_late(Event event) {
     if (!has_faults_ || !random_.once_in(2)) return;

@@ -141,22 +141,24 @@ void AdapterStore::commit(messages::AdapterId id, StagedAdapter staged) {
 }
 
 void AdapterStore::move(const messages::WorkerAdapters& order) {
-    for (const messages::AdapterId id : order.evict) evict(id);
-    for (const messages::AdapterId id : order.restore) restore(id);
+    for (const messages::AdapterId id : order.evict) evict(order.order, id);
+    for (const messages::AdapterId id : order.restore) restore(order.order, id);
 }
 
-void AdapterStore::evict(messages::AdapterId id) {
+void AdapterStore::evict(std::uint64_t order, messages::AdapterId id) {
     const MutexLock lock(mutex_);
     const auto found = versions_.find(id);
     if (found == versions_.end()) return;
-    moving_.give([this, id, version = found->second] {
+    moving_.give([this, order, id, version = found->second] {
         const std::shared_ptr<Adapter> adapter = engine_.adapters().take_out(id);
         if (!adapter) return Answers{};
         if (!version->file->is_written()) {
             reach_fault_point("evict", "adapter");
             const Result<> written = write_to(*version->file, limits_.directory, *adapter);
             if (!written) {
-                stay(id, *version, adapter, written.error());
+                messages::WorkerNotEvicted answer{.rank = engine_.rank(), .order = order, .id = id};
+                answer.verdict = written.error();
+                stay(*version, adapter, answer);
                 return Answers{};
             }
         }
@@ -167,19 +169,16 @@ void AdapterStore::evict(messages::AdapterId id) {
 
 // Keeps a version in memory, because it could not be evicted.
 void AdapterStore::stay(
-    messages::AdapterId id,
     const Version& version,
     const std::shared_ptr<Adapter>& adapter,
-    const Error& why
+    const messages::WorkerNotEvicted& why
 ) {
-    spdlog::warn("adapter '{}' stays in memory: {}", version.name, why.message);
-    engine_.adapters().add(id, adapter);
-    messages::WorkerNotEvicted answer{.rank = engine_.rank(), .id = id};
-    answer.verdict = why;
-    background_.answer(encode(answer));
+    spdlog::warn("adapter '{}' stays in memory: {}", version.name, why.verdict.message);
+    engine_.adapters().add(why.id, adapter);
+    background_.answer(encode(why));
 }
 
-void AdapterStore::restore(messages::AdapterId id) {
+void AdapterStore::restore(std::uint64_t order, messages::AdapterId id) {
     const TimePoint begin = Clock::now();
     std::shared_ptr<Version> version;
     {
@@ -187,10 +186,11 @@ void AdapterStore::restore(messages::AdapterId id) {
         if (const auto found = versions_.find(id); found != versions_.end())
             version = found->second;
     }
-    moving_.give([this, id, begin, version = std::move(version)] {
+    moving_.give([this, order, id, begin, version = std::move(version)] {
         reach_fault_point("restore", "adapter");
         messages::WorkerRestored answer;
         answer.rank = engine_.rank();
+        answer.order = order;
         answer.id = id;
         Result<> restored =
             version ? restore_from(id, *version)

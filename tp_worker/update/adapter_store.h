@@ -86,14 +86,13 @@ class AdapterStore {
         std::shared_ptr<AdapterFile> file = std::make_shared<AdapterFile>();
     };
     void wait_for_moves() const;
-    void evict(messages::AdapterId id);
+    void evict(std::uint64_t order, messages::AdapterId id);
     void stay(
-        messages::AdapterId id,
         const Version& version,
         const std::shared_ptr<Adapter>& adapter,
-        const Error& why
+        const messages::WorkerNotEvicted& why
     );
-    void restore(messages::AdapterId id);
+    void restore(std::uint64_t order, messages::AdapterId id);
     [[nodiscard]] Result<> check_room(const StagedAdapter& staged) const;
     Result<> restore_from(messages::AdapterId id, const Version& version);
 
