@@ -72,6 +72,7 @@ struct AdapterStatus {
     bool pinned = false;
     bool evicted = false;
     std::int64_t evictions_total = 0;
+    std::optional<AdapterVersion> previous{};
 
     template <class F>
     void fields(F&& f) {
@@ -81,8 +82,8 @@ struct AdapterStatus {
         f("num_older", num_older, "open requests that began with an older one");
         f("bytes",
           bytes,
-          "of its resident tensors, all ranks: of this version and of those that open requests have"
-        );
+          "of its resident tensors, all ranks: of this version, of the previous one and of those "
+          "that open requests have");
         f("loads_total", loads_total, "versions under this name since it was last unloaded");
         f("requests_total", requests_total, "requests that named it, since then");
         f("output_tokens_total", output_tokens_total, "their output tokens so far");
@@ -91,6 +92,10 @@ struct AdapterStatus {
           evicted,
           "with --adapter-memory: this version is in files of the workers until a request starts");
         f("evictions_total", evictions_total, "evictions of versions under this name, since then");
+        f("previous",
+          previous,
+          "the version to which a rollback returns, until the next stage of the name begins; "
+          "absent: none is retained");
     }
     friend bool operator==(const AdapterStatus&, const AdapterStatus&) = default;
 };

@@ -130,15 +130,22 @@ struct UpdateDrop {
 struct UpdateRollback {
     static constexpr std::string_view kType = "update_rollback";
     static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc: prepare a swap to the retained copy; ready and commit "
-        "follow as in any update. Answered by `update_part` of the order stage.";
+        "tokenizer_proc -> scheduler_proc: prepare a swap to the retained copy, or stage an "
+        "adapter's previous version anew; ready and commit follow as in any update. Answered by "
+        "`update_part` of the order stage.";
     UpdateId update{};
     Epoch new_epoch{};
+    std::string adapter{};
+    AdapterPolicy adapter_policy = AdapterPolicy::kFinish;
+    std::int64_t timeout_ms = 0;
 
     template <class F>
     void fields(F&& f) {
         f("update", update, "the door's number of this update");
         f("new_epoch", new_epoch, "the epoch the version gets");
+        f("adapter", adapter, "the adapter that returns; empty: the model's weights do");
+        f("adapter_policy", adapter_policy, "for an adapter: as in rollback_weights");
+        f("timeout_ms", timeout_ms, "for an adapter: after this time a replica gives up by itself");
     }
 };
 
@@ -201,12 +208,19 @@ struct WorkerStage {
     UpdateId update{};
     UpdateSpec spec{};
     std::int64_t timeout_ms = 0;
+    std::optional<AdapterId> begins_as{};
+    bool rollback = false;
 
     template <class F>
     void fields(F&& f) {
         f("update", update, "the update");
         f("spec", spec, "what to do");
         f("timeout_ms", timeout_ms, "after this time a rank gives up by itself; 0: never");
+        f("begins_as",
+          begins_as,
+          "of an adapter: the update that loaded the version whose configuration and bytes the new "
+          "one begins with; absent: all bytes arrive");
+        f("rollback", rollback, "of an adapter: no bytes arrive, the version is that one again");
     }
 };
 

@@ -22,7 +22,6 @@ Problem invalid_digest(std::string_view field, std::string_view digest) {
     );
 }
 
-// An adapter is small: it is always sent whole, into memory of its own.
 Problem invalid_adapter(const UpdateSpec& spec) {
     if (spec.adapter.empty()) {
         if (!spec.adapter_config.empty())
@@ -44,19 +43,16 @@ Problem invalid_adapter(const UpdateSpec& spec) {
             kAdapterConfigTextMax
         );
     }
-    if (spec.adapter_config.empty() && spec.source.kind != SourceKind::kDisk)
-        return "adapter_config is empty; only a source of kind disk has a file instead";
+    if (spec.adapter_config.empty() && spec.source.kind != SourceKind::kDisk && !spec.partial)
+        return "adapter_config is empty; only a source of kind disk has a file instead, and a "
+               "partial update keeps the version's";
     if (spec.mode != UpdateMode::kStaged) return "an adapter needs mode staged";
     if (spec.kv_policy != KvPolicy::kKeep)
         return "kv_policy is of the model's weights; an adapter's requests continue by "
                "adapter_policy: finish, keep or recompute";
-    if (spec.partial || spec.source.format == TensorFormat::kSparse)
-        return "partial and sparse updates are for the model's weights; send an adapter whole";
     if (spec.epoch)
         return "epoch is for the model's weights; an adapter's version has the number of its "
                "update";
-    if (!spec.base_digest.empty())
-        return "base_digest is for partial updates of the model's weights";
     return std::nullopt;
 }
 
@@ -138,6 +134,14 @@ Problem invalid(const CommitWeights& message) {
     if (auto problem = invalid_label(message.label)) return problem;
     if (auto problem = invalid_digest("digest", message.digest)) return problem;
     return std::nullopt;
+}
+
+Problem invalid(const RollbackWeights& message) {
+    UpdateSpec spec;
+    spec.adapter = message.adapter;
+    spec.adapter_policy = message.adapter_policy;
+    spec.kv_policy = message.kv_policy;
+    return invalid_adapter(spec);
 }
 
 }  // namespace pitstop::messages

@@ -114,8 +114,8 @@ struct UpdateSpec {
           "the digest that the version must have, 32 hex digits; empty: not declared");
         f("base_digest",
           base_digest,
-          "the digest that the serving version must have when the update begins; required for "
-          "sparse sources; empty: any");
+          "the digest that the serving version (for an adapter: its own) must have when the update "
+          "begins; required for sparse sources; empty: any");
         f("partial",
           partial,
           "only some tensors are sent, the others stay; false: all must "
@@ -128,7 +128,7 @@ struct UpdateSpec {
         f("adapter_config",
           adapter_config,
           "for an adapter: PEFT's adapter_config.json as text, at most 1 MiB; empty: the file in "
-          "the source's directory");
+          "the source's directory; with partial, the version's own");
         f("adapter_policy",
           adapter_policy,
           "for an adapter: finish, keep or recompute: what happens to open requests that have the "
@@ -305,15 +305,23 @@ struct RollbackWeights {
     static constexpr std::string_view kAbout =
         "client -> admin door: return to the version before the last commit, while its copy is "
         "retained (until the next stage begins). Counts as a commit: a new epoch, the old label "
-        "and digest. Answered by `update_reply`.";
+        "and digest. With a name, that adapter returns to its previous version, which is retained "
+        "until the next stage of the name begins. Answered by `update_reply`.";
     CallId call{};
     std::int64_t timeout_ms = 0;
     KvPolicy kv_policy = KvPolicy::kKeep;
+    std::string adapter{};
+    AdapterPolicy adapter_policy = AdapterPolicy::kFinish;
 
     template <class F>
     void fields(F&& f) {
         call_fields(f, *this);
         f("kv_policy", kv_policy, "what happens to running requests at the swap");
+        f("adapter", adapter, "the adapter that returns; empty: the model's weights do");
+        f("adapter_policy",
+          adapter_policy,
+          "for an adapter: finish, keep or recompute: what happens to open requests that have the "
+          "version that serves now");
     }
 };
 
@@ -452,5 +460,6 @@ std::optional<std::string> invalid(const StageWeights& message);
 std::optional<std::string> invalid(const BeginUpdate& message);
 std::optional<std::string> invalid(const UpdateBucket& message);
 std::optional<std::string> invalid(const CommitWeights& message);
+std::optional<std::string> invalid(const RollbackWeights& message);
 
 }  // namespace pitstop::messages

@@ -33,7 +33,8 @@ std::string Adapters::names() const {
     return text;
 }
 
-std::optional<Error> Adapters::problem_of(const std::string& name) const {
+std::optional<Error> Adapters::problem_of(const messages::UpdateSpec& spec) const {
+    const std::string& name = spec.adapter;
     if (rank_max_ == 0) {
         return Error{
             ErrorCode::kUnsupported,
@@ -41,7 +42,23 @@ std::optional<Error> Adapters::problem_of(const std::string& name) const {
             "--max-adapter-rank 0)"};
     }
     if (auto why = places_.why_full()) return why;
-    if (serving_.contains(name) || std::ssize(serving_) < loaded_max_) return std::nullopt;
+    const auto place = serving_.find(name);
+    if ((spec.partial || !spec.base_digest.empty()) && place == serving_.end())
+        return not_loaded(name);
+    if (!spec.base_digest.empty()) {
+        const std::string& digest = residents_.at(place->second.id).use.version.digest;
+        if (spec.base_digest != digest) {
+            return make_error(
+                ErrorCode::kFailedPrecondition,
+                "the update needs the version of adapter '{}' with digest {}; the one that serves "
+                "has {}",
+                name,
+                spec.base_digest,
+                digest
+            );
+        }
+    }
+    if (place != serving_.end() || std::ssize(serving_) < loaded_max_) return std::nullopt;
     return make_error(
         ErrorCode::kResourceExhausted,
         "{} adapters are loaded, the most allowed (--max-adapters): unload one; {}",
@@ -66,11 +83,36 @@ Error Adapters::not_loaded(const std::string& name) const {
     );
 }
 
+Result<AdapterUse> Adapters::previous(const std::string& name) const {
+    const auto place = serving_.find(name);
+    if (place == serving_.end()) return not_loaded(name);
+    if (auto why = places_.why_full()) return *std::move(why);
+    if (place->second.previous) return residents_.at(*place->second.previous).use;
+    return make_error(
+        ErrorCode::kFailedPrecondition,
+        "no previous version of adapter '{}' is retained: nothing was committed since its last "
+        "stage began; load that version again",
+        name
+    );
+}
+
+void Adapters::forget_previous(const std::string& name, TurnOutput& out) {
+    const auto place = serving_.find(name);
+    if (place == serving_.end() || !place->second.previous) return;
+    Resident& resident = residents_.at(*std::exchange(place->second.previous, std::nullopt));
+    resident.is_retained = false;
+    free_unused(resident, out);
+}
+
 void Adapters::retire(Resident& resident, TurnOutput& out) {
     resident.is_serving = false;
+    places_.unpin(resident.use.id);
+    free_unused(resident, out);
+}
+
+void Adapters::free_unused(Resident& resident, TurnOutput& out) {
+    if (resident.num_requests > 0 || resident.is_serving || resident.is_retained) return;
     const messages::AdapterId id = resident.use.id;
-    places_.unpin(id);
-    if (resident.num_requests > 0) return;
     out.workers.emplace_back(messages::WorkerForget{.adapters = {id}});
     places_.remove(id);
     residents_.erase(id);
@@ -102,6 +144,7 @@ void Adapters::lose(messages::AdapterId id, TurnOutput& out) {
     const auto found = residents_.find(id);
     if (found == residents_.end() || !found->second.is_serving) return;
     const AdapterUse& use = found->second.use;
+    forget_previous(use.version.name, out);
     lost_.insert_or_assign(use.version.name, lost_of(use));
     serving_.erase(use.version.name);
     retire(found->second, out);
@@ -110,10 +153,16 @@ void Adapters::lose(messages::AdapterId id, TurnOutput& out) {
 void Adapters::commit(AdapterUse loaded, TurnOutput& out) {
     CHECK(!residents_.contains(loaded.id));
     const std::string& name = loaded.version.name;
-    const auto place = serving_.find(name);
-    if (place != serving_.end()) retire(residents_.at(place->second.id), out);
     const messages::AdapterId id = loaded.id;
+    forget_previous(name, out);  // a rollback has returned to it
+    const auto place = serving_.find(name);
     Serving& serving = serving_[name];
+    if (place != serving_.end()) {
+        serving.previous = serving.id;
+        Resident& replaced = residents_.at(serving.id);
+        replaced.is_retained = true;
+        retire(replaced, out);
+    }
     serving.id = id;
     ++serving.num_loads;
     lost_.erase(name);
@@ -133,6 +182,7 @@ Result<AdapterUse> Adapters::unload(const std::string& name, TurnOutput& out) {
         if (lost_.erase(name) > 0) out.adapters.push_back({.name = name});
         return error;
     }
+    forget_previous(name, out);
     Resident& resident = residents_.at(place->second.id);
     AdapterUse use = resident.use;
     serving_.erase(place);
@@ -156,6 +206,12 @@ std::optional<messages::AdapterId> Adapters::serving(const std::string& name) co
     return place->second.id;
 }
 
+std::set<messages::AdapterId> Adapters::all_serving() const {
+    std::set<messages::AdapterId> all;
+    for (const auto& [name, serving] : serving_) all.insert(serving.id);
+    return all;
+}
+
 AdapterUse Adapters::move(messages::AdapterId from, TurnOutput& out) {
     Resident& newer = residents_.at(serving_.at(residents_.at(from).use.version.name).id);
     ++newer.num_requests;
@@ -167,7 +223,7 @@ void Adapters::give_back(messages::AdapterId id, TurnOutput& out) {
     Resident& resident = residents_.at(id);
     CHECK(resident.num_requests > 0);
     --resident.num_requests;
-    if (!resident.is_serving) retire(resident, out);
+    free_unused(resident, out);
 }
 
 void Adapters::count_token(messages::AdapterId id) {
@@ -195,6 +251,7 @@ std::vector<messages::AdapterStatus> Adapters::status() const {
              .evicted = !places_.is_resident(serving.id),
              .evictions_total = serving.num_evictions}
         );
+        if (serving.previous) all.back().previous = residents_.at(*serving.previous).use.version;
         for (const auto& [id, each] : residents_) {
             if (each.use.version.name != name) continue;
             if (places_.is_resident(id)) all.back().bytes += each.use.bytes;
@@ -229,7 +286,7 @@ std::optional<std::string> Adapters::audit(
                 static_cast<std::uint64_t>(id),
                 resident.num_requests
             );
-        if (resident.num_requests == 0 && !resident.is_serving)
+        if (resident.num_requests == 0 && !resident.is_serving && !resident.is_retained)
             return fmt::format(
                 "adapter {}: no request uses it, but it is resident", static_cast<std::uint64_t>(id)
             );

@@ -1,15 +1,15 @@
 // The adapters of this replica, and those of their versions that open requests use.
 //
 // A commit gives a name a new version for later requests. Open requests keep the old version or
-// move to the new one, as the caller of the update chose. When a version is replaced or
-// unloaded and no request uses it, the workers free it between two plans: no later plan names
-// it.
+// move to the new one, as the caller of the update chose. When a version no longer serves and no
+// request uses it, the workers free it between two plans: no later plan names it. The version that
+// was replaced last is retained for a rollback until the next stage of its name begins.
 //
 // An adapter is lost if a restart or a restore could not read it. Requests for a lost adapter get
 // an error that names it, never the base model's output.
 //
 // Thread:  the loop thread only.
-// Bounded: loaded_max names; at most one version more per open request.
+// Bounded: loaded_max names, with two versions each; at most one version more per open request.
 #pragma once
 
 #include "base/result.h"
@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -46,8 +47,13 @@ class Adapters {
     // The workers compute adapters of up to this rank; 0: no adapters.
     void open(std::int64_t rank_max) { rank_max_ = rank_max; }
 
-    // Returns why an update of this adapter cannot begin, or nothing.
-    [[nodiscard]] std::optional<Error> problem_of(const std::string& name) const;
+    // Returns why this update of an adapter cannot begin, or nothing.
+    [[nodiscard]] std::optional<Error> problem_of(const messages::UpdateSpec& spec) const;
+    // Returns the version to which a rollback returns. Errors: kNotFound: no version serves;
+    // kFailedPrecondition: none is retained; kResourceExhausted.
+    [[nodiscard]] Result<AdapterUse> previous(const std::string& name) const;
+    // An update of the name is staged: the version before is not retained any more.
+    void forget_previous(const std::string& name, TurnOutput& out);
     // The loaded version serves its name from now on. The workers know the version by its id.
     void commit(AdapterUse loaded, TurnOutput& out);
     // Returns the unloaded version. Errors: kNotFound.
@@ -60,6 +66,12 @@ class Adapters {
     void count_token(messages::AdapterId id);
     // Returns the version that new requests of this name get, or nothing.
     [[nodiscard]] std::optional<messages::AdapterId> serving(const std::string& name) const;
+    // Returns the versions that new requests get.
+    [[nodiscard]] std::set<messages::AdapterId> all_serving() const;
+    // Returns that version. REQUIRES: one serves.
+    [[nodiscard]] const AdapterUse& served(const std::string& name) const {
+        return residents_.at(serving_.at(name).id).use;
+    }
     // An open request of version `from` continues with the version that serves the name. Returns
     // the new version. REQUIRES: a version serves the name.
     AdapterUse move(messages::AdapterId from, TurnOutput& out);
@@ -92,11 +104,13 @@ class Adapters {
     struct Resident {
         AdapterUse use{};
         std::int64_t num_requests = 0;
-        bool is_serving = false;  // new requests get it
+        bool is_serving = false;   // new requests get it
+        bool is_retained = false;  // a rollback returns to it
     };
     // A name that new requests may use, and its counts since the name was last unloaded.
     struct Serving {
         messages::AdapterId id{};
+        std::optional<messages::AdapterId> previous{};  // retained
         std::int64_t num_loads = 0;
         std::int64_t num_requests = 0;
         std::int64_t num_output_tokens = 0;
@@ -106,6 +120,7 @@ class Adapters {
     // The entry that the launcher keeps and that later error texts name.
     [[nodiscard]] static messages::LostAdapter lost_of(const AdapterUse& use);
     void retire(Resident& resident, TurnOutput& out);
+    void free_unused(Resident& resident, TurnOutput& out);
     [[nodiscard]] std::string names() const;
     [[nodiscard]] Error not_loaded(const std::string& name) const;
 

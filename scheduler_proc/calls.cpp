@@ -96,6 +96,13 @@ void Scheduler::answer_memory(std::optional<messages::MemoryPart> part, TurnOutp
     out.tokenizer.emplace_back(*std::move(part));
 }
 
+void Scheduler::roll_back(const messages::UpdateRollback& order, TurnOutput& out) {
+    const std::optional<std::string> why_not = facts().why_no_update();
+    if (order.adapter.empty()) return update_.roll_back(order, why_not, out);
+    const Result<AdapterUse> previous = runner_.adapters().previous(order.adapter);
+    if (update_.roll_back_adapter(order, previous, now_, why_not, out)) runner_.watch_steps();
+}
+
 void Scheduler::handle(const messages::UpdateReady& order, TurnOutput& out) {
     std::optional<std::string> why_not;
     if (order.kv_policy == messages::KvPolicy::kDrain && is_ready())

@@ -14,12 +14,19 @@
 namespace pitstop::scheduler {
 
 void Scheduler::stage(messages::UpdateStage order, TurnOutput& out) {
-    if (!order.spec.adapter.empty() && is_ready()) {
-        if (auto error = runner_.adapters().problem_of(order.spec.adapter))
+    Adapters& adapters = runner_.adapters();
+    const std::string adapter = order.spec.adapter;
+    std::optional<Beginning> beginning;
+    if (!adapter.empty() && is_ready()) {
+        if (auto error = adapters.problem_of(order.spec))
             return update_.refuse_stage(order, *std::move(error), out);
+        if (order.spec.partial) beginning = Beginning{adapters.served(adapter)};
+        if (beginning && beginning->version.is_pinned) order.spec.adapter_pinned = true;
     }
+    if (!update_.may_stage(order, facts().why_no_update(), out)) return;
+    adapters.forget_previous(adapter, out);  // first: the new version may need its memory
     const bool is_drain = order.spec.kv_policy == messages::KvPolicy::kDrain;
-    if (!update_.stage(std::move(order), now_, facts().why_no_update(), out)) return;
+    update_.stage(std::move(order), std::move(beginning), now_, out);
     runner_.watch_steps();
     if (!update_.has_loan()) return;
     if (!is_drain) return update_.record_loan(runner_.retract_all(), 0);

@@ -28,14 +28,19 @@ void ReplicaUpdate::refuse_stage(const messages::UpdateStage& order, Error error
     refuse_order(order.update, order_of(order), std::move(error), out);
 }
 
-bool ReplicaUpdate::stage(
-    messages::UpdateStage order, TimePoint now, const WhyNot& why_not, TurnOutput& out
+bool ReplicaUpdate::may_stage(
+    const messages::UpdateStage& order, const WhyNot& why_not, TurnOutput& out
+) const {
+    auto error = problem_of_stage(order, why_not, facts());
+    if (!error) return true;
+    refuse_order(order.update, order_of(order), *std::move(error), out);
+    return false;
+}
+
+void ReplicaUpdate::stage(
+    messages::UpdateStage order, std::optional<Beginning> beginning, TimePoint now, TurnOutput& out
 ) {
     const messages::UpdateOrder asked = order_of(order);
-    if (auto error = problem_of_stage(order, why_not, facts())) {
-        refuse_order(order.update, asked, *std::move(error), out);
-        return false;
-    }
     if (!job_) {
         job_.emplace(order.update, UpdateJob::Kind::kStaged, config_.tp);
         job_->kv_policy = order.spec.kv_policy;
@@ -53,6 +58,7 @@ bool ReplicaUpdate::stage(
         .spec = job.spec,
         .timeout_ms = time_of_workers(order.timeout_ms),
     };
+    if (beginning) beginning->put_into(to_workers);
     // Also on loan without weights: a rank may have kept its own when another rank lost them.
     job.is_on_loan = lends_ && job.kind == UpdateJob::Kind::kStaged && !job.is_of_adapter();
     if (job.is_on_loan) {
@@ -61,7 +67,7 @@ bool ReplicaUpdate::stage(
         out.workers.emplace_back(std::move(to_workers));
     }
     job.spec.source.payloads.clear();  // payloads are large, and not needed again
-    return true;
+    job.beginning = std::move(beginning);
 }
 
 void ReplicaUpdate::record_loan(std::int64_t num_retracted, std::int64_t num_drained) {
@@ -165,6 +171,23 @@ void ReplicaUpdate::roll_back(
     ask(messages::UpdateOrder::kStage, TimePoint::max());
     job.round.finish();
     answer_order(messages::UpdateOrder::kStage, std::nullopt, out);
+}
+
+bool ReplicaUpdate::roll_back_adapter(
+    const messages::UpdateRollback& order,
+    const Result<AdapterUse>& previous,
+    TimePoint now,
+    const WhyNot& why_not,
+    TurnOutput& out
+) {
+    std::optional<Error> error = problem_of_order("rollback", order.update, why_not, facts());
+    if (!error && !previous) error = previous.error();
+    if (!error) {
+        stage(stage_of(order, *previous), Beginning{*previous, /*is_rollback=*/true}, now, out);
+        return true;
+    }
+    refuse_order(order.update, messages::UpdateOrder::kStage, *std::move(error), out);
+    return false;
 }
 
 bool ReplicaUpdate::handle_vote(messages::WorkerStaged vote, TurnOutput& out) {

@@ -88,8 +88,18 @@ class ReplicaUpdate {
 
     // ---- orders of the door ----
     void refuse_stage(const messages::UpdateStage& order, Error error, TurnOutput& out) const;
-    // Returns false if the order was refused.
-    bool stage(messages::UpdateStage order, TimePoint now, const WhyNot& why_not, TurnOutput& out);
+    // Returns whether the stage may be ordered now; if not, it is refused. After true, the stage
+    // must follow at once.
+    [[nodiscard]] bool may_stage(
+        const messages::UpdateStage& order, const WhyNot& why_not, TurnOutput& out
+    ) const;
+    // `beginning`: of an adapter's partial update. REQUIRES: may_stage().
+    void stage(
+        messages::UpdateStage order,
+        std::optional<Beginning> beginning,
+        TimePoint now,
+        TurnOutput& out
+    );
     // Records the durations of steps since the stage was ordered, for the stage's answer.
     void record_steps(const StepTimes::Watched& steps) {
         if (job_) job_->record_steps(steps);
@@ -97,6 +107,14 @@ class ReplicaUpdate {
     void fill(messages::UpdateFill order, TimePoint now, TurnOutput& out);
     void finish_session(const messages::UpdateFinish& order, TimePoint now, TurnOutput& out);
     void roll_back(const messages::UpdateRollback& order, const WhyNot& why_not, TurnOutput& out);
+    // The ranks stage the adapter's `previous` version anew. Returns false if it was refused.
+    bool roll_back_adapter(
+        const messages::UpdateRollback& order,
+        const Result<AdapterUse>& previous,
+        TimePoint now,
+        const WhyNot& why_not,
+        TurnOutput& out
+    );
     // `num_started`: the number of requests that a drain waits for.
     void make_ready(
         const messages::UpdateReady& order,

@@ -109,9 +109,7 @@ void Scheduler::handle_control(
         [&](messages::UpdateFill& order) { update_.fill(std::move(order), now_, out); },
         [&](messages::UpdateFinish& order) { update_.finish_session(order, now_, out); },
         [&](messages::UpdateDrop& order) { update_.drop(order, out); },
-        [&](messages::UpdateRollback& order) {
-            update_.roll_back(order, facts().why_no_update(), out);
-        },
+        [&](messages::UpdateRollback& order) { roll_back(order, out); },
         [&](messages::WorkerGroup& call) { pass_on(call); },
         [&](messages::WorkerKeep& step) { pass_on(step); },
         [&](auto& call) { handle(call, out); },

@@ -98,6 +98,7 @@ class Scheduler {
     void advance_memory(TurnOutput& out);
     // ---- loan.cpp: the KV cache's memory, lent to an update ----
     void stage(messages::UpdateStage order, TurnOutput& out);
+    void roll_back(const messages::UpdateRollback& order, TurnOutput& out);
     void finish_loan(TurnOutput& out);
     void answer_memory(std::optional<messages::MemoryPart> part, TurnOutput& out) const;
 

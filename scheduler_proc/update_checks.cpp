@@ -48,7 +48,7 @@ std::optional<Error> problem_of_stage(
     if (order.spec.adapter.empty()) {  // an adapter's version is checked by Adapters
         if (auto error = facts.weights.problem_of(order.new_epoch)) return error;
     }
-    if (!facts.weights.are_whole() && order.spec.partial) {
+    if (!facts.weights.are_whole() && order.spec.partial && order.spec.adapter.empty()) {
         return wrong_order(
             "stage", order.update, "torn or without weights; only a complete update repairs it"
         );
@@ -74,11 +74,21 @@ std::optional<Error> problem_of_fill(const messages::UpdateFill& order, const Up
     return wrong_order("fill", order.update, "its session is not open");
 }
 
+std::optional<Error> problem_of_order(
+    std::string_view order,
+    messages::UpdateId update,
+    const WhyNot& why_not,
+    const UpdateFacts& facts
+) {
+    if (why_not) return wrong_order(order, update, *why_not);
+    if (facts.job) return wrong_order(order, update, is_under_way(*facts.job));
+    return std::nullopt;
+}
+
 std::optional<Error> problem_of_rollback(
     const messages::UpdateRollback& order, const WhyNot& why_not, const UpdateFacts& facts
 ) {
-    if (why_not) return wrong_order("rollback", order.update, *why_not);
-    if (facts.job) return wrong_order("rollback", order.update, is_under_way(*facts.job));
+    if (auto error = problem_of_order("rollback", order.update, why_not, facts)) return error;
     if (!facts.weights.retained() || !facts.weights.are_whole())
         return wrong_order("rollback", order.update, "no previous version is retained");
     return facts.weights.problem_of(order.new_epoch);

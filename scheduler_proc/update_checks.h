@@ -35,6 +35,13 @@ struct UpdateFacts {
 [[nodiscard]] std::optional<Error> problem_of_fill(
     const messages::UpdateFill& order, const UpdateFacts& facts
 );
+// Returns why no update may begin, or nothing. `order` names it in the message.
+[[nodiscard]] std::optional<Error> problem_of_order(
+    std::string_view order,
+    messages::UpdateId update,
+    const WhyNot& why_not,
+    const UpdateFacts& facts
+);
 [[nodiscard]] std::optional<Error> problem_of_rollback(
     const messages::UpdateRollback& order, const WhyNot& why_not, const UpdateFacts& facts
 );

@@ -32,6 +32,24 @@ Error wrong_order(std::string_view order, messages::UpdateId id, std::string_vie
     );
 }
 
+void Beginning::put_into(messages::WorkerStage& order) const {
+    order.begins_as = version.id;
+    order.rollback = is_rollback;
+}
+
+messages::UpdateStage stage_of(const messages::UpdateRollback& order, const AdapterUse& previous) {
+    messages::UpdateStage stage{
+        .update = order.update, .new_epoch = order.new_epoch, .timeout_ms = order.timeout_ms};
+    stage.spec.label = previous.version.label;
+    stage.spec.digest = previous.version.digest;
+    stage.spec.partial = true;
+    stage.spec.allow_nonfinite = true;  // as they were accepted before
+    stage.spec.adapter = order.adapter;
+    stage.spec.adapter_policy = order.adapter_policy;
+    stage.spec.adapter_pinned = previous.is_pinned;
+    return stage;
+}
+
 UpdateJob::UpdateJob(messages::UpdateId update, Kind update_kind, int tp)
     : id(update), kind(update_kind), round(static_cast<std::size_t>(tp)) {
     ranks.resize(static_cast<std::size_t>(tp));
@@ -153,10 +171,11 @@ std::optional<AdapterUse> UpdateJob::new_adapter() const {
     if (!is_of_adapter()) return std::nullopt;
     std::int64_t bytes = 0;
     for (const messages::RankOutcome& rank : ranks) bytes += rank.bytes;
+    if (beginning) bytes = beginning->version.bytes;  // only some of them have arrived
     return AdapterUse{
         .id = static_cast<messages::AdapterId>(static_cast<std::uint64_t>(id)),
         .version = {.name = spec.adapter, .version = new_epoch, .label = label, .digest = digest},
-        .path = spec.source.path,
+        .path = beginning ? beginning->path() : spec.source.path,
         .config_digest = adapter_config_digest,
         .bytes = bytes,
         .rank_bytes = adapter_bytes,

@@ -24,6 +24,20 @@ namespace pitstop::scheduler {
     std::string_view order, messages::UpdateId id, std::string_view why
 );
 
+// The version of an adapter with whose tensors the new one begins.
+struct Beginning {
+    AdapterUse version{};
+    bool is_rollback = false;  // the new one is the same
+
+    void put_into(messages::WorkerStage& order) const;
+    // The directory that has the new version: none has one that was changed.
+    [[nodiscard]] std::string path() const { return is_rollback ? version.path : ""; }
+};
+// The stage of a rollback. It declares the digest of the version before: other bytes are refused.
+[[nodiscard]] messages::UpdateStage stage_of(
+    const messages::UpdateRollback& order, const AdapterUse& previous
+);
+
 struct UpdateJob {
     enum class Kind { kStaged, kDirect, kRollback };
     messages::UpdateId id{};
@@ -41,10 +55,11 @@ struct UpdateJob {
     messages::UpdateSpec spec{};
     messages::KvPolicy kv_policy = messages::KvPolicy::kKeep;
     Epoch new_epoch{};
-    std::string label{};                  // of the new version
-    std::string digest{};                 // of the new version, once prepared
-    std::string adapter_config_digest{};  // digest of an adapter's configuration
-    std::int64_t adapter_bytes = 0;       // an adapter's memory, on the rank that needs most
+    std::string label{};                   // of the new version
+    std::string digest{};                  // of the new version, once prepared
+    std::optional<Beginning> beginning{};  // of an adapter's update
+    std::string adapter_config_digest{};   // digest of an adapter's configuration
+    std::int64_t adapter_bytes = 0;        // an adapter's memory, on the rank that needs most
 
     std::vector<messages::RankOutcome> ranks{};                // by rank
     std::vector<std::vector<messages::PartDigest>> digests{};  // by rank

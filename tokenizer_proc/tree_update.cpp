@@ -162,7 +162,8 @@ std::int64_t TreeUpdate::time_of_replicas(TimePoint now) const {
 ReplicaOrder TreeUpdate::begin(TimePoint now) {
     if (is_rollback()) {
         answers_.ask(messages::UpdateOrder::kStage);
-        return messages::UpdateRollback{id(), new_epoch()};
+        return messages::UpdateRollback{
+            id(), new_epoch(), spec().adapter, spec().adapter_policy, time_of_replicas(now)};
     }
     return spec().mode == messages::UpdateMode::kDirect ? ready(now) : stage(now);
 }

@@ -32,10 +32,17 @@ void UpdateCoordinator::handle(
 void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::RollbackWeights& call, Out& out
 ) {
-    if (auto error = is_busy() ? busy(now) : weights().problem_of_rollback())
-        return driver_.refuse(std::move(caller), *std::move(error), out);
+    std::optional<Error> error;
+    if (is_busy()) {
+        error = busy(now);
+    } else if (call.adapter.empty()) {  // each replica knows the versions of its adapters
+        error = weights().problem_of_rollback();
+    }
+    if (error) return driver_.refuse(std::move(caller), *std::move(error), out);
     messages::UpdateSpec spec;
     spec.kv_policy = call.kv_policy;
+    spec.adapter = call.adapter;
+    spec.adapter_policy = call.adapter_policy;
     driver_.begin(
         now,
         {std::move(caller),

@@ -46,7 +46,7 @@ void UpdateDriver::begin_session(
 ) {
     messages::UpdateSpec spec = call.update;
     // If no version serves that a part could change, all tensors must arrive before the commit.
-    if (weights_.must_be_complete()) spec.partial = false;
+    if (spec.adapter.empty() && weights_.must_be_complete()) spec.partial = false;
     if (auto error = weights_.problem_of(spec)) return refuse(std::move(caller), *error, out);
     if (update_ && call.take_over && update_->is_idle()) {
         update_->wait_for(now, std::move(caller), call.timeout_ms);

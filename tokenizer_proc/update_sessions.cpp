@@ -104,10 +104,15 @@ bool UpdateCoordinator::take_unnamed(
 // REQUIRES: a session is open.
 void UpdateCoordinator::fill(TimePoint now, Bucket bucket, Out& out) {
     TreeUpdate& update = driver_.update();
-    if (bucket.source.format == messages::TensorFormat::kSparse &&
-        update.spec().base_digest.empty()) {
+    const bool changes_nothing =
+        update.spec().base_digest.empty() || (update.is_of_adapter() && !update.spec().partial);
+    if (bucket.source.format == messages::TensorFormat::kSparse && changes_nothing) {
         Error is_sparse = refused(
-            "a sparse bucket changes the version it was made for; the session named no base_digest"
+            update.spec().base_digest.empty()
+                ? "a sparse bucket changes the version it was made for; the session named no "
+                  "base_digest"
+                : "a sparse bucket changes the adapter's version that serves; the session is not "
+                  "partial"
         );
         return driver_.refuse(std::move(bucket.caller), std::move(is_sparse), out);
     }

@@ -354,6 +354,26 @@ int cli_load_adapter(int argc, char** argv) {
     return make_call(common, call, print_update);
 }
 
+int cli_rollback_adapter(int argc, char** argv) {
+    FlagSet flags(
+        "pitstop rollback-adapter NAME", "Returns to the version before the adapter's last load."
+    );
+    Common common;
+    messages::RollbackWeights call;
+    std::string policy = "finish";
+    flags.add("policy", &policy, "open requests of the present version: finish, keep or recompute");
+    if (auto code = read_arguments(flags, common, argc, argv, 1)) return *code;
+    const auto parsed = parse_enum<messages::AdapterPolicy>("policy", policy);
+    if (!parsed) return flags.fail(parsed.error());
+    call.adapter_policy = *parsed;
+    if (flags.positional().empty())
+        return flags.fail({ErrorCode::kInvalidArgument, "name the adapter"});
+    call.adapter = flags.positional().front();
+    if (auto problem = messages::invalid_adapter_name(call.adapter))
+        return flags.fail({ErrorCode::kInvalidArgument, *problem});
+    return make_call(common, call, print_update);
+}
+
 int cli_unload_adapter(int argc, char** argv) {
     FlagSet flags(
         "pitstop unload-adapter NAME",
@@ -408,7 +428,7 @@ struct Command {
     std::string_view name;
     int (*run)(int argc, char** argv);
 };
-constexpr std::array<Command, 16> kCommands{{
+constexpr std::array<Command, 17> kCommands{{
     {"pause", cli_pause},
     {"continue", cli_continue},
     {"abort", cli_abort},
@@ -421,6 +441,7 @@ constexpr std::array<Command, 16> kCommands{{
     {"digests", cli_digests},
     {"label", cli_label},
     {"load-adapter", cli_load_adapter},
+    {"rollback-adapter", cli_rollback_adapter},
     {"unload-adapter", cli_unload_adapter},
     {"release", cli_release},
     {"resume", cli_resume},

@@ -180,6 +180,7 @@ CONTROL = {
     "digests": "digest the resident weights",
     "label": "give the version that serves another label",
     "load-adapter": "load a LoRA adapter, or replace the one of this name, while the tree generates",
+    "rollback-adapter": "return to the version before an adapter's last load",
     "unload-adapter": "no new request gets this adapter",
     "release": "give the memory of the weights or the KV cache back",
     "resume": "take released memory again",

@@ -29,10 +29,11 @@ TEST(AdapterUpdate, HasNothingThatIsOfAModel) {
     using Spec = UpdateSpec&;
     expect("needs mode staged", [](Spec s) { s.mode = UpdateMode::kDirect; });
     expect("continue by adapter_policy", [](Spec s) { s.kv_policy = KvPolicy::kDrain; });
-    expect("send an adapter whole", [](Spec s) { s.partial = true; });
-    expect("send an adapter whole", [](Spec s) { s.source.format = TensorFormat::kSparse; });
+    expect("needs base_digest and partial", [](Spec s) {
+        s.source.format = TensorFormat::kSparse;
+    });
     expect("epoch is for the model", [](Spec s) { s.epoch = Epoch{7}; });
-    expect("base_digest", [](Spec s) { s.base_digest = std::string(32, '0'); });
+    expect("base_digest is 'x'", [](Spec s) { s.base_digest = "x"; });
     expect("adapter_config is empty", [](Spec s) { s.source.kind = SourceKind::kBuckets; });
     expect("1048577 bytes", [](Spec s) { s.adapter_config = std::string((1 << 20) + 1, ' '); });
     expect("adapter_config is given without an adapter", [](Spec s) {
@@ -41,6 +42,28 @@ TEST(AdapterUpdate, HasNothingThatIsOfAModel) {
     expect("adapter_policy is given without an adapter", [](Spec s) {
         s.adapter = "", s.adapter_policy = AdapterPolicy::kKeep;
     });
+}
+
+TEST(AdapterUpdate, MayBeAPartOfTheVersionThatServes) {
+    UpdateSpec spec = of_adapter();
+    spec.partial = true;
+    spec.base_digest = std::string(32, '0');
+    EXPECT_EQ(invalid(spec), std::nullopt);
+    spec.source = {.kind = SourceKind::kBuckets};
+    EXPECT_EQ(invalid(spec), std::nullopt) << "the configuration is the version's";
+}
+
+TEST(AdapterRollback, HasNothingThatIsOfAModel) {
+    RollbackWeights call{.call = CallId{1}, .adapter = "a"};
+    EXPECT_EQ(invalid(call), std::nullopt);
+    call.kv_policy = KvPolicy::kDrain;
+    EXPECT_NE(invalid(call).value_or("").find("continue by adapter_policy"), std::string::npos);
+    call.adapter = "";
+    EXPECT_EQ(invalid(call), std::nullopt) << "the model's";
+    call.adapter_policy = AdapterPolicy::kKeep;
+    EXPECT_NE(invalid(call).value_or("").find("given without an adapter"), std::string::npos);
+    call = {.call = CallId{1}, .adapter = "a\nb"};
+    EXPECT_TRUE(invalid(call));
 }
 
 TEST(AdapterName, IsOneShortLine) {

@@ -52,6 +52,7 @@ VALUES = {
     "abort": {"all": False},
     "begin_update": {"update": {"mode": "staged", "source": {"kind": "buckets"}}},
     "stage_weights": {"update": {"mode": "staged"}},
+    "rollback_weights": {"kv_policy": "keep"},
     "worker_stage": {
         "spec": {
             "adapter": "policy",

@@ -37,9 +37,34 @@ class AdaptersTest : public UpdateTest {
         messages::AdapterPolicy policy = messages::AdapterPolicy::kFinish,
         AdapterPlaces::Pinned pinned = AdapterPlaces::Pinned::kNo
     ) {
-        const messages::UpdateId update{id};
         const messages::UpdatePart staged = stage(name, id, policy, pinned);
         EXPECT_TRUE(staged.ok) << staged.verdict.message;
+        return commit(id);
+    }
+    // A rollback of the name up to the ranks' votes.
+    messages::UpdatePart stage_rollback(
+        const std::string& name,
+        std::uint64_t id,
+        messages::AdapterPolicy policy = messages::AdapterPolicy::kFinish
+    ) {
+        order(messages::UpdateRollback{
+            .update = messages::UpdateId{id},
+            .new_epoch = Epoch{static_cast<std::int64_t>(id)},
+            .adapter = name,
+            .adapter_policy = policy});
+        return answer();
+    }
+    messages::UpdatePart roll_back(
+        const std::string& name,
+        std::uint64_t id,
+        messages::AdapterPolicy policy = messages::AdapterPolicy::kFinish
+    ) {
+        const messages::UpdatePart staged = stage_rollback(name, id, policy);
+        EXPECT_TRUE(staged.ok) << staged.verdict.message;
+        return commit(id);
+    }
+    messages::UpdatePart commit(std::uint64_t id) {
+        const messages::UpdateId update{id};
         order(messages::UpdateReady{.update = update, .kv_policy = messages::KvPolicy::kKeep});
         EXPECT_TRUE(answer().ok);
         order(messages::UpdateCommit{.update = update});
@@ -69,9 +94,10 @@ class AdaptersTest : public UpdateTest {
         std::int64_t index = 0;
         for (const messages::Span& span : got.spans) {
             std::optional<messages::AdapterId> adapter;
-            if (span.adapter)
-                adapter =
-                    messages::AdapterId{static_cast<std::uint64_t>(raw(span.adapter->version))};
+            if (span.adapter) {
+                adapter = rig.workers.origin_of(messages::AdapterId{
+                    static_cast<std::uint64_t>(raw(span.adapter->version))});
+            }
             const FakeModel model = rig.workers.model().adapted(adapter);
             for (std::int64_t i = 0; i < span.tokens; ++i) {
                 context.push_back(fake_next_token(

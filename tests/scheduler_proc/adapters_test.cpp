@@ -50,7 +50,9 @@ TEST_F(AdaptersTest, P3_ACommitIsForRequestsThatComeAfterIt) {
     EXPECT_EQ(rig.of(after).tokens, expected(ask, 4).tokens);
     EXPECT_EQ(raw(rig.of(before).adapter->version), 3);
     EXPECT_EQ(raw(rig.of(after).adapter->version), 4);
-    EXPECT_EQ(resident(), std::set{AdapterId{4}}) << "the last request of the old one has ended";
+    EXPECT_EQ(resident(), (std::set{AdapterId{3}, AdapterId{4}})) << "retained for a rollback";
+    ASSERT_TRUE(stage("a", 5).ok);
+    EXPECT_EQ(resident(), std::set{AdapterId{4}}) << "the next stage gives it up";
 }
 
 TEST_F(AdaptersTest, P9_APrefixIsOfTheVersionThatComputedIt) {
@@ -134,6 +136,7 @@ TEST_F(AdaptersTest, ARequestThatIsCancelledOrRetractedGivesItsVersionBackOnce) 
     for (const auto& [key, ask] : sent) ended.keys.push_back(key);
     rig.control(std::move(ended));
     rig.run();
+    EXPECT_TRUE(stage("a", 5).ok);
     EXPECT_EQ(resident(), std::set{AdapterId{4}});
     EXPECT_EQ(rig.status().adapters[0].num_older, 0);
 }
@@ -186,7 +189,7 @@ TEST_F(AdaptersTest, AsManyAreLoadedAsMayBe) {
     load("b", 6);  // a name that is loaded may be replaced
     EXPECT_TRUE(unload("a").verdict.is_done());
     load("c", 7);
-    EXPECT_EQ(resident(), (std::set{AdapterId{6}, AdapterId{7}}));
+    EXPECT_EQ(resident(), (std::set{AdapterId{4}, AdapterId{6}, AdapterId{7}})) << "4 is retained";
 }
 
 TEST_F(AdaptersTest, StatusCountsByName) {
@@ -213,6 +216,10 @@ TEST_F(AdaptersTest, StatusCountsByName) {
     EXPECT_LT(status[1].output_tokens_total, 24);
     EXPECT_EQ(status[1].loads_total, 2);
     EXPECT_EQ(status[1].bytes, 2 * status[0].bytes) << "the older version is in use";
+    ASSERT_TRUE(stage("b", 7).ok);
+    EXPECT_EQ(rig.status().adapters[1].bytes, 2 * status[0].bytes);
+    order(messages::UpdateDrop{.update = messages::UpdateId{7}});
+    EXPECT_TRUE(answer().ok);
     rig.run();
     status = rig.status().adapters;
     EXPECT_EQ(status[1].output_tokens_total, 24);

@@ -173,7 +173,7 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
     Slot& slot = slots_.at(static_cast<std::size_t>(raw(row.slot)));
     if (row.adapter && !adapters_.contains(*row.adapter))
         fail(placed.plan, fmt::format("adapter {} is not resident", number_of(*row.adapter)));
-    const FakeModel model = model_.adapted(row.adapter);
+    const FakeModel model = model_.adapted(origin_of(row.adapter));
     if (slot.adapters.empty()) {
         slot.adapters.emplace_back(0, row.adapter);
     } else if (slot.adapters.back().second != row.adapter) {
@@ -342,6 +342,7 @@ std::vector<FromWorker> FakeWorkers::answers_to(const messages::StepPlan& plan) 
 
 std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerStage& stage) {
     std::vector<FromWorker> answers;
+    last_stage_ = stage;
     for (const auto& tags : released_) {
         if (model_.lends && stage.spec.mode == messages::UpdateMode::kStaged &&
             !tags.contains(messages::MemoryTag::kKvCache))
@@ -351,6 +352,7 @@ std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerStage& sta
         shadow_weights_ = staged_weights.value_or(model_.weights);
     } else {
         staged_adapter_ = stage.update;
+        check_beginning(stage);
     }
     for (int i = 0; i < model_.tp; ++i) {
         const auto at = static_cast<std::size_t>(i);
@@ -365,7 +367,7 @@ std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerStage& sta
             vote.outcome.problems = {*stage_failures[at]};
             vote.outcome.num_problems = 1;
         } else {
-            vote.digests = digests(shadow_weights_, vote.outcome.rank);
+            vote.digests = digests(staged_weights_of(stage), vote.outcome.rank);
             vote.outcome.bytes = 1000;
             if (!stage.spec.adapter.empty()) vote.adapter_bytes = 1000;
         }

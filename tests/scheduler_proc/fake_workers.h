@@ -92,6 +92,17 @@ class FakeWorkers {
     [[nodiscard]] Epoch epoch() const { return epoch_; }
     [[nodiscard]] const std::set<messages::AdapterId>& adapters() const { return adapters_; }
     [[nodiscard]] const std::set<messages::AdapterId>& evicted() const { return evicted_; }
+    // Returns the version with the same tensors that was loaded first: a rollback loads none.
+    [[nodiscard]] messages::AdapterId origin_of(messages::AdapterId id) const {
+        const auto place = origins_.find(id);
+        return place == origins_.end() ? id : place->second;
+    }
+    [[nodiscard]] std::optional<messages::AdapterId> origin_of(std::optional<messages::AdapterId> id
+    ) const {
+        return id ? std::optional(origin_of(*id)) : std::nullopt;
+    }
+    // The last order to stage.
+    [[nodiscard]] const messages::WorkerStage& last_stage() const { return last_stage_; }
     [[nodiscard]] const FakeModel& model() const { return model_; }
 
     // The weights that the next stage brings; without this they stay unchanged.
@@ -185,6 +196,8 @@ class FakeWorkers {
     messages::WorkerMemoryDone change_memory(const messages::WorkerMemory& order, Rank rank);
     void fail(const messages::StepPlan& plan, const std::string& what);
     void check_pages(const messages::StepPlan& plan);
+    [[nodiscard]] std::uint64_t staged_weights_of(const messages::WorkerStage& stage) const;
+    void check_beginning(const messages::WorkerStage& stage);
     [[nodiscard]] std::vector<messages::PartDigest> digests(std::uint64_t weights, Rank rank) const;
 
     FakeModel model_;
@@ -199,7 +212,9 @@ class FakeWorkers {
     std::map<std::pair<RequestKey, std::int64_t>, EpochRange> kv_read_{};
     std::set<messages::AdapterId> adapters_{};
     std::set<messages::AdapterId> evicted_{};
+    std::map<messages::AdapterId, messages::AdapterId> origins_{};
     std::optional<messages::UpdateId> staged_adapter_{};
+    messages::WorkerStage last_stage_{};
     Epoch epoch_{1};
     std::uint64_t retained_weights_ = 0;
     std::uint64_t shadow_weights_ = 0;

@@ -6,6 +6,27 @@
 
 namespace pitstop::scheduler {
 
+std::uint64_t FakeWorkers::staged_weights_of(const messages::WorkerStage& stage) const {
+    if (stage.spec.adapter.empty()) return shadow_weights_;
+    const auto id = static_cast<messages::AdapterId>(static_cast<std::uint64_t>(stage.update));
+    return model_.adapted(origin_of(id)).weights;
+}
+
+// A partial update and a rollback begin with a version that the workers have.
+void FakeWorkers::check_beginning(const messages::WorkerStage& stage) {
+    if (stage.spec.partial != stage.begins_as.has_value())
+        problems_.emplace_back("a load begins with a version, or a rollback with none");
+    if (!stage.begins_as) return;
+    if (!adapters_.contains(*stage.begins_as) && !evicted_.contains(*stage.begins_as)) {
+        problems_.push_back(fmt::format(
+            "a stage begins with adapter {}, which the workers do not have",
+            static_cast<std::uint64_t>(*stage.begins_as)
+        ));
+    }
+    const auto id = static_cast<messages::AdapterId>(static_cast<std::uint64_t>(stage.update));
+    if (stage.rollback) origins_[id] = origin_of(*stage.begins_as);
+}
+
 std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerAdapters& order) {
     std::vector<FromWorker> answers;
     for (const messages::AdapterId adapter : order.evict) {

@@ -24,16 +24,40 @@ WeightsId AdapterBook::together(WeightsId model, WeightsId adapter) {
 AdapterBook::Problem AdapterBook::committed(messages::AdapterId id, const Loaded& loaded) {
     const auto [place, is_new] = versions_.try_emplace(id, loaded);
     if (is_new) {
+        if (auto problem = problem_of_beginning(loaded)) return problem;
         ++num_loads;
+        num_rollbacks += loaded.is_rollback ? 1 : 0;
+        num_parts += loaded.begins_as && !loaded.is_rollback ? 1 : 0;
         if (!ids_.emplace(loaded.number, id).second)
             return fmt::format("version {} of an adapter comes twice (P2)", raw(loaded.number));
         const auto [newest, is_first] = newest_.try_emplace(loaded.name, id);
         if (!is_first && loaded.policy != messages::AdapterPolicy::kFinish)
             successors_.emplace(newest->second, id);
+        if (!is_first) previous_.insert_or_assign(loaded.name, newest->second);
         newest->second = id;
     }
     if (place->second.weights == loaded.weights) return std::nullopt;
     return fmt::format("version {} of an adapter has two sets of weights (P2)", raw(loaded.number));
+}
+
+// A partial update changes the version that serves. A rollback brings the version before.
+AdapterBook::Problem AdapterBook::problem_of_beginning(const Loaded& loaded) const {
+    if (!loaded.begins_as) return std::nullopt;
+    const auto& right = loaded.is_rollback ? previous_ : newest_;
+    const auto place = right.find(loaded.name);
+    const MaybeId expected = place == right.end() ? MaybeId() : MaybeId(place->second);
+    const bool is_same =
+        !loaded.is_rollback || !expected || versions_.at(*expected).weights == loaded.weights;
+    if (expected == loaded.begins_as && is_same) return std::nullopt;
+    return fmt::format(
+        "version {} of adapter '{}' {} version {}, instead of {}{} (P2)",
+        raw(loaded.number),
+        loaded.name,
+        loaded.is_rollback ? "is to be" : "changes",
+        number_of(loaded.begins_as),
+        number_of(expected),
+        is_same ? "" : ", and has other weights"
+    );
 }
 
 AdapterBook::MaybeId AdapterBook::successor(messages::AdapterId id) const {

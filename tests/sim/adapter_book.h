@@ -32,11 +32,16 @@ class AdapterBook {
         WeightsId weights{};
         messages::AdapterPolicy policy = messages::AdapterPolicy::kFinish;
         bool is_pinned = false;
+        MaybeId begins_as{};  // the version that it changes, or to which a rollback returns
+        bool is_rollback = false;
     };
     // A rank makes the version available. All ranks must hold the same weights for it.
     [[nodiscard]] Problem committed(messages::AdapterId id, const Loaded& loaded);
     // Replicas are told to unload the name.
-    void unloaded(const std::string& name) { newest_.erase(name); }
+    void unloaded(const std::string& name) {
+        newest_.erase(name);
+        previous_.erase(name);
+    }
     // The version that open requests move to, once a rank has committed it. Absent: none move.
     [[nodiscard]] MaybeId successor(messages::AdapterId id) const;
     // A rank evicts the version.
@@ -60,7 +65,9 @@ class AdapterBook {
 
     std::int64_t num_tokens = 0;      // with an adapter
     std::int64_t num_over_older = 0;  // of these, over KV of an older version
-    std::int64_t num_loads = 0;       // committed
+    std::int64_t num_loads = 0;       // committed, these two included
+    std::int64_t num_rollbacks = 0;
+    std::int64_t num_parts = 0;  // partial updates
     std::int64_t num_evictions = 0;
     std::int64_t num_not_evicted = 0;
     std::int64_t num_restores = 0;
@@ -72,11 +79,14 @@ class AdapterBook {
         MaybeId kv_min{};
     };
     [[nodiscard]] MaybeId id_of(Epoch number) const;
+    [[nodiscard]] Problem problem_of_beginning(const Loaded& loaded) const;
     // Returns whether requests may continue with their KV through all updates between the two.
     [[nodiscard]] bool may_continue(messages::AdapterId from, messages::AdapterId to) const;
 
     std::map<messages::AdapterId, Loaded> versions_{};
     std::map<std::string, messages::AdapterId> newest_{};  // that replicas have not unloaded
+    // those that the newest ones replaced
+    std::map<std::string, messages::AdapterId> previous_{};
     std::map<messages::AdapterId, messages::AdapterId> successors_{};
     std::map<Epoch, messages::AdapterId> ids_{};
     std::map<RequestKey, std::vector<Sampled>> sampled_{};

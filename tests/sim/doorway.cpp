@@ -80,6 +80,8 @@ void World::watch_order(const messages::Frames& frames) {
     for (const tokenizer::ReplicaOrder& order : orders) {
         const auto* stage = std::get_if<messages::UpdateStage>(&order);
         if (stage != nullptr && !stage->spec.adapter.empty()) loads_.insert(stage->update);
+        const auto* back = std::get_if<messages::UpdateRollback>(&order);
+        if (back != nullptr && !back->adapter.empty()) loads_.insert(back->update);
         const bool is_of_adapter =
             std::visit([&](const auto& each) { return loads_.contains(each.update); }, order);
         if (!is_of_adapter) {

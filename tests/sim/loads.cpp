@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace pitstop::sim {
 namespace {
 
@@ -78,16 +80,22 @@ bool World::work_on_adapters(std::size_t r, std::size_t k, const scheduler::ToWo
     return true;
 }
 
-// At rest the workers have the versions that new requests get, and no other.
+// At rest the workers have the versions that new requests get, those to which a rollback returns,
+// and no other.
 void World::check_adapters(std::size_t r) {
     const std::vector<messages::AdapterStatus> said =
         replicas_[r].core->status(now_, CallId{1}).adapters;
+    const std::int64_t num_previous = std::ranges::count_if(
+        said, [](const messages::AdapterStatus& each) { return each.previous.has_value(); }
+    );
     for (const Rank& rank : replicas_[r].ranks) {
-        if (rank.worker->num_adapters() == std::ssize(said)) continue;
+        if (rank.worker->num_adapters() == std::ssize(said) + num_previous) continue;
         oracle_.fail(fmt::format(
-            "replica {}: {} adapters are loaded, and a worker has {} versions",
+            "replica {}: {} adapters are loaded, {} have a version before, and a worker has {} "
+            "versions",
             r,
             said.size(),
+            num_previous,
             rank.worker->num_adapters()
         ));
     }

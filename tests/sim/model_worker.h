@@ -125,6 +125,8 @@ class ModelWorker {
         std::string adapter{};  // not empty: the weights are this adapter's
         messages::AdapterPolicy policy = messages::AdapterPolicy::kFinish;
         bool is_pinned = false;
+        std::optional<messages::AdapterId> begins_as{};
+        bool is_rollback = false;
     };
     // A row, and where its part of each of the plan's arrays begins.
     struct PlacedRow {
@@ -202,6 +204,8 @@ class ModelWorker {
         messages::StepResult& result
     ) const;
     void advance_state(const messages::PlanRow& row, const Context& context);
+    // Returns the weights that an adapter's stage makes of the version that it begins with.
+    [[nodiscard]] WeightsId adapter_weights_of(const messages::WorkerStage& order);
     // Returns the weights that compute the row: an adapter that it names must be in memory.
     [[nodiscard]] WeightsId weights_of_row(const messages::PlanRow& row);
     void add_bytes(const std::string& bytes);

@@ -29,12 +29,14 @@ ModelWorker::Task ModelWorker::begin_stage(const messages::WorkerStage& order, S
         stage_ = Stage{
             .update = order.update,
             .fate = fate,
-            .weights = weights_of(order.spec.label),
+            .weights = adapter_weights_of(order),
             .task = task,
             .is_whole = true,
             .adapter = order.spec.adapter,
             .policy = order.spec.adapter_policy,
-            .is_pinned = order.spec.adapter_pinned};
+            .is_pinned = order.spec.adapter_pinned,
+            .begins_as = order.begins_as,
+            .is_rollback = order.rollback};
         if (fate == StageFate::kOther) spoil();
         return task;
     }
@@ -164,7 +166,13 @@ messages::WorkerCommitted ModelWorker::commit(const messages::WorkerCommit& orde
         const auto adapter = static_cast<messages::AdapterId>(id);
         adapters_[adapter] = stage_->weights;
         const AdapterBook::Loaded loaded{
-            stage_->adapter, order.epoch, stage_->weights, stage_->policy, stage_->is_pinned};
+            .name = stage_->adapter,
+            .number = order.epoch,
+            .weights = stage_->weights,
+            .policy = stage_->policy,
+            .is_pinned = stage_->is_pinned,
+            .begins_as = stage_->begins_as,
+            .is_rollback = stage_->is_rollback};
         if (auto problem = oracle_.adapters().committed(adapter, loaded)) fail(*problem);
         stage_.reset();
         return {.update = order.update, .rank = rank_, .epoch = order.epoch};
@@ -183,6 +191,22 @@ messages::WorkerCommitted ModelWorker::commit(const messages::WorkerCommit& orde
     epoch_ = order.epoch;
     oracle_.committed(epoch_, live_);
     return {.update = order.update, .rank = rank_, .epoch = epoch_};
+}
+
+// A partial update is of the weights that its label names, in a part of the version's.
+WeightsId ModelWorker::adapter_weights_of(const messages::WorkerStage& order) {
+    const WeightsId sent = weights_of(order.spec.label);
+    if (!order.begins_as) return sent;
+    for (const auto& versions : {adapters_, evicted_}) {
+        const auto place = versions.find(*order.begins_as);
+        if (place == versions.end()) continue;
+        return order.rollback ? place->second : AdapterBook::together(place->second, sent);
+    }
+    fail(fmt::format(
+        "a stage begins with adapter {}, which is not there",
+        static_cast<std::uint64_t>(*order.begins_as)
+    ));
+    return sent;
 }
 
 // No plan names the adapter any more.

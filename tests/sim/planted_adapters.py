@@ -12,21 +12,21 @@ MUTATIONS = (
     Mutation(
         "a version that is replaced or unloaded keeps its pin",
         ADAPTERS,
-        "    places_.unpin(id);\n",
+        "    places_.unpin(resident.use.id);\n",
         "",
         unseen="a refusal for want of room beside pinned versions contradicts no book until a schedule is at rest",
     ),
     Mutation(
         "a version is forgotten while requests have it",
         ADAPTERS,
-        "    if (resident.num_requests > 0) return;\n",
-        "",
+        "if (resident.num_requests > 0 || resident.is_serving ||",
+        "if (resident.is_serving ||",
     ),
     Mutation(
         "a version that serves no more stays after its last request",
         ADAPTERS,
-        "if (!resident.is_serving) retire(resident, out);",
-        "if (!resident.is_serving && resident.num_requests > 0) retire(resident, out);",
+        "    --resident.num_requests;\n    free_unused(resident, out);\n",
+        "    --resident.num_requests;\n",
     ),
     Mutation(
         "a pinned version is evicted",

@@ -51,6 +51,8 @@ void add(const Report& report, Report& all) {
     all.num_trainers_told += report.num_trainers_told;
     all.num_texts += report.num_texts;
     all.num_adapter_loads += report.num_adapter_loads;
+    all.num_adapter_rollbacks += report.num_adapter_rollbacks;
+    all.num_adapter_parts += report.num_adapter_parts;
     all.num_adapter_tokens += report.num_adapter_tokens;
     all.num_adapter_tokens_mixed += report.num_adapter_tokens_mixed;
     all.num_adapter_evictions += report.num_adapter_evictions;

@@ -114,6 +114,8 @@ Report World::run() {
     report_.num_trainers_told = trainers_.num_told;
     const AdapterBook& adapters = oracle_.adapters();
     report_.num_adapter_loads = adapters.num_loads;
+    report_.num_adapter_rollbacks = adapters.num_rollbacks;
+    report_.num_adapter_parts = adapters.num_parts;
     report_.num_adapter_tokens = adapters.num_tokens;
     report_.num_adapter_tokens_mixed = adapters.num_over_older;
     report_.num_adapter_evictions = adapters.num_evictions;

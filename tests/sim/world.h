@@ -76,6 +76,8 @@ struct Report {
     std::int64_t num_trainers_told = 0;  // that their calls were lost
     std::int64_t num_texts = 0;          // encoded beside the doors
     std::int64_t num_adapter_loads = 0;
+    std::int64_t num_adapter_rollbacks = 0;
+    std::int64_t num_adapter_parts = 0;
     std::int64_t num_adapter_tokens = 0;
     std::int64_t num_adapter_tokens_mixed = 0;  // whose KV an older version made
     std::int64_t num_adapter_evictions = 0;

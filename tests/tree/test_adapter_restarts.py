@@ -128,10 +128,11 @@ def names_in(kept):
 def test_P2_tensors_that_were_sent_come_back_from_where_they_were_kept(start_tree, tmp_path, flags):
     kept = tmp_path / "kept"
     tree = start_tree("--restart", "--keep-committed", kept, *flags)
-    send(tree, 1, "step 1")
+    older = send(tree, 1, "step 1")
     newer = send(tree, 2, "step 2")
     directory = kept / f"adapter-{newer['epoch']}"
-    wait_until(lambda: names_in(kept) == [directory.name], "the newer one to be kept alone")
+    both = sorted((f"adapter-{older['epoch']}", directory.name))
+    wait_until(lambda: names_in(kept) == both, "it to be kept beside the one to which a rollback returns")
     assert sorted(path.name for path in directory.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
     tokens = tokens_with(tree, "sent")
     for _ in (1, 2):
@@ -149,6 +150,34 @@ def test_P2_tensors_that_were_sent_come_back_from_where_they_were_kept(start_tre
     crash(tree)
     assert names_in(kept) == []
     assert refusal(tree, "sent") == "no adapter 'sent' is loaded; none is loaded"
+
+
+def test_P2_a_version_to_which_a_rollback_returned_comes_back(start_tree, tmp_path):
+    """Its tensors, and those of a partial update, are in no directory but the one that keeps them."""
+    kept = tmp_path / "kept"
+    tree = start_tree("--restart", "--keep-committed", kept)
+    first = send(tree, 1, "step 1")
+    before = tokens_with(tree, "sent")
+    send(tree, 2, "step 2")
+    with pitstop.Client(tree.run_dir) as client:
+        back = client.rollback_adapter("sent")
+        assert (back["digest"], back["label"]) == (first["digest"], "step 1")
+        wait_until((kept / f"adapter-{back['epoch']}").is_dir, "it to be kept under its new number")
+    _, _, admin = crash(tree, "tp_worker[0.0]")
+    version, _ = loaded(admin)["sent"]
+    assert (version["digest"], version["label"]) == (first["digest"], "step 1")
+    assert tokens_with(tree, "sent") == before
+    assert admin.call("rollback_weights", adapter="sent")["code"] == "failed_precondition", "a restart gives it up"
+    part = {name: tensor for name, tensor in exact_adapter(2)[0].items() if "layers.0." in name}
+    with pitstop.Client(tree.run_dir) as client:
+        mixed = client.update_weights(source=source_of(part), adapter="sent", partial=True, label="mixed")
+    assert mixed["digest"] not in (first["digest"], version["digest"])
+    mixed_tokens = tokens_with(tree, "sent")
+    wait_until((kept / f"adapter-{mixed['epoch']}").is_dir, "it to be kept")
+    _, _, admin = crash(tree)
+    version, _ = loaded(admin)["sent"]
+    assert (version["digest"], version["label"]) == (mixed["digest"], "mixed")
+    assert tokens_with(tree, "sent") == mixed_tokens
 
 
 def test_P2_a_version_that_was_half_written_is_lost_and_named(start_tree, tmp_path, monkeypatch):

@@ -64,6 +64,10 @@ Result<> Adapter::allocate() {
     return staged_.commit();
 }
 
+void Adapter::copy(const Adapter& other) {
+    other.memory().fetch(0, {staged_.data(), static_cast<std::size_t>(layout_.bytes())});
+}
+
 Result<> Adapter::upload(PinnedPieces& pieces) {
     if (!gpu_) return Ok{};
     const std::int64_t tensors = layout_.bytes();
@@ -113,6 +117,12 @@ const Adapter* Adapters::find(messages::AdapterId id) const {
     const MutexLock lock(mutex_);
     const auto place = all_.find(id);
     return place == all_.end() ? nullptr : place->second.get();
+}
+
+std::shared_ptr<const Adapter> Adapters::share(messages::AdapterId id) const {
+    const MutexLock lock(mutex_);
+    const auto place = all_.find(id);
+    return place == all_.end() ? nullptr : place->second;
 }
 
 void Adapters::add(messages::AdapterId id, std::shared_ptr<Adapter> adapter) {

@@ -48,6 +48,8 @@ class Adapter {
     // The host's memory, for the stage that fills it.
     [[nodiscard]] Arena& staged() { return staged_; }
     [[nodiscard]] CopyLedger& ledger() { return ledger_; }
+    // Copies the bytes of another version to staged(). REQUIRES: both have the same configuration.
+    void copy(const Adapter& other);
 
     // On a GPU, copies the staged bytes there, reads them back, and frees the host's memory; does
     // nothing on a CPU. REQUIRES: the stage is done. Errors: kDataLoss if other bytes come back.
@@ -77,6 +79,8 @@ class Adapter {
 class Adapters {
   public:
     [[nodiscard]] const Adapter* find(messages::AdapterId id) const;  // null: none
+    // The same for a thread that reads the version, which may be removed meanwhile.
+    [[nodiscard]] std::shared_ptr<const Adapter> share(messages::AdapterId id) const;
     // The adapter is shared with a thread that may still write it to the disk.
     void add(messages::AdapterId id, std::shared_ptr<Adapter> adapter);
     // Removes a version; does nothing if the id is unknown. Returns its memory, which the caller

@@ -10,9 +10,13 @@
 #include "tp_worker/config/adapter_config.h"
 
 #include <chrono>
+#include <filesystem>
 #include <future>
 #include <linux/magic.h>
+#include <string>
+#include <string_view>
 #include <sys/vfs.h>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -20,6 +24,16 @@ namespace pitstop::tp_worker {
 namespace {
 
 using Answers = std::vector<messages::Frames>;
+
+constexpr std::string_view kGiven = "adapter_config";
+
+std::string config_file_of(const messages::UpdateSpec& spec) {
+    return spec.source.path + "/adapter_config.json";
+}
+
+Error no_such_version() {
+    return {ErrorCode::kDataLoss, "this rank does not have the version that the update changes"};
+}
 
 // Writes the adapter's tensors, from host or GPU memory.
 Result<> write_to(AdapterFile& file, const std::string& directory, const Adapter& adapter) {
@@ -59,7 +73,7 @@ void AdapterStore::limit(Limits limits) {
     );
 }
 
-// Waits until all evictions ordered so far have freed their memory.
+// Waits until what was to be evicted or forgotten so far has freed its memory.
 void AdapterStore::wait_for_moves() const {
     const auto are_done = std::make_shared<std::promise<void>>();
     const std::future<void> done = are_done->get_future();
@@ -70,14 +84,72 @@ void AdapterStore::wait_for_moves() const {
     done.wait();
 }
 
-Result<StagedAdapter> AdapterStore::open(const messages::UpdateSpec& spec) const {
-    StagedAdapter staged{
-        .config = spec.adapter_config, .name = spec.adapter, .is_pinned = spec.adapter_pinned};
-    std::string where = "adapter_config";
-    if (staged.config.empty()) {
-        where = spec.source.path + "/adapter_config.json";
-        ASSIGN_OR_RETURN(staged.config, MappedFile::read(where, kAdapterConfigBytesMax));
+Result<StagedAdapter> AdapterStore::open(
+    const messages::UpdateSpec& spec, std::optional<messages::AdapterId> begins_as
+) const {
+    if (begins_as) return open_as(*begins_as, spec);
+    if (!spec.adapter_config.empty()) return make(spec, spec.adapter_config, std::string(kGiven));
+    const std::string where = config_file_of(spec);
+    ASSIGN_OR_RETURN(std::string config, MappedFile::read(where, kAdapterConfigBytesMax));
+    return make(spec, std::move(config), where);
+}
+
+Result<StagedAdapter> AdapterStore::open_as(
+    messages::AdapterId version, const messages::UpdateSpec& spec
+) const {
+    const std::shared_ptr<Version> base = version_of(version);
+    if (!base) return no_such_version();
+    std::string given = spec.adapter_config;
+    const bool has_directory =
+        spec.source.kind == messages::SourceKind::kDisk && !spec.source.path.empty();
+    std::error_code ignored;
+    if (given.empty() && has_directory && std::filesystem::exists(config_file_of(spec), ignored)) {
+        ASSIGN_OR_RETURN(given, MappedFile::read(config_file_of(spec), kAdapterConfigBytesMax));
     }
+    if (!given.empty() && given != base->config) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "the update of adapter '{}' is partial and brings another adapter_config than the "
+            "version that it changes; leave it out, or send the adapter whole",
+            spec.adapter
+        );
+    }
+    ASSIGN_OR_RETURN(StagedAdapter staged, make(spec, base->config, std::string(kGiven)));
+    RETURN_IF_ERROR(copy(version, *base, *staged.adapter));
+    return staged;
+}
+
+// Copies where a version's bytes are now, after the moves that were ordered before.
+Result<> AdapterStore::copy(messages::AdapterId id, const Version& version, Adapter& into) const {
+    const auto copied = std::make_shared<std::promise<Result<>>>();
+    std::future<Result<>> done = copied->get_future();
+    moving_.give([this, id, &version, &into, copied] {
+        if (const std::shared_ptr<const Adapter> adapter = engine_.adapters().share(id)) {
+            into.copy(*adapter);
+            copied->set_value(Ok{});
+        } else if (version.file->is_written()) {
+            const auto num = static_cast<std::size_t>(into.layout().bytes());
+            copied->set_value(version.file->read({into.staged().data(), num}));
+        } else {
+            copied->set_value(no_such_version());
+        }
+        return Answers{};
+    });
+    return done.get();
+}
+
+std::shared_ptr<AdapterStore::Version> AdapterStore::version_of(messages::AdapterId id) const {
+    const MutexLock lock(mutex_);
+    const auto found = versions_.find(id);
+    return found == versions_.end() ? nullptr : found->second;
+}
+
+// `where` names the configuration in errors.
+Result<StagedAdapter> AdapterStore::make(
+    const messages::UpdateSpec& spec, std::string text, const std::string& where
+) const {
+    StagedAdapter staged{
+        .config = std::move(text), .name = spec.adapter, .is_pinned = spec.adapter_pinned};
     staged.config_digest = to_hex(digest_of(staged.config));
     if (const std::string& expected = spec.adapter_config_digest;
         !expected.empty() && staged.config_digest != expected) {
@@ -92,7 +164,7 @@ Result<StagedAdapter> AdapterStore::open(const messages::UpdateSpec& spec) const
     ASSIGN_OR_RETURN(const AdapterConfig config, AdapterConfig::parse(staged.config, where));
     ASSIGN_OR_RETURN(staged.adapter, engine_.make_adapter(config));
     RETURN_IF_ERROR(check_room(staged));
-    if (limits_.bytes_max > 0) wait_for_moves();
+    wait_for_moves();
     RETURN_IF_ERROR(staged.adapter->allocate());
     return staged;
 }
@@ -123,13 +195,13 @@ Result<> AdapterStore::check_room(const StagedAdapter& staged) const {
 void AdapterStore::commit(messages::AdapterId id, StagedAdapter staged) {
     const std::shared_ptr<Adapter> adapter = std::move(staged.adapter);
     const auto kept = keeper_ ? std::make_shared<AdapterBytes>(adapter) : nullptr;
-    if (limits_.bytes_max > 0) {
-        auto version = std::make_shared<Version>();
-        version->kept = kept;
-        version->name = std::move(staged.name);
-        version->is_pinned = staged.is_pinned;
-        version->bytes = adapter->bytes();
-        version->config = staged.config;
+    auto version = std::make_shared<Version>();
+    version->kept = kept;
+    version->name = std::move(staged.name);
+    version->is_pinned = staged.is_pinned;
+    version->bytes = adapter->bytes();
+    version->config = staged.config;
+    {
         const MutexLock lock(mutex_);
         for (const auto& [other, replaced] : versions_) {
             if (replaced->name == version->name) replaced->is_pinned = false;
@@ -180,13 +252,7 @@ void AdapterStore::stay(
 
 void AdapterStore::restore(std::uint64_t order, messages::AdapterId id) {
     const TimePoint begin = Clock::now();
-    std::shared_ptr<Version> version;
-    {
-        const MutexLock lock(mutex_);
-        if (const auto found = versions_.find(id); found != versions_.end())
-            version = found->second;
-    }
-    moving_.give([this, order, id, begin, version = std::move(version)] {
+    moving_.give([this, order, id, begin, version = version_of(id)] {
         reach_fault_point("restore", "adapter");
         messages::WorkerRestored answer;
         answer.rank = engine_.rank();

@@ -27,6 +27,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace pitstop::tp_worker {
@@ -61,7 +62,12 @@ class AdapterStore {
     // Reads the adapter's configuration, and makes the adapter. Thread: the background's. Errors:
     // the configuration is missing or not accepted, or the adapter has too many bytes; nothing is
     // changed.
-    [[nodiscard]] Result<StagedAdapter> open(const messages::UpdateSpec& spec) const;
+    // `begins_as`: a committed version, whose configuration and bytes the new one begins with.
+    // Errors: also kDataLoss: the rank does not have that version any more; kInvalidArgument: the
+    // update brings another configuration.
+    [[nodiscard]] Result<StagedAdapter> open(
+        const messages::UpdateSpec& spec, std::optional<messages::AdapterId> begins_as
+    ) const;
     // Ends a stage whose bytes have all arrived, and copies the adapter to the memory that serves.
     // Thread: the background's. Errors: those of WeightStage::finish() and Engine::place().
     [[nodiscard]] Result<> finish(WeightStage& stage, const StagedAdapter& staged) const;
@@ -80,12 +86,20 @@ class AdapterStore {
         std::string name{};
         bool is_pinned = false;
         std::int64_t bytes = 0;
-        std::string config{};                  // set with --adapter-memory
+        std::string config{};
         std::shared_ptr<AdapterBytes> kept{};  // for the keeper; null: the version is not kept
         // Written by a job of `moving_`; afterwards the keeper may read it.
         std::shared_ptr<AdapterFile> file = std::make_shared<AdapterFile>();
     };
     void wait_for_moves() const;
+    [[nodiscard]] Result<StagedAdapter> open_as(
+        messages::AdapterId version, const messages::UpdateSpec& spec
+    ) const;
+    [[nodiscard]] Result<StagedAdapter> make(
+        const messages::UpdateSpec& spec, std::string text, const std::string& where
+    ) const;
+    [[nodiscard]] std::shared_ptr<Version> version_of(messages::AdapterId id) const;
+    Result<> copy(messages::AdapterId id, const Version& version, Adapter& into) const;
     void evict(std::uint64_t order, messages::AdapterId id);
     void stay(
         const Version& version,

@@ -32,10 +32,15 @@ class StagedUpdate {
     using Job = std::function<Result<>(StagedUpdate&)>;
 
     explicit StagedUpdate(messages::WorkerStage order)
-        : update(order.update), spec(std::move(order.spec)) {}
+        : update(order.update),
+          spec(std::move(order.spec)),
+          begins_as(order.begins_as),
+          is_rollback(order.rollback) {}
 
     messages::UpdateId update{};
     messages::UpdateSpec spec{};
+    std::optional<messages::AdapterId> begins_as{};  // the version that it changes
+    bool is_rollback = false;             // it brings nothing: that version is staged anew
     bool is_in_place = false;             // whether the update fills the live copy
     HostCopy* host = nullptr;             // the host memory to fill; null: device memory
     StagedAdapter adapter{};              // the adapter to load, made by the background

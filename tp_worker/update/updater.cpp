@@ -217,6 +217,8 @@ void Updater::give_stage(std::int64_t timeout_ms, StagedUpdate::Job prepare) {
         ) {
             Result<> result = prepare(stage);
             if (is_session) return result;
+            if (stage.is_rollback)
+                return result ? adapters_.finish(*stage.fill, stage.adapter) : result;
             const SourceArgs source{
                 .source = stage.spec.source,
                 .worker = worker_,

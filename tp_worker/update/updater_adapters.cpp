@@ -4,7 +4,6 @@
 #include <utility>
 
 namespace pitstop::tp_worker {
-
 // Returns the arguments of an adapter's stage. `adapter` may be null while it is unknown: then the
 // stage can only tell its source that it cannot begin.
 StageArgs Updater::args_for(StagedUpdate& stage, Adapter* adapter) {
@@ -42,7 +41,7 @@ Result<std::vector<messages::Frames>> Updater::stage_adapter(messages::WorkerSta
 }
 
 Result<> Updater::open_adapter(StagedUpdate& stage) {
-    ASSIGN_OR_RETURN(stage.adapter, adapters_.open(stage.spec));
+    ASSIGN_OR_RETURN(stage.adapter, adapters_.open(stage.spec, stage.begins_as));
     stage.fill.emplace(args_for(stage, stage.adapter.adapter.get()));
     stage.fill->begin_work();
     return Ok{};

@@ -56,6 +56,7 @@ class AdapterCalls:
         label: str = "",
         policy: str = "finish",
         pinned: bool = False,
+        partial: bool = False,
         timeout: float = UPDATE_TIMEOUT_S,
         **update: Any,
     ) -> Update:
@@ -65,22 +66,25 @@ class AdapterCalls:
         adapter  a directory as PEFT writes it, which the workers can read; or its tensors: (name, tensor) pairs or a
                  dict, of NumPy or torch, as peft.get_peft_model_state_dict(model) returns them
         config   with tensors: the adapter's LoraConfig, or a mapping with its keys
+        partial  only some tensors are given; the others stay as they are in the version that serves, and so does its
+                 config
         policy   what happens to open requests that have the version that this one replaces: finish (end with it), keep
                  (continue with the new one from the next token, with their KV) or recompute (their KV is computed again)
         pinned   with --adapter-memory: it is never evicted
-        update   further fields of docs/protocol.md's UpdateSpec: digest, manifest, allow_nonfinite
+        update   further fields of docs/protocol.md's UpdateSpec: digest, base_digest, manifest, allow_nonfinite
 
         PitstopError: nothing changed; the message names the tensor or the key.
         """
         update["adapter_policy"] = policy
         update["adapter_pinned"] = pinned
+        update["partial"] = partial
+        if config is not None:
+            update["adapter_config"] = config_text(config)
         if isinstance(adapter, (str, pathlib.Path)):
-            if config is not None:
-                update["adapter_config"] = config_text(config)
             path = str(pathlib.Path(adapter).absolute())
             reply = await self._open().load_adapter(name, path, label=label, timeout=timeout, **update)
             return update_of(reply)
-        if config is None:
+        if config is None and not partial:
             raise TypeError("config: the tensors of an adapter need its LoraConfig, or a mapping with its keys")
         weights = weights_of(adapter)
         self._open()
@@ -93,12 +97,16 @@ class AdapterCalls:
                 digests=False,
                 label=label,
                 adapter=name,
-                adapter_config=config_text(config),
                 timeout=timeout,
                 **update,
             )
 
         return update_of(await off_loop(push))
+
+    async def rollback_adapter(self, name: str, policy: str = "finish", timeout: float = UPDATE_TIMEOUT_S) -> Update:
+        """Returns to the version before the last load of the name, until its next load begins. `policy`: as of
+        load_adapter(), for open requests that have the version that serves now."""
+        return update_of(await self._open().rollback_adapter(name, policy, timeout))
 
     async def unload_adapter(self, name: str, timeout: float = CALL_TIMEOUT_S) -> None:
         """Unloads an adapter: new requests cannot name it any more. Its memory is freed when the last request that

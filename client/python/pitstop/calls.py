@@ -266,6 +266,11 @@ class Calls(Generic[StreamType]):
         """Returns to the version before the last commit, as long as its copy is retained."""
         return self._control("rollback_weights", timeout, kv_policy=kv_policy)
 
+    def rollback_adapter(self, name: str, policy: str = "finish", timeout: float = UPDATE_TIMEOUT_S) -> Any:
+        """An adapter returns to the version before its last load, until the next load of the name begins. `policy`: what
+        happens to open requests that have the version that serves now: finish, keep or recompute."""
+        return self._control("rollback_weights", timeout, adapter=name, adapter_policy=policy)
+
     def get_weights(self, name: str, timeout: float = UPDATE_TIMEOUT_S) -> Any:
         """Reads a tensor by name: {"epoch", "tensor": {"dtype", "shape"}, "data": row-major bytes}."""
         return self._control("get_weights", timeout, name=name)

@@ -132,6 +132,7 @@ class Engine(Blocking):
     destroy_weights_update_group = blocking(AsyncEngine.destroy_weights_update_group)
     update_weight_version = blocking(AsyncEngine.update_weight_version)
     load_adapter = blocking(AsyncEngine.load_adapter)
+    rollback_adapter = blocking(AsyncEngine.rollback_adapter)
     unload_adapter = blocking(AsyncEngine.unload_adapter)
     adapters = blocking(AsyncEngine.adapters)
     load_lora_adapter = blocking(AsyncEngine.load_lora_adapter)

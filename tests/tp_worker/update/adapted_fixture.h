@@ -92,9 +92,16 @@ class Adapted : public testing::Test {
         return spec;
     }
 
-    std::vector<messages::WorkerStaged> stage(messages::UpdateSpec spec) {
+    std::vector<messages::WorkerStaged> stage(
+        messages::UpdateSpec spec,
+        std::optional<messages::AdapterId> begins_as = std::nullopt,
+        bool is_rollback = false
+    ) {
         const messages::WorkerStage order{
-            .update = messages::UpdateId{++last_update_}, .spec = std::move(spec)};
+            .update = messages::UpdateId{++last_update_},
+            .spec = std::move(spec),
+            .begins_as = begins_as,
+            .rollback = is_rollback};
         std::vector<messages::WorkerStaged> votes;
         for (const auto& updater : updaters_) {
             if (auto vote = tp_worker::ask<messages::WorkerStaged>(*updater, order))
@@ -118,7 +125,11 @@ class Adapted : public testing::Test {
         return commit();
     }
     void expect_refused(messages::UpdateSpec spec, ErrorCode code, const std::string& why) {
-        const std::vector<messages::WorkerStaged> votes = stage(std::move(spec));
+        expect_votes_no(stage(std::move(spec)), code, why);
+    }
+    void expect_votes_no(
+        const std::vector<messages::WorkerStaged>& votes, ErrorCode code, const std::string& why
+    ) {
         ASSERT_EQ(votes.size(), updaters_.size());
         for (const messages::WorkerStaged& vote : votes) {
             EXPECT_FALSE(vote.outcome.ok) << why;
