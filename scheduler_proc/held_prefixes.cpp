@@ -34,6 +34,8 @@ void HeldPrefixes::hold(
     const EpochRange accepted = accepted_by(holder, serving_);
     const auto is_accepted = [&](PageId page) { return accepted.contains(cache.epochs_of(page)); };
     if (!std::ranges::all_of(path, is_accepted)) return;
+    const std::optional<messages::AdapterId> adapter = cache.adapter_of(path.front());
+    if (adapter && !adapters_.contains(*adapter)) return;
     end(holder.conversation, cache);
     const auto held = path.first(static_cast<std::size_t>(num));
     order_.push_back({.holder = holder, .nodes = cache.hold(held)});
@@ -78,18 +80,47 @@ void HeldPrefixes::end(messages::ConversationId conversation, PrefixCache& cache
     if (place != places_.end()) drop(place->second, cache);
 }
 
-std::optional<std::string> HeldPrefixes::audit(
-    std::optional<Epoch> serving, const PrefixCache& cache
-) const {
-    if (!serving) serving = serving_;
+// All pages of a path belong to the same version, and the first is evicted last.
+bool HeldPrefixes::is_served(const Prefix& prefix, const PrefixCache& cache) const {
+    const PrefixCache::Held& first = prefix.nodes.front();
+    if (!cache.is_held(first)) return true;
+    const std::optional<messages::AdapterId> adapter = cache.adapter_of(first.page);
+    return !adapter || adapters_.contains(*adapter);
+}
+
+void HeldPrefixes::serve_adapters(
+    const std::set<messages::AdapterId>& serving, PrefixCache& cache
+) {
+    if (serving == adapters_) return;
+    adapters_ = serving;
+    for (auto one = order_.begin(); one != order_.end();) {
+        const auto next = std::next(one);
+        if (!is_served(*one, cache)) drop(one, cache);
+        one = next;
+    }
+}
+
+std::optional<std::string> HeldPrefixes::audit(const Serving& serving, const PrefixCache& cache)
+    const {
+    const std::optional<Epoch> epoch = serving.epoch ? serving.epoch : serving_;
     std::int64_t num = 0;
     std::int64_t num_held = 0;
     for (const Prefix& one : order_) {
         num += std::ssize(one.nodes);
-        const EpochRange accepted = accepted_by(one.holder, serving);
+        const EpochRange accepted = accepted_by(one.holder, epoch);
         for (const PrefixCache::Held& node : one.nodes) {
             if (!cache.is_held(node)) continue;
             ++num_held;
+            const std::optional<messages::AdapterId> adapter = cache.adapter_of(node.page);
+            if (adapter && !serving.adapters.contains(*adapter)) {
+                return fmt::format(
+                    "conversation {} holds page {} of version {} of an adapter, which serves no "
+                    "more",
+                    raw(one.holder.conversation),
+                    raw(node.page),
+                    static_cast<std::uint64_t>(*adapter)
+                );
+            }
             if (accepted.contains(cache.epochs_of(node.page))) continue;
             return fmt::format(
                 "conversation {} holds page {} of epoch {}, and epoch {} serves",

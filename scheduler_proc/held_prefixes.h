@@ -2,7 +2,8 @@
 // prefix of its last turn, as far as the prefix cache has it. With recurrent state it also holds
 // its last checkpoint, from which the next turn continues. Held pages are evicted after all others,
 // the least recently used first. An update ends the hold of a prefix if its KV becomes older than
-// the conversation's last turn tolerates.
+// the conversation's last turn tolerates, or if it is of a version of an adapter that new requests
+// no longer get.
 //
 // Bounded: pages_max pages and states_max checkpoints in all. Beyond that, the oldest conversation
 //          loses its hold.
@@ -19,6 +20,7 @@
 #include <list>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,15 +47,20 @@ class HeldPrefixes {
     // holder does not tolerate.
     void begin_epoch(Epoch serving, PrefixCache& cache);
     void end(messages::ConversationId conversation, PrefixCache& cache);
+    // New requests get these versions of adapters: pages of no other one are held.
+    void serve_adapters(const std::set<messages::AdapterId>& serving, PrefixCache& cache);
     // Ends all holds, because the cache is about to be cleared.
     void clear(PrefixCache& cache);
 
-    // Returns which held page its conversation does not tolerate while `serving` serves, or how the
-    // cache's count of holds differs, or nothing. `serving` absent: the epoch that began last. For
-    // tests and the simulator.
-    [[nodiscard]] std::optional<std::string> audit(
-        std::optional<Epoch> serving, const PrefixCache& cache
-    ) const;
+    // What serves: the epoch of the weights (absent: what began last), versions of adapters.
+    struct Serving {
+        std::optional<Epoch> epoch{};
+        std::set<messages::AdapterId> adapters{};
+    };
+    // Returns which held page its conversation does not tolerate while these serve, or how the
+    // cache's count of holds differs, or nothing. For tests and the simulator.
+    [[nodiscard]] std::optional<std::string> audit(const Serving& serving, const PrefixCache& cache)
+        const;
 
   private:
     struct State {
@@ -68,6 +75,7 @@ class HeldPrefixes {
     };
     using Order = std::list<Prefix>;  // the oldest first
     void drop(Order::iterator one, PrefixCache& cache);
+    [[nodiscard]] bool is_served(const Prefix& prefix, const PrefixCache& cache) const;
     void hold_state(Prefix& prefix, std::span<const PageId> path, PrefixCache& cache);
     void drop_state(Prefix& prefix, PrefixCache& cache);
 
@@ -75,6 +83,7 @@ class HeldPrefixes {
     std::int64_t states_max_;
     std::int64_t num_pages_ = 0;      // in order_, those that were evicted since included
     std::optional<Epoch> serving_{};  // absent: no update yet, and all KV is of one version
+    std::set<messages::AdapterId> adapters_{};
     Order order_{};
     States states_{};
     std::map<messages::ConversationId, Order::iterator> places_{};

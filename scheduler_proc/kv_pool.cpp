@@ -207,7 +207,7 @@ void KvPool::report_to(messages::ReplicaStatus& status) const {
 }
 
 std::optional<std::string> KvPool::audit(
-    std::span<const Lease* const> held, std::optional<Epoch> serving
+    std::span<const Lease* const> held, const HeldPrefixes::Serving& serving
 ) const {
     if (auto problem = cache_.audit()) return "prefix cache: " + *problem;
     if (auto problem = held_.audit(serving, cache_)) return *problem;

@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -129,6 +130,10 @@ class KvPool {
     [[nodiscard]] bool may_start_turn(messages::ConversationId conversation, TimePoint arrived_at);
     // The weights of `serving` serve from now on.
     void begin_epoch(Epoch serving) { held_.begin_epoch(serving, cache_); }
+    // New requests get these versions of adapters.
+    void serve_adapters(const std::set<messages::AdapterId>& serving) {
+        held_.serve_adapters(serving, cache_);
+    }
 
     // ---- recurrent state (kv_pool_state.cpp) ----
     [[nodiscard]] bool has_state() const { return size_.num_places.has_value(); }
@@ -182,10 +187,10 @@ class KvPool {
     // Fills in the numbers of pages, slots and checkpoints.
     void report_to(messages::ReplicaStatus& status) const;
 
-    // Returns what is wrong, or nothing, given that `held` are all leases in use and the weights of
-    // `serving` serve. For tests and the simulator: visits every page.
+    // Returns what is wrong, or nothing, given that `held` are all leases in use and that `serving`
+    // serves. For tests and the simulator: visits every page.
     [[nodiscard]] std::optional<std::string> audit(
-        std::span<const Lease* const> held, std::optional<Epoch> serving = std::nullopt
+        std::span<const Lease* const> held, const HeldPrefixes::Serving& serving = {}
     ) const;
 
   private:

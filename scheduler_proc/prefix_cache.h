@@ -126,6 +126,9 @@ class PrefixCache {
     [[nodiscard]] bool holds(PageId page) const { return at(page).is_used; }
     [[nodiscard]] std::int32_t num_refs(PageId page) const { return at(page).num_refs; }
     [[nodiscard]] EpochRange epochs_of(PageId page) const { return at(page).epochs; }
+    [[nodiscard]] std::optional<messages::AdapterId> adapter_of(PageId page) const {
+        return at(page).adapter;
+    }
 
     // Returns what is wrong inside, or nothing. For tests and the simulator: visits every node.
     [[nodiscard]] std::optional<std::string> audit() const;

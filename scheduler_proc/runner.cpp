@@ -253,6 +253,7 @@ std::optional<messages::StepPlan> Runner::plan_step(
 ) {
     std::optional<messages::StepPlan> plan = next_plan(scope, version);
     if (adapters_.places().is_limited()) settle_adapters(out);
+    pool_.serve_adapters(adapters_.all_serving());
     return plan;
 }
 
@@ -334,7 +335,7 @@ std::optional<std::string> Runner::audit(Epoch serving) const {
         if (pool_.pages_for(request->progress.planned()) > std::ssize(request->lease.pages))
             return fmt::format("request {}: positions without pages", raw(request->key));
     }
-    if (auto problem = pool_.audit(held, serving)) return problem;
+    if (auto problem = pool_.audit(held, {serving, adapters_.all_serving()})) return problem;
     if (auto problem = adapters_.audit(requests_.num_by_adapter())) return problem;
     if (auto problem = steps_.audit(serving)) return problem;
     return requests_.audit(steps_.num_sampled());

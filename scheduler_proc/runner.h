@@ -82,7 +82,6 @@ class Runner {
     bool handle_moved(const messages::AdapterMove auto& answer, TurnOutput& out) {
         return adapters_.record(now_, answer, out);
     }
-    [[nodiscard]] const Adapters& adapters() const { return adapters_; }
     // From now on the version serves its name. `policy` decides how open requests of the replaced
     // version continue. Returns how many requests were retracted.
     std::int64_t commit_adapter(AdapterUse loaded, messages::AdapterPolicy policy, TurnOutput& out);

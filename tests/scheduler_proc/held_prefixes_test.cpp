@@ -1,5 +1,5 @@
 // The pages of conversations between their turns (scheduler_proc/held_prefixes.h).
-#include "tests/scheduler_proc/update_fixture.h"
+#include "tests/scheduler_proc/adapters_fixture.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ Ask turn_of(std::vector<TokenId> prompt, std::optional<messages::ConversationId>
 }
 
 // The pool has 128 pages of 4 tokens.
-class HeldPrefixesTest : public UpdateTest {
+class HeldPrefixesTest : public AdaptersTest {
   protected:
     Received& run(const Ask& ask) {
         const RequestKey key = rig.send(ask);
@@ -188,6 +188,53 @@ TEST_F(HeldPrefixesTest, ATurnWithoutPagesLeavesThoseOfTheTurnBefore) {
     rig.control(messages::ContinueGeneration{});
     fill_the_pool();
     EXPECT_EQ(cached_by_next_turn(turn), 64);
+}
+
+// No next turn gets a version that is replaced or unloaded: its pages are like any others.
+TEST_F(HeldPrefixesTest, P9_AVersionThatServesNoMoreHoldsNothing) {
+    load("a", 3);
+    load("b", 4);
+    std::vector<Ask> turns;
+    for (int i = 0; i < 3; ++i) {
+        turns.push_back(
+            turn_of(prompt_of(60, 50 + 70 * i), messages::ConversationId{10U + unsigned(i)})
+        );
+        if (i < 2) turns.back().adapter = i == 0 ? "a" : "b";
+        run(turns.back());
+    }
+    EXPECT_EQ(rig.status().pages_held, 48);
+    load("a", 5);
+    EXPECT_EQ(rig.status().pages_held, 32);
+    EXPECT_TRUE(unload("b").verdict.is_done());
+    EXPECT_EQ(rig.status().pages_held, 16) << "the model's";
+    run(turns[0]);
+    EXPECT_EQ(rig.status().pages_held, 32);
+    roll_back("a", 6);
+    EXPECT_EQ(rig.status().pages_held, 16);
+    EXPECT_EQ(cached_by_next_turn(turns[2]), 64);
+}
+
+// A turn that ends with an older version, or that began with one and was kept.
+TEST_F(HeldPrefixesTest, P9_ATurnOfAnOlderVersionHoldsNothing) {
+    using messages::AdapterPolicy;
+    for (const AdapterPolicy policy : {AdapterPolicy::kFinish, AdapterPolicy::kKeep}) {
+        SCOPED_TRACE(messages::name_of(policy));
+        Rig fresh({.tp = 2, .num_pages = 128});
+        std::swap(rig, fresh);
+        load("a", 3);
+        Ask turn = turn_of(prompt_of(60), kFirst);
+        turn.adapter = "a";
+        const RequestKey key = rig.send(turn);
+        rig.turn();
+        for (int i = 0; i < 4; ++i) rig.step();
+        ASSERT_FALSE(rig.of(key).tokens.empty());
+        load("a", 4, policy);
+        rig.run();
+        EXPECT_EQ(rig.of(key).tokens.size(), 8u);
+        EXPECT_EQ(rig.status().pages_held, 0);
+        run(turn);
+        EXPECT_EQ(rig.status().pages_held, 16);
+    }
 }
 
 TEST(HeldPrefixes, AHoldOfAnEvictedNodeIsNotOneOfTheNodeThatGotItsPage) {
