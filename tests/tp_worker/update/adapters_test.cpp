@@ -221,6 +221,69 @@ TEST_F(Adapted, RefusesWhatIsNotTheAdapterOfItsConfigurationByName) {
     expect_refused(from_disk(files.dir()), ErrorCode::kNotFound, "adapter_config.json");
 }
 
+// Heads, embeddings, experts, their routers and convolutions, by the name of each module.
+TEST_F(Adapted, RefusesModulesThatAreNotServedByName) {
+    struct Case {
+        std::string model{};
+        std::string target{};
+        std::string module{};  // in the message
+    };
+    const std::vector<Case> cases{
+        {"qwen3_tied", "lm_head", "'lm_head'"},
+        {"qwen3_untied_biased", "lm_head", "'lm_head'"},
+        {"qwen3_tied", "embed_tokens", "'model.embed_tokens'"},
+        {"mixtral", "w1", "'model.layers.0.block_sparse_moe.experts.0.w1'"},
+        {"mixtral", "gate", "'model.layers.0.block_sparse_moe.gate'"},
+        {"qwen3_moe_all", "down_proj", "'model.layers.0.mlp.experts.0.down_proj'"},
+        {"qwen2_moe_shared", "shared_expert_gate", "'model.layers.0.mlp.shared_expert_gate'"},
+        {"qwen3_5", "conv1d", "linear_attn.conv1d'"},
+        {"qwen3_5_moe", "gate_proj", "mlp.experts."},
+    };
+    for (const auto& [model, target, module] : cases) {
+        SCOPED_TRACE(model + " " + target);
+        replica_.reset();
+        updaters_.clear();
+        open(model, 1);
+        if (IsSkipped() || HasFatalFailure()) return;
+        messages::UpdateSpec spec = from_disk("/nowhere");
+        spec.adapter_config = fmt::format(
+            R"({{"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["{}"]}})", target
+        );
+        expect_refused(spec, ErrorCode::kUnsupported, module);
+        expect_refused(spec, ErrorCode::kUnsupported, " are not served");
+    }
+}
+
+// Under "all-linear" the tensors say what was adapted: none is left out silently.
+TEST_F(Adapted, RefusesTensorsOfModulesThatAreNotServedByName) {
+    open("qwen3_tied", kRanksMax);
+    const AdapterFiles files("qwen3_tied/all");
+    Json config = files.config();
+    config["target_modules"] = "all-linear";
+    files.write_config(config);
+    const auto& [header, bytes] = files.tensors();
+    for (const std::string& name :
+         {std::string("lm_head.lora_A.weight"),
+          std::string("model.embed_tokens.lora_embedding_A"),
+          std::string("model.layers.0.mlp.experts.3.gate_proj.lora_A.weight"),
+          std::string("model.layers.0.mlp.experts.base_layer.lora_A.weight"),
+          std::string("lm_head.weight")}) {
+        SCOPED_TRACE(name);
+        Json tensors = header;
+        Json more = header[kQ0 + "lora_A.weight"];
+        const std::string copy = bytes.substr(
+            more["data_offsets"][0].get<std::size_t>(),
+            more["data_offsets"][1].get<std::size_t>() - more["data_offsets"][0].get<std::size_t>()
+        );
+        more["data_offsets"] = {bytes.size(), bytes.size() + copy.size()};
+        tensors["base_model.model." + name] = more;
+        files.write_tensors(tensors, bytes + copy);
+        expect_refused(
+            from_disk(files.dir()), ErrorCode::kInvalidArgument, "is no tensor of the adapter"
+        );
+    }
+}
+
 // Trainers send a live state dict, in the call itself.
 TEST_F(Adapted, TensorsInTheCallUnderOtherNamesAreTheSameAdapter) {
     open("qwen3_tied", kRanksMax);
