@@ -41,6 +41,7 @@ Task<Response> loaded(Exchange& exchange, const messages::UpdateReply* reply) {
 // Reads the options of a load; refuses options that are not served.
 void read_options(FieldReader& fields, messages::UpdateSpec& spec) {
     fields.read("pinned", spec.adapter_pinned);
+    fields.read("partial", spec.partial);
     spec.adapter_policy = control::read_adapter_policy(fields);
     const auto refuse = [&](std::string_view name, std::string_view why) {
         const nlohmann::json* const value = fields.find(name);
@@ -81,7 +82,8 @@ Task<Response> load_from_tensors(Exchange& exchange) {
     messages::UpdateSpec spec;
     read_options(fields, spec);
     const nlohmann::json* const config = fields.find("config_dict");
-    if (!fields.error() && (config == nullptr || !config->is_object()))
+    const bool is_config = config != nullptr ? config->is_object() : spec.partial;
+    if (!fields.error() && !is_config)
         fields.fail("config_dict", "an object as adapter_config.json has it");
     if (!fields.error() && serialized.empty())
         fields.fail("serialized_named_tensors", "a base64 text, or one for each rank");
@@ -101,7 +103,7 @@ Task<Response> load_from_tensors(Exchange& exchange) {
     // The first pattern that matches a module decides, so the members must keep their order.
     const Result<Json> ordered = parse_ordered(exchange.request().body);
     if (!ordered) co_return sglang_failure(ordered.error());
-    spec.adapter_config = ordered->at("config_dict").dump();
+    if (config != nullptr) spec.adapter_config = ordered->at("config_dict").dump();
     spec.source.kind = messages::SourceKind::kTensors;
     spec.source.format = messages::TensorFormat::kPickle;
     for (const std::string& base64 : serialized) {
