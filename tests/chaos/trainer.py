@@ -355,6 +355,10 @@ class Job:
             self.point(("half", "sent")[number])
         return self.client.commit_weights(session=opened["session"], timeout=CALL_S)
 
+    def rollback_adapter(self):
+        """Returns to the version before, which was one of the contents."""
+        return self.client.rollback_adapter(self.spec["adapter"], self.spec["adapter_policy"], timeout=CALL_S)
+
     def unload_adapter(self):
         reply = self.client.unload_adapter(self.spec["adapter"], timeout=CALL_S)
         return {"ok": True, "epoch": reply["parts"][0]["adapter"]["version"]}
