@@ -255,6 +255,7 @@ Result<> load_and_serve(
         .pace = pace,
         .scheduler = scheduler,
         .supervision = supervision,
+        .communicator = ranks.host(),
         .head = options.head.empty() ? nullptr : ranks.bus.get(),
     });
     RETURN_IF_ERROR(serve(options, *engine, loop, scheduler, supervision));

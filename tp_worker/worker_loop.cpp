@@ -3,7 +3,9 @@
 #include "base/log.h"
 #include "base/time.h"
 #include "bus/poller.h"
+#include "messages/adapters.h"
 #include "messages/steps.h"
+#include "tp_worker/update/adapter_orders.h"
 
 #include <algorithm>
 #include <chrono>
@@ -21,6 +23,10 @@ constexpr auto kIdle = std::chrono::seconds(60);
 constexpr auto kIdleBeforeTouch = std::chrono::milliseconds(2);
 // The time in which the scheduler answers a result with a plan, unless it has nothing to run.
 constexpr auto kPlanIsDue = std::chrono::milliseconds(100);
+// How often a pass is interrupted for a look at orders, which takes some microseconds.
+constexpr auto kBetweenLooks = std::chrono::milliseconds(1);
+// Messages that wait for the end of a pass; others wait in the socket.
+constexpr std::size_t kWaitingMax = 16;
 
 }  // namespace
 
@@ -30,7 +36,9 @@ WorkerLoop::WorkerLoop(const Args& args)
       pace_(args.pace),
       scheduler_(args.scheduler),
       supervision_(args.supervision),
-      head_(args.head) {}
+      head_(args.head) {
+    args.communicator.set_between([this] { return look_between(); });
+}
 
 Result<> WorkerLoop::run() {
     bus::Poller poller;
@@ -48,7 +56,7 @@ Result<> WorkerLoop::run() {
         if (is_over()) return Ok{};
         RETURN_IF_ERROR(look_at_head());
         if (poller.is_ready(answers)) RETURN_IF_ERROR(send_all(updater_.take_answers()));
-        if (poller.is_ready(orders)) {
+        if (poller.is_ready(orders) || !waiting_.empty()) {
             Result<> handled = handle_orders();
             if (is_over()) return Ok{};  // a peer that ends regularly has the same result
             RETURN_IF_ERROR(look_at_head());
@@ -69,7 +77,7 @@ Result<> WorkerLoop::run() {
 // GPU runs the step, a graph is made as soon as there is nothing else to do.
 TimePoint WorkerLoop::next_deadline() {
     const TimePoint now = Clock::now();
-    if (engine_.num_under_way() > 0 || engine_.wants_graph()) return now;
+    if (engine_.num_under_way() > 0 || engine_.wants_graph() || !waiting_.empty()) return now;
     TimePoint deadline = now + kIdle;
     if (const auto due = updater_.meter().due()) deadline = std::min(deadline, *due);
     return deadline;
@@ -77,7 +85,7 @@ TimePoint WorkerLoop::next_deadline() {
 
 Result<> WorkerLoop::handle_orders() {
     for (int i = 0; i < bus::kMessagesPerTurnMax; ++i) {
-        const std::optional<bus::Received> received = scheduler_.receive();
+        const std::optional<bus::Received> received = next_order();
         if (!received) break;
         RETURN_IF_ERROR(handle(*received));
         if (is_over()) return Ok{};
@@ -86,6 +94,42 @@ Result<> WorkerLoop::handle_orders() {
         RETURN_IF_ERROR(send_all(updater_.take_answers()));
     }
     return Ok{};
+}
+
+std::optional<bus::Received> WorkerLoop::next_order() {
+    if (waiting_.empty()) return scheduler_.receive();
+    bus::Received first = std::move(waiting_.front());
+    waiting_.pop_front();
+    return first;
+}
+
+Result<> WorkerLoop::look_between() {
+    if (Clock::now() < next_look_) return Ok{};
+    RETURN_IF_ERROR(send_all(updater_.take_answers()));
+    while (waiting_.size() < kWaitingMax) {
+        std::optional<bus::Received> received = scheduler_.receive();
+        if (!received) break;
+        if (!may_overtake(*received)) {
+            waiting_.push_back(*std::move(received));
+            continue;
+        }
+        ASSIGN_OR_RETURN(
+            const std::vector<messages::Frames> replies, updater_.handle_order(received->frames)
+        );
+        RETURN_IF_ERROR(send_all(replies));
+    }
+    next_look_ = Clock::now() + kBetweenLooks;
+    return Ok{};
+}
+
+// A version that is to be forgotten is of an earlier update than those that are staged later.
+bool WorkerLoop::may_overtake(const bus::Received& received) const {
+    if (received.refused || !is_of_adapter(received.frames, updater_.adapter_update()))
+        return false;
+    return std::ranges::all_of(waiting_, [](const bus::Received& each) {
+        return !each.refused && (each.frames.type == messages::StepPlan::kType ||
+                                 each.frames.type == messages::WorkerForget::kType);
+    });
 }
 
 Result<> WorkerLoop::send(const messages::Frames& frames) {

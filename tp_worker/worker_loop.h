@@ -5,6 +5,10 @@
 // the engine runs ahead (engine.h), a plan is enqueued while the last one runs; any other order
 // waits for the steps of both.
 //
+// A pass on a CPU is computed by this thread. Between two blocks of a pass the thread also sends
+// votes, and takes the orders of an adapter's update, which change no pass that was planned before:
+// a load does not wait for passes.
+//
 // Thread: the main thread only.
 #pragma once
 
@@ -20,6 +24,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <optional>
 #include <vector>
 
 namespace pitstop::tp_worker {
@@ -32,6 +38,7 @@ class WorkerLoop {
         Pace& pace;
         bus::Socket& scheduler;
         Supervision& supervision;
+        Communicator& communicator;       // the host's
         BusCommunicator* head = nullptr;  // null if the scheduler is on this machine
     };
     explicit WorkerLoop(const Args& args);
@@ -49,6 +56,10 @@ class WorkerLoop {
     [[nodiscard]] Result<> look_at_head();
     [[nodiscard]] Result<> handle(const bus::Received& received);
     [[nodiscard]] Result<> handle_orders();
+    [[nodiscard]] std::optional<bus::Received> next_order();
+    // Called between two blocks of a pass.
+    [[nodiscard]] Result<> look_between();
+    [[nodiscard]] bool may_overtake(const bus::Received& received) const;
     [[nodiscard]] Result<> start(const messages::StepPlan& plan);
     // Waits for the steps in progress, until `num` are left, and sends their results.
     [[nodiscard]] Result<> finish_steps(std::size_t num);
@@ -72,7 +83,9 @@ class WorkerLoop {
     bool is_asked_to_end_ = false;  // each line can be read only once
     bool has_head_ended_ = false;
     std::int64_t num_dropped_ = 0;
-    TimePoint last_turn_{};  // an order arrived, or a result was sent
+    TimePoint last_turn_{};                // an order arrived, or a result was sent
+    TimePoint next_look_{};                // between two blocks
+    std::deque<bus::Received> waiting_{};  // arrived during a pass
 };
 
 }  // namespace pitstop::tp_worker

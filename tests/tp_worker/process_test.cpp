@@ -211,6 +211,33 @@ TEST_F(WorkerProcess, VotesThoughPlansNeverCease) {
     EXPECT_EQ(vote->update, messages::UpdateId{1});
 }
 
+// A load of an adapter waits for no pass: its orders overtake plans that arrived before.
+TEST_F(WorkerProcess, VotesOnAnAdapterBeforeThePlansThatWait) {
+    start(1);
+    expect_hellos();
+    constexpr std::int64_t kPlans = 12;
+    messages::StepPlan plan = first_plan();
+    for (std::int64_t step = 1; step <= kPlans; ++step) {
+        plan.step = StepId{step};
+        send_to_all(encode(plan));
+    }
+    messages::WorkerStage stage;
+    stage.update = messages::UpdateId{1};
+    stage.spec.adapter = "policy";
+    stage.spec.source.path = "/nowhere";
+    send_to_all(encode(stage));
+    std::int64_t num_results = 0;
+    while (num_results < kPlans) {
+        const bus::Received received = receive();
+        if (received.frames.type == messages::WorkerStaged::kType) break;
+        ASSERT_EQ(received.frames.type, messages::StepResult::kType);
+        ++num_results;
+    }
+    EXPECT_LT(num_results, kPlans);
+    for (; num_results < kPlans; ++num_results)  // all are run
+        ASSERT_EQ(receive().frames.type, messages::StepResult::kType);
+}
+
 // A worker on a GPU, whose steps run ahead of their results.
 class GpuWorkerProcess : public WorkerProcess {
   protected:

@@ -130,9 +130,11 @@ Result<> Model::run_blocks(const StepBatch& there, const BoundWeights& weights) 
         update.stream = stream_;
         kernels::step_rows_cuda(update);
     }
-    return stack_.run(there, weights, [this](View2<float> x) {
+    return stack_.run(there, weights, [this](View2<float> x) -> Result<> {
         CHECK(x.stride == x.cols);
-        return communicator_->all_reduce_sum({x.data, static_cast<std::size_t>(x.rows * x.cols)});
+        const auto num = static_cast<std::size_t>(x.rows * x.cols);
+        RETURN_IF_ERROR(communicator_->all_reduce_sum({x.data, num}));
+        return communicator_->between();
     });
 }
 

@@ -20,10 +20,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 namespace pitstop::tp_worker {
 
@@ -80,6 +82,14 @@ class Communicator {
 
     // Describes how tensors are summed on GPUs; empty elsewhere.
     [[nodiscard]] virtual std::string describe() const { return {}; }
+
+    // What the computing thread does after the sum of each block of a pass, if it has something to
+    // do. An error ends the pass.
+    void set_between(std::function<Result<>()> between) { between_ = std::move(between); }
+    [[nodiscard]] Result<> between() const { return between_ ? between_() : Ok{}; }
+
+  private:
+    std::function<Result<>()> between_{};
 };
 
 // The place of floats of one rank's part [n, cols] in the whole of gather_columns().

@@ -35,12 +35,14 @@ class StagedUpdate {
         : update(order.update),
           spec(std::move(order.spec)),
           begins_as(order.begins_as),
-          is_rollback(order.rollback) {}
+          is_rollback(order.rollback),
+          is_of_adapter(!spec.adapter.empty()) {}
 
     messages::UpdateId update{};
     messages::UpdateSpec spec{};
     std::optional<messages::AdapterId> begins_as{};  // the version that it changes
-    bool is_rollback = false;             // it brings nothing: that version is staged anew
+    bool is_rollback = false;  // it brings nothing: that version is staged anew
+    bool is_of_adapter = false;
     bool is_in_place = false;             // whether the update fills the live copy
     HostCopy* host = nullptr;             // the host memory to fill; null: device memory
     StagedAdapter adapter{};              // the adapter to load, made by the background
@@ -51,8 +53,8 @@ class StagedUpdate {
     // Returns whether the order is allowed now: the scheduler sends an order only after the answer
     // to the last one.
     [[nodiscard]] bool may(messages::UpdateOrder order);
-    // Records that the rank has stopped, which is always true here: orders about weights arrive
-    // between two passes.
+    // Records that the rank has stopped, which is true here: orders about the model's weights
+    // arrive between two passes, and an adapter's need no stop.
     void stand();
     // Records that the order is being carried out. REQUIRES: may(order).
     void begin(messages::UpdateOrder order) { round_.ask(order); }

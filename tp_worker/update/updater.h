@@ -62,6 +62,10 @@ class Updater {
 
     // The adapters, for settings that are made before any adapter is loaded.
     [[nodiscard]] AdapterStore& adapters() { return adapters_; }
+    // Returns the update that is staged, if it is an adapter's.
+    [[nodiscard]] std::optional<messages::UpdateId> adapter_update() const {
+        return stage_ && stage_->is_of_adapter ? std::optional(stage_->update) : std::nullopt;
+    }
 
     // Returns whether `type` is a message for handle_order().
     [[nodiscard]] static bool takes(std::string_view type);
@@ -120,6 +124,7 @@ class Updater {
 
     Engine& engine_;
     Pace& pace_;
+    const Pace unpaced_{1.0};  // for small stages
     FaultPoint& fault_point_;
     Groups groups_;
     Worker worker_{};

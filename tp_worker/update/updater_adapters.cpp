@@ -4,10 +4,19 @@
 #include <utility>
 
 namespace pitstop::tp_worker {
+namespace {
+
+// An adapter of this size is staged in about 20 ms of processor time: rests would cost its load
+// more than they save the passes beside it.
+constexpr std::int64_t kUnpacedMax = std::int64_t{64} << 20;
+
+}  // namespace
+
 // Returns the arguments of an adapter's stage. `adapter` may be null while it is unknown: then the
 // stage can only tell its source that it cannot begin.
 StageArgs Updater::args_for(StagedUpdate& stage, Adapter* adapter) {
     CopyLedger& ledger = adapter != nullptr ? adapter->ledger() : no_ledger_;
+    const std::int64_t bytes = adapter != nullptr ? adapter->staged().bytes() : 0;
     std::byte* const memory = adapter != nullptr ? adapter->staged().data() : nullptr;
     return {
         .update = stage.update,
@@ -21,8 +30,8 @@ StageArgs Updater::args_for(StagedUpdate& stage, Adapter* adapter) {
         .live = memory,
         .target_ledger = ledger,
         .live_ledger = ledger,
-        .target_bytes = adapter != nullptr ? adapter->staged().bytes() : 0,
-        .pace = pace_,
+        .target_bytes = bytes,
+        .pace = bytes <= kUnpacedMax ? unpaced_ : pace_,
         .num_threads = 1,
         .is_dropped = stage.is_dropped,
         .at = [this](std::string_view name) { fault_point_.reach(name); },
