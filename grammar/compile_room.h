@@ -1,6 +1,7 @@
 // Bounds the memory of grammars that are compiled in this process at the same time. A compilation
 // takes about as much as its trial took (trial.h), so that much is set aside for it; others wait
-// until there is room. One that needs all of it, or more, runs alone.
+// until there is room. One that needs all of it, or more, runs alone. They enter in the order in
+// which they came, so that a large one does not wait for as long as small ones come.
 //
 //   const CompileRoom::Share share(room, tried.peak_bytes);
 //   if (share.is_held()) ...
@@ -43,6 +44,8 @@ class CompileRoom {
     Mutex mutex_{};
     Condition has_changed_{};
     std::int64_t num_held_ GUARDED_BY(mutex_) = 0;  // bytes
+    std::uint64_t num_arrived_ GUARDED_BY(mutex_) = 0;
+    std::uint64_t num_admitted_ GUARDED_BY(mutex_) = 0;  // the next one's place in the order
     bool is_closed_ GUARDED_BY(mutex_) = false;
 };
 

@@ -5,31 +5,48 @@
 #include "http_proc/observe/openapi.h"
 #include "http_proc/observe/routes.h"
 #include "http_proc/openai/routes.h"
+#include "http_proc/server/errors.h"
 #include "http_proc/sglang/routes.h"
 #include "http_proc/vllm/routes.h"
 
 #include <chrono>
+#include <exception>
 #include <future>
+#include <string>
 
 namespace pitstop::http {
 namespace {
 
 // The first request makes the document, on a thread of its own, while the loop goes on.
+Result<std::string> make_openapi(const ServerOptions& options, const std::string& version) {
+    try {
+        return openapi_document(all_routes(), options, version);
+    } catch (const std::exception& error) {  // usually: no memory
+        return make_error(ErrorCode::kResourceExhausted, "no description: {}", error.what());
+    }
+}
+
+bool is_made(const std::shared_future<Result<std::string>>& document) {
+    return document.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
 Task<Response> openapi(Exchange& exchange) {
     ServerContext& server = exchange.server();
-    if (!server.openapi.valid()) {
-        server.openapi = std::async(
+    std::shared_future<Result<std::string>> document = server.openapi;
+    if (!document.valid() || (is_made(document) && !document.get())) {
+        document = std::async(
             std::launch::async,
             [options = server.options(), version = exchange.tree().hello().server] {
-                return openapi_document(all_routes(), options, version);
+                return make_openapi(options, version);
             }
         );
+        server.openapi = document;
     }
-    while (server.openapi.wait_for(std::chrono::seconds(0)) != std::future_status::ready &&
-           !exchange.is_gone())
-        co_await server.ticker.next();
+    while (!is_made(document) && !exchange.is_gone()) co_await server.ticker.next();
     if (exchange.is_gone()) co_return Response::empty(503);
-    co_return Response::json_text(200, server.openapi.get());
+    const Result<std::string>& made = document.get();
+    if (!made) co_return error_response(Dialect::kPitstop, made.error());
+    co_return Response::json_text(200, *made);
 }
 
 }  // namespace

@@ -35,7 +35,11 @@ void Conversations::end_turn(Id id, const std::optional<Ran>& ran) {
     --one->num_open;
     one->idle_since = now_;
     if (!ran) return;
-    if (!one->num_shared) one->num_shared = ran->num_cached;
+    // The first turn may be several requests (n > 1): those that start later find the pages of
+    // those before, which are the conversation's own.
+    const bool is_first = !one->longest_pause;
+    if (!one->num_shared || is_first)
+        one->num_shared = std::min(one->num_shared.value_or(ran->num_cached), ran->num_cached);
     one->num_own = std::max<std::int64_t>(ran->num_tokens - *one->num_shared, 0);
 }
 
@@ -75,7 +79,7 @@ void Conversations::choose() {
         if (one.num_open == 0) {
             const TimePoint until = one.expected_until();
             if (until <= now_) {
-                num_idle += one.num_own;
+                if (!one.is_overdue) num_idle += one.num_own;  // an overdue one holds nothing
                 continue;
             }
             first_change_ = std::min(first_change_.value_or(until), until);

@@ -47,7 +47,7 @@ class Conversations {
     // first turn within kPatience.
     static constexpr Duration kPatience = std::chrono::seconds(5);
     static constexpr Duration kPatienceMin = std::chrono::seconds(1);
-    static constexpr Duration kPatienceMax = std::chrono::seconds(60);
+    static constexpr Duration kPatienceMax = std::chrono::seconds(10);
     static constexpr Duration kWaitMax = std::chrono::seconds(60);
 
     using Id = messages::ConversationId;

@@ -137,10 +137,12 @@ void StepPlanner::admit(Scope scope) {
 // the turn goes on.
 bool StepPlanner::awaits_others(const Request& first) {
     if (first.awaits_grammar) return true;
-    if (first.adapter && !first.was_admitted && !adapters_.may_start(first.adapter->id))
+    if (first.was_admitted) return false;
+    // The conversation comes first: AdapterPlaces keeps or restores a version that was asked for,
+    // and a turn that must wait must not hold that memory.
+    if (first.conversation && !pool_.may_start_turn(*first.conversation, first.arrived_at))
         return true;
-    if (!first.conversation || first.was_admitted) return false;
-    return !pool_.may_start_turn(*first.conversation, first.arrived_at);
+    return first.adapter && !adapters_.may_start(first.adapter->id);
 }
 
 StepPlanner::Admission StepPlanner::admit_first(Request& first) {

@@ -312,7 +312,7 @@ void Admin::aborted(const AbortAsked& asked, Aborted what) {
 }
 
 bool Admin::may_be_a_part(const messages::UpdateWeights& call) {
-    return UpdateCoordinator::may_collect(call) && call.update.adapter.empty();
+    return UpdateCoordinator::may_collect(call);
 }
 
 // ---- time ----

@@ -13,9 +13,9 @@ namespace pitstop::tokenizer {
 
 bool UpdateCoordinator::may_collect(const messages::UpdateWeights& call) {
     const messages::UpdateSpec& spec = call.update;
-    return spec.partial && spec.mode == messages::UpdateMode::kStaged && !spec.epoch &&
-           spec.manifest.empty() && spec.digest.empty() && spec.base_digest.empty() &&
-           spec.source.kind != messages::SourceKind::kBuckets;
+    return spec.adapter.empty() && spec.partial && spec.mode == messages::UpdateMode::kStaged &&
+           !spec.epoch && spec.manifest.empty() && spec.digest.empty() &&
+           spec.base_digest.empty() && spec.source.kind != messages::SourceKind::kBuckets;
 }
 
 void UpdateCoordinator::collect(

@@ -58,8 +58,8 @@ class UpdateCoordinator {
     // calls, or with a refusal if such a session was lost. Returns false if neither applies.
     bool take_unnamed(TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out);
 
-    // Returns whether the call can be one of several that make one update: it is partial, and gives
-    // no epoch, digest or manifest of the resulting version.
+    // Returns whether the call can be one of several that make one update: it is partial, gives no
+    // epoch, digest or manifest of the resulting version, and is of no adapter.
     [[nodiscard]] static bool may_collect(const messages::UpdateWeights& call);
     // What a collection must contain before it can take effect.
     enum class Brings { kParts, kAllTensors };

@@ -5,6 +5,7 @@
 #include "bus/poller.h"
 #include "messages/adapters.h"
 #include "messages/steps.h"
+#include "messages/update_orders.h"
 #include "tp_worker/update/adapter_orders.h"
 
 #include <algorithm>
@@ -27,6 +28,9 @@ constexpr auto kPlanIsDue = std::chrono::milliseconds(100);
 constexpr auto kBetweenLooks = std::chrono::milliseconds(1);
 // Messages that wait for the end of a pass; others wait in the socket.
 constexpr std::size_t kWaitingMax = 16;
+// A stage overtakes orders to forget this many versions of adapters, which free their memory only
+// after the pass: with the new version, a rank has one more than --adapter-memory allows.
+constexpr std::size_t kForgottenMax = 1;
 
 }  // namespace
 
@@ -37,7 +41,10 @@ WorkerLoop::WorkerLoop(const Args& args)
       scheduler_(args.scheduler),
       supervision_(args.supervision),
       head_(args.head) {
-    args.communicator.set_between([this] { return look_between(); });
+    // On a GPU this thread only enqueues passes, or captures them, and orders wait for their steps.
+    // A single rank's host communicator is also the model's there.
+    if (!args.engine.device().is_cuda())
+        args.communicator.set_between([this] { return look_between(); });
 }
 
 Result<> WorkerLoop::run() {
@@ -110,6 +117,9 @@ Result<> WorkerLoop::look_between() {
         std::optional<bus::Received> received = scheduler_.receive();
         if (!received) break;
         if (!may_overtake(*received)) {
+            // A load that overtakes an unload finds the room that the unload has made.
+            for (const messages::AdapterId id : forgotten_by(received->frames))
+                updater_.adapters().unpin(id);
             waiting_.push_back(*std::move(received));
             continue;
         }
@@ -126,10 +136,14 @@ Result<> WorkerLoop::look_between() {
 bool WorkerLoop::may_overtake(const bus::Received& received) const {
     if (received.refused || !is_of_adapter(received.frames, updater_.adapter_update()))
         return false;
-    return std::ranges::all_of(waiting_, [](const bus::Received& each) {
-        return !each.refused && (each.frames.type == messages::StepPlan::kType ||
-                                 each.frames.type == messages::WorkerForget::kType);
-    });
+    std::size_t num_forgotten = 0;
+    for (const bus::Received& each : waiting_) {
+        if (each.refused || (each.frames.type != messages::StepPlan::kType &&
+                             each.frames.type != messages::WorkerForget::kType))
+            return false;
+        num_forgotten += forgotten_by(each.frames).size();
+    }
+    return received.frames.type != messages::WorkerStage::kType || num_forgotten <= kForgottenMax;
 }
 
 Result<> WorkerLoop::send(const messages::Frames& frames) {

@@ -84,10 +84,11 @@ struct GenerateFlags {
         request.sampling = sampling;
         // The launcher has a default; -1 asks it for as many as fit.
         if (request.sampling.max_new_tokens == -1) request.sampling.max_new_tokens.reset();
+        if (request.sampling.top_k == -1) request.sampling.top_k.reset();  // the engines' -1: all
         request.logprobs.enabled = logprobs || top_logprobs > 0;
         request.logprobs.top = top_logprobs;
         request.stream = !no_stream;
-        request.replica = replica;
+        if (replica != -1) request.replica = replica;
         request.adapter = adapter;
         return request;
     }

@@ -134,7 +134,8 @@ class ServerContext {
 
     Ticker ticker{};
     // /openapi.json, from its first request on; the thread that makes it ends before this.
-    std::shared_future<std::string> openapi{};
+    // An error: it could not be made, and the next request tries again.
+    std::shared_future<Result<std::string>> openapi{};
     int num_status_pages = 0;  // open status pages
 
   private:

@@ -19,6 +19,7 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kRows = "prompt_logprob_token_ids";
 constexpr std::string_view kStart = "prompt_logprob_start";
+constexpr std::size_t kPlacesMax = std::size_t{1} << 24;  // of a matrix: 64 MiB
 
 }  // namespace
 
@@ -49,8 +50,20 @@ std::optional<CandidateScores> CandidateScores::read(
         return std::nullopt;
     };
     if (!given->is_array() || std::ssize(*given) != num_rows) return wrong();
+    std::size_t width = 0;
     for (const Json& list : *given) {
         if (!list.is_array()) return wrong();
+        width = std::max(width, list.size());
+    }
+    // Repeated ids and -1 cost the engine nothing, but one long row makes all rows as long.
+    if (width > 0 && given->size() > kPlacesMax / width) {
+        fields.fail(
+            kRows,
+            fmt::format("at most {} places: the rows times the longest row's length", kPlacesMax)
+        );
+        return std::nullopt;
+    }
+    for (const Json& list : *given) {
         Row& row = scores.rows_.emplace_back();
         for (const Json& value : list) {
             const auto id = integer_of(value);

@@ -7,6 +7,8 @@
 //
 // The engine is asked for all candidates at each prompt token, so a request names at most
 // messages::kLogprobIdsMax different ones.
+//
+// Bounded: a matrix has at most 2^24 places (kPlacesMax), however often a row repeats an id.
 #pragma once
 
 #include "http_proc/format/json_body.h"

@@ -51,6 +51,20 @@ TEST(CompileRoom, OneThatNeedsMoreThanAllRunsAlone) {
     EXPECT_TRUE(large.get());
 }
 
+TEST(CompileRoom, ALargeOneIsNotPassedBySmallOnes) {
+    CompileRoom room(100);
+    std::optional<CompileRoom::Share> first(std::in_place, room, 1);
+    auto large =
+        std::async(std::launch::async, [&] { return CompileRoom::Share(room, 100).is_held(); });
+    EXPECT_EQ(large.wait_for(kShort), std::future_status::timeout);
+    auto small =
+        std::async(std::launch::async, [&] { return CompileRoom::Share(room, 1).is_held(); });
+    EXPECT_EQ(small.wait_for(kShort), std::future_status::timeout) << "it fits beside the first";
+    first.reset();
+    EXPECT_TRUE(large.get());
+    EXPECT_TRUE(small.get());
+}
+
 TEST(CompileRoom, ClosingLetsThoseThatWaitGo) {
     CompileRoom room(100);
     const CompileRoom::Share all(room, 100);

@@ -90,6 +90,7 @@ REFUSED = {
     "a start alone": ({"prompt_logprob_start": 3}, {}, "prompt_logprob_start"),
     "a stream": ({"prompt_logprob_token_ids": [[1]] * 39}, {"stream": True}, "prompt_logprob_token_ids"),
     "many candidates": ({"prompt_logprob_token_ids": [[*range(1025)]] + [[1]] * 38}, {}, "1024 different"),
+    "one long row": ({"prompt_logprob_token_ids": [[LEFT_OUT] * 500_000] + [[1]] * 38}, {}, "16777216 places"),
     "many beside the output's": (
         {
             "prompt_logprob_token_ids": [[*range(1020)]] + [[1]] * 38,

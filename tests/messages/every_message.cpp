@@ -205,6 +205,14 @@ class Filler {
         make_valid(message.update);
         message.update.mode = UpdateMode::kStaged;
     }
+    void make_valid(RollbackWeights& message) {
+        if (draw(0, 1) == 1) {  // an adapter's
+            message.kv_policy = KvPolicy::kKeep;
+        } else {
+            message.adapter = "";
+            message.adapter_policy = AdapterPolicy::kFinish;
+        }
+    }
     void make_valid(RankJoin& message) {
         message.rank = Rank{3};
         message.tp = 4;

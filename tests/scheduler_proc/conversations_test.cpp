@@ -114,10 +114,10 @@ TEST_F(ConversationsTest, AnIdleOneCountsAsLongAsItsClientIsExpected) {
 
 TEST_F(ConversationsTest, AClientIsExpectedWithinTwiceItsLongestPause) {
     run(kOld, 600);
-    now += seconds(20);
+    now += seconds(4);
     run(kOld, 600);
     run(kYoung, 400);
-    now += seconds(39);
+    now += seconds(7);
     EXPECT_FALSE(may_start(kYoung));
     now += seconds(1);
     EXPECT_TRUE(may_start(kYoung));

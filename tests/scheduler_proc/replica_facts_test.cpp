@@ -44,7 +44,8 @@ class ReplicaFactsTest : public testing::Test {
         messages::UpdateStage order{.update = UpdateId{7}, .new_epoch = Epoch{2}};
         order.spec.source.path = "/models/next";
         order.spec.mode = mode;
-        update.stage(std::move(order), kStart, std::nullopt, out);
+        if (update.may_stage(order, std::nullopt, out))
+            update.stage(std::move(order), std::nullopt, kStart, out);
     }
     // The ranks give this memory back, or take it again.
     void move(messages::MemoryAction action, MemoryTag tag) {

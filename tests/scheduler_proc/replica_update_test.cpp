@@ -26,7 +26,8 @@ class ReplicaUpdateTest : public testing::Test {
         messages::UpdateStage order{.update = kUpdate, .new_epoch = Epoch{2}};
         order.spec.source.path = "/models/next";
         order.spec.mode = mode;
-        update.stage(std::move(order), kStart, std::nullopt, out);
+        if (update.may_stage(order, std::nullopt, out))
+            update.stage(std::move(order), std::nullopt, kStart, out);
     }
     void stop() {
         update.make_ready({.update = kUpdate}, kStart, 0, std::nullopt, out);

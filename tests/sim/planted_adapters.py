@@ -49,8 +49,8 @@ MUTATIONS = (
     Mutation(
         "a request that was retracted waits for a version that leaves",
         PLANNER,
-        "first.adapter && !first.was_admitted &&",
-        "first.adapter &&",
+        "if (first.was_admitted) return false;",
+        "if (first.was_admitted && !first.adapter) return false;",
     ),
     Mutation(
         "a restore is over when its first rank has answered",

@@ -77,7 +77,7 @@ TEST_F(CollectedBesideTest, ACallForAVersionOfAnotherLabelEndsTheCollection) {
     expect_said(
         refused.verdict.message, "the version with label 'step-3' arrived among 1 collected"
     );
-    expect_said(refused.verdict.message, "one with label 'step-2'");
+    expect_said(refused.verdict.message, "calls for the version with label 'step-2'");
     answer(messages::UpdateOrder::kDrop);
     call(messages::ContinueGeneration{}, 12);
     expect_lost(refusal("admin", messages::Door::kAdmin), 12);

@@ -33,7 +33,7 @@ TEST(SessionCalls, TheFirstLabelNamesTheVersionAndAnotherIsAnothers) {
     EXPECT_FALSE(calls.is_of_another_version(""));
     EXPECT_TRUE(calls.is_of_another_version("t2"));
     EXPECT_NE(
-        calls.mixture("t2", "3 collected calls").message.find("amid 3 collected calls"),
+        calls.mixture("t2", "3 collected calls").message.find("among 3 collected calls"),
         std::string::npos
     );
 }

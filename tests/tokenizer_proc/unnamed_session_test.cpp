@@ -195,7 +195,7 @@ TEST_F(UnnamedSessionTest, P2_ATakeOverDropsAnIdleSessionAndSaysSo) {
     EXPECT_NE(last_reply().verdict.message.find("must name it"), std::string::npos);
     // Trainer A may still be alive: its calls do not belong to B's session.
     ASSERT_TRUE(unnamed());
-    expect_refused({"session 2 took over from session 1", "Name it"});
+    expect_refused({"session 2 took over from session 1", "Name session 2 in each call"});
     named_bucket(1);
     expect_refused({"session 1", "trainer B took over"});
     end();
@@ -228,7 +228,7 @@ TEST_F(UnnamedSessionTest, P2_ACommitWithoutANumberIsRefusedWhereASessionTookOve
     messages::CommitWeights commit;
     commit.call = CallId{13};
     coordinator_.handle(now_, {"trainer", commit.call}, commit, out_);
-    expect_refused({"session 2 took over from update 1", "Name it in each: session 2"});
+    expect_refused({"session 2 took over from update 1", "Name session 2 in each call"});
     named_bucket(0);
     expect_refused({"session 2 took over from update 1"});
     named_bucket(2);
@@ -258,7 +258,7 @@ TEST_F(UnnamedSessionTest, P2_ASessionThatTookOverFromACollectionTakesNoneOfItsC
     both_answer(messages::UpdateOrder::kOpen);
     ASSERT_TRUE(last_reply().ok);
     ASSERT_TRUE(unnamed());
-    expect_refused({"session 2 took over from collected update 1", "Name it"});
+    expect_refused({"session 2 took over from collected update 1", "Name session 2 in each call"});
 }
 
 // The bucket may come from trainer A, which was not told that its session was lost. The collection

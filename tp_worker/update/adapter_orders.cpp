@@ -1,7 +1,11 @@
 #include "tp_worker/update/adapter_orders.h"
 
+#include "messages/codec.h"
 #include "messages/message_list.h"
 #include "messages/update_orders.h"
+
+#include <type_traits>
+#include <utility>
 
 namespace pitstop::tp_worker {
 namespace {
@@ -16,6 +20,8 @@ using Orders = messages::MessageList<
 }  // namespace
 
 bool is_of_adapter(const messages::Frames& order, std::optional<messages::UpdateId> staged) {
+    // Orders of the model's updates may bring a GiB, which is not decoded for nothing.
+    if (!staged && order.type != messages::WorkerStage::kType) return false;
     bool is = false;
     const Result<bool> taken = Orders::dispatch(
         order,
@@ -26,10 +32,21 @@ bool is_of_adapter(const messages::Frames& order, std::optional<messages::Update
             } else {
                 is = message.update == staged;
             }
+            // Swaps the model's copies.
+            if constexpr (std::is_same_v<decltype(message), const messages::WorkerCommit&>)
+                is = is && !message.rollback;
             return Ok{};
         }
     );
     return taken && *taken && is;
+}
+
+std::vector<messages::AdapterId> forgotten_by(const messages::Frames& order) {
+    if (order.type != messages::WorkerForget::kType) return {};
+    Result<messages::WorkerForget> forget =
+        decode<messages::WorkerForget>(order, messages::UnknownFields::kIgnore);
+    if (!forget) return {};
+    return std::move(forget->adapters);
 }
 
 }  // namespace pitstop::tp_worker

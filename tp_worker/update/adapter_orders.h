@@ -2,10 +2,12 @@
 // before them names the version.
 #pragma once
 
+#include "messages/adapters.h"
 #include "messages/frames.h"
 #include "messages/weights.h"
 
 #include <optional>
+#include <vector>
 
 namespace pitstop::tp_worker {
 
@@ -14,5 +16,7 @@ namespace pitstop::tp_worker {
 [[nodiscard]] bool is_of_adapter(
     const messages::Frames& order, std::optional<messages::UpdateId> staged
 );
+// Returns the versions of adapters that the order forgets; none if it is another order.
+[[nodiscard]] std::vector<messages::AdapterId> forgotten_by(const messages::Frames& order);
 
 }  // namespace pitstop::tp_worker

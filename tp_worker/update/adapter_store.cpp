@@ -283,6 +283,12 @@ Result<> AdapterStore::restore_from(messages::AdapterId id, const Version& versi
     return Ok{};
 }
 
+void AdapterStore::unpin(messages::AdapterId id) {
+    const MutexLock lock(mutex_);
+    if (const auto found = versions_.find(id); found != versions_.end())
+        found->second->is_pinned = false;
+}
+
 void AdapterStore::forget(messages::AdapterId id) {
     if (keeper_) keeper_->forget(id);
     std::shared_ptr<Version> version;

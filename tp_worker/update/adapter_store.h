@@ -77,6 +77,8 @@ class AdapterStore {
     // evicted version. A version whose file cannot be written stays in memory, with a warning and
     // an answer.
     void move(const messages::WorkerAdapters& order);
+    // The version is about to be forgotten: from now on it does not count as pinned.
+    void unpin(messages::AdapterId id);
     // No later plan names the version. Another thread frees its memory, because unmapping takes
     // time in proportion to its size.
     void forget(messages::AdapterId id);

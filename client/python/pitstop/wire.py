@@ -353,13 +353,18 @@ class Wire:
         body = {"call": number, "tree": link.tree, **body}
         if kind in AFTER_REQUESTS:
             # A caller that has stopped waiting still wants the call, but only from this tree.
-            self._after_requests(lambda: link.why_not(body["tree"]) or link.send(kind, body))
+            self._after_requests(lambda: self._send_later(link, number, kind, body))
             return number
         refused = link.send(kind, body)
         if refused is not None:
             del self._calls[number]
             on_reply(None, refused)
         return number
+
+    def _send_later(self, link: Link, number: int, kind: str, body: dict[str, Any]) -> None:
+        refused = link.why_not(body["tree"]) or link.send(kind, body)
+        if refused is not None:
+            self._end_call(number, None, refused)
 
     def _after_requests(self, send: Callable[[], Any]) -> None:
         """Orders a call behind requests: the doors do not order messages between them. Any answer to a fence shows that
