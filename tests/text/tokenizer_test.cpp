@@ -69,27 +69,26 @@ TEST(Tokenizer, ThreadsMayShareIt) {
     EXPECT_EQ(num_wrong, 0);
 }
 
-// The CPU seconds of this thread for one encoding, the least of three. The texts are single pieces,
-// or single runs of a pattern, for which quadratic code would take minutes.
+// The CPU seconds of this thread for one encoding.
 double seconds_to_encode(const Tokenizer& tokenizer, const std::string& text) {
     const auto seconds = [] {
         std::timespec now{};
         ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
         return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
     };
-    double least = std::numeric_limits<double>::max();
-    for (int i = 0; i < 3; ++i) {
-        const double begin = seconds();
-        EXPECT_TRUE(tokenizer.encode(text, AddSpecial::kNo));
-        least = std::min(least, seconds() - begin);
-    }
-    return least;
+    const double begin = seconds();
+    EXPECT_TRUE(tokenizer.encode(text, AddSpecial::kNo));
+    return seconds() - begin;
 }
 
 // 8 times the text takes 8 times as long in linear time, and 64 times as long in quadratic time.
+// The texts are single pieces, or single runs of a pattern, for which quadratic code would take
+// minutes. Other work on the machine lengthens single measurements, so the least of some ratios
+// counts.
 TEST(Tokenizer, LongRunsTakeLinearTime) {
     constexpr std::size_t kShort = 12'500;
     constexpr double kRatioMax = 24;
+    constexpr int kTriesMax = 8;
     for (const std::string& name : tokenizer_names()) {
         const auto tokenizer = Tokenizer::load(tokenizer_dir(name));
         ASSERT_TRUE(tokenizer) << tokenizer.error().message;
@@ -97,9 +96,12 @@ TEST(Tokenizer, LongRunsTakeLinearTime) {
              {"antidisestablishmentarianism", "a", " ", "\n", "1", "=", "<"}) {
             std::string run;
             while (run.size() < 8 * kShort) run += unit;
-            const double brief = seconds_to_encode(**tokenizer, run.substr(0, kShort));
-            const double whole = seconds_to_encode(**tokenizer, run);
-            EXPECT_LT(whole, kRatioMax * brief) << name << " " << unit;
+            double least = std::numeric_limits<double>::max();
+            for (int i = 0; i < kTriesMax && least > kRatioMax; ++i) {
+                const double brief = seconds_to_encode(**tokenizer, run.substr(0, kShort));
+                least = std::min(least, seconds_to_encode(**tokenizer, run) / brief);
+            }
+            EXPECT_LT(least, kRatioMax) << name << " " << unit;
         }
     }
 }
