@@ -12,7 +12,8 @@ void FairnessBook::arrived(const messages::TokenizedRequest& request) {
     Waiting arrived{
         .path = request.client,
         .client = request.client.empty() ? "" : request.client.front(),
-        .priority = request.priority};
+        .priority = request.priority,
+        .has_conversation = request.conversation.has_value()};
     for (const auto& [key, other] : waiting_) {
         if (other.client == arrived.client && other.priority == arrived.priority)
             ++arrived.num_before;
@@ -35,7 +36,7 @@ bool FairnessBook::may_be_passed_over(RequestKey key) const {
         const auto& [other, waiting] = entry;
         const bool may_be_first = other <= key || waiting.path != own.path;
         return may_be_first && waiting.client == own.client && waiting.priority == own.priority &&
-               may_share(other);
+               (waiting.has_conversation || may_share(other));
     });
 }
 

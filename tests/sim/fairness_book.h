@@ -2,9 +2,10 @@
 // and its plans. Another client overtakes a request, with fair scheduling, at most once per earlier
 // request of the same client, and once more.
 //
-// A request that waits for a prefix that another computes keeps its turn. Meanwhile others overtake
-// it, and also the later requests of its client. So no request counts while it, or an earlier one
-// of its client, may share a prefix, which requires an equal first token.
+// A request that waits for a prefix that another computes, or for older conversations, keeps its
+// turn. Meanwhile others overtake it, and also the later requests of its client. So no request
+// counts while it, or an earlier one of its client, belongs to a conversation or may share a
+// prefix, which requires an equal first token.
 #pragma once
 
 #include "messages/generation.h"
@@ -35,6 +36,7 @@ class FairnessBook {
         std::vector<std::string> path{};  // the client's names
         std::string client{};             // the first of them
         std::int64_t priority = 0;
+        bool has_conversation = false;
         std::int64_t num_before = 0;                      // requests of its own client and priority
         std::map<std::string, std::int64_t> overtaken{};  // by client
     };
