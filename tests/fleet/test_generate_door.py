@@ -96,7 +96,7 @@ def test_P4_a_stream_over_http_goes_on_at_another_tree():
 def test_a_wrong_request_is_refused_with_a_status():
     async def work(trees, server):
         for body, status, told in [
-            (b"{", 400, "no JSON"),
+            (b"{", 400, "not JSON"),
             (b"[]", 400, "object"),
             ({"text": "x", "image_data": "y"}, 400, "image_data"),
             ({}, 400, "input_ids"),

@@ -64,4 +64,4 @@ def test_a_crowd_costs_others_only_their_connections(tree, front_end):
 
 def test_too_few_descriptors_are_said_at_the_start(front_end):
     server = front_end(num_descriptors=40)
-    assert server.http is None and "40 file descriptors may be open" in server.said
+    assert server.http is None and "may open 40 file descriptors" in server.said

@@ -78,7 +78,9 @@ TEST(ExpertsConfig, ExpertsThatCannotBeAreRefusedByTheirKey) {
         json[key] = value;
         return json;
     };
-    expect_refused(with("num_experts_per_tok", 7), ErrorCode::kMalformed, "7, but num_experts is 6");
+    expect_refused(
+        with("num_experts_per_tok", 7), ErrorCode::kMalformed, "7, but num_experts is 6"
+    );
     expect_refused(with("num_experts_per_tok", 0), ErrorCode::kMalformed, "num_experts_per_tok");
     expect_refused(with("num_experts", 1025), ErrorCode::kUnsupported, "0 to 1024");
     expect_refused(with("num_experts", -1), ErrorCode::kUnsupported, "num_experts -1");
