@@ -60,7 +60,7 @@ def test_nccl_where_it_cannot_sum_is_refused_by_name(gpu, place, flags):
 def test_nccl_of_ranks_that_auto_puts_on_cpus_is_warned_of(gpu, start_tree):
     gpu(gpus=1)
     tree = start_tree("--device", "auto", "--all-reduce", "nccl", "--tp", 2, "--max-total-tokens", 2048)
-    assert "--all-reduce nccl is for GPUs; these ranks are on CPUs" in tree.log()
+    assert "--all-reduce nccl is ignored: ranks on CPUs sum without NCCL" in tree.log()
 
 
 def test_an_nccl_that_cannot_sum_is_found_at_the_start_and_named(gpu, place):
