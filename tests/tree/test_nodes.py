@@ -155,7 +155,7 @@ def test_a_machine_that_may_not_join_is_told_and_the_replica_serves_on(start_spa
         finally:
             node.abandon()
 
-    refused("it has joined already, pid")
+    refused("it has joined already (pid")
     made = run("keygen", spanning.keys, "--client", "stranger", "--admin")
     refused("does not accept this node's key", key=made.stdout.strip())
     (place / "elsewhere").mkdir()

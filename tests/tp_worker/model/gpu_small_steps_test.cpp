@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace pitstop::tp_worker {
 namespace {
@@ -259,7 +260,7 @@ TEST_F(GpuSmallSteps, ReadWhatAnotherRowOfTheStepWrites) {
 // A step that scores its prompt is not a small step.
 TEST_F(GpuSmallSteps, ThatScoreRunAsTheyAre) {
     const auto replica = open(/*has_graphs=*/true);
-    const auto run_twice = [&](std::int64_t prompt_len, std::int64_t prompt_start) {
+    const auto run_twice = [&](std::int64_t prompt_len, std::optional<std::int64_t> prompt_start) {
         for (int i = 0; i < 2; ++i) {
             TestRequest request;
             request.sampling = greedy();
@@ -276,7 +277,7 @@ TEST_F(GpuSmallSteps, ThatScoreRunAsTheyAre) {
         return num_launched(*replica);
     };
     EXPECT_EQ(run_twice(6, 1), 0);
-    EXPECT_EQ(run_twice(6, -1), 1);
+    EXPECT_EQ(run_twice(6, std::nullopt), 1);
 }
 
 }  // namespace
