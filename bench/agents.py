@@ -36,7 +36,8 @@ def post(address, route, body):
         f"http://{address}{route}", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=3600) as answer:
-        return json.load(answer)
+        text = answer.read()
+    return json.loads(text) if text else None  # /close_session answers nothing
 
 
 class Agent:
