@@ -73,11 +73,12 @@ AdapterBook::Problem AdapterBook::problem_of_eviction(messages::AdapterId id) co
     return fmt::format("adapter {} is pinned, and is evicted", number_of(id));
 }
 
-// Pinned adapters may leave no room for others.
+// The queue may be full, and pinned adapters may leave no room for others.
 AdapterBook::Problem AdapterBook::problem_of_refusal(
     const std::string& name, const messages::Verdict& why
 ) const {
     if (!newest_.contains(name)) return std::nullopt;
+    if (why.message.find("--max-queued-requests") != std::string::npos) return std::nullopt;
     for (const auto& [each, id] : newest_) {
         if (versions_.at(id).is_pinned && why.code == ErrorCode::kResourceExhausted)
             return std::nullopt;
