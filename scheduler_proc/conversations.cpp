@@ -90,7 +90,11 @@ void Conversations::choose() {
         const bool fits = num_expected + grown <= pool_tokens_ && (!has_waiting || is_short);
         one.must_wait = !is_oldest && !fits;
         has_waiting |= one.must_wait;
-        (one.must_wait ? num_idle : num_expected) += one.must_wait ? one.num_own : grown;
+        if (one.must_wait) {
+            num_idle += one.num_own;
+        } else {
+            num_expected += grown;
+        }
         is_oldest = false;
     }
     if (num_expected + num_idle <= pool_tokens_) return;

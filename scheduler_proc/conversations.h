@@ -54,12 +54,12 @@ class Conversations {
 
     // A turn arrived in this round.
     void begin_turn(Id id);
-    // A turn ended in this round. `ran`: with this many known tokens, of which so many were in the
-    // cache when it started; nothing if it never started.
+    // The tokens of a turn that has run.
     struct Ran {
-        std::int64_t num_tokens = 0;
-        std::int64_t num_cached = 0;
+        std::int64_t num_tokens = 0;  // at its end
+        std::int64_t num_cached = 0;  // of its prompt, found in the cache when the turn started
     };
+    // A turn ended in this round. `ran`: absent if the turn never started.
     void end_turn(Id id, const std::optional<Ran>& ran);
     void end(Id id);
 

@@ -97,6 +97,16 @@ TEST_F(ConversationsTest, ATurnThatNeverRanTellsNothing) {
     EXPECT_TRUE(may_start(kYoung));
 }
 
+// Of several samples, those that start later find the prompt that the first has computed.
+TEST_F(ConversationsTest, APromptThatItsOwnFirstTurnComputedCounts) {
+    run(kOld, 600);
+    conversations.begin_turn(kYoung);
+    conversations.begin_turn(kYoung);
+    conversations.end_turn(kYoung, Conversations::Ran{400, 390});
+    conversations.end_turn(kYoung, Conversations::Ran{400, 0});
+    EXPECT_FALSE(may_start(kYoung));
+}
+
 TEST_F(ConversationsTest, AFirstTurnStarts) {
     run(kOld, 1000);
     EXPECT_TRUE(may_start(kYoung));

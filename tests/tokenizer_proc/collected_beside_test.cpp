@@ -288,5 +288,23 @@ TEST_F(CollectedTest, AnAdapterNeitherJoinsNorReplacesACollection) {
     order<messages::UpdateFill>();
 }
 
+// A part of an adapter names no epoch or digest, as a part of the model does not.
+TEST_F(CollectedTest, APartOfAnAdapterJoinsNoCollection) {
+    start();
+    pause(5);
+    begin_collecting(/*is_partial=*/true);
+    answer(messages::UpdateOrder::kFill, 2);
+    reply<messages::UpdateReply>();
+    messages::UpdateWeights part;
+    part.update.source.path = "/adapters/a";
+    part.update.adapter = "a";
+    part.update.partial = true;
+    call(part, 30);
+    const auto refused = reply<messages::UpdateReply>();
+    EXPECT_EQ(refused.verdict.code, ErrorCode::kFailedPrecondition);
+    send_tensors(31);  // the collection goes on
+    order<messages::UpdateFill>();
+}
+
 }  // namespace
 }  // namespace pitstop::tokenizer
