@@ -100,14 +100,16 @@ def test_a_hang_costs_its_silence(build, tmp_path):
 
 
 def test_a_second_call_goes_on_where_the_first_ended(build, tmp_path):
-    """The first call has time for the first steps only; the second one continues, and repeats no step that passed."""
+    """A call without time for any step reads the facts, repeats no step that passed, and names what is left."""
     _, report = first(build, tmp_path / "out", "--step=engine tests")
     passed = report["steps"]["engine tests"]
     assert passed["status"] == "passed"
-    _, report = first(build, tmp_path / "out", "--budget=6")
-    assert report["steps"]["engine tests"] == passed
-    skipped = [step for step, found in report["steps"].items() if found["status"] == "skipped"]
-    assert "8B: updates" in skipped and any(line.startswith("not run: ") for line in report["next"])
+    _, report = first(build, tmp_path / "out", "--budget=0")
+    steps = report["steps"]
+    assert steps["engine tests"] == passed and steps["facts"]["status"] != "skipped"
+    left = {step for step, found in steps.items() if found["status"] == "skipped"}
+    assert left == set(steps) - {"facts", "engine tests"} and "8B: updates" in left
+    assert any(line.startswith("not run: ") for line in report["next"])
 
 
 def test_figures_stand_beside_limits_and_the_largest_gain_is_first(tmp_path):
