@@ -10,14 +10,6 @@
 #include <iterator>
 
 namespace pitstop::tp_worker {
-namespace {
-
-// Describes a tensor of the whole model that this update did not send, as find_problems needs it.
-checkpoint::TensorSpec spec_of(const WeightTensor& tensor) {
-    return {.name = tensor.name, .dtype = stored_dtype_of(tensor.encoding), .shape = tensor.shape};
-}
-
-}  // namespace
 
 WeightStage::WeightStage(const StageArgs& args) : args_(args), writer_(make_shard_writer(args_)) {
     const std::span<const WeightTensor> tensors = args_.layout.tensors();
@@ -225,12 +217,10 @@ void WeightStage::note_ignored(std::string_view name) {
 // Adds a problem for each tensor that this update should have sent and did not.
 void WeightStage::add_missing() {
     if (!args_.spec.partial) {
-        std::vector<checkpoint::TensorSpec> there;
         for (const WeightTensor& tensor : args_.layout.tensors()) {
-            if (states_[index_of(tensor)] != State::kAbsent) there.push_back(spec_of(tensor));
+            if (states_[index_of(tensor)] == State::kAbsent)
+                problems_.push_back(fmt::format("'{}' is missing", tensor.name));
         }
-        std::vector<std::string> missing = find_problems(args_.layout, there, Completeness::kWhole);
-        std::ranges::move(missing, std::back_inserter(problems_));
     }
     for (const messages::TensorInfo& declared : args_.spec.manifest) {
         const WeightTensor* tensor = args_.layout.find(declared.name);
