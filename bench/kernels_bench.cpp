@@ -5,6 +5,7 @@
 // rotate through copies that exceed the last cache, as the layers of a model do.
 #include "base/flags.h"
 #include "base/time.h"
+#include "bench/kernels_adapters.h"
 #include "bench/kernels_meter.h"
 #include "bench/machine_limits.h"
 #include "kernels/ops.h"
@@ -423,6 +424,7 @@ void bench_weights(Bench& bench) {
 void bench_all(Bench& bench) {
     bench_linears(bench);
     for (const std::int64_t T : {1, 8, 32, 512}) bench_experts(bench, T);
+    bench_adapters(bench);
     bench_attention<bf16>(bench, "decode", 1, 1, 1024);
     bench_attention<bf16>(bench, "decode", 1, 1, 8192);
     bench_attention<bf16>(bench, "decode", 32, 1, 1024);
@@ -463,7 +465,6 @@ int main(int argc, char** argv) {
         );
     const Result<IsaLevel> level = choose_isa(cpu);
     if (!level) return flags.fail(level.error());
-
     kernels::ThreadPool pool(threads);
     const MachineLimits limits = measure_limits(pool, *level, std::int64_t{array_mb} << 20);
     if (!as_json) {

@@ -12,6 +12,14 @@ namespace {
 constexpr std::int64_t kRowsPerPiece = 4;
 constexpr std::int64_t kRanksPerPiece = 8;
 constexpr std::int64_t kColsPerPiece = 64;
+// The tile of sum_h. Sums of 4 rows would not fit into AVX2's registers.
+#if defined(__AVX512F__)
+constexpr int kRows = 4;
+#else
+constexpr int kRows = 2;
+#endif
+constexpr int kRanks = 4;
+constexpr std::int64_t kRowsAhead = 64;  // a prefetch is this many rows of b ahead: 4 KB at rank 16
 
 std::int64_t div_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -24,7 +32,7 @@ std::int64_t num_y_pieces(const LowRankSegment& segment) {
 }
 
 // Sums h of some rows and of ranks [j, j + kRanks), which share the loads.
-template <int kRows, int kRanks, class X>
+template <int kRowsOfX, int kRanksOfA, class X>
 PITSTOP_INLINE void sum_h(
     const LowRankSegment& segment,
     const X* x,
@@ -33,22 +41,25 @@ PITSTOP_INLINE void sum_h(
     std::int64_t row,
     std::int64_t j
 ) {
-    F32x16 sums_of[kRows][kRanks];
-    for (int i = 0; i < kRows; ++i) {
-        for (int c = 0; c < kRanks; ++c) sums_of[i][c] = zero();
+    F32x16 sums_of[kRowsOfX][kRanksOfA];
+    for (int i = 0; i < kRowsOfX; ++i) {
+        for (int c = 0; c < kRanksOfA; ++c) sums_of[i][c] = zero();
     }
     const float* const a = segment.a.data + j * segment.a.stride;
-    for (std::int64_t k = 0; k < K; k += kLanes) {
-        F32x16 of_x[kRows];
-        for (int i = 0; i < kRows; ++i) of_x[i] = load_up_to(x + i * x_stride + k, K - k);
-        for (int c = 0; c < kRanks; ++c) {
-            const F32x16 of_a = load_up_to(a + c * segment.a.stride + k, K - k);
-            for (int i = 0; i < kRows; ++i) sums_of[i][c] = fma(of_a, of_x[i], sums_of[i][c]);
+    const auto add = [&](std::int64_t k, auto load_some) {
+        F32x16 of_x[kRowsOfX];
+        for (int i = 0; i < kRowsOfX; ++i) of_x[i] = load_some(x + i * x_stride + k);
+        for (int c = 0; c < kRanksOfA; ++c) {
+            const F32x16 of_a = load_some(a + c * segment.a.stride + k);
+            for (int i = 0; i < kRowsOfX; ++i) sums_of[i][c] = fma(of_a, of_x[i], sums_of[i][c]);
         }
-    }
-    for (int i = 0; i < kRows; ++i) {
+    };
+    std::int64_t k = 0;
+    for (; k + kLanes <= K; k += kLanes) add(k, [](const auto* p) { return load(p); });
+    if (k < K) add(k, [&](const auto* p) { return load(p, K - k); });
+    for (int i = 0; i < kRowsOfX; ++i) {
         float* const h = segment.h.data + (row + i) * segment.h.stride + j;
-        for (int c = 0; c < kRanks; ++c) h[c] = sum(sums_of[i][c]);
+        for (int c = 0; c < kRanksOfA; ++c) h[c] = sum(sums_of[i][c]);
     }
 }
 
@@ -64,8 +75,6 @@ void sum_h_piece(const LowRankArgs& args, const LowRankSegment& segment, std::in
     const std::int64_t K = args.x.cols;
     const X* const x =
         static_cast<const X*>(args.x.data) + (segment.row_begin + row_begin) * args.x.stride;
-    constexpr int kRows = 2;
-    constexpr int kRanks = 4;
     for (std::int64_t j = 0; j < num_ranks;) {
         const bool is_tile = j + kRanks <= num_ranks;
         for (std::int64_t i = 0; i < num_rows;) {
@@ -92,33 +101,82 @@ void sum_h_piece(const LowRankArgs& args, const LowRankSegment& segment, std::in
     }
 }
 
-// Adds to columns [n, n + 16) of all rows. Transposes 16 rows of b first, so that the lanes sum
-// sixteen outputs in parallel, each in order.
-template <class Y>
-void add_cols(const LowRankSegment& segment, std::int64_t n) {
-    const std::int64_t rank = segment.a.rows;
-    const std::int64_t num_cols = segment.y.cols - n < kLanes ? segment.y.cols - n : kLanes;
-    F32x16 columns[LowRankArgs::kRankMax];
-    for (std::int64_t j = 0; j < rank; j += kLanes) {
+// Columns [n, n + 16) of y. The lanes sum sixteen outputs in parallel, each in order.
+class Columns {
+  public:
+    // Transposes 16 rows of b, so that a lane has one of them.
+    Columns(const LowRankSegment& segment, std::int64_t n)
+        : segment_(segment),
+          n_(n),
+          num_cols_(segment.y.cols - n < kLanes ? segment.y.cols - n : kLanes) {
+        const std::int64_t rank = segment.a.rows;
+        for (std::int64_t j = 0; j < rank; j += kLanes) {
+            const float* const b = segment.b.data + n * segment.b.stride + j;
+            if (num_cols_ == kLanes && j + kLanes <= rank) {
+                U32x16 block[kLanes];
+                for (std::int64_t i = 0; i < kLanes; ++i) {
+                    const float* const row = b + i * segment.b.stride;
+                    __builtin_prefetch(
+                        row + kRowsAhead * segment.b.stride, /*rw=*/0, /*locality=*/2
+                    );
+                    block[i] = as_u32(load(row));
+                }
+                transpose16(block);
+                for (std::int64_t i = 0; i < kLanes; ++i) columns_[j + i] = as_f32(block[i]);
+            } else {
+                transpose_some(b, j);
+            }
+        }
+    }
+
+    // Adds to kRowsOfY rows of y, which share the loads of b.
+    template <int kRowsOfY, class Y>
+    PITSTOP_INLINE void add(std::int64_t row) const {
+        const std::int64_t h_stride = segment_.h.stride;
+        const float* const h = segment_.h.data + row * h_stride;
+        F32x16 sums[kRowsOfY];
+        for (int i = 0; i < kRowsOfY; ++i) sums[i] = zero();
+        for (std::int64_t j = 0; j < segment_.a.rows; ++j) {
+            const F32x16 of_b = columns_[j];
+            for (int i = 0; i < kRowsOfY; ++i)
+                sums[i] = fma(of_b, set1(h[i * h_stride + j]), sums[i]);
+        }
+        const F32x16 scale = set1(segment_.scale);
+        Y* const y =
+            static_cast<Y*>(segment_.y.data) + (segment_.row_begin + row) * segment_.y.stride + n_;
+        for (int i = 0; i < kRowsOfY; ++i) {
+            Y* const at = y + i * segment_.y.stride;
+            __builtin_prefetch(at + kLanes, /*rw=*/1, /*locality=*/3);
+            store_up_to(at, load_up_to(at, num_cols_) + scale * sums[i], num_cols_);
+        }
+    }
+
+  private:
+    // Fewer than 16 rows of b, or of ranks.
+    void transpose_some(const float* b, std::int64_t j) {
+        const std::int64_t num_ranks = segment_.a.rows - j;
         U32x16 block[kLanes];
         for (std::int64_t i = 0; i < kLanes; ++i) {
-            block[i] =
-                i < num_cols
-                    ? as_u32(load_up_to(segment.b.data + (n + i) * segment.b.stride + j, rank - j))
-                    : set1_u32(0);
+            block[i] = i < num_cols_ ? as_u32(load_up_to(b + i * segment_.b.stride, num_ranks))
+                                     : set1_u32(0);
         }
         transpose16(block);
-        for (std::int64_t i = 0; i < kLanes && j + i < rank; ++i) columns[j + i] = as_f32(block[i]);
+        for (std::int64_t i = 0; i < kLanes && i < num_ranks; ++i)
+            columns_[j + i] = as_f32(block[i]);
     }
-    const F32x16 scale = set1(segment.scale);
-    for (std::int64_t i = 0; i < segment.num_rows; ++i) {
-        const float* const h = segment.h.data + i * segment.h.stride;
-        F32x16 sum = zero();
-        for (std::int64_t j = 0; j < rank; ++j) sum = fma(columns[j], set1(h[j]), sum);
-        Y* const y =
-            static_cast<Y*>(segment.y.data) + (segment.row_begin + i) * segment.y.stride + n;
-        store_up_to(y, load_up_to(y, num_cols) + scale * sum, num_cols);
-    }
+
+    const LowRankSegment& segment_;
+    std::int64_t n_;
+    std::int64_t num_cols_;
+    F32x16 columns_[LowRankArgs::kRankMax];
+};
+
+template <class Y>
+void add_cols(const LowRankSegment& segment, std::int64_t n) {
+    const Columns columns(segment, n);
+    std::int64_t row = 0;
+    for (; row + 4 <= segment.num_rows; row += 4) columns.add<4, Y>(row);
+    for (; row < segment.num_rows; ++row) columns.add<1, Y>(row);
 }
 
 void add_y_piece(const LowRankSegment& segment, std::int64_t piece) {
