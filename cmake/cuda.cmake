@@ -13,6 +13,11 @@ endif()
 if(NOT CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real 90-virtual)
 endif()
+if(CMAKE_CUDA_ARCHITECTURES MATCHES "(^|;)90(-real)?(;|$)" OR
+   (CMAKE_CUDA_ARCHITECTURES MATCHES "(^|;)90-virtual(;|$)" AND NOT CMAKE_CUDA_ARCHITECTURES MATCHES "90a(-real)?(;|$)"))
+    message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES is '${CMAKE_CUDA_ARCHITECTURES}': machine code of plain 90 has no "
+                        "wgmma, which the kernels for Hopper GPUs need; name 90a-real, and at most 90-virtual with it")
+endif()
 
 if(PITSTOP_CUDA MATCHES "^(AUTO|ON)$")
     if(NOT CMAKE_CUDA_COMPILER)

@@ -135,6 +135,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     } else {
         store_tile<float>(part, at, n0, sums);
     }
+#else
+    __trap();  // built for sm_90 without wgmma, which cmake/cuda.cmake refuses
 #endif
 }
 

@@ -34,7 +34,7 @@ struct HelloReply {
     static constexpr std::string_view kType = "hello_reply";
     static constexpr std::string_view kAbout =
         "either door -> client: the identity of the tree, and what it serves.";
-    int protocol = kProtocolVersion;
+    int protocol = 0;
     std::string server{};
     std::string model{};
     std::string model_path{};

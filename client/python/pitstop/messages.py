@@ -290,7 +290,7 @@ class ServerInfo:
     """The tree at a door, and what it serves. `tree` changes with every start."""
 
     # begin: HelloReply (written by pitstop_python_fields)
-    protocol: int = 2  # protocol version of the tree
+    protocol: int = 0  # protocol version of the tree
     server: str = ""  # pitstop and its version
     model: str = ""  # the served model's name
     model_path: str = ""  # the directory that it was loaded from
