@@ -7,8 +7,6 @@
 #include "http_proc/routes.h"
 #include "http_proc/server/server.h"
 
-#include <nlohmann/json.hpp>
-
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -137,17 +135,19 @@ void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
 constexpr std::string_view kAuto = "auto";
 
 Result<> take_thinking_format(const Flags& values, ServerOptions& options) {
-    options.finds_thinking = values.reasoning_parser == kAuto;
-    if (values.reasoning_parser.empty() || options.finds_thinking) return Ok{};
-    ASSIGN_OR_RETURN(options.formats.thinking, thinking_format_named(values.reasoning_parser));
+    options.formats.finds_thinking = values.reasoning_parser == kAuto;
+    if (values.reasoning_parser.empty() || options.formats.finds_thinking) return Ok{};
+    ASSIGN_OR_RETURN(
+        options.formats.named.thinking, thinking_format_named(values.reasoning_parser)
+    );
     return Ok{};
 }
 
 Result<> take_tool_format(const Flags& values, ServerOptions& options) {
-    options.finds_calls = values.tool_call_parser == kAuto;
-    if (values.tool_call_parser.empty() || options.finds_calls) return Ok{};
-    options.formats.calls = tool_format_named(values.tool_call_parser);
-    if (options.formats.calls) return Ok{};
+    options.formats.finds_calls = values.tool_call_parser == kAuto;
+    if (values.tool_call_parser.empty() || options.formats.finds_calls) return Ok{};
+    options.formats.named.calls = tool_format_named(values.tool_call_parser);
+    if (options.formats.named.calls) return Ok{};
     return make_error(
         ErrorCode::kInvalidArgument,
         "--tool-call-parser is '{}'; accepted are {} and auto",
@@ -158,7 +158,7 @@ Result<> take_tool_format(const Flags& values, ServerOptions& options) {
 
 // Harmony writes calls and thinking as messages of one list, so one parser must read both.
 Result<> check_formats(const ServerOptions& options) {
-    const OutputFormats& formats = options.formats;
+    const OutputFormats& formats = options.formats.named;
     if (!formats.calls || !formats.thinking) return Ok{};
     if ((*formats.calls == ToolFormat::kHarmony) == formats.thinking->is_harmony) return Ok{};
     return make_error(
@@ -289,14 +289,12 @@ Result<std::string> chat_template_of(Client& client) {
         client.run_callbacks();
     }
     if (!*reply) return reply->error();
-    const auto config = nlohmann::json::parse((*reply)->config, nullptr, false);
-    if (!config.is_object()) return std::string();
-    const auto found = config.find("chat_template");
-    return found != config.end() && found->is_string() ? found->get<std::string>() : std::string();
+    return chat_template_in((*reply)->config);
 }
 
 struct Connected {
     std::unique_ptr<Client> client{};
+    std::uint64_t tree = 0;  // the Tree::number() of chat_template
     std::string chat_template{};
 };
 
@@ -312,6 +310,7 @@ Result<Connected> connect(const std::string& run_dir, bool needs_template) {
              .callbacks = CallbackThread::kCaller}
         )
     );
+    connected.tree = connected.client->num_trees();
     if (needs_template) {
         ASSIGN_OR_RETURN(connected.chat_template, chat_template_of(*connected.client));
     }
@@ -340,7 +339,7 @@ int serve(
             exit_code = supervision.fail(connected.error());
             return server.stop();
         }
-        context.find_formats(connected->chat_template);
+        context.find_formats(connected->tree, connected->chat_template);
         context.set_tree(std::make_unique<Tree>(std::move(connected->client)));
         server.watch(context.tree().client().ready_fd(), [&context] {
             context.tree().client().run_callbacks();
@@ -355,7 +354,7 @@ int serve(
     };
     // A thread waits until the tree is ready. The thread may outlive the loop: if the start is
     // abandoned, the process ends below without joining it.
-    const bool needs_template = options.finds_calls || options.finds_thinking;
+    const bool needs_template = options.formats.finds_calls || options.formats.finds_thinking;
     std::thread([&server, &take_tree, needs_template, run_dir = values.run_dir] {
         auto connected = std::make_shared<Result<Connected>>(connect(run_dir, needs_template));
         server.post([connected, &take_tree] { take_tree(std::move(*connected)); });

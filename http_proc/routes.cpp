@@ -10,6 +10,7 @@
 #include "http_proc/vllm/routes.h"
 
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <future>
 #include <string>
@@ -32,7 +33,8 @@ bool is_made(const std::shared_future<Result<std::string>>& document) {
 
 Task<Response> openapi(Exchange& exchange) {
     ServerContext& server = exchange.server();
-    std::shared_future<Result<std::string>> document = server.openapi;
+    const std::uint64_t tree = exchange.tree().number();
+    std::shared_future<Result<std::string>> document = server.openapi.of(tree);
     if (!document.valid() || (is_made(document) && !document.get())) {
         document = std::async(
             std::launch::async,
@@ -40,7 +42,7 @@ Task<Response> openapi(Exchange& exchange) {
                 return make_openapi(options, version);
             }
         );
-        server.openapi = document;
+        server.openapi.of(tree) = document;
     }
     while (!is_made(document) && !exchange.is_gone()) co_await server.ticker.next();
     if (exchange.is_gone()) co_return Response::empty(503);

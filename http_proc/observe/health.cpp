@@ -17,13 +17,13 @@ Task<Response> ping(Exchange&) { co_return Response::empty(200); }
 
 // Returns whether the present tree has ever had weights. Asks the tree until the answer is yes.
 Task<bool> has_been_ready(Exchange& exchange) {
-    ServerContext::Readiness& known = exchange.server().readiness;
+    ServerContext& server = exchange.server();
     const std::uint64_t tree = exchange.tree().number();
-    if (known.tree != tree) known = {.tree = tree};
-    if (known.has_been) co_return true;
+    if (server.readiness.of(tree).has_been) co_return true;
     const Result<messages::StatusReply> status =
         co_await exchange.tree().call(messages::Status{}, kStatusTimeout);
-    if (!status || known.tree != tree) co_return false;
+    if (!status || exchange.tree().number() != tree) co_return false;
+    ServerContext::Readiness& known = server.readiness.of(tree);
     known.has_been = known.has_been || status->is_ready;
     known.lost = status->lost;
     co_return known.has_been;
@@ -38,7 +38,8 @@ Task<Response> health(Exchange& exchange) {
     if (!is_up) co_return Response::empty(503);
     const bool is_ready = co_await has_been_ready(exchange);
     if (is_ready) co_return Response::empty(200);
-    const std::optional<messages::LostVersion>& lost = server.readiness.lost;
+    const std::optional<messages::LostVersion>& lost =
+        server.readiness.of(exchange.tree().number()).lost;
     if (!lost) co_return Response::empty(503);
     // The answer names no path and no reason, because this route is open.
     co_return error_response(

@@ -287,6 +287,7 @@ Task<std::optional<Response>> Connection::read_head(
     request.rest = std::move(found.rest);
     route = found.route;
     if (auto refused = refusal_of_sender(options, request, *route, grant)) co_return refused;
+    shared_->context.follow_tree();
     if (route->needs_tree && !shared_->context.has_tree())
         co_return error_response(route->dialect, 503, "the engine is starting");
     if (is_body_too_large) {

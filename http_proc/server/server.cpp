@@ -179,6 +179,7 @@ void Server::State::tick() {
     is_ticking = true;
     begin_again();
     const TimePoint now = Clock::now();
+    context.follow_tree();
     if (context.has_tree()) {
         Tree& tree = context.tree();
         tree.silence().beat(tree.client(), now);

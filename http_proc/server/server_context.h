@@ -6,9 +6,9 @@
 #include "base/check.h"
 #include "http_proc/format/keys.h"
 #include "http_proc/format/site.h"
-#include "http_proc/format/thinking.h"
-#include "http_proc/format/tool_formats.h"
 #include "http_proc/server/memory_budget.h"
+#include "http_proc/server/model_formats.h"
+#include "http_proc/server/of_tree.h"
 #include "http_proc/server/ticker.h"
 #include "http_proc/server/tree.h"
 
@@ -26,12 +26,6 @@
 #include <vector>
 
 namespace pitstop::http {
-
-// The formats to look for in the output of chats.
-struct OutputFormats {
-    std::optional<ToolFormat> calls{};         // null: tool calls remain text
-    std::optional<ThinkingFormat> thinking{};  // null: thinking remains text
-};
 
 // All limits of the server. The times limit clients; the engine's time has no limit here.
 struct ServerLimits {
@@ -61,10 +55,7 @@ struct ServerOptions {
     std::vector<std::string> model_names{};  // in addition to the tree's own name of the model
     std::string bundled_models{};  // directory of models that a path may name; empty: none
     SiteRules site{};  // pages that may call; with a cors_origin, answers have its header
-    OutputFormats formats{};
-    // Whether the model's chat template decides a format, once the tree is ready.
-    bool finds_calls = false;
-    bool finds_thinking = false;
+    ModelFormats::Args formats{};
     ServerLimits limits{};
 };
 
@@ -81,22 +72,31 @@ struct NoTree : std::runtime_error {
 class ServerContext {
   public:
     explicit ServerContext(ServerOptions options)
-        : options_(std::move(options)), memory_(options_.limits.held_bytes_max) {}
+        : options_(std::move(options)),
+          memory_(options_.limits.held_bytes_max),
+          formats_(options_.formats) {}
 
     [[nodiscard]] const ServerOptions& options() const { return options_; }
 
-    // Returns whether the tree is ready. Until then, routes that need the tree are refused.
-    [[nodiscard]] bool has_tree() const { return tree_ != nullptr; }
+    // Returns whether a tree is ready and its model's formats are known. Until then, routes that
+    // need the tree are refused.
+    [[nodiscard]] bool has_tree() const { return tree_ != nullptr && formats_.are_of(*tree_); }
     // Throws NoTree before that: the request that needs it ends with an error.
     [[nodiscard]] Tree& tree() const {
         if (tree_ == nullptr) throw NoTree();
         return *tree_;
     }
     void set_tree(std::unique_ptr<Tree> tree) { tree_ = std::move(tree); }
+    // Sets the formats from the chat template of a tree, by its Tree::number().
+    void find_formats(std::uint64_t tree, std::string_view chat_template) {
+        formats_.find(tree, chat_template);
+    }
+    // Learns the formats of a tree that has replaced the last one.
+    void follow_tree() {
+        if (tree_ != nullptr) formats_.follow(*tree_);
+    }
 
-    [[nodiscard]] const OutputFormats& formats() const { return options_.formats; }
-    // Sets the formats that the options leave to the model's chat template.
-    void find_formats(std::string_view chat_template);
+    [[nodiscard]] const OutputFormats& formats() const { return formats_.get(); }
 
     // Returns whether this is a name of the served model. REQUIRES: has_tree().
     [[nodiscard]] bool serves(const std::string& model) const;
@@ -117,39 +117,33 @@ class ServerContext {
 
     // AReaL's JSON of the tensors of its next broadcast; empty: no tensors were announced. Bounded
     // by the limit of a body.
-    std::string next_broadcast{};
-    VllmPacking vllm_packing{};  // from /init_weight_transfer_engine
+    OfTree<std::string> next_broadcast{};
+    OfTree<VllmPacking> vllm_packing{};  // from /init_weight_transfer_engine
 
-    // What a tree has said of its first weights.
+    // Facts about a tree's first weights.
     struct Readiness {
-        std::uint64_t tree = 0;  // Tree::number(); 0: no tree
         // Whether the tree has ever had weights to serve: from the start, or with
         // --wait-for-initial-weights, since the first complete update.
         bool has_been = false;
         std::optional<messages::LostVersion> lost{};  // as last reported, before the tree was ready
     };
-    Readiness readiness{};
+    OfTree<Readiness> readiness{};
     // The server was ordered to stop; health reports that.
     bool is_stopping = false;
 
     Ticker ticker{};
     // /openapi.json, from its first request on; the thread that makes it ends before this.
     // An error: it could not be made, and the next request tries again.
-    std::shared_future<Result<std::string>> openapi{};
+    OfTree<std::shared_future<Result<std::string>>> openapi{};
     int num_status_pages = 0;  // open status pages
 
   private:
     ServerOptions options_;
     MemoryBudget memory_;
+    ModelFormats formats_;
     std::unique_ptr<Tree> tree_{};
     std::int64_t start_time_ = unix_time();
 };
-
-inline void ServerContext::find_formats(std::string_view chat_template) {
-    OutputFormats& formats = options_.formats;
-    if (options_.finds_thinking) formats.thinking = thinking_format_in(chat_template);
-    if (options_.finds_calls) formats.calls = tool_format_in(chat_template);
-}
 
 inline bool ServerContext::serves(const std::string& model) const {
     const messages::HelloReply& hello = tree().hello();

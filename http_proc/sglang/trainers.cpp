@@ -62,12 +62,13 @@ Task<Response> areal_set_meta(Exchange& exchange) {
         if (list == nullptr || !list->is_array()) fields.fail(name, "a list");
     }
     if (fields.error()) co_return sglang_failure(*fields.error());
-    exchange.server().next_broadcast = body->dump();
+    exchange.server().next_broadcast.of(exchange.tree().number()) = body->dump();
     co_return success("Succeeded to set the tensors of the next update");
 }
 
 Task<Response> areal_update_from_group(Exchange& exchange) {
-    const std::string announced = std::exchange(exchange.server().next_broadcast, {});
+    const std::string announced =
+        std::exchange(exchange.server().next_broadcast.of(exchange.tree().number()), {});
     if (announced.empty()) {
         co_return sglang_failure(
             {ErrorCode::kFailedPrecondition,

@@ -81,7 +81,7 @@ Task<Response> init_engine(Exchange& exchange) {
             );
         if (!reply) co_return vllm_failure(reply.error());
     }
-    exchange.server().vllm_packing = packing;
+    exchange.server().vllm_packing.of(exchange.tree().number()) = packing;
     co_return Response::json(200, {{"message", "Weight transfer initialized"}});
 }
 
@@ -139,7 +139,8 @@ Task<Response> update_by_info(
 ) {
     if (info == nullptr)
         co_return vllm_failure({ErrorCode::kInvalidArgument, "update_info is missing"});
-    Result<messages::WeightSource> source = read_update_info(*info, exchange.server().vllm_packing);
+    const VllmPacking packing = exchange.server().vllm_packing.of(exchange.tree().number());
+    Result<messages::WeightSource> source = read_update_info(*info, packing);
     if (!source) co_return vllm_failure(source.error());
     control::DiskUpdate update;
     update.source = *std::move(source);

@@ -6,6 +6,7 @@ import pytest
 
 from http_client import FrontEnd, Http
 from process_tree import ProcessTree, live_tree, wait_until
+from scripted_model import write_scripted_model
 
 
 @pytest.fixture
@@ -65,6 +66,40 @@ def test_a_server_describes_the_tree_that_is_there(tmp_path_factory):
         wait_until(lambda: http.get("/model_info").json["served_model_name"] == "second", "its name")
         assert [card["id"] for card in http.get("/v1/models").json["data"]] == ["second"]
         assert http.get("/health").status == 503, "the next tree has no weights"
+        tree.stop()
+    finally:
+        server.stop()
+        tree.abandon()
+
+
+def test_a_server_reads_chats_in_the_format_of_the_next_trees_model(place):
+    """`--reasoning-parser auto` reads the template of each tree's model, and vLLM's and AReaL's announcements end with
+    the tree that they were for."""
+    model, _ = write_scripted_model(place / "model", {"thought": ["<think>", "Hm.", "</think>", "Noon."]})
+    template = place / "model" / "chat_template.jinja"
+    template.write_text("{{ messages[0].content }}")
+    tree = ProcessTree(place / "tree", "--model", model)
+    server = FrontEnd(tree.run_dir, "--reasoning-parser", "auto")
+    http = server.http
+    body = {
+        "messages": [{"role": "user", "content": "thought"}],
+        "chat_template": "<script {{ messages[0].content }}>",
+        "temperature": 0,
+    }
+    announced = {"names": ["model.norm.weight"], "dtypes": ["bfloat16"], "shapes": [[64]], "group_name": "none"}
+    try:
+        message = http.post("/v1/chat/completions", body).json["choices"][0]["message"]
+        assert message["content"] == "<think>Hm.</think>Noon."
+        assert http.post("/areal_set_update_weight_meta", announced).status == 200
+        tree.stop()
+        wait_until(lambda: http.get("/health").status == 503, "the server to notice")
+        template.write_text("{# '</think>' #}{{ messages[0].content }}")
+        tree = ProcessTree(place / "tree", "--model", model)
+        wait_until(lambda: http.get("/health").status == 200, "the next tree")
+        message = http.post("/v1/chat/completions", body).json["choices"][0]["message"]
+        assert (message["reasoning"], message["content"]) == ("Hm.", "Noon.")
+        refused = http.post("/areal_update_weights_xccl", {})
+        assert "no tensors were announced" in refused.message, refused
         tree.stop()
     finally:
         server.stop()
