@@ -1,11 +1,13 @@
+// A value that belongs to one tree: told to it, or learned from it. For the next tree the value is
+// the default again, because a server outlives its tree.
+//
+// Thread: the server's loop.
 #pragma once
 
 #include <cstdint>
 
 namespace pitstop::http {
 
-// A value that belongs to one tree: told to it, or learned from it. For the next tree the value is
-// the default again, because a server outlives its tree.
 template <class T>
 class OfTree {
   public:
