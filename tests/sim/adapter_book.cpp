@@ -28,6 +28,7 @@ AdapterBook::Problem AdapterBook::committed(messages::AdapterId id, const Loaded
         ++num_loads;
         num_rollbacks += loaded.is_rollback ? 1 : 0;
         num_parts += loaded.begins_as && !loaded.is_rollback ? 1 : 0;
+        num_sparse_parts += loaded.is_sparse ? 1 : 0;
         if (!ids_.emplace(loaded.number, id).second)
             return fmt::format("version {} of an adapter comes twice (P2)", raw(loaded.number));
         const auto [newest, is_first] = newest_.try_emplace(loaded.name, id);
@@ -43,12 +44,12 @@ AdapterBook::Problem AdapterBook::committed(messages::AdapterId id, const Loaded
 // A partial update changes the version that serves. A rollback brings the version before.
 AdapterBook::Problem AdapterBook::problem_of_beginning(const Loaded& loaded) const {
     if (!loaded.begins_as) return std::nullopt;
-    const auto& right = loaded.is_rollback ? previous_ : newest_;
-    const auto place = right.find(loaded.name);
-    const MaybeId expected = place == right.end() ? MaybeId() : MaybeId(place->second);
+    const auto newest = newest_.find(loaded.name);
+    const MaybeId serving = newest == newest_.end() ? MaybeId() : MaybeId(newest->second);
+    const MaybeId expected = loaded.is_rollback ? previous(loaded.name) : serving;
     const bool is_same =
         !loaded.is_rollback || !expected || versions_.at(*expected).weights == loaded.weights;
-    if (expected == loaded.begins_as && is_same) return std::nullopt;
+    if (expected == loaded.begins_as && is_same) return problem_of_pin(loaded);
     return fmt::format(
         "version {} of adapter '{}' {} version {}, instead of {}{} (P2)",
         raw(loaded.number),
@@ -58,6 +59,24 @@ AdapterBook::Problem AdapterBook::problem_of_beginning(const Loaded& loaded) con
         number_of(expected),
         is_same ? "" : ", and has other weights"
     );
+}
+
+// A partial update may pin the version, but takes no pin away; a rollback changes none.
+AdapterBook::Problem AdapterBook::problem_of_pin(const Loaded& loaded) const {
+    const bool was_pinned = versions_.at(*loaded.begins_as).is_pinned;
+    if (loaded.is_pinned == was_pinned || (loaded.is_pinned && !loaded.is_rollback))
+        return std::nullopt;
+    return fmt::format(
+        "version {} of adapter '{}' is {}, unlike the version that it begins as",
+        raw(loaded.number),
+        loaded.name,
+        was_pinned ? "not pinned" : "pinned"
+    );
+}
+
+AdapterBook::MaybeId AdapterBook::previous(const std::string& name) const {
+    const auto place = previous_.find(name);
+    return place == previous_.end() ? std::nullopt : MaybeId(place->second);
 }
 
 AdapterBook::MaybeId AdapterBook::successor(messages::AdapterId id) const {

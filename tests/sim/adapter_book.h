@@ -34,6 +34,7 @@ class AdapterBook {
         bool is_pinned = false;
         MaybeId begins_as{};  // the version that it changes, or to which a rollback returns
         bool is_rollback = false;
+        bool is_sparse = false;  // elements of tensors
     };
     // A rank makes the version available. All ranks must hold the same weights for it.
     [[nodiscard]] Problem committed(messages::AdapterId id, const Loaded& loaded);
@@ -42,6 +43,8 @@ class AdapterBook {
         newest_.erase(name);
         previous_.erase(name);
     }
+    // The version that the newest one of the name replaced. Absent: a rollback has none.
+    [[nodiscard]] MaybeId previous(const std::string& name) const;
     // The version that open requests move to, once a rank has committed it. Absent: none move.
     [[nodiscard]] MaybeId successor(messages::AdapterId id) const;
     // A rank evicts the version.
@@ -65,9 +68,10 @@ class AdapterBook {
 
     std::int64_t num_tokens = 0;      // with an adapter
     std::int64_t num_over_older = 0;  // of these, over KV of an older version
-    std::int64_t num_loads = 0;       // committed, these two included
+    std::int64_t num_loads = 0;       // committed, the next three included
     std::int64_t num_rollbacks = 0;
-    std::int64_t num_parts = 0;  // partial updates
+    std::int64_t num_parts = 0;         // partial updates
+    std::int64_t num_sparse_parts = 0;  // of these, sparse ones
     std::int64_t num_evictions = 0;
     std::int64_t num_not_evicted = 0;
     std::int64_t num_restores = 0;
@@ -80,6 +84,8 @@ class AdapterBook {
     };
     [[nodiscard]] MaybeId id_of(Epoch number) const;
     [[nodiscard]] Problem problem_of_beginning(const Loaded& loaded) const;
+    // REQUIRES: it begins as a version of the book.
+    [[nodiscard]] Problem problem_of_pin(const Loaded& loaded) const;
     // Returns whether requests may continue with their KV through all updates between the two.
     [[nodiscard]] bool may_continue(messages::AdapterId from, messages::AdapterId to) const;
 

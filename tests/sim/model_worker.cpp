@@ -1,5 +1,6 @@
 #include "tests/sim/model_worker.h"
 
+#include "messages/version_digest.h"
 #include "tests/sim/pusher.h"
 #include "tests/sim/random.h"
 
@@ -40,6 +41,16 @@ std::vector<messages::PartDigest> parts_of(WeightsId weights, Rank rank, int tp)
     copied.lane0 = hash_of(id, 99);
     copied.lane1 = hash_of(id, 98);
     return {split, copied};
+}
+
+std::string version_digest_of(WeightsId weights, int tp) {
+    std::vector<std::vector<messages::PartDigest>> parts;
+    std::vector<messages::RankParts> ranks;
+    for (int rank = 0; rank < tp; ++rank)
+        parts.push_back(parts_of(weights, static_cast<Rank>(rank), tp));
+    for (int rank = 0; rank < tp; ++rank)
+        ranks.push_back({static_cast<Rank>(rank), parts[static_cast<std::size_t>(rank)]});
+    return to_hex(messages::version_digest(ranks)->digest);
 }
 
 ModelWorker::ModelWorker(

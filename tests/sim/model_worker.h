@@ -33,6 +33,8 @@ inline constexpr std::int64_t kAdapterBytes = 1000;
 [[nodiscard]] WeightsId with_bytes(WeightsId weights, const std::string& bytes);
 // The digests of a rank's parts of these weights.
 [[nodiscard]] std::vector<messages::PartDigest> parts_of(WeightsId weights, Rank rank, int tp);
+// The digest of these weights, on all ranks.
+[[nodiscard]] std::string version_digest_of(WeightsId weights, int tp);
 
 class ModelWorker {
   public:
@@ -91,6 +93,9 @@ class ModelWorker {
     [[nodiscard]] std::int64_t num_adapters() const {
         return std::ssize(adapters_) + std::ssize(evicted_);
     }
+    // The version that the last commit of the name replaced, until another stage of it begins.
+    [[nodiscard]] std::optional<messages::AdapterId> previous_adapter(const std::string& name
+    ) const;
     [[nodiscard]] messages::WorkerDigests digests(CallId call) const;
     [[nodiscard]] messages::WorkerTensor tensor(const messages::WorkerReadTensor& order) const;
 
@@ -127,6 +132,7 @@ class ModelWorker {
         bool is_pinned = false;
         std::optional<messages::AdapterId> begins_as{};
         bool is_rollback = false;
+        bool is_sparse = false;
     };
     // A row, and where its part of each of the plan's arrays begins.
     struct PlacedRow {
@@ -206,6 +212,9 @@ class ModelWorker {
     void advance_state(const messages::PlanRow& row, const Context& context);
     // Returns the weights that an adapter's stage makes of the version that it begins with.
     [[nodiscard]] WeightsId adapter_weights_of(const messages::WorkerStage& order);
+    [[nodiscard]] std::optional<WeightsId> adapter(messages::AdapterId id) const;
+    void begin_adapter(const messages::WorkerStage& order, StageFate fate, const Task& task);
+    void commit_adapter(messages::AdapterId id, Epoch number);
     // Returns the weights that compute the row: an adapter that it names must be in memory.
     [[nodiscard]] WeightsId weights_of_row(const messages::PlanRow& row);
     void add_bytes(const std::string& bytes);
@@ -232,6 +241,8 @@ class ModelWorker {
     std::optional<Stage> stage_{};
     std::map<messages::AdapterId, WeightsId> adapters_{};  // in memory
     std::map<messages::AdapterId, WeightsId> evicted_{};
+    std::map<std::string, messages::AdapterId> newest_adapters_{};  // committed last, by name
+    std::map<std::string, messages::AdapterId> previous_adapters_{};
     StepId last_step_{};
     std::vector<Entry> kv_{};  // [num_pages * page_size]; rank 0 only
     std::vector<Slot> slots_{};

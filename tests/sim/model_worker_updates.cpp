@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace pitstop::sim {
 namespace {
@@ -26,18 +27,7 @@ ModelWorker::Task ModelWorker::begin_stage(const messages::WorkerStage& order, S
             static_cast<std::uint64_t>(stage_->update)
         ));
     if (!order.spec.adapter.empty()) {  // it has memory of its own
-        stage_ = Stage{
-            .update = order.update,
-            .fate = fate,
-            .weights = adapter_weights_of(order),
-            .task = task,
-            .is_whole = true,
-            .adapter = order.spec.adapter,
-            .policy = order.spec.adapter_policy,
-            .is_pinned = order.spec.adapter_pinned,
-            .begins_as = order.begins_as,
-            .is_rollback = order.rollback};
-        if (fate == StageFate::kOther) spoil();
+        begin_adapter(order, fate, task);
         return task;
     }
     if (released_.contains(messages::MemoryTag::kWeights)) fail("a stage into released memory");
@@ -163,18 +153,7 @@ messages::WorkerCommitted ModelWorker::commit(const messages::WorkerCommit& orde
     } else if (!stage_ || stage_->update != order.update || !stage_->is_ok) {
         fail(fmt::format("update {} is committed and not staged here (P2)", id));
     } else if (oracle_.commit_ordered(id, num_replicas_, shape_.tp); !stage_->adapter.empty()) {
-        const auto adapter = static_cast<messages::AdapterId>(id);
-        adapters_[adapter] = stage_->weights;
-        const AdapterBook::Loaded loaded{
-            .name = stage_->adapter,
-            .number = order.epoch,
-            .weights = stage_->weights,
-            .policy = stage_->policy,
-            .is_pinned = stage_->is_pinned,
-            .begins_as = stage_->begins_as,
-            .is_rollback = stage_->is_rollback};
-        if (auto problem = oracle_.adapters().committed(adapter, loaded)) fail(*problem);
-        stage_.reset();
+        commit_adapter(static_cast<messages::AdapterId>(id), order.epoch);
         return {.update = order.update, .rank = rank_, .epoch = order.epoch};
     } else {
         if (stage_->mode == messages::UpdateMode::kStaged) {
@@ -193,20 +172,87 @@ messages::WorkerCommitted ModelWorker::commit(const messages::WorkerCommit& orde
     return {.update = order.update, .rank = rank_, .epoch = epoch_};
 }
 
+std::optional<WeightsId> ModelWorker::adapter(messages::AdapterId id) const {
+    for (const auto* versions : {&adapters_, &evicted_}) {
+        const auto place = versions->find(id);
+        if (place != versions->end()) return place->second;
+    }
+    return std::nullopt;
+}
+
+std::optional<messages::AdapterId> ModelWorker::previous_adapter(const std::string& name) const {
+    const auto place = previous_adapters_.find(name);
+    return place == previous_adapters_.end() ? std::nullopt : std::optional(place->second);
+}
+
 // A partial update is of the weights that its label names, in a part of the version's.
 WeightsId ModelWorker::adapter_weights_of(const messages::WorkerStage& order) {
     const WeightsId sent = weights_of(order.spec.label);
-    if (!order.begins_as) return sent;
-    for (const auto& versions : {adapters_, evicted_}) {
-        const auto place = versions.find(*order.begins_as);
-        if (place == versions.end()) continue;
-        return order.rollback ? place->second : AdapterBook::together(place->second, sent);
+    const bool is_sparse = order.spec.source.format == messages::TensorFormat::kSparse;
+    if (!order.begins_as) {
+        if (is_sparse) fail("a sparse stage of an adapter begins with no version (P2)");
+        return sent;
     }
-    fail(fmt::format(
-        "a stage begins with adapter {}, which is not there",
-        static_cast<std::uint64_t>(*order.begins_as)
-    ));
-    return sent;
+    const std::optional<WeightsId> base = adapter(*order.begins_as);
+    if (!base) {
+        fail(fmt::format(
+            "a stage begins with adapter {}, which is not there",
+            static_cast<std::uint64_t>(*order.begins_as)
+        ));
+        return sent;
+    }
+    if (order.rollback) return *base;
+    const std::string& declared = order.spec.base_digest;
+    const bool is_other = !declared.empty() && declared != version_digest_of(*base, shape_.tp);
+    if (is_other || (is_sparse && declared.empty())) {
+        fail(fmt::format(
+            "a part of adapter '{}' changes a version that it was not made for (P2)",
+            order.spec.adapter
+        ));
+    }
+    return AdapterBook::together(*base, sent);
+}
+
+// Every stage but a rollback's gives up the version before.
+void ModelWorker::begin_adapter(
+    const messages::WorkerStage& order, StageFate fate, const Task& task
+) {
+    const std::string& name = order.spec.adapter;
+    if (order.rollback && previous_adapter(name) != order.begins_as)
+        fail(fmt::format("adapter '{}' returns to a version that was given up (P2)", name));
+    if (!order.rollback) previous_adapters_.erase(name);
+    stage_ = Stage{
+        .update = order.update,
+        .fate = fate,
+        .weights = adapter_weights_of(order),
+        .task = task,
+        .is_whole = true,
+        .adapter = name,
+        .policy = order.spec.adapter_policy,
+        .is_pinned = order.spec.adapter_pinned,
+        .begins_as = order.begins_as,
+        .is_rollback = order.rollback,
+        .is_sparse = order.spec.source.format == messages::TensorFormat::kSparse};
+    if (fate == StageFate::kOther) spoil();
+}
+
+// REQUIRES: a stage of an adapter.
+void ModelWorker::commit_adapter(messages::AdapterId id, Epoch number) {
+    const std::string name = stage_->adapter;
+    const AdapterBook::Loaded loaded{
+        .name = name,
+        .number = number,
+        .weights = stage_->weights,
+        .policy = stage_->policy,
+        .is_pinned = stage_->is_pinned,
+        .begins_as = stage_->begins_as,
+        .is_rollback = stage_->is_rollback,
+        .is_sparse = stage_->is_sparse};
+    if (auto problem = oracle_.adapters().committed(id, loaded)) fail(*problem);
+    adapters_[id] = stage_->weights;
+    const auto [newest, is_first] = newest_adapters_.try_emplace(name, id);
+    if (!is_first) previous_adapters_[name] = std::exchange(newest->second, id);
+    stage_.reset();
 }
 
 // No plan names the adapter any more.

@@ -1,13 +1,9 @@
 #include "tests/sim/session_book.h"
 
-#include "base/digest.h"
-#include "messages/version_digest.h"
-
 #include <fmt/format.h>
 
 #include <type_traits>
 #include <variant>
-#include <vector>
 
 namespace pitstop::sim {
 namespace {
@@ -25,13 +21,7 @@ bool took_over(const messages::UpdateReply& reply, std::uint64_t session) {
 }  // namespace
 
 std::string SessionBook::digest_of_weights(WeightsId weights) const {
-    std::vector<std::vector<messages::PartDigest>> parts;
-    std::vector<messages::RankParts> ranks;
-    for (int rank = 0; rank < shape_.tp; ++rank)
-        parts.push_back(parts_of(weights, static_cast<Rank>(rank), shape_.tp));
-    for (int rank = 0; rank < shape_.tp; ++rank)
-        ranks.push_back({static_cast<Rank>(rank), parts[static_cast<std::size_t>(rank)]});
-    return to_hex(messages::version_digest(ranks)->digest);
+    return version_digest_of(weights, shape_.tp);
 }
 
 std::string SessionBook::digest() const {

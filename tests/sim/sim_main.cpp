@@ -24,6 +24,29 @@ sim::Report run_schedule(
     }
 }
 
+struct AdapterCounts {
+    std::int64_t num_loads = 0;
+    std::int64_t num_rollbacks = 0;
+    std::int64_t num_parts = 0;
+    std::int64_t num_sparse_parts = 0;
+
+    void add(const sim::Report& report) {
+        num_loads += report.num_adapter_loads;
+        num_rollbacks += report.num_adapter_rollbacks;
+        num_parts += report.num_adapter_parts;
+        num_sparse_parts += report.num_adapter_sparse_parts;
+    }
+    void print() const {
+        std::printf(
+            "adapters: %lld versions, of these %lld rollbacks and %lld parts, %lld sparse\n",
+            static_cast<long long>(num_loads),
+            static_cast<long long>(num_rollbacks),
+            static_cast<long long>(num_parts),
+            static_cast<long long>(num_sparse_parts)
+        );
+    }
+};
+
 }  // namespace
 }  // namespace pitstop
 
@@ -46,6 +69,7 @@ int main(int argc, char** argv) {
     std::int64_t num_failed = 0;
     std::int64_t num_events = 0;
     std::int64_t num_tokens = 0;
+    AdapterCounts adapters;
     for (std::int64_t seed = first; seed < first + num; ++seed) {
         const sim::Report report = run_schedule(
             seed,
@@ -54,11 +78,13 @@ int main(int argc, char** argv) {
         );
         num_events += report.num_events;
         num_tokens += report.num_tokens;
+        adapters.add(report);
         if (!report.problem) continue;
         ++num_failed;
         sim::print_problem(stdout, seed, *report.problem);
         if (!keep_going) break;
     }
+    if (has_adapters) adapters.print();
     std::printf(
         "%lld schedules, %lld events, %lld tokens, %lld failed\n",
         static_cast<long long>(num),

@@ -8,7 +8,7 @@ namespace pitstop::sim {
 namespace {
 
 constexpr std::uint64_t kSchedules = 2000;
-constexpr std::uint64_t kSchedulesWithAdapters = 1000;
+constexpr std::uint64_t kSchedulesWithAdapters = 2000;
 constexpr std::uint64_t kSchedulesWithExperts = 1000;
 
 void add(const Report& report, Report& all) {
@@ -53,6 +53,9 @@ void add(const Report& report, Report& all) {
     all.num_adapter_loads += report.num_adapter_loads;
     all.num_adapter_rollbacks += report.num_adapter_rollbacks;
     all.num_adapter_parts += report.num_adapter_parts;
+    all.num_adapter_sparse_parts += report.num_adapter_sparse_parts;
+    for (std::size_t i = 0; i < all.num_adapter_calls_failed.size(); ++i)
+        all.num_adapter_calls_failed[i] += report.num_adapter_calls_failed[i];
     all.num_adapter_tokens += report.num_adapter_tokens;
     all.num_adapter_tokens_mixed += report.num_adapter_tokens_mixed;
     all.num_adapter_evictions += report.num_adapter_evictions;
@@ -112,7 +115,8 @@ TEST(Sim, P1ToP5_P9_P11_HoldInEverySchedule) {
     EXPECT_GT(all.num_texts, 2000);
 }
 
-// The same, while adapters are loaded, replaced, unloaded, evicted and restored.
+// The same, while adapters are loaded, replaced, changed in part, rolled back, unloaded, evicted
+// and restored.
 TEST(Sim, P1ToP5_P9_P11_HoldInEveryScheduleWithAdapters) {
     Report all;
     for (std::uint64_t seed = 1; seed <= kSchedulesWithAdapters; ++seed) {
@@ -121,6 +125,10 @@ TEST(Sim, P1ToP5_P9_P11_HoldInEveryScheduleWithAdapters) {
         add(report, all);
     }
     EXPECT_GT(all.num_adapter_loads, 2000);
+    for (const std::int64_t num : all.num_adapter_calls_failed) EXPECT_GT(num, 200);
+    EXPECT_GT(all.num_adapter_rollbacks, 100);
+    EXPECT_GT(all.num_adapter_parts, 300);
+    EXPECT_GT(all.num_adapter_sparse_parts, 50);
     EXPECT_GT(all.num_adapter_tokens, 10'000);
     EXPECT_GT(all.num_adapter_tokens_mixed, 100);
     EXPECT_GT(all.num_adapter_evictions, 500);

@@ -116,6 +116,7 @@ Report World::run() {
     report_.num_adapter_loads = adapters.num_loads;
     report_.num_adapter_rollbacks = adapters.num_rollbacks;
     report_.num_adapter_parts = adapters.num_parts;
+    report_.num_adapter_sparse_parts = adapters.num_sparse_parts;
     report_.num_adapter_tokens = adapters.num_tokens;
     report_.num_adapter_tokens_mixed = adapters.num_over_older;
     report_.num_adapter_evictions = adapters.num_evictions;

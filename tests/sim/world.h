@@ -16,6 +16,7 @@
 #include "tokenizer_proc/doors.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -78,6 +79,9 @@ struct Report {
     std::int64_t num_adapter_loads = 0;
     std::int64_t num_adapter_rollbacks = 0;
     std::int64_t num_adapter_parts = 0;
+    std::int64_t num_adapter_sparse_parts = 0;
+    // of calls that load, change in part, and roll back; also the refused ones
+    std::array<std::int64_t, 3> num_adapter_calls_failed{};
     std::int64_t num_adapter_tokens = 0;
     std::int64_t num_adapter_tokens_mixed = 0;  // whose KV an older version made
     std::int64_t num_adapter_evictions = 0;
@@ -262,8 +266,12 @@ class World {
     void start_update(bool is_good);
     void end_or_undo_update();
     // ---- loads.cpp ----
+    enum class AdapterCall { kLoad, kChange, kRollBack };
     std::string some_adapter();
     void act_on_adapters();
+    void call_for_adapter(AdapterCall made, const std::string& name, int num_tries);
+    [[nodiscard]] Heard heard_of_adapter(AdapterCall made, const std::string& name, int num_tries);
+    [[nodiscard]] messages::UpdateSpec load_of(AdapterCall made, const std::string& name);
     void submit_with_adapters();
     bool work_on_adapters(std::size_t r, std::size_t k, const scheduler::ToWorkers& order);
     void check_adapters(std::size_t replica);
@@ -339,6 +347,7 @@ class World {
     bool has_adapters_;
     Random apart_;  // for adapters alone: schedules without them stay the same
     std::set<messages::UpdateId> loads_{};
+    std::map<std::string, std::string> adapter_digests_{};  // of the latest answers, by name
     TimePoint now_{};
     std::uint64_t next_order_ = 0;
     std::priority_queue<Timed, std::vector<Timed>, std::greater<>> events_{};
