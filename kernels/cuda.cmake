@@ -1,6 +1,6 @@
 # The CUDA ops of pitstop_kernels. Without CUDA, functions that report this (no_cuda.cpp, runtime/no_cuda.cpp).
 set(PITSTOP_CUDA_SOURCES
-    attention_decode.cu attention_general.cu attention_prefill.cu attention_prefill_wgmma.cu digest.cu draws.cu embedding.cu exchange.cu expert_linear.cu expert_linear_wgmma.cu expert_rows.cu gate_heads.cu gated_delta.cu
+    attention_decode.cu attention_general.cu attention_prefill.cu attention_prefill_wgmma.cu digest.cu draws.cu embedding.cu exchange.cu expert_linear.cu expert_linear_wgmma.cu expert_rows.cu expert_tables.cu gate_heads.cu gated_delta.cu
     gather_rows.cu linear.cu linear_gemv.cu logprobs.cu low_rank_rows.cu nonfinite.cu penalties.cu rank_records.cu rmsnorm.cu rope.cu route_rows.cu router.cu sampling.cu scatter.cu shard_copy.cu silu_mul.cu step_rows.cu word_runs.cu
     attention_cuda.cpp cublas_choices.cpp runtime/cublas_lt.cpp runtime/cuda_device.cpp runtime/device_graph_cuda.cpp runtime/device_import_cuda.cpp runtime/device_memory_cuda.cpp runtime/device_range_cuda.cpp runtime/device_users_cuda.cpp runtime/driver_cuda.cpp runtime/kernel_code_cuda.cpp linear_cublas.cpp
     ops_cuda.cpp runtime/stream_list_cuda.cpp)

@@ -1,5 +1,6 @@
 // In a build without CUDA the tables of ops are null, and no caller has memory for the other ops.
 #include "kernels/exchange.h"
+#include "kernels/expert_tables.h"
 #include "kernels/linear_tuning.h"
 #include "kernels/low_rank_rows.h"
 #include "kernels/ops.h"
@@ -20,6 +21,7 @@ std::int64_t exchange_header_bytes() { return 0; }
 void all_reduce_cuda(const AllReduceArgs&) { CHECK(false); }
 void gather_columns_cuda(const GatherColumnsArgs&) { CHECK(false); }
 void all_gather_cuda(const AllGatherArgs&) { CHECK(false); }
+void expert_tables_cuda(const ExpertTablesArgs&) { CHECK(false); }
 void low_rank_rows_cuda(const LowRankRowsArgs&) { CHECK(false); }
 void step_rows_cuda(const StepRowsArgs&) { CHECK(false); }
 void word_runs_cuda(const WordRunsArgs&) { CHECK(false); }

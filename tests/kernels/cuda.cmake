@@ -1,6 +1,6 @@
 # The same suites on a GPU or, in the emulated preset, on the GPU in software; and the tests of parts that only the CUDA ops have.
 set(PITSTOP_CUDA_TESTS
-    $<TARGET_OBJECTS:pitstop_kernel_suites> cuda_backends.cpp cuda_attention_test.cpp cuda_dependent_attention_test.cpp cuda_dependent_launch_test.cpp cuda_exchange_test.cpp cuda_failure_test.cpp cuda_low_rank_rows_test.cpp cuda_range_test.cpp cuda_step_rows_test.cpp
+    $<TARGET_OBJECTS:pitstop_kernel_suites> cuda_backends.cpp cuda_attention_test.cpp cuda_dependent_attention_test.cpp cuda_dependent_launch_test.cpp cuda_exchange_test.cpp cuda_expert_tables_test.cpp cuda_failure_test.cpp cuda_low_rank_rows_test.cpp cuda_range_test.cpp cuda_step_rows_test.cpp
     cuda_word_runs_test.cpp)
 if(PITSTOP_EMULATED_GPU)
     pitstop_test(kernels_gpu_test LABEL emulated TIMEOUT 600 SOURCES ${PITSTOP_CUDA_TESTS} LIBS pitstop_kernels)

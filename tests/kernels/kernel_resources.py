@@ -58,6 +58,7 @@ SHOWN = (
     ("word_runs.cu: word_runs_kernel", "", 256, 0),
     ("low_rank_rows.cu: shrink_kernel<bf16, true>", "A x, rows aligned", 128, 0),
     ("low_rank_rows.cu: expand_kernel<float>", "B h, added to fp32", 128, 0),
+    ("expert_tables.cu: expert_tables_kernel", "", 256, 0),
     ("gather_rows.cu: gather_rows_kernel<uint4>", "rows aligned", 128, 0),
     ("nonfinite.cu: count_nonfinite_kernel<true>", "rows aligned", 256, 0),
     ("penalties.cu: penalties_kernel", "", 128, 0),
