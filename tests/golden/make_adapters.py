@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Makes tests/data/golden/MODEL/adapters: adapters of random numbers, and what PEFT computes with them.
+make_expert_adapters.py makes those of experts.
 
 Each adapter is written as PEFT writes it (adapter_config.json, adapter_model.safetensors) and run
 unmerged, in fp32 on the model's bf16 weights. golden.json beside it holds the logits of every
@@ -76,6 +77,12 @@ def make(model_name, name):
 
         path = out / "adapter_model.safetensors"
         save_file({key: tensor.to(dtype) for key, tensor in load_file(path).items()}, path)
+    write_settings(out, model_name)
+    write_golden(out, model)
+
+
+def write_settings(out, model_name):
+    """Makes what PEFT wrote about the adapter independent of the machine."""
     (out / "README.md").unlink(missing_ok=True)
     config = json.loads((out / "adapter_config.json").read_text())
     config["base_model_name_or_path"] = model_name  # no machine's path
@@ -83,10 +90,12 @@ def make(model_name, name):
         config["target_modules"].sort()
     (out / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
+
+def write_golden(out, model):
     prompts = []
     with torch.no_grad():
         for length in PROMPT_LENS:
-            ids = torch.randint(3, base.config.vocab_size, (1, length))
+            ids = torch.randint(3, model.config.vocab_size, (1, length))
             logits = model(ids).logits[0]
             greedy = ids
             for _ in range(GREEDY_LEN):

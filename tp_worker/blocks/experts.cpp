@@ -105,8 +105,8 @@ void Experts::declare(const ModelConfig& config, WeightSlots& slots) {
             .gate = add_split(e, names.gate, {I, H}, 0),
             .up = add_split(e, names.up, {I, H}, 0),
             .down = add_split(e, names.down, {H, I}, 1)};
-        if (e == experts_.begin) first_ = expert;
-        if (e == experts_.begin + experts_.num - 1) last_ = expert;
+        CHECK(raw(expert.down) - raw(expert.gate) == ExpertAdapters::kWeightsPerExpert - 1);
+        all_.push_back(expert);
         gates_ups.slots.insert(gates_ups.slots.end(), {expert.gate, expert.up});
         downs.slots.push_back(expert.down);
     }
@@ -123,6 +123,13 @@ void Experts::declare(const ModelConfig& config, WeightSlots& slots) {
     if (!shared_) return;
     shared_->declare(slots);
     shared_gate_.parts = {{.w = add(prefix + "shared_expert_gate.weight", {1, H})}};
+}
+
+std::vector<WeightId> Experts::weights_of_experts() const {
+    std::vector<WeightId> weights;
+    for (const Expert& expert : all_)
+        weights.insert(weights.end(), {expert.gate, expert.up, expert.down});
+    return weights;
 }
 
 Choices Choices::ask(Scratch& scratch, const ModelConfig& config) {
@@ -170,6 +177,7 @@ void Experts::ask(Scratch& scratch, const Trunk& trunk, const Choices& choices) 
     up_ = kernels::cols(gate_up, I, I);
     gated_ = scratch.acts("experts.gated", scratch.act_dtype(), T * k, I);
     rows_ = scratch.floats("experts.rows", T * k, hidden_);
+    adapters_.ask(scratch, T * k);
     if (!shared_) return;
     shared_rows_ = scratch.floats("experts.shared", T, hidden_);
     shared_logits_ = scratch.floats("experts.shared_gate", T, 1);
@@ -250,11 +258,12 @@ void Experts::sort(const Trunk& trunk, const Pass& pass) const {
 // The distance from one expert's weights to the next one's. The layout places weights in the order
 // of declaration, at multiples of one alignment, so all strides are equal.
 std::int64_t Experts::stride(const BoundWeights& weights) const {
-    const std::int64_t to_last = weights.matrix(last_.down).data - weights.matrix(first_.down).data;
+    const std::int64_t to_last =
+        weights.matrix(last().down).data - weights.matrix(first().down).data;
     const std::int64_t num = experts_.num - 1;
     if (num == 0) return 0;
     CHECK(to_last % num == 0);
-    CHECK(weights.matrix(last_.gate).data - weights.matrix(first_.gate).data == to_last);
+    CHECK(weights.matrix(last().gate).data - weights.matrix(first().gate).data == to_last);
     return to_last / num;
 }
 
@@ -275,14 +284,26 @@ void Experts::multiply(const Trunk& trunk, const Pass& pass) const {
             .stream = trunk.stream,
         });
     };
-    run(rows(sorted_, 0, num_rows), std::array{part(first_.gate, gate_), part(first_.up, up_)});
+    const ExpertAdapters::Rows sorted{
+        .begins = begins_, .token_of = token_of_.first(static_cast<std::size_t>(num_rows))};
+    const auto adapted = [&](WeightId w, kernels::ActView y) {
+        return ExpertAdapters::Part{.w = w, .y = rows(y, 0, num_rows)};
+    };
+    adapters_.find(trunk, pass, sorted);
+    const kernels::ActView x = rows(sorted_, 0, num_rows);
+    run(x, std::array{part(first().gate, gate_), part(first().up, up_)});
+    adapters_.add(
+        trunk, pass, sorted, x, std::array{adapted(first().gate, gate_), adapted(first().up, up_)}
+    );
     trunk.ops->silu_mul({
         .gate = rows(gate_, 0, num_rows),
         .up = rows(up_, 0, num_rows),
         .y = rows(gated_, 0, num_rows),
         .stream = trunk.stream,
     });
-    run(rows(gated_, 0, num_rows), std::array{part(first_.down, rows_)});
+    const kernels::ActView gated = rows(gated_, 0, num_rows);
+    run(gated, std::array{part(first().down, rows_)});
+    adapters_.add(trunk, pass, sorted, gated, std::array{adapted(first().down, rows_)});
 }
 
 }  // namespace pitstop::tp_worker

@@ -12,6 +12,7 @@
 // Source: transformers 5.24, Qwen3MoeSparseMoeBlock, Qwen2MoeSparseMoeBlock, MixtralSparseMoeBlock.
 #pragma once
 
+#include "tp_worker/blocks/expert_adapters.h"
 #include "tp_worker/blocks/gated_mlp.h"
 #include "tp_worker/blocks/trunk.h"
 #include "tp_worker/config/model_config.h"
@@ -59,6 +60,8 @@ class Experts {
     // The products that every token uses. The experts' products are not included: they have many
     // weights each.
     [[nodiscard]] std::vector<const Product*> products() const;
+    // The weights of all experts of the model, among which the router chooses.
+    [[nodiscard]] std::vector<WeightId> weights_of_experts() const;
 
   private:
     // The weights of one expert. The group's experts follow each other in memory, in the order
@@ -72,6 +75,12 @@ class Experts {
     void follow(const Trunk& trunk, const Pass& pass, const kernels::RouteArgs& route) const;
     void sort(const Trunk& trunk, const Pass& pass) const;
     void multiply(const Trunk& trunk, const Pass& pass) const;
+    [[nodiscard]] const Expert& first() const {
+        return all_[static_cast<std::size_t>(experts_.begin)];
+    }
+    [[nodiscard]] const Expert& last() const {
+        return all_[static_cast<std::size_t>(experts_.begin + experts_.num - 1)];
+    }
 
     ExpertsConfig config_{};
     std::int64_t hidden_;
@@ -80,8 +89,7 @@ class Experts {
     AxisShare share_{};   // of one expert's intermediate size
     WeightId norm_{};
     Product router_{};
-    Expert first_{};  // the group's first expert
-    Expert last_{};
+    std::vector<Expert> all_{};  // of the model, other groups' experts included
     std::optional<GatedMlp> shared_{};
     Product shared_gate_{};
 
@@ -98,6 +106,7 @@ class Experts {
     View2<float> rows_{};                 // [T * k, H], the experts' outputs
     View2<float> shared_rows_{};          // [T, H]
     View2<float> shared_logits_{};        // [T, 1]
+    ExpertAdapters adapters_{};
 };
 
 }  // namespace pitstop::tp_worker

@@ -155,20 +155,18 @@ std::vector<const Product*> Stack::products() const {
     return all;
 }
 
-std::vector<WeightId> Stack::adaptable() const {
-    std::vector<WeightId> ids;
-    for (const Block& block : blocks_) {
-        if (std::holds_alternative<Experts>(block)) continue;
-        std::visit(
-            [&](const auto& each) {
-                for (const Product* product : each.products()) {
-                    for (const Product::Part& part : product->parts) ids.push_back(part.w);
-                }
-            },
-            block
-        );
+std::vector<AdaptableWeight> Stack::adaptable() const {
+    std::vector<AdaptableWeight> weights;
+    for (const Product* product : products()) {
+        for (const Product::Part& part : product->parts) weights.push_back({part.w});
     }
-    return ids;
+    for (const Block& block : blocks_) {
+        const auto* const experts = std::get_if<Experts>(&block);
+        if (experts == nullptr) continue;
+        for (const WeightId weight : experts->weights_of_experts())
+            weights.push_back({.weight = weight, .is_of_expert = true});
+    }
+    return weights;
 }
 
 }  // namespace pitstop::tp_worker

@@ -19,6 +19,7 @@
 #include "tp_worker/blocks/trunk.h"
 #include "tp_worker/blocks/vocabulary.h"
 #include "tp_worker/config/model_config.h"
+#include "tp_worker/weights/adapter_slots.h"
 #include "tp_worker/weights/slot.h"
 
 #include <cstdint>
@@ -67,8 +68,8 @@ class Stack {
     Trunk& trunk() { return trunk_; }
     // The blocks' products, in order. The head is not included: it has rows of its own.
     [[nodiscard]] std::vector<const Product*> products() const;
-    // The weights that adapters may change: those of attention's products and of dense MLPs.
-    [[nodiscard]] std::vector<WeightId> adaptable() const;
+    // The weights that adapters may change: those of the blocks' products, and the experts'.
+    [[nodiscard]] std::vector<AdaptableWeight> adaptable() const;
 
   private:
     Stack(const ModelConfig& config, const RankOf& rank);

@@ -4,7 +4,10 @@
 //
 // A rank has the parts of a pair that its part of the base's product needs. If the base's rows are
 // split, B's are split and A is whole. If the base's columns are split, A's are split and B is
-// whole. The sum over the ranks that follows such a product includes the adapter's part.
+// whole. The sum over the ranks that follows such a product includes the adapter's part. A rank
+// without an expert (--ep) has neither matrix of its pair.
+//
+// The pair of an expert may be left out: then the adapter does not change that expert.
 #pragma once
 
 #include "base/result.h"
@@ -16,6 +19,12 @@
 #include <vector>
 
 namespace pitstop::tp_worker {
+
+// A weight of the base model that adapters may change.
+struct AdaptableWeight {
+    WeightId weight{};
+    bool is_of_expert = false;  // one of the experts among which a router chooses
+};
 
 struct AdaptedModule {
     WeightId base{};  // of the base model's slots
@@ -29,12 +38,11 @@ struct AdapterSlots {
     WeightSlots slots{};
     std::vector<AdaptedModule> modules{};
 
-    // `products` are the base's weights that may be adapted. Errors, naming the modules:
-    // kInvalidArgument if no module is adapted, or one has a rank over `rank_max`; kUnsupported if
-    // a module is not among the products.
+    // Errors, naming the modules: kInvalidArgument if no module is adapted, or one has a rank over
+    // `rank_max`; kUnsupported if a module is not adaptable.
     static Result<AdapterSlots> make(
         const WeightSlots& base,
-        std::span<const WeightId> products,
+        std::span<const AdaptableWeight> adaptable,
         const AdapterConfig& config,
         std::int64_t rank_max
     );

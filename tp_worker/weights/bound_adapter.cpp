@@ -16,6 +16,7 @@ BoundAdapter::BoundAdapter(
         return view2(data, tensor.rows, tensor.cols);
     };
     for (const AdaptedModule& module : slots.modules) {
+        if (layout.tensor(module.b).parts.empty()) continue;  // an expert of other ranks
         const auto index = static_cast<std::size_t>(raw(module.base));
         pairs_.resize(std::max(pairs_.size(), index + 1));
         pairs_[index] = Pair{.a = view(module.a), .b = view(module.b), .scale = module.scale};

@@ -39,6 +39,8 @@ AxisShare AxisShare::of_no_holder() const {
     return share;
 }
 
+AxisShare whole_share(std::int64_t extent) { return {.ranges = {{.num = extent}}}; }
+
 Elements elements_of_group(std::int64_t extent, const RankOf& rank) {
     CHECK(rank.tp % rank.ep == 0 && extent >= rank.ep);
     const std::int64_t group = rank.rank / (rank.tp / rank.ep);

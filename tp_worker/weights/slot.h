@@ -53,6 +53,9 @@ struct AxisShare {
     [[nodiscard]] AxisShare of_no_holder() const;
 };
 
+// The share of a rank that has the whole axis. Other ranks may have copies, or nothing.
+[[nodiscard]] AxisShare whole_share(std::int64_t extent);
+
 // Even shares. REQUIRES: tp divides the extent.
 [[nodiscard]] AxisShare even_share(std::int64_t extent, const RankOf& rank);
 // Elements [begin, begin + num) of `extent` that belong to the rank's group: as evenly as possible.
@@ -74,6 +77,9 @@ struct Split {
     AxisShare share{};
 };
 
+// A slot's number, in the order in which the blocks declare them, which is also the order of use.
+enum class WeightId : std::int32_t {};
+
 struct WeightSlot {
     static constexpr std::size_t kDimsMax = 3;
 
@@ -81,10 +87,9 @@ struct WeightSlot {
     std::vector<std::int64_t> shape{};  // of the whole weight: 1 to kDimsMax extents
     std::optional<Split> split{};       // empty: every rank has the whole weight
     Encoding encoding = Encoding::kBf16;
+    // Set if the weight may be left out together with this one: both are zero then.
+    std::optional<WeightId> left_out_with{};
 };
-
-// A slot's number, in the order in which the blocks declare them, which is also the order of use.
-enum class WeightId : std::int32_t {};
 
 // The weights of a model, as declared by its blocks.
 class WeightSlots {

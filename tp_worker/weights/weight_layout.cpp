@@ -153,6 +153,12 @@ Result<WeightLayout> WeightLayout::make(
         );
     }
     layout.tensors_ = std::move(by_name);
+    for (std::size_t slot = 0; slot < slots.list().size(); ++slot) {
+        const std::optional<WeightId>& other = slots.list()[slot].left_out_with;
+        if (!other) continue;
+        layout.tensors_[layout.by_id_[slot]].left_out_with =
+            layout.by_id_[static_cast<std::size_t>(raw(*other))];
+    }
     for (const WeightSlots::Pack& slot_pack : slots.packs()) {
         Pack pack{.shape = slot_pack.shape};
         if (slot_pack.may_be_transposed) {

@@ -79,6 +79,8 @@ struct WeightTensor {
     std::int64_t cols = 0;
     std::int64_t offset = 0;  // bytes from the arena's start, 64-byte aligned
     Encoding encoding = Encoding::kBf16;
+    // The index in tensors() of the one that a source may leave out together with this one.
+    std::optional<std::size_t> left_out_with{};
 
     [[nodiscard]] std::int64_t row_bytes() const { return bytes_of(encoding, cols); }
     [[nodiscard]] std::int64_t bytes() const { return rows * row_bytes(); }

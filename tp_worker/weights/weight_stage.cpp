@@ -217,8 +217,9 @@ void WeightStage::note_ignored(std::string_view name) {
 // Adds a problem for each tensor that this update should have sent and did not.
 void WeightStage::add_missing() {
     if (!args_.spec.partial) {
+        const bool has_any = std::ranges::count(states_, State::kAbsent) < std::ssize(states_);
         for (const WeightTensor& tensor : args_.layout.tensors()) {
-            if (states_[index_of(tensor)] == State::kAbsent)
+            if (states_[index_of(tensor)] == State::kAbsent && !(has_any && is_left_out(tensor)))
                 problems_.push_back(fmt::format("'{}' is missing", tensor.name));
         }
     }
@@ -449,12 +450,11 @@ messages::RankOutcome WeightStage::outcome(const Result<>& result) const {
     return outcome;
 }
 
-// Adds the tensors that a session without serving weights still waits for, so that its caller
-// need not guess.
+// Adds the tensors that a session without serving weights still waits for.
 void WeightStage::list_missing(messages::RankOutcome& outcome) const {
     if (args_.spec.partial || args_.spec.source.kind != messages::SourceKind::kBuckets) return;
     for (const WeightTensor& tensor : args_.layout.tensors()) {
-        if (states_[index_of(tensor)] != State::kAbsent) continue;
+        if (states_[index_of(tensor)] != State::kAbsent || is_left_out(tensor)) continue;
         ++outcome.num_missing;
         if (outcome.missing.size() < messages::kMissingShownMax)
             outcome.missing.push_back(tensor.name);

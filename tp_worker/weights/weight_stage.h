@@ -73,8 +73,7 @@ class WeightStage {
     [[nodiscard]] bool is_dropped() const {
         return args_.is_dropped.load(std::memory_order_relaxed);
     }
-    // Called at the beginning and the end of each job of the stage; the time between jobs
-    // counts as waiting.
+    // Called around each job of the stage; the time between two jobs counts as waiting.
     void begin_work() { times_.begin_work(); }
     void end_work() { times_.end_work(); }
     // Adds the time that a source spent on receiving bytes, and on waiting for its sender.
@@ -94,6 +93,10 @@ class WeightStage {
     [[nodiscard]] bool is_there(std::size_t tensor) const;
     void record(std::size_t tensor);
     Result<> fail_with_problems();
+    // Whether an absent tensor may be: the one that may be left out with it is absent, too.
+    [[nodiscard]] bool is_left_out(const WeightTensor& tensor) const {
+        return tensor.left_out_with && states_[*tensor.left_out_with] == State::kAbsent;
+    }
     void add_missing();
     void note_ignored(std::string_view name);
     void list_missing(messages::RankOutcome& outcome) const;

@@ -60,7 +60,8 @@ class Adapted : public testing::Test {
         int tp,
         Compute compute = Compute::kFp32,
         Determinism determinism = Determinism::kBatchInvariant,
-        bool has_graphs = true
+        bool has_graphs = true,
+        int ep = 1
     ) {
         ReplicaOptions options;
         options.engine.device = kDevice;
@@ -72,6 +73,7 @@ class Adapted : public testing::Test {
         options.engine.page_size = 5;
         options.engine.max_total_tokens = 400;
         options.tp = tp;
+        options.engine.ep = ep;
         auto replica = TestReplica::make(options);
         if (!replica && replica.error().code == ErrorCode::kUnsupported)
             GTEST_SKIP() << replica.error().message;

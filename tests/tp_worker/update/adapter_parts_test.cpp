@@ -2,6 +2,7 @@
 #include "messages/version_digest.h"
 #include "tests/checkpoint/temp_dir.h"
 #include "tests/tp_worker/update/adapted_fixture.h"
+#include "tests/tp_worker/update/adapter_tensors.h"
 
 #include <gtest/gtest.h>
 
@@ -16,57 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kPrefix = "base_model.model.";
 const std::string kQ0 = "model.layers.0.self_attn.q_proj.lora_B.weight";
 const std::string kDown1 = "model.layers.1.mlp.down_proj.lora_A.weight";
-
-// The tensors of a file, as fp32.
-struct Tensor {
-    std::vector<std::int64_t> shape{};
-    std::vector<float> values{};
-};
-using Tensors = std::map<std::string, Tensor>;
-
-Tensors tensors_of(const std::string& name) {
-    std::ifstream file(adapter_dir(name) + "/adapter_model.safetensors", std::ios::binary);
-    const std::string all{std::istreambuf_iterator<char>(file), {}};
-    std::uint64_t header_bytes = 0;
-    std::memcpy(&header_bytes, all.data(), sizeof header_bytes);
-    const Json header = parse_json(all.substr(8, header_bytes));
-    Tensors tensors;
-    for (const auto& [key, entry] : header.items()) {
-        if (key == "__metadata__") continue;
-        Tensor tensor{.shape = entry["shape"].get<std::vector<std::int64_t>>()};
-        const auto begin = entry["data_offsets"][0].get<std::size_t>();
-        const auto end = entry["data_offsets"][1].get<std::size_t>();
-        tensor.values.resize((end - begin) / sizeof(float));
-        std::memcpy(tensor.values.data(), all.data() + 8 + header_bytes + begin, end - begin);
-        tensors[key.substr(kPrefix.size())] = std::move(tensor);
-    }
-    return tensors;
-}
-
-std::vector<std::uint8_t> bytes_of(const std::vector<float>& values) {
-    std::vector<std::uint8_t> bytes(values.size() * sizeof(float));
-    std::memcpy(bytes.data(), values.data(), bytes.size());
-    return bytes;
-}
-
-// The tensors in the call itself.
-messages::UpdateSpec from_call(const Tensors& tensors) {
-    messages::UpdateSpec spec;
-    spec.adapter = "one";
-    spec.source.kind = messages::SourceKind::kTensors;
-    spec.source.format = messages::TensorFormat::kFlattened;
-    messages::RankPayload payload;
-    for (const auto& [name, tensor] : tensors) {
-        spec.source.tensors.push_back({.name = name, .dtype = "F32", .shape = tensor.shape});
-        const std::vector<std::uint8_t> bytes = bytes_of(tensor.values);
-        payload.data.values.insert(payload.data.values.end(), bytes.begin(), bytes.end());
-    }
-    spec.source.payloads.push_back(std::move(payload));
-    return spec;
-}
 
 class AdapterParts : public Adapted {
   protected:

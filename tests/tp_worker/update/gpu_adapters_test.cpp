@@ -16,11 +16,11 @@ using MaybeAdapter = std::optional<messages::AdapterId>;
 
 class GpuAdapted : public Adapted {
   protected:
-    void open_again(Determinism determinism, bool has_graphs) {
+    void open_again(const std::string& model, Determinism determinism, bool has_graphs) {
         replica_.reset();
         updaters_.clear();
         last_update_ = 0;
-        open("qwen3_tied", 1, Compute::kBf16, determinism, has_graphs);
+        open(model, 1, Compute::kBf16, determinism, has_graphs);
     }
 
     // Requests that decode together; request i has adapters[i]. Then the adapters swap their
@@ -51,27 +51,38 @@ class GpuAdapted : public Adapted {
         }
         return requests;
     }
+
+    // Both adapters are of the model.
+    void expect_bits_of_steps_without_graphs(
+        const std::string& model, const std::string& wide, const std::string& narrow
+    ) {
+        for (const Determinism determinism : {Determinism::kFast, Determinism::kBatchInvariant}) {
+            std::vector<std::vector<TestRequest>> outputs;
+            for (const bool has_graphs : {true, false}) {
+                open_again(model, determinism, has_graphs);
+                const messages::AdapterId all = load(adapter_dir(model + "/" + wide));
+                const messages::AdapterId some = load(adapter_dir(model + "/" + narrow));
+                const std::vector<TestRequest> none = decode({{}, {}, {}, {}});
+                outputs.push_back(decode({all, std::nullopt, some, all}));
+                const std::int64_t num_launched = replica_->root().graphs()->num_launched();
+                outputs.push_back(decode({some, some, std::nullopt, std::nullopt}));
+                expect_same(decode({{}, {}, {}, {}}), none);
+                EXPECT_EQ(num_launched > 0, has_graphs);
+                EXPECT_EQ(replica_->root().graphs()->num_launched() > num_launched + 8, has_graphs);
+                EXPECT_NE(outputs.back()[0].outputs, none[0].outputs) << "an adapter changes it";
+            }
+            expect_same(outputs[0], outputs[2]);
+            expect_same(outputs[1], outputs[3]);
+        }
+    }
 };
 
 TEST_F(GpuAdapted, GraphsHaveTheBitsOfStepsWithoutThem) {
-    for (const Determinism determinism : {Determinism::kFast, Determinism::kBatchInvariant}) {
-        std::vector<std::vector<TestRequest>> outputs;
-        for (const bool has_graphs : {true, false}) {
-            open_again(determinism, has_graphs);
-            const messages::AdapterId all = load(adapter_dir("qwen3_tied/all"));
-            const messages::AdapterId narrow = load(adapter_dir("qwen3_tied/bf16"));
-            const std::vector<TestRequest> none = decode({{}, {}, {}, {}});
-            outputs.push_back(decode({all, std::nullopt, narrow, all}));
-            const std::int64_t num_launched = replica_->root().graphs()->num_launched();
-            outputs.push_back(decode({narrow, narrow, std::nullopt, std::nullopt}));
-            expect_same(decode({{}, {}, {}, {}}), none);
-            EXPECT_EQ(num_launched > 0, has_graphs);
-            EXPECT_EQ(replica_->root().graphs()->num_launched() > num_launched + 8, has_graphs);
-            EXPECT_NE(outputs.back()[0].outputs, none[0].outputs) << "an adapter does something";
-        }
-        expect_same(outputs[0], outputs[2]);
-        expect_same(outputs[1], outputs[3]);
-    }
+    expect_bits_of_steps_without_graphs("qwen3_tied", "all", "bf16");
+}
+
+TEST_F(GpuAdapted, GraphsOfAdaptedExpertsHaveTheBitsOfStepsWithoutThem) {
+    expect_bits_of_steps_without_graphs("qwen2_moe_shared", "experts_and_gates", "some_experts");
 }
 
 TEST_F(GpuAdapted, AnAdapterTakesMemoryOfTheGpuAndGivesItBack) {
