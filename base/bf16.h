@@ -6,7 +6,7 @@
 
 namespace pitstop {
 
-struct bf16 {  // lower case, as the type is called everywhere
+struct bf16 {  // lower case: the usual name of the type
     std::uint16_t bits = 0;
     friend bool operator==(bf16, bf16) = default;
 };

@@ -1,6 +1,6 @@
-// CHECK states an invariant of this process. Its failure is a bug here, so it prints and
-// aborts in every build. Never use CHECK for data from a wire, a file or a flag: return a Result
-// (result.h).
+// CHECK states an invariant of this process. A CHECK that fails is a bug in this process, so it
+// prints and aborts in every build. Never use CHECK for data from a wire, a file or a flag: return
+// a Result (result.h).
 #pragma once
 
 namespace pitstop {

@@ -14,12 +14,12 @@ namespace {
 // The handler, which runs on the thread that made the access, reads the innermost guard.
 thread_local CutGuard* current = nullptr;
 
-struct sigaction before {};  // written once, before any guard exists
+struct sigaction before {};  // the previous handler; written once, before any guard exists
 
 void on_sigbus(int, siginfo_t* info, void*) {
     if (info->si_code > 0 && CutGuard::mend(info->si_addr)) return;  // the access is repeated
     ::sigaction(SIGBUS, &before, nullptr);
-    // a signal that somebody sent; otherwise the repeated access raises it again
+    // A faulting access raises the signal again by itself; a signal sent by kill() does not recur.
     if (info->si_code <= 0) ::raise(SIGBUS);
 }
 

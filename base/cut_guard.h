@@ -27,8 +27,8 @@ class CutGuard {
 
     [[nodiscard]] bool is_cut() const { return is_cut_.load(std::memory_order_relaxed); }
 
-    // Called by the handler: if `address` lies in the range of this guard or of one around it, puts
-    // zeros there. Async-signal-safe.
+    // Called by the handler. If `address` lies in the range of one of this thread's guards, maps
+    // zeros there and returns true. Async-signal-safe.
     [[nodiscard]] static bool mend(const void* address);
 
   private:

@@ -1,9 +1,9 @@
 // Defines the digest of weights: 128 bits that do not depend on sharding or on the
 // order of arrival.
 //
-// To digest a tensor, take it whole, row-major, pad each row (last dimension) with zero bytes to
-// whole 8-byte words, read the words little-endian and number them i = 0, 1, ... over the tensor.
-// Then, mod 2^64:
+// To digest a tensor, take it whole and row-major. Pad each row (last dimension) with zero bytes to
+// whole 8-byte words, read little-endian. Number the words i = 0, 1, ... over the tensor. Then, mod
+// 2^64:
 //
 //   h_i    = mix64(word_i + (i + 1) * 0x9e3779b97f4a7c15)
 //   lane0  = sum_i h_i
@@ -14,8 +14,9 @@
 // mix64 is the finalizer of SplitMix64 (Steele, Lea and Flood 2014; Stafford's variant 13), and the
 // constant is its increment: h of a tensor of zeros is SplitMix64's own sequence from seed 0.
 //
-// A version's digest is the same function of a text, taken as one row: for each tensor, in
-// ascending byte order of the names, the line "<name> <dtype> <d0>x<d1>... <32 hex digits>\n".
+// A version's digest is the same function of a text, taken as one row. For each tensor, in
+// ascending byte order of the names, the text has the line "<name> <dtype> <d0>x<d1>... <32 hex
+// digits>\n".
 //
 // The digest detects lost, swapped, stale and damaged bytes; it does not protect against
 // deliberate forgery.

@@ -1,6 +1,6 @@
-// Decides which client is served next. A client is named by a path, outermost name first: each name
-// divides the share of the one before it, and names at the same level take turns, one item each. So
-// a client that makes up names only divides its own share and takes nothing from others.
+// Decides which client is served next. A client is named by a path, outermost name first. Each name
+// divides the share of the name before it. Names at the same level take turns, one item each. So a
+// client that makes up names only divides its own share and takes nothing from others.
 //
 // Items of one path are served in the order of their ids. A new path, or one that was just served,
 // queues behind all paths that wait at its level. So, for each item ahead of it in its own path, an
@@ -127,8 +127,8 @@ class FairQueue {
         return id;
     }
 
-    // Returns the newest item of the largest client: at each level the path with the most weight,
-    // of equals the one that joined or was served last.
+    // Returns the newest item of the largest client: at each level the path with the most weight.
+    // Among equal paths, takes the one that joined or was served last.
     // REQUIRES: !empty().
     [[nodiscard]] Id last_of_largest() const {
         const Node* node = root_.get();
@@ -151,9 +151,9 @@ class FairQueue {
     struct Node {
         std::string name{};
         std::int64_t turn = 0;        // the node's position in the parent's ring
-        std::int64_t own_turn = 0;    // the position of `ids` in its own ring
-        std::int64_t next_turn = 1;   // never used again
-        std::int64_t first_turn = 0;  // comes before all others; never used a second time
+        std::int64_t own_turn = 0;    // the position of `ids` in this node's ring
+        std::int64_t next_turn = 1;   // the next position at the end of the ring
+        std::int64_t first_turn = 0;  // the next position at the front of the ring
         std::map<std::string, std::unique_ptr<Node>> children{};
         std::map<Id, std::size_t> ids{};       // items whose path ends here -> weight
         std::map<std::int64_t, Node*> ring{};  // by turn; this node itself at own_turn

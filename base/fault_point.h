@@ -23,14 +23,14 @@ class FaultPoint {
     // `process` is this process's name, such as "tp_worker[0.1]".
     explicit FaultPoint(std::string_view process);
 
-    // Stops here if this is the place.
+    // Stops the process if the environment names this place.
     void reach(std::string_view place);
 
   private:
     std::string place_{};
 };
 
-// Reaches a place of PITSTOP_FAULT_DIR only; the process is the one that init_logging() was given.
+// Looks for a fault in PITSTOP_FAULT_DIR only, under the process name given to init_logging().
 // `what` may come from a wire: a text that cannot be a message's name is never a place.
 void reach_fault_point(std::string_view verb, std::string_view what);
 

@@ -18,7 +18,7 @@ struct NumberOf<std::optional<T>> {
     using Type = T;
 };
 
-// The target is a number, or an optional one.
+// Target is a number type, or std::optional of one.
 template <class Target>
 Result<> parse_number(
     std::string_view name, std::string_view kind, std::string_view text, Target* target

@@ -1,4 +1,4 @@
-// The way to stop work on another thread: the working thread checks regularly whether to stop.
+// Stops work on another thread: the working thread checks regularly whether to stop.
 #pragma once
 
 #include "base/result.h"

@@ -56,8 +56,8 @@ std::string_view name_of(IsaLevel level) {
     CHECK(false);
 }
 
-// Asks the processor once. In a virtual machine the host answers, in 11 us on one AMD EPYC, and
-// each digest of a small tensor would ask again.
+// Asks the processor once, because every digest of a small tensor needs the answer. In a virtual
+// machine, the host answers CPUID, which takes 11 us (AMD EPYC).
 IsaLevel best_isa() {
     static const IsaLevel best = find_best();
     return best;

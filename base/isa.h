@@ -4,10 +4,10 @@
 //   scalar      what every x86-64 has (SSE2); also any other processor
 //   avx2        AVX2, FMA, F16C
 //   avx512      AVX-512 F, BW, DQ, VL
-//   avx512bf16  and AVX512_BF16, for products of two bf16 matrices
+//   avx512bf16 also AVX512_BF16, for products of two bf16 matrices
 //
 // avx2 and avx512 give identical bits. avx512bf16 gives other bits where two bf16 matrices are
-// multiplied (linear with bf16 activations, the scores of attention); scalar gives other bits
+// multiplied (linear with bf16 activations, the scores of attention). scalar gives other bits
 // everywhere (no fused multiply-add). KERNELS.md bounds the differences.
 #pragma once
 

@@ -10,7 +10,7 @@
 namespace pitstop {
 namespace {
 
-// Formats %* of the pattern: the message in printable form.
+// Implements the pattern's flag %*: the message in printable form.
 class PrintableMessage : public spdlog::custom_flag_formatter {
   public:
     void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out)

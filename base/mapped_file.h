@@ -1,7 +1,7 @@
 // Maps a file read-only into memory.
 //
-// Owns: the mapping. The file may be replaced on disk meanwhile; if it is *truncated* under a
-// mapping, an access raises SIGBUS, so readers that must survive that use a CutGuard (cut_guard.h).
+// Owns: the mapping. The file may be replaced on disk meanwhile. If it is *truncated* under a
+// mapping, an access raises SIGBUS. Readers that must survive that use a CutGuard (cut_guard.h).
 #pragma once
 
 #include "base/result.h"

@@ -37,7 +37,7 @@ class SCOPED_CAPABILITY MutexLock {
     std::unique_lock<std::mutex> lock_;
 };
 
-// A wait returns on a notification, spuriously, and (wait_until) at the deadline: the caller tests
+// A wait returns on a notification, spuriously, and (wait_until) at the deadline. The caller tests
 // its condition in a loop of its own, where the analysis sees that the mutex is held.
 class Condition {
   public:

@@ -26,8 +26,8 @@ enum class ErrorCode : std::uint8_t {
     kNotFound,            // no such id, file, tensor
     kAlreadyExists,       // an id that is in use
     kFailedPrecondition,  // not in this state: paused, torn, released, stale epoch
-    kResourceExhausted,   // a queue or pool is full; later may work
-    kPermissionDenied,    // of a file, a key, a door or a pickle
+    kResourceExhausted,   // a queue or pool is full; a later call may succeed
+    kPermissionDenied,    // the file, key, door or pickle is not allowed
     kUnsupported,         // well-formed, but this build or model cannot do it
     kDeadlineExceeded,    // the call timed out; the message names the rank and phase
     kUnavailable,         // a peer is gone
@@ -138,7 +138,7 @@ class [[nodiscard]] Result {
 }  // namespace pitstop
 
 // Evaluates a Result; returns an error from the calling function, else assigns the value.
-// NOLINTBEGIN(bugprone-macro-parentheses): a declaration in parentheses is none.
+// NOLINTBEGIN(bugprone-macro-parentheses): a declaration must not be in parentheses.
 #define PITSTOP_CONCAT_INNER(a, b) a##b
 #define PITSTOP_CONCAT(a, b) PITSTOP_CONCAT_INNER(a, b)
 #define ASSIGN_OR_RETURN(declaration, expression)                    \

@@ -47,7 +47,7 @@ class Supervision {
     // Tells the launcher that no version of this adapter serves any more.
     void say_no_adapter(std::string_view name);
     // Tells the launcher, before this process ends, why it could not load the requested weights, or
-    // any weights; a restart can proceed without them.
+    // any weights. A restart can then proceed without the requested ones.
     void say_lost(std::string_view line);
     // Tells the launcher where a door listens for other machines.
     void say_door(std::string_view door, std::string_view endpoint);

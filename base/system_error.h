@@ -7,8 +7,8 @@
 
 namespace pitstop {
 
-// Returns kResourceExhausted if descriptors, memory or space ran out, which a later call may find;
-// kNotFound for a file that does not exist; else `otherwise`.
+// Returns kResourceExhausted if descriptors, memory or disk space ran out: a later call may
+// succeed. Returns kNotFound for a file that does not exist; else `otherwise`.
 [[nodiscard]] constexpr ErrorCode code_of_errno(int number, ErrorCode otherwise) {
     switch (number) {
         case EMFILE:

@@ -42,7 +42,7 @@ class TaskPool {
     std::size_t next_ GUARDED_BY(mutex_) = 0;  // the next item to start
     std::size_t num_ GUARDED_BY(mutex_) = 0;
     std::size_t num_running_ GUARDED_BY(mutex_) = 0;
-    std::optional<Error> error_ GUARDED_BY(mutex_){};  // the first
+    std::optional<Error> error_ GUARDED_BY(mutex_){};  // the first error
     bool is_over_ GUARDED_BY(mutex_) = false;
     std::vector<std::thread> threads_{};
 };

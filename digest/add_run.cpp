@@ -1,7 +1,7 @@
 // Compiled once per level, into the namespace PITSTOP_ISA. No symbol may have the same
 // name in two levels: the linker keeps one copy, and an older machine might not be able to run it.
-// So: no std templates, and no inline functions from outside that might not be inlined. A test
-// looks at the objects' symbols.
+// So this file uses no std templates, and no inline functions of other files that the compiler
+// might not inline. A test checks the objects' symbols.
 #include "digest/levels.h"
 
 #include <cstring>
@@ -34,7 +34,7 @@ PITSTOP_INLINE void add_word(DigestSum& sum, std::uint64_t word, std::uint64_t i
     sum.digest.lane1 += (z >> 32) * (z & 0xffffffffu);
 }
 
-// Whether words are also stored: through the cache, or in whole lines that bypass it.
+// How words are also stored: not at all, through the cache, or in whole lines that bypass it.
 enum class Copy { kNone, kPlain, kStream };
 
 // Each level's add_words adds words [0, n - n % kWords) of the run and returns that number.
@@ -109,8 +109,7 @@ PITSTOP_INLINE __m256i set1(std::uint64_t word) {
     return _mm256_set1_epi64x(static_cast<long long>(word));
 }
 
-// Computes z * factor mod 2^64 from 32-bit products: of the low halves, plus 2^32 times
-// both mixed ones.
+// Computes z * factor mod 2^64 from 32-bit products: low * low + 2^32 * (high * low + low * high).
 PITSTOP_INLINE __m256i mul(__m256i z, std::uint64_t factor) {
     const __m256i low = _mm256_mul_epu32(z, set1(factor));
     const __m256i mixed = _mm256_add_epi64(

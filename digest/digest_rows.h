@@ -1,8 +1,8 @@
 // Digests a rectangle of a tensor: the part that a shard or a transfer has. The digests of
 // rectangles that cover a tensor add up to the tensor's digest.
 //
-// A row must be cut at a word: first_word counts words. A row that ends the tensor's row may have
-// any number of bytes.
+// A rectangle's rows begin and end at words of the tensor, because first_word counts words. Only
+// the last rectangle of a tensor's row may end within a word.
 #pragma once
 
 #include "digest/digest_run.h"
