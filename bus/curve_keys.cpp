@@ -167,7 +167,7 @@ Result<> make_dir(const std::string& path) {
     return cannot("make", path);
 }
 
-// A directory made before nodes existed has no list of them; adding the first node creates it.
+// A directory of an older version has no list of nodes; adding the first node creates the list.
 constexpr std::string_view kNodeList = "nodes.keys";
 constexpr std::array<std::string_view, 3> kLists{"data.keys", "admin.keys", kNodeList};
 

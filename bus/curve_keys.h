@@ -67,7 +67,7 @@ Result<> remove_client_key(const std::string& dir, const std::string& name);
 // again. A file that cannot be read admits nobody.
 class AllowedKeys {
   public:
-    // How long has() may still accept a key that was taken off the list.
+    // After a key is taken off the list, has() may still accept the key for this long.
     static constexpr auto kLookEvery = std::chrono::milliseconds(500);
 
     // Errors: the file cannot be read, or a line has no valid key.

@@ -57,8 +57,8 @@ inline constexpr SocketLimits kNodeDoorLimits{
 
 inline constexpr int kReplicasMax = 1024;
 
-// An inner socket accepts one connection per peer and this many more: from a client that mistook it
-// for a door, or from a peer that reconnects before its old connection has ended.
+// An inner socket accepts one connection per peer, and this many more. They may be of a client that
+// mistook the socket for a door, or of a peer that reconnects before its old connection ends.
 inline constexpr int kStrayConnectionsMax = 4;
 
 // The most messages that a loop takes per socket and turn, so that no peer can delay the loop.

@@ -65,7 +65,7 @@ class Listener::Gate {
   private:
     struct Connection {
         int fd = -1;
-        ::ino_t inode = 0;  // tells this socket from a later one with the same descriptor
+        ::ino_t inode = 0;  // distinguishes this socket from a later one with the same descriptor
         bool has_spoken = false;
     };
     void sweep_at_times() REQUIRES(mutex_) {

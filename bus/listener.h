@@ -7,8 +7,8 @@
 // and libzmq, which is linked dynamically, calls it. A connection over the bound is accepted,
 // closed at once, and counted. Descriptors that belong to no Listener are not touched.
 //
-// Only a program whose sockets have bounds links accept4.cpp (pitstop_accept4): no library brings
-// it along, so that programs of others keep the C library's accept4.
+// Only a program whose sockets have bounds links accept4.cpp (pitstop_accept4). No library links
+// it, so a user's program that links the client library keeps the C library's accept4.
 //
 // Owns:    the socket's file, and the bound. The descriptor belongs to the ZeroMQ socket.
 // Thread:  any; ZeroMQ's own threads accept the connections.

@@ -22,8 +22,8 @@ zmq::socket_type type_of(SocketKind kind) {
 }
 
 // Over a network a peer may vanish silently, which only heartbeats notice. On a local socket the
-// kernel notices it, and a heartbeat only does harm: a process that the machine stalls for half a
-// minute would lose its connection and the messages on it.
+// kernel notices the loss. There a heartbeat only does harm: a process stalled for half a minute
+// would lose its connection and its messages.
 constexpr int kHeartbeatIntervalMs = 5000;
 constexpr int kHeartbeatTimeoutMs = 30000;
 
@@ -34,7 +34,7 @@ void set_heartbeat(zmq::socket_t& socket) {
     socket.set(zmq::sockopt::heartbeat_timeout, kHeartbeatTimeoutMs);
 }
 
-// Keeps the first reason, and nothing of the message.
+// Refuses the message: keeps the first error, and drops the frames.
 void refuse(Received& received, Error error) {
     if (!received.refused) received.refused = std::move(error);
     received.frames = {};
@@ -178,8 +178,7 @@ std::optional<Received> Socket::receive() {
     for (bool more = true; more; ++index) {
         zmq::message_t part;
         try {
-            // Once the first part of a message has arrived, all have: only the first
-            // can be missing.
+            // ZeroMQ delivers whole messages: only the first part can be missing.
             if (!socket_.recv(part, zmq::recv_flags::dontwait)) {
                 if (index == 0) return std::nullopt;
                 refuse(
@@ -243,7 +242,7 @@ std::optional<Received> Socket::receive() {
 
 Sent Socket::send(const messages::Frames& frames, const std::string& peer) {
     reach_fault_point("send", frames.type);
-    // Only the first part can fail: a message is queued whole once its first part is.
+    // Only the first part can fail: ZeroMQ queues whole messages.
     bool is_first = true;
     const auto send_part = [&](const std::string& bytes, bool more) {
         const auto flags =

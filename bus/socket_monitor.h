@@ -1,6 +1,6 @@
 // Reports events of a socket's connections, because the socket itself does not report them.
 //
-// Owns:    the socket's monitor; both are of one context. Thread: one, that of the socket.
+// Owns:    the socket's monitor; both use the same context. Thread: one, that of the socket.
 // Bounded: kEventsPerTurnMax per take_events(); the next call returns the later events.
 #pragma once
 
