@@ -1,7 +1,7 @@
 // Bounds the memory of grammars that are compiled in this process at the same time. A compilation
-// takes about as much as its trial took (trial.h), so that much is set aside for it; others wait
-// until there is room. One that needs all of it, or more, runs alone. They enter in the order in
-// which they came, so that a large one does not wait for as long as small ones come.
+// takes about as much memory as its trial took (trial.h): it reserves that much, and waits until
+// that much is free. A compilation that needs all the memory, or more, runs alone. Compilations
+// start in the order of arrival, so that small ones do not overtake a large one forever.
 //
 //   const CompileRoom::Share share(room, tried.peak_bytes);
 //   if (share.is_held()) ...
@@ -21,10 +21,10 @@ class CompileRoom {
     CompileRoom(const CompileRoom&) = delete;
     CompileRoom& operator=(const CompileRoom&) = delete;
 
-    // Lets no one in any more: those that wait go without a share.
+    // Ends all waiting: waiting and later compilations get no share.
     void close();
 
-    // Holds memory from when there is room until its own end.
+    // Memory reserved for one compilation. The constructor waits until the memory is free.
     class Share {
       public:
         Share(CompileRoom& room, std::int64_t num_bytes);
@@ -45,7 +45,7 @@ class CompileRoom {
     Condition has_changed_{};
     std::int64_t num_held_ GUARDED_BY(mutex_) = 0;  // bytes
     std::uint64_t num_arrived_ GUARDED_BY(mutex_) = 0;
-    std::uint64_t num_admitted_ GUARDED_BY(mutex_) = 0;  // the next one's place in the order
+    std::uint64_t num_admitted_ GUARDED_BY(mutex_) = 0;  // the number of the next arrival to admit
     bool is_closed_ GUARDED_BY(mutex_) = false;
 };
 

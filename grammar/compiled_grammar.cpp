@@ -163,7 +163,7 @@ void bound_whitespace(Json& format) {
 }
 
 // Other engines also accept the earlier form of a structural tag: triggers, and structures of
-// begin, schema and end. Returns the current form of either one.
+// begin, schema and end. Returns the tag in its current form.
 std::string present_form(const std::string& text) {
     Json given = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!given.is_object()) return text;

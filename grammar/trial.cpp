@@ -31,8 +31,8 @@ namespace pitstop::grammar {
 namespace {
 
 constexpr int kNice = 5;  // added to the niceness of the owner
-// How long after a trial's own limit its answer must arrive. Also limits writes to a process that
-// does not read.
+// A trial's answer must arrive within this time after the trial's own limit. Also limits writes to
+// a process that does not read.
 constexpr std::chrono::milliseconds kWaitMore = std::chrono::seconds(5);
 constexpr std::size_t kAnswerBytesMax = 1 << 16;
 
@@ -169,7 +169,7 @@ constexpr bool kBoundsMemory = true;
 #endif
 
 constexpr char kLate = 't';
-int late_fd = -1;  // of this process's trial; the signal handler answers kLate there
+int late_fd = -1;  // this process's trial; the signal handler writes kLate to it
 
 // After the process has run for `most`, a signal makes it answer kLate and end.
 void answer_when_late(int fd, std::chrono::milliseconds most) {

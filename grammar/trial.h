@@ -33,7 +33,7 @@ struct Tried {
 class Trials {
   public:
     static constexpr int kCpuSeconds = 5;
-    static constexpr auto kWallMax = std::chrono::seconds(60);  // on a machine with other work
+    static constexpr auto kWallMax = std::chrono::seconds(60);  // allows for busy machines
     static constexpr std::int64_t kMemoryBytes = std::int64_t{1} << 30;
     // Smaller than the stacks of the threads that later compile accepted grammars, so a grammar
     // that was accepted here cannot overflow those.

@@ -181,7 +181,7 @@ struct SetBlock {
 struct MacroDefinition {
     std::string name{};
     std::vector<std::string> params{};
-    std::vector<ExprPtr> defaults{};     // of the last parameters, this many
+    std::vector<ExprPtr> defaults{};     // of the last defaults.size() parameters
     bool takes_more_positional = false;  // the body uses `varargs`
     bool takes_more_named = false;       // the body uses `kwargs`
     Body body;

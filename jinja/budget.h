@@ -33,9 +33,10 @@ struct Limits {
 
 class Budget {
   public:
-    // copying them takes about as long as one step
+    // Copying this many bytes takes about as long as one step.
     static constexpr std::uint64_t kBytesPerStep = 256;
-    // Bytes whose code points are looked up one by one in Unicode tables count this many times.
+    // Bytes whose code points are looked up one by one in Unicode tables cost this many times as
+    // much.
     static constexpr std::size_t kBytesPerLookUp = 8;
 
     explicit Budget(const Limits& limits)

@@ -113,7 +113,7 @@ Result<Value> Renderer::eval_dict(const DictExpr& node, const Scope& scope) {
 }
 
 Result<Value> Renderer::eval_attribute(const GetAttribute& node, const Scope& scope) {
-    // `loop.index` does not evaluate the loop itself to a value, which would have to be kept alive.
+    // `loop.index` reads the loop directly: a loop that becomes a value must be kept alive.
     if (const auto* name = std::get_if<Name>(&node.of->node)) {
         ASSIGN_OR_RETURN(const Value of, lookup(name->name, scope));
         if (Loop* const* loop = of.get_if<Loop*>()) return attribute_of(**loop, node.name);

@@ -10,7 +10,7 @@ namespace pitstop::jinja {
 
 // Each field is written like str(). "{{" and "}}" are braces.
 // Errors: a field without an argument; a field with an attribute, a conversion or a specification
-// ("{x.y}", "{!r}", "{:>5}"), which no published chat template is known to use.
+// ("{x.y}", "{!r}", "{:>5}"). No published chat template is known to use these.
 [[nodiscard]] Result<Value> brace_format(const Text& format, const Args& args, Budget& budget);
 
 }  // namespace pitstop::jinja

@@ -28,7 +28,8 @@ bool is_mutator(const Value& of, std::string_view name) {
            std::ranges::count(kOfList, name) != 0;
 }
 
-// Finds a method. A method that would change the value is an undefined that explains why.
+// Finds a method. For a method that would change the value, returns an undefined value with the
+// reason.
 std::optional<Value> method_of(const Value& of, std::string_view name) {
     if (const Builtin* method = find_method(of, name)) return Value::method(of, *method);
     if (is_mutator(of, name)) {

@@ -1,5 +1,5 @@
 // Splits a template's source into tokens. The text around tags is trimmed by Hugging Face's
-// settings: trim_blocks removes a line end after a block tag, lstrip_blocks removes white space
+// settings. trim_blocks removes a line end after a block tag. lstrip_blocks removes white space
 // before a block tag that begins a line. `-` and `+` at a tag override both settings. A line end at
 // the very end is dropped.
 //

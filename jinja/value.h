@@ -5,8 +5,8 @@
 // iterator, which a loop exhausts.
 //
 // Uses `shared_ptr`, because one message of a chat is in many places at once (the list, a slice of
-// it, a loop's variable). There are no cycles: only a namespace could close one, and the rendering
-// owns namespaces, not values (renderer.h).
+// it, a loop's variable). There are no cycles: only a namespace could close one, and namespaces
+// belong to the rendering, not to values (renderer.h).
 #pragma once
 
 #include <cstddef>
