@@ -27,7 +27,7 @@ struct CacheHits {
 };
 
 // Counts of checkpoints: copies of requests' recurrent state that belong to pages of the prefix
-// cache. A request can continue a cached prefix only if its end has a checkpoint.
+// cache. A request can continue a cached prefix only if the prefix ends at a checkpoint.
 struct CheckpointStatus {
     std::int64_t places_total = 0;
     std::int64_t places_free = 0;

@@ -24,15 +24,15 @@ enum class Door { kData, kAdmin };
 // When a client sends the call: at once, or after the data door has read all earlier requests.
 enum class CallOrder { kAtOnce, kAfterRequests };
 // The effect of a call on a collection: calls without a session that become one update
-// (docs/weights.md). A refused call ends the collection if it may be a part of it; any other
-// refused call leaves the collection unchanged.
+// (docs/weights.md). A refused call that may be a part of the collection ends the collection. Any
+// other refused call leaves it unchanged.
 enum class OnCollection {
     kNone,       // none: the serving version stays the same
     kJoins,      // adds to the collection
     kPublishes,  // commits the collection, if the call lets generation continue
     kCommits,    // commits the collection, because the caller asks for that
     kDrops,      // discards the collection
-    kRefused,    // is refused during a collection; a begin may take over from an idle one
+    kRefused,    // is refused during a collection; begin_update may replace an idle collection
 };
 // Whether the door refuses the call during an update. The door decides for all replicas, because a
 // replica that has ended the update earlier would accept the call.
@@ -58,7 +58,7 @@ struct CallTable : Rows... {
     template <Door door>
     using RequestsAt =
         decltype((MessageList<>{} + ... + ListedIf<Rows::kDoor == door, typename Rows::Request>{}));
-    // Each request, and each reply after the last request that it answers.
+    // All requests and replies. A reply comes after the last request that it answers.
     using Messages = decltype((
         MessageList<typename Rows::Request, typename Rows::Reply>{} | ... | MessageList<>{}
     ));

@@ -23,8 +23,8 @@ template <class Message>
 template <class Message>
 [[nodiscard]] Result<Message> decode(const Frames& frames, UnknownFields unknown_fields);
 
-// Read the field `name` of a message that may be malformed, for the reply: as a string or as an
-// integer; empty or 0 if that fails.
+// Read the string or integer field `name` of a message that may be malformed, for the reply. Return
+// empty or 0 if that fails.
 [[nodiscard]] std::string peek_string(const Frames& frames, std::string_view name);
 [[nodiscard]] std::uint64_t peek_uint(const Frames& frames, std::string_view name);
 

@@ -3,7 +3,7 @@
 // rid. SGLang's users call a conversation a session.
 //
 // A conversation belongs to the client that opened it. It ends when this client closes it or
-// leaves, after its idle time, or if the doors are full and it is the least recently used one.
+// leaves, or after its idle time. If the doors are full, the least recently used conversation ends.
 #pragma once
 
 #include "base/ids.h"

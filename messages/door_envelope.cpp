@@ -56,7 +56,7 @@ std::optional<Head> head_at(std::string_view body, std::size_t at) {
         return Head{.bytes = 1 + (std::uint64_t{1} << (type - 0xd4u))};
     struct Sized {
         std::uint8_t first;
-        // bytes of the first type's length; the length of each next type has twice as many
+        // Bytes of the length for type `first`; each next type has twice as many.
         std::size_t size;
         std::uint64_t extra;
         std::uint64_t per_item;  // values per item; 0: the length counts bytes

@@ -10,7 +10,7 @@
 namespace pitstop::messages {
 
 inline constexpr std::int64_t kDraftedMax = 32;  // drafts per row
-// The most drafts in a step of a model with recurrent state: until the step has sampled, the
+// The most drafts in a step of a model with recurrent state. Until the step has sampled, the
 // workers keep the inputs of the recurrence for all drafts.
 inline constexpr std::int64_t kStateDraftsMax = 256;
 inline constexpr std::size_t kDraftIdsMax = std::size_t{1} << 17;  // of one request

@@ -1,5 +1,6 @@
 // A question without an effect, for a client that must know what the data door has read. The doors
-// are two sockets: a call at the admin door that concerns requests is sent after its answer.
+// are two sockets: a client waits for the answer before it sends an admin call that concerns
+// requests.
 #pragma once
 
 #include "base/ids.h"

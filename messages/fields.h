@@ -6,8 +6,8 @@
 //
 // and, if some values are not acceptable, `std::optional<std::string> invalid(const Message&)`,
 // which returns what is wrong with the message, or nothing. decode() calls `invalid` before any
-// code uses the message. This one list determines encoding, decoding and docs/protocol.md. A struct
-// without kType is a part of other messages.
+// code uses the message. The field list alone determines encoding, decoding and docs/protocol.md. A
+// struct without kType is a part of other messages.
 //
 // On the wire, an empty string, array or map and an absent optional are left out. An absent field
 // keeps its default, so the default of such a member must be empty.

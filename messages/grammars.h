@@ -1,7 +1,8 @@
 // Grammars, which outputs must match, and the orders to the workers to compile them.
 //
 // A scheduler numbers the grammars of its requests. Rank 0 draws the tokens that a grammar
-// restricts. It compiles each grammar once, while steps run; requests wait for that in the queue.
+// restricts. Rank 0 compiles each grammar once, while steps run; requests with the grammar wait in
+// the queue.
 #pragma once
 
 #include "base/ids.h"

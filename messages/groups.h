@@ -1,6 +1,6 @@
-// Groups receive broadcasts from a trainer: every worker joins a group before an update names it as
-// its source (weight_source.h). Joining and leaving have deadlines. If a group fails, every rank
-// forgets it, and the next group can be joined at once.
+// Groups receive broadcasts from a trainer: every worker joins a group before an update names the
+// group as its source (weight_source.h). Joining and leaving have deadlines. If a group fails,
+// every rank forgets it, and the next group can be joined at once.
 //
 // The trainer is rank 0 of the group. A worker's rank is rank_offset + replica * tp + rank.
 #pragma once

@@ -1,8 +1,8 @@
 // --keep-committed writes the serving version to a directory after its commit, so that a restart
 // loads exactly that version, whatever source the version came from.
 //
-// All replicas have the same weights, so the door orders replica 0 to write, in steps: begin
-// creates the file, write fills it with every rank's shard, seal reads the file back and gives it
+// All replicas have the same weights, so the door orders replica 0 to write, in steps. begin
+// creates the file. write fills it with every rank's shard. seal reads the file back and gives it
 // its final name. If a step fails, or a newer version is committed, a drop ends the writing. Each
 // worker gets these orders between two plans on its socket, as it gets commits, so that all ranks
 // write the same version.

@@ -1,5 +1,5 @@
-// Calls that free the memory of the weights or the KV, by tags, while another program needs it; and
-// that allocate it again at the same addresses (design section 6).
+// Calls that free the memory of the weights or the KV, by tags, while another program needs it.
+// Others allocate the memory again at the same addresses (design section 6).
 //
 // Released memory and paused requests are independent of each other. But requests must not
 // use the memory that a release frees, and nothing is generated while some memory is

@@ -1,6 +1,6 @@
-// The ranks of a replica meet over the bus. Each rank joins once; then they hold meetings: in each,
-// every rank sends its part and receives all parts. Meetings exchange the id of NCCL's communicator
-// and, if a replica spans machines, all data between ranks outside of GPUs.
+// The ranks of a replica meet over the bus. Each rank joins once. Then the ranks hold meetings: in
+// each, every rank sends its part and receives all parts. Meetings exchange the id of NCCL's
+// communicator and, if a replica spans machines, all data between ranks outside of GPUs.
 //
 // Order: a rank sends its part of meeting n + 1 after it has received the parts of meeting n. Loss:
 // a rank whose connection ends is gone, and ends its replica. Nothing is sent twice.

@@ -124,9 +124,9 @@ void append_routes(std::optional<Routes>& whole, std::optional<Routes> next);
 // differs.
 void add_load(std::optional<ExpertLoad>& sum, std::optional<ExpertLoad> next);
 
-// Finds the first entry of `rows` that no router would choose: an id that is no expert, an id that
-// appears twice for one token in one layer, or a nonzero entry of a dense layer. Returns the
-// problem with token, layer and entry, or nothing. REQUIRES: whole rows; `dense_layers` ascend.
+// Finds the first entry of `rows` that no router would choose: not an expert's id, a repeated id of
+// one token in one layer, or a nonzero entry of a dense layer. Returns the problem with token,
+// layer and entry, or nothing. REQUIRES: whole rows; `dense_layers` ascend.
 std::optional<std::string> problem_of_rows(
     const RouteShape& shape,
     std::span<const std::int64_t> dense_layers,

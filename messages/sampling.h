@@ -30,8 +30,8 @@ inline constexpr int kTopLogprobsMax = 1 << 20;                     // a whole v
 // The most bytes of a grammar, and the deepest nesting of its brackets.
 inline constexpr std::size_t kGrammarBytesMax = std::size_t{1} << 18;
 inline constexpr std::size_t kGrammarDepthMax = 64;
-// A request for more logprobs per position than this is *wide*: the door limits how many positions
-// it may have, and a step computes few of them.
+// A request for more logprobs per position than this is *wide*: the door limits the request's
+// positions, and a step computes few of them.
 inline constexpr int kWideTopLogprobs = 256;
 inline constexpr std::size_t kLogprobIdsMax = 1024;
 

@@ -146,15 +146,15 @@ struct RequestSetup {
 //
 // With drafts, the last num_drafted tokens are guesses. The row samples after each of its last
 // num_drafted + 1 tokens, each time as if all drafts before were right. Output i of the row counts
-// if every draft before it equals the output sampled in its place. All other outputs are void, as
-// are the KV of their tokens and all that the worker would remember of them.
+// if every draft before it equals the output sampled in its place. All other outputs are void, and
+// so are the KV and all other worker state of their tokens.
 //
-// With recurrent state, a row continues from the state after tokens [0, begin): zeros if begin is
-// 0, a checkpoint that a row saved after that many tokens, or the state that the slot's last row
-// left, without wrong drafts. A plan may restore what an earlier plan saved, and overwrite what an
-// earlier plan restored. One plan saves a checkpoint at most once, and no row of that plan restores
-// it. A state after a draft is saved only if this draft and all before it are right. All rows of a
-// plan together have at most kStateDraftsMax drafts.
+// With recurrent state, a row continues from the state after tokens [0, begin). This state is zeros
+// if begin is 0, a checkpoint that a row saved after that many tokens, or the state that the slot's
+// previous row left, without wrong drafts. A plan may restore what an earlier plan saved, and
+// overwrite what an earlier plan restored. One plan saves a checkpoint at most once, and no row of
+// that plan restores it. A state after a draft is saved only if this draft and all before it are
+// right. All rows of a plan together have at most kStateDraftsMax drafts.
 struct PlanRow {
     SlotId slot{};
     std::int64_t begin = 0;

@@ -1,5 +1,5 @@
-// The support of a draw: the tokens among which it was made, as the grammar, top-k, top-p and min-p
-// left them. A trainer repeats the truncation with the support.
+// The support of a draw: the tokens that could be drawn, after the grammar, top-k, top-p and min-p.
+// A trainer repeats the truncation with the support.
 //
 // Bounded: kSupportMax ids per draw. A larger support is only counted, and ends its request.
 #pragma once

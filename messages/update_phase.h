@@ -1,7 +1,7 @@
-// The state machine of a weight update, at each of its three levels: the tree (tokenizer_proc) asks
-// its replicas, a replica (scheduler_proc) its ranks, and a rank (tp_worker) its background thread.
-// Each level sends an order to all its participants. Once all have answered, the update proceeds;
-// if one fails, the update is dropped (update_round.h).
+// The state machine of a weight update, for each of its three levels. The tree (tokenizer_proc)
+// asks its replicas, a replica (scheduler_proc) its ranks, and a rank (tp_worker) its background
+// thread. Each level sends an order to all its participants. Once all have answered, the update
+// proceeds; if one fails, the update is dropped (update_round.h).
 //
 //   staged    stage -> prepared; ready -> ready; commit -> committed
 //   session   open -> open; fill -> open, any number of times; then as staged
@@ -21,7 +21,7 @@
 namespace pitstop::messages {
 
 enum class UpdatePhase : std::uint8_t {
-    kIdle,         // no order was given; of a rank: nothing was written
+    kIdle,         // no order was given; for a rank: nothing was written
     kOpening,      // a session's stage is being created
     kOpen,         // between two calls of a session
     kFilling,      // a bucket of the session is being transferred
@@ -68,8 +68,8 @@ struct EnumNames<UpdateOrder> {
 struct UpdateTransition {
     UpdatePhase from{};
     UpdateOrder order{};
-    UpdatePhase asking{};  // until all participants have answered
-    UpdatePhase done{};    // once all have completed the order
+    UpdatePhase asking{};  // the phase until all participants have answered
+    UpdatePhase done{};    // the phase once all have completed the order
 
     friend bool operator==(const UpdateTransition&, const UpdateTransition&) = default;
 };

@@ -24,7 +24,7 @@ struct Verdict {
     Verdict(Error error) : code(error.code), message(std::move(error.message)) {}
 
     [[nodiscard]] bool is_done() const { return !code.has_value(); }
-    // REQUIRES: !is_done(), unless the caller knows of the failure otherwise.
+    // REQUIRES: there was a failure. Without a code, the error is kInternal.
     [[nodiscard]] Error error() const { return {code.value_or(ErrorCode::kInternal), message}; }
     // Returns the error code's name; empty if the verdict is done.
     [[nodiscard]] std::string_view code_name() const { return code ? name_of(*code) : ""; }

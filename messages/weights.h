@@ -16,7 +16,7 @@
 // another trainer may replace an idle session.
 //
 // Each call of a session has the session's number. Trainers whose protocol has no such number mark
-// their calls as unnamed: such calls belong to the session that was begun for unnamed calls, if
+// their calls as unnamed. Such calls belong to the session that was begun for unnamed calls, if
 // there is one. If that session is lost, later unnamed calls are refused, with the reason.
 //
 // This header has the messages from and to callers; update_orders.h has those inside the tree.
