@@ -25,7 +25,8 @@ bool AdapterPlaces::may_start(messages::AdapterId id) {
     return may;
 }
 
-// If one rank cannot restore a version, the ranks that could evict it: all ranks stay alike.
+// If one rank cannot restore a version, all other ranks evict it again, so that all ranks are
+// alike.
 bool AdapterPlaces::record(const messages::WorkerRestored& answer, TurnOutput& out) {
     const auto found = all_.find(answer.id);
     if (found == all_.end() || found->second.restore_order != answer.order ||
@@ -153,7 +154,7 @@ void AdapterPlaces::let_leave(std::int64_t bytes) {
                 continue;
             if (first == nullptr || place.came_at < first->came_at) first = &place;
         }
-        if (first == nullptr) return;  // all other versions are pinned, or leave already
+        if (first == nullptr) return;  // all other versions are pinned or leaving
         first->state = State::kLeaving;
         staying -= first->bytes;
     }

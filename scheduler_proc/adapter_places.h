@@ -3,9 +3,9 @@
 //
 // A request whose version is evicted waits, and requests for other versions overtake it. To make
 // room, versions that are not in use are evicted, the least recently used first. A version is in
-// use while one of its requests runs, or ran before and was retracted; such a request never waits
+// use while one of its requests runs, or ran before and was retracted. Such a request never waits
 // for its version again. If all versions are in use, the earliest one leaves: no more requests
-// start with it, and it is evicted when its running requests have ended. So steady traffic for some
+// start with it. It is evicted when its running requests have ended. So steady traffic for some
 // versions cannot block the others forever. Pinned versions stay while new requests get them.
 //
 // If one rank cannot write an evicted version to its file, all other ranks restore the version. For

@@ -1,4 +1,4 @@
-// The adapters of this replica, and those of their versions that open requests use.
+// The adapters of this replica, and the adapter versions that open requests use.
 //
 // A commit gives a name a new version for later requests. Open requests keep the old version or
 // move to the new one, as the caller of the update chose. When a version no longer serves and no
@@ -52,7 +52,7 @@ class Adapters {
     // Returns the version to which a rollback returns. Errors: kNotFound: no version serves;
     // kFailedPrecondition: none is retained; kResourceExhausted.
     [[nodiscard]] Result<AdapterUse> previous(const std::string& name) const;
-    // An update of the name is staged: the version before is not retained any more.
+    // An update of the name is staged: its previous version is no longer retained.
     void forget_previous(const std::string& name, TurnOutput& out);
     // The loaded version serves its name from now on. The workers know the version by its id.
     void commit(AdapterUse loaded, TurnOutput& out);
@@ -68,7 +68,7 @@ class Adapters {
     [[nodiscard]] std::optional<messages::AdapterId> serving(const std::string& name) const;
     // Returns the versions that new requests get.
     [[nodiscard]] std::set<messages::AdapterId> all_serving() const;
-    // Returns that version. REQUIRES: one serves.
+    // Returns the version that new requests of this name get. REQUIRES: a version serves the name.
     [[nodiscard]] const AdapterUse& served(const std::string& name) const {
         return residents_.at(serving_.at(name).id).use;
     }
@@ -95,7 +95,7 @@ class Adapters {
     [[nodiscard]] std::int64_t num_requests(messages::AdapterId id) const;
     [[nodiscard]] std::vector<messages::AdapterStatus> status() const;  // by name
     [[nodiscard]] std::vector<messages::LostAdapter> lost() const;      // by name
-    // Returns what is wrong if this many open requests have each version, or nothing.
+    // Returns what is wrong, or nothing. `num_open`: the number of open requests of each version.
     [[nodiscard]] std::optional<std::string> audit(
         const std::map<messages::AdapterId, std::int64_t>& num_open
     ) const;

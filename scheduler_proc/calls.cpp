@@ -111,7 +111,7 @@ void Scheduler::handle(const messages::UpdateReady& order, TurnOutput& out) {
     update_.make_ready(order, now_, runner_.requests().num_started(), why_not, out);
 }
 
-// Applies the KV policy first: the plans after the commit start from what the policy left.
+// Applies the KV policy before the commit, so that later plans have its result.
 void Scheduler::handle(const messages::UpdateCommit& order, TurnOutput& out) {
     if (!update_.may_commit(order, out)) return;
     ReplicaUpdate::KvCounts counts;

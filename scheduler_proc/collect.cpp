@@ -383,7 +383,8 @@ messages::TokenBatch& Runner::batch_of(TurnOutput& out) const {
     return *out.batch;
 }
 
-// Returns the request's chunk in this turn's batch. A request's very first chunk announces it.
+// Returns the request's chunk in this turn's batch. The first chunk announces the request to the
+// detokenizer.
 messages::OutputChunk& Runner::chunk_of(Request& request, TurnOutput& out) {
     messages::TokenBatch& batch = batch_of(out);
     if (request.chunk_turn == turn_) return batch.chunks[request.chunk_index];

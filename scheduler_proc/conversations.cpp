@@ -31,12 +31,12 @@ void Conversations::begin_turn(Id id) {
 
 void Conversations::end_turn(Id id, const std::optional<Ran>& ran) {
     Known* const one = find(id);
-    if (one == nullptr || one->num_open == 0) return;  // it was ended or forgotten
+    if (one == nullptr || one->num_open == 0) return;  // the conversation has ended
     --one->num_open;
     one->idle_since = now_;
     if (!ran) return;
-    // The first turn may be several requests (n > 1): those that start later find the pages of
-    // those before, which are the conversation's own.
+    // The first turn may be several requests (n > 1). The later ones find pages of the earlier ones
+    // in the cache, but these pages are the conversation's own.
     const bool is_first = !one->longest_pause;
     if (!one->num_shared || is_first)
         one->num_shared = std::min(one->num_shared.value_or(ran->num_cached), ran->num_cached);

@@ -1,28 +1,29 @@
-// Which conversations may start a turn now, so that a pool that is too small for all of them is not
-// spent on computing their histories again and again.
+// Decides which conversations may start a turn now. Otherwise, a pool that is too small for all
+// conversations would compute their histories again and again.
 //
 // If more conversations run than fit, each turn evicts the pages of the conversation whose turn
-// comes next. So turns are admitted by conversation, the oldest first: a conversation is expected
-// to grow to twice its present length, but not over half of the pool. Its turns wait if older
-// conversations and its own are expected to need more than the pool, or an older one waits: the
-// pages that it would have computed again are evicted as soon as the older one continues. Only a
-// short conversation does not wait for those that wait.
+// comes next. So turns are admitted by conversation, the oldest first. Each conversation is
+// expected to grow to twice its present length, but not over half of the pool. A conversation's
+// turns wait if it and all older conversations are expected to need more than the pool. They also
+// wait while an older conversation waits: when the older one continues, it would evict the pages of
+// the younger one. A short conversation does not wait for this second reason.
 //
-// Twice: if n conversations that start together in a pool for n / 2 run until the pool is full, and
-// only then some wait, those that wait have a quarter of all tokens, which are computed again.
+// The factor of two: suppose that n conversations start together in a pool for n / 2, and run until
+// the pool is full. Those that must then wait have a quarter of all tokens, which are computed
+// again.
 //
-// A conversation counts while a turn of it is open, and between turns for as long as its client is
-// expected to take (kPatienceMin to kPatienceMax). Tokens that its first turn found in the cache do
-// not count, because others have them too. The first turn itself counts nothing.
+// A conversation counts while a turn of it is open. Between turns it counts while its client is
+// expected to return (kPatienceMin to kPatienceMax). Tokens that its first turn found in the cache
+// do not count, because others have them too. The first turn itself counts nothing.
 //
-// A conversation that does not count any more is overdue, perhaps ended without a word: what it
-// holds is given up before what those that wait hold.
+// A conversation that no longer counts is overdue: its client may be gone. Its pages are evicted
+// before those of conversations that wait.
 //
-// No turn starves: after kWaitMax it starts whatever others need, and the oldest never waits.
-// Requests without a conversation are not affected.
+// No turn starves: every turn starts after kWaitMax at the latest, and the oldest conversation
+// never waits. Requests without a conversation are not affected.
 //
 // Thread:  the loop thread only.
-// Bounded: kConversationsMax; beyond it the one that has been idle longest is forgotten.
+// Bounded: kConversationsMax conversations; beyond that, the longest idle one is forgotten.
 #pragma once
 
 #include "base/time.h"
@@ -42,7 +43,7 @@ class Conversations {
   public:
     static constexpr std::size_t kConversationsMax = 8192;
     static constexpr std::int64_t kGrowth = 2;       // of a conversation's length
-    static constexpr std::int64_t kShortShare = 64;  // a short one has at most this part of a pool
+    static constexpr std::int64_t kShortShare = 64;  // short: at most 1 / kShortShare of the pool
     // A client is expected back within twice its longest pause between two turns, and after its
     // first turn within kPatience.
     static constexpr Duration kPatience = std::chrono::seconds(5);
@@ -63,16 +64,16 @@ class Conversations {
     void end_turn(Id id, const std::optional<Ran>& ran);
     void end(Id id);
 
-    // The scheduler's loop begins to work at `now`, with a pool of this many tokens: from here on
-    // may_start() decides anew.
+    // The scheduler's loop begins to work at `now`, with a pool of this many tokens: may_start()
+    // decides anew for this round.
     void begin_round(std::int64_t pool_tokens, TimePoint now);
     // Returns whether a turn that arrived at `arrived_at` may start in this round.
     [[nodiscard]] bool may_start(Id id, TimePoint arrived_at);
     // Returns, once, the conversations whose clients are overdue while others need the pool: their
     // pages are not worth holding. Known after may_start().
     [[nodiscard]] std::vector<Id> take_overdue() { return std::exchange(overdue_, {}); }
-    // Returns when a turn that this round refused may start although no turn ends; nothing if it
-    // refused none.
+    // Returns when a turn that this round refused may start even if no other turn ends; nothing if
+    // the round refused none.
     [[nodiscard]] std::optional<TimePoint> next_deadline() const { return deadline_; }
 
     [[nodiscard]] std::size_t size() const { return known_.size(); }
@@ -81,12 +82,13 @@ class Conversations {
     struct Known {
         Id id{};
         std::int64_t num_open = 0;  // turns
-        std::int64_t num_own = 0;   // tokens of its latest turn that its first did not find cached
-        std::optional<std::int64_t> num_shared{};  // those that it did; absent: none ran yet
+        std::int64_t num_own = 0;   // tokens of its latest turn, without num_shared
+        // prompt tokens that its first turn found in the cache; absent: no turn has run
+        std::optional<std::int64_t> num_shared{};
         TimePoint idle_since{};
         std::optional<Duration> longest_pause{};  // absent: it had one turn
         bool must_wait = false;                   // in this round
-        bool is_overdue = false;                  // take_overdue() has it, or had it
+        bool is_overdue = false;                  // take_overdue() returns it, or has returned it
 
         // Returns until when its client is expected to send the next turn.
         [[nodiscard]] TimePoint expected_until() const;
@@ -104,7 +106,7 @@ class Conversations {
     TimePoint now_{};
     std::int64_t pool_tokens_ = 0;
     bool is_chosen_ = false;                   // must_wait is known
-    std::optional<TimePoint> first_change_{};  // when a conversation no longer counts
+    std::optional<TimePoint> first_change_{};  // when the next conversation stops counting
     std::optional<TimePoint> deadline_{};
     std::vector<Id> overdue_{};
 };

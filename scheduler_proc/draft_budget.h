@@ -6,8 +6,9 @@
 // computed in any case, so the time they take is not counted against drafts.
 //
 // A pass that runs while nothing is planned takes longer than one that overlaps with planning.
-// Drafts cause such passes, and are compared with passes that overlap. Now and then a pass has no
-// drafts, or more than seem worthwhile, so that both durations stay measured.
+// Passes with drafts run so. They are compared with plain passes that overlap with planning, so
+// that drafts are charged for the lost overlap. Now and then a pass has no drafts, or more than
+// seem worthwhile, so that both durations stay measured.
 //
 // Thread:  the loop thread only.
 // Bounded: kBuckets durations.
@@ -39,7 +40,8 @@ class DraftBudget {
         double likelihood = 0;  // probability that it and all earlier drafts of its row are right
         std::size_t row = 0;
     };
-    // Sorts by likelihood, highest first. Equal offers keep their order, as do those of one row.
+    // Sorts by likelihood, highest first. Equal offers keep their order, so the offers of one row
+    // keep theirs.
     static void sort(std::vector<Offer>& offers);
 
     // Returns how many of the sorted offers to verify. Without drafts, the pass has `num_tokens`

@@ -1,11 +1,11 @@
 // Finds earlier occurrences of a request's last tokens, to guess the tokens that come next.
 //
 // A text grows token by token, from the start or after any token of another text, so that the
-// outputs of one prompt share its entries. Each token is an entry of one array, with links to the
-// entry before it, to the first entry after it, and to the next older entry whose last kGram tokens
-// have the same hash: the hash chains of LZ77, as in deflate. A search visits at most kVisitsMax
-// entries of one chain, newest first, and measures backwards how long each occurrence matches. So
-// even a repetitive text makes no entry and no search expensive.
+// outputs of one prompt share its entries. Each token is an entry of one array. An entry links to
+// the entry before it, to the first entry after it, and to the next older entry whose last kGram
+// tokens have the same hash. These are the hash chains of LZ77, as in deflate. A search visits at
+// most kVisitsMax entries of one chain, newest first, and measures backwards how long each
+// occurrence matches. So even a repetitive text makes no entry and no search expensive.
 //
 // Source: Deutsch 1996 (RFC 1951, section 4); Ziv and Lempel 1977.
 // Thread:  the loop thread only.

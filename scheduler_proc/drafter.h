@@ -3,8 +3,9 @@
 //
 // A request drafts from the texts of its group: its prompt, the tokens that it brings (draft_ids),
 // its own output, and the outputs of running and ended members. A group is all requests with the
-// same draft_key, or without a key, those of one connection to the data door with the same prompt.
-// So no client learns another's output from the speed of its own request, unless both gave the
+// same draft_key. Requests without a key form groups by their connection to the data door and their
+// prompt. So no client learns another's output from the speed of its own request, unless both gave
+// the
 // key.
 //
 // A row has as many drafts as are likely enough to be right together. The likelihood of a guess
@@ -93,7 +94,7 @@ class Drafter {
         DraftIndex::Place last{};
         std::int64_t num_indexed = 0;              // tokens of the request
         std::vector<DraftIndex::Guess> guesses{};  // after `num_known` tokens
-        std::vector<TokenId> likely{};             // the first guesses, while all may well be right
+        std::vector<TokenId> likely{};             // the first guesses, while all are likely right
         std::vector<double> together{};            // per token: P(it and all before it are right)
         std::int64_t num_known = 0;
         Record record{};

@@ -1,7 +1,8 @@
 // Ends (aborts) that arrived before the requests that they end.
 //
 // Control and requests use different sockets, so an abort may arrive before its request. Keys
-// ascend: a request whose key is above all keys seen so far has not arrived yet; any other has.
+// ascend: a request whose key is above all keys seen so far has not arrived yet; all others have
+// arrived.
 //
 // Thread:  the loop thread only.
 // Bounded: kEarlyEndsMax; when full, the end with the smallest key, which has waited longest, is

@@ -1,9 +1,9 @@
 // Pages that conversations hold between their turns (--session-memory). A conversation holds the
 // prefix of its last turn, as far as the prefix cache has it. With recurrent state it also holds
 // its last checkpoint, from which the next turn continues. Held pages are evicted after all others,
-// the least recently used first. An update ends the hold of a prefix if its KV becomes older than
-// the conversation's last turn tolerates, or if it is of a version of an adapter that new requests
-// no longer get.
+// the least recently used first. An update ends the hold of a prefix if the KV becomes older than
+// the conversation's last turn tolerates. The hold also ends if new requests no longer get the
+// adapter version of the KV.
 //
 // Bounded: pages_max pages and states_max checkpoints in all. Beyond that, the oldest conversation
 //          loses its hold.
@@ -52,13 +52,14 @@ class HeldPrefixes {
     // Ends all holds, because the cache is about to be cleared.
     void clear(PrefixCache& cache);
 
-    // What serves: the epoch of the weights (absent: what began last), versions of adapters.
+    // The serving epoch (absent: that of the last begin_epoch()) and the serving adapter versions.
     struct Serving {
         std::optional<Epoch> epoch{};
         std::set<messages::AdapterId> adapters{};
     };
-    // Returns which held page its conversation does not tolerate while these serve, or how the
-    // cache's count of holds differs, or nothing. For tests and the simulator.
+    // Returns what is wrong, or nothing: a held page that its conversation does not tolerate while
+    // `serving` serves, or a number of holds that differs from the cache's. For tests and the
+    // simulator.
     [[nodiscard]] std::optional<std::string> audit(const Serving& serving, const PrefixCache& cache)
         const;
 
@@ -81,7 +82,7 @@ class HeldPrefixes {
 
     std::int64_t pages_max_;
     std::int64_t states_max_;
-    std::int64_t num_pages_ = 0;      // in order_, those that were evicted since included
+    std::int64_t num_pages_ = 0;      // in order_, evicted ones included
     std::optional<Epoch> serving_{};  // absent: no update yet, and all KV is of one version
     std::set<messages::AdapterId> adapters_{};
     Order order_{};

@@ -41,7 +41,7 @@ struct StepRow {
     std::optional<messages::AdapterId> adapter{};
     Epoch kv_min_adapter{};         // with an adapter: its oldest version that computed this KV
     std::vector<TokenId> drafts{};  // the row's last tokens, if they are guesses
-    // Pages that this row writes to and that the prefix cache may have: set if the row's tokens
+    // Pages that this row writes to and that the prefix cache may have. Set if the row's tokens
     // were known when it was planned. first_page: the index of the first one within its request.
     std::vector<PageId> pages{};
     std::int64_t first_page = 0;
@@ -83,7 +83,7 @@ struct InFlightStep {
 
 // One row's part of a result.
 struct SampledToken {
-    std::optional<TokenId> token{};  // absent: the request's own bans left none, or not finite
+    std::optional<TokenId> token{};  // absent: every token is banned, or a value is not finite
     float logprob = 0;
     std::int32_t rank = 0;  // 0: not requested
     std::span<const TokenId> top_ids{};
@@ -110,7 +110,8 @@ class ResultReader {
     std::span<const SampledToken> sampled(const StepRow& row);
     RowScores scores(const StepRow& row);
     std::span<const std::uint8_t> routes(const StepRow& row);  // [num_routed, row_bytes]
-    // Returns the entry of the next row if that is not finite, or null. Call once per row.
+    // Returns the next row's entry if the row has values that are not finite, or null. Call once
+    // per row.
     const messages::NotFiniteRow* not_finite();
 
   private:

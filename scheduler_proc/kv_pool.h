@@ -29,7 +29,8 @@ namespace pitstop::scheduler {
 
 // The places for checkpoints that a request with recurrent state uses.
 struct LeaseState {
-    // A reserved place. Ends when the row that saves to it is done and its last page is a node.
+    // A reserved place. The reservation ends when the row that saves the state is done and its last
+    // page is a node.
     struct Saving {
         CheckpointId place{};
         std::int64_t position = 0;  // the state after tokens [0, position)
@@ -125,8 +126,8 @@ class KvPool {
         conversations_.end(conversation);
         held_.end(conversation, cache_);
     }
-    // Returns whether the conversation may start a turn that arrived at `arrived_at`. Overdue
-    // conversations hold nothing then.
+    // Returns whether the conversation may start a turn that arrived at `arrived_at`. Also ends the
+    // holds of overdue conversations.
     [[nodiscard]] bool may_start_turn(messages::ConversationId conversation, TimePoint arrived_at);
     // The weights of `serving` serve from now on.
     void begin_epoch(Epoch serving) { held_.begin_epoch(serving, cache_); }
@@ -139,8 +140,8 @@ class KvPool {
     [[nodiscard]] bool has_state() const { return size_.num_places.has_value(); }
     // The first row of the lease, in `step`, restores the state at the end of its cached pages.
     void restore(Lease& lease, StepId step);
-    // Returns the latest end of a prefill's row that would cover [begin, end): the row may have to
-    // end early, as a row saves one state. The request has `num_known` tokens.
+    // Returns where a prefill row for [begin, end) must end: at `end`, or earlier, because a row
+    // saves only one state. The request has `num_known` tokens.
     [[nodiscard]] std::int64_t end_of_row(
         const Lease& lease, std::int64_t begin, std::int64_t end, std::int64_t num_known
     ) const;
@@ -158,7 +159,8 @@ class KvPool {
     [[nodiscard]] std::optional<Save> save_decode(
         Lease& lease, std::int64_t certain, std::int64_t end, StepId step
     );
-    // Gives states that `step` saved to nodes. `step` is done; the pages of [0, end) are shared.
+    // Gives each node the state that `step` saved for it. `step` is done; the pages of [0, end) are
+    // shared.
     void keep_saved(Lease& lease, StepId step, std::int64_t end);
 
     // Step `step` is done: from now on, leases whose last step it was are taken back at once.

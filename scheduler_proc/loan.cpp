@@ -42,8 +42,8 @@ void Scheduler::finish_loan(TurnOutput& out) {
     if (update_.wants_loan()) {
         if (update_.drains_for_loan() && runner_.requests().has_started()) return;
         if (!runner_.steps().empty()) return;
-        // An earlier call may have released the KV: then the KV stays released. If only some ranks
-        // have it, all ranks get the same state.
+        // KV that an earlier call released stays released. If only some ranks have the KV, the
+        // release makes all ranks alike.
         const bool is_there =
             memory_.is_resident(messages::MemoryTag::kKvCache) || !memory_.is_kv_alike();
         if (!is_there || memory_.is_lent()) return update_.start_on_loan(now_, out);

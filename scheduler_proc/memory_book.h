@@ -87,7 +87,7 @@ class MemoryBook {
     // Begins to order all ranks back, once a rank has failed and every rank has answered.
     void turn_back();
     // Ends the job. The tags are then as ordered; after a failure they are as before, or released
-    // if a rank could not go back either. REQUIRES: have_all_answered().
+    // if a rank could not undo the order either. REQUIRES: have_all_answered().
     Job finish();
     // Ends the job without any change. REQUIRES: the job was not sent.
     Job cancel();

@@ -64,8 +64,8 @@ class PrefixCache {
         std::vector<PageId> found{};
     };
     // Finds the longest prefix of `tokens` in whole pages that only `accepted` epochs computed, by
-    // a step before `step`; the newest among equally long ones. With state, finds the prefix whose
-    // last checkpoint is latest, cut there. Adds no reference.
+    // a step before `step`; the newest among equally long ones. With state, finds the prefix with
+    // the latest checkpoint, and ends it at that checkpoint. Adds no reference.
     [[nodiscard]] Match match(
         std::span<const TokenId> tokens,
         const EpochRange& accepted,

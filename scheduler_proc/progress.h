@@ -73,7 +73,7 @@ class Progress {
         pending_ = 0;
         drafted_ = 0;
     }
-    // A step whose last row position is `end` - 1 is done.
+    // A step is done; the last position of its row is `end` - 1.
     void finish_step(std::int64_t end) { done_ = end; }
     // The oldest pending token is known now. REQUIRES: pending() > 0.
     void learn_token() {

@@ -165,7 +165,7 @@ Result<> RankMeeting::join(const Sender& sender, messages::RankJoin join) {
     return Ok{};
 }
 
-// Dismisses ranks that joined before the head's first rank, and whose settings differ from it.
+// Dismisses ranks that joined before the head's first rank and have other settings.
 void RankMeeting::dismiss_others(const messages::RankJoin& measure) {
     for (auto& member : members_) {
         if (!member || member->said.node == 0) continue;

@@ -72,7 +72,7 @@ class RankMeeting {
     [[nodiscard]] std::optional<Rank> rank_of(std::string_view peer) const;
     // Returns the identity of the rank that joined on that descriptor; nothing if it has left.
     [[nodiscard]] std::optional<std::string> peer_on(int connection) const;
-    // Returns whether the rank has a place, lost or not.
+    // Returns whether the rank has a place, even if the rank is lost.
     [[nodiscard]] bool is_there(Rank rank) const {
         return members_.at(static_cast<std::size_t>(raw(rank))).has_value();
     }

@@ -42,12 +42,12 @@ struct ReplicaFacts {
     [[nodiscard]] std::optional<Error> why_not_ready() const;
     // Objections to generating any token.
     [[nodiscard]] std::optional<Error> why_idle() const;
-    // Objections to the end of a pause. Missing weights are none: open requests continue as soon as
-    // an update brings weights.
+    // Objections to the end of a pause. Missing weights are no objection: open requests continue as
+    // soon as an update brings weights.
     [[nodiscard]] std::optional<Error> why_not_on() const;
     // Objections to letting running requests finish (drain).
     [[nodiscard]] std::optional<std::string> why_no_drain() const;
-    // Objections to an update: no weights to stage over, roll back to, or make ready.
+    // Objections to an update: ranks are still loading, or memory of the weights is released.
     [[nodiscard]] std::optional<std::string> why_no_update() const;
     // Objections to reading the live weights. Torn weights can be read: digests show what is torn.
     [[nodiscard]] std::optional<Error> why_unreadable() const;

@@ -51,7 +51,7 @@ void ReplicaUpdate::stage(
     job.label = order.spec.label;
     for (messages::RankOutcome& rank : job.ranks) rank.phase = messages::UpdatePhase::kStaging;
     job.spec = std::move(order.spec);
-    // The stage overwrites the retained copy, unless it is an adapter's, which has its own memory.
+    // A stage of the model's weights overwrites the retained copy. An adapter's stage does not.
     if (!job.is_of_adapter()) weights_.forget_retained();
     messages::WorkerStage to_workers{
         .update = job.id,
@@ -59,7 +59,7 @@ void ReplicaUpdate::stage(
         .timeout_ms = time_of_workers(order.timeout_ms),
     };
     if (beginning) beginning->put_into(to_workers);
-    // Also on loan without weights: a rank may have kept its own when another rank lost them.
+    // Borrows the KV memory even if the replica has no weights: some ranks may still have theirs.
     job.is_on_loan = lends_ && job.kind == UpdateJob::Kind::kStaged && !job.is_of_adapter();
     if (job.is_on_loan) {
         job.held = std::move(to_workers);

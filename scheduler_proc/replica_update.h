@@ -107,7 +107,8 @@ class ReplicaUpdate {
     void fill(messages::UpdateFill order, TimePoint now, TurnOutput& out);
     void finish_session(const messages::UpdateFinish& order, TimePoint now, TurnOutput& out);
     void roll_back(const messages::UpdateRollback& order, const WhyNot& why_not, TurnOutput& out);
-    // The ranks stage the adapter's `previous` version anew. Returns false if it was refused.
+    // The ranks stage the adapter's `previous` version anew. Returns false if the order was
+    // refused.
     bool roll_back_adapter(
         const messages::UpdateRollback& order,
         const Result<AdapterUse>& previous,

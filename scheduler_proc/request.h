@@ -67,8 +67,8 @@ struct Request {
     messages::Routes routes{};          // rows that are in no chunk yet
     std::int64_t routed = 0;  // rows [routes_start, routed) have arrived, in chunks or in `routes`
     std::int64_t cached_tokens = 0;    // prompt tokens that the cache had at the first admission
-    std::int64_t replayed_tokens = 0;  // prompt tokens after those, cached without state
-    std::int64_t stale_tokens = 0;     // of a turn: tokens after those, from older weights
+    std::int64_t replayed_tokens = 0;  // the next prompt tokens, cached without a state
+    std::int64_t stale_tokens = 0;     // of a turn: the next tokens, cached under other weights
     std::int64_t num_retractions = 0;
     std::int64_t told_retractions = 0;              // the value in the latest counts sent
     std::optional<messages::DraftCounts> drafts{};  // with speculation only
@@ -100,16 +100,16 @@ struct Request {
         return std::span(tokens).first(static_cast<std::size_t>(progress.prompt_len()));
     }
 
-    // Each row of routes is sent once, from the pass that the output follows. An admission after
-    // the first output computes some rows again, which were sent before. A request without output
-    // starts its rows anew with its prefill.
+    // Each row of routes is sent once, from the pass on which the output is based. After the first
+    // output, a new admission computes some rows again, which are not sent again. Before the first
+    // output, a new prefill starts the rows anew.
     [[nodiscard]] bool wants_routes() const { return routes_start.has_value(); }
     // The number of rows to report for a row of a step from `begin` to `end`.
     [[nodiscard]] std::int64_t num_routed(std::int64_t begin, std::int64_t end) const;
     // Appends the rows that a step up to position `end` reports.
     void add_routes(std::span<const std::uint8_t> rows, std::int64_t end, Epoch epoch);
-    // Returns whether the request brings routes. Such a request takes no KV from the cache, which
-    // other experts computed, and leaves none there.
+    // Returns whether the request brings routes. Such a request uses no cached KV, because other
+    // experts computed it, and adds none to the cache.
     [[nodiscard]] bool has_brought() const { return num_brought > 0; }
     // Returns the rows that the request brings for tokens [begin, end).
     [[nodiscard]] std::span<const std::uint8_t> brought_in(std::int64_t begin, std::int64_t end)
@@ -127,9 +127,9 @@ struct Request {
     [[nodiscard]] bool is_wide() const { return logprobs.top > messages::kWideTopLogprobs; }
     // Returns the first prompt token that is scored. Token 0 has no logprob.
     [[nodiscard]] std::int64_t score_start() const;
-    // Returns how many tokens may come from the cache. Always computed: the last token, to sample
-    // after it; scored positions; positions whose routes are wanted, which the cache lacks. A
-    // request that brings routes computes all its tokens.
+    // Returns how many tokens may come from the cache. Three kinds are always computed: the last
+    // token, to sample after it; scored positions; and positions whose routes are wanted, because
+    // the cache has no routes. A request that brings routes computes all its tokens.
     [[nodiscard]] std::int64_t cacheable_len() const;
     // Returns the epochs of cached KV that the request accepts while `current` serves: only
     // `current` while the request must be scored, whatever it tolerates.

@@ -9,9 +9,9 @@
 namespace pitstop::scheduler {
 namespace {
 
-// A row's drafts end where all of them together are less likely to be right than this. In passes
-// bound by reading weights, a draft costs about kLikelyMin times a pass of its own. A budget
-// measures the cost of drafts, and may accept less likely ones.
+// The least probability that all drafts of a row are right: a draft that would lower it further is
+// left out. In passes bound by reading weights, a draft costs about kLikelyMin times a pass of its
+// own. A budget measures the cost of drafts, and may accept less likely ones.
 constexpr double kLikelyMin = 0.3;
 constexpr double kLikelyMinOfBudget = 0.05;
 
@@ -257,8 +257,8 @@ std::optional<messages::StepPlan> Runner::plan_step(
     return plan;
 }
 
-// No order here concerns the version of a request in the planned step, because those requests count
-// as running. So these orders may precede the plan.
+// The orders may precede the plan, because none concerns the adapter version of a planned row:
+// requests of the planned step count as running.
 void Runner::settle_adapters(TurnOutput& out) {
     for (const auto& [id, why] : adapters_.advance(now_, requests_.started_adapters(), out)) {
         for (Request* request : requests_.all(OpenRequests::Which::kAll)) {

@@ -3,8 +3,8 @@
 //
 //   free ─► reserved ─► kept ─► free
 //
-// A row that saves a state reserves a place. Then a node of the prefix cache keeps the place: its
-// checkpoint is the state after the node's last token, and has the node's identity (P9). When a
+// A row that saves a state reserves a place. Then a node of the prefix cache keeps the place. The
+// node's checkpoint is the state after its last token, and has the node's identity (P9). When a
 // place is needed, the least recently used checkpoint is evicted, those on hold (held_prefixes.h)
 // after all others.
 //
@@ -69,7 +69,7 @@ class StatePlaces {
     // Makes the node's trail an ordinary checkpoint: its request has ended, or has a newer trail.
     void end_trail(PageId page);
     [[nodiscard]] bool is_trail(PageId page) const;
-    // Sets whether the node's checkpoints, this and later ones, are evicted after all not held.
+    // Sets whether the node's current and later checkpoints are on hold: evicted after all others.
     void set_held(PageId page, bool is_held);
 
     // Announces a checkpoint for a node that has none, so that other requests wait for it. Returns

@@ -133,8 +133,8 @@ void StepPlanner::admit(Scope scope) {
 }
 
 // Returns whether the workers must first compile the request's grammar or restore its adapter, or
-// older conversations need the pool. The adapter of a request that has run is never evicted, and
-// the turn goes on.
+// older conversations need the pool. A request that has run waits for neither adapter nor
+// conversations: its adapter is never evicted, and its turn has begun.
 bool StepPlanner::awaits_others(const Request& first) {
     if (first.awaits_grammar) return true;
     if (first.was_admitted) return false;
@@ -237,7 +237,7 @@ std::int64_t StepPlanner::wide_room(const Request& request, std::int64_t num_new
     if (!request.is_wide()) return num_new;
     const std::int64_t num_left = (kWideLogprobsMax - wide_logprobs_) / request.logprobs.top;
     const std::int64_t num_reported = std::max<std::int64_t>(num_left, wide_logprobs_ == 0 ? 1 : 0);
-    if (!request.wants_scores()) return num_reported > 0 ? num_new : 0;  // only for its last one
+    if (!request.wants_scores()) return num_reported > 0 ? num_new : 0;  // last position only
     return std::min(num_new, num_reported);
 }
 

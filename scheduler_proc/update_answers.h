@@ -1,5 +1,5 @@
-// Reports about an update, from this replica to the door: its part of an order's answer, with the
-// version that serves here, and the ranks that it waits for.
+// Reports about an update, from this replica to the door: the replica's part of an order's answer,
+// and the ranks that it waits for. Each part names the version that serves here.
 //
 // Pure: functions of their arguments.
 #pragma once

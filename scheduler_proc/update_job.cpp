@@ -43,7 +43,7 @@ messages::UpdateStage stage_of(const messages::UpdateRollback& order, const Adap
     stage.spec.label = previous.version.label;
     stage.spec.digest = previous.version.digest;
     stage.spec.partial = true;
-    stage.spec.allow_nonfinite = true;  // as they were accepted before
+    stage.spec.allow_nonfinite = true;  // the same tensors were accepted before
     stage.spec.adapter = order.adapter;
     stage.spec.adapter_policy = order.adapter_policy;
     stage.spec.adapter_pinned = previous.is_pinned;
@@ -171,7 +171,7 @@ std::optional<AdapterUse> UpdateJob::new_adapter() const {
     if (!is_of_adapter()) return std::nullopt;
     std::int64_t bytes = 0;
     for (const messages::RankOutcome& rank : ranks) bytes += rank.bytes;
-    if (beginning) bytes = beginning->version.bytes;  // only some of them have arrived
+    if (beginning) bytes = beginning->version.bytes;  // `ranks` count only the tensors sent
     return AdapterUse{
         .id = static_cast<messages::AdapterId>(static_cast<std::uint64_t>(id)),
         .version = {.name = spec.adapter, .version = new_epoch, .label = label, .digest = digest},

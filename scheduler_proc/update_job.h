@@ -24,16 +24,17 @@ namespace pitstop::scheduler {
     std::string_view order, messages::UpdateId id, std::string_view why
 );
 
-// The version of an adapter with whose tensors the new one begins.
+// The adapter version whose tensors the new version starts with.
 struct Beginning {
     AdapterUse version{};
-    bool is_rollback = false;  // the new one is the same
+    bool is_rollback = false;  // the new version is the same
 
     void put_into(messages::WorkerStage& order) const;
-    // The directory that has the new version: none has one that was changed.
+    // Returns the directory that has the new version; empty if tensors were changed.
     [[nodiscard]] std::string path() const { return is_rollback ? version.path : ""; }
 };
-// The stage of a rollback. It declares the digest of the version before: other bytes are refused.
+// The stage of a rollback. It declares the previous version's digest, so that other bytes are
+// refused.
 [[nodiscard]] messages::UpdateStage stage_of(
     const messages::UpdateRollback& order, const AdapterUse& previous
 );
@@ -67,7 +68,7 @@ struct UpdateJob {
     TimePoint deadline = TimePoint::max();      // of the current order
     std::optional<TimePoint> standing_since{};  // direct or on loan: no step has run since then
     TimePoint commit_ordered{};
-    // on loan: when all ranks had committed, and KV took its memory back
+    // on loan: when all ranks had committed, and the KV began to take its memory back
     std::optional<TimePoint> committed{};
     std::string drop_reason{};
     messages::ReplicaOutcome outcome{};  // without ranks, which are in `ranks`
