@@ -30,7 +30,7 @@ struct AddedToken {
     bool special = false;      // decoded text omits the token if the caller asks for that
 };
 
-// Finds the leftmost of several strings; of those that begin at the same place, the longest.
+// Finds the leftmost of several strings in a text; if several begin there, the longest of them.
 class StringMatcher {
   public:
     struct Match {

@@ -223,7 +223,7 @@ std::int32_t Bpe::find_decorated(std::string_view character, bool is_first, bool
     return id ? raw(*id) : -1;
 }
 
-// The order of tokens around unknown characters is the reference's: an unknown character waits
+// The order of tokens around unknown characters is the reference's. An unknown character waits
 // until the next known one, because it may be joined with an unknown neighbour. The tokens of a
 // byte fallback do not wait.
 bool Bpe::append_symbols(std::string_view part, std::vector<std::int32_t>& symbols) const {

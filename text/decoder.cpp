@@ -281,7 +281,7 @@ Result<> Decoder::Stream::feed_token(std::size_t stage, std::string_view token, 
     return hand_on(token);
 }
 
-// Ends a stage whose earlier stages have ended: passes on its withheld input.
+// Ends a stage, after all earlier stages have ended: passes on its withheld input.
 Result<> Decoder::Stream::close(std::size_t stage, std::string& out) {
     Stage& state = stages_[stage];
     const DecoderStep& step = decoder_->steps_[stage];

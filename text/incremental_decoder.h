@@ -1,8 +1,8 @@
 // Decodes a request's output token by token. Each push returns the text that has become final.
 //
-// The output is decoded as the continuation of its prompt, for two reasons: decoders may treat the
-// beginning of a sequence differently (SentencePiece's drops the first space), and the prompt may
-// end within a code point. So the end of the prompt passes through the same stages first. The
+// The output is decoded as the continuation of its prompt, for two reasons. Decoders may treat the
+// beginning of a sequence differently (SentencePiece's drops the first space). The prompt may end
+// within a code point. So the end of the prompt passes through the same stages first. The
 // concatenated results of all pushes and of finish() are
 //
 //     decode(prompt + output)  after the text of the prompt's complete code points.
@@ -33,8 +33,8 @@ class IncrementalDecoder {
   public:
     struct Options {
         SkipSpecial skip_special = SkipSpecial::kYes;
-        // If false, an added token directly after another one decodes to only its text, without the
-        // space that some decoders put before it (as in vLLM when special tokens are kept).
+        // If false, an added token directly after another one decodes without the space that some
+        // decoders put before it (as in vLLM when special tokens are kept).
         bool spaces_between_special_tokens = true;
     };
     // This many ids from the end of a prompt are enough. The longest code point is four byte

@@ -1,7 +1,7 @@
 // Parses the parts of a pattern that match one code point: a class in brackets, a property, or an
 // escape.
 //
-// Source: the one of regex_syntax.h.
+// Source: as in regex_syntax.h.
 #pragma once
 
 #include "base/result.h"
@@ -41,7 +41,7 @@ class ClassParser {
         return pattern_.substr(begin, pos_ - begin);
     }
 
-    // The two count how deep groups and classes are nested. Error: too deep.
+    // Both functions count how deep groups and classes are nested. Error: too deep.
     Result<> begin_nested();
     void end_nested() { --nesting_; }
 

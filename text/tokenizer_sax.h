@@ -1,5 +1,5 @@
-// Reads a tokenizer.json, first step: the two long lists, the vocabulary and the merges, go
-// directly into their tables; all other values become a small tree.
+// The first step of reading a tokenizer.json. The two long lists, the vocabulary and the merges, go
+// directly into their tables. All other values become a small tree.
 //
 // Only tokenizer_file.cpp and tokenizer_sax.cpp include this header: it uses nlohmann::json.
 #pragma once

@@ -17,8 +17,8 @@
 
 namespace pitstop::text {
 
-// Not for keys that an attacker can choose so that they collide. The tables that use this hash have
-// the strings of a trusted file, or are a cache that forgets.
+// Not for keys that an attacker can make collide. The tables that use this hash have the strings of
+// a trusted file, or are a cache that replaces its entries.
 [[nodiscard]] std::uint64_t hash_bytes(std::string_view bytes);
 
 class Vocab {
