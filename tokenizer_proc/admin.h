@@ -68,8 +68,8 @@ class Admin {
     };
     // Decisions, to be executed in this order.
     struct Out {
-        // The version that serves from the start, and each change: a new version, before its commit
-        // is ordered, or a new label. The version must be on record before the decisions below.
+        // The version that serves from the start; then each new version, before its commit is
+        // ordered, and each new label. Must be on record before the decisions below are executed.
         std::vector<ServedVersion> serves{};
         // The unfinished work of callers, if it changed; must be on record like a version.
         std::optional<Unfinished> unfinished{};

@@ -31,7 +31,7 @@ class AdminUpdates {
     AdminUpdates(int num_replicas, messages::UpdateId first_update, AdminOutbox& out)
         : coordinator_(num_replicas, first_update), num_replicas_(num_replicas), out_(out) {}
 
-    // The functions of Admin with these names.
+    // Implement Admin's functions of the same names.
     void set_version(
         const ReplicaHellos& hellos,
         const std::string& weights_path,
@@ -61,7 +61,7 @@ class AdminUpdates {
         bool has_begun_session = false;
         std::vector<std::string> notes{};            // events without a caller, for the log
         std::optional<messages::UpdateReply> own{};  // the answer to a call without a peer
-        // Why a call that may be a part of a version was refused.
+        // The refusal of a call that may be a part of a version.
         std::optional<Error> part_refused{};
     };
     // Calls `what` with the coordinator and its output, so that a call acts on the current update.

@@ -65,8 +65,8 @@ class CallFanout {
         return Ok{};
     }
 
-    // Adds a part of an answer. The last part closes the call and returns all parts. For
-    // weight_digests, so does any refusal.
+    // Adds a part of an answer. The last part closes the call and returns all parts. A refusal of
+    // weight_digests also closes its call.
     template <class Part>
     [[nodiscard]] std::optional<OpenCalls::Complete<Part>> gather(Part part) {
         if constexpr (std::is_same_v<Part, messages::WorkerDigests>) {

@@ -21,7 +21,7 @@ namespace pitstop::tokenizer {
 struct Chat {
     std::string variables{};              // JSON: `messages`, `tools`, `add_generation_prompt`, ...
     bool continue_final_message = false;  // the prompt ends inside the last message
-    std::string chat_template{};          // replaces the model's template; empty: does not
+    std::string chat_template{};          // used instead of the model's template; empty: not given
 };
 
 class ChatTemplate {

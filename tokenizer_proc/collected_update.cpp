@@ -88,7 +88,7 @@ bool CollectedUpdate::must_wait(const HeldCall& call) const {
 }
 
 // Returns whether an update whose calls name no session is being ended. A call that arrives now may
-// be meant for it, but would become an update of its own. So it is refused at once.
+// belong to that update, but would become a separate update. So the call is refused at once.
 bool CollectedUpdate::may_be_too_late() const {
     return (closing_ && closing_->how == Closing::kCommit) || coordinator().is_ending_unnamed();
 }
@@ -196,8 +196,9 @@ bool CollectedUpdate::is_replaced_by(const messages::UpdateSpec& spec) const {
            coordinator().must_be_complete() && !coordinator().problem_of(spec);
 }
 
-// If another call resumes a replica in between, it would continue without the collected calls. So a
-// continue is refused here while the last report of some replica says that it cannot continue.
+// Refuses a continue while some replica's last report says that the replica cannot continue.
+// Otherwise, if another call removes the obstacle, the replica would continue without the collected
+// calls.
 Result<> CollectedUpdate::check_none_is_collected(TimePoint now) const {
     const auto collecting = coordinator().collecting(now);
     if (!collecting) return Ok{};

@@ -116,7 +116,7 @@ Result<> Conversations::check(
     return Ok{};
 }
 
-// Refuses no turn for lack of room: such a turn runs like any request without a conversation.
+// If there is no room, the turn is not refused: it runs like a request without a conversation.
 Conversations::Begin Conversations::begin_opening(const Name& name, TimePoint now) {
     if (!by_name_.contains(name)) {
         expire(now);
@@ -331,7 +331,8 @@ Conversations::Conversation* Conversations::oldest_of(const May& may_end) {
 }
 
 // Ends the least recently used conversations, except `kept`, until number and tokens are in bounds.
-// Those that turns opened have no tokens: they end first, but only if there are too many.
+// Conversations that turns opened have no tokens: they end first, but only if there are too many
+// conversations.
 void Conversations::make_room(TimePoint now, std::size_t num_needed, const Conversation* kept) {
     expire(now);
     for (;;) {

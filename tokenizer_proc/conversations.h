@@ -8,10 +8,11 @@
 //
 // Thread:  the loop thread only.
 // Bounded: kOpenMax conversations, kTurnsMax turns of each, kTokensMax tokens in all (kTurnTokens
-//          more per turn). Beyond the first or last, the least recently used conversation without
-//          an open turn ends, those that turns opened first; if all have one, the turn is refused.
-//          A turn that opens ends only those that turns opened. The last kEndedMax ends are kept.
-//          such. The ends of the last kEndedMax are remembered, for errors.
+//          more per turn). Beyond kOpenMax or kTokensMax, the least recently used conversation
+//          without an open turn ends; beyond kOpenMax, first those that turns opened. If all
+//          conversations have an open turn, the new turn is refused. A turn that opens a
+//          conversation ends only conversations that turns opened. The last kEndedMax ends are
+//          kept, for errors.
 #pragma once
 
 #include "base/ids.h"
@@ -65,11 +66,11 @@ class Conversations {
         std::int64_t history_len = 0;        // tokens of the prompt before the turn's own
         std::optional<ReplicaId> replica{};  // the replica that ran the previous turn
         std::vector<std::string> dropped{};  // the rids of turns that it replaces
-        std::vector<RequestKey> replaced{};  // open turns: of `dropped`, and the previous turn
+        std::vector<RequestKey> replaced{};  // open turns to end: `dropped` and the previous turn
     };
     // Prepends to the prompt the tokens that the turn keeps of earlier turns. If it keeps any,
-    // removes the token with which the tokenizer begins texts from the turn's own. Errors: those of
-    // check(); kResourceExhausted if there is no room for the turn.
+    // removes the tokenizer's begin token from the turn's own tokens. Errors: those of check();
+    // kResourceExhausted if there is no room for the turn.
     Result<Begin> begin(
         const OpenRequest& request,
         const messages::Turn& turn,
@@ -109,7 +110,7 @@ class Conversations {
     using Name = std::pair<std::string, std::string>;  // the client and the id
     struct TurnTokens {
         std::optional<std::string> parent{};
-        std::size_t num_kept = 0;    // tokens kept of the parent's
+        std::size_t num_kept = 0;    // the parent's tokens that are kept
         std::vector<TokenId> own{};  // tokens after the kept ones: the prompt's, then the output's
         std::size_t own_prompt_len = 0;
         RequestKey key{};
@@ -142,7 +143,7 @@ class Conversations {
     void drop_turn(Conversation& of, const std::string& rid);
     void drop_childless(Conversation& of, const std::string& rid);
     void end(Conversation& one, std::string why);
-    // Returns the least recently used of those that may end and have no open turn; null: none.
+    // Returns the least recently used conversation that may end and has no open turn; null: none.
     template <class May>
     [[nodiscard]] Conversation* oldest_of(const May& may_end);
     void make_room(TimePoint now, std::size_t num_needed = 0, const Conversation* kept = nullptr);

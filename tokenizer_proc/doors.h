@@ -2,8 +2,8 @@
 // and the admin door. Checks and tokenizes clients' messages, and gives requests a key and a
 // replica. Passes answers of the tree to the clients that asked.
 //
-// A request consists of its client, its id and its replica here; its tokens and its text only pass
-// through. Any fault of a message is answered. No message of a client can end this process.
+// The doors keep a request's client, id and replica; its tokens and its text only pass through. Any
+// fault of a message is answered. No message of a client can end this process.
 //
 // Pure: a turn takes messages and returns decisions, without clock or socket.
 // Thread:  the loop thread only.

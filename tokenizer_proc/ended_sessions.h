@@ -1,11 +1,10 @@
 // How recent sessions ended, for callers that try to continue one of them.
 //
-// A call that names its session is told why the session ended. A call without a name might belong
-// to a session that has been lost; as an update of its own, it would commit only a part of a
-// version. So calls without a name are refused after a loss. Once a caller has been told of the
-// loss, the next begin, end or drop comes from a caller that knows, and ends the loss. A loss also
-// ends when no such call arrives for kLossQuiet. A begin, end or drop before anyone was told may be
-// another trainer's, and does not end the loss.
+// A call that names its session is told why the session ended. An unnamed call might belong to a
+// session that has been lost. As a separate update, the call would commit only a part of a version.
+// So unnamed calls are refused after a loss. The loss ends, and unnamed calls are accepted again,
+// with the first begin, end or drop after a caller was told of the loss. (An earlier begin, end or
+// drop may be another trainer's.) The loss also ends kLossQuiet after a caller was last told of it.
 //
 // Thread:  the loop thread only.
 // Bounded: kEndedMax sessions.

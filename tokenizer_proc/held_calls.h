@@ -40,7 +40,7 @@ struct HeldCall {
 
 class HeldCalls {
   public:
-    // The limit in all; a call that waits alone may be larger.
+    // The limit of all waiting calls together; a call that waits alone may be larger.
     static constexpr std::size_t kBytesMax = std::size_t{256} << 20;
 
     // Errors: kResourceExhausted.

@@ -1,11 +1,11 @@
-// Calls without a session that take no effect, and who must be told so.
+// Tracks calls without a session that take no effect (a loss), and the callers that know of it.
 //
 // The call that would let generation continue is refused once. From then until generation
-// continues, only a whole model takes effect. A new pause forgets the loss if a caller was told of
-// it by such a refusal; a caller who was not may never read a pause's answer.
+// continues, only a whole model takes effect. A new pause forgets the loss only if a caller was
+// told of it by such a refusal: few callers read a pause's answer.
 //
 // A caller who does not know of a loss may end it. So a later call with the label of lost calls
-// restores the loss, once: it may be another part of their version.
+// restores the loss, once: the call may be another part of the lost version.
 //
 // Thread:  the loop thread only.
 // Bounded: one loss, and the latest kLabelsMax that named a label.
@@ -29,11 +29,11 @@ namespace pitstop::tokenizer {
 
 class LostCalls {
   public:
-    // While generation runs, partial updates are refused for this long after the last of them.
+    // While generation runs, partial updates are refused until none has arrived for this long.
     static constexpr auto kQuiet = std::chrono::minutes(5);
     static constexpr std::size_t kLabelsMax = 64;
 
-    // Both are read, and outlive this.
+    // REQUIRES: both arguments outlive this object.
     LostCalls(const UpdateCoordinator& updates, const ReplicaStandings& standings)
         : updates_(updates), standings_(standings) {}
 
@@ -65,11 +65,12 @@ class LostCalls {
         if (loss_ && loss_->is_told) loss_.reset();
     }
     void expire(TimePoint now);
-    // Forgets labels that a version of a later epoch has.
+    // Forgets a loss with the label of the serving version, if that version is newer than the loss.
     void forget_labels_of_version();
 
-    // Refuses the call that would let generation continue, once; and again each time that calls
-    // were collected since then, which the caller of this function must then drop.
+    // Refuses the call that would let generation continue, once. Refuses another one if calls were
+    // collected since then: after this refusal, the caller of this function must drop the
+    // collection.
     Result<> check_continue(TimePoint now, const std::string& peer);
     // Refuses a partial update whose trainer does not know of the loss, or ignores it.
     Result<> check_late_part(TimePoint now, const std::string& label);

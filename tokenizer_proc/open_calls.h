@@ -38,7 +38,7 @@ struct AdminCaller {
 
 inline constexpr std::size_t kCallsMax = 1024;  // open calls of each kind at the admin door
 
-// The last chunks for which an abort waits, of the requests that it ends.
+// The last chunks of the requests that an abort ends; the abort waits for them.
 struct LastChunks {
     std::map<OpenId, ReplicaId> ending{};  // each request, and its replica
     messages::AbortReply reply{};

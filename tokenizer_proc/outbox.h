@@ -73,7 +73,7 @@ class Outbox {
     // client stays slow until it has read all of it.
     [[nodiscard]] bool is_slow(const std::string& peer) const;
 
-    // Returns the clients, since the last call, whose requests must be ended.
+    // Returns the clients whose requests must be ended; each once.
     [[nodiscard]] std::vector<Lost> take_lost() { return std::exchange(lost_, {}); }
 
     // Replaces the waiting output of all requests of this client, and of those in `open`, by this

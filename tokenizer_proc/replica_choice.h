@@ -1,5 +1,5 @@
-// Chooses the replica of a request: the least loaded one, unless another one has served a prompt
-// with the same beginning and is not much busier.
+// Chooses the replica of a request: the least loaded one, or another that has served a prompt with
+// the same beginning and is not much busier.
 //
 // A replica's load is the number of tokens of its open requests: prompts and expected output.
 // Beginnings are recognized by hashes of their first 1, 2, 4, ... pages, in a table of fixed size.

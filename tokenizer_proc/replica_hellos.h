@@ -22,7 +22,7 @@ class ReplicaHellos {
     [[nodiscard]] bool is_complete() const {
         return std::ranges::all_of(all_, [](const auto& hello) { return hello.has_value(); });
     }
-    // Returns the hello of replica 0, in place of all where hellos must be equal. REQUIRES:
+    // Returns the hello of replica 0, for the values that are equal in all hellos. REQUIRES:
     // is_complete().
     [[nodiscard]] const messages::SchedulerHello& first() const { return *all_.front(); }
     // Returns whether this replica has weights. REQUIRES: it has said hello.

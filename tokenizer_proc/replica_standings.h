@@ -17,7 +17,7 @@ class ReplicaStandings {
     explicit ReplicaStandings(int num_replicas)
         : standings_(static_cast<std::size_t>(num_replicas)) {}
 
-    // A change of which no caller asked.
+    // A change that no caller asked for.
     enum class News { kNone, kPauseExpired };
     // REQUIRES: the replica exists.
     News record(messages::ReplicaStanding standing) {

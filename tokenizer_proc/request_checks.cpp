@@ -49,7 +49,8 @@ Result<> check_logprob_bytes(
     );
 }
 
-// Returns among how many tokens each output token may be drawn, as far as the request shows.
+// Returns the most tokens from which an output token may be drawn, as far as the request bounds
+// them.
 std::int64_t support_max(const messages::SamplingParams& sampling, std::int64_t vocab_size) {
     std::int64_t num = vocab_size;
     if (sampling.temperature == 0) return 1;

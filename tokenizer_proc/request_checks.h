@@ -1,4 +1,4 @@
-// Checks requests against the served model, of which decode() knows nothing.
+// Checks requests against the served model, which decode() does not know.
 //
 // Thread:  any; immutable.
 #pragma once
@@ -18,8 +18,8 @@ namespace pitstop::tokenizer {
 
 class RequestChecks {
   public:
-    // Bounds the logprobs of one reply: those of a prompt, or those of the output of a request with
-    // very many logprobs per token.
+    // Bounds the logprobs of one reply: of a prompt, or of an output with very many logprobs per
+    // token.
     static constexpr std::int64_t kLogprobBytesMax = std::int64_t{32} << 20;
     // Bounds the routes of a request: 87,000 tokens of 48 layers with 8 of 128 experts.
     static constexpr std::int64_t kRouteBytesMax = std::int64_t{32} << 20;

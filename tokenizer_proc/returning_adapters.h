@@ -1,5 +1,5 @@
-// Loads the adapters that were loaded before a restart again, one at a time: each from its
-// directory, if that still has the same tensors and configuration.
+// After a restart, loads the adapters that were loaded before, one at a time. An adapter is loaded
+// from its directory, if that still has the same tensors and configuration.
 //
 // Each load is an update like a caller's: it takes effect on all replicas or on none. An adapter
 // that cannot be loaded is lost: schedulers name it in answers to its requests. All loads share a
@@ -44,7 +44,7 @@ class ReturningAdapters {
     }
     // Records how the update of the first waiting adapter ended. REQUIRES: !is_done().
     void record(const messages::UpdateReply& reply);
-    // The tree shuts down: no other adapter follows the one that is being loaded.
+    // The tree shuts down: no further adapter is loaded.
     void give_up() { waiting_.resize(std::min<std::size_t>(waiting_.size(), 1)); }
 
   private:

@@ -1,5 +1,5 @@
-// What the tree knows of the weights that serve: their version, the one that a restart must load,
-// whether each replica has any, and whether they are torn.
+// The serving weights of the tree: their version, the version that a restart must load, whether
+// each replica has weights, and whether they are torn.
 //
 // Pure: no clock, no socket.
 // Thread:  the loop thread only.
@@ -43,14 +43,14 @@ class ServingWeights {
 
     [[nodiscard]] const ServedVersion& version() const { return version_; }
     // Returns the version that a restart must load: the serving one, or the one whose commit is
-    // already ordered, because some replica may serve it and may have sent tokens of it.
+    // already ordered. Some replica may already serve the latter, and may have sent tokens of it.
     [[nodiscard]] const ServedVersion& decided() const { return decided_; }
     [[nodiscard]] bool is_torn() const { return is_torn_; }
     // Returns whether every replica has weights that serve.
     [[nodiscard]] bool has_weights() const {
         return std::ranges::all_of(has_weights_, [](bool has) { return has; });
     }
-    // Returns whether no serving version exists that a part could change.
+    // Returns whether the next update must be complete: no version serves that a part could change.
     [[nodiscard]] bool must_be_complete() const { return is_torn_ || !has_weights(); }
 
     // Returns why a version with this spec cannot follow the one that serves, or nothing.

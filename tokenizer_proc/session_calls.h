@@ -72,8 +72,8 @@ class SessionCalls {
     // Refuses a call of another version: two trainers send at once, or one began after another
     // died. `calls` describes the calls so far. REQUIRES: is_of_another_version(label).
     [[nodiscard]] Error mixture(const std::string& label, std::string_view calls) const;
-    // Refuses a call of another trainer: all buckets so far named session `name`, so they are its
-    // trainer's. REQUIRES: is_of_another_version(label).
+    // Refuses a call of another trainer: all buckets so far named session `name`, so they come from
+    // that session's trainer. REQUIRES: is_of_another_version(label).
     [[nodiscard]] Error stranger(const std::string& label, std::string_view name) const;
 
   private:

@@ -31,7 +31,7 @@ Result<DoorLimits> DoorLimits::within_descriptors(int num_replicas, bool has_tcp
     const int own = own_descriptors(num_replicas);
     const int min = has_tcp ? 2 * kDoorConnectionsMin : kDoorConnectionsMin;
     ASSIGN_OR_RETURN(const int num, raise_descriptor_limit(own + min));
-    const int share = has_tcp ? (num - own) / 2 : num - own;  // for local doors, and for TCP doors
+    const int share = has_tcp ? (num - own) / 2 : num - own;  // for each kind of door: local, TCP
     DoorLimits limits;
     limits.admin.connections_max = std::min(kAdminConnectionsMax, share / 4);
     limits.data.connections_max =

@@ -1,7 +1,8 @@
 // Tokenizes texts and renders chats on a thread of its own, so that neither a prompt of megabytes
 // nor a template delays other clients' output. Clients take turns (base/fair_queue.h): a job waits
-// for the job in progress, and for each earlier job of its own client, for at most one job of each
-// other client. Short texts are tokenized by the loop itself, with run_job().
+// for the job in progress and for earlier jobs of its own client. For each of these, it also waits
+// for at most one job of each other client. Short texts are tokenized by the loop itself, with
+// run_job().
 //
 // Thread:  the loop thread owns the queue, which takes and returns values.
 // Bounded: kQueueBytesMax of waiting text, kClientBytesMax of one client's. If the queue is full,
@@ -116,7 +117,7 @@ class TextWorker {
     std::vector<TextDone> done_ GUARDED_BY(mutex_){};
     std::optional<JobId> current_ GUARDED_BY(mutex_){};  // the job in progress
     bool is_stopping_ GUARDED_BY(mutex_) = false;
-    std::atomic<bool> is_cancelled_{false};  // whether the job in progress is
+    std::atomic<bool> is_cancelled_{false};  // whether the job in progress was cancelled
     std::thread thread_;                     // last, because it uses the members above
 };
 

@@ -10,7 +10,7 @@
 namespace pitstop::tokenizer {
 
 // Returns a JSON object: the members of `model_dir`/tokenizer_config.json, if the file exists, with
-// tokenizer_class, and chat_template if the model has one: the text of chat_template.jinja, or of
+// tokenizer_class. Adds chat_template if the model has one: the text of chat_template.jinja, or of
 // the template named "default" among several. Errors: a file is malformed.
 Result<std::string> read_tokenizer_config(const std::string& model_dir);
 

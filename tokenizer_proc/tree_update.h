@@ -1,10 +1,10 @@
-// One update over all replicas: what it brings, whose calls it consists of, which phase it is in,
-// and until when that may take.
+// One update over all replicas: its contents, its calls and their callers, its phase, and the
+// phase's deadline.
 //
 // A session takes several calls. A collection is a session that no call opened: partial updates of
 // a paused tree, or of one without weights, are its buckets.
 //
-// Pure: time in, orders out; asks for nothing itself.
+// Pure: time in, orders out; sends nothing itself.
 // Thread:  the loop thread only.
 // Bounded: one answer per replica, one waiting caller.
 #pragma once
@@ -52,9 +52,9 @@ class TreeUpdate {
     TreeUpdate(TimePoint now, std::size_t num_replicas, Start start)
         : start_(std::move(start)), begun_(now), answers_(num_replicas) {}
 
-    // Makes it a session that a caller opened.
+    // Makes the update a session that a caller opened.
     void open_session(const messages::BeginUpdate& call);
-    // Makes it a collection; `first` is its first bucket.
+    // Makes the update a collection; `first` is its first bucket.
     void open_collection(TimePoint now, messages::WeightSource first);
 
     // ---- what it is ----
@@ -87,7 +87,7 @@ class TreeUpdate {
     }
     [[nodiscard]] bool is_dropping() const { return phase() == messages::UpdatePhase::kDropping; }
     [[nodiscard]] bool is_collecting() const { return is_collection() && is_open(); }
-    // Returns whether the call is in progress that commits it, or that drops it.
+    // Returns whether the update's goal is its commit, so that it needs no further call.
     [[nodiscard]] bool is_to_commit() const {
         return start_.goal == messages::UpdatePhase::kCommitted;
     }
@@ -100,34 +100,34 @@ class TreeUpdate {
     [[nodiscard]] bool is_ending() const {
         return deadline_ != TimePoint::max() && (is_dropping() || is_to_commit());
     }
-    // Returns whether its calls name no session, and it is being committed.
+    // Returns whether the update is being committed, and its calls name no session.
     [[nodiscard]] bool is_ending_unnamed() const {
         return (is_collection() || calls_.is_unnamed()) && is_to_commit() && !is_dropping() &&
                !is_receiving();
     }
-    // Returns whether it waits for running requests to finish.
+    // Returns whether the update waits for running requests to finish.
     [[nodiscard]] bool is_draining() const {
         return phase() == messages::UpdatePhase::kReadying &&
                start_.spec.kv_policy == messages::KvPolicy::kDrain;
     }
-    // Returns whether a version is being assembled of which a refused call may be a part.
+    // Returns whether a refused call may be a part of the version that is being assembled.
     [[nodiscard]] bool may_lack_part() const {
         return is_to_stay_open() && !is_dropping() &&
                (is_collection() || (calls_.is_unnamed() && !calls_.is_unnamed_refused()));
     }
     // Returns whether replicas may have different weights, or one may be half-written. True if a
-    // commit was ordered; or if a direct stage was, unless every rank has reported that it failed
-    // before it wrote anything.
+    // commit was ordered. Also true if a direct stage was ordered, unless every rank has reported
+    // that it wrote nothing.
     [[nodiscard]] bool may_be_torn() const;
 
-    // ---- whose calls it consists of ----
+    // ---- the calls of the update ----
     // Lets a call begin or continue it.
     void wait_for(TimePoint now, UpdateCaller caller, std::int64_t timeout_ms);
     [[nodiscard]] const std::optional<UpdateCaller>& caller() const { return caller_; }
     [[nodiscard]] TimePoint called_at() const { return called_at_; }
     // REQUIRES: a caller waits.
     UpdateCaller take_caller() { return *std::exchange(caller_, std::nullopt); }
-    // Counts the call of a bucket, whose label is that of the version.
+    // Counts the call of a bucket. `label`: the version's label in the call.
     void count_bucket(SessionCalls::Names names, std::string label);
     // The first call of a collection with a label names the version; name_version() may rename it.
     void name_by_call(const std::string& label);
@@ -185,7 +185,7 @@ class TreeUpdate {
     bool record_awaited(messages::UpdateWaits waits);
     // Called when every replica has the new version, whose label and digest are in the answers.
     void record_prepared(TimePoint now);
-    // Called when every replica is open for the next call, or has the stage ready for it.
+    // Called when every replica is ready for the next call: its session is open, or it is prepared.
     void record_idle(TimePoint now);
     // Returns whether a caller was told that the session is open.
     [[nodiscard]] bool has_been_open() const { return idle_since_.has_value(); }

@@ -17,7 +17,7 @@ struct Unfinished {
         kCollected,   // calls were collected, and take no effect yet
     };
     Calls calls = Calls::kNone;
-    std::uint64_t session = 0;   // the open session for calls that name none; 0: no such session
+    std::uint64_t session = 0;   // the open session for unnamed calls; 0: no such session
     std::string session_what{};  // the session's description
 
     friend bool operator==(const Unfinished&, const Unfinished&) = default;

@@ -54,12 +54,13 @@ class UpdateCoordinator {
     void handle(TimePoint now, Caller caller, const messages::CommitWeights& call, Out& out);
     void handle(TimePoint now, Caller caller, const messages::DropStage& call, Out& out);
     void handle(TimePoint now, Caller caller, const messages::RollbackWeights& call, Out& out);
-    // Handles an update that names no session: as a bucket of the session that was begun for such
-    // calls, or with a refusal if such a session was lost. Returns false if neither applies.
+    // Handles an update that names no session. If a session was begun for such calls, the update
+    // becomes its bucket. If such a session was lost, the update is refused. Returns false if
+    // neither applies.
     bool take_unnamed(TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out);
 
-    // Returns whether the call can be one of several that make one update: it is partial, gives no
-    // epoch, digest or manifest of the resulting version, and is of no adapter.
+    // Returns whether the call can be one of several that make one update. Such a call is partial,
+    // of no adapter, and gives no epoch, digest or manifest of the resulting version.
     [[nodiscard]] static bool may_collect(const messages::UpdateWeights& call);
     // What a collection must contain before it can take effect.
     enum class Brings { kParts, kAllTensors };
@@ -75,7 +76,8 @@ class UpdateCoordinator {
     enum class Telling { kDue, kDone };
     // Drops the open session or collection, because a call that may be a part of it was refused.
     void lose_part(TimePoint now, const Error& why, Out& out);
-    // Drops it because a front end refused a call; answers the message after the drop.
+    // Drops the open session or collection because a front end refused a call. Answers the message
+    // after the drop.
     void handle(TimePoint now, Caller caller, const messages::RefusedPart& call, Out& out);
     // Drops the collection for this reason. REQUIRES: has_collection().
     void drop_collection(TimePoint now, Error why, Telling telling, Out& out);
@@ -120,7 +122,7 @@ class UpdateCoordinator {
     [[nodiscard]] bool is_ending() const { return current() && current()->is_ending(); }
     [[nodiscard]] bool is_draining() const { return current() && current()->is_draining(); }
     // Returns whether an update whose calls name no session is being ended: a call that arrives now
-    // may have been meant for it.
+    // may belong to that update.
     [[nodiscard]] bool is_ending_unnamed() const {
         return current() && current()->is_ending_unnamed();
     }
@@ -128,8 +130,7 @@ class UpdateCoordinator {
     [[nodiscard]] std::optional<messages::SessionStatus> session(TimePoint now) const {
         return current() ? current()->session(now) : std::nullopt;
     }
-    // Returns the session whose calls name none, open or lost, which a restart would
-    // forget; or nothing.
+    // Returns the session for unnamed calls, open or lost, that a restart would forget; or nothing.
     [[nodiscard]] std::optional<EndedSessions::Ended> unnamed_at_stake() const;
     // Records the session that was open when the previous tree ended.
     void record_lost(EndedSessions::Ended session) {

@@ -36,7 +36,7 @@ void UpdateDriver::begin(TimePoint now, Begin begin, Out& out) {
             .is_rollback = begin.is_rollback}
     );
     update.wait_for(now, std::move(begin.caller), begin.timeout_ms);
-    // The stage overwrites the retained copy, unless it is an adapter's, which has its own memory.
+    // A stage of the model's weights overwrites the retained copy. An adapter's stage does not.
     if (!update.is_rollback() && !update.is_of_adapter()) weights_.lose_retained();
     out.orders.push_back(update.begin(now));
 }
@@ -154,7 +154,8 @@ void UpdateDriver::finish_commit(TimePoint now, Out& out) {
         "was committed as version {} of '{}'", raw(update.new_epoch()), update.spec().adapter
     );
     if (!update.is_of_adapter()) {
-        // A direct update keeps no copy of the previous version; a rollback keeps the one it left.
+        // A direct update keeps no copy of the previous version; a rollback keeps the version that
+        // it replaced.
         const bool is_retained = update.spec().mode == messages::UpdateMode::kStaged;
         weights_.commit(
             is_retained ? ServingWeights::Previous::kRetained

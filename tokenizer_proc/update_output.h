@@ -48,7 +48,7 @@ struct UpdateOutput {
     std::vector<std::pair<UpdateCaller, messages::UpdateReply>> replies{};
     std::vector<std::string> notes{};  // events without a caller, for the log
     std::optional<LostCollection> lost{};
-    // Why a call was refused that may be a part of a version.
+    // The refusal of a call that may be a part of a version.
     std::optional<Error> part_refused{};
     bool has_made_whole = false;  // a collection that needed every tensor took effect
 };

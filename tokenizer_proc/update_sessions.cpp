@@ -55,7 +55,7 @@ void UpdateCoordinator::handle(
 ) {
     using Names = SessionCalls::Names;
     if (auto error = not_at(call.session, For::kFill)) {
-        caller.may_be_part = false;  // no update is open of which it could be a part
+        caller.may_be_part = false;  // no update is open, so the call is a part of none
         return driver_.refuse(std::move(caller), *std::move(error), out);
     }
     if (call.session == 0 && is_collecting()) {

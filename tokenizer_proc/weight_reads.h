@@ -36,7 +36,7 @@ class TensorRead {
     std::int64_t rows_ = 0;
     std::int64_t cols_ = 0;
     std::int64_t element_bytes_ = 0;
-    std::set<std::pair<std::int64_t, std::int64_t>> placed_{};  // first row and column of each one
+    std::set<std::pair<std::int64_t, std::int64_t>> placed_{};  // each piece's first row and column
     std::int64_t elements_left_ = 0;
     std::set<Rank> heard_{};
 };
