@@ -1,5 +1,6 @@
-// Names places where a test may stop, kill or delay a process, to see how the others react. Places
-// exist only in builds with PITSTOP_FAULT_POINTS (the presets); elsewhere they generate no code.
+// Names places where a test may stop, kill or delay a process, to see how other processes react.
+// Places exist only in builds with PITSTOP_FAULT_POINTS (the presets); elsewhere they generate no
+// code.
 //
 // A process that finds itself named in the environment,
 //   PITSTOP_FAULT_POINT="tp_worker[0.1]/stage_half"

@@ -73,8 +73,8 @@ class AllowedKeys {
     // Errors: the file cannot be read, or a line has no valid key.
     static Result<AllowedKeys> open(std::string path);
 
-    // Returns the name of the client with this key, by the file as it is now; nothing if the key is
-    // not on the list.
+    // Returns the name of the client with this key, by the file's current content; nothing if the
+    // key is not on the list.
     std::optional<std::string> find(std::string_view public_key);
     // Returns whether a connected client may stay. Called for each of the client's messages.
     bool has(TimePoint now, std::string_view public_key);

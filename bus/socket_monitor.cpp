@@ -8,7 +8,7 @@
 namespace pitstop::bus {
 namespace {
 
-// Numbers the monitors: several sockets share one context, where monitors have names.
+// Numbers the monitors: all monitors of a context need distinct names.
 std::atomic<std::uint64_t> next_monitor{1};
 
 // An event has two parts: its number with a value, and the endpoint. Source: zmq_socket_monitor(3).

@@ -34,7 +34,7 @@ PITSTOP_INLINE void add_word(DigestSum& sum, std::uint64_t word, std::uint64_t i
     sum.digest.lane1 += (z >> 32) * (z & 0xffffffffu);
 }
 
-// How words are also stored: not at all, through the cache, or in whole lines that bypass it.
+// The copy of the words that is stored: none, through the cache, or in whole lines that bypass it.
 enum class Copy { kNone, kPlain, kStream };
 
 // Each level's add_words adds words [0, n - n % kWords) of the run and returns that number.

@@ -22,8 +22,7 @@ enum class IsaLevel : std::uint8_t;  // base/isa.h, whose fmt CUDA's compiler ca
 
 namespace pitstop::digest {
 
-// How a copy is stored: kPastCache for memory that is read much later, kCached if it is
-// read at once.
+// kPastCache suits copies that are read much later, kCached copies that are read at once.
 enum class CopyPath : std::uint8_t { kPastCache, kCached };
 
 struct DigestRun {
