@@ -36,7 +36,7 @@ class Trials {
     static constexpr auto kWallMax = std::chrono::seconds(60);  // allows for busy machines
     static constexpr std::int64_t kMemoryBytes = std::int64_t{1} << 30;
     // Smaller than the stacks of the threads that later compile accepted grammars, so a grammar
-    // that was accepted here cannot overflow those.
+    // that was accepted here cannot overflow those stacks.
     static constexpr std::size_t kStackBytes = std::size_t{1} << 20;
 
     explicit Trials(const Vocabulary& vocabulary, std::chrono::milliseconds wall_max = kWallMax)

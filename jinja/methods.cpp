@@ -440,7 +440,7 @@ Result<Value> copied(Env&, const Value& self, const Given&) { return self; }
 constexpr std::array kSequenceMethods{
     Builtin{"index", "value", 1, index_in},
     Builtin{"count", "value", 1, count_in},
-    Builtin{"copy", "", 0, copied},  // only lists; the other types have index and count
+    Builtin{"copy", "", 0, copied},  // only lists have copy; other sequences have index and count
 };
 
 // ---- mappings ----

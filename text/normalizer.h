@@ -18,8 +18,8 @@ namespace pitstop::text {
 // A stretch of the input text on its way through the pipeline.
 struct Section {
     std::string text{};
-    // Whether the first character of `text` comes from the beginning of the input. Only there does
-    // Metaspace's scheme "first" prepend.
+    // True if the first character of `text` comes from the beginning of the input. Metaspace's
+    // scheme "first" prepends only there.
     bool at_origin = false;
 };
 

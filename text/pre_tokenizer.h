@@ -16,7 +16,7 @@
 
 namespace pitstop::text {
 
-// What a split does with its matches ("delimiters"). The names are those of tokenizer.json.
+// The treatment of a split's matches ("delimiters"). The names are those of tokenizer.json.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 struct SplitStep {

@@ -1,5 +1,5 @@
 // Reads a tokenizer.json. Every component of the file becomes a part of the pipeline. An unknown
-// component is an error, which names it and its place; it is never approximated.
+// component is never approximated: the error names the component and its place.
 //
 // Source: the serialization and the defaults of the reference implementation (Hugging Face
 // `tokenizers` 0.23). Where the reference would panic, guess or only warn, there is an error here.
