@@ -49,7 +49,7 @@ struct AdapterVersion {
     friend bool operator==(const AdapterVersion&, const AdapterVersion&) = default;
 };
 
-// What happens to open requests that use the version that a commit replaces.
+// The effect of a commit on open requests that use the replaced version.
 enum class AdapterPolicy : std::uint8_t {
     kFinish,     // finish with the old version
     kKeep,       // continue with the new version, and keep their KV

@@ -34,7 +34,7 @@ enum class OnCollection {
     kDrops,      // discards the collection
     kRefused,    // is refused during a collection; begin_update may replace an idle collection
 };
-// Whether the door refuses the call during an update. The door decides for all replicas, because a
+// The door takes or refuses the call during an update. The door decides for all replicas, because a
 // replica that has ended the update earlier would accept the call.
 enum class BesideUpdate { kTaken, kRefused };
 

@@ -10,8 +10,8 @@
 
 namespace pitstop::messages {
 
-// How to treat a field that this build does not know. A client's field is refused: it is a typo, or
-// asks for a feature that does not exist. A newer peer's field is ignored.
+// The treatment of a field that this build does not know. A client's field is refused: the field is
+// a typo, or asks for a feature that does not exist. A newer peer's field is ignored.
 enum class UnknownFields { kRefuse, kIgnore };
 
 template <class Message>

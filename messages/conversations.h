@@ -24,8 +24,9 @@ inline constexpr double kConversationIdleMax = 86400 * 7;  // seconds
 // Identifies a conversation inside the tree; never reused.
 enum class ConversationId : std::uint64_t {};
 
-// How a request's prompt continues its conversation. The turn `after` has tokens: its prompt, then
-// its output. Tokens [0, offset) of them are kept, and the request's own prompt follows.
+// The part of a conversation that a request's prompt continues. The turn `after` has tokens: its
+// prompt, then its output. The first `offset` of these are kept, and the request's own prompt
+// follows.
 struct Turn {
     std::string conversation{};
     std::optional<std::string> after{};

@@ -390,7 +390,7 @@ struct TokenizedRequest {
     }
 };
 
-// Why a request is ended from outside of the scheduler.
+// The reason to end a request from outside of the scheduler.
 enum class EndCause : std::uint8_t {
     kAbort,     // a caller asked for it; finish.reason is abort
     kStopText,  // the detokenizer found a stop text: no more output is sent

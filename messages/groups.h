@@ -27,7 +27,7 @@ struct EnumNames<GroupBackend> {
     static constexpr std::array<std::string_view, 2> kNames{"nccl", "host"};
 };
 
-// How a worker of an NCCL group gets the group's unique id.
+// The source of an NCCL group's unique id, for each worker.
 enum class Rendezvous : std::uint8_t {
     kSglang,  // from torch's TCPStore, key /G/G//cuda//0, before the first broadcast
     // at once from torch's TCPStore, key /broadcast_from/0/0, or in the call; then all ranks sum

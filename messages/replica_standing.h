@@ -1,5 +1,5 @@
-// A replica's unasked report: whether it is paused, which memory is released, whether it has
-// weights. The door relies on these reports, and has no timer of its own for pauses.
+// A replica's report of its pause, its released memory and its weights, sent on each change. The
+// door relies on these reports, and has no timer of its own for pauses.
 #pragma once
 
 #include "base/ids.h"

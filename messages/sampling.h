@@ -1,5 +1,5 @@
-// How a request's next tokens are drawn, and the parts of their distributions to report. Part of
-// `generate` and `tokenized_request` (messages/generation.h), and of a step's setups
+// The parameters of drawing a request's tokens, and the parts of their distributions to report.
+// Part of `generate` and `tokenized_request` (messages/generation.h), and of a step's setups
 // (messages/steps.h).
 #pragma once
 
@@ -35,9 +35,9 @@ inline constexpr std::size_t kGrammarDepthMax = 64;
 inline constexpr int kWideTopLogprobs = 256;
 inline constexpr std::size_t kLogprobIdsMax = 1024;
 
-// How the next token is drawn, in this order: penalties, logit bias, temperature; then top-k, top-p
-// and min-p on the scaled distribution; then one draw. A token that is not allowed, would complete
-// a bad word, or does not match the grammar has a bias of minus infinity.
+// The parameters of drawing the next token. The order is: penalties, logit bias, temperature; then
+// top-k, top-p and min-p on the scaled distribution; then one draw. A token that is not allowed,
+// would complete a bad word, or does not match the grammar has a bias of minus infinity.
 //
 // A request has at most one of json_schema, regex, ebnf and structural_tag: its output, as text,
 // must match this grammar. Once the output is complete, only an end-of-sequence token may follow,

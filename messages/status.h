@@ -109,7 +109,7 @@ struct FinishCount {
     friend bool operator==(const FinishCount&, const FinishCount&) = default;
 };
 
-// What a replica does. If several states apply, the first one is reported.
+// The state of a replica. If several states apply, the first one is reported.
 enum class ReplicaState : std::uint8_t {
     kLoading,
     kTorn,

@@ -45,8 +45,8 @@ class UpdateRound {
         kFailed,  // this is the first failure
     };
     enum class Answer { kDone, kFailed };
-    // Records an answer. A drop cannot fail: a participant answers it when it has nothing left of
-    // the update. REQUIRES: `who` is awaited.
+    // Records an answer. A drop cannot fail: a participant answers the drop when nothing of the
+    // update is left. REQUIRES: `who` is awaited.
     Progress record_answer(std::size_t who, Answer answer);
 
     // Ends an order that needs no answers. REQUIRES: is_asking().

@@ -61,7 +61,7 @@ struct EnumNames<UpdateMode> {
     static constexpr std::array<std::string_view, 2> kNames{"staged", "direct"};
 };
 
-// What happens to running requests and their KV at the commit.
+// The effect of the commit on running requests and their KV.
 enum class KvPolicy : std::uint8_t {
     kKeep,       // continue, and keep their KV
     kRecompute,  // are retracted, then prefilled again under the new weights
