@@ -23,7 +23,7 @@ constexpr std::int64_t kDearEvery = 256;
 constexpr std::size_t kDearDrafts = 16;  // in a trial; or as many as the pass has tokens
 
 // A duration is a mean over about this many recent passes, because contexts grow. Of a size's first
-// two passes only the shorter one counts, as the other may have been interrupted for long.
+// two passes only the shorter one counts, because the longer one may have been interrupted.
 constexpr std::int64_t kRecent = 16;
 constexpr std::int64_t kSure = 3;
 

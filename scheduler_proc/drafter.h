@@ -68,7 +68,7 @@ class Drafter {
     static constexpr std::int64_t kGroupShare = 8;  // 1 / kGroupShare of the memory
 
   private:
-    // How often guesses were right: num_right of num.
+    // The number of guesses that were right, and of all guesses.
     struct Record {
         std::int64_t num_right = 0;
         std::int64_t num = 0;

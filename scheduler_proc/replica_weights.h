@@ -16,7 +16,7 @@ namespace pitstop::scheduler {
 
 class ReplicaWeights {
   public:
-    // What happens to the version that served until now.
+    // The copy of the version that served until now: retained for a rollback, or gone.
     enum class Old { kRetained, kGone };
 
     ReplicaWeights(Epoch epoch, std::string label) {

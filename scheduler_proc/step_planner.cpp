@@ -147,7 +147,7 @@ bool StepPlanner::awaits_others(const Request& first) {
 
 StepPlanner::Admission StepPlanner::admit_first(Request& first) {
     // The request was just retracted, and its next tokens are still being sampled. No other request
-    // may overtake it and take the pages that it gave up.
+    // may overtake this request and take the pages that it gave up.
     if (first.progress.pending() > 0) return Admission::kWaits;
     if (wide_room(first, 1) == 0) return Admission::kPassedOver;
     PrefixCache::Match match = pool_.cache().match(

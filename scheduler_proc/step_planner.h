@@ -43,7 +43,7 @@ class StepPlanner {
     };
     explicit StepPlanner(const Args& args);
 
-    // What may be planned: nothing, requests that have run, or new ones too.
+    // The requests that may be planned: none, those that have run, or new ones too.
     enum class Scope { kNothing, kStarted, kEverything };
     struct Planned {
         messages::StepPlan plan{};  // for the workers

@@ -83,7 +83,7 @@ struct TurnInput {
     std::int64_t num_refused = 0;  // messages that the loop refused; no sender was told
 };
 
-// The launcher gets this news, and a restart reads it from there.
+// The launcher gets this news, and passes it to the scheduler of a restarted tree.
 struct AdapterNews {
     std::string name{};
     std::string line{};  // names the version that serves from now on; empty: none serves

@@ -4,9 +4,9 @@
 //
 // The order is total, and no request starves. Within a priority, a request waits for all earlier
 // requests of its client. For each of these, it also waits for at most one request of each other
-// client, whatever arrives meanwhile. Higher priorities always come first, as they are meant to. A
-// request that is put back because it waits for a prefix or for older conversations keeps its turn.
-// Later requests of its client wait for it, while other clients are served.
+// client, whatever arrives meanwhile. Higher priorities always come first, by intent. A request
+// that is put back because it waits for a prefix or for older conversations keeps its turn. Later
+// requests of its client wait for it, while other clients are served.
 //
 // Thread: the loop thread only.
 #pragma once
