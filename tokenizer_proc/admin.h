@@ -37,7 +37,7 @@
 
 namespace pitstop::tokenizer {
 
-// Whether a client can share memory with the workers; a client at a TCP door cannot.
+// The machine of a client: only a client on this machine can share memory with the workers.
 enum class ClientPlace { kHere, kElsewhere };
 
 class Admin {

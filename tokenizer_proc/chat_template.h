@@ -51,8 +51,8 @@ class ChatTemplate {
   private:
     struct Source {
         jinja::Template parsed;
-        // Whether the template iterates over the parts of a content. If not, contents are passed as
-        // text.
+        // True if the template iterates over the parts of a content. Otherwise contents are passed
+        // as text.
         bool takes_parts = false;
     };
     static Result<Source> parse(std::string_view text);

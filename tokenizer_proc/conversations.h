@@ -90,7 +90,7 @@ class Conversations {
     void take(OpenRequest& request, messages::OutputChunk& chunk, TimePoint now);
     // The request of the turn has ended.
     void end_turn(const OpenRequest& request, TimePoint now);
-    // The request of the turn has failed: drops the turn, unless others continue from it.
+    // The request of the turn has failed: drops the turn, unless other turns continue from it.
     void drop(const OpenRequest& request);
 
     // expire() ends conversations whose idle time is over; lose() ends those of a client that left.

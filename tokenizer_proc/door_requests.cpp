@@ -150,7 +150,8 @@ Result<> DoorRequests::dispatch(
 ) {
     const std::optional<messages::Turn> turn = message.turn;
     Conversations::Begin begun;
-    // A turn that opens its conversation brings the whole prompt; a refused one opens nothing.
+    // A turn that opens its conversation brings the whole prompt. So the prompt is checked first,
+    // and a refused turn opens no conversation.
     const bool is_whole = !turn || turn->opens;
     if (is_whole) {
         if (auto problem = checks_->problem_of_prompt(message, prompt)) return *std::move(problem);

@@ -52,7 +52,7 @@ struct DoorsInput {
     std::vector<TextDone> texts{};           // texts from the other thread: tokenized, or refused
     // Clients' messages, or why one was refused.
     std::vector<std::pair<messages::Door, bus::Received>> from_clients{};
-    // Where the doors listen, and their counters, for `status`.
+    // The addresses where the doors listen, and their counters, for `status`.
     std::vector<messages::ListenerStatus> listeners{};
     // If not empty, the tree is shutting down for this reason. All open calls and requests, and all
     // later messages, are answered with kUnavailable.

@@ -1,4 +1,4 @@
-// How recent sessions ended, for callers that try to continue one of them.
+// The ends of recent sessions, for callers that try to continue one of them.
 //
 // A call that names its session is told why the session ended. An unnamed call might belong to a
 // session that has been lost. As a separate update, the call would commit only a part of a version.

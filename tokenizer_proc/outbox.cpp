@@ -32,7 +32,8 @@ void Outbox::reply(messages::Door door, const std::string& peer, messages::Frame
     keep_answer(waiting_[{door, peer}], std::move(frames));
 }
 
-// Keeps all answers of a turn for a client that reads; for others, up to kRepliesBytesMax.
+// Keeps all answers of a turn for a client that reads, and up to kRepliesBytesMax for a client that
+// does not.
 void Outbox::keep_answer(Waiting& waiting, messages::Frames frames) {
     const std::size_t num_bytes = bytes_of(frames);
     // One answer is always kept, however large: it may be a whole tensor.

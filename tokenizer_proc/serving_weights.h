@@ -73,7 +73,7 @@ class ServingWeights {
     void fail_commit() { version_ = decided_; }
     // Records that replicas may have different weights, or that some are half-written.
     void tear() { is_torn_ = true; }
-    // Whether a copy of the previous version remains; a direct update leaves none.
+    // The copy of the previous version: retained, or overwritten by a direct update.
     enum class Previous { kRetained, kOverwritten };
     // Every replica serves the decided version. `called_label`: the label in its calls if they
     // named no session; empty: they had no label, or named their session.

@@ -35,7 +35,7 @@ class SessionCalls {
         is_unnamed_refused_ = may_be_unnamed;
     }
 
-    // What a bucket's call names: its session, whichever session is open, or nothing.
+    // The session that a bucket's call names: its own, any that is open, or none.
     enum class Names { kSession, kAny, kNothing };
     // Counts the call of a bucket.
     void count(Names names);

@@ -27,7 +27,7 @@ struct Unfinished {
 // Any other line means the worst: calls were collected.
 [[nodiscard]] Unfinished read_unfinished(std::string_view line);
 
-// Why this tree was started.
+// The reason for the start of this tree.
 struct Restart {
     std::string why{};  // "the tree restarted at ..., as ... died"; empty: the first tree
     Unfinished before{};

@@ -62,7 +62,7 @@ class UpdateCoordinator {
     // Returns whether the call can be one of several that make one update. Such a call is partial,
     // of no adapter, and gives no epoch, digest or manifest of the resulting version.
     [[nodiscard]] static bool may_collect(const messages::UpdateWeights& call);
-    // What a collection must contain before it can take effect.
+    // The content that a collection needs before it can take effect.
     enum class Brings { kParts, kAllTensors };
     // Adds a partial update to the collection, which becomes one update. The call is answered when
     // its part is staged. Only the first call's `brings` counts; if no version serves that a part
@@ -72,7 +72,7 @@ class UpdateCoordinator {
     );
     // Sets the label of the version that the collected calls make. REQUIRES: is_collecting().
     void name_collection(std::string label) { driver_.update().name_version(std::move(label)); }
-    // Whether the callers of a dropped collection were told, or must still learn of it.
+    // The callers of a dropped collection must still be told (kDue), or know of the drop (kDone).
     enum class Telling { kDue, kDone };
     // Drops the open session or collection, because a call that may be a part of it was refused.
     void lose_part(TimePoint now, const Error& why, Out& out);

@@ -184,7 +184,7 @@ void UpdateDriver::finish_drop(TimePoint now, Out& out) {
     if (auto successor = update.take_successor(now)) {
         update_.reset();
         begin_session(now, successor->caller, successor->call, out);
-        // the session may be refused: weights that were torn meanwhile are no version to build on
+        // The session may be refused, because the weights may have been torn meanwhile.
         if (update_) update_->take_over(*std::move(successor));
         return;
     }

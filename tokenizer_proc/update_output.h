@@ -21,7 +21,7 @@ struct UpdateCaller {
     std::string peer{};
     CallId call{};
     std::string_view what{};  // the call's type
-    // Whether the call may be a part of a version whose calls name no session.
+    // True if the call may be a part of a version whose calls name no session.
     bool may_be_part = false;
 };
 
