@@ -3,10 +3,10 @@
 
     bench/adapters.py --build build/cpu [--shape qwen3-0.6b] [--rank 16] [--pairs 5] [--json out.json] [-- flags of serve]
 
-decode  1 stream with an adapter, 32 streams with one, 32 with eight in turn: ratios of wall and CPU seconds to the same
-        requests of the model alone, in pairs of alternating order
-load    an adapter of that rank for all modules, from a directory, while 8 streams run: the seconds of the call, the pause, and
-        the longest gap of a stream compared with the median gap
+decode  1 stream with an adapter, 32 streams with the same adapter, and 32 streams that use 8 adapters in turn. The
+        results are ratios of wall and CPU seconds to the same requests without adapters, in pairs of alternating order.
+load    loads an adapter of that rank for all modules from a directory while 8 streams run. The results are the seconds of
+        the call, the pause, and the longest gap of a stream compared with the median gap.
 
 A ratio of 1.05 is a decode that takes 5 % longer.
 """
@@ -38,7 +38,7 @@ MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 
 
 def write_adapter(directory, model, rank, seed):
-    """Random numbers for all modules of a model, as PEFT writes them; returns the bytes."""
+    """Writes a PEFT adapter with random weights for all modules of a model; returns the bytes of the weights."""
     tensors, random, header, data = header_of(model)[0], numpy.random.default_rng(seed), {}, []
     at = 0
     for name, tensor in tensors.items():

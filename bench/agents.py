@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""What agents compute again if the KV pool has room for half of them.
+"""Measures the tokens recomputed for agents whose tokens are twice what the KV pool can hold.
 
     bench/agents.py --build build/cpu [--agents 16] [--turns 20] [--tool-tokens 500] [--output 64] [--tool-s 0.2]
                     [--json out.json]
 
 Each agent sends its turns in order: all tokens so far and the result of a tool. Between two turns its tool takes up to twice
---tool-s. A model of random weights serves them; its pool has half of the tokens that all agents have at their ends.
+--tool-s. The model has random weights. The pool holds half of the tokens that all agents have after their last turns.
 
 sessions  each agent names its session (`session_id`)
 requests  the same turns without sessions
-alone     the same sessions in a pool for all agents
+alone     the same sessions in a pool with room for all agents
 
-The ratio of a row: prompt tokens that no cache had, recomputed tokens and output tokens, to all new tokens.
+The ratio of a row is the number of computed tokens divided by the number of new tokens. Computed are prompt tokens that
+no cache had, recomputed tokens, and output tokens.
 """
 
 import argparse

@@ -3,10 +3,10 @@
 
     bench/build_times.py                        what launch/quickstart builds
     bench/build_times.py --all                  everything
-    bench/build_times.py --cuda                 and of CUDA's sources, where the toolkit is
+    bench/build_times.py --cuda                 also CUDA's sources, if the toolkit is installed
     bench/build_times.py FILE.cpp ...           these files alone
 
-Builds in a folder of its own, without ccache. Reports CPU seconds, because other work on the machine hardly changes
+Builds in a separate folder, without ccache. Reports CPU seconds, because other work on the machine hardly changes
 them. Half of their sum is the time on two idle cores, without linking.
 """
 
@@ -36,7 +36,7 @@ def launch(command):
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     output = command[command.index("-o") + 1] if "-o" in command else ""
     line = {"cpu_s": used.ru_utime + used.ru_stime, "wall_s": time.monotonic() - begin, "output": output}
-    with open(os.environ[LOG], "a") as log:  # a short line in one write, as compilers run in parallel
+    with open(os.environ[LOG], "a") as log:  # one write() per line: compilers that run in parallel append to it
         log.write(json.dumps(line) + "\n")
     return code
 

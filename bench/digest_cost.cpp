@@ -22,7 +22,7 @@ namespace pitstop::bench {
 namespace {
 
 constexpr int kRuns = 5;
-constexpr std::size_t kPieceBytes = std::size_t{1} << 20;  // the size of a stage's pieces
+constexpr std::size_t kPieceBytes = std::size_t{1} << 20;  // a stage copies pieces of this size
 constexpr std::size_t kAlignment = std::size_t{2} << 20;
 
 struct Piece {
@@ -63,7 +63,7 @@ void copy_and_digest(const Piece& piece) {
          .copy_to = piece.to},
         sum
     );
-    asm volatile("" : : "m"(sum) : "memory");  // is used
+    asm volatile("" : : "m"(sum) : "memory");  // keeps the compiler from removing the digest
 }
 
 struct Free {
@@ -124,7 +124,7 @@ Result<DigestCost> measure_digest_cost(const std::string& directory, int num_thr
         return make_error(
             ErrorCode::kResourceExhausted, "cannot allocate {} bytes to copy into", bytes
         );
-    std::memset(buffer.get(), 1, bytes);  // touches the pages, as those of a stage's copy are
+    std::memset(buffer.get(), 1, bytes);  // a stage's copy, too, has pages that were touched before
     DigestCost best{.copy_s = 1e30, .digested_s = 1e30};
     for (int run = 0; run < kRuns; ++run) {
         ASSIGN_OR_RETURN(

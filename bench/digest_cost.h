@@ -13,7 +13,8 @@ struct DigestCost {
     double digested_s = 0;  // copying and digesting all tensors
 };
 
-// Measures on `num_threads` threads and keeps the best of some runs of each kind, taken in turns.
+// Measures on `num_threads` threads. Alternates copies with and without digesting, and returns the
+// best run of each.
 // REQUIRES: the checkpoint is in the page cache. Errors: those of opening it; kUnsupported, it
 // cannot be mapped.
 Result<DigestCost> measure_digest_cost(const std::string& checkpoint, int num_threads);

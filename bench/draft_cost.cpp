@@ -1,7 +1,7 @@
 // Measures what drafts cost the scheduler, in CPU time of one thread, the least of several runs.
 //
-//   samples   8 outputs of one prompt that resemble each other, as samples and epochs do: appending
-//             a token, finding and drafting after each, and the bytes that a token takes
+//   samples   8 similar outputs of one prompt, like the samples of a training step. Measured are
+//             appending a token, drafting after each token, and the bytes per token.
 //   letter    a prompt of 32k equal tokens: appending it, and drafting after it
 #include "scheduler_proc/draft_index.h"
 
@@ -39,7 +39,7 @@ double took_us(const Work& work) {
     return cpu_us() - begin;
 }
 
-// Outputs that leave the first one's text at every 25th token or so, and come back to it.
+// Makes outputs that equal the first one except for about every 25th token.
 std::vector<std::vector<TokenId>> make_outputs(std::mt19937& random) {
     std::vector<std::vector<TokenId>> outputs(kOutputs);
     for (std::size_t i = 0; i < kOutputTokens; ++i)
@@ -69,7 +69,7 @@ Samples measure_samples(const std::vector<std::vector<TokenId>>& outputs) {
     for (const std::vector<TokenId>& output : outputs) {
         DraftIndex::Place last = prompt_end;
         for (std::size_t begin = 0; begin < output.size(); begin += 100) {
-            // A hundred at a time: reading the clock costs as much as a token.
+            // Times 100 tokens at once, because reading the clock costs as much as one token.
             std::vector<DraftIndex::Place> places;
             const auto part = std::span(output).subspan(begin, 100);
             append_us += took_us([&] {
@@ -85,7 +85,7 @@ Samples measure_samples(const std::vector<std::vector<TokenId>>& outputs) {
         }
     }
     const auto num = static_cast<double>(outputs.size() * kOutputTokens);
-    // An ended output is kept as tokens, too, from which the index can be made again.
+    // The index of ended outputs also keeps each token itself, to rebuild the index from.
     const double kept =
         static_cast<double>(index.bytes()) / static_cast<double>(index.num_tokens());
     return {

@@ -103,7 +103,7 @@ DriveResult drive(const DriveArgs& args) {
                 if (!chunk.finish) return;
                 mine.end_ns = at_ns;
                 note_finish(mine, chunk, planned[i].output_len);
-                open.remove();  // the last use of this function's objects
+                open.remove();  // after this, drive() may return and destroy its objects
             },
             args.request_timeout
         );

@@ -44,8 +44,8 @@ struct RequestRecord {
 
 struct DriveResult {
     TimePoint begin{};
-    std::vector<RequestRecord> requests{};  // as in the workload
-    std::vector<ChunkEvent> chunks{};       // by time
+    std::vector<RequestRecord> requests{};  // in the workload's order
+    std::vector<ChunkEvent> chunks{};       // in order of time
 };
 
 // Returns when the last request has ended.

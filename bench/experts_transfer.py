@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The cost of many tensors in an update: the 18,867 of Qwen3-30B-A3B, scaled to 1 GB, and the same bytes in 531.
+"""The cost of many tensors in an update: 1 GB as 18,867 tensors, the number of Qwen3-30B-A3B, and as 531 tensors.
 
     bench/experts_transfer.py --build build/cpu [--rounds 5] [--width 96] [--tp 1] [--json out.json]
 
-Writes a model with the names and counts of Qwen3-30B-A3B (48 layers of 128 experts) whose other dimensions are small,
-once with single experts and once with experts fused as in transformers 5. Starts a tree. Each round updates with
-each form in each way: a push of the C++ client, a directory, and, where PyTorch is installed, checkpoint-engine's
-buckets in shared memory. The result of a way is its best round, in seconds and in CPU seconds of the tree's processes.
-The difference between the two forms, divided by 18,336 tensors, is the cost of a tensor without its bytes. (A pusher
-declares the digest of single experts, and has none to declare of fused ones: compare the pushes without a digest.)
+Writes a small model with the tensor names and counts of Qwen3-30B-A3B (48 layers of 128 experts) in two forms: with
+a tensor per expert, and with experts fused as in transformers 5. Starts a tree. Each round updates it with both forms in
+each way: a push of the C++ client, a directory, and, where PyTorch is installed, checkpoint-engine's buckets in shared
+memory. The result of a way is its best round, in seconds and in CPU seconds of the tree's processes. The difference
+between the two forms, divided by 18,336 tensors, is the cost of a tensor without its bytes. (Compare the pushes without
+a digest: a pusher can declare the digest of single experts, but not that of fused ones.)
 """
 
 import argparse
@@ -58,7 +58,7 @@ def write_fused(model, directory, tensors):
         header[name] = {"dtype": "BF16", "shape": list(array.shape), "data_offsets": [at, at + array.nbytes]}
         at += array.nbytes
     text = json.dumps(header).encode()
-    with open(directory / "model.safetensors", "wb", buffering=64 << 20) as file:  # large folios of the page cache
+    with open(directory / "model.safetensors", "wb", buffering=64 << 20) as file:  # gets large folios in the page cache
         file.write(struct.pack("<Q", len(text)) + text)
         for array in tensors.values():
             file.write(array.tobytes())
@@ -67,7 +67,7 @@ def write_fused(model, directory, tensors):
 class Ways:
     """The ways to update; each updates the tree from a directory.
 
-    Each returns the reply and, where a program of its own sends the weights, its seconds without starting that program.
+    Each returns the reply and, if a separate program sends the weights, the seconds without starting that program.
     """
 
     def __init__(self, options, tree, client):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The costs of a fleet: calls, updates and their skew, its layer, a death under streams, a late replica.
+"""The costs of a fleet: of calls, of updates and their skew, of its Python layer, of a tree that dies under streams, and
+of a replica that starts late.
 
 build/fleet-venv/bin/python bench/fleet.py [--model DIR] [--trees 1 2 4 8] [--json FILE] [PART...]
 
@@ -51,7 +52,7 @@ class Answerer:
 @ray.remote(num_cpus=0)
 class Asker:
     async def ask(self, others, rounds):
-        """Seconds of this actor's thread per call."""
+        """Returns the CPU seconds of this actor's thread per call."""
         await asyncio.gather(*(each.answer.remote(("warm", 1)) for each in others))
         begun = time.thread_time()
         wall = time.perf_counter()
@@ -116,7 +117,7 @@ def background(fleet, count, tokens):
 
 
 def updates(given):
-    """Compares with a copy into the object store and one for each tree, all at the rate of the machine's threads together."""
+    """Compares an update with a limit: a copy into the object store and a copy per tree, at the rate of all threads."""
     rates = {"one_thread": copy_rate(1), "all_threads": copy_rate(os.cpu_count())}
     rows, puts = [], []
     update = AsyncFleet._update
@@ -154,7 +155,7 @@ def updates(given):
                     put.append(puts.pop() - begun)
                     reports = [each["report"] for each in outcome.replicas.values()]
                     skews.append(_spread(report["committed_at"] for report in reports))
-                    # the trees' own times alone
+                    # the times that the trees themselves report
                     own.append(_spread(report["total_s"] for report in reports))
                     receive.append(max(report["receive_s"] for report in reports))
                     held.append(max(report["held_s"] for report in reports))
@@ -203,8 +204,8 @@ async def _rate(generate):
 
 
 def layer(given):
-    """Null model, 64 streams: clients that talk to the trees directly, and the fleet's. Measured in pairs; every other
-    pair begins with the fleet."""
+    """Compares clients that talk to the trees directly with the fleet's clients: a null model, 64 streams. Measured in
+    pairs; every other pair begins with the fleet."""
     sampling = {"max_new_tokens": 400, "ignore_eos": True, "text_output": False}
     with Fleet("stories", replicas=2, threads=1, name="layer", load_format="null", resources={"CPU": 0.01}) as fleet:
         run_dirs = [place["run_dir"] for place in places(fleet).values()]

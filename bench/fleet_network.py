@@ -27,7 +27,7 @@ PREFIX = f"ps{os.getpid() % 10000}"
 HEAD_PORT = 6479
 START_S = 120
 STOP_S = 40  # Ray drains a node for 30
-# The clusters made here have a token of their own.
+# Settings of Ray. The clusters started here have a token that no other cluster has.
 OF_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",
@@ -78,7 +78,7 @@ def until_listens(name):
 
 
 def until_there(place, count):
-    """Starts the nodes one after the other: they choose names for their sockets in one directory."""
+    """Waits for node `count` before the next one is started: all nodes choose names for their sockets in one directory."""
     deadline = time.monotonic() + START_S
     while len(set(place.glob("session_2*/sockets/raylet*"))) < count:
         assert time.monotonic() < deadline, f"Ray's node {count} does not start"
@@ -87,7 +87,7 @@ def until_there(place, count):
 
 @contextlib.contextmanager
 def ray_nodes(names, place):
-    """A Ray node per namespace, the head in the first. Each node is a process that ends with the block."""
+    """A Ray node per namespace, the head in the first. Each node's process ends with the `with` block."""
     ray = pathlib.Path(sys.executable).with_name("ray")
     environment = {**os.environ, **OF_RAY, "PYTHONPATH": str(ROOT / "client" / "python")}
     nodes = []

@@ -15,8 +15,9 @@ constexpr std::int64_t kExperts = 128 / (kScaledDown > 1 ? 16 : 1);
 constexpr std::int64_t kChosen = 8;
 constexpr std::int64_t kOfExpert = 3 * F * H;  // gate, up and down
 
-// Where the experts' rows begin, for choices that are spread evenly. Fewer rows than experts go to
-// other experts in each of kTurns calls, so that no weights are in the cache.
+// Returns the first row of each expert: [kExperts + 1]. Rows are spread evenly over the experts. If
+// there are fewer rows than experts, each of kTurns calls uses other experts, so that no weights
+// are in the cache.
 constexpr int kTurns = 16;
 std::vector<std::int32_t> begins_of(std::int64_t rows, std::int64_t turn) {
     std::vector<std::int32_t> begins;

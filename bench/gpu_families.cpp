@@ -306,8 +306,8 @@ void run_prefill(GpuMeter& gpu) {
         attention_cuda_deterministic
     );
     // A short chunk on long KV, as after a hit of the prefix cache. One block walks all keys of
-    // 128 rows, without a split of the KV. Target: 50 us, which FA3 and FlashInfer take by
-    // their splits.
+    // 128 rows, without a split of the KV. Target: 50 us, the time of FA3 and FlashInfer, which
+    // split the KV.
     constexpr std::int64_t kChunk = 64;
     attend(
         gpu,

@@ -14,8 +14,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kLayers = 8;   // their weights rotate: more than the L2 cache holds
-constexpr int kRounds = 15;  // of the step; the median is kept
+constexpr int kLayers = 8;   // their weights exceed the L2 cache
+constexpr int kRounds = 15;  // runs of the step; the median is kept
 constexpr std::int64_t P = 16, kKeys = 1024 / kScaledDown + P;
 
 struct LaunchedOp {
@@ -53,7 +53,7 @@ class Layer {
           sin_(gpu.floats(s_.D / 2)),
           slots_(gpu.array(series<std::int64_t>(num_rows_, kKeys - 1, kKeys))),
           positions_(gpu.array(series<std::int32_t>(num_rows_, 0, 0))
-          ),  // the single row of the tables
+          ),  // all 0: cos_ and sin_ have one row
           q_starts_(gpu.array(series<std::int32_t>(num_rows_ + 1, 0, 1))),
           kv_lens_(gpu.array(series<std::int32_t>(num_rows_, kKeys, 0))),
           page_starts_(gpu.array(series<std::int32_t>(num_rows_, 0, kKeys / P))),
@@ -154,12 +154,12 @@ class Layer {
         );
     }
 
-    // Computes y [M, N] = x [M, depth] w^T with the layer's own weights; its algorithm
-    // is chosen here.
+    // Returns the op y [M, N] = x [M, depth] w^T, with the layer's own weights. Chooses the
+    // algorithm now.
     LaunchedOp product(
         const char* what,
         const DeviceBuffer& x,
-        std::int64_t offset,  // of the weights in the layer's, in elements
+        std::int64_t offset,  // elements from the layer's first weight to w
         const DeviceBuffer& y,
         std::int64_t N,
         std::int64_t depth

@@ -8,11 +8,16 @@
 
 namespace pitstop::kernels::bench {
 
-// Returns [{"step", "launches", "step_us", "graph_us", "early_us", "alone_us", "least_us", "ops"}]:
-// microseconds of a step as a stream's launches, as a graph, as a graph whose kernels start early
-// (kernels/device/dependent_launch.cuh), of its kernels alone, and of their bytes at the copy
-// bandwidth. An op: {"what", "least_us", "in_step_us": from event to event, "in_graph_us": what the
-// graph takes less without it, "alone_us"}. REQUIRES: the meter has limits.
+// Returns an object per step, with "step" (its name), "launches" and "ops", and these times:
+//
+//   step_us    the step as launches on a stream
+//   graph_us   the step as a graph
+//   early_us   a graph whose kernels start early (kernels/device/dependent_launch.cuh)
+//   alone_us   the sum over its kernels, each timed alone
+//   least_us   its bytes at the copy bandwidth
+//
+// Each op has "what", "least_us", "alone_us", "in_step_us" (from event to event) and "in_graph_us"
+// (the time that the graph saves without the op). REQUIRES: the meter has limits.
 nlohmann::json measure_gaps(GpuMeter& gpu);
 
 }  // namespace pitstop::kernels::bench

@@ -2,7 +2,7 @@
 // (tests/gpu/first). Each question has a process of its own, so that a hang or a crash costs one
 // answer.
 //
-// Output: a line of JSON per fact, with "ok": false where the product relies on something else.
+// Output: a line of JSON per fact, with "ok": false if the product relies on the opposite.
 #include "base/flags.h"
 #include "base/result.h"
 #include "base/time.h"
@@ -52,7 +52,7 @@ double ms_since(TimePoint begin) {
     return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-// Divides the free memory: a GPU in software is small.
+// Returns `wanted`, but at most a quarter of the free memory: a GPU in software has little.
 std::int64_t bytes_of(std::int64_t wanted) {
     const std::int64_t free = kernels::device_memory_info().free_bytes;
     return std::max(kMiB, std::min(wanted, free / 4) / kMiB * kMiB);
@@ -169,12 +169,12 @@ Result<> ask_ranges() {
     return Ok{};
 }
 
-// Writes all bytes, or reads all, between the two processes.
+// Writes `bytes` to the other process. Returns false if not all could be written.
 bool pass(int fd, const std::string& bytes) {
     return ::write(fd, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
 }
 
-// The process that opens the other one's handles; returns its exit code.
+// Runs in the child: opens and closes the parent's handle repeatedly. Returns the exit code.
 int open_handles(int fd) {
     constexpr int kRounds = 20;
     std::string handle(kernels::kIpcHandleBytes, '\0');

@@ -6,10 +6,10 @@
 // ends. A command that fails is answered by {"error": ...}, and the next one may be given.
 //
 //   {"do": "load", "dir": D}                    {"handle": hex, "bytes": n, "tensors": [...]}
-//   {"do": "memory"}                            {"free_bytes": n, "total_bytes": n}: the driver's
-//   {"do": "make_id"}                           {"id": hex}: of a group of NCCL's
-//   {"do": "join", "id": hex, "world_size": n}  {}, when the others have come
-//   {"do": "broadcast", "names": [...]}         {"num_broadcasts": n}: with this one
+//   {"do": "memory"}                            {"free_bytes": n, "total_bytes": n}, of the GPU
+//   {"do": "make_id"}                           {"id": hex}: an NCCL group's
+//   {"do": "join", "id": hex, "world_size": n}  {}, after all ranks have joined
+//   {"do": "broadcast", "names": [...]}         {"num_broadcasts": n}: so far, this one included
 //   {"do": "leave"}                             {}
 #include "base/flags.h"
 #include "base/time.h"

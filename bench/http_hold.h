@@ -20,7 +20,7 @@ namespace pitstop::bench {
 struct HttpHold {
     HttpAddress server{};
     int streams = 2000;            // open at once; one that ends is replaced at once
-    int prompts = 64;              // different ones, greedy
+    int prompts = 64;              // distinct; all requests are greedy
     std::int64_t output_len = 64;  // tokens of each
     std::chrono::milliseconds duration{60'000};
     std::chrono::milliseconds end_timeout{60'000};  // for the last streams to end

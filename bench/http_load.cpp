@@ -23,7 +23,7 @@ double ms_between(TimePoint from, TimePoint to) {
 struct Connection {
     HttpSocket socket{};
     TimePoint start{};
-    std::string answer{};      // a stream's tail; the whole of any other answer
+    std::string answer{};      // of a stream only the end; any other answer whole
     std::size_t body_end = 0;  // where an answer with Content-Length ends; 0: not known yet
     std::int64_t tokens = 0;
     bool is_chunked = false;

@@ -72,7 +72,7 @@ void bench_linears(Bench& bench) {
     for (const std::int64_t M : {1, 8, 512}) bench_linear<float>(bench, "gate-up", M, 2 * kF, kH);
 }
 
-// R rows of `new_tokens` each, the last of `len` tokens, with pages in shuffled order.
+// R rows. Each computes the last `new_tokens` of its `len` tokens; pages are in shuffled order.
 struct Rows {
     std::vector<PageId> pages{};
     std::vector<std::int32_t> q_starts{0};
@@ -115,7 +115,7 @@ void bench_experts(Bench& bench, std::int64_t T) {
         .is_bf16 = true,
         .run =
             [&] {
-                const auto rows_before = [&](std::int64_t e) {  // of num_read evenly spread experts
+                const auto rows_before = [&](std::int64_t e) {  // num_read experts, evenly spread
                     return (e * num_read + shift) / kE * num_rows / num_read;
                 };
                 for (std::int64_t e = 0; e <= kE; ++e) {

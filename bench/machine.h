@@ -23,7 +23,8 @@ struct Machine {
 // was built from.
 [[nodiscard]] std::string root_dir();
 
-// Returns "1a2b3c4d5e6f", with "-dirty" where tracked files differ; a bundle's own; else "unknown".
+// Returns the commit of the sources, or the one that a bundle was made from: "1a2b3c4d5e6f", with
+// "-dirty" if tracked files differ from it. Returns "unknown" outside a clone and a bundle.
 [[nodiscard]] std::string source_commit();
 [[nodiscard]] std::string utc_now();  // "2025-11-21T07:30:00Z"
 
@@ -40,7 +41,7 @@ struct ProcessUse {
 };
 
 // Measures the launcher and the processes of the tree that runs in `run_dir`, as its tree.json
-// names them. One that has ended meanwhile is left out.
+// names them. Leaves out processes that have ended meanwhile.
 [[nodiscard]] Result<std::vector<ProcessUse>> processes_of(const std::string& run_dir);
 
 // Returns the CPU seconds of all threads of a process so far; nothing if the process is gone. PID 0

@@ -1,12 +1,14 @@
 // Sums up a drive's notes.
 //
-//   time to first token   from when a request was due (an open loop: its planned arrival, so that a
-//                         sender that falls behind cannot hide it) to its first chunk
-//   inter-token gap       between two chunks of a request, as a reader of the stream sees it; the
-//                         tokens of a chunk that brings several share its gap
-//   largest gap           between two chunks of a request, not shared
-//   decode rate           tokens per second while every request was decoding: from the last first
-//                         token to the first end. Only where there is such a time.
+//   time to first token   from the time when a request was due to its first chunk. In an open loop
+//                         a request is due at its planned arrival, so that the delay of a sender
+//                         that falls behind counts.
+//   inter-token gap       the time between two chunks of a request, divided by the number of tokens
+//                         of the second chunk
+//   largest gap           the longest time between two chunks of a request, undivided
+//   decode rate           tokens per second while every request was decoding: after all requests
+//                         have their first token, and before any ends. None if there is no such
+//                         time.
 #pragma once
 
 #include "bench/drive.h"

@@ -43,7 +43,7 @@ ModelCost cost_of(const ModelShape& shape) {
         cost.experts = static_cast<double>(shape.experts->count);
         cost.chosen = static_cast<double>(shape.experts->chosen);
     }
-    std::int64_t num_deltas = 0;  // layers
+    std::int64_t num_deltas = 0;  // layers with a gated delta net
     for (std::int64_t i = 0; shape.delta && i < shape.layers; ++i)
         num_deltas += shape.delta->has(i);
     const std::int64_t kv_elements =

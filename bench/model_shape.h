@@ -56,8 +56,8 @@ struct ModelShape {
     bool llama3_rope_scaling = false;  // factor 32 over 8192 positions
     double norm_eps = 1e-6;
     std::optional<std::int64_t> sliding_window{};
-    std::optional<DeltaShape> delta{};      // of kQwen35, and of it alone
-    std::optional<ExpertsShape> experts{};  // of kQwen3Moe, and of it alone
+    std::optional<DeltaShape> delta{};      // only for kQwen35
+    std::optional<ExpertsShape> experts{};  // only for kQwen3Moe
 };
 
 // Finds "qwen3-0.6b", ...; "custom" is a shape with nothing given. The error lists what is

@@ -99,7 +99,7 @@ Result<> client_latency(Client& client, const Options& options, std::vector<doub
 // The measured tree, reachable in both ways.
 struct Served {
     std::string run_dir{};
-    std::vector<std::unique_ptr<Client>> clients{};  // one
+    std::vector<std::unique_ptr<Client>> clients{};  // has one element
     HttpLoad server{};
 };
 

@@ -86,7 +86,7 @@ def write_model(directory, shape):
         begin, end = end, end + 2 * int(numpy.prod(dims))
         header[name] = {"dtype": "BF16", "shape": list(dims), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
-    with open(directory / "model.safetensors", "wb", buffering=64 << 20) as file:  # large folios of the page cache
+    with open(directory / "model.safetensors", "wb", buffering=64 << 20) as file:  # gets large folios in the page cache
         file.write(struct.pack("<Q", len(text)) + text)
         for _, dims in weights(shape):
             is_norm = len(dims) == 1

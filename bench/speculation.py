@@ -8,12 +8,14 @@ quoted  a model of that shape, one request, greedy: the output quotes its prompt
 random  the same model, 64 requests at once; no text repeats
 epoch   the bundled model, 8 requests at once, temperature 1: 8 samples of each of 64 prompts, after an epoch of the same
         prompts with other seeds and an update of all weights by 0.1 %
-tail    the same model, after such an epoch: 32 samples at once, whose lengths have a heavy tail. The ratio is a
-        quarter of off's seconds, divided by the seconds of as many last tokens as off computes in its last quarter
+tail    the same model, after such an epoch: 32 samples at once, whose lengths have a heavy tail. Let n be the number of
+        tokens that `off` computes in the last quarter of its time. The ratio is the time of the last n tokens with `off`
+        to their time with drafts.
 cost    pitstop_draft_cost: microseconds and bytes of drafts, without a model
 
-Tokens and logprobs of both trees are compared: a bit that differs ends the run (P11). The quoting model is one of random
-weights whose blocks add nothing, and whose head gives each token another one; its passes cost what a trained model's do.
+Tokens and logprobs of both trees are compared: a bit that differs ends the run (P11). The quoting model has random
+weights, blocks that add nothing, and a head that maps each token to another one. Its passes cost as much as a trained
+model's.
 """
 
 import argparse
@@ -247,7 +249,7 @@ def measure_epochs(options, place):
     make_next_epoch(place / "next")
 
     def before(client, pair):
-        """Runs an epoch with the bundled weights, whose outputs the measured epoch drafts from."""
+        """Runs an epoch with the bundled weights. The measured epoch drafts from its outputs."""
         client.update_weights(str(STORIES))
         run_all(client, samples(2 * pair, options.prompts), 8)
         client.update_weights(str(place / "next"))

@@ -1,5 +1,5 @@
-// Requests that decode concurrently until stopped, and the gaps between their tokens: what a reader
-// notices of an update or a pause.
+// Requests that decode concurrently until stopped, and the gaps between their tokens, by which a
+// reader notices an update or a pause.
 //
 // Thread: one caller; the client's thread records.
 #pragma once

@@ -188,7 +188,7 @@ def write_part(model, directory, num_bytes, last):
 
 
 def partial(tree, model, num_bytes, results):
-    """Alternates two parts, so that each finds old tensors of the other in its copy."""
+    """Alternates updates of two parts: the copy that an update writes to lacks the other part's last update."""
     first, last = write_part(model, model.parent / "part-1", num_bytes / 100, -1)
     second, _ = write_part(model, model.parent / "part-2", num_bytes / 100, last)
     whole, parts = [], []
@@ -198,7 +198,7 @@ def partial(tree, model, num_bytes, results):
         for turn in range(12):
             path = str(model.parent / f"part-{turn % 2 + 1}")
             parts.append(client.update_weights(path, partial=True))
-    parts = parts[2:]  # the first ones copy the tensors that the whole update left old
+    parts = parts[2:]  # the first two also copy all tensors that the whole updates left old
     assert all(reply["ok"] for reply in whole + parts)
     whole_s = min(reply["total_s"] for reply in whole)
     part_s = min(reply["total_s"] for reply in parts)

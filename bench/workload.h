@@ -15,7 +15,7 @@
 namespace pitstop::bench {
 
 inline constexpr std::int64_t kRequestsMax = 1'000'000;
-inline constexpr std::int64_t kWorkloadTokensMax = std::int64_t{1} << 28;  // prompts, outputs: each
+inline constexpr std::int64_t kWorkloadTokensMax = std::int64_t{1} << 28;  // of prompts; of outputs
 
 // Lengths in tokens:
 //   128 or fixed:128      always the same

@@ -40,7 +40,7 @@ class Journal:
             file.write(line + "\n")
 
     def remove(self) -> None:
-        """Called after the run's page is written."""
+        """Deletes the file. Called after the run's page is written."""
         self._path.unlink(missing_ok=True)
 
 

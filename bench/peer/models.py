@@ -1,4 +1,4 @@
-"""The models of the comparison, by name: what makes each, in pitstop's form and in llama.cpp's."""
+"""Makes the models of the comparison, each as a checkpoint for pitstop and as a GGUF file for llama.cpp."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ SHAPES = {
 def make(
     shape: str, directory: pathlib.Path, build: pathlib.Path, python: pathlib.Path | None
 ) -> tuple[pathlib.Path, pathlib.Path]:
-    """Returns the model's directory and its GGUF file, and makes what is missing. `python`: of the peers' environment;
-    None: no GGUF file is made."""
+    """Returns the model's directory and the path of its GGUF file. Makes whichever does not exist.
+
+    `python` is the interpreter of the peers' environment. With None, no GGUF file is made.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     model, gguf = directory / shape, directory / f"{shape}.gguf"
     if not (model / "config.json").exists():

@@ -47,7 +47,7 @@ def serve(load: Callable[[], tuple[str, int]], run: Callable[[list[list[int]], i
             f"{sys.executable} has no NumPy, which makes prompts: `bench/peers install` makes a Python that has it"
         )
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # engines print
+    os.dup2(2, 1)  # engines print to standard output, which is the protocol's
     begin = time.perf_counter()
     version, vocab_size = load()
     print(json.dumps({"ready": time.perf_counter() - begin, "version": version}), file=answers, flush=True)

@@ -37,7 +37,7 @@ def _head(engines: Sequence[Engine], command: str, num_pairs: int, shape: str) -
 def table(
     rows: Sequence[tuple[Row, Measured]], engines: Sequence[Engine], command: str, num_pairs: int, shape: str
 ) -> str:
-    """`shape` says in words what the model is."""
+    """`shape` describes the model in words."""
     peers = [engine.name for engine in engines if engine.name != "pitstop"]
     lines = _head(engines, command, num_pairs, shape)
     heads = ["work", "pitstop, tokens/s", *(f"{peer}, tokens/s" for peer in peers)]

@@ -61,8 +61,8 @@ CURVE = tuple(Workload(rows, 64, 48) for rows in (1, 2, 4, 8, 16, 32, 64))
 class Figures:
     """The figures of a workload; 0 where a figure does not apply."""
 
-    prefill_tokens_per_s: float  # all prompts until the last first token
-    decode_tokens_per_s: float  # while every request decoded: from the last first token to the first end
+    prefill_tokens_per_s: float  # all prompt tokens, over the time until every request has its first token
+    decode_tokens_per_s: float  # while all decode: after every first token, before any request ends
     total_tokens_per_s: float  # prompts and outputs over the whole time
     seconds: float
 
