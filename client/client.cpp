@@ -124,7 +124,7 @@ std::string Client::generate(
         sink = [mailbox,
                 callback = std::move(callback),
                 &ready = io_->ready()](messages::OutputChunk chunk) {
-            if (!mailbox->put(std::move(chunk))) return;  // a queued entry takes the chunk
+            if (!mailbox->put(std::move(chunk))) return;  // a queued callback delivers it
             ready.push(callback);
         };
     }

@@ -1,5 +1,5 @@
 // The trainer's side of a `host` group: broadcasts over TCP to every worker of every tree that
-// joined (tp_worker/groups/host_group.h has the bytes). For machines without NCCL.
+// joined (tp_worker/groups/host_group.h has the format). For machines without NCCL.
 //
 //   auto group = HostBroadcast::listen({.group = "w", .num_workers = 4});
 //   client->call(InitGroup{...port = group->port()}, on_reply);   // on another thread, or async

@@ -203,7 +203,7 @@ void IoLoop::io_run() {
             io_serve_link(static_cast<messages::Door>(i), now);
         io_flush();
         io_expire(now);
-        ready_.wake();  // some requests were refused, lost or late
+        ready_.wake();  // for callbacks of requests that were refused, lost or late
         if (is_stopping) io_end();
         if (!is_over_) connections_.publish(links_);
     }
@@ -274,7 +274,7 @@ void IoLoop::io_execute(RefuseRequest& command) {
 }
 
 void IoLoop::io_execute(CancelRequests& command) {
-    if (!link(messages::Door::kData).is_ready()) return;  // nothing is open there
+    if (!link(messages::Door::kData).is_ready()) return;  // no request is open at a lost door
     messages::Cancel cancel;
     cancel.calls = std::move(command.calls);
     const auto send = [&] {

@@ -42,7 +42,7 @@ class IoLoop {
         std::string admin_endpoint{};         // empty: none
         std::optional<bus::ClientKey> key{};  // for tcp endpoints
         std::string name{};
-        std::size_t open_max = 0;  // of requests, and of calls
+        std::size_t open_max = 0;  // limit for open requests, and for open calls
         bool has_callbacks_on_caller = false;
     };
     static Result<std::shared_ptr<IoLoop>> start(Args args);
@@ -53,15 +53,15 @@ class IoLoop {
         return connections_.wait_ready(timeout, args_.data_endpoint);
     }
 
-    // Ends everything open; when it returns, no callback runs, and none begins. In a callback on
-    // the loop's thread, the remaining callbacks run inside this call, and the thread ends when the
-    // callback returns; elsewhere the thread is joined.
+    // Ends all open requests and calls. After the return no callback runs, and none begins. If a
+    // callback on the loop's thread calls this, the remaining callbacks run inside the call, and
+    // the thread ends when the callback returns. On other threads, joins the loop's thread.
     void stop();
 
     RequestNumber start_request(
         messages::Frames frames, std::string rid, Sink sink, TimePoint deadline
     );
-    // Refuses a request that cannot be sent: it ends through the same path.
+    // Ends a request that cannot be sent: its sink gets the error, as for any failed request.
     void refuse_request(const std::string& rid, const Error& error, Sink sink);
     void cancel(std::vector<std::string> rids);
     void cancel_calls(std::vector<CallId> calls);

@@ -60,7 +60,7 @@ Result<> Link::connect(TimePoint now) {
     ASSIGN_OR_RETURN(bus::SocketMonitor monitor, bus::SocketMonitor::open(*context_, socket));
     monitor_ = std::move(monitor);
     socket_ = std::move(socket);
-    CHECK(send(hello_frames(name_)) == bus::Sent::kSent);  // the first message of an empty queue
+    CHECK(send(hello_frames(name_)) == bus::Sent::kSent);  // cannot fail: the queue is empty
     reopen_time_ = now + kReopenAfter;
     return Ok{};
 }

@@ -1,7 +1,7 @@
 // One connection to a door: the socket, which tree answers there, and the notice of its loss.
 //
-// Only hello_reply tells which tree it is, and the socket reports when its peer is gone. Silence
-// never counts as a death, because a tree may be slow. Messages queued for a tree never reach its
+// A tree's hello_reply identifies it, and the socket's monitor reports its loss. Silence never
+// counts as a death, because a tree may be slow. Messages queued for a tree never reach its
 // successor: the socket is closed with the tree, and messages name the tree they are meant for.
 //
 // Thread: one, the client's.

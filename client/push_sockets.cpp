@@ -14,13 +14,13 @@
 namespace pitstop {
 namespace {
 
-// how soon the tree's end of the update is noticed
+// how often a waiting push checks whether the tree has ended the update
 constexpr auto kLook = std::chrono::milliseconds(20);
 std::atomic<int> num_pushes{0};  // makes endpoints of one process distinct
 
-// The name of an abstract socket is no secret, and libzmq ends the process when no descriptor is
-// left for a connection. So connections of other users are closed when they are accepted. A worker
-// of another user could not open the pusher's memory either, unless it is root's.
+// Closes connections of other users when they are accepted, except root's. Any user can find an
+// abstract socket, and libzmq ends the process when no descriptor is left for a connection. Workers
+// of other users could not open the pusher's memory anyway.
 void accept_only_own(zmq::socket_t& socket) {
     for (const ::uid_t uid : {::geteuid(), ::uid_t{0}}) {
         if (zmq_setsockopt(socket.handle(), ZMQ_IPC_FILTER_UID, &uid, sizeof uid) != 0)

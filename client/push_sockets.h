@@ -25,7 +25,7 @@ class PushSockets {
     PushSockets& operator=(PushSockets&&) noexcept;
     ~PushSockets();
 
-    // Returns where each worker finds its socket, as an ipc source's handles.
+    // Returns the endpoint of each device's socket, in the form of an ipc source's handles.
     [[nodiscard]] const std::map<std::string, std::string>& handles() const;
     [[nodiscard]] std::size_t size() const;
 

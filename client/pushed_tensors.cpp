@@ -197,7 +197,7 @@ Result<> PushedTensors::read(
     const TensorToPush& tensor = tensors_[piece.tensor];
     const std::int64_t row_bytes = row_bytes_of(piece);
     const auto digest_and_use = [&](const std::byte* rows) -> Result<> {
-        add_digest(piece, rows, nullptr);  // the call brings them into the cache, too
+        add_digest(piece, rows, nullptr);  // also brings the rows into the cache
         return use(rows);
     };
     if (tensor.data != nullptr) {

@@ -28,7 +28,7 @@ struct Piece {
 
 class PushedTensors {
   public:
-    // REQUIRES: both outlive this.
+    // REQUIRES: both arguments outlive this object.
     PushedTensors(const PushOptions& options, std::span<const TensorToPush> tensors);
 
     // Errors: kInvalidArgument for a name that appears twice, a dtype other than the three, or no

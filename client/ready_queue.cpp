@@ -46,7 +46,7 @@ std::size_t ReadyQueue::run(std::size_t max) {
     std::size_t num = 0;
     for (const Callback& callback : batch) {
         if (is_closed_) break;
-        (*callback)();  // unlocked: may start a request, or close this
+        (*callback)();  // unlocked: the callback may start a request, or close this queue
         ++num;
     }
     return num;

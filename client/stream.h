@@ -33,8 +33,9 @@ class Stream {
 
     [[nodiscard]] const std::string& rid() const { return rid_; }
 
-    // Returns the output since the last call, or waits for the next. Nothing: the time ran out (at
-    // once in such a callback), or the last chunk was taken before (is_done() tells which).
+    // Returns the output since the last call, or waits for the next. Returns nothing if the time
+    // ran out, or if the last chunk was taken before (is_done() tells which). In a callback on the
+    // client's thread, the time runs out at once.
     std::optional<messages::OutputChunk> next(std::chrono::milliseconds timeout = kForever);
 
     // Waits for everything that next() has not returned yet, joined. Errors: the request's own;

@@ -137,7 +137,7 @@ class Push {
         return reply.verdict.error();
     }
 
-    // The tree has ended the bucket while workers still owe answers.
+    // Returns the tree's error if it has ended the bucket while workers still owe answers.
     std::optional<Error> is_over() {
         const MutexLock lock(shared_->mutex);
         if (!shared_->is_filled || *shared_->filled) return std::nullopt;
@@ -391,7 +391,8 @@ class Push {
         std::int64_t element = 0;
     };
 
-    // Writes the part of the piece, whose rows are at `rows`, that belongs to this part of a shard.
+    // Writes the piece's overlap with the shard's part `to` into the shard. `rows`: the piece's
+    // bytes.
     static Result<> write_overlap(
         const Piece& piece,
         const std::byte* rows,
