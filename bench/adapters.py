@@ -5,8 +5,8 @@
 
 decode  1 stream with an adapter, 32 streams with the same adapter, and 32 streams that use 8 adapters in turn. The
         results are ratios of wall and CPU seconds to the same requests without adapters, in pairs of alternating order.
-load    loads an adapter of that rank for all modules from a directory while 8 streams run. The results are the seconds of
-        the call, the pause, and the longest gap of a stream compared with the median gap.
+load    loads an adapter of that rank for all modules from a directory while 8 streams run. The results are the seconds
+        of the call, the pause, and the longest gap of a stream compared with the median gap.
 
 A ratio of 1.05 is a decode that takes 5 % longer.
 """

@@ -30,8 +30,8 @@ std::string utf8(unsigned code_point) {
         static_cast<char>(0x80u | (code_point & 0x3fu))};
 }
 
-// Lists GPT-2's alphabet: a printable byte of Latin-1 stands for itself, the n-th other one for
-// U+0100+n. The order is that of the code points, as in published vocabularies.
+// Lists GPT-2's alphabet, a character per byte: a printable byte of Latin-1 is its own character,
+// and the n-th other byte is U+0100+n. Sorted by code point, as in published vocabularies.
 std::vector<std::string> byte_tokens() {
     const auto is_printable = [](unsigned byte) {
         return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;

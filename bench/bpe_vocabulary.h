@@ -1,7 +1,8 @@
-// Makes a synthetic byte-level BPE tokenizer of any size: the 256 bytes, then merges of lower-case
-// letters (two, three, four of them, the first perhaps a space), then three special tokens. Text in
-// lower case comes out at about four bytes per token, as with a trained one; every id below the
-// vocabulary's size decodes to text, since a model with random weights emits any id.
+// Makes a synthetic byte-level BPE tokenizer of any size. Its tokens are the 256 bytes, then merges
+// of two to four lower-case letters (a space may replace the first), then three special tokens.
+//
+// Text in lower case has about four bytes per token, as with a trained tokenizer. Every id below
+// the vocabulary's size decodes to text, because a model with random weights emits any id.
 //
 // Source: the layout of tokenizer.json as Hugging Face tokenizers writes it; pre-tokenizer pattern
 // and special tokens as Qwen2 publishes them.

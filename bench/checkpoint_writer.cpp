@@ -20,8 +20,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A thread makes and writes this many bytes at a time: a multiple of a word of random elements in
-// any dtype, and small enough to be in the cache still when the kernel copies it.
+// A thread makes and writes this many bytes at a time. A block has whole words of random elements
+// in any dtype, and is still in the cache when the kernel copies it.
 constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
 
 struct Shard {

@@ -33,7 +33,7 @@ struct ChunkEvent {
 };
 
 struct RequestRecord {
-    // when it should have been sent: waiting at the sender counts as latency
+    // when the request should have been sent: waiting at the sender counts as latency
     std::int64_t due_ns = 0;
     std::int64_t end_ns = 0;
     std::int64_t prompt_tokens = 0;

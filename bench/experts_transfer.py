@@ -4,8 +4,8 @@
     bench/experts_transfer.py --build build/cpu [--rounds 5] [--width 96] [--tp 1] [--json out.json]
 
 Writes a small model with the tensor names and counts of Qwen3-30B-A3B (48 layers of 128 experts) in two forms: with
-a tensor per expert, and with experts fused as in transformers 5. Starts a tree. Each round updates it with both forms in
-each way: a push of the C++ client, a directory, and, where PyTorch is installed, checkpoint-engine's buckets in shared
+a tensor per expert, and with experts fused as in transformers 5. Starts a tree. Each round updates it with both forms
+in each way: a push of the C++ client, a directory, and, if PyTorch is installed, checkpoint-engine's buckets in shared
 memory. The result of a way is its best round, in seconds and in CPU seconds of the tree's processes. The difference
 between the two forms, divided by 18,336 tensors, is the cost of a tensor without its bytes. (Compare the pushes without
 a digest: a pusher can declare the digest of single experts, but not that of fused ones.)

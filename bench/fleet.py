@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The costs of a fleet: of calls, of updates and their skew, of its Python layer, of a tree that dies under streams, and
-of a replica that starts late.
+"""The costs of a fleet: of calls, of updates and their skew, of its Python layer, of a tree that dies under streams,
+and of a replica that starts late.
 
 build/fleet-venv/bin/python bench/fleet.py [--model DIR] [--trees 1 2 4 8] [--json FILE] [PART...]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The bytes that an update of a fleet sends over the network: each machine is a network namespace with its own Ray node,
-and the kernel counts the bytes of its interface.
+"""Measures the bytes that an update of a fleet sends over the network. Each machine is a network namespace with its own
+Ray node, and the kernel counts the bytes of its interface.
 
     build/fleet-venv/bin/python bench/fleet_network.py [--model DIR] [--machines 1 2 3 4] [--json FILE]
 
@@ -78,7 +78,7 @@ def until_listens(name):
 
 
 def until_there(place, count):
-    """Waits for node `count` before the next one is started: all nodes choose names for their sockets in one directory."""
+    """Waits for node `count` before the next one starts: all nodes choose names for their sockets in one directory."""
     deadline = time.monotonic() + START_S
     while len(set(place.glob("session_2*/sockets/raylet*"))) < count:
         assert time.monotonic() < deadline, f"Ray's node {count} does not start"

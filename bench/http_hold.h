@@ -1,5 +1,5 @@
-// Keeps many streams of a live tree open at once for a while, and checks each: its events carry its
-// id, and its text and tokens equal those of its prompt running alone. Meanwhile another thread
+// Keeps many streams of a live tree open at once for a while, and checks each: all events have the
+// stream's id, and the text and tokens equal the output of the same prompt alone. Another thread
 // calls the routes that trainers and routers poll, and sometimes pauses.
 //
 // Thread:  the caller's for all streams, and one for the control routes.

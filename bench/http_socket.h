@@ -34,7 +34,7 @@ class HttpSocket {
     static Result<HttpSocket> connect(const HttpAddress& address);
     [[nodiscard]] int fd() const { return fd_; }
 
-    // Sends all of it. Errors: kUnavailable.
+    // Sends all bytes. Errors: kUnavailable.
     Result<> send(std::string_view bytes);
     // Sends a request and waits for its answer, which must have a Content-Length. Returns its body.
     // Errors: kInternal (any status but 200, with the body), kUnavailable (closed).

@@ -1,5 +1,5 @@
-// Measures each op at serving sizes: time, GB/s, GFLOP/s, and efficiency, which is the least time
-// that its bytes and flops allow at this run's measured limits, divided by its time.
+// Measures each op at serving sizes: time, GB/s, GFLOP/s and efficiency. The efficiency is the op's
+// least time by its bytes, its flops and this run's measured limits, divided by its time.
 //
 // Shapes are those of qwen3-0.6b (H 1024, F 3072, Q 16, K 8, D 128, V 151936). Weights and KV
 // rotate through copies that exceed the last cache, as the layers of a model do.

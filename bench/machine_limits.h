@@ -1,5 +1,5 @@
 // Measures the limits of this machine, to which all figures are compared. Each limit is the best
-// of `kRepeats` runs: a limit is what is possible, not what is usual.
+// of `kRepeats` runs.
 #pragma once
 
 #include "base/isa.h"

@@ -31,7 +31,7 @@ struct ModelCost {
 [[nodiscard]] Result<ModelShape> read_shape(const std::string& directory);
 
 // Returns the shortest possible time of a step that adds one token to each of `batch` requests with
-// `context` tokens each: the longer of moving its bytes and computing its products.
+// `context` tokens each: the time to move its bytes or to compute its products, if that is longer.
 [[nodiscard]] double decode_step_seconds_min(
     const ModelCost& cost, const StepLimits& limits, double batch, double context
 );

@@ -77,11 +77,13 @@ struct PlannedTensor {
 };
 [[nodiscard]] std::int64_t num_elements(const PlannedTensor& tensor);
 
-// Lists every tensor, in the model's order. Standard deviations keep activations of order one:
-// 1/sqrt of the reduced dimension, with the products that are added to the residual stream scaled
-// down so that all layers together add about one. Logits come out with a standard deviation of
-// about 1.5, and the embedding of the current token is small compared with the layers' output, so
-// that greedy decoding with a tied head wanders over the vocabulary instead of repeating one token.
+// Lists every tensor, in the model's order. Standard deviations of 1/sqrt of the reduced dimension
+// keep activations of order one. Products that are added to the residual stream are scaled down, so
+// that all layers together add about one.
+//
+// Logits have a standard deviation of about 1.5. The embedding of the current token is small
+// compared with the layers' output. So greedy decoding with a tied head wanders over the vocabulary
+// instead of repeating one token.
 [[nodiscard]] std::vector<PlannedTensor> tensors_of(const ModelShape& shape);
 
 // The special tokens, which are the last three ids: <|endoftext|>, <|im_start|>, <|im_end|>.

@@ -1,10 +1,10 @@
 // Makes random weights at memory speed: element i of a tensor depends on the seed, the tensor's
 // name and i alone, so that any thread may fill any part, in any order, and get the same bytes.
 //
-// 16 bits of a counter-based hash pick one of 65536 quantiles of the normal distribution (the
-// largest is 4.3 standard deviations), which are encoded once per tensor; so an element costs a
-// quarter of a hash and a look-up in the second-level cache.
-// The hash is SplitMix64 at a counter (base/digest.h has its source).
+// 16 bits of a counter-based hash pick one of 65536 quantiles of the normal distribution; the
+// largest is 4.3 standard deviations. The quantiles are encoded once per tensor. So an element
+// costs a quarter of a hash and a look-up in the second-level cache. The hash is SplitMix64 at a
+// counter (base/digest.h has its source).
 #pragma once
 
 #include "base/result.h"

@@ -9,8 +9,8 @@ random  the same model, 64 requests at once; no text repeats
 epoch   the bundled model, 8 requests at once, temperature 1: 8 samples of each of 64 prompts, after an epoch of the same
         prompts with other seeds and an update of all weights by 0.1 %
 tail    the same model, after such an epoch: 32 samples at once, whose lengths have a heavy tail. Let n be the number of
-        tokens that `off` computes in the last quarter of its time. The ratio is the time of the last n tokens with `off`
-        to their time with drafts.
+        tokens that `off` computes in the last quarter of its time. The ratio is the time of the last n tokens with
+        `off` to their time with drafts.
 cost    pitstop_draft_cost: microseconds and bytes of drafts, without a model
 
 Tokens and logprobs of both trees are compared: a bit that differs ends the run (P11). The quoting model has random

@@ -83,7 +83,7 @@ Result<Tree> Tree::start(const Args& args) {
     return tree;
 }
 
-// The launcher prints one line, its first, when the tree is ready.
+// The first line that the launcher prints reports that the tree is ready.
 Result<> Tree::wait_ready(std::chrono::milliseconds timeout) {
     const TimePoint deadline = Clock::now() + timeout;
     while (Clock::now() < deadline) {

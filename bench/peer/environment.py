@@ -15,8 +15,8 @@ TORCH = "torch==2.13.0"  # the version that this vLLM wheel was built with
 LLAMA = "llama-cpp-python==0.3.36"
 MORE = ("intel-openmp==2024.2.1", "gguf==0.19.0", "matplotlib")
 
-# vLLM's wheel asks for builds of these that the index does not have: `torch==2.13.0+cpu` is torch==2.13.0 with other
-# kernels for GPUs, and text models do not need the other packages.
+# Requirements of vLLM's wheel that are dropped, because the index lacks these builds. `torch==2.13.0+cpu` is
+# torch==2.13.0 with other kernels for GPUs; text models do not need the other packages.
 _OVERRIDDEN = re.compile(r"(torch|torchvision|torchaudio|torchcodec|intel-openmp)\b")
 
 

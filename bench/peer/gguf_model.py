@@ -65,7 +65,7 @@ def add_delta_nets(writer: Any, config: dict[str, Any]) -> None:
     writer.add_ssm_inner_size(head_dim * heads)
     writer.add_full_attention_interval(config["full_attention_interval"])
     writer.add_rope_dimension_count(int(config["head_dim"] * config["partial_rotary_factor"]))
-    writer.add_rope_dimension_sections([11, 11, 10, 0])  # interleaved mrope; all sections have the same positions in text
+    writer.add_rope_dimension_sections([11, 11, 10, 0])  # interleaved mrope; in text, all sections have equal positions
 
 
 def of_delta_net(name: str, tensor: Any) -> tuple[str, Any]:
