@@ -26,7 +26,7 @@ static_assert(std::endian::native == std::endian::little);
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kAdapterFile = "adapter_model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
-// per read: whether the stage was dropped is checked between reads
+// bytes per read; between reads, a dropped stage is noticed
 constexpr std::size_t kReadBytes = std::size_t{1} << 20;
 constexpr std::string_view kCutShort = "the file became shorter";
 
@@ -167,7 +167,7 @@ Result<> Checkpoint::add_tensors(std::vector<StoredTensor> tensors, const std::s
 Result<Checkpoint> Checkpoint::open(const std::string& directory, const ReadLimits& limits) {
     Checkpoint checkpoint;
     const std::string single = path_in(directory, kSingleFile);
-    // is_unchanged() compares these files, too: what is read depends on which of them exist.
+    // is_unchanged() compares these files, too: which of them exist decides what is read.
     checkpoint.seen_.look(path_in(directory, "config.json"));
     checkpoint.seen_.look(path_in(directory, kIndexFile));
     if (is_file(single)) {

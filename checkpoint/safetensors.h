@@ -59,9 +59,9 @@ class Checkpoint {
     // Errors: kDataLoss if the file now ends before the tensor does, or was written to since
     // it was opened.
     Result<> is_whole(const StoredTensor& tensor) const;
-    // Errors: kDataLoss if one of the files, its configuration among them, was written to,
-    // replaced, created or removed since open() began. Call it after reading everything: success
-    // means that all bytes belong to one state.
+    // Errors: kDataLoss if a file of the checkpoint, or its config.json, was written to, replaced,
+    // created or removed since open() began. Call it after reading everything: success means that
+    // all bytes belong to one state.
     Result<> is_unchanged() const;
 
     // Fills `out` with the tensor's bytes from `begin` on. Errors: kDataLoss if the file became

@@ -1,7 +1,7 @@
 // Tells two checkpoints apart without reading them whole: a digest of their tensors' specs and of
 // some bytes of each tensor, independent of how the tensors are spread over files. Further training
-// changes all weights, so the sample sees it. A file damaged in one place is found only by its
-// digest (base/digest.h).
+// changes all weights, so it changes the sample. Damage in one place of a file is found only by the
+// full digest (base/digest.h).
 //
 // Thread:  any.
 // Bounded: kTensorsSampledMax tensors, kSampleBytes twice of each.
