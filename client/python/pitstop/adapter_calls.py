@@ -66,8 +66,7 @@ class AdapterCalls:
         adapter  a directory as PEFT writes it, which the workers can read; or its tensors: (name, tensor) pairs or a
                  dict, of NumPy or torch, as peft.get_peft_model_state_dict(model) returns them
         config   with tensors: the adapter's LoraConfig, or a mapping with its keys
-        partial  only some tensors are given; the others stay as they are in the version that serves, and so does its
-                 config
+        partial  only some tensors are given; the other tensors and the config are those of the version that serves
         policy   what happens to open requests that have the version that this one replaces: finish (end with it), keep
                  (continue with the new one from the next token, with their KV) or recompute (their KV is computed again)
         pinned   with --adapter-memory: it is never evicted

@@ -1,4 +1,4 @@
-"""The asyncio client. The event loop that opened it runs it, without a thread."""
+"""The asyncio client. It runs in the event loop that opened it, without a thread."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ class AsyncClient(Calls[AsyncStream]):
             self._look_timer = self._loop.call_later(self._silence.left(), self._look)
 
     async def _why_it_stands(self) -> str:
-        """Why the tree does not generate. Empty: the tree generates, or there is no admin door to ask."""
+        """The reason why the tree does not generate. Empty: the tree generates, or there is no admin door to ask."""
         try:
             return why_it_stands(await self.status(timeout=ASK_S))
         except PitstopError:

@@ -158,8 +158,8 @@ class AsyncEngine(GenerateCalls, WeightCalls, AdapterCalls):
         return await self.pause(mode, max_pause_s, timeout)
 
     async def resume(self, timeout: float = UPDATE_TIMEOUT_S) -> str:
-        """Generates again; harmless when running. Collected calls without a session take effect first, and the returned
-        message says so."""
+        """Continues generation; does nothing if it runs already. Collected calls without a session take effect first,
+        and the returned message says so."""
         return (await self._open().continue_generation(timeout=timeout)).get("message", "")
 
     continue_generation = resume

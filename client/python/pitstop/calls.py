@@ -53,8 +53,8 @@ class Calls(Generic[StreamType]):
         stream    one chunk per step; False: one chunk at the end
         adapter   the name of a loaded adapter; empty: the model alone
         logprobs  True, or a dict: {"enabled": True, "top": 5, "prompt_start": 0, "ids": [...]}
-        routed_experts_start  a model of experts: chunks have the routes of tokens from this one on
-        routed_experts        the routes that the prompt's tokens use, of all or of all but the last
+        routed_experts_start  for a model of experts: chunks have the routes of all tokens from this index on
+        routed_experts        the routes that the prompt's tokens must use; the last token's may be missing
         draft_ids             with --speculate: token ids to draft from, such as an earlier output; no token depends on them
         draft_key             with --speculate: requests with equal keys draft from each other's outputs
         turn                  how the prompt continues from a conversation: docs/protocol.md's Turn
@@ -138,7 +138,7 @@ class Calls(Generic[StreamType]):
         return self._control("pause_generation", timeout, mode=mode, max_pause_s=float(max_pause_s))
 
     def continue_generation(self, timeout: float = CALL_TIMEOUT_S) -> Any:
-        """Generates again; harmless when running."""
+        """Continues generation; does nothing if it runs already."""
         return self._control("continue_generation", timeout)
 
     def abort(
@@ -153,8 +153,8 @@ class Calls(Generic[StreamType]):
         return self._control("abort", timeout, all=all, message=message, **given)
 
     def flush_cache(self, wait_idle: bool = False, timeout: float = CALL_TIMEOUT_S, reset_running: bool = False) -> Any:
-        """Drops all cached prefixes. reset_running: also what running requests hold; they return to the queue, with
-        their tokens."""
+        """Drops all cached prefixes. reset_running: running requests return to the queue with their tokens, and their
+        KV is dropped, too."""
         return self._control("flush_cache", timeout, wait_idle=wait_idle, reset_running=reset_running)
 
     def set_weight_label(self, label: str, abort_all: bool = False, timeout: float = CALL_TIMEOUT_S) -> Any:

@@ -1,8 +1,8 @@
 """The part of CUDA's driver that a push needs: the allocation behind an address in a GPU's memory, and the handle by
 which another process opens this allocation (cudaIpcOpenMemHandle).
 
-PyTorch's own way (Storage._share_cuda_) adds a record to the storage with each call, which stays until the storage is
-freed, and raises an error for memory without a handle. The driver keeps no record.
+PyTorch's own call (Storage._share_cuda_) raises an error for memory without a handle. Each call also adds a record that
+stays until the storage is freed. The driver keeps no record.
 Source: CUDA Driver API, cuMemGetAddressRange, cuIpcGetMemHandle, "Primary Context Management".
 """
 
@@ -34,7 +34,7 @@ def allocation_of(address: int, index: int) -> Optional[Allocation]:
     process can open it, for example because it is in an expandable segment or a pool."""
     try:
         return _find(_library(LIBRARY), address, index)
-    except (OSError, _Refused):  # without a driver, too
+    except (OSError, _Refused):  # OSError: there is no driver
         return None
 
 

@@ -106,8 +106,8 @@ class CudaRuntime:
                 self.enter(before)
 
     def _is_in_use(self, device: int) -> bool:
-        """Whether this program uses the GPU already. Entering one takes some of its memory since CUDA 12, and the
-        default GPU of a thread may belong to another program."""
+        """Whether this program uses the GPU already. Entering a GPU takes some of its memory since CUDA 12, and a
+        thread's default GPU may belong to another program."""
         try:
             driver = ctypes.CDLL("libcuda.so.1")
         except OSError:

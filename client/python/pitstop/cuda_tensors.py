@@ -30,7 +30,7 @@ MIX_STEP, MIX_1, MIX_2 = map(_signed, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0
 class CudaTensor:
     """A weight in a GPU's memory, with the attributes of a NumPy array that a push reads."""
 
-    tensor: Any  # torch's: contiguous
+    tensor: Any  # a contiguous torch.Tensor
 
     @classmethod
     def of(cls, name: str, tensor: Any) -> CudaTensor:
@@ -96,7 +96,7 @@ def digest_of(tensor: Any) -> str:
 
 
 def visible_gpus() -> dict[str, int]:
-    """PyTorch's number of each visible GPU, by the workers' name of it. {} if PyTorch cannot match them."""
+    """{the name that workers have for a visible GPU: PyTorch's number of the GPU}; {} if PyTorch knows no UUIDs."""
     import torch
 
     found = {}

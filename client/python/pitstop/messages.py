@@ -148,7 +148,7 @@ class Routes:
 
     @classmethod
     def of(cls, rows: Any, num_experts: int) -> Routes:
-        """Of a numpy array of integers, [n, layers, per_token]. ValueError: an id that is no expert's."""
+        """Makes Routes of a numpy array of integers, [n, layers, per_token]. ValueError: an id that is no expert's."""
         import numpy
 
         rows = numpy.asarray(rows)
@@ -203,7 +203,7 @@ class Supports:
             getattr(self, name).extend(getattr(other, name))
 
     def rows(self) -> list[list[int]]:
-        """[n][size]"""
+        """The support of each token: [n][size]."""
         ids = iter(self.ids)
         return [list(itertools.islice(ids, size)) for size in self.sizes]
 
@@ -261,7 +261,7 @@ class Chunk:
     # end
 
     def append(self, other: Chunk) -> None:
-        """Appends the next chunk; its counts and finish replace these."""
+        """Appends the next chunk, whose counts and finish replace this chunk's."""
         self.text += other.text
         for name in ("tokens", "logprobs", "ranks", "top_ids", "top_logprobs", "ids_logprobs"):
             getattr(self, name).extend(getattr(other, name))

@@ -31,7 +31,7 @@ from .push import dtype_name
 BUCKET_BYTES = 64 << 20  # a bucket ends with the tensor that exceeds this
 ID_BYTES = 128
 SUCCESS, INVALID_ARGUMENT, INVALID_USAGE, IN_PROGRESS = 0, 4, 5, 7
-CODES = {INVALID_ARGUMENT: "invalid_argument", INVALID_USAGE: "failed_precondition"}  # others: a peer, or the network
+CODES = {INVALID_ARGUMENT: "invalid_argument", INVALID_USAGE: "failed_precondition"}  # others: a peer or network failed
 UINT8 = 1
 VERSION_MIN = 21800  # the first version with Config's fields
 UNDEFINED = -(1 << 31)
@@ -92,7 +92,7 @@ def nccl_library() -> NcclLibrary:
 
 
 def packs(sizes: Sequence[int], packed_bytes: int) -> list[range]:
-    """The tensors of each broadcast, by their sizes in bytes, as the workers count them (docs/protocol.md)."""
+    """Divides tensors of these sizes, in bytes, into broadcasts, by the same rule as the workers (docs/protocol.md)."""
     made, begin, in_pack = [], 0, 0
     for index, size in enumerate(sizes):
         in_pack += size
@@ -107,8 +107,8 @@ class NcclBroadcast:
 
     Thread: any, one call at a time; close() cancels another thread's wait. After an error, only close() works.
     device        the GPU's number in this program; None: the calling thread's GPU
-    bucket_bytes  a broadcast ends with the tensor that makes it longer, so each GPU needs this much memory and one
-                  tensor more; None: 64 MiB
+    bucket_bytes  a broadcast ends with the tensor that makes it longer than this, so each GPU needs this much memory
+                  and one tensor more; None: 64 MiB
     """
 
     def __init__(self, group: str, num_workers: int, device: Optional[int] = None, bucket_bytes: Optional[int] = None):
@@ -237,7 +237,7 @@ class NcclBroadcast:
         self.num_bytes += at
 
     def close(self) -> None:
-        """Leaves the group while the workers do (destroy_group); after a failure, at once."""
+        """Leaves the group together with the workers (destroy_group). After a failure, leaves at once."""
         self._is_closing = True
         with self._turn:
             try:
@@ -263,14 +263,14 @@ class NcclBroadcast:
         bucket, self._bucket, self._room = self._bucket, 0, 0
         try:
             with self._cuda.on(self._device):
-                if stream is not None:  # work in progress notices the abort and ends soon,
+                if stream is not None:  # its work ends soon after the abort
                     self._until(lambda: self._cuda.is_done(stream), time.monotonic() + FAREWELL_S)
                 if bucket:
                     self._cuda.free(bucket)
                 if stream is not None:
                     self._cuda.destroy(stream)
         except PitstopError:
-            pass  # or the GPU is lost with its memory
+            pass  # the GPU is lost, or its work did not end in time
 
     def _call(self, name: str, *arguments: Any) -> None:
         self._nccl.check(getattr(self._nccl.library, name)(*arguments), name, self._comm)

@@ -55,7 +55,7 @@ def is_on_gpus(workers: Sequence[Worker]) -> bool:
 
 
 def why_not(trees: Mapping[str, Sequence[Worker]], version: str, device_uuid: str) -> str:
-    """Why these trees cannot form a group with the trainer's NCCL and GPU; empty: they can."""
+    """The reason why these trees cannot form a group with the trainer's NCCL and GPU; empty: they can."""
     for name, workers in trees.items():
         if not is_on_gpus(workers):
             devices = ", ".join(each["device_uuid"] for each in workers)

@@ -23,7 +23,7 @@ class Output:
     and out["meta_info"]."""
 
     rid: str = ""
-    index: int = 0  # the index of its prompt, and among the samples of that prompt
+    index: int = 0  # its position among the call's outputs; samples of a prompt follow each other
     text: str = ""
     output_ids: list[int] = field(default_factory=list)  # [n]
     spans: list[Span] = field(default_factory=list)  # the versions of these tokens: their tokens sum to n
@@ -33,7 +33,7 @@ class Output:
     )  # [n], if asked for: each token's rank, from 1, in the distribution of its logprob
     top_logprobs: list[list[TokenLogprob]] = field(default_factory=list)  # [n][top], most probable first
     ids_logprobs: list[list[float]] = field(default_factory=list)  # [n][ids], in the request's order
-    prompt_start: int = 0  # the index in the prompt of the first entry of the next two lists
+    prompt_start: int = 0  # the prompt index of the first entries of the next two lists
     prompt_logprobs: list[float] = field(default_factory=list)
     prompt_ranks: list[int] = field(default_factory=list)
     routes: Optional[Routes] = None  # if asked for: `routes.array()` is [rows, layers, per_token]
@@ -180,7 +180,7 @@ class Adapter:
     path: str = ""  # the directory that it came from; empty: its tensors were sent
     num_requests: int = 0  # open requests that have this version
     num_older: int = 0  # open requests that began with an older one
-    bytes: int = 0  # of its resident tensors: of this version and of those that open requests have
+    bytes: int = 0  # resident tensors of this version and of older versions that open requests have
     loads_total: int = 0  # versions under this name since it was last unloaded
     requests_total: int = 0  # requests that named it, since then
     output_tokens_total: int = 0  # output tokens of those requests so far

@@ -4,8 +4,8 @@
         report = WeightPusher(client).push({"model.norm.weight": array, ...}, label="step 12")
 
 Arrays are float32, float16, or bfloat16 as uint16 (or ml_dtypes' bfloat16). Buckets are in
-memory that all workers of the machine share: each is filled once, while the workers read the
-buckets before. Arrays that are already in shared memory are read in place (`holders`), and so are PyTorch's
+memory that all workers of the machine share: each is filled once, while the workers read
+earlier buckets. Arrays that are already in shared memory are read in place (`holders`), and so are PyTorch's
 tensors in a GPU's memory (arrays.weights_of, cuda_tensors.py). Nothing takes effect before every
 rank has every byte and the digests agree.
 """
@@ -31,7 +31,7 @@ from .errors import PitstopError
 from .shared_memory import SharedFile, find_shared_file
 
 PROTOCOL = 1
-# Little time passes between two calls of a push: an abandoned session blocks others for this long.
+# The session of an abandoned push blocks others for this long. Less time passes between two calls of a push.
 IDLE_MAX_S = 10.0
 ALIGN = 64
 BUCKETS_MAX = 4  # buckets in progress: filled, and not yet read by every worker
@@ -84,10 +84,12 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def manifest_of(tensors: Tensors) -> list[dict[str, Any]]:
-    """The manifest (docs/protocol.md's TensorInfo) of tensors whose resident form is the one sent, under a text model's
-    names, with digests. Decay rates are resident in fp32, and all others in bfloat16. Two kinds of tensors are left
-    out: those with all experts of a layer, as digests are of single experts; and a head that equals the embedding, as a
-    tied model has one tensor and compares the two itself."""
+    """The manifest (docs/protocol.md's TensorInfo), with digests and a text model's names. Only tensors that are
+    resident as they are sent have entries: decay rates in fp32, all others in bfloat16.
+
+    Two kinds of tensors are left out. A tensor with all experts of a layer has no entry, because digests are of single
+    experts. A head that equals the embedding has none, because a tied model has one tensor and compares the two itself.
+    """
     manifest = []
     for name, array in tensors.items():
         if name.endswith(FUSED) or name.startswith(OTHER_PARTS):
@@ -146,7 +148,7 @@ class _Ring:
         self._tensors = tensors
         self._bucket_bytes = bucket_bytes
         sizes = [_room(array) for array in tensors.values()]
-        # Small buckets are still in the cache when workers read them. A larger tensor makes few large ones.
+        # Small buckets are still in the cache when workers read them. A tensor that is larger has a bucket of its own.
         self._most = min(max([bucket_bytes, *sizes]), sum(sizes))
         self.under_way_max = BUCKETS_MAX if self._most <= bucket_bytes else 2
         self._memory = _Memory(self.under_way_max * self._most)
@@ -187,7 +189,7 @@ class _Lying:
             yield [_entry(name, array, self._file.offsets[name]) for name, array, _ in bucket]
 
     def close(self) -> None:
-        pass  # the owner's memory
+        pass  # the memory belongs to its owner
 
 
 def _entry(name: str, array: numpy.ndarray, offset: int) -> dict[str, Any]:
@@ -438,7 +440,7 @@ class _Conversation:
         return bodies
 
     def give_up(self, error: BaseException) -> None:
-        """Tells every worker why no more follows; a worker that does not read finds out by itself."""
+        """Sends every worker the reason for which no more messages follow. A worker that does not read gets none."""
         code = getattr(error, "code", "aborted")
         body = {"code": code, "message": f"the pusher failed: {type(error).__name__}: {error}"[:MESSAGE_MAX]}
         frames = [b"", b"push_end", msgpack.packb(body)]

@@ -21,7 +21,7 @@ RENAMED = {
 # vLLM's SamplingParams that only format the answer, or have no effect here.
 OF_ANSWERS = {"detokenize", "output_kind", "flat_logprobs", "skip_reading_prefix_cache", "skip_clone"}
 LATER_FORM = "vLLM's structured_outputs has replaced it"
-# vLLM's structured_outputs: the name of each grammar there -> here.
+# Grammars: the name in vLLM's structured_outputs -> the name in the tree.
 OF_STRUCTURED_OUTPUTS = {"json": "json_schema", "regex": "regex", "grammar": "ebnf", "structural_tag": "structural_tag"}
 # Parameters of other engines that change the output -> why they are refused.
 REFUSED = {
@@ -64,7 +64,7 @@ def _said(params: Any) -> dict[str, Any]:
         return dict(params)
     if dataclasses.is_dataclass(params):
         given = {each.name: getattr(params, each.name) for each in dataclasses.fields(params)}
-    elif hasattr(params, "__struct_fields__"):  # msgspec, as vLLM's
+    elif hasattr(params, "__struct_fields__"):  # a msgspec.Struct, such as vLLM's
         given = {name: getattr(params, name) for name in params.__struct_fields__}
     else:
         raise TypeError(f"sampling_params must be a dict, or an object with fields, not {type(params).__name__}")

@@ -67,7 +67,7 @@ class Silence:
         try:
             warnings.warn(f"pitstop: a request waits: {why}", WaitingWarning, stacklevel=2)
         except WaitingWarning:
-            pass  # a filter has turned the warning into an error, which would end no wait here
+            pass  # a filter makes warnings errors; raised here, the error would not reach the waiting caller
 
 
 def late(rid: str, why: Optional[str]) -> str:

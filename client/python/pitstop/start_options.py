@@ -52,7 +52,7 @@ IGNORED = {
     "random_seed": "a request without a seed of its own is random",
 }
 BF16 = ("auto", "bfloat16", "bf16", "torch.bfloat16")
-# Values that are always the case here; any other is refused with the reason.
+# The only accepted values of an argument, and the reason for refusing other values.
 ONLY = {
     "dtype": (BF16, "weights are resident in bfloat16; compute='fp32' computes in float32"),
     "kv_cache_dtype": (BF16, "KV has the precision of compute"),
@@ -78,7 +78,7 @@ ONLY = {
 OVER_RANKS = "enable_expert_parallel"  # vLLM's: each expert is on one rank
 NO_DRAFT_MODEL = "drafts come from texts (NGRAM; vLLM's methods ngram and suffix), not from a model"
 DRAFTS = 8  # drafts per row, if the caller names no number
-FLAG_TOO = {"load_format": ("null",)}  # a value that is a flag of the tree
+FLAG_TOO = {"load_format": ("null",)}  # values that are accepted because the tree's flag has them, too
 
 
 def tree_options(options: Mapping[str, Any]) -> dict[str, Any]:

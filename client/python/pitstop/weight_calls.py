@@ -18,7 +18,7 @@ from .outputs import Update, WeightDigests, digests_of, update_of
 from .progress import Progress
 from .push import WeightPusher
 
-GROUP = "weight_update_group"  # SGLang's
+GROUP = "weight_update_group"  # SGLang's default name
 VLLM_GROUP = "vllm_weight_transfer"
 TAGS = ("weights", "kv_cache")
 
@@ -71,7 +71,7 @@ class WeightCalls:
         **update: Any,
     ) -> Update:
         """Sends a whole version, as model.named_parameters() returns it, while generation continues. When this returns,
-        every rank serves the version, from a moment between two passes on. After a PitstopError no rank does.
+        every rank serves the version; the switch is between two passes. After a PitstopError no rank does.
 
         named_tensors  (name, tensor) pairs or a dict, of NumPy or torch: float32, float16, bfloat16. They are sent
                        through memory that all workers share, without a pickle. Workers of the tensor's GPU read it
@@ -378,7 +378,7 @@ class WeightCalls:
         await self.update_weights_from_disk(path, label=weight_version, timeout=timeout)
 
     async def _init_weight_transfer(self, init_info: Mapping[str, Any]) -> None:
-        """vLLM's nccl form; an empty one is for ipc, and does nothing."""
+        """Joins the group of vLLM's nccl backend. An empty `init_info` is that of its ipc backend, and does nothing."""
         if not init_info:
             return
         spec = {"address": init_info.get("master_address", ""), "port": int(init_info.get("master_port", 0))}

@@ -69,9 +69,9 @@ def _without_bytes(value: Any, raw: list[bytes]) -> Any:
 class Link:
     """One connection to a door, reopened with a new socket whenever the tree is lost.
 
-    Only hello_reply identifies the tree, and only the socket reports that its peer is gone: silence is
-    not a death, because a tree may be slow. Messages queued for a tree never reach its
-    successor: the socket is closed with the tree, and messages name their tree.
+    A tree's hello_reply identifies it, and the socket's monitor reports its loss. Silence is not a death, because a
+    tree may be slow. Messages queued for a tree never reach its successor: the socket is closed with the tree, and
+    messages name their tree.
     """
 
     def __init__(self, context: zmq.Context, endpoint: str, name: str, key: Optional[ClientKey] = None):
@@ -99,7 +99,7 @@ class Link:
         """Opens a new socket. If that fails (no descriptor is left), run_due() tries again."""
         if self.info is not None:
             self._why_not_ready = "it was restarted" if self.is_other_tree else "the connection is lost"
-        self.info = None  # before the socket: messages for a lost tree must not linger
+        self.info = None  # before close(), which then drops queued messages: they are for the lost tree
         self.close()
         if self.refusal is not None and self.refusal.code != "permission_denied":
             self.refusal = None  # a key may be refused before any greeting

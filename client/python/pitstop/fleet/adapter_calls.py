@@ -35,8 +35,8 @@ class FleetAdapterCalls:
         **update: Any,
     ) -> Outcome:
         """Loads an adapter on every replica, or replaces the one of this name, from a directory that every machine can
-        read. When this returns, it is in effect on every replica; after a PitstopError on none, and the error's `reply` is the
-        Outcome. A replica that joins later loads it from there, if it has the same tensors.
+        read. When this returns, every replica serves the adapter. After a PitstopError no replica does; the error's
+        `reply` is the Outcome. A replica that joins later loads the same directory, if its tensors are unchanged.
 
         The other arguments are those of AsyncEngine.load_adapter.
         """

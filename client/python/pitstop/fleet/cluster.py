@@ -1,4 +1,4 @@
-"""A Ray cluster: its start, how a fleet on it is found, and the names under which a fleet's actors are on it."""
+"""Starts or joins a Ray cluster, finds the cluster of a fleet, and chooses the names of a fleet's actors."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def start_ray(address: Optional[str] = None, object_store_bytes: int = OBJECT_ST
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is not None:
-        if ":" in address and "://" not in address:  # not a name of Ray's own
+        if ":" in address and "://" not in address:  # HOST:PORT
             ray_tokens.take_mode_of(address)
         if address.startswith(("127.", "localhost")) or (address == "auto" and found_cluster().startswith("127.")):
             keep_on_loopback()

@@ -1,8 +1,8 @@
 """The actor that runs the fleet's one Coordinator: a Ray actor by name, which Ray starts again when it dies.
 
-The Coordinator decides (coordinator.py); the conductor has its clock, its replicas and their places. A successor can
-recover all state: slots are placement groups by name, replicas are actors by name, and the replicas' answers show what
-was decided. No request and no weight passes through the conductor.
+The Coordinator decides (coordinator.py). The conductor gives it the time, and starts, watches and calls the replicas. A
+successor can recover all state: slots are placement groups by name, replicas are actors by name, and the replicas'
+answers show what was decided. No request and no weight passes through the conductor.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Conductor:
         while True:
             try:
                 member = member or await self._new_replica(slot)
-            except Exception as error:  # an error of its tree, with the reason, or of Ray
+            except Exception as error:  # the tree's error, which has the reason, or an error of Ray
                 said = str(getattr(error, "cause", None) or error).strip() or type(error).__name__
                 slot.num_failed, slot.why = slot.num_failed + 1, said.splitlines()[-1]
                 log.warning("slot %d does not start: %s", slot.number, slot.why)
@@ -216,7 +216,7 @@ class Conductor:
                 try:
                     await self._handles[member].until_end.remote()
                 except RayError:
-                    ray.kill(self._handles[member])  # even if it was only unreachable: deaths are final
+                    ray.kill(self._handles[member])  # also if it was only unreachable: a lost replica never returns
                 state = self._coordinator.members[member]
                 why = await watch if watch.done() else state.why or "it vanished"
                 watch.cancel()
@@ -232,7 +232,7 @@ class Conductor:
         """Ends a replica that does not answer, or whose tree does not. Returns why; Ray reports the death."""
         hang_s = self._config["hang_timeout"]
         handle, num_missed = self._handles[member], 0
-        while num_missed < CHECKS - 1:  # more than one, so that a pause of this process does not count as the replica's
+        while num_missed < CHECKS - 1:  # several: a pause of this process can cause a single miss
             pause = max(hang_s / CHECKS, CHECK_REPLICA_S * len(self._handles))
             await asyncio.sleep(pause)
             try:

@@ -1,14 +1,15 @@
 """One update for a whole fleet: staged on all, all prepared, decided on all, then committed on all. Pure.
 
-  staging     every participant receives and checks the version while it serves the old one. A participant that fails,
-              disappears or is late drops it everywhere; with a quorum it is set aside as long as enough others are left
-  deciding    all are prepared, and each gets the decision. From the first such message on, the update takes effect: a
-              successor commits if it finds one replica that received it, and drops if it finds none
+  staging     every participant receives and checks the version while it serves the old one. If a participant fails,
+              disappears or is late, all participants drop the version. With a quorum, that participant is only set
+              aside as long as enough others are left.
+  deciding    all participants are prepared, and each gets the decision. The update takes effect as soon as one has
+              received it: a successor commits if it finds such a replica, and drops if it finds none.
   committing  all living participants have received the decision, and commit. So every living replica knows of any
-              version that a replica serves
-  dropping    the old version keeps serving, everywhere. A replica that hangs is not waited for: a newer stage replaces
-              the older one
-  forming     no update is under way: a trainer's group is formed, and its workers can receive nothing meanwhile
+              version that a replica serves.
+  dropping    the old version keeps serving on all replicas. The coordinator does not wait for a replica that hangs: its
+              next stage replaces the older one.
+  forming     a trainer's group is formed. No update is under way, because its workers can receive nothing meanwhile.
 
 The bytes of a broadcast reach either all replicas of its `group` or none. Such an update is for exactly the replicas that
 are ready when its turn comes, and none of them is set aside.

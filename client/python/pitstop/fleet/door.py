@@ -215,7 +215,7 @@ class CarriedStream(AsyncIterator[Chunk]):
         self._stream: Optional[AsyncStream] = None
         self._kept: list[int] = []  # the tokens that the client has
         self._text = ""
-        self._at_seam = 0  # of the kept tokens, those before the running part
+        self._at_seam = 0  # number of kept tokens that were generated before the running part
         self._owed: Optional[_OwedText] = None
         self._has_scores = False
         self._text_is_wanted = self._options.get("text_output", True)
@@ -363,7 +363,7 @@ class _OwedText:
     def __init__(self, door: Door, options: Mapping[str, Any], context: list[int], told: str):
         self._door = door
         self._options = options
-        self._context = context  # the prompt's last tokens, after which the rest is decoded
+        self._context = context  # the prompt's last tokens; the output is decoded after them
         self._told = told
 
     async def text_of(self, tokens: list[int]) -> str:
@@ -373,7 +373,7 @@ class _OwedText:
         return all_of_it[len(before) :]
 
     async def pay(self, chunk: Chunk, tokens: list[int]) -> None:
-        """The owed text, followed by the chunk's own."""
+        """Sets the chunk's text: the owed text, then the text of its own tokens. Finds stop texts."""
         ids = tokens
         if (
             chunk.finish is not None
@@ -383,7 +383,7 @@ class _OwedText:
             ids = tokens[:-1]
         text = await self.text_of(ids)
         stops = self._options.get("stop") or []
-        # the text of these tokens is no part of a stop text
+        # no stop text is searched in the text of the first min_new_tokens - 1 tokens
         num_free = max(0, (self._options.get("min_new_tokens") or 0) - 1)
         begin = len((await self.text_of(tokens[:num_free])).rstrip("\ufffd")) if num_free and stops else 0
         stops = [stops] if isinstance(stops, str) else stops

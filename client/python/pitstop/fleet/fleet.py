@@ -57,9 +57,11 @@ log = logging.getLogger("pitstop.fleet")
 
 
 def place_for(config: Mapping[str, Any], is_own: bool, gpus: Sequence[float]) -> dict[str, dict[str, Any]]:
-    """The resources of a replica, all on one machine, and the options of its tree. If no device is named, the tree
-    computes on GPUs if the replica has some; it gets some if the machines (which have `gpus`) have enough for every
-    replica."""
+    """The resources of a replica, all on one machine, and the options of its tree.
+
+    If no device is named, replicas get GPUs if the machines have enough for every replica; `gpus` are the machines'
+    numbers of GPUs. Otherwise they compute on CPUs.
+    """
     options = config["options"]
     num_ranks = options["tp"] * int(options.get("dp", options.get("dp_size", 1)))
     device = options.get("device") or "auto"
@@ -93,8 +95,9 @@ class AsyncFleet(FleetAdapterCalls):
                device is named and the cluster has enough for all replicas, GPUs. On a cluster that this program starts,
                any number of replicas share the machine's CPUs
     quorum     number of prepared replicas with which an update takes effect, the others set aside; None: all
-    address    of the Ray cluster ("auto": the one that was started last); None: start one on this machine. Without a
-               model, of the cluster with the fleet; None or "auto": look for it on this machine's clusters
+    address    address of the Ray cluster; "auto": the cluster that was started last; None: start one on this machine.
+               To join a fleet (no model): the address of its cluster; None or "auto": look for the fleet on this
+               machine's clusters
     hang_timeout  seconds without an answer after which a replica is ended and replaced
     status_port  of the status page and /metrics, on the conductor's loopback; 0: any free one; None: no page
     options    flags of `pitstop serve` with underscores, for every tree; door_keys: also open doors for other machines
@@ -216,7 +219,7 @@ class AsyncFleet(FleetAdapterCalls):
         await self._open().until(are_ready, timeout, "the fleet's replicas are not ready")
 
     async def close(self) -> None:
-        """Ends a fleet that this program started; leaves a joined one."""
+        """Ends a fleet that this program started. A joined fleet keeps running."""
         for task in (*self._following, *([self._telling] if self._telling else [])):
             task.cancel()
         await self._group.part()
@@ -318,8 +321,8 @@ class AsyncFleet(FleetAdapterCalls):
         timeout: float = UPDATE_TIMEOUT_S,
         **update: Any,
     ) -> Outcome:
-        """Sends a whole version once. When this returns, it is in effect on every replica; after a PitstopError on
-        none, and the error's `reply` is the Outcome. With `hold_s` (at most 1) the replicas stop between two passes
+        """Sends a whole version once. When this returns, every replica serves the version. After a PitstopError no
+        replica does; the error's `reply` is the Outcome. With `hold_s` (at most 1) the replicas stop between two passes
         until all commit, for at most this many seconds after the decision.
 
         transfer  nccl: broadcast to the workers of all trees, which compute on GPUs, from a GPU of this program without

@@ -50,7 +50,7 @@ class Version:
         return other is not None and (self.epoch, self.digest) == (other.epoch, other.digest)
 
     def is_same(self, other: Optional[Version]) -> bool:
-        """Loading and unloading an adapter changes the version: late answers may be about the version before."""
+        """Also compares adapters and changes: a late answer may be about the version before a load or an unload."""
         return (
             other is not None
             and self.has_weights_of(other)
@@ -89,7 +89,7 @@ class Stage(_OfUpdate):
     uid: str
     payload: Any = None  # where the bytes are; not read by the coordinator
     way: Any = None  # the relay's source for this replica; not read by the coordinator
-    adapters: tuple[Adapter, ...] = ()  # those that stay
+    adapters: tuple[Adapter, ...] = ()  # the adapters that stay loaded
     change: int = 0  # as of Version
 
     def version(self, digest: str, label: str) -> Version:

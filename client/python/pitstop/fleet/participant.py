@@ -79,7 +79,7 @@ class Participant:
 
     def _ask(self, is_new: bool) -> tuple[Optional[Answer], list[Work]]:
         if self._is_fetch_committing:
-            return None, []  # if asked again, it reports which version that is
+            return None, []  # unanswered: the repeated Ask is answered after the commit
         works: list[Work] = []
         if is_new and (self._fetching or self._staging):
             # This report must stay true until the next order: a stage that ended later could be the last vote that a
@@ -168,7 +168,7 @@ class Participant:
         if of_stage is None or of_stage > order.key:
             return done, []
         if self._committing is not None:
-            return None, []  # never sent by a coordinator that decides once; versions that serve are never undone
+            return None, []  # a bug of the coordinator, which has decided to commit: commits are never undone
         self._staging, self._staged, self._decided = None, None, None
         return None, [Cancel(done)]
 

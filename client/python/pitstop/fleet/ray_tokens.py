@@ -1,8 +1,8 @@
 """Sends Ray's authentication token to the clusters that require it.
 
-In Ray a process authenticates with every cluster or with none, and expects the same of clusters: if it uses a token with
-a cluster that has none, the cluster's calls into this process are refused, and hang. So the mode follows the cluster
-that is joined. RAY_AUTH_MODE, if it is set, is not changed.
+A process of Ray uses a token with every cluster or with none. If it uses one with a cluster that has none, it refuses
+the cluster's calls, which then hang. So the mode follows the cluster that is joined. If RAY_AUTH_MODE is set, it is
+not changed.
 """
 
 from __future__ import annotations

@@ -24,13 +24,13 @@ from ..errors import PitstopError
 from .orders import Key
 from .ways import Way
 
-NAMESPACE = "pitstop"  # the namespace of all fleets' actors, whatever the program's own is
+NAMESPACE = "pitstop"  # the namespace of all fleets' actors, also if the program uses another one
 AHEAD = 2
 LOOK_S = 0.5  # how often a waiting stage checks whether it is still wanted
 SILENCE_S = 5.0  # a source without an answer for this long is abandoned, and
 PULL_S = 30.0  # so is one whose bucket takes this long
 TRAINER = "trainer"  # key in `num_from`
-PATIENCE = 4  # each of these limits is at most this fraction of the update's whole time
+PATIENCE = 4  # each of these limits is at most the update's timeout divided by this
 
 
 class GivenUp(Exception):

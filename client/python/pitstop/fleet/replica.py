@@ -1,7 +1,7 @@
 """A replica: a Ray actor that starts a tree on its machine, and ends with it.
 
-A Participant (participant.py) decides what the replica does about weights; its tree does the work. There is one way to
-die: the tree ends with this process, and this process with its tree, so that watching the actor is enough.
+A Participant (participant.py) decides what the replica does about weights; its tree does the work. The tree ends
+with this process and this process with its tree, so watching the actor is enough.
 """
 
 from __future__ import annotations

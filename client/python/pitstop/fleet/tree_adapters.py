@@ -30,8 +30,8 @@ def adapter_of(payload: Mapping[str, Any], digest: str) -> Adapter:
 class TreeAdapters:
     def __init__(self, client: AsyncClient):
         self._client = client
-        self._unloads: tuple[str, ...] = ()  # the names that the staged update unloads,
-        self._has_weights = True  # and whether it has weights besides
+        self._unloads: tuple[str, ...] = ()  # the adapters that the staged update unloads
+        self._has_weights = True  # whether the staged update has weights
 
     def stage_unload(self, order: Stage, serving: Version) -> Version:
         """The first half of an unload, which changes nothing. PitstopError: no such adapter is loaded."""
@@ -45,7 +45,7 @@ class TreeAdapters:
         return order.version_beside(serving, None)
 
     def stage_weights(self, order: Stage, serving: Optional[Version]) -> None:
-        """The model's weights are staged. Where a fleet begins anew, its adapters are gone."""
+        """Called after the model's weights were staged. A fleet that begins anew has no adapters."""
         had = serving.adapters if serving is not None else ()
         self._unloads = tuple(each.name for each in had if each not in order.adapters)
 
@@ -53,7 +53,7 @@ class TreeAdapters:
         self._unloads, self._has_weights = (), True
 
     async def commit(self) -> dict[str, Any]:
-        """The second half of the staged update, of whatever kind."""
+        """Commits the staged update, of any kind."""
         names, has_weights = self._unloads, self._has_weights
         self.drop()
         reply = await self._client.commit_weights() if has_weights else {}

@@ -62,7 +62,7 @@ class PitstopRolloutActor(Base):
     async def update_weight_cuda_ipc(self, name, dtype, shape, ipc_handles, empty_cache=False):
         function, arguments = next(iter(ipc_handles.values()))
         self._copies[name] = array_of(name, function(*arguments)).copy()
-        if empty_cache:  # the last
+        if empty_cache:  # set for the last parameter
             copies, self._copies = self._copies, {}
             await self.llm.engine.update_weights(copies, partial=True)
 

@@ -117,7 +117,7 @@ class PitstopRollout(BaseRollout):
         rank = int(os.environ.get("RANK", "0"))
         self._is_sender = rank % world == 0
         self._replica_rank = rank // world if replica_rank == -1 else replica_rank
-        self._run_dir = run_dir  # empty: known to the replica's actor
+        self._run_dir = run_dir  # empty: the replica's actor is asked for it
         self._engine: Optional[AsyncEngine] = None
 
     async def _join(self) -> AsyncEngine:
