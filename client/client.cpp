@@ -28,8 +28,8 @@ TimePoint deadline_after(std::chrono::milliseconds timeout) {
     return Clock::now() + std::min(timeout, Stream::kForever);
 }
 
-// Sizes are checked at both ends: here before anything is sent, because a door that refuses a
-// message for its size does not know which call it belongs to.
+// Checks the size before sending; the door checks it again. A door that refuses a message for its
+// size does not know the message's call.
 Result<messages::Frames> to_frames(const messages::Generate& request) {
     if (const auto problem = messages::invalid(request)) {
         return make_error(

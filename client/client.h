@@ -11,8 +11,8 @@
 // There are three ways to get a request's output: a Stream to pull from, a callback on the client's
 // own thread, or a callback on the caller's loop (CallbackThread::kCaller with ready_fd()).
 //
-// However a request ends, its last chunk has `finish`. If the request was refused, timed out, or
-// its tree died, that is finish.reason error with code and message: one path for every end.
+// However a request ends, its last chunk has `finish`. If the request was refused or timed out, or
+// its tree died, finish.reason is error, with a code and a message.
 //
 // Owns:    one thread, which owns every socket and all state of requests.
 // Thread:  every function may be called from any thread, also from callbacks; functions that wait

@@ -391,8 +391,7 @@ class Push {
         std::int64_t element = 0;
     };
 
-    // Writes the piece's overlap with the shard's part `to` into the shard. `rows`: the piece's
-    // bytes.
+    // Writes the piece's overlap with the shard's part `to`. `rows`: the piece's bytes.
     static Result<> write_overlap(
         const Piece& piece,
         const std::byte* rows,

@@ -39,9 +39,9 @@ struct TensorToPush {
     std::vector<std::int64_t> shape{};
     std::function<Result<>(std::int64_t begin, std::span<std::byte> out)> read{};
     const std::byte* data = nullptr;  // any alignment; null: use read()
-    // If not null, `data` is a mapping of a file that may be truncated meanwhile. Called after
-    // each reading, it returns whether the tensor was complete. Missing bytes read as zeros and
-    // raise no SIGBUS.
+    // Not null if `data` is a mapping of a file that may be truncated meanwhile. Called after each
+    // reading; returns whether the tensor was complete. Missing bytes read as zeros and raise no
+    // SIGBUS.
     std::function<Result<>()> is_whole{};
 
     [[nodiscard]] std::int64_t bytes() const;

@@ -24,8 +24,8 @@ namespace {
 
 volatile std::sig_atomic_t was_interrupted = 0;
 
-// Adds a flag for each sampling parameter that a flag can express: a number, a text, a switch that
-// is off without it.
+// Adds a flag for each sampling parameter that a flag can express: a number, a text, or a switch
+// that is off by default.
 void add_sampling_flags(FlagSet& flags, messages::SamplingParams& params) {
     params.fields([&]<class T>(std::string_view name, T& value, std::string_view meaning) {
         if constexpr (requires { flags.add(name, &value, meaning); }) {
@@ -82,9 +82,9 @@ struct GenerateFlags {
         messages::Generate request;
         request.text = std::move(prompt);
         request.sampling = sampling;
-        // The launcher has a default; -1 asks it for as many as fit.
+        // -1: as many tokens as fit, which an absent value means in the message.
         if (request.sampling.max_new_tokens == -1) request.sampling.max_new_tokens.reset();
-        if (request.sampling.top_k == -1) request.sampling.top_k.reset();  // the engines' -1: all
+        if (request.sampling.top_k == -1) request.sampling.top_k.reset();  // -1: all tokens
         request.logprobs.enabled = logprobs || top_logprobs > 0;
         request.logprobs.top = top_logprobs;
         request.stream = !no_stream;
@@ -149,7 +149,7 @@ class UpdateMeanwhile {
     // Returns the exit code.
     int finish() {
         if (!reply_.valid()) return 0;
-        // answered by the call's deadline
+        // the call's deadline ends this wait
         const Result<messages::UpdateReply> reply = reply_.get();
         if (!reply) return cli_fail(reply.error());
         if (flags_.json) {
