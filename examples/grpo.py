@@ -151,8 +151,8 @@ class Qwen3(nn.Module):
 
 
 def padded(rows, of_tokens):
-    """Pads the outputs' prompts and tokens to [B, T], and of_tokens(output) to the places of their
-    logprobs, [B, T - 1]."""
+    """Returns ids [B, T], the prompts with their output tokens, and values [B, T - 1]: of_tokens(output), placed where
+    Qwen3.logprobs has the output tokens' logprobs, and NaN elsewhere."""
     T = max(len(prompt) + len(out.output_ids) for prompt, out in rows)
     ids, values = torch.zeros(len(rows), T, dtype=torch.long), torch.full((len(rows), T - 1), torch.nan)
     for i, (prompt, out) in enumerate(rows):
@@ -216,7 +216,7 @@ def train(model, optimizer, rows, group, between, epsilon=0.2):
 
 
 def write_report(path, report):
-    """The plot, and the numbers beside it."""
+    """Writes the plot, and its numbers as JSON."""
     pathlib.Path(path).with_suffix(".json").write_text(json.dumps(report) + "\n")
     import matplotlib.pyplot as plt
 

@@ -60,7 +60,7 @@ def check_versions(rows, versions, checker):
 
 
 def write_report(path, report):
-    """The plot, and the numbers beside it."""
+    """Writes the plot, and its numbers as JSON."""
     pathlib.Path(path).with_suffix(".json").write_text(json.dumps(report) + "\n")
     import matplotlib.pyplot as plt
 
