@@ -14,7 +14,7 @@
 namespace pitstop {
 namespace {
 
-// The launcher's side: two pipes, and flags that name the process's ends.
+// The launcher's side: two pipes, and the flags that give the process its ends of the pipes.
 struct Launcher {
     int ready[2] = {-1, -1};       // the process writes [1]
     int supervisor[2] = {-1, -1};  // the process reads [0]

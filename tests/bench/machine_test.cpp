@@ -38,7 +38,7 @@ TEST_F(TreeFile, ProcessesAreFoundByTheirPid) {
     );
     const auto processes = processes_of(directory_);
     ASSERT_TRUE(processes.has_value());
-    ASSERT_EQ(processes->size(), 2u);  // the launcher and this; no process has a pid over 2^22
+    ASSERT_EQ(processes->size(), 2u);  // the launcher and this process: no pid is over 2^22
     EXPECT_EQ(processes->back().name, "tp_worker[0.0]");
     EXPECT_GT(processes->back().peak_bytes, 1 << 20);
     EXPECT_GE(processes->back().peak_bytes, processes->back().resident_bytes);

@@ -33,11 +33,11 @@ TEST(Metrics, AreCountedFromDueTimesAndChunks) {
     EXPECT_DOUBLE_EQ(metrics.gap_ms.max, 30);
     EXPECT_DOUBLE_EQ(metrics.gap_largest_ms.p50, 15);
     EXPECT_DOUBLE_EQ(metrics.request_ms.max, 60);
-    // All decode from 45 (the last first token) to 60 (the first end): only the token at 60 counts.
+    // Both requests decode from 45 (the later first token) to 60 (the earlier end): one token.
     ASSERT_TRUE(metrics.decode.has_value());
     EXPECT_DOUBLE_EQ(metrics.decode->seconds, 0.015);
     EXPECT_EQ(metrics.decode->tokens, 1);
-    // Two requests: 150 prompt tokens, 4 tokens before the window, and half of the one in it.
+    // Two requests: 150 prompt tokens, 4 tokens before the window, half of the token in the window.
     EXPECT_DOUBLE_EQ(metrics.decode->context_mean, (150 + 4 + 0.5) / 2);
 }
 

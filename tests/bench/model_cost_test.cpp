@@ -60,7 +60,7 @@ TEST(ModelCost, AStepReadsTheExpertsThatItsTokensChoose) {
     EXPECT_DOUBLE_EQ(cost.expert_bytes, expert);
     EXPECT_DOUBLE_EQ(cost.weight_bytes, head + 24 * layer + 2 * 1024);
     EXPECT_DOUBLE_EQ(cost.weights_read(1), cost.weight_bytes + 4 * expert);
-    // The second token chooses 4 of 64, a sixteenth of which the first has chosen.
+    // Each token chooses 4 of 64 experts: on average 1/16 of the second token's 4 are read already.
     EXPECT_DOUBLE_EQ(cost.weights_read(2), cost.weight_bytes + 7.75 * expert);
     EXPECT_NEAR(cost.weights_read(512), cost.weight_bytes + 64 * expert, 1);
     EXPECT_DOUBLE_EQ(cost.layer_flops, 24. * 2 * 1024 * (2 * 1024 + 2 * 256 + 64) + 4 * expert);
@@ -71,7 +71,7 @@ TEST(ModelCost, TheLongerOfBytesAndFlopsBoundsAStep) {
         .weight_bytes = 1e9, .kv_bytes = 1e5, .layer_flops = 8e8, .head_flops = 2e8};
     const StepLimits limits{.read_bytes_per_s = 1e10, .flops_per_s = 1e11};
     EXPECT_DOUBLE_EQ(decode_step_seconds_min(cost, limits, 1, 0), 0.1);    // bytes: 1e9 / 1e10
-    EXPECT_DOUBLE_EQ(decode_step_seconds_min(cost, limits, 1, 1e4), 0.2);  // and 1e4 * 1e5
+    EXPECT_DOUBLE_EQ(decode_step_seconds_min(cost, limits, 1, 1e4), 0.2);  // bytes: 1e9 + 1e4 * 1e5
     EXPECT_DOUBLE_EQ(decode_step_seconds_min(cost, limits, 100, 0), 1.0);  // flops: 1e11 / 1e11
     EXPECT_DOUBLE_EQ(prefill_seconds_min(cost, limits, 1000), 8.002);
 }

@@ -160,7 +160,7 @@ class MakeModel(unittest.TestCase):
     def test_tensors_follow_from_the_config(self):
         for shape in SHAPES:
             with self.subTest(shape=shape):
-                layers = ("--layers", "4") if shape == "qwen3.5-0.8b" else SMALL[:2]  # one of the four has attention
+                layers = ("--layers", "4") if shape == "qwen3.5-0.8b" else SMALL[:2]  # one of four layers has attention
                 config, tensors = self.model(shape, shape, *layers, *SMALL[2:])
                 self.assertEqual({n: t[1] for n, t in tensors.items()}, expected_shapes(config))
                 self.assertEqual({t[0] for t in tensors.values()}, {"BF16"})

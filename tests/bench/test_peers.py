@@ -47,10 +47,10 @@ serve(load, run)
 
 def test_decode_counts_while_all_decode():
     workload = Workload(rows=2, prompt=10, output=3)
-    # The second request's first token comes at 4, the first one's end at 6.
+    # Both requests decode from 4 (the second one's first token) to 6 (the first one's end).
     figures = figures_of(workload, begin=2.0, times={0: [3.0, 5.0, 6.0], 1: [4.0, 5.5, 8.0]})
     assert figures.prefill_tokens_per_s == 20 / 2
-    assert figures.decode_tokens_per_s == 3 / 2  # at 5, 5.5 and 6
+    assert figures.decode_tokens_per_s == 3 / 2  # three tokens, at 5, 5.5 and 6
     assert figures.total_tokens_per_s == 26 / 6
     assert figures.seconds == 6
 

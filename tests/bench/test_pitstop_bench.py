@@ -59,7 +59,7 @@ def test_a_shared_prefix_is_found_in_the_cache(bench):
         "stream", "--num-requests", "3", "--prompt-len", "4", "--output-len", "4",
         "--shared-prefix", "64",
     )  # fmt: skip
-    # The warm-up has another prefix; the first request computes this one, the others find it.
+    # The warm-up has another prefix. The first request computes the shared prefix; the other two find it cached.
     assert report["figures"]["cached_tokens"] == 2 * 64
 
 

@@ -153,7 +153,7 @@ TEST_F(ListenerTest, AnEndedConnectionIsNotCountedAgainstTheNext) {
     Socket door = bind(1);
     const Listener& listener = *door.listeners().front();
     for (int i = 0; i < 50; ++i) {
-        Socket client = connect();  // refused until its place is free; tries again
+        Socket client = connect();  // retries until the previous client's place is free
         ASSERT_EQ(client.send({"hello", "", {}}), Sent::kSent);
         ASSERT_TRUE(arrives(door)) << i;
     }

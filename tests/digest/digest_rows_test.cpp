@@ -19,7 +19,7 @@
 namespace pitstop::digest::test {
 namespace {
 
-std::vector<std::byte> pattern(std::int64_t size) {  // as digest_reference.py
+std::vector<std::byte> pattern(std::int64_t size) {  // as in digest_reference.py
     std::vector<std::byte> bytes(static_cast<std::size_t>(size));
     for (std::size_t i = 0; i < bytes.size(); ++i)
         bytes[i] = static_cast<std::byte>(i * 131 + i / 251 + 7);
