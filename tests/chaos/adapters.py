@@ -71,7 +71,7 @@ def digest_of(adapter):
 
 
 def pairs_of(described, adapter, dtype):
-    """{name of the weight that it adapts: (A transposed, B transposed and scaled)}"""
+    """An adapter's {name of the adapted weight: (A transposed, B transposed and scaled)}"""
     pairs, tail = {}, ".lora_A.weight"
     for name, a in adapter.items():
         if name.endswith(tail):
@@ -82,7 +82,7 @@ def pairs_of(described, adapter, dtype):
 
 
 def load(directory, digest):
-    """(its description, its tensors), for a verifier or a trainer. KeyError: unknown adapter."""
+    """(an adapter's description, its tensors), for a verifier or a trainer. KeyError: unknown adapter."""
     try:
         with numpy.load(pathlib.Path(directory) / f"adapter-{digest}.npz") as tensors:
             adapter = dict(tensors)
@@ -155,7 +155,7 @@ class AdapterBook:
         return None if known == (name, digest) else f"version {version} was {known} and is now {name, digest}"
 
     def problem_of(self, record):
-        """What is wrong with the adapter of a record that has a last chunk; None: nothing."""
+        """The error in the adapter that a record's last chunk names, or None."""
         if (record.adapter_name or None) != (record.adapter and record.adapter[0]):
             return f"it asked for adapter '{record.adapter_name}', and says that it had {record.adapter}"
         if record.adapter is None:

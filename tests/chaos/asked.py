@@ -15,8 +15,8 @@ class Requests:
         self._lock = threading.Lock()
         self._open = {}  # rid -> (client, since)
         self._report = report
-        self._submit = submit  # of a Record
-        self.judge_not_finite = judge_not_finite  # (Record, the error's message)
+        self._submit = submit  # called with a Record
+        self.judge_not_finite = judge_not_finite  # called with a Record and the error's message
         self._late = set()
 
     def begin(self, rid, client):
@@ -50,9 +50,9 @@ class Requests:
 
 
 class Prompts:
-    """Token ids and texts with shared beginnings. `scored_max`: the length limit of prompts to be
-    scored. `routed`: the share of requests that ask for routes. `config`: the model's. `drafts`: of
-    a tree that speculates. `adapters`: those that exist.
+    """Token ids and texts with shared beginnings. `config`: the model's configuration. `scored_max`:
+    the length limit of prompts to be scored. `routed`: the share of requests that ask for routes.
+    `drafts`: only for a tree that speculates. `adapters`: the adapters that exist.
     """
 
     def __init__(self, rng, config, scored_max, routed=0.0, drafts=None, adapters=None):

@@ -18,7 +18,7 @@ import pathlib
 import threading
 import time
 
-PUBLISHES_MAX = 24  # the latest versions: those that may still be seen
+PUBLISHES_MAX = 24  # the latest publishing calls: only their versions may still be seen
 AGE_MAX_S = 100.0  # the longest time from a call to the continue that ends its pause
 REFUSED = ("aborted", "failed_precondition", "invalid_argument", "already_exists", "http_400", "http_409")
 
@@ -63,10 +63,10 @@ class CallBook:
         self._publishes = []
         self._news = []  # (at, who): an answered pause, begin or continue
         self._alone = []  # keys of calls whose own answer said that they are in effect
-        self._lives = []  # when each began: calls collected before that are lost
+        self._lives = []  # start times of the tree's lives: a new life loses the calls collected before it
         self._offset = 0
         self._spoilt = {}  # who -> when that trainer learned that http_proc had refused one of its calls
-        self._told = []  # digests that answers to calls named, in that order
+        self._told = []  # digests that answers to calls named, in the order of the answers
 
     def register(self, who, calls):
         """Registers the calls that a trainer may make, before it starts."""
@@ -178,8 +178,8 @@ class CallBook:
         return list({tuple(map(id, each)): each for each in sets}.values())
 
     def may_name_several(self, who):
-        """Whether the calls with this label may have become several versions, which their trainer can know: a call
-        reached a generating tree, or another client published the first calls."""
+        """Whether the calls with this label may have become several versions. Their trainer can tell: a call reached a
+        generating tree, or another client published the first calls."""
         with self._lock:
             self._read()
             calls = [call for call in self._calls.get(who, []) if call.sent_at < math.inf]
@@ -197,7 +197,7 @@ class CallBook:
         return others + [each for each in self._lives if each >= begin]
 
     def problem_of(self, who, keys):
-        """What is wrong with the version that the answer to this trainer's own continue named; None: nothing."""
+        """The error in the version that the answer to this trainer's own continue named, or None."""
         with self._lock:
             self._read()
             calls = [call for call in self._calls[who] if call.collected_at < math.inf]

@@ -38,7 +38,7 @@ def _unit(x):
 
 
 def forward(oracle, state, weights, x):
-    """x: [T, hidden], normed. Returns the layer's addition; the state advances by these tokens."""
+    """x: [T, hidden], normed. Returns the addition to the residual stream, and advances the state by these tokens."""
     config, T = oracle.config, len(x)
     nk, nv = config["linear_num_key_heads"], config["linear_num_value_heads"]
     dk, dv = config["linear_key_head_dim"], config["linear_value_head_dim"]

@@ -8,7 +8,7 @@ import numpy
 
 from . import weights
 
-OVERFLOWS_ONE_IN = 150  # tokens, of a vocabulary with an untied head
+OVERFLOWS_ONE_IN = 150  # one token in this many overflows, if the head is untied
 HUGE = numpy.float32(2.0**80)  # squares of it overflow
 FORM = re.compile(
     r"(the hidden state was not finite|the logits were not finite) (for|at or before) "
@@ -37,8 +37,8 @@ def diverge(tensors, is_tied):
 
 
 def place_of(message):
-    """(whether the token itself is not finite, its kind, its owner, its index, the epoch); None:
-    another error.
+    """(whether the error names the very token, "state" or "logits", "prompt" or "output", the token's
+    index, the epoch); None: another error.
     """
     found = FORM.search(message)
     if not found:
@@ -48,14 +48,14 @@ def place_of(message):
 
 
 def problem_of(place, prompt, tokens, is_tied):
-    """Why that token should be finite under a diverged version; None: it may overflow. `prompt`: empty if unknown."""
+    """The reason why the token at `place` cannot overflow, or None if it may. `prompt`: empty if unknown."""
     is_there, kind, whose, index, _ = place
     if is_tied or not prompt:
         return None
     whole = [*prompt, *tokens]
     at = index + (len(prompt) if whose == "output" else 0) - (kind == "logits")
     if whose == "output" and at >= len(whole):
-        return None  # an answer in one piece has no tokens if it has an error
+        return None  # a failed answer without a stream has no tokens
     if not 0 <= at < len(whole):
         return f"no token has that place among {len(prompt)} and {len(tokens)}"
     if any(map(overflows, whole[at : at + 1] if is_there else whole[: at + 1])):

@@ -21,10 +21,10 @@ from .versions import EpochBook, ScoreBook, VersionBook
 
 BACKLOG_MAX = 60  # records that wait for the oracle; above this, clients send nothing new
 QUIET_S = 200.0  # limit for the open requests' ends, once nothing new begins
-MORE_S = 240.0  # limit of the extra time that an episode gets to see what it must see
+MORE_S = 240.0  # limit of the extra time for events that an episode has not seen yet
 VERIFY_S = 300.0
 NUM_CHECKPOINTS = 5
-RELEASED_S = 60.0  # limit for a tree without weights that a trainer released: then the warden brings new ones
+RELEASED_S = 60.0  # a trainer may leave the tree without weights for this long: then the warden brings new ones
 RANDOM = {
     "random": weights.tiny_config,
     "random-experts": weights.tiny_experts_config,
@@ -160,7 +160,7 @@ class World:
             self.book.knows(self.checkpoints[-1][1])
 
     def scratch(self, name):
-        """A new directory of that trainer's own for each update, because a tree may still be reading the old one."""
+        """A new directory for each update of the trainer `name`: a tree may still be reading the previous one."""
         number = self._scratch[name] = self._scratch.get(name, 0) + 1
         directory = self.directory / f"{name}-{number}"
         directory.mkdir()
@@ -201,7 +201,7 @@ class World:
 
 
 class Episode:
-    """Runs for its time; run() returns once everything that it started has ended."""
+    """Runs one tree for a limited time; run() returns once everything that the episode started has ended."""
 
     def __init__(self, number, seed, report, place, options):
         self.world = World(number, seed, report, place, options)

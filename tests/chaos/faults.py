@@ -66,8 +66,8 @@ POINTS = {
 
 
 class Place:
-    """Directories that can be made full, and a clock that can be set. Each reports the reason if this machine does not
-    allow it.
+    """Directories that can be made full, and a clock that can be set. `missing` has the reason for each that this
+    machine does not allow.
 
     Mounts are private to this program, which launch/chaos starts in a namespace of its own.
     """

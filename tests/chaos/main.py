@@ -1,4 +1,4 @@
-"""The command: options, a place of its own, one tree after the other, the exit code."""
+"""The command: options, a private directory, one tree after the other, the exit code."""
 
 import argparse
 import os

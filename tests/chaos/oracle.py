@@ -10,8 +10,8 @@ the residual stream fp32). With Rounding.EXACT everything is float64, from which
 follows.
 
 A pass may follow the routes that the engine reports, as rounding decides between two experts with
-nearly equal logits. How well those routes fit this router's own logits is known after the pass
-(Sequence).
+nearly equal logits. After the pass, Sequence has the distance of those routes from this router's own
+choice.
 """
 
 import copy
@@ -48,8 +48,8 @@ class Matrix:
         self._pairs = []
 
     def adapted(self, pairs):
-        """Returns the same product with the adapter's pairs, {name: (A transposed, B transposed and
-        scaled)}, of its outputs.
+        """Returns a copy that adds an adapter's pairs to the product. `pairs`: {name: (A transposed, B
+        transposed and scaled)}; names of other matrices are ignored.
         """
         other = copy.copy(self)
         other._pairs = [(*place, *pairs[name]) for name, place in self._places.items() if name in pairs]
@@ -216,8 +216,8 @@ class Oracle:
         return attended.reshape(count, Q * D) @ layer["o"]
 
     def forward(self, sequence, weights, ids, logits_from, routes=None):
-        """One pass: `ids` follow what the sequence holds. Logits [n, V] of ids[logits_from:]. `routes`: [n, layers, k]
-        of the experts that these tokens use, -1: those that the router here chooses."""
+        """One pass over `ids`, which continue the sequence. Returns logits [n, V] of ids[logits_from:]. `routes`:
+        the experts of these tokens, [n, layers, k]; -1: the oracle's router chooses."""
         begin, count = sequence.length, len(ids)
         sequence.begin_pass(count)
         end = begin + count
@@ -245,13 +245,13 @@ class Oracle:
 
 
 class Sequence:
-    """The keys, values and states of a request, whichever versions computed them. Also two numbers per position of
-    the last pass, over all layers; both are differences of this router's logits:
+    """The keys, values and states of a request, whichever versions computed them. Also two differences of the router's
+    logits per position of the last pass:
 
-    excess    where experts were given: the largest amount by which they deviate from this router's own choice, in the
-              experts or their order; 0: nowhere
-    margin    where this router chose: the smallest distance between the last chosen expert and the next one; inf: the
-              experts of all layers were given
+    excess    over the layers with given experts: the largest amount by which these deviate from the router's own choice
+              or order; 0: no deviation
+    margin    over the layers where the router chose: the smallest distance between the last chosen expert and the next
+              one; inf: all layers had given experts
     """
 
     def __init__(self, oracle, capacity=64):

@@ -18,9 +18,9 @@ import numpy
 from . import routed
 from .oracle import Sequence, log_softmax
 
-HYPOTHESES_MAX = 1500  # of one request
+HYPOTHESES_MAX = 1500  # histories tried per request
 SEARCH_CPU_S = 10.0  # seconds per request: a longer search leaves it undecided
-SHORT_MAX = 32  # positions: for at most this many, three versions are tried with both cuts anywhere
+SHORT_MAX = 32  # up to this many positions, histories of three versions are tried with all cuts
 PARTLY_MAX = 8  # how many histories that explain only a part of a run are followed
 
 
@@ -47,7 +47,7 @@ class Record:
     ids_scores: list = dataclasses.field(default_factory=list)  # [scores * score_ids]
     routes: object = dataclasses.field(default=None, repr=False)  # [passes, layers, k]; None: not reported
     route_epochs: list = dataclasses.field(default_factory=list, repr=False)  # of each row
-    brought: object = dataclasses.field(default=None, repr=False)  # of prompt tokens: the rows that the request brought
+    brought: object = dataclasses.field(default=None, repr=False)  # the rows of prompt tokens that the request brought
     adapter_name: str = ""  # the requested adapter; empty: the model alone
     adapter: tuple | None = None  # (name, version, digest) in the answer's last chunk
     adapter_floor: int = 0  # the oldest version that the request may get
@@ -196,7 +196,7 @@ class Replay:
             verdict.problem = f"{search.furthest[1]} ({verdict.num_hypotheses} histories)"
 
     def count_good(self, record, digest, ids, sequence, begin, end, rows=None, num_brought=0):
-        """How many tokens from `begin` on are right, what is wrong with the next one, and the largest error."""
+        """(the number of right tokens from `begin` on, the error in the next token, the largest error)"""
         at = len(record.prompt) - 1 + begin
         logits = self.oracle.forward(sequence, self.weights_of(digest), ids[at : at + end - begin], 0, rows)
         logprobs = log_softmax(logits)
@@ -268,8 +268,8 @@ class _Search:
         return False
 
     def _explains_reset(self, index, begin, before, resets):
-        """The same as explains(), if a retraction before token `begin` had all positions computed again. Histories that
-        explain the whole run come first: a wrong one may explain a few tokens by chance."""
+        """explains() for a request that was retracted before token `begin`, so that all positions were computed again.
+        Histories that explain the whole run are tried first: a wrong one may explain a few tokens by chance."""
         epoch, kv_min, kv_max, _, end = self.runs[index]
         record, at = self.record, len(self.record.prompt) - 1 + begin
         own = before if record.kv_tolerance != "never" else []

@@ -48,7 +48,7 @@ def _epochs(spans):
 
 
 def shape_problem(record, config):
-    """What is wrong with a record's rows, whatever the weights; None: nothing."""
+    """The error in a record's rows that holds for any weights, or None."""
     rows, num = record.routes, len(record.prompt) - 1 + len(record.tokens)
     if rows is None:
         return None
@@ -104,8 +104,8 @@ class Known:
         return rows
 
     def num_same(self, versions):
-        """How many positions from the first on have the version of their reported row. If that version computes them
-        again, the routes must be the same (P6)."""
+        """The number of leading positions whose version is the epoch of their reported row. The same version computes
+        the same routes again (P6)."""
         if self._record.routes is None:
             return 0
         for at, (version, epoch) in enumerate(zip(versions, self._record.route_epochs)):

@@ -10,7 +10,7 @@ from .weights import num_experts
 
 
 class BusScorer(PythonClient):
-    """Several at once, so that at any moment one of them is between two of its chunks."""
+    """Several requests at once, so that at any moment one of them is between two of its chunks."""
 
     kind = "bus scoring"
     at_once = (6, 10)

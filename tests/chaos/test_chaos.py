@@ -6,8 +6,8 @@ import sys
 
 from chaos.weights import ROOT
 
-# seconds for a run of 18 s: its starts, the last requests, the records that wait for the oracle.
-# Generous, as test machines are busy.
+# seconds: a run of 18 s, plus the trees' starts, the last requests and the records that wait for the
+# oracle, on a busy machine.
 RUN_S = 840
 
 

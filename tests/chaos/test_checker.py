@@ -28,7 +28,7 @@ class Versions(dict):
 
 @pytest.fixture(scope="module", params=CONFIGS.values(), ids=CONFIGS)
 def versions(request):
-    """Of epochs 1, 2 and 3."""
+    """Random weights of epochs 1, 2 and 3."""
     rng = numpy.random.default_rng(5)
     return Versions(request.param, {epoch: weights.random_tensors(request.param, rng) for epoch in (1, 2, 3)})
 

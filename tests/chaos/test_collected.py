@@ -120,7 +120,7 @@ def test_a_label_is_one_version_unless_its_trainer_was_told_of_several(log):
     log.collected(2, "t", 1)
     log.publish(3, "t", 4)
     assert not log.book.may_name_several("t")
-    log.publish(1.5, "u", 1.7)  # the calls so far
+    log.publish(1.5, "u", 1.7)  # publishes the earlier calls
     assert log.book.may_name_several("t") and not log.book.may_name_several("nobody")
 
 

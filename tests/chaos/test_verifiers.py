@@ -5,7 +5,7 @@ import sys
 
 from chaos import weights
 
-# More than a pipe holds, for a process that has stopped reading.
+# Queues more records than a pipe holds, for a verifier that has been killed.
 PROGRAM = """
 import sys, tempfile
 from chaos import weights

@@ -38,7 +38,7 @@ class Job:
         self.client = None
 
     def point(self, name):
-        """The points at which a trainer may die."""
+        """Kills the trainer here if its job names this point."""
         if self.spec.get("die_at") == name:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -168,7 +168,7 @@ class Job:
         return self.client.commit_weights(session=opened["session"], timeout=CALL_S)
 
     def tensors_call(self):
-        """One call with the bytes in it."""
+        """One call that contains the tensors' bytes."""
         if self.spec.get("partial"):
             return self.call(0, self.tensors())
         return self.client.update_weights(source=_flattened(self.tensors()), timeout=CALL_S, **self.update())
@@ -356,7 +356,7 @@ class Job:
         return self.client.commit_weights(session=opened["session"], timeout=CALL_S)
 
     def rollback_adapter(self):
-        """Returns to the version before, which was one of the contents."""
+        """Returns to the adapter's previous version."""
         return self.client.rollback_adapter(self.spec["adapter"], self.spec["adapter_policy"], timeout=CALL_S)
 
     def unload_adapter(self):

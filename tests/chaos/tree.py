@@ -62,7 +62,7 @@ class ChaosTree:
         self.mark = secrets.token_hex(8)
         self.log_path = pathlib.Path(log_path)
         self.num_lives = 0
-        self.ready_at = 0.0  # the last life
+        self.ready_at = 0.0  # when the current life became ready
         self.denied = set()  # pids that could open no descriptor, or map no memory, for a while
         self._changed = threading.Condition()
         log = open(self.log_path, "ab")

@@ -52,8 +52,8 @@ def _work(config, rounding, tolerances, page_size, directories, records, verdict
 
 
 class Verifiers:
-    """Owns: the processes. A thread of this object calls on_verdict(verdict, record or None, cpu_s). `directories`: of
-    the versions, and of the adapters."""
+    """Owns: the processes. A thread of this object calls on_verdict(verdict, record or None, cpu_s). `directories`:
+    the versions' and the adapters'."""
 
     def __init__(self, num, config, rounding, tolerances, page_size, directories, on_verdict):
         for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):

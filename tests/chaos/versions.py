@@ -13,9 +13,9 @@ import numpy
 from . import weights
 from .collected import CallBook
 
-PARTIALS_MAX = 32  # the latest versions: those whose commit may still be seen
+PARTIALS_MAX = 32  # the latest partial updates: only their commits may still be seen
 SERVED_MAX = 64
-PAIRS_MAX, PAIR_BASES_MAX = 40, 4  # most pairs of versions whose first version was never seen
+PAIRS_MAX, PAIR_BASES_MAX = 40, 4  # limits of the search for two versions in a row of which the first was never seen
 SCORED_MAX = 4000  # prompts under a version
 
 

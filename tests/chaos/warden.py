@@ -12,7 +12,7 @@ import pitstop
 from .collected import write
 
 LOOK_S = 0.4
-STARTS_S = 0.3  # a new life accepts no call for at least this long before its ready line
+STARTS_S = 0.3  # a new life accepts no call in this time before its ready line
 STATUS_S = 20.0
 SILENT_MAX_S = 90.0  # no answer for this long is a finding, whatever fault is active
 LEFT_S = 5.0  # a pause, or released memory, that lasts this long is ended here
