@@ -12,10 +12,12 @@ TEST(BucketRing, PlacesFollowEachOtherAndBeginAgainInFront) {
     BucketRing ring(100);
     EXPECT_EQ(ring.reserve(40), 0);
     EXPECT_EQ(ring.reserve(40), 40);
-    EXPECT_EQ(ring.reserve(40), std::nullopt);  // 20 behind, none in front
+    EXPECT_EQ(ring.reserve(40), std::nullopt);  // free: 20 bytes at the end, none at the beginning
     ring.release_oldest();
     EXPECT_EQ(ring.reserve(40), 0);
-    EXPECT_EQ(ring.reserve(1), std::nullopt);  // no byte between them
+    EXPECT_EQ(
+        ring.reserve(1), std::nullopt
+    );  // the newest reservation ends where the oldest begins
     ring.release_oldest();
     EXPECT_EQ(ring.reserve(60), 40);
     EXPECT_EQ(ring.num_taken(), 2u);

@@ -301,7 +301,7 @@ TEST_F(ClientTest, ACallbackMayStartTheNextRequestButNotWait) {
     std::promise<ErrorCode> stream_error;
     client->generate(prompt("first"), [&](const messages::OutputChunk&) {
         wait_error.set_value(client->status().error().code);
-        Stream stream = client->generate({});  // of an empty request: refused, on this thread
+        Stream stream = client->generate({});  // an empty request: refused on this thread
         EXPECT_FALSE(stream.next(kLong).has_value());
         stream_error.set_value(stream.wait(kLong).error().code);
         client->generate(prompt("second"), [&](const messages::OutputChunk& chunk) {

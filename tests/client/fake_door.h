@@ -51,7 +51,7 @@ struct DoorMessage {
 
 class FakeDoor {
   public:
-    // Answers a greeting with `greeting_error`, or without one with a HelloReply.
+    // Answers a greeting with `greeting_error`, or with a HelloReply if that is empty.
     explicit FakeDoor(const std::string& run_dir, std::optional<Error> greeting_error = {})
         : tree_(fmt::format("tree {}", next_tree.fetch_add(1))),
           greeting_error_(std::move(greeting_error)),

@@ -72,7 +72,7 @@ TEST(FullDoor, AClientKnocksNowAndThenAndSaysThatNobodyIsReady) {
         EXPECT_EQ(client.error().code, ErrorCode::kUnavailable);
         const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
         EXPECT_GT(door.num_taken(), 1);
-        // At most one every 20 ms; without a pause there would be tens of thousands.
+        // At most one connection per 20 ms; without a pause there would be tens of thousands.
         EXPECT_LT(door.num_taken(), 20 + 100 * seconds) << seconds;
     }
     std::filesystem::remove_all(pattern);

@@ -33,7 +33,7 @@ bool is_greeted(const std::string& endpoint) {
     return has_answer;
 }
 
-// The same of a process of that user.
+// The result of is_greeted() in a process of `user`.
 bool is_greeted_as(::uid_t user, const std::string& endpoint) {
     const ::pid_t child = ::fork();
     if (child == 0) {

@@ -359,7 +359,7 @@ PROGRAM = (
 
 @pytest.mark.parametrize("end", ["", "sys.exit(1)", "time.sleep(600)"])
 def test_a_tree_ends_with_its_program(end):
-    """Without a close(), and after the program is killed."""
+    """The program ends without a close(), by an exit or by a kill."""
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM + end],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""pitstop.Engine's sessions and sampling masks: SGLang's arguments, and what outputs have."""
+"""pitstop.Engine's sessions and sampling masks: SGLang's arguments, and the outputs' fields."""
 
 import os
 import pathlib

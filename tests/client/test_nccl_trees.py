@@ -65,7 +65,7 @@ def test_a_status_says_where_workers_compute_and_with_which_nccl():
 
 
 def as_workers_count(sizes, packed_bytes):
-    """As end_of_pack() of tp_worker/sources/distributed_source.cpp computes it."""
+    """The ends of the packs, as end_of_pack() of tp_worker/sources/distributed_source.cpp computes them."""
     ends = []
     while (ends or [0])[-1] < len(sizes):
         end, total = (ends or [0])[-1], 0

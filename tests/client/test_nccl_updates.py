@@ -1,5 +1,4 @@
-"""How long a trainer's update over NCCL waits, what for, and which group sends it. NCCL and the coordinator are
-simulated."""
+"""The waits of a trainer's update over NCCL, and the group that sends it. NCCL and the coordinator are simulated."""
 
 import asyncio
 import pathlib
@@ -66,7 +65,7 @@ class Group:
 
 
 class Fleet:
-    """Simulates the coordinator: lists its calls, and has its answers."""
+    """Simulates the coordinator: lists the calls, and gives the coordinator's answers."""
 
     def __init__(self):
         self.members = {"a": {"workers": [{"device_uuid": "GPU-a", "nccl": VERSION}]}}

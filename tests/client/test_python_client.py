@@ -183,7 +183,7 @@ def test_a_duplicate_rid_leaves_the_first_request_alone(door, client):
     unread = client.generate("hello", rid="mine")  # refused, too; nobody reads this answer
     del unread
     peer, _ = door.take("generate")
-    client.generate("another", rid="other")  # once it has arrived, so has everything sent before it
+    client.generate("another", rid="other")  # once this request has arrived, all earlier messages have
     assert door.take("generate")[1]["rid"] == "other"
     door.chunk(peer, "mine", finish={"reason": "stop"})
     first.result()
@@ -493,5 +493,5 @@ def test_a_door_that_is_full_is_knocked_at_now_and_then(tmp_path):
         is_over.set()
         thread.join()
         listener.close()
-    # At most one every 20 ms; without a pause there would be thousands.
+    # At most one connection every 20 ms; without a pause there would be thousands.
     assert 1 < len(knocks) < 20 + 100 * (time.monotonic() - begin)

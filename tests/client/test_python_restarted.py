@@ -57,7 +57,7 @@ def next_answer(door, call):
 
 def test_calls_that_are_open_end_when_the_tree_is_lost(door, client):
     calls = Calls()
-    calls.start("update", lambda: client.update_weights("/model"))  # ten minutes
+    calls.start("update", lambda: client.update_weights("/model"))  # the default timeout: ten minutes
     door.take("update_weights")
     calls.start("tokenize", lambda: client.tokenize("hi", timeout=600.0))
     door.take("tokenize")

@@ -132,7 +132,7 @@ TEST_F(DetokenizerTest, AStopTextOverSeveralTokensEndsTheOutputBeforeIt) {
     EXPECT_EQ(chunks.back().finish->reason, messages::FinishReason::kStop);
     EXPECT_EQ(chunks.back().finish->matched_text, "stood by the");
     EXPECT_EQ(stopped_, std::vector<RequestKey>{RequestKey{7}});
-    // The tokens up to the one that completed the match count, and none after.
+    // Counts the tokens up to and including the token that completed the match.
     const std::size_t num = tokens_of(chunks);
     const std::vector<TokenId> all = encode(kStory);
     const std::string kept =
@@ -147,8 +147,8 @@ TEST_F(DetokenizerTest, AStopTextOverSeveralTokensEndsTheOutputBeforeIt) {
     EXPECT_EQ(detokenizer_.num_open(), 0u);
 }
 
-// The scheduler reports it when it happens; clients see counts only in the first and the last
-// chunk.
+// The scheduler reports a retraction when it happens. Clients see counts only in the first and the
+// last chunk.
 TEST_F(DetokenizerTest, AStopTextEndsARequestWithTheRetractionsItHadByThen) {
     const std::vector<TokenId> tokens = encode(kStory);
     std::vector<messages::OutputChunk> chunks;
