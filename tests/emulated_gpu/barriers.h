@@ -10,7 +10,8 @@ void barrier_init(std::uint64_t* barrier, int num);
 void barrier_arrive(std::uint64_t* barrier);
 void barrier_wait(const std::uint64_t* barrier, int parity);
 
-// `num` threads arrive at barrier `id`. Threads that call the first function wait for all.
+// `num` threads arrive at barrier `id`. named_barrier() waits for all of them;
+// named_barrier_arrive() returns at once.
 void named_barrier(int id, int num);
 void named_barrier_arrive(int id, int num);
 

@@ -18,8 +18,8 @@
 
 namespace pitstop::emulator {
 
-// Saves the running stack's pointer in *save and continues with the stack `load`: a swapcontext()
-// without its system call, because a kernel needs millions of them.
+// Saves the running stack's pointer in *save and continues with the stack `load`. A kernel needs
+// millions of switches, so this does without swapcontext()'s system call.
 #if !defined(__x86_64__)
 #error "the emulator switches stacks on x86-64 only"
 #endif
@@ -65,7 +65,8 @@ struct Fiber {
     std::unique_ptr<std::byte[]> stack{new std::byte[kStackBytes]};
     Thread thread{};
     State state = State::kReady;
-    std::int64_t waits_for = 0;  // of the barrier or of the warp: the number that must be done
+    std::int64_t waits_for =
+        0;  // continues once this many barriers, or warp instructions, are done
     const char* waits_at = "";
     void* sanitizer_stack = nullptr;
 };
@@ -134,8 +135,8 @@ void run_thread() {
     leave();
 }
 
-// A stack that pitstop_emulator_switch() enters at run_thread(): six registers, its address, and
-// where a call would have left the return address, 16-byte aligned below.
+// Prepares a stack from which pitstop_emulator_switch() enters run_thread(): six registers, the
+// address of run_thread(), and a zero as its return address, just below a 16-byte boundary.
 void prepare(Fiber& fiber) {
     auto top =
         reinterpret_cast<std::uintptr_t>(fiber.stack.get() + kStackBytes) & ~std::uintptr_t{15};

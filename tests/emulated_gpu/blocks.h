@@ -80,7 +80,8 @@ extern Dim3 block_index, block_dim, grid_dim;
 
 [[noreturn]] void fail(const std::string& what);
 void block_barrier();
-void wait_for_warp(const char* name);  // after depositing; returns when all lanes have arrived
+// Called once the lane's operands are in `in`; returns when all lanes have arrived.
+void wait_for_warp(const char* name);
 
 // compute(in, out) sees all lanes' operands.
 template <class In, class Out, class F>
@@ -115,11 +116,10 @@ void copy_async(void* to, const void* from, std::uint32_t src_bytes);
 void commit_copies();
 void wait_copies(int num_pending);
 
-// Called when the running thread has given the others what they wait for: its warp may now stand
+// Called when other threads need not wait for the running thread any more: its warp may now stand
 // still for long.
 void let_others_get_ahead();
 
-// The fibers of the running block.
 [[nodiscard]] NamedBarriers& named_barriers();
 
 // The running thread waits for an action of another thread.
@@ -134,10 +134,10 @@ void check_aligned(const void* pointer, std::size_t alignment);
 // interleave.
 void let_others_run();
 
-// A thread waits for another block of its launch, or another GPU: other blocks and other work run
-// meanwhile. Fails in a launch that is not cooperative, whose other blocks may have to wait for
-// this one to end. Such a block has no static shared memory, because all blocks share it
-// (cuda_language.h); launches.h refuses it.
+// The running thread waits for another block of its launch, or for another GPU. Other blocks and
+// other work run meanwhile. Fails in a launch that is not cooperative: its other blocks may not
+// start before this one has ended. A cooperative kernel has no static shared memory, because all
+// blocks would share it (cuda_language.h); launches.h refuses it.
 void stand_by();
 // The running thread has written a value that others wait for: sometimes they see it before the
 // rest of its block continues.
@@ -180,7 +180,7 @@ class Grid {
     std::function<void()> body_;
     std::vector<std::uint64_t> order_{};                  // of the blocks; the last is next
     std::vector<std::unique_ptr<ParkedBlock>> parked_{};  // that stand by
-    bool uses_async_proxy_ = false;                       // as an earlier block did
+    bool uses_async_proxy_ = false;                       // an earlier block has used it
 };
 
 // Runs a grid's blocks to their ends.

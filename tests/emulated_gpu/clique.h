@@ -1,11 +1,11 @@
 // The shared state of an NCCL communicator's ranks: the ranks, and the areas through which they
-// exchange bytes. An unnamed file whose place the unique id has; processes and threads map it.
+// exchange bytes. The unique id says where to find its unnamed file, which the processes map.
 //
 // Ranks exchange pieces in turns. In a turn each rank puts its piece into its own area, announces
 // it, and reads the areas that it needs; its next turn begins when all ranks have read in this one.
 //
-// Owns:    its mapping. The file disappears with the last of them.
-// Thread:  any; a rank's turns are its own.
+// Owns:    its mapping. The file disappears with the last mapping.
+// Thread:  any; each rank takes its own turns only.
 // Bounded: by kRanksMax and kPieceBytes.
 #pragma once
 

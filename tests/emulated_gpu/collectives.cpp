@@ -1,5 +1,5 @@
-// A collective's work in a stream: a kernel that waits for the others' pieces, without end if they
-// do not arrive, until its communicator is aborted. Source: NCCL documentation, "Collective
+// A collective's work in a stream: a kernel that waits for the other ranks' pieces. If they do not
+// arrive, only an abort of the communicator ends it. Source: NCCL documentation, "Collective
 // Operations", "Data Pointers", "In-place Operations".
 #include "tests/emulated_gpu/bf16.h"
 #include "tests/emulated_gpu/communicator.h"
@@ -213,7 +213,7 @@ class CollectiveRun {
         reduce(collective_, pieces, to_ + done_, bytes / element_bytes(collective_.type));
     }
 
-    // The root stays until all have read: it may also end late.
+    // A broadcast's root may also end late: here it waits until all ranks have read.
     bool linger() {
         for (int rank = 0; rank < num_ranks_; ++rank) {
             if (clique_.has_put(rank, turn_) && !clique_.has_read(rank, turn_) && !is_as_mine(rank))

@@ -25,7 +25,7 @@ inline cudaEvent_t make_event(unsigned flags = cudaEventDisableTiming) {
     return event;
 }
 
-// Freed with the test.
+// Words in GPU memory, freed at the end of the test.
 class DeviceWords {
   public:
     explicit DeviceWords(std::size_t num) : num_(num) {
@@ -37,7 +37,8 @@ class DeviceWords {
 
     [[nodiscard]] std::uint32_t* data() const { return data_; }
     [[nodiscard]] std::size_t bytes() const { return num_ * sizeof(std::uint32_t); }
-    // Returns the GPU's bytes, by a copy in a stream of its own that is ordered with no other.
+    // Returns the GPU's bytes, by a copy in the legacy stream, which waits for blocking streams
+    // only.
     [[nodiscard]] std::vector<std::uint32_t> read() const {
         std::vector<std::uint32_t> words(num_);
         EXPECT_CUDA(cudaSuccess, cudaMemcpy(words.data(), data_, bytes(), cudaMemcpyDeviceToHost));

@@ -95,7 +95,7 @@ TEST(Events, TheLegacyStreamWaitsForBlockingStreams) {
     const DeviceWords words(kNum);
     ASSERT_OK(cudaMemsetAsync(words.data(), 0, words.bytes(), blocking));
     ASSERT_OK(launch_double(words.data(), kNum, blocking));
-    EXPECT_EQ(words.read(), std::vector<std::uint32_t>(kNum, 1u));  // by the legacy stream
+    EXPECT_EQ(words.read(), std::vector<std::uint32_t>(kNum, 1u));  // read() waits for `blocking`
 }
 
 TEST(Events, HandlesThatAreNotThereAreRefused) {

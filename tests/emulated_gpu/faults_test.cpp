@@ -21,9 +21,9 @@ int touch_freed_memory() {
     REQUIRE(cudaMalloc(&words, 4096) == cudaSuccess);
     const cudaStream_t stream = make_stream();
     REQUIRE(cudaFree(words) == cudaSuccess);
-    REQUIRE(launch_double(words, 64, stream) == cudaSuccess);  // found when it runs
+    REQUIRE(launch_double(words, 64, stream) == cudaSuccess);  // fails only when it runs
     REQUIRE(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress);
-    void* data = nullptr;  // and then by every later call
+    void* data = nullptr;  // every later call fails, too
     REQUIRE(cudaMalloc(&data, 16) == cudaErrorIllegalAddress);
     REQUIRE(cudaGetLastError() == cudaErrorIllegalAddress);
     REQUIRE(cudaGetLastError() == cudaErrorIllegalAddress);

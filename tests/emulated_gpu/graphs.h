@@ -45,9 +45,9 @@ enum class CaptureMode : std::uint8_t { kGlobal, kThreadLocal, kRelaxed };
 struct Capture {
     std::shared_ptr<Graph> graph = std::make_shared<Graph>();
     const Stream* origin = nullptr;
-    std::atomic<bool> is_invalid = false;  // by any thread
+    std::atomic<bool> is_invalid = false;  // set by any thread
     CaptureMode mode = CaptureMode::kGlobal;
-    std::thread::id thread{};                                   // that began it
+    std::thread::id thread{};                                   // began the capture
     std::map<const Stream*, std::vector<std::size_t>> tails{};  // the next node comes after these
     std::vector<std::weak_ptr<Stream>> streams{};
 };

@@ -100,8 +100,8 @@ TEST(Graphs, AnAllocationInACaptureFailsAndEndsIt) {
     EXPECT_CUDA(cudaSuccess, cudaFree(data));
 }
 
-// Of cudaStreamCaptureModeThreadLocal: a thread that stages weights allocates while another
-// captures a step.
+// The workers capture with cudaStreamCaptureModeThreadLocal: one thread allocates memory to stage
+// weights while another captures a step.
 TEST(Graphs, AnAllocationOfAnotherThreadEndsAGlobalCaptureAlone) {
     const cudaStream_t stream = make_stream();
     const auto captured_beside = [&](cudaStreamCaptureMode mode, cudaError_t allocation) {
@@ -123,7 +123,7 @@ TEST(Graphs, AnAllocationOfAnotherThreadEndsAGlobalCaptureAlone) {
 }
 
 // "It is invalid to synchronize or query the execution status of ... the device or context handle
-// that has an active stream capture": the mode and the thread do not matter, and both end.
+// that has an active stream capture". In every mode and thread, call and capture fail.
 TEST(Graphs, ASynchronizationOfTheDeviceEndsEveryCaptureAndItself) {
     const cudaStream_t stream = make_stream();
     for (const cudaStreamCaptureMode mode :

@@ -31,7 +31,7 @@ class HeldWarps {
     }
 
   private:
-    static constexpr std::uint64_t kOneIn = 8;  // rounds, and arrivals at a barrier
+    static constexpr std::uint64_t kOneIn = 8;  // one round or arrival in 8 holds warps
     static constexpr std::size_t kWarpgroupWarps = 4;
     static constexpr std::uint64_t kRoundsMax = 64;
     std::size_t begin_ = 0, end_ = 0;

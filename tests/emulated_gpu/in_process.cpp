@@ -30,7 +30,7 @@ int start_part(const std::string& name, const std::map<std::string, std::string>
     const pid_t child = ::fork();
     if (child == 0) {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a stopped test leaves no process behind
-        ::unsetenv("PITSTOP_REQUIRE_GPU");   // no test passes in a part
+        ::unsetenv("PITSTOP_REQUIRE_GPU");   // would fail a part, in which no test passes
         for (const auto& [key, value] : environment) ::setenv(key.c_str(), value.c_str(), 1);
         ::execl("/proc/self/exe", "emulated_gpu_test", argument.c_str(), nullptr);
         ::_exit(127);

@@ -27,7 +27,7 @@ struct MemoryHandle {
     std::uint32_t magic = kMagic;
     std::int32_t pid = 0;
     std::int32_t fd = -1;
-    std::int32_t gpu = 0;  // the machine's number
+    std::int32_t gpu = 0;  // its number on the machine
     std::uint64_t page_bytes = 0;
     std::uint64_t offset = 0;  // place of the allocation in its pages
     std::uint64_t bytes = 0;

@@ -38,8 +38,8 @@ class Machine {
         return *machine;
     }
 
-    // Calls f(mine) for a GPU by the machine's number, with the file locked and dead processes
-    // removed.
+    // Calls f(mine) with this process's entry for a GPU, with the file locked and dead processes
+    // removed. `gpu`: its number on the machine.
     template <class F>
     auto locked(int gpu, F f) {
         const std::scoped_lock lock(mutex_);

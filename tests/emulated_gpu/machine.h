@@ -1,7 +1,7 @@
 // The emulated machine: its GPUs, and each process's share of their memory. All processes that name
 // the same file (settings.h) are on one machine; a process's memory is returned when it has ended.
-// Each process numbers the GPUs that it sees; what crosses to another process has the machine's
-// number.
+// Each process numbers the GPUs that it sees. Messages to another process have a GPU's number on
+// the machine.
 //
 // Thread: any.
 #pragma once
@@ -16,8 +16,8 @@ namespace pitstop::emulator {
 // Of each GPU: few, so that loops over a GPU's multiprocessors run more than once.
 inline constexpr int kMultiprocessors = 4;
 
-// Returns the machine's number of the process's GPU `gpu`; and the reverse, -1: the process does
-// not see it.
+// Convert a GPU's number in this process into its number on the machine, and back. own_gpu() is -1
+// if the process does not see the GPU.
 [[nodiscard]] int machine_gpu(int gpu);
 [[nodiscard]] int own_gpu(int machine_gpu);
 

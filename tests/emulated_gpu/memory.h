@@ -109,7 +109,7 @@ void open_memory_for(int gpu);
 [[nodiscard]] bool enable_peer(int gpu, int peer);
 [[nodiscard]] bool disable_peer(int gpu, int peer);
 
-// Opens the device's memory for as long as one of these exists.
+// The device's memory is open while a DeviceAccess exists.
 class DeviceAccess {
   public:
     DeviceAccess();

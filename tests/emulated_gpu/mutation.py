@@ -7,7 +7,7 @@ from planting import Bug
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A test, and the number of schedules of the GPU in software that it runs under; it ends with the first that fails."""
+    """A test, and the number of schedules of the emulated GPU that it runs under. The first failure ends the trial."""
 
     program: str
     test: str

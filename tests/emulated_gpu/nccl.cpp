@@ -358,7 +358,7 @@ ncclResult_t ncclGroupEnd() {
     return --group.depth > 0 ? ncclSuccess : end_group();
 }
 
-// Memory of the virtual-memory API: no handle of the older kind opens it.
+// Allocates by the virtual-memory API, as NCCL does: cudaIpc handles cannot open such memory.
 ncclResult_t ncclMemAlloc(void** data, std::size_t bytes) {
     PITSTOP_ENTER_NCCL();
     if (data == nullptr) return ncclInvalidArgument;

@@ -92,8 +92,8 @@ TEST(Overlap, AKernelThatDoesNotWaitIsFoundOut) {
     EXPECT_GT(num, 0);
 }
 
-// A kernel that did not wait may end at any time: a wait for it alone is not ordered after the
-// earlier ones.
+// A kernel that does not wait may end before earlier kernels, so a kernel that waits for it alone
+// may run before they have ended.
 TEST(Overlap, AWaitForAKernelThatDoesNotWaitCoversNoEarlierKernel) {
     const DeviceWords a(kNum);
     const DeviceWords b(kNum);

@@ -23,7 +23,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
     return cudaSuccess;
 }
 
-// One direction only, from the current GPU: the other one needs a call of its own.
+// The current GPU may then access the peer's memory; the other direction needs its own call.
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     PITSTOP_ENTER();
     if (flags != 0) return told(cudaErrorInvalidValue);

@@ -11,8 +11,8 @@ struct Products {
     // The time of a product by algorithm 0, 1, ... on the GPU's clock; the length is the number of
     // algorithms. Zeros do not change the clock.
     std::vector<double> ms{0.0, 0.0, 0.0};
-    std::uint64_t cols_refused = 0;  // products with this many columns of D are not supported ...
-    std::vector<std::uint64_t> algorithms_that_refuse{};  // ... by these
+    std::uint64_t cols_refused = 0;  // refused: products with this many columns of D ...
+    std::vector<std::uint64_t> algorithms_that_refuse{};  // ... by these algorithms
     bool has_guesses = true;                              // false: the heuristic returns none
     int num_heuristics = 0;
     std::vector<std::uint64_t> used{};  // the algorithm of each product, in the order of the calls

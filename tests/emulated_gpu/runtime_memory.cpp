@@ -110,9 +110,8 @@ cudaError_t copy(
     }
     const Point point = enqueue(stream, copy_work(to, from, bytes, std::move(staged)));
     const bool is_to_pageable = to_end.place == Place::kPageable;
-    // Source, "Memcpy". A synchronous copy from pageable memory returns once the source is staged;
-    // one within the device returns at once. Of asynchronous ones only those to pageable memory
-    // wait.
+    // Source: "Memcpy". A copy to pageable memory always waits. A synchronous copy also waits, but
+    // not from pageable memory (it returns once the source is staged) nor within the device.
     const bool waits =
         is_to_pageable || (is_synchronous && from_end.place != Place::kPageable &&
                            !(to_end.place == Place::kDevice && from_end.place == Place::kDevice));

@@ -40,7 +40,7 @@ class MappedFile {
     MappedFile(const MappedFile&) = delete;
     MappedFile& operator=(const MappedFile&) = delete;
 
-    // Null: the file has fewer of them.
+    // Null: the file has fewer than `num` objects from `offset` on.
     template <class T>
     const T* at(std::uint64_t offset, std::uint64_t num = 1) const {
         if (data_ == nullptr || offset > bytes_ || num > (bytes_ - offset) / sizeof(T))

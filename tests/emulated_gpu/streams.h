@@ -47,7 +47,7 @@ struct Work {
     std::function<Step()> begin{};  // null: there is nothing to do
     // For a kernel: starts it with the overlap of its graph's kernels.
     std::function<Step(const std::shared_ptr<Overlap>&)> begin_beside{};
-    bool may_start_early = false;  // a kernel; only in a graph, never in a stream
+    bool may_start_early = false;  // only for a kernel in a graph, never in a stream
 };
 
 enum class StreamKind : std::uint8_t { kLegacy, kBlocking, kNonBlocking };
@@ -68,7 +68,7 @@ struct Stream {
 [[nodiscard]] std::shared_ptr<Stream> add_stream(int gpu, int priority, StreamKind kind);
 // The stream's remaining work is still executed.
 void remove_stream(const std::shared_ptr<Stream>& stream);
-// Returns the stream with this handle, null: the legacy default stream. Empty: no such stream.
+// Returns a handle's stream; null if there is none. A null handle names the legacy default stream.
 [[nodiscard]] std::shared_ptr<Stream> find_stream(const void* handle, int gpu);
 [[nodiscard]] std::vector<std::shared_ptr<Stream>> streams_of(int gpu);
 

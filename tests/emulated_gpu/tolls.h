@@ -27,7 +27,7 @@ void pay_for_closing();
 // Source: CUDA C++ Programming Guide, "Stream Ordered Memory Allocator".
 [[nodiscard]] int pay_for_freeing(int gpu);
 
-// The most work in a stream; beyond it, an adding call waits. No page gives the number; 1024 was
+// The most works in a stream: a call that adds one more waits. No page gives the number; 1024 was
 // observed.
 inline constexpr std::size_t kWorksMax = 1024;
 

@@ -27,7 +27,7 @@ struct Registers {
     std::size_t bytes = 0;
 };
 
-// Of one thread.
+// One thread's products and registers.
 struct Warpgroup {
     struct Product {
         std::function<void()> run{};
@@ -36,14 +36,14 @@ struct Warpgroup {
     };
     struct InUse {
         Registers registers{};
-        std::vector<std::byte> value{};  // as only a product may change it
+        std::vector<std::byte> value{};  // a copy: only a product may change the registers
         int num_products = 0;
     };
     std::vector<std::vector<Product>> groups{};  // oldest first; the last is open
     std::vector<InUse> in_use{};
     bool is_fenced = false;                 // wgmma.fence since the start or the last wait
     std::vector<std::uint32_t> unfenced{};  // chunks of shared memory that cp.async wrote
-    int num_registers = 0;                  // of its warp, in the warp's first thread
+    int num_registers = 0;                  // the warp's, in its first thread only
 };
 
 // Returns whether a cp.async that is issued now, or a block's products, take place now and not at
@@ -54,7 +54,7 @@ struct Warpgroup {
 // A block begins: the async proxy knows nothing of its shared memory. `is_watched`: the writers of
 // ordinary stores are needed from its first line on, not only from its first fence on.
 void begin_async_proxy(std::size_t shared_bytes, bool is_watched);
-// The block has used the async proxy, or its grid has.
+// Returns whether the block, or its grid, has used the async proxy.
 [[nodiscard]] bool is_async_proxy_watched();
 // The running thread's cp.async has arrived at `to`.
 void note_copy(const void* to, std::size_t bytes);
@@ -62,7 +62,7 @@ void note_copy(const void* to, std::size_t bytes);
 void note_stores(int warp);
 // fence.proxy.async of the running thread.
 void fence_proxy();
-// Fails if the async proxy need not see this memory.
+// Fails if the async proxy may still miss stores to this memory.
 void check_seen_by_async_proxy(const void* from, std::size_t bytes);
 
 void fence_products();  // wgmma.fence

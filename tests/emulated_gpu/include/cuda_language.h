@@ -118,7 +118,7 @@ T __shfl_up_sync(unsigned mask, T value, int delta) {
         return l - delta;
     });
 }
-// Each lane names its own source lane, so the operands have it.
+// Each lane names its own source lane, so `source` is an operand.
 template <class T>
 T __shfl_sync(unsigned mask, T value, int source) {
     struct Operand {

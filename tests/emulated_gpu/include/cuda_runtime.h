@@ -33,7 +33,7 @@ struct cudaLaunchConfig_t {
     unsigned numAttrs = 0;
 };
 
-// A flag: each attribute's value is an int.
+// Reads any attribute as a flag: all values that are used here are ints at the same address.
 inline bool has_attribute(const cudaLaunchConfig_t& config, cudaLaunchAttributeID id) {
     for (unsigned i = 0; i < config.numAttrs; ++i) {
         if (config.attrs[i].id == id) return config.attrs[i].val.cooperative != 0;

@@ -1,5 +1,5 @@
-// Replaces kernels/device/system_scope.cuh in the emulator. The host's memory orders every load and
-// store as these two do, so a missing one is not found.
+// Replaces kernels/device/system_scope.cuh in the emulator. The host orders every load and store
+// like this acquire and release, so the emulator does not find where one of them is missing.
 #pragma once
 
 #include <cuda_runtime.h>
