@@ -93,7 +93,7 @@ class Coordinator:
 
 
 def refresh(of, drafts):
-    """`drafts`: by member, of each of its data-parallel replicas: (passes, rows, drafted, accepted) or None."""
+    """`drafts`: {member: [(passes, rows, drafted, accepted) or None, for each data-parallel replica]}."""
     names = ("passes", "rows", "drafted", "accepted")
     answers = {}
     for member, told in drafts.items():

@@ -71,7 +71,7 @@ class Oracle:
 
     def __init__(self, quorum):
         self.quorum = quorum
-        self.asked = {}  # key -> participants, as the first order of each named them
+        self.asked = {}  # key -> participants that the key's first order named
         self.prepared = {}  # key -> the participants that prepared
         self.served = {}  # key -> the participants that committed it
         self.outcomes = {}  # uid -> Outcome
@@ -363,7 +363,7 @@ class World:
     def replace_coordinator(self):
         old = self.coordinators[-1]
         if self.dice.random() < 0.7:
-            self.silent.add(old)  # it is dead; in the other case it does not know yet that it was replaced
+            self.silent.add(old)  # the old coordinator is dead; otherwise it sends on for a while
         else:
             self.after(self.dice.random() * 10.0, lambda: self.silent.add(old))
         self.start_coordinator()
@@ -390,7 +390,7 @@ class World:
         self.carry(coordinator)
 
     def ask_adapter(self, uid):
-        """Loads an adapter, or unloads one, which may not be loaded."""
+        """Loads an adapter, or unloads one that is perhaps not loaded."""
         coordinator = self.coordinators[-1]
         name, is_load = self.adapter_dice.choice("ab"), self.adapter_dice.random() < 0.7
         coordinator.update(uid, (name, is_load), timeout_s=self.adapter_dice.choice([3.0, 30.0]), adapter=name)
@@ -404,7 +404,7 @@ class World:
     # ---- messages ----
 
     def fates(self):
-        """The delay of each copy that arrives."""
+        """The delays of a message's copies that arrive; empty: it is lost."""
         if not self.are_faults_on:
             return [self.dice.random() * 0.05]
         if self.dice.random() < self.faults.loss:

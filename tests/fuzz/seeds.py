@@ -100,7 +100,7 @@ SEEDS = {
 
 
 def write(target, directory):
-    """The number of seeds that libFuzzer loads: it skips empty ones."""
+    """Writes a target's seeds. Returns the number that libFuzzer loads: it skips empty ones."""
     directory = pathlib.Path(directory)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)

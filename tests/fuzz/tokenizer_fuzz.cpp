@@ -89,7 +89,7 @@ void encode_with_demo(std::string_view text) {
     CHECK(demo);
     use(*demo, text);
     if (!is_utf8(text)) return;
-    // Its only normalizer is NFC, and each byte has a token.
+    // The demo tokenizer's only normalizer is NFC, and each byte has a token.
     const auto ids = (*demo)->encode(text, text::AddSpecial::kNo);
     CHECK(ids);
     const auto back = (*demo)->decode(*ids, text::SkipSpecial::kNo);

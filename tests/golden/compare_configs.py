@@ -15,9 +15,9 @@ how to make it again. --list prints every case with what transformers did.
 
 Where the two differ by more than 1e-4, both are compared with double precision, by the root of the mean square over all
 logits (the largest error is one token's chance). The engine's distance may be twice transformers' in one case, and no
-larger in the mean of all such cases. Of hybrid models, transformers' own logits are up to 1e-3 off: the norm behind a
-recurrence divides by what may cancel. The engine's distance was 0.59 of transformers' over 40 such configurations, and
-0.85 in the 38th of them by rank; of 1,500 configurations with experts, one was compared in this way, with a ratio of
+larger in the mean of all such cases. transformers' own logits of hybrid models are up to 1e-3 off: the norm behind a
+recurrence divides by a sum that may cancel. Over 40 such configurations the ratio of the engine's distance to
+transformers' was 0.59, and 0.85 in the third worst. Of 1,500 configurations with experts, one needed this comparison:
 0.51.
 """
 

@@ -118,7 +118,7 @@ def exact_delta_rule(query, key, value, g, beta, **_):
 
 
 def exact_logits(directory, prompts, **options):
-    """The modules in double precision, with the recurrence above."""
+    """The logits of transformers' modules in double precision, with exact_delta_rule()."""
     options = {"attn_implementation": "eager", **options}
     model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64, **options)
     rule = "torch_chunk_gated_delta_rule"

@@ -34,7 +34,7 @@ FINALS = [
     # short texts that also occur in the templates' markers and in the chats
     *"<e>AC.t",
     *["im", "[", "end", "<|", "|>", "s>", "assistant", "user", "hi"],
-    # white
+    # white space
     *["", " ", "\n", "\t", "\r\n", "\n\n ", "\u00a0", "\u3000"],
     *["It is", "It is ", " It is", "It is\n", "\n\nIt is \n", "a\nb\n\n  c", "\u3000x\u2003"],
     # letters of several bytes

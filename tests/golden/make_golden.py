@@ -241,7 +241,7 @@ MODELS = {
         40,
     ),
     "qwen3_5": (Qwen3_5TextConfig, Qwen3_5ForCausalLM, shape(**DELTA, tie_word_embeddings=True), 70),
-    # Its projections are grouped by key head.
+    # The projections of qwen3_next are grouped by key head.
     "qwen3_next": (
         Qwen3NextConfig,
         Qwen3NextForCausalLM,

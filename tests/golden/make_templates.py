@@ -283,7 +283,7 @@ def write(path, cases):
 
 
 def compare(program, cases):
-    """Runs both on the same cases; prints the differences."""
+    """Renders the cases by Jinja and by `program`; prints the differences."""
     cases = list(cases)
     lines = "".join(json.dumps({"source": s, "variables": v}) + "\n" for _, s, v in cases)
     ran = subprocess.run([program], input=lines, capture_output=True, text=True)

@@ -374,8 +374,8 @@ class Random:
                 parts += self.tag("else") + self.body(depth - 1)
             return pad() + parts + self.tag("endif") + pad()
         if pick < 0.75:
-            # The name of no variable in NAMES: Jinja leaves such a variable undefined inside a loop if the
-            # template sets the variable after the loop. This library does not copy that.
+            # Sets only names outside NAMES: if a template sets a variable after a loop, Jinja leaves it undefined
+            # inside the loop. This library does not copy that.
             name = self.one(["a", "b", "ns.c", "a, b"])
             value = "(1, 2)" if name == "a, b" else self.expression(1)
             return pad() + self.tag(f"set {name} = {value}") + pad() + "{{ a }}"

@@ -20,7 +20,7 @@ NAME = f"own-{os.getpid()}"
 
 
 def command(*arguments):
-    # As from another shell: without what ray.init() has set here, the address and the credentials.
+    # The environment of another shell: without the address and the credentials that ray.init() has set.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return subprocess.run(
         [sys.executable, "-m", "pitstop.fleet.command", *arguments],
@@ -59,7 +59,7 @@ def have_the_programs_niceness(fleet):
 
 
 def main():
-    os.environ.pop("RAY_worker_niceness", None)  # of the test's environment
+    os.environ.pop("RAY_worker_niceness", None)  # set in the test's environment
     of_fleets.start_ray = functools.partial(of_fleets.start_ray, num_cpus=1, log_to_driver=False)
     with Fleet("stories", replicas=2, threads=1, start_timeout=START_S, name=NAME) as fleet:
         fleet.add_replicas(1)
