@@ -40,7 +40,7 @@ class FirstReport(Report):
         self.figures = {}
         self.facts = []
         self.machine = {}
-        self.log = None  # once it has a place
+        self.log = None  # set once the directory exists
         self._earlier = {}
 
     def open_log(self):

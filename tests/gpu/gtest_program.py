@@ -8,7 +8,7 @@ import tempfile
 
 from timed_call import call
 
-CRASHES_MAX = 3  # per suite: then the cause concerns all of it
+CRASHES_MAX = 3  # per suite: its other tests then do not run, as the cause concerns them, too
 
 
 class Counts:

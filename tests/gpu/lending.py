@@ -112,8 +112,8 @@ def torch_of(device_uuid):
 
 
 def push_lent(client, loaded, device_uuid):
-    """Returns the commit's reply to a push of all tensors that the sender has loaded.
-    PitstopError.
+    """Returns the commit's reply to a push of all tensors that the sender has loaded. PitstopError:
+    the push failed.
     """
     from pitstop import cuda_driver
     from pitstop.cuda_tensors import CudaTensor

@@ -149,7 +149,7 @@ def sampling(rows, s, device):
 
 
 def generation(rows, model_dir, device):
-    """Tokens per second of one request, and of as many as fit here: 8."""
+    """Tokens per second of one request, and of 8, as many as fit here."""
     try:
         import transformers
 

@@ -11,7 +11,7 @@ import targets
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHECKED_BYTES = 1 << 20  # more than a report can have
 OP_TIMES = ("least_us", "alone_us", "in_step_us", "in_graph_us")
-BUS = {"from the host": "h2d_gb_s", "to it": "d2h_gb_s"}  # of the limits
+BUS = {"from the host": "h2d_gb_s", "to it": "d2h_gb_s"}  # direction: name of its limit
 
 
 class Report:
@@ -155,7 +155,7 @@ def _found_in(path):
 
 
 def commit():
-    file = ROOT / "COMMIT"  # a bundle's
+    file = ROOT / "COMMIT"  # only a bundle has one
     if file.exists():
         return file.read_text().strip()
     command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]

@@ -57,8 +57,8 @@ def found_in(ended):
 
 
 class Sanitizers:
-    """Runs compute-sanitizer for `families` of the program `tests`. Whether a working one exists is checked once, with
-    `probe`."""
+    """Runs compute-sanitizer for `families` of the program `tests`. A run of the command `probe` shows once whether
+    compute-sanitizer works."""
 
     def __init__(self, tests, probe, environment, budget, families=FAMILIES, tools=TOOLS):
         self._families = families

@@ -208,7 +208,7 @@ def stop(process):
         except ProcessLookupError:
             pass
         if _wait_until(lambda: process.poll() is not None and not _marked(process.mark)):
-            break  # or it may be blocked in the driver, and is left alone
+            break  # a process that survives SIGKILL is blocked in the driver, and is left alone
         for pid in _marked(process.mark):
             try:
                 os.kill(pid, number)

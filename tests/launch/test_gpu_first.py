@@ -135,7 +135,7 @@ def test_a_call_that_ends_in_its_first_step_keeps_what_an_earlier_one_found(tmp_
     monkeypatch.syspath_prepend(str(FIRST.parent))
     from first_report import FirstReport
 
-    for steps in (["facts", "probe"], ["facts"]):  # the second ends when it has taken the first's
+    for steps in (["facts", "probe"], ["facts"]):  # the second call takes over the first call's steps and ends
         report = FirstReport(tmp_path)
         report.open_log()
         report.device = {"uuid": "GPU-1", "name": "a GPU"}

@@ -142,7 +142,7 @@ def test_a_gpu_that_is_gone_takes_no_earlier_figures_with_it(build, tmp_path, be
     assert run_all(build, out, "--part=limits").returncode == 0
     program = build / "bin" / "pitstop_gpu_bench"
     there = program.read_text()
-    for _ in range(2):  # the second has nothing to put aside
+    for _ in range(2):  # the second run has no results to put aside
         program.write_text(bench)
         run_all(build, out, "--part=kernels")
         assert (out / "report.md").read_text().startswith("# GPU report: NOT RUN")
