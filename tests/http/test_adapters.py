@@ -282,8 +282,8 @@ def test_status_metrics_and_the_page_count_by_adapter(http, files, served):
         replicas = client.status()["replicas"]
     ranks = len(replicas[0]["workers"])
     assert (loaded.loads_total, loaded.num_requests) == (2, 0)
-    # Ranks split some tensors, and each rank has the other tensors whole.
-    # of the version that serves and of the one before, to which a rollback returns
+    # Two versions are resident: the one that serves, and the previous one, for a rollback. Ranks split some tensors,
+    # and each rank has the other tensors whole.
     assert 2 * tensors <= loaded.bytes <= 2 * ranks * tensors
     totals = [adapter for replica in replicas for adapter in replica["adapters"]]
     assert sum(each.get("requests_total", 0) for each in totals) == 3

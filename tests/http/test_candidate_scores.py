@@ -61,7 +61,7 @@ def test_rows_may_have_gaps_and_differ_in_length(http, whole):
 
 
 def test_other_logprobs_stay_as_they_are(http):
-    """Those of the prompt, of the output, and of ids that are the same at each position."""
+    """The logprobs of the prompt, of the output, and of the ids in logprob_token_ids."""
     besides = {"prompt_logprobs": 2, "logprobs": 1, "logprob_token_ids": [5, 6, 7], "max_tokens": 4}
     plain = ask(http, sampling=besides).json
     rows = candidates_of(len(PROMPT) - 1 - 30, 2)
@@ -116,7 +116,7 @@ def test_mistakes_are_refused_by_name(http, case):
 
 
 def test_chats_show_the_tokens_that_were_asked_for(http):
-    """vLLM's logprob_token_ids: after the sampled token, in place of the most probable ones."""
+    """The tokens of vLLM's logprob_token_ids follow the sampled token, in place of the most probable ones."""
     chat = {
         "messages": [{"role": "user", "content": "Hi"}],
         "max_tokens": 3,

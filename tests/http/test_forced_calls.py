@@ -93,7 +93,7 @@ ENDS = {CHAT: "tool_calls", RESPONSES: "completed", MESSAGES: "tool_use"}
 
 @pytest.fixture(params=["hermes", "llama3", "mistral"])
 def server(request, http, front_end):
-    """The flag of a server that reads this format of calls."""
+    """A server that reads this format of calls."""
     return http if request.param == "hermes" else front_end("--tool-call-parser", request.param).http
 
 

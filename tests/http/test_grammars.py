@@ -35,7 +35,7 @@ PERSON = {
 
 
 def problem(schema, value, at="$"):
-    """What is wrong with a value by the part of JSON schema that these tests use; None: nothing."""
+    """The error in a value, by the part of JSON schema that these tests use, or None."""
     if "enum" in schema:
         return None if value in schema["enum"] else f"{at}: {value!r} is not in the enum"
     kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "null": type(None)}

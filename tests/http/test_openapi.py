@@ -1,5 +1,5 @@
-"""/openapi.json, and schemathesis, which sends requests that the document describes, and such that break it: each answer
-must be one that the document has.
+"""/openapi.json. schemathesis sends requests that follow the document and requests that break it. The document must
+describe each answer.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ CHECKS = [
     checks.response_schema_conformance,
 ]
 EXAMPLES = 12  # per operation, for each of the two modes
-# Requests that would take long are cut: the fields are those of lengths and numbers.
+# The most that a request may ask for in the fields that make it long.
 SHORT = {"max_tokens": 3, "max_completion_tokens": 3, "max_output_tokens": 3, "max_new_tokens": 3, "n": 2}
 TIMEOUT_S = 30
 UNENDING = ("/shutdown", "/status/events")  # the first ends the tree, the second has no end
@@ -107,7 +107,7 @@ def test_with_keys_operations_ask_for_one(front_end):
 
 
 def shorten(body):
-    """Cuts what would only take long."""
+    """Limits the fields that would make a request long."""
     if not isinstance(body, dict):
         return
     for name, most in SHORT.items():
@@ -155,5 +155,5 @@ def test_every_answer_is_one_that_the_document_has(document, tree, restored, met
         assert response.status_code != 500, response.text
         case.validate_response(response, checks=CHECKS)
 
-    with contextlib.suppress(hypothesis.errors.Unsatisfiable):  # nothing of it can be invalid
+    with contextlib.suppress(hypothesis.errors.Unsatisfiable):  # the operation has no invalid request
         send()

@@ -51,7 +51,7 @@ def test_calls_while_the_tree_is_away_get_503_and_are_not_done_later(restarting)
 
 
 def test_a_server_describes_the_tree_that_is_there(tmp_path_factory):
-    """What it learned of one tree, it does not say of the next one: its model's name, and whether it has weights."""
+    """The server forgets the previous tree's model name, and whether that tree had weights."""
     place = tmp_path_factory.mktemp("t", numbered=True)
     tree = ProcessTree(place / "tree", "--served-model-name", "first")
     server = FrontEnd(tree.run_dir)

@@ -120,7 +120,7 @@ def test_memory_that_runs_out_costs_one_connection(front_end):
     with server.http.raw() as raw:  # a body within the server's limits, but beyond its memory
         raw.send(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (30 * MIB))
         send_what_is_taken(raw, b" " * (5 * MIB))
-        answer = raw.read_all()  # none: the server closed with bytes unread, and the kernel discarded the answer
+        answer = raw.read_all()  # empty if the server closed with bytes unread: the kernel then discards the answer
     assert not answer or answer.startswith(b"HTTP/1.1 500 "), answer
     assert server.http.generate(text="Once", max_new_tokens=2)["output_ids"]
     assert server.process.poll() is None

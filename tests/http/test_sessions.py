@@ -181,7 +181,7 @@ def test_an_idle_session_ends(http):
 
 
 def test_turns_cost_their_new_tokens(tree):
-    """An agent of ten turns: each computes its own tokens, the last of the turn before, and part of a page."""
+    """Each of an agent's ten turns computes its own tokens, the previous turn's last token, and a part of a page."""
     http = Http(tree.url)
     name = http.post("/open_session", {"capacity_of_str_len": 1}).json
     answer, computed, new = None, 0, 0

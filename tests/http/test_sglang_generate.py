@@ -103,7 +103,7 @@ def test_logprobs_mode_selects_the_distribution(http):
     assert logprobs(logprobs_mode="truncated") == [0.0] * 3  # only one token was left to draw from
     assert logprobs(logprobs_mode="processed_logprobs") == [0.0] * 3
     raw, scaled = logprobs(logprobs_mode="raw"), logprobs(logprobs_mode="scaled")
-    assert all(a < b for a, b in zip(raw, scaled))  # at 0.5 the likeliest is likelier
+    assert all(a < b for a, b in zip(raw, scaled))  # the temperature of 0.5 makes the likeliest token likelier
     assert logprobs() == scaled
 
 

@@ -11,7 +11,7 @@ BODY = native(
     {"text": "Once upon a time", "max_new_tokens": 900, "ignore_eos": True, "stream": True,
      "return_logprob": True, "top_logprobs_num": 60}
 )  # fmt: skip
-EVENT_MIB = 2  # the last one
+EVENT_MIB = 2  # size of a stream's last event
 
 
 def start(http):

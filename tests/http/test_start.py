@@ -12,7 +12,7 @@ from process_tree import ProcessTree, wait_until
 
 NUM_STARTS = 30
 NUM_POLLERS = 5
-PATIENCE_S = 30.0  # a poller's request: a process that ends does not answer
+PATIENCE_S = 30.0  # limit of a poller's request, because a process that ends does not answer
 
 
 def open_routes():

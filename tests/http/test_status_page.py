@@ -147,7 +147,7 @@ def test_listeners_are_bounded_and_one_that_leaves_is_forgotten(http):
     while listeners[-1][1].status == 200:
         assert len(listeners) < 1000
         listeners.append(listen())
-    # 64, less those of earlier tests whose end the server has not noticed yet.
+    # The limit is 64 streams. Some are of earlier tests, if the server has not noticed their ends yet.
     assert listeners[-1][1].status == 503 and 32 < len(listeners) <= 65
     for connection, response in listeners:
         response.close()

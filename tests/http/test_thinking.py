@@ -106,8 +106,8 @@ def test_tokens_logprobs_and_spans_are_whole(thinker):
 
 
 def test_an_output_begins_inside_where_the_prompt_ends_there(thinker, inside, tree):
-    """The output begins inside the thinking if the prompt's text or tokens open it, and for a model that always begins
-    so."""
+    """The output begins inside the thinking if the prompt's text or tokens open it, or if the model always begins with
+    thinking."""
     choice, usage = chat(thinker, "?", chat_template="assistant: <think>", return_token_ids=True)
     message = choice["message"]
     assert (message["reasoning"], message["content"]) == (THINKING, TEXT)

@@ -182,7 +182,7 @@ def test_a_format_that_is_not_known_is_refused_with_those_that_are(front_end):
 
 
 def test_one_call_at_most_where_calls_may_not_be_parallel(http, tree):
-    """Text after the first call is left out, and so is the length limit that the output may have reached there."""
+    """The text after the first call is left out. finish_reason is tool_calls even if that text reached the limit."""
     one = {"parallel_tool_calls": False}
     for more in ({}, {"max_tokens": 8}):
         choice = chat(http, tree, "hermes", **one, **more)

@@ -45,7 +45,7 @@ def test_a_trace_has_the_bits_of_the_output_that_it_repeats(http, sampled):
 
 
 def test_nothing_that_shapes_a_draw_changes_it(http, sampled):
-    """Lengths, stops and truncations are of outputs that are drawn."""
+    """Lengths, stops and truncations apply to drawn outputs only."""
     trace = [5, 2, sampled["choices"][0]["token_ids"][0], 5]
     plain = ask(http, {"trace_decode_token_ids": trace, "logprobs": 0})
     shaped = {"max_tokens": 2, "temperature": 0.3, "top_k": 2, "stop": ["a"], "stop_token_ids": [5]}

@@ -74,7 +74,7 @@ TEST(SglangOutput, CachedTokensThatWereComputedAgainForTheirStateAreTold) {
     EXPECT_EQ(meta["replayed_tokens"], 48);
 }
 
-// Only with --speculate.
+// Only trees with --speculate have drafts.
 TEST(SglangOutput, DraftsAreCountedByTheEnginesNames) {
     SglangOutput output({.rid = "r"});
     messages::OutputChunk first = chunk("a", {TokenId{1}, TokenId{2}}, "");
