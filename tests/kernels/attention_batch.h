@@ -149,8 +149,8 @@ struct Batch {
             .kv_len_max = kv_len_max()};
     }
 
-    // Returns the op's output, [T, Q*D], with this many bytes of room, or with as many as the op
-    // asks for.
+    // Returns the op's output, [T, Q*D]. Its workspace has `num_bytes`, or by default as many as
+    // the op asks for.
     template <class Out = float>
     Matrix<Out> run(
         AttentionOp op,

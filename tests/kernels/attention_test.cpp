@@ -87,8 +87,8 @@ TEST_P(Attention, LaterKeysAreNotReadByEarlierTokens) {
         EXPECT_EQ(actual.bits(t), expected.bits(t)) << "token " << t;
 }
 
-// P6: every position of a request, computed alone token by token, and in other batches, chunks and
-// pages.
+// P6: each position of a request has the same bits computed alone, token by token, as in other
+// batches, chunks and pages.
 class AttentionInFixedOrder : public Attention {
   protected:
     // The bits of some positions, each computed alone; empty for the others.

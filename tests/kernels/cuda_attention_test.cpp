@@ -127,8 +127,8 @@ TEST_F(UnequalRows, MeetTheReference) {
     }
 }
 
-// P6: with room for each segment's result, with room for a pair's alone, and without any, where
-// prefill's kernel takes all rows.
+// P6, with three sizes of workspace: room for each segment's result; room for a pair's result
+// alone; and none, where prefill's kernel computes all rows.
 TEST_F(UnequalRows, P6_HaveTheSameBitsWhateverRoomThereIs) {
     const Heads heads{16, 1, 128};  // the largest group, which sets the size of the workspace
     const Request<bf16> request = make_request<bf16>(2300, heads, 1);

@@ -35,7 +35,8 @@ class CudaDependentLaunch : public OnCuda {
         if (compute_capability() < 90) GTEST_SKIP() << "no kernel begins early on this GPU";
     }
 
-    // A kernel that lets the next begin at once makes `x`, and `op` writes `out_bytes` from it.
+    // A first kernel, which lets the next begin at once, writes `x`. `op` reads that and writes
+    // `out_bytes`.
     template <class T, class Op>
     void expect_waits(const Matrix<T>& x, std::int64_t out_bytes, const Op& op) {
         const PlacedMatrix<T> source{x, place()};

@@ -169,7 +169,7 @@ TEST_F(CudaLowRankRows, MeetsTheReferenceOnAwkwardShapes) {
     expect_reference<bf16, float>(3, {40}, 64, LowRankArgs::kRankMax - 5);
 }
 
-// P6: whichever rows share the call, and whichever adapters they have.
+// P6: for any other rows in the call, with any adapters.
 TEST_F(CudaLowRankRows, P6_ARowHasTheBitsThatItHasAlone) {
     constexpr std::int64_t M = 21;
     constexpr std::int64_t N = 150;

@@ -41,8 +41,8 @@ StepRowsArgs args_of(Kept<Array>& kept) {
         .tables = kept.tables.data()};
 }
 
-// An update of `num_runs` runs of up to `length_max` pages, each for another slot. The runs reach
-// as far as the rows' positions may.
+// An update of `num_runs` runs of up to `length_max` pages, each for another slot. The runs cover
+// all positions that rows may have.
 std::vector<std::int32_t> update_of(
     std::int32_t num_rows, bool is_given, std::int32_t num_runs, std::int32_t length_max
 ) {

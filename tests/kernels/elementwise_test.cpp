@@ -347,7 +347,7 @@ TEST_P(CountNonfinite, CountsInEveryPlaceOfARow) {
     }
 }
 
-// Three rows and what is asked of them; the rank has ids from 100 on.
+// Three rows of logits and the changes to make; the rank has ids from 100 on.
 struct PenaltyCase {
     Matrix<float> logits;
     std::vector<PenaltyRow> rows{};

@@ -329,7 +329,7 @@ TEST_P(ExpertLinearInFixedOrder, P6_ARowHasTheBitsThatItHasAlone) {
         for (std::size_t i = 0; i < 2; ++i)
             EXPECT_EQ(one[i].bits(0), all[i].bits(r)) << "row " << r;
         if (!is_gpu()) {
-            // On a CPU the product is linear's.
+            // On a CPU the product has the bits of linear's.
             std::size_t e = 0;
             while (r >= begins[e + 1]) ++e;
             Matrix<float> y(1, 40, 0x33);

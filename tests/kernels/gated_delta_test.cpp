@@ -111,9 +111,9 @@ struct Part {
     std::int32_t num = 0;
     std::int32_t position = 0;
     std::int32_t place = 0;
-    std::int32_t from = 0;         // at a position that is not 0: the place it continues
+    std::int32_t from = 0;         // the place of the state to continue, if position is not 0
     std::int32_t saved_len = 0;    // tokens after which the state is saved, too; 0: none
-    std::int32_t saved = 0;        // the place where it is saved
+    std::int32_t saved = 0;        // the place of the saved state
     std::int32_t num_guesses = 0;  // its last tokens, which leave no state
 };
 

@@ -5,9 +5,12 @@ in kernels/KERNELS.md is this program's output.
     kernel_resources.py --nvcc=NVCC -- FLAGS...           fails where the table says something else
     kernel_resources.py --nvcc=NVCC --write -- FLAGS...   writes the table
 
-Also fails where a kernel spills, has none of its instances in the table, has an atomic of 64 bits on shared memory,
-which is a loop of compare-and-swap there, or touches memory before it waits for the kernel before it
-(kernels/device/dependent_launch.cuh), in PTX: what ptxas moves is seen by machine_code.py. FLAGS: the compiler's.
+FLAGS are the compiler's. Also fails where a kernel
+
+* spills, or has none of its instances in the table;
+* has an atomic of 64 bits on shared memory, which is a loop of compare-and-swap there;
+* touches memory in its PTX before it waits for the previous kernel (kernels/device/dependent_launch.cuh).
+  machine_code.py finds the accesses that ptxas moves before the wait.
 """
 
 import argparse

@@ -121,8 +121,8 @@ TEST_P(Logprobs, PickedLogitsAreMinusInfinityOnOtherRanks) {
     EXPECT_EQ(values.fetch(), (std::vector<float>{logits(1, 0), logits(0, 29), -kInf, -kInf}));
 }
 
-// Four rows and some ids of each: of random logits, of ties, of banned ones, of NaNs and banned
-// ones.
+// Four rows, and some ids of each. The rows have random logits; ties; some banned ids; and NaNs
+// with banned ids.
 struct CountBeforeCase {
     explicit CountBeforeCase(std::int64_t V) : logits(random_matrix<float>(4, V, 7)) {
         for (std::int64_t i = 0; i < V; ++i) {

@@ -107,7 +107,7 @@ TEST_P(LowRank, MeetsTheReferenceOnAwkwardShapes) {
     expect_reference<bf16, float>(3, 40, 64, LowRankArgs::kRankMax - 3);
 }
 
-// P6: whichever rows share the call, and however a row's tokens are cut into segments.
+// P6: for any other rows in the call, and any cut of a row's tokens into segments.
 TEST_P(LowRank, P6_ARowHasTheBitsThatItHasAlone) {
     constexpr std::int64_t M = 11;
     constexpr std::int64_t N = 83;

@@ -34,9 +34,9 @@ TOUCHES_MEMORY = re.compile(r"\b(LDG|LD|LDGSTS|STG|ST|ATOM|ATOMG|RED)\b[. ]")
 ORDER_OF_PRODUCTS = {"HGMMA": "P", "LDGSTS": "C", "WARPGROUP.DEPBAR": "W"}
 EX2_OF_A_TILE = 64  # a thread's scores of a tile
 # Kernels whose loop of copies is checked, and the accepted number of other instructions per copy.
-# CUDA 13.0 gives 10 to 13, 15 and 10 to 20; when rows and addresses were found anew for each copy, 18
-# to 51 and 53 to 66. Decode's loop has a tile's softmax, too: 27 and 41 now, 36 and 50 with the
-# rows exchanged one at a time.
+# CUDA 13.0 gives 10 to 13, 15 and 10 to 20. If a kernel computes rows and addresses anew for each
+# copy, the numbers are 18 to 51 and 53 to 66. Decode's loop also has a tile's softmax: 27 and 41, or
+# 36 and 50 with the rows exchanged one at a time.
 LOOPS_OF_COPIES = {
     "prefill_wgmma_kernel": 16,
     "expert_wgmma_kernel": 20,
@@ -180,7 +180,7 @@ def serial_merges(name, code):
 
 
 def generic_loads(name, code):
-    """Finds such reads. One was once a read of decode's page table, whose address came from a pointer in shared memory."""
+    """Finds reads by LD, such as a read of decode's page table through a pointer in shared memory."""
     if not any(kernel in name for kernel in READ_GLOBAL_MEMORY):
         return []
     num = sum(re.search(r"\bLD\b", text) is not None for _, text in code)

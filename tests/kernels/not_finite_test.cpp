@@ -109,7 +109,7 @@ class RopeNotFinite : public OnBackend {
         std::vector<float> keys{};    // [T * D]
         std::vector<float> values{};  // [T * D]
     };
-    // One head each of T tokens in a page of their own number.
+    // Runs rope for T tokens with one head of queries and one of keys; token t is in page t.
     template <class Kv>
     Out rope_of(
         const Matrix<float>& q, const Matrix<float>& k, const Matrix<float>& v, bool has_norm
@@ -433,8 +433,8 @@ TEST_P(ProductNotFinite, TheGateKeepsWhatIsNotFinite) {
 class DrawsNotFinite : public OnBackend {};
 PITSTOP_ON_BACKENDS(DrawsNotFinite, Order::kDefault);
 
-// Finite logits, and a temperature or an edit that turned one into an infinity: the draw reports
-// it, with truncation or without, and the count of the logits does not.
+// A temperature or an edit turns a finite logit into an infinity. The draw reports it, with
+// truncation or without; the count of logits that are not finite omits it.
 TEST_P(DrawsNotFinite, AnInfiniteScoreIsNoDraw) {
     constexpr std::int64_t V = 300;
     constexpr std::int64_t R = 6;

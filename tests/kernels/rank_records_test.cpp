@@ -173,8 +173,8 @@ TEST_P(RankRecords, TogetherAreWhatTheWholeRowGives) {
     }
 }
 
-// A logit that is not finite on one rank is the row's on all; a row of equal scores goes to the
-// lowest id.
+// A logit that is not finite on any rank makes the row's draw not finite. A row of equal scores
+// gives its lowest id.
 TEST_P(RankRecords, AFindingOfOneRankHoldsForTheRow) {
     Matrix<float> logits(4, 12, 0);
     for (std::int64_t i = 0; i < 12; ++i) {

@@ -123,8 +123,8 @@ View2<T> columns(View2<T> view, std::int64_t begin, std::int64_t num) {
 }
 
 // Records properties of the running test, for tests/gpu/run: the largest error seen, and the
-// largest share that an error had of its bound. They cover all comparisons: a plain property would
-// be the last one's.
+// largest share that an error had of its bound. Both cover all comparisons of the test;
+// RecordProperty() alone would keep the last comparison's.
 inline void record_error(double error, double share_of_bound) {
     static const testing::TestInfo* test = nullptr;
     static double worst_error = 0.0;
