@@ -1,4 +1,4 @@
-// While this exists, the process can open no further descriptor.
+// While a NoDescriptors exists, the process can open no further descriptor.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -45,7 +45,7 @@ VALUES = {
         "structural_tag": ABSENT,
         "ignore_eos": False,
     },
-    "Turn": {"opens": False},  # refused together with most others
+    "Turn": {"opens": False},  # true is refused together with most other fields
     "LogprobOptions": {"top": 20},
     "generate": {"input_ids": ABSENT, "text_output": True, "kv_tolerance": "max_lag"},
     "tokenize": {"text": ABSENT},
@@ -145,7 +145,7 @@ class Maker:
         self.parts_frame = None
 
     def fields_of(self, name, values):
-        """`values`: those of this message."""
+        """`values`: given for this message alone."""
         values = {**VALUES.get(name, {}), **values}
         fields = {}
         for field, kind, default in self.tables[name]:

@@ -27,8 +27,8 @@ void PrintTo(const MessageCase& message, std::ostream* out);
 
 [[nodiscard]] std::vector<MessageCase> every_message();
 
-// A suite of them: INSTANTIATE_TEST_SUITE_P(Every, Suite, testing::ValuesIn(every_message()),
-// kTypeName).
+// Base of a suite that tests every message:
+// INSTANTIATE_TEST_SUITE_P(Every, Suite, testing::ValuesIn(every_message()), kTypeName).
 using TestOfEveryMessage = testing::TestWithParam<MessageCase>;
 inline const auto kTypeName = [](const testing::TestParamInfo<MessageCase>& info) {
     return std::string(info.param.type);
