@@ -141,7 +141,7 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path):
     assert Journal(path, run, resume=False).find(workload, 1) is None, "a run that was not asked to go on"
 
 
-def test_what_the_index_does_not_have_is_not_asked_for(tmp_path):
+def test_the_index_is_asked_only_for_packages_that_it_has(tmp_path):
     wheel = tmp_path / "x-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(

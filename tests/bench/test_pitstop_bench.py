@@ -97,7 +97,7 @@ def test_a_wrong_flag_is_refused_before_anything_starts(args, what):
         (("stream", "--shared-prefix", "2000"), "leaves no room"),
     ],
 )
-def test_what_cannot_be_run_says_why(args, what):
+def test_a_run_that_cannot_work_says_why(args, what):
     done = run(BENCH, *args)
     assert done.returncode == 1
     assert what in done.stderr

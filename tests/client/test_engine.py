@@ -263,7 +263,7 @@ def test_rollback_labels_and_tensors(engine):
     assert before.tensors["model.norm.weight"].shape == norm.shape
 
 
-def test_what_is_not_served_is_refused_by_name(engine):
+def test_calls_that_are_not_served_are_refused_by_name(engine):
     for call, why in (
         (lambda: engine.encode(PROMPT), "Engine.encode is not served: models generate"),
         (lambda: engine.start_expert_distribution_record(), "no statistics of experts are kept"),
@@ -379,7 +379,7 @@ def test_a_tree_ends_with_its_program(end):
     wait_until(lambda: not pathlib.Path(run_dir).exists(), "the run directory to go")
 
 
-def test_what_a_killed_program_left_behind_goes_with_the_next_start(build):
+def test_the_next_start_removes_a_killed_programs_run_directory(build):
     code = "import pitstop, sys, time; e = pitstop.Engine('stories', threads=1); print(e.run_dir, flush=True); time.sleep(99)"
     environment_ = {**os.environ, "PYTHONPATH": str(ROOT / "client" / "python")}
     program = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment_)

@@ -78,7 +78,7 @@ def test_a_configuration_of_drafts_that_is_no_dict_is_refused(config):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_served_is_refused_with_the_reason(name):
+def test_an_argument_that_is_not_served_is_refused_with_the_reason(name):
     value, why = REFUSED[name]
     with pytest.raises(pitstop.PitstopError) as told:
         pitstop.Engine("stories", **{name: value})

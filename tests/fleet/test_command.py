@@ -126,7 +126,7 @@ def test_a_replica_takes_the_gpus_that_its_tree_will_compute_on(ray_python, opti
 
 
 @pytest.mark.parametrize("bundle, device", [({"CPU": 3}, "cpu"), ({"CPU": 1, "GPU": 1}, None), ({"GPU": 0}, "cpu")])
-def test_what_a_replica_takes_by_name_says_what_its_tree_computes_on(ray_python, bundle, device):
+def test_a_replicas_resources_decide_the_device_of_its_tree(ray_python, bundle, device):
     found = place(ray_python, {"tp": 1}, 1, [8], bundle)
     assert found["bundle"] == bundle
     assert found["options"].get("device") == device

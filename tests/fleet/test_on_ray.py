@@ -47,7 +47,7 @@ def test_a_cluster_of_this_machine_alone_has_room_for_every_replica(on_ray):
     assert on_ray("own")["ready"] == 3
 
 
-def test_what_a_program_raises_within_a_fleet_is_told(ray_python):
+def test_an_exception_within_a_fleet_is_printed(ray_python):
     """The cluster must outlive the fleet: otherwise Ray waits for the cluster in vain, and ends the program without a
     message."""
     program = ROOT / "tests" / "fleet" / "on_ray" / "raises.py"
@@ -89,7 +89,7 @@ def test_P2_an_update_whose_trainer_dies_takes_effect_nowhere(on_ray):
     assert on_ray("orphan")["epoch"] == 2
 
 
-def test_what_is_wrong_is_told_by_name_and_leaves_nothing_behind(on_ray):
+def test_errors_name_their_cause_and_leave_nothing_behind(on_ray):
     assert on_ray("wrong")["digest"]
 
 

@@ -237,7 +237,7 @@ def open_ones_end(http):
     assert http.post("/unload_lora_adapter", {"lora_name": "one"}).status == 400
 
 
-def test_what_is_refused_is_named_and_changes_nothing(http, files, tmp_path):
+def test_a_refused_adapter_is_named_and_changes_nothing(http, files, tmp_path):
     load(http, "one", files["one"][0])
     before = http.get("/v1/models").json
     adapter, _ = exact_adapter(3)

@@ -74,6 +74,6 @@ def test_metrics_count_by_both_engines_names(http):
         ({"text": [PROMPT, PROMPT], "draft_ids": [1, 2]}, "draft_ids"),
     ],
 )
-def test_what_is_wrong_is_refused_by_name(http, body, why):
+def test_wrong_drafts_are_refused_by_name(http, body, why):
     answer = http.post("/generate", {"text": PROMPT, "sampling_params": GREEDY, **body})
     assert answer.status == 400 and why in answer.json["error"]["message"], answer

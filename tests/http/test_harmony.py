@@ -90,7 +90,7 @@ def test_responses_and_messages_tell_the_same(server):
     assert [block["type"] for block in blocks] == ["thinking", "tool_use"] and blocks[1]["input"] == {"city": "Paris"}
 
 
-def test_what_is_not_asked_for_is_left_out_or_as_it_was_written(server):
+def test_parts_that_are_not_asked_for_are_left_out_or_unparsed(server):
     hidden = server.post(CHAT, body_of(CHAT, "final", include_reasoning=False)).json["choices"][0]["message"]
     assert hidden["content"] == "It is 4." and not hidden.get("reasoning_content")
     both = server.post(CHAT, body_of(CHAT, "final", separate_reasoning=False)).json["choices"][0]["message"]

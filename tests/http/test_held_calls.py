@@ -222,7 +222,7 @@ def test_texts_beside_strict_tools_are_free(server, name):
         ("qwen3_coder", {"type": "object", "minProperties": 1}, {"choice": "required"}, "minProperties"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_held_is_refused_by_name(server, parser, schema, more, named):
+def test_a_schema_that_no_grammar_can_hold_is_refused_by_name(server, parser, schema, more, named):
     more = dict(more)
     body = body_of(CHAT, more.pop("choice", "auto"), more.pop("strict", None), {"tool_x": schema}, **more)
     answer = server(parser).post(CHAT, body)

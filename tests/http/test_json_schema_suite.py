@@ -53,7 +53,7 @@ def check(http, name, schema, seeds):
     return True
 
 
-def test_what_a_grammar_makes_of_the_suites_schemas_is_valid(http):
+def test_outputs_under_the_suites_schemas_are_valid(http):
     chosen = schemas() if ALL else schemas()[::SLICE]
     served, wrong = 0, []
     for name, schema in chosen:

@@ -236,7 +236,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"chat_template": "{{ raise_exception('no way') }}"}, "no way"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_served_is_refused_by_name_in_anthropics_shape(http, body, named):
+def test_a_field_that_is_not_served_is_refused_by_name_in_anthropics_shape(http, body, named):
     refused = http.post("/v1/messages", {**GREEDY, **body})
     assert refused.status == 400 and named in refused.message, refused
     assert refused.json["type"] == "error" and set(refused.json) == {"type", "error"}
@@ -278,7 +278,7 @@ def test_anthropics_client_knows_our_errors_by_their_type(client, http):
 
 
 @pytest.mark.parametrize("bytes_", [b"{", b"[]", b"\xff", b"[" * 5000, b'{"messages": ' + b"[" * 90])
-def test_what_is_no_json_is_refused_cheaply(http, bytes_):
+def test_a_body_that_is_no_json_is_refused_cheaply(http, bytes_):
     refused = http.call("POST", "/v1/messages", bytes_, {"Content-Type": "application/json"})
     assert refused.status == 400 and refused.json["type"] == "error", refused
 

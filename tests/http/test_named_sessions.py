@@ -68,7 +68,7 @@ def test_requests_of_a_session_run_on_one_replica(http):
         finish(http, f"s{number}")
 
 
-def test_what_cannot_be_a_name_is_refused(http):
+def test_an_invalid_session_name_is_refused(http):
     for path, body in ROUTES.items():
         answer = http.post(path, body, headers={"X-Session-ID": "x" * 300})
         assert answer.status == 400 and "X-Session-ID" in answer.message and "256" in answer.message, answer

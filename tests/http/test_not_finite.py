@@ -163,7 +163,7 @@ def test_P9_no_page_of_such_a_pass_is_shared(server):
     assert 0 < output.counts["cached_tokens"] <= 60, "the pages before the token are as good as any"
 
 
-def test_what_edits_and_temperature_make_infinite_is_told_apart(server):
+def test_an_infinity_made_by_temperature_or_edits_has_its_own_error(server):
     """Finite logits of 1e37, and a temperature that turns them into infinities."""
     epoch = server.serve(times("model.norm.weight", 2.0**121))
     assert server.ask().finish["reason"] == "length"

@@ -31,7 +31,7 @@ def test_rendered_completions_are_a_list(http):
     assert [run(http, one) for one in rendered.json] == [choice["token_ids"] for choice in whole]
 
 
-def test_what_a_route_refuses_its_rendering_refuses(http):
+def test_rendering_refuses_the_requests_that_its_route_refuses(http):
     assert http.post("/v1/chat/completions/render", {"messages": []}).status == 400
     refused = http.post("/v1/completions/render", {"prompt": "a", "bad_words": [" "]})
     assert refused.status == 400 and "bad_words" in refused.message

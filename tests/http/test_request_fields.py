@@ -57,7 +57,7 @@ def test_vllm_routers_header_names_the_replica(http, admin):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_what_is_more_urgent_runs_first(http, admin, path):
+def test_the_more_urgent_request_runs_first(http, admin, path):
     """Larger runs first; on vLLM's own route lower runs first, as in vLLM."""
     order, threads = [], []
     # Both replicas are kept busy, so that all requests are queued before the first of them runs.
@@ -220,7 +220,7 @@ ABSENT = {
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", ABSENT)
-def test_what_the_engine_has_not_is_refused_by_name_in_every_dialect(http, path, name):
+def test_a_field_that_is_not_served_is_refused_by_name_in_every_dialect(http, path, name):
     refused = http.post(path, body_of(path, **{name: ABSENT[name]}))
     assert refused.status == 400 and name in refused.message, refused
     if path == "/inference/v1/generate" and name in ("prompt_logprob_token_ids", "prompt_logprob_start"):
@@ -251,7 +251,7 @@ AGENTS_BODIES = {
 
 
 @pytest.mark.parametrize("path", AGENTS_BODIES)
-def test_what_the_engine_has_not_is_refused_by_name_by_the_routes_of_agents(http, path):
+def test_a_field_that_is_not_served_is_refused_by_name_by_the_routes_of_agents(http, path):
     for name, value in ABSENT.items():
         refused = http.post(path, {**AGENTS_BODIES[path], name: value})
         assert refused.status == 400 and name in refused.message, refused
@@ -350,7 +350,7 @@ def test_tokenizing_has_its_other_name(http, path):
 
 @pytest.mark.parametrize("path", ("/detokenize", "/v1/detokenize"))
 @pytest.mark.parametrize("tokens", ([5, -1], [5, 1_000_000], [[5], [5, 1_000_000]], [2**31 - 1], [2**40]))
-def test_what_is_no_token_is_not_decoded(http, path, tokens):
+def test_an_invalid_token_is_not_decoded(http, path, tokens):
     """A token outside the vocabulary is refused: callers would trust an empty text."""
     refused = http.post(path, {"tokens": tokens})
     assert refused.status == 400, refused

@@ -237,7 +237,7 @@ def message_of(*parts):
         ({"chat_template": "{{ raise_exception('no way') }}"}, "no way"),
     ],
 )
-def test_what_cannot_be_served_is_refused_by_name(http, body, named):
+def test_a_field_that_is_not_served_is_refused_by_name(http, body, named):
     refused = http.post("/v1/responses", {**GREEDY, **body})
     assert refused.status == 400 and named in refused.message, refused
     assert refused.json["error"]["type"] == "invalid_request_error"
@@ -273,7 +273,7 @@ def test_openais_client_knows_our_errors_by_their_type(client, http):
 
 
 @pytest.mark.parametrize("bytes_", [b"{", b"[]", b"\xff", b"[" * 5000, b'{"input": ' + b"[" * 90])
-def test_what_is_no_json_is_refused_cheaply(http, bytes_):
+def test_a_body_that_is_no_json_is_refused_cheaply(http, bytes_):
     refused = http.call("POST", "/v1/responses", bytes_, {"Content-Type": "application/json"})
     assert refused.status == 400 and "error" in refused.json, refused
 

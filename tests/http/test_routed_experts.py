@@ -212,7 +212,7 @@ def test_P3_rows_name_the_version_that_chose_them(client, served, amid, policy):
     client.rollback_weights()
 
 
-def test_what_cannot_be_is_refused_by_name(http):
+def test_impossible_requests_for_routes_are_refused_by_name(http):
     body = {"text": PROMPT, "return_routed_experts": True}
     beyond = http.post("/generate", {**body, "routed_experts_start_len": 10_000})
     assert beyond.status == 400 and "routed_experts_start is 10000" in beyond.message

@@ -220,7 +220,7 @@ def test_events_of_the_other_routes_have_rows_as_they_come(http, telling, expect
         assert (numpy.concatenate(parts) == rows).all() and (len(parts) >= 2) == streamed
 
 
-def test_what_cannot_be_is_refused_by_name(http, expected):
+def test_impossible_requests_for_routes_are_refused_by_name(http, expected):
     prompt, *_ = expected
     for route, body, name in (
         ("/v1/completions", completion(prompt, n=2, return_routed_experts=True), "routed_experts_prompt_start"),

@@ -159,7 +159,7 @@ def test_skyrl_s_support_is_packed_and_padded(http, prompt_ids):
         assert refused.status == 400 and "top_k" in refused.message, refused
 
 
-def test_what_has_no_mask_is_refused_by_name(http):
+def test_a_request_that_can_have_no_mask_is_refused_by_name(http):
     def refused(path, body, *words):
         answer = http.post(path, body)
         assert answer.status == 400 and all(word in answer.message for word in words), answer

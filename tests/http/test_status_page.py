@@ -95,7 +95,7 @@ def test_a_pause_and_an_update_are_in_the_events(http, admin):
     assert event["updates"][-1]["ok"] and event["updates"][-1]["total_s"] > 0
 
 
-def test_who_listens_later_is_sent_what_was_before(http, admin):
+def test_a_later_stream_of_events_gets_the_earlier_history(http, admin):
     """A stream that is opened after a pause has the pause in its history."""
 
     def past():

@@ -211,7 +211,7 @@ def test_every_dialect_has_budgets(http):
         ({"thinking_token_budget": 3, "ignore_eos": True}, "ignore_eos"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(http, more, named):
+def test_impossible_limits_of_thinking_are_refused_by_name(http, more, named):
     answer = http.post(CHAT, body_of(**more))
     assert answer.status == 400 and named in answer.message, answer
 

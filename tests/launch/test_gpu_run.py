@@ -164,7 +164,7 @@ def test_a_deadline_ends_whatever_is_waited_for_and_what_was_started():
         (255, "========= Error: Target application terminated before first instrumented API call\n", ""),
     ],
 )
-def test_what_a_sanitizer_saw(code, output, seen):
+def test_a_sanitizers_findings_are_read_from_its_output(code, output, seen):
     assert sanitizers.found_in(timed_call.Ended(code, output)) == seen
 
 
