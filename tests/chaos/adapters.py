@@ -147,7 +147,7 @@ class AdapterBook:
                 self._floors[name] = floor
 
     def see(self, name, version, digest):
-        """None, or what is wrong. A version has one name and one content for ever."""
+        """The error in a version that an answer names, or None. A version has one name and one content for ever."""
         if digest not in [each for _, each in self.contents]:
             return f"version {version} of adapter '{name}' is {digest}, which nobody sent"
         with self._lock:

@@ -86,8 +86,8 @@ class Prompts:
         return again or (self.ids(rng), None)
 
     def scored(self, rng):
-        """One of a few prompts or of their beginnings, so that each version scores it more than once. Most have several
-        chunks."""
+        """One of a few prompts, whole or cut, so that each version scores a prompt more than once. Most prompts have
+        several chunks."""
         prompt = rng.choice(self._scored)
         return prompt if rng.random() < 0.8 else prompt[: rng.randint(1, len(prompt))]
 

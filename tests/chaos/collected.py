@@ -1,12 +1,11 @@
-"""Which calls without a session may take effect together, judged by the answers that their trainers
-got.
+"""Calls without a session that may take effect together, judged by the answers that their trainers got.
 
 Trainers write a line before and after each call without a session, and before and after each call that
-publishes such calls. So the lines show what a trainer knew when it died. If a version takes effect between
-the two lines of a publishing call, it has all or none of each trainer's calls that were answered as collected
-before (docs/weights.md, "Calls without a session"). It may also have calls that were in progress. If another
-client's pause, begin or continue was answered in between, earlier calls may have been lost, and the answers
-said so.
+publishes such calls. So the lines show what a trainer knew when it died. A version that takes effect between
+the two lines of a publishing call has all or none of each trainer's calls that were answered as collected
+before (docs/weights.md, "Calls without a session"). The version may also have calls that were in progress. If
+another client's pause, begin or continue was answered in between, earlier calls may have been lost, and the
+answers said so.
 """
 
 import dataclasses
@@ -45,7 +44,7 @@ class Call:
 
 @dataclasses.dataclass
 class Publish:
-    """A call that publishes collected calls; it is over once it is answered."""
+    """A call that publishes collected calls, up to its answer."""
 
     who: str
     begin: float

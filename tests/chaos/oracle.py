@@ -32,8 +32,8 @@ class Rounding(enum.Enum):
 
 
 class Matrix:
-    """Weights of products with the same input, joined by their outputs and transposed, for x @
-    matrix. `pairs`: what an adapter adds to some outputs.
+    """The weights of several products of one input, transposed and side by side, for x @ matrix.
+    `pairs`: an adapter's additions to some outputs.
     """
 
     __array_ufunc__ = None  # this class computes the product
@@ -309,12 +309,12 @@ def log_softmax(logits):
 
 
 def tolerance(config, versions, rounding, seed=0, num_tokens=192):
-    """How far a correct engine's logprob may be from the oracle's: the first of tolerances()."""
+    """The largest difference between a correct engine's logprob and the oracle's: the first of tolerances()."""
     return tolerances(config, versions, rounding, seed, num_tokens)[0]
 
 
 def tolerances(config, versions, rounding, seed=0, num_tokens=192, adapters=()):
-    """How far a correct engine's logprobs, and its routers' logits, may be from the oracle's.
+    """The largest differences between a correct engine's logprobs, and its routers' logits, and the oracle's.
 
     The oracle's own arithmetic is compared with float64, over the whole vocabulary after random tokens of each version,
     and of the first version with each adapter: half a million logprobs and more. The differences are the errors that

@@ -378,7 +378,7 @@ def _is_range(versions, epoch, kv_min, kv_max):
 
 
 def _cuts(length, page_size, cached):
-    """Where a prefix may change its version, the likeliest first."""
+    """The positions at which a prefix may change its version, the likeliest first."""
     likely = [cached, *range(page_size, length, page_size)]
     return [c for c in dict.fromkeys([*likely, *range(1, length + 1)]) if 0 < c <= length]
 

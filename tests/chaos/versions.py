@@ -142,7 +142,7 @@ class EpochBook:
         self._labels = {}
 
     def see(self, epoch, digest):
-        """None, or what is wrong."""
+        """Notes an epoch's digest. Returns the error, or None."""
         if not digest:
             return None
         with self._lock:
@@ -150,7 +150,7 @@ class EpochBook:
         return None if known == digest else f"epoch {epoch} was {known} and is now {digest}"
 
     def see_label(self, label, digest):
-        """None, or what is wrong."""
+        """Notes a label's digest. Returns the error, or None."""
         if not digest or not label:
             return None
         with self._lock:
@@ -175,7 +175,7 @@ class ScoreBook:
         self.num_compared = 0
 
     def see(self, record):
-        """Notes a record's scores. Returns None, or what is wrong. The verifiers check the number of scores."""
+        """Notes a record's scores. Returns the error, or None. The verifiers check the number of scores."""
         if not record.spans or len(record.scores) != len(record.prompt) - record.score_start:
             return None
         key = (record.spans[0][1], tuple(record.prompt), record.adapter and record.adapter[2])
