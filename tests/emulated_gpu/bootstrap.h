@@ -1,5 +1,5 @@
-// How ranks on other machines find the process that made a unique id: by TCP, like the real
-// library. The id has the address and the port of a listener in that process; a process of another
+// Ranks on other machines reach the process that made a unique id by TCP, as in the real library.
+// The id has the address and the port of a listener in that process; a process of another
 // machine (settings.h, `machine`) connects, says hello and is answered. The ranks still share their
 // state in memory.
 // Source: NCCL documentation, "Environment Variables": NCCL_SOCKET_IFNAME chooses the address.

@@ -43,7 +43,7 @@ struct Event {
     Point last{};                                    // the last record
     std::shared_ptr<std::atomic<double>> done_ms{};  // when `last` was done, by the GPU's clock
     bool has_time = true;
-    // Of an event that was recorded in a capture: the nodes before it.
+    // The nodes before an event that was recorded in a capture.
     std::weak_ptr<Capture> capture{};
     std::vector<std::size_t> captured{};
     bool is_captured = false;

@@ -1,5 +1,5 @@
-// What each copy may read and write, and when. Source of each expectation: CUDA Runtime API, "API
-// synchronization behavior" and "Memory Management".
+// The memory that each copy may read and write, and when. Source of each expectation: CUDA Runtime
+// API, "API synchronization behavior" and "Memory Management".
 #include "tests/emulated_gpu/cuda_calls.h"
 #include "tests/emulated_gpu/memory.h"
 #include "tests/emulated_gpu/settings.h"

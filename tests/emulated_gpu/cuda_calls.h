@@ -69,7 +69,7 @@ class PinnedWords {
     std::uint32_t* data_ = nullptr;
 };
 
-// Each word becomes 2 w + 1: the value shows what ran exactly once, and in the right order.
+// Each word becomes 2 w + 1: the value shows that each kernel ran exactly once, and in order.
 inline __global__ void double_words(std::uint32_t* words, std::size_t num) {
     const std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
     if (i < num) words[i] = 2 * words[i] + 1;

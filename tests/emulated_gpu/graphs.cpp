@@ -22,7 +22,7 @@ Captures& captures() {
     return *instance;
 }
 
-// Shared by all launches: no two need the same order.
+// Shared by all launches, whose orders may differ.
 Random& choices() {
     static Random random(settings().seed);
     return random;

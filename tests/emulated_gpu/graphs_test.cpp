@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::size_t kNum = 200;
 
-// Fills, then doubles in a side stream and again in the first: only edges keep this order.
+// Fills the words, doubles them in a side stream, and doubles them again in `stream`. Only edges
+// keep this order.
 cudaGraph_t capture(const DeviceWords& words, cudaStream_t stream, int value) {
     const cudaStream_t side = make_stream();
     const cudaEvent_t forked = make_event();

@@ -30,7 +30,7 @@ __global__ void without(std::uint32_t* word) {
 __global__ void launched_first(std::uint32_t* word) { *word = threadIdx.x; }
 __global__ void loaded_first(std::uint32_t* word) { *word = threadIdx.x + 1; }
 
-// Each block counts itself and returns when all have.
+// Each block counts itself, and returns when all blocks have.
 __global__ void meet_all(std::uint32_t* num_here) {
     if (threadIdx.x != 0) return;
     atomicAdd(num_here, 1u);

@@ -13,7 +13,7 @@
 
 namespace pitstop::emulator {
 
-// Of each GPU: few, so that loops over a GPU's multiprocessors run more than once.
+// Few per GPU, so that loops over a GPU's multiprocessors run more than once.
 inline constexpr int kMultiprocessors = 4;
 
 // Convert a GPU's number in this process into its number on the machine, and back. own_gpu() is -1

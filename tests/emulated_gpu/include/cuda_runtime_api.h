@@ -236,7 +236,7 @@ cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t hand
 
 }  // extern "C"
 
-// As the real header's templates.
+// The real header has the same templates.
 template <class T>
 cudaError_t cudaMalloc(T** data, std::size_t bytes) {
     return cudaMalloc(reinterpret_cast<void**>(data), bytes);
