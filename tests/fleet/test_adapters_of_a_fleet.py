@@ -1,4 +1,4 @@
-"""What a fleet's coordinator orders about adapters. tests/fleet/on_ray/adapters.py has real trees."""
+"""The orders of a fleet's coordinator about adapters. tests/fleet/on_ray/adapters.py has real trees."""
 
 import dataclasses
 

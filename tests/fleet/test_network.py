@@ -1,4 +1,4 @@
-"""What a trainer sends over the network: bench/fleet_network.py, whose machines are network namespaces."""
+"""The bytes that a trainer sends over the network: bench/fleet_network.py, whose machines are network namespaces."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Which replica passes an update's bytes to which."""
+"""The plan by which replicas pass an update's bytes on."""
 
 import collections
 import pathlib

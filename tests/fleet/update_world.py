@@ -36,7 +36,7 @@ class Broken(AssertionError):
 
 @dataclasses.dataclass
 class Dice:
-    """What goes wrong in this run, and how often."""
+    """The faults of a run: probabilities and numbers."""
 
     loss: float
     double: float
@@ -67,7 +67,7 @@ def throw(dice):
 
 
 class Oracle:
-    """What has really happened, even if no process knows it."""
+    """The real outcomes, even those that no process knows."""
 
     def __init__(self, quorum):
         self.quorum = quorum
@@ -122,7 +122,7 @@ class Node:
         self.world = world
         self.name = name
         self.participant = Participant(name, version)
-        self.tree = version  # what really serves
+        self.tree = version  # the version that really serves
         self.is_alive = True
         self.is_gone = False  # gets no more messages, although it may still run
         self.held = None  # what a hung node does when it continues; None: it does not hang

@@ -60,7 +60,7 @@ void parse_as_chat(std::string_view text) {
         CHECK(!messages::invalid(call->options.sampling));
         CHECK(call->input_ids || nlohmann::json::accept(call->chat.variables));
     }
-    // The same chat is accepted by /tokenize, which reads no other fields.
+    // The parser of /tokenize reads the same chats, and no other fields.
     if (const auto chat = http::parse_prompt_chat(text))
         CHECK(nlohmann::json::accept(chat->variables));
 }

@@ -25,7 +25,7 @@ struct Input {
     messages::UnknownFields unknown_fields = messages::UnknownFields::kRefuse;
 };
 
-// `bytes`: what follows the first byte.
+// `bytes`: the input after its first byte.
 Input input_of(std::string_view bytes) {
     Input input;
     const auto take = [&](std::size_t len) {

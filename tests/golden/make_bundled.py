@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What transformers computes on the bundled hybrid models, in double precision: their parts of
-tests/data/models/reference.json.
+"""Makes the bundled hybrid models' parts of tests/data/models/reference.json: transformers' results in
+double precision.
 
     python3 -m venv /tmp/golden && /tmp/golden/bin/pip install torch transformers
     /tmp/golden/bin/python tests/golden/make_bundled.py

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/data/torch_pickles: what a current PyTorch sends, and what it must be read as.
+"""Writes tests/data/torch_pickles: what a current PyTorch sends, and the values that readers must get.
 
     python3 -m venv /tmp/torch && /tmp/torch/bin/pip install torch numpy pyzmq
     /tmp/torch/bin/python tests/golden/make_torch_pickles.py
