@@ -1,4 +1,4 @@
-"""How trainers read routed experts: each reader is written here anew, after the function that its comment names."""
+"""The readers of routed experts in trainers, each written anew after the function that its comment names."""
 
 import base64
 import io

@@ -9,7 +9,7 @@ from control_tree import STORIES
 
 MESSAGES = [{"role": "user", "content": "Once upon a time"}]
 GREEDY = {"messages": MESSAGES, "max_tokens": 6, "temperature": 0}
-# What the bundled model's template makes of MESSAGES (tests/data/jinja has the reference's renderings).
+# MESSAGES as the bundled model's template renders them (tests/data/jinja has the reference's renderings).
 PROMPT = "<|im_start|>user\nOnce upon a time<|im_end|>\n<|im_start|>assistant\n"
 
 

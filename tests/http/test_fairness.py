@@ -38,8 +38,8 @@ class Greedy(threading.Thread):
 
 
 def finished_before(tree, headers):
-    """How many of the greedy client's requests end while the last request, of another client, waits; and the tokens
-    that the tree has emitted by then. Both clients send under a pause, so that none is faster."""
+    """Returns the greedy client's requests that end while another client's one request waits, and the tokens that the
+    tree has emitted by then. Both clients send under a pause, so that none is faster."""
     greedy = Greedy(tree.url, headers[0])
     other = Http(tree.url, headers[1])
     with contextlib.ExitStack() as ends:

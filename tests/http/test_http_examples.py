@@ -49,7 +49,7 @@ def parsed(text):
 
 
 def problem_of(shown, status, body):
-    """How the server's answer differs from the one that the page shows; empty if they agree."""
+    """The difference between the server's answer and the one that the page shows; empty if they agree."""
     begin = re.match(r"(\d{3})(?: |$)", shown)
     want = int(begin[1]) if begin else 200
     if status != want:

@@ -76,7 +76,7 @@ def test_fields_have_the_types_and_bounds_that_the_parsers_have(document):
 
 
 def test_what_is_refused_is_no_field(document):
-    """In any dialect: such fields are refused by name whatever they ask for."""
+    """No dialect's schema has the fields that are refused by name for any value."""
     for path in ("/generate", "/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses"):
         properties = body_of(document, path)["properties"]
         for name in ("prompt_embeds", "watermark", "logits_processors", "trace_decode_token_ids"):
@@ -121,7 +121,7 @@ def shorten(body):
 
 @pytest.fixture
 def restored(http):
-    """Brings the tree back after what an operation may have done to it."""
+    """Undoes the effects that an operation may have had on the tree."""
     yield
     for path, body in (
         ("/drop_weight_update", {}),

@@ -152,7 +152,7 @@ def test_an_update_may_say_what_must_result_and_how_it_is_made(http):
 
 @pytest.mark.parametrize("path", PATHS[1:])
 def test_the_callers_name_for_an_answer_aborts_it_by_vllms_route(http, admin, paused, path):
-    """The id with the prefix that it has in an answer, or without."""
+    """The route accepts the id with the prefix that it has in an answer, and without."""
     prefix = {"/v1/completions": "cmpl-", "/v1/chat/completions": "chatcmpl-"}.get(path, "generate-tokens-")
     for name in (prefix + "mine", "mine"):
         got = []

@@ -304,7 +304,7 @@ def test_unknown_members_and_odd_types_are_taken_as_sglang_takes_them(http):
 
 
 def test_events_that_are_joined_lose_nothing(http):
-    """How many events are joined depends on the machine; http_proc/server/event_pace.h has a test of that."""
+    """The number of joined events depends on the machine; tests/http_proc/event_pace_test.cpp tests the joining."""
     events = list(http.events("/generate", stream_body(max_new_tokens=900)))
     counts = [event["meta_info"]["completion_tokens"] for event in events]
     assert counts == sorted(set(counts)) and counts[-1] == 900

@@ -44,7 +44,7 @@ def is_who(text):
 
 
 def thought_tokens(choice, end="</think>"):
-    """How many tokens the choice has before the end marker of its thinking."""
+    """The number of tokens before the end marker of a choice's thinking."""
     texts = [entry["token"] for entry in choice["logprobs"]["content"]]
     whole = "".join(texts)
     begin, num = whole.index(end), 0

@@ -1,5 +1,4 @@
-"""Sessions of trainers over HTTP: which trainer a call belongs to, what follows a loss, and which session replaces
-which.
+"""Sessions of trainers over HTTP: the trainer of a call, the calls after a loss, and sessions that replace others.
 
 SGLang's and vLLM's trainers name no session. Two front ends are used, as behind a load balancer.
 """
