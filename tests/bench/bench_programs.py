@@ -1,4 +1,4 @@
-"""Where the benchmark programs are."""
+"""The paths of the benchmark programs."""
 
 import os
 import pathlib

@@ -111,7 +111,7 @@ def test_an_engine_without_numpy_says_so_and_how_to_get_it(without_numpy, tmp_pa
 
 
 def test_a_tree_and_a_peer_in_turn_and_the_page(ticks, tmp_path):
-    # A request's tokens may come all at once, and then there is no rate of decoding alone.
+    # If a request's tokens come all at once, decoding alone has no rate.
     row = Row("2 requests", Workload(2, 8, 16), "total_tokens_per_s", {"ticks": 1e9})
     tree = PitstopTree(ROOT, BUILD, ROOT / "launch/models/stories", tmp_path / "tree.log")
     try:

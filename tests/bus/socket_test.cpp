@@ -196,7 +196,7 @@ TEST_F(SocketTest, APeerThatDoesNotReadFillsItsOwnQueueOnly) {
     EXPECT_EQ(router.send({"t", "you", {}}, quick_peer), Sent::kSent);
     EXPECT_EQ(receive(quick).frames.body, "you");
 
-    // Each message that was sent arrives whole; none that was not arrives.
+    // Each sent message arrives whole, and no other message arrives.
     for (int i = 0; i < num_sent; ++i) ASSERT_EQ(receive(slow).frames.body.size(), 900U);
     EXPECT_FALSE(slow.receive());
 }

@@ -31,7 +31,7 @@ TEST_F(ClientTest, DestroyedInARequestsCallbackItEndsEverythingBeforeTheDestruct
             ended.insert(chunk.rid);
             return;
         }
-        client.reset();  // which ends this request too, through this callback
+        client.reset();  // also ends this request, through this callback
         is_destroyed = true;
         over->set_value();
     };

@@ -1,6 +1,4 @@
-"""Arguments that callers of the other engines pass to start one: accepted, or refused by name and
-with the reason.
-"""
+"""Arguments that start the other engines: accepted here, or refused by name and with the reason."""
 
 import os
 import pathlib

@@ -159,8 +159,7 @@ def run_sanitizer(report, name, tool, over_kernels):
 
 def run_bundled_models(report, name, budget):
     """Text of the bundled model through the whole tree, on the GPU and on the CPU. The ids may
-    differ where two are nearly equally likely; tp_worker_gpu_test compares them where they may
-    not.
+    differ where two are nearly equally likely; tp_worker_gpu_test compares ids that may not.
     """
     texts = {}
     for device in ("cpu", "cuda"):

@@ -1,5 +1,5 @@
-"""The sizes of what tests/gpu/run measures: on a GPU as in service, on the GPU in software small
-enough for a rehearsal.
+"""The sizes in tests/gpu/run: on a GPU as in service; small enough for a rehearsal on the GPU in
+software.
 """
 
 import dataclasses

@@ -36,7 +36,7 @@ class Overdue(Exception):
 
 @contextlib.contextmanager
 def deadline(seconds):
-    """Raises Overdue in the body if it takes longer. For the main thread; started programs are
+    """Raises Overdue in the body after this many seconds. For the main thread; started programs are
     stopped on the way out.
     """
 
@@ -94,7 +94,7 @@ def _signals_held():
 
 
 class Ended:
-    """How a program ended: `code`, or None if it was stopped, and then `why`."""
+    """The end of a program: `code`, or None and `why` if it was stopped."""
 
     def __init__(self, code, output, why=""):
         self.code = code

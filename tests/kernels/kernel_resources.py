@@ -110,8 +110,8 @@ SHOWN = (
 )
 
 
-# Of PTX: instructions that may read or write another kernel's memory. Parameters and shared memory
-# are the kernel's own.
+# PTX instructions that may read or write another kernel's memory. Parameters and shared memory are
+# the kernel's own.
 TOUCHES_MEMORY = re.compile(r"\b(ld|ldu|st|atom|red|cp\.async)\.(?!param\b|shared\b|local\b|const\b)\S+")
 
 

@@ -85,7 +85,7 @@ TEST_P(Router, RoundsWeightsWhereAsked) {
     }
 }
 
-// Of equal logits the lower expert is the first, wherever they are.
+// Of experts with equal logits the lower one comes first, wherever both are.
 TEST_P(Router, BreaksTiesByTheLowerExpert) {
     Matrix<float> logits(3, 100, 0x7f);
     for (std::int64_t e = 0; e < 100; ++e) {
@@ -204,7 +204,7 @@ TEST_P(FollowedRouter, OtherExpertsAreFollowedInTheirOrder) {
     }
 }
 
-// Also if the logit that is not finite belongs to an expert outside of the given ones.
+// The same holds if the logit that is not finite belongs to an expert that was not given.
 TEST_P(FollowedRouter, OfLogitsThatAreNotFiniteNoWeightIsHealthy) {
     for (const RouterNorm norm : {RouterNorm::kAll, RouterNorm::kChosen}) {
         Matrix<float> logits = random_matrix<float>(4, 40, 5);
