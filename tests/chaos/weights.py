@@ -153,7 +153,7 @@ def tiny_experts_config(vocab_size=2048):
 def tiny_hybrid_config(vocab_size=2048):
     """tiny_config() with gated delta nets in the first and the last layer, and gated attention between them. The norm
     behind a recurrence divides by a number that may be near zero. With an eps of 1e-6 the division sometimes multiplies
-    a rounding error by a thousand, and a tolerance derived from some tokens does not hold for others.
+    a rounding error by a thousand. A tolerance derived from some tokens would not hold for others.
     """
     config = {key: each for key, each in tiny_config(vocab_size).items() if key not in ("rope_theta", "rope_scaling")}
     return {

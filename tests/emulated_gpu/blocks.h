@@ -6,12 +6,15 @@
 // Each thread of a block is a fiber. A thread runs until it waits: at a barrier, at an atomic, or
 // at a warp-wide instruction until all 32 lanes have reached the same one; chance decides which
 // thread continues. Emulated as PTX documents them: shuffles and votes, ldmatrix, mma.m16n8k16,
-// cp.async with its groups, mbarriers, and wgmma with its shared-memory descriptors. The emulator
-// finds: a barrier or warp instruction that not all threads reach, a missing or late wait, an index
-// outside of its allocation (guard bands here, AddressSanitizer in that build), misaligned vector
-// loads and matrix rows, unwritten shared memory (NaN at first). Not shown are speed, occupancy,
-// weak memory ordering between barriers, the exact rounding of the tensor cores and of approximate
-// functions.
+// cp.async with its groups, mbarriers, and wgmma with its shared-memory descriptors.
+//
+// The emulator finds
+// * a barrier or warp instruction that not all threads reach, a missing or late wait;
+// * an index outside of its allocation (guard bands here, AddressSanitizer in that build);
+// * misaligned vector loads and matrix rows, unwritten shared memory (NaN at first).
+//
+// The emulator does not show speed, occupancy, weak memory ordering between barriers, nor the exact
+// rounding of the tensor cores and of approximate functions.
 //
 // A cp.async or wgmma takes place as late as its wait allows, or with
 // PITSTOP_EMULATOR_COPIES=random by chance at once. Correct kernels give equal results. Late copies

@@ -1,5 +1,5 @@
-// The checks with which every call of the runtime and the driver begins (ordered faults, the
-// context's sticky error, captures that forbid the call), and the objects behind CUDA's handles.
+// The objects behind CUDA's handles, and the checks with which every call of the runtime and the
+// driver begins: ordered faults, the context's sticky error, captures that forbid the call.
 //
 // Thread: any.
 #pragma once

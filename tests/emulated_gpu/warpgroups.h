@@ -1,6 +1,6 @@
-// wgmma's part of a block: products that take place as late as their waits allow, the registers
-// that they use until then, shared memory as the async proxy sees it, and the block's budget of
-// registers. A forbidden action ends the kernel with a line that names it.
+// wgmma's part of a block: products, the registers that they use, shared memory as the async proxy
+// sees it, and the block's budget of registers. Products take place as late as their waits allow.
+// A forbidden action ends the kernel with a line that names it.
 //
 // A product sees shared memory when its writer has fenced it: the thread of a cp.async, a thread of
 // the warp of an ordinary store. (A fence of the reader, after a barrier, would be enough by PTX's

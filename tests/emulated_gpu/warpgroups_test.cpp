@@ -70,8 +70,8 @@ TEST(WarpgroupsDeathTest, CopiesNeedAProxyFence) {
 }
 
 // multiply() with keys that the second warpgroup stores by ordinary stores, in four blocks.
-// `fences(thread)` says whether a thread of the second warpgroup has a fence before the barrier,
-// and whether one of the first has a fence after it.
+// `fences(thread)`: whether the thread has a fence, which the second warpgroup has before the
+// barrier and the first after it.
 std::vector<float> multiply_stored(const std::function<bool(int)>& fences) {
     std::vector<float> sums(128);
     emulator::run_grid({4}, {256}, kSharedBytes, [&] {

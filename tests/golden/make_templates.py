@@ -8,7 +8,7 @@ Python 3.11.7; `--compare PROGRAM` runs fresh random cases against a built pitst
   NAME.jsonl         templates/NAME.jinja on many conversations
   expressions.jsonl  random expressions and statements
 
-A case that does not say its source or its variables has those of the one before.
+A case without a source or without variables has those of the previous case.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Objects compiled for one level define only names of that level's namespace (pitstop::kernels::avx2).
 
-A name shared with another level's object (an inline function that was not inlined) is kept once by the
-linker, perhaps in the version that an older machine cannot run.
+Objects of two levels could share a name: that of an inline function that was not inlined. The linker keeps one
+of the functions, perhaps the one that an older machine cannot run.
 
     level_symbols_test.py LEVEL OBJECT...
 """

@@ -15,10 +15,10 @@ class Linear : public OnBackend {
     // The relative error of a product's sum, as a share of the sum of its magnitudes.
     //
     // On the CPU each of the lane's K/16 products and sums errs by at most e of the sum of
-    // magnitudes so far (twice in `scalar`, which rounds the product too, and in VDPBF16PS, whose
-    // rounding is not specified), the tree over the lanes adds 4, bias and y two more. On a GPU the
-    // sum is a chain of K/16 mma, or of K products in the general kernel. Each link errs by e per
-    // rounding, twice if tensor cores truncate; then bias and y.
+    // magnitudes so far. The error is twice that in `scalar`, which rounds the product too, and in
+    // VDPBF16PS, whose rounding is not specified. The tree over the lanes adds 4, bias and y two
+    // more. On a GPU the sum is a chain of K/16 mma, or of K products in the general kernel. Each
+    // link errs by e per rounding, twice if tensor cores truncate; then bias and y.
     [[nodiscard]] double roundings(std::int64_t K, bool is_general) const {
         const auto k = static_cast<double>(K);
         if (!is_gpu()) return 2.0 * (k / 16.0 + 8.0);

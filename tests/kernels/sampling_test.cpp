@@ -68,8 +68,8 @@ class Sample : public OnBackend {
 PITSTOP_ON_BACKENDS(Sample, Order::kDefault);
 
 // Expects that the choice is a kept id, whose exact score is within rounding of the best kept one.
-// x is exact. A Gumbel number errs by 2^-19 at most: by two logs of up to 23, each good to 2^-22 of
-// its size (on a GPU to 2 ulp), and by the error of their input.
+// x is exact. A Gumbel number errs by 2^-19 at most. The errors are those of two logs of up to 23,
+// each good to 2^-22 of its size (on a GPU to 2 ulp), and of their input.
 void expect_fair(
     const Choice& choice, const SampleRow& row, const Matrix<float>& logits, std::int64_t r = 0
 ) {

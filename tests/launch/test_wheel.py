@@ -84,7 +84,7 @@ def call(command, **environment):
 
 
 def test_it_is_small(wheel):
-    """Also made from a build with kernels for GPUs, which launch/wheel leaves out."""
+    """The limits hold also for a wheel packed from a build with kernels for GPUs; launch/wheel itself builds none."""
     sizes = collections.Counter()
     for entry in zipfile.ZipFile(wheel).infolist():
         of_model = re.search(r"/models/([^/]+)/", entry.filename)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes tests/data/messages/golden.txt: messages as Python's msgpack encodes them.
 
-Uses nothing of the C++ code: maps in the order of docs/protocol.md's fields, texts, arrays and maps
-left out when they are empty, float32 where the page says so, raw frames from struct.
+Uses nothing of the C++ code. Maps have the order of docs/protocol.md's fields, without empty texts,
+arrays and maps; numbers are float32 where the page says so; raw frames are made by struct.
 
     tests/messages/golden.py            write
     tests/messages/golden.py --check    exit code 1 if the file is something else

@@ -22,8 +22,8 @@ START_S = 300.0  # the limit for a fleet to become ready; no test passes by reac
 
 
 def started(start, num_tries=6):
-    """Ray gives a node 30 s to start, and a raylet ends itself if its agents have not written down
-    their ports within 15 s (NodeManager::WaitForDashboardAgentPorts). Neither can be changed, and a
+    """Ray gives a node 30 s to start. A raylet ends itself if its agents have not written down their
+    ports within 15 s (NodeManager::WaitForDashboardAgentPorts). Neither limit can be changed, and a
     loaded machine needs longer.
     """
     for _ in range(num_tries - 1):
