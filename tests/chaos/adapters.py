@@ -15,7 +15,7 @@ from . import weights
 NAMES = ("policy", "critic", "draft")
 NUM_CONTENTS = 3
 SHARE = 0.45  # the share of requests that ask for an adapter, among clients whose answers name it
-THERE = 0.8  # of these requests, the share that names an adapter which the last status showed as loaded
+THERE = 0.8  # of these requests, the share whose adapter the last status showed as loaded
 SIZE = 0.5  # size of an adapter's change of a weight, in standard deviations of that weight
 ONE_LIFE = 1 << 20  # version numbers of two lives of a tree differ by more than this, except by chance
 
@@ -26,7 +26,7 @@ LINEAR = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj")
 
 def modules_of(config):
     """Names of the modules that may be adapted."""
-    mlp = () if weights.num_experts(config) else MLP  # these names would match modules of experts, too
+    mlp = () if weights.num_experts(config) else MLP  # MLP's names would match modules of experts, too
     return ATTENTION + mlp + (LINEAR if weights.is_hybrid(config) else ())
 
 

@@ -103,7 +103,7 @@ class CallBook:
         else:
             call = self._calls[who][event["call"]]
             if what == "sent":
-                call.sent_at, call.is_refused = min(call.sent_at, at), False  # it may be sent again
+                call.sent_at, call.is_refused = min(call.sent_at, at), False  # a trainer may send a refused call again
             elif what == "collected":
                 call.collected_at = min(call.collected_at, at)
             elif what == "alone":

@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy
 
-NORM_EPS = 1e-6  # of queries and keys
+NORM_EPS = 1e-6  # for the norms of queries and keys
 
 
 class Weights:
@@ -26,7 +26,7 @@ class State:
     """The state after a request's tokens so far. Its arrays are replaced, not changed."""
 
     recurrent: object = None  # [value heads, dk, dv]
-    inputs: object = None  # of the convolution, [kernel - 1, channels]
+    inputs: object = None  # the convolution's last inputs, [kernel - 1, channels]
 
 
 def _silu(x):

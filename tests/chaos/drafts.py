@@ -8,7 +8,7 @@ import threading
 
 KEPT = 16  # requests
 AGAIN = 0.5  # the share of prompts that were asked before
-BRINGS = 0.5  # of these, the share that brings a draft; the others draft from their group
+BRINGS = 0.5  # the share of repeated prompts that brings a draft; the others draft from their group
 WRONG = 0.1  # the share of a draft's tokens that are replaced
 
 

@@ -127,7 +127,7 @@ class World:
         self.book = VersionBook(self.directory / "versions")
         self.epochs = EpochBook(self.book.calls.may_name_several)
         self.scores = ScoreBook()
-        self.released_at = -RELEASED_S  # when a trainer last released weights that are not kept
+        self.released_at = -RELEASED_S  # time at which a trainer last released weights without keeping them
         self.checkpoints = []  # (directory, digest, tensors)
         self._lock = threading.Lock()
         self._confirmed = 0

@@ -163,7 +163,7 @@ class Faults(threading.Thread):
             try:
                 fault(name, names[name])
             except (ProcessLookupError, FileNotFoundError):
-                pass  # it had ended by itself
+                pass  # the process had already ended
             except Exception as error:
                 self.world.report.problem(f"faults: {type(error).__name__}: {error}", trace=True)
                 return

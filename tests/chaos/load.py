@@ -170,7 +170,7 @@ class PythonClient(LoadThread):
                 ending = chunk.finish.reason
                 self._note_drafts(record, chunk.counts)
         if ending.startswith("error"):
-            record.retractions = max(record.retractions, 4)  # no last chunk has the count
+            record.retractions = max(record.retractions, 4)  # a failed request has no last chunk with the count
             self.stopped.wait(0.05)
         self.requests.end(record.rid, ending, record)
 

@@ -46,7 +46,7 @@ class Record:
     score_ids: list = dataclasses.field(default_factory=list)
     ids_scores: list = dataclasses.field(default_factory=list)  # [scores * score_ids]
     routes: object = dataclasses.field(default=None, repr=False)  # [passes, layers, k]; None: not reported
-    route_epochs: list = dataclasses.field(default_factory=list, repr=False)  # of each row
+    route_epochs: list = dataclasses.field(default_factory=list, repr=False)  # the epoch of each row of `routes`
     brought: object = dataclasses.field(default=None, repr=False)  # the rows of prompt tokens that the request brought
     adapter_name: str = ""  # the requested adapter; empty: the model alone
     adapter: tuple | None = None  # (name, version, digest) in the answer's last chunk

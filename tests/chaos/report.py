@@ -24,7 +24,7 @@ class Report:
         self.problems = []
         self.num_problems = 0
         self.oracle_cpu_s = 0.0
-        self.largest_error = {}  # by arithmetic: (error, tolerance)
+        self.largest_error = {}  # arithmetic -> (error, tolerance)
         self._log = open(self.out_dir / "actions.log", "a")
 
     def seconds(self):

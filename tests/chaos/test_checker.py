@@ -334,7 +334,7 @@ def test_the_version_of_calls_without_a_session_is_found_by_its_digest_and_a_hal
     assert not book.knows(digest_of(0, 1)), "nobody has published it"
     write(2, "publishes")
     write(3, "published", is_continue=True)
-    for number in (2, 3):  # each an update of its own: the first one's result was never seen
+    for number in (2, 3):  # two updates; the result of the first was never seen
         write(3 + number, "sent", call=number)
         write(3.5 + number, "alone", call=number)
     assert not book.knows(digest_of(0)) and not book.knows(digest_of(1))

@@ -342,7 +342,7 @@ class TrainerThread(threading.Thread):
             spec.update(kind="disk", digest="0123456789abcdef" * 2)
         elif what == "epoch":
             spec.update(kind="disk", epoch=1)
-        else:  # as a trainer with a full disk leaves it
+        else:  # a checkpoint cut off, as on a trainer's full disk
             weights.write_checkpoint(directory, weights.read_checkpoint(source), source)
             whole = (directory / "model.safetensors").read_bytes()
             (directory / "model.safetensors").write_bytes(whole[: rng.randrange(len(whole))])

@@ -62,7 +62,7 @@ class Warden(threading.Thread):
         if status is None:
             self.is_serving = False
             if not world.tree.pids():
-                self._last_answer = time.monotonic()  # no tree, no answer: a start has a limit of its own
+                self._last_answer = time.monotonic()  # no tree can answer now; a start has a limit of its own
             elif time.monotonic() - self._last_answer > SILENT_MAX_S:
                 world.report.problem(f"no status for {SILENT_MAX_S:.0f} s")
                 self._last_answer = time.monotonic()

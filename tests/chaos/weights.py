@@ -249,7 +249,7 @@ def random_tensors(config, rng):
     first token of another version is noticed."""
     tensors = {}
     for name, shape in shapes_of(config).items():
-        if name.endswith((".A_log", ".dt_bias")):  # so that a state forgets within a few to some hundred tokens
+        if name.endswith((".A_log", ".dt_bias")):  # a state then forgets within a few to some hundred tokens
             values = rng.uniform(-3.0, 0.0, shape)
         elif len(shape) == 1:
             is_around_zero = is_hybrid(config) and ".linear_attn." not in name
