@@ -88,8 +88,8 @@ struct Block {
     bool has_let_next_start = false;
 };
 Block block;
-bool is_cooperative = false;       // of the launch that the block belongs to
-const Overlap* overlap = nullptr;  // of that launch; null: no other kernel runs
+bool is_cooperative = false;       // the block's launch is cooperative
+const Overlap* overlap = nullptr;  // of the block's launch; null: no other kernel runs
 void* scheduler_pointer = nullptr;
 Fiber* running = nullptr;
 #if defined(__SANITIZE_ADDRESS__)

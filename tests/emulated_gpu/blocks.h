@@ -71,11 +71,11 @@ struct Warp {
 
 struct Thread {
     Dim3 index{};    // threadIdx
-    int linear = 0;  // its number in the block
+    int linear = 0;  // number of the thread in its block
     Warp* warp = nullptr;
     std::int64_t warp_instructions = 0;            // the instruction that it has reached
     std::vector<std::vector<AsyncCopy>> groups{};  // of cp.async, oldest first; the last is open
-    Warpgroup warpgroup{};                         // its products
+    Warpgroup warpgroup{};                         // its wgmma products and registers
 };
 
 extern Thread* current;
@@ -181,8 +181,8 @@ class Grid {
     Shape shape_;
     std::shared_ptr<Overlap> overlap_;
     std::function<void()> body_;
-    std::vector<std::uint64_t> order_{};                  // of the blocks; the last is next
-    std::vector<std::unique_ptr<ParkedBlock>> parked_{};  // that stand by
+    std::vector<std::uint64_t> order_{};  // numbers of the blocks to run; the last is next
+    std::vector<std::unique_ptr<ParkedBlock>> parked_{};  // blocks that stand by
     bool uses_async_proxy_ = false;                       // an earlier block has used it
 };
 

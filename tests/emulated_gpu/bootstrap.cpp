@@ -20,7 +20,7 @@ namespace pitstop::emulator {
 namespace {
 
 constexpr char kHello[4] = {'N', 'C', 'C', 'L'};
-constexpr int kPatienceS = 10;  // of a machine that does not answer
+constexpr int kPatienceS = 10;  // for a machine that does not answer
 
 // The named interface's address, else that of the first interface that leads out, else the
 // loopback's.

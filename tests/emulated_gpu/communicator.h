@@ -74,7 +74,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     ncclResult_t error_ = ncclSuccess;  // sticky
     std::atomic<bool> is_aborted_ = false;
     std::vector<IssuedCollective> pending_{};
-    std::size_t polls_left_ = 0;          // until `pending_` is put into its streams
+    std::size_t polls_left_ = 0;          // polls until `pending_` is put into its streams
     std::shared_ptr<Physical> memory_{};  // GPU memory of a rank that has joined
     Point last_{};                        // the last collective in a stream; the next runs after it
     Random random_;

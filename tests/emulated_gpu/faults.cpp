@@ -18,7 +18,7 @@ namespace pitstop::emulator {
 namespace {
 
 struct Order {
-    int gpu = -1;  // any
+    int gpu = -1;  // -1: any GPU
     std::string function{};
     std::int64_t number = 0;
     Fault fault{};

@@ -136,7 +136,7 @@ TEST(Ipc, FreedMemoryIsPoisonToProcessesThatHaveItMapped) {
          {"PITSTOP_TEST_OPENED", std::to_string(opened[1])},
          {"PITSTOP_TEST_FREED", std::to_string(freed[0])}}
     );
-    ::close(opened[1]);  // so that its death closes the pipe
+    ::close(opened[1]);  // the child's death then closes the pipe
     char byte = 0;
     ASSERT_EQ(::read(opened[0], &byte, 1), 1);
     ASSERT_OK(cudaFree(words));

@@ -42,7 +42,7 @@ std::size_t shared_bytes_max(const void* kernel) {
 std::size_t resident_max(const KernelLaunch& launch) {
     constexpr std::size_t kThreadsPerMultiprocessor = 2048;
     constexpr std::size_t kSharedBytesPerMultiprocessor = std::size_t{228} << 10;
-    constexpr std::size_t kSharedBytesOfBlock = 1 << 10;  // that the system reserves per block
+    constexpr std::size_t kSharedBytesOfBlock = 1 << 10;  // reserved by the system per block
     if (static_shared_bytes(launch.kernel) != 0)
         fail("a cooperative launch of a kernel with static shared memory (blocks.h, stand_by)");
     const std::size_t threads = std::size_t{launch.block.x} * launch.block.y * launch.block.z;
@@ -54,7 +54,7 @@ std::size_t resident_max(const KernelLaunch& launch) {
 // The cooperative kernel that each GPU runs, if the environment allows one at a time.
 struct Turn {
     std::mutex mutex{};
-    std::map<int, const void*> holder{};  // by GPU
+    std::map<int, const void*> holder{};  // GPU -> the kernel that has the turn
 
     [[nodiscard]] bool take(int gpu, const void* who) {
         const std::scoped_lock lock(mutex);

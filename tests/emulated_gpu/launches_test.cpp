@@ -172,7 +172,7 @@ int num_that_met() {
 }
 int met_in_turn() {
     return num_that_met() == 1 ? 0 : 1;
-}  // only the second sees that the other was counted
+}  // only the second kernel sees that the other was counted
 int met_together() { return num_that_met() == 2 ? 0 : 1; }
 const bool are_parts_defined =
     define_part("met_in_turn", met_in_turn) && define_part("met_together", met_together);

@@ -79,7 +79,7 @@ struct Mapping {
     std::byte* begin = nullptr;
     std::size_t bytes = 0;
     std::shared_ptr<Physical> physical{};
-    std::set<int> gpus{};  // that may access it
+    std::set<int> gpus{};  // GPUs that may access the memory
     bool is_open = false;
 };
 

@@ -13,7 +13,7 @@ def main():
     num, command = int(sys.argv[1]), sys.argv[2:]
     for seed in range(1, num + 1):
         environment = {**os.environ, "PITSTOP_EMULATED_SEED": str(seed)}
-        environment.pop("GTEST_OUTPUT", None)  # one program, many runs: ctest counts them as one test
+        environment.pop("GTEST_OUTPUT", None)  # ctest counts all runs of the program as one test
         done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace")
         if done.returncode != 0:
             print(f"seed {seed}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")

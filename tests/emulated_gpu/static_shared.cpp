@@ -18,7 +18,7 @@ namespace pitstop::emulator {
 namespace {
 
 struct Symbols {
-    std::map<std::uint64_t, std::string> functions{};      // by address in the file
+    std::map<std::uint64_t, std::string> functions{};      // address in the file -> name
     std::map<std::string, std::uint64_t> static_locals{};  // bytes by name
 };
 
@@ -89,7 +89,7 @@ Symbols read_symbols(const char* path) {
 
 struct Cache {
     std::mutex mutex{};
-    std::map<std::uint64_t, Symbols> of_file{};  // by load address
+    std::map<std::uint64_t, Symbols> of_file{};  // load address -> symbols
     std::map<const void*, std::size_t> of_kernel{};
 };
 

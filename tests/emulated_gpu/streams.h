@@ -57,7 +57,7 @@ struct Stream {
     int priority = 0;  // the lowest runs first
     StreamKind kind = StreamKind::kNonBlocking;
     std::deque<Work> queue{};
-    Step running{};  // for the first in the queue, if it has begun
+    Step running{};  // executes the first work in the queue, if that has begun
     std::uint64_t num_enqueued = 0;
     std::uint64_t num_done = 0;
     std::uint64_t num_demanded = 0;  // a thread waits until this many are done
