@@ -213,7 +213,7 @@ double attention_bound(const Batch<T>& batch, bool is_gpu) {
     const double D = batch.heads.D;
     const double score_magnitude = 6.0 * D / std::sqrt(D);
     const double probability = kIsBf16 ? kEps16 : 0.0;
-    const double max_value = 6.0;  // of some 10^5 normal numbers
+    const double max_value = 6.0;  // bound of some 10^5 normal numbers
     if (is_gpu) {
         const double chain = kIsBf16 ? D / 16.0 + 16.0 : D;
         const double delta = 2.0 * chain * kEps32 * score_magnitude;

@@ -143,7 +143,7 @@ TEST_F(Cublas, TheFastestOfItsGuessesIsChosenAtStartUp) {
     EXPECT_EQ(tune(32), 1);
     (void)used();
     multiply(20);
-    multiply(30);  // in the same range of M
+    multiply(30);  // 30 is in the same range of M
     EXPECT_EQ(used(), (Algorithms{1, 1}));
     const int num_heuristics = products().num_heuristics;
     EXPECT_EQ(tune(32), 0);

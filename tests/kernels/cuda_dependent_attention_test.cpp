@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kRows = 6;
 constexpr std::int32_t kPageSize = 16;
-constexpr std::int32_t kPages = 9;  // of each row
+constexpr std::int32_t kPages = 9;  // per row
 constexpr std::int64_t kQueryHeads = 4;
 // The rows' own tokens are in each quarter of a tile of 64, first or last in a tile, and alone.
 constexpr std::int32_t kLens[kRows] = {1, 20, 64, 65, 107, 144};

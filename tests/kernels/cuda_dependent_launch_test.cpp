@@ -97,7 +97,7 @@ class CudaDependentLaunch : public OnCuda {
 constexpr std::int64_t kRows = 6;
 
 TEST_F(CudaDependentLaunch, TheEmbeddingWaits) {
-    Matrix<float> ids{kRows, 1, 0};  // its bits are those of `ids`
+    Matrix<float> ids{kRows, 1, 0};  // int32 ids, as the bits of floats
     for (std::int64_t i = 0; i < kRows; ++i) {
         const auto id = static_cast<std::int32_t>(3 * i);
         std::memcpy(&ids(i, 0), &id, sizeof id);
@@ -281,7 +281,7 @@ TEST_F(CudaDependentLaunch, CountedChoicesWait) {
 TEST_F(CudaDependentLaunch, ExpertRowsWait) {
     constexpr std::int32_t kExperts = 3;
     constexpr std::int64_t kPairs = kRows * 2;
-    Matrix<float> chosen(kRows, 2, 0);  // its bits are those of `experts`
+    Matrix<float> chosen(kRows, 2, 0);  // int32 experts, as the bits of floats
     for (std::int64_t t = 0; t < kRows; ++t) {
         for (std::int32_t j = 0; j < 2; ++j) {
             const std::int32_t expert = (static_cast<std::int32_t>(t) + j) % kExperts;
@@ -348,7 +348,7 @@ TEST_F(CudaDependentLaunch, ProductsOfExpertsWait) {
 
 TEST_F(CudaDependentLaunch, DecodeAttentionWaits) {
     constexpr std::int32_t kPageSize = 16;
-    constexpr std::int32_t kPages = 5;  // of each row
+    constexpr std::int32_t kPages = 5;  // per row
     constexpr std::int32_t kQueryHeads = 4;
     for (const std::int32_t head_dim : {64, 128}) {
         SCOPED_TRACE(testing::Message() << "D " << head_dim);

@@ -16,7 +16,7 @@ using Parts = std::vector<std::int64_t>;  // N of each
 struct Adapter {
     Adapter(const Parts& Ns, std::int64_t K, std::int64_t rank_in, unsigned seed, Place place)
         : rank(rank_in), scale(0.5f + 0.25f * static_cast<float>(seed % 5)) {
-        std::vector<LowRankPair> table(1);  // of a weight that is not adapted
+        std::vector<LowRankPair> table(1);  // one pair, of a weight without an adapter
         for (const std::int64_t N : Ns) {
             seed += 2;
             add(as.emplace_back(numbers(rank * K, seed)), places, place);
@@ -43,7 +43,7 @@ struct Adapter {
 
     std::int64_t rank;
     float scale;
-    std::vector<std::vector<float>> as{};  // by part
+    std::vector<std::vector<float>> as{};  // one per part
     std::vector<std::vector<float>> bs{};
     std::vector<PlacedArray<float>> places{};
     std::optional<PlacedArray<LowRankPair>> there{};

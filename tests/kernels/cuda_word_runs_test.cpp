@@ -13,7 +13,7 @@ class CudaWordRuns : public test::OnCuda {};
 
 TEST_F(CudaWordRuns, WriteWhatTheReferenceWrites) {
     constexpr std::int32_t kWords = 30000;
-    constexpr std::int32_t kLengthMax = 70;  // more than two words of a lane
+    constexpr std::int32_t kLengthMax = 70;  // a lane then has more than two words
     std::mt19937 random(5);
     const auto below = [&](std::int32_t n) {
         return static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(n));

@@ -13,7 +13,7 @@
 namespace pitstop::kernels::test {
 namespace {
 
-std::vector<std::uint8_t> pattern(std::int64_t size) {  // as digest_reference.py
+std::vector<std::uint8_t> pattern(std::int64_t size) {  // as in digest_reference.py
     std::vector<std::uint8_t> bytes(static_cast<std::size_t>(size));
     for (std::size_t i = 0; i < bytes.size(); ++i)
         bytes[i] = static_cast<std::uint8_t>(i * 131 + i / 251 + 7);
@@ -193,7 +193,7 @@ TEST_P(DigestOp, AWideRowIsTheSameOnOneThreadAndOnMany) {
 
 TEST_P(DigestOp, BlocksThatTakeTilesInTurnLeaveNoneOut) {
     const std::vector<std::uint8_t> bytes =
-        pattern(5 * (32 << 10) + 40);  // more tiles than blocks, the last not full
+        pattern(5 * (32 << 10) + 40);  // more tiles than blocks; the last tile is not full
     const Digest expected = reference_of(bytes, 1);
     for (const int blocks : {1, 2, 4, 100})
         EXPECT_EQ(digest_of(bytes, 1, stream(), blocks), expected) << blocks << " blocks";

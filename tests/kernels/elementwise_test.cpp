@@ -85,7 +85,7 @@ TEST_P(NoteDraws, GivesTheIdToWhoeverNeedsIt) {
         {.id = TokenId{7}, .score = 1.f, .kept_min = 0.5f},
         {.id = TokenId{9}, .score = -kInf, .kept_min = 2.f},
         {.id = TokenId{3}, .score = 2.f, .kept_min = -1.f}};
-    constexpr std::size_t kRows = 300;  // of more than one block
+    constexpr std::size_t kRows = 300;  // rows of more than one block
     const auto device_choices = put(choices);
     const auto tokens = put(std::vector<TokenId>(kRows, TokenId{-7}));
     const auto picks = put(std::vector<LogitPick>(kRows, {.row = 5, .id = TokenId{-8}}));

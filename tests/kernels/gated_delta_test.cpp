@@ -114,7 +114,7 @@ struct Part {
     std::int32_t from = 0;         // the place of the state to continue, if position is not 0
     std::int32_t saved_len = 0;    // tokens after which the state is saved, too; 0: none
     std::int32_t saved = 0;        // the place of the saved state
-    std::int32_t num_guesses = 0;  // its last tokens, which leave no state
+    std::int32_t num_guesses = 0;  // the part's last tokens, which leave no state
 };
 
 class GatedDelta : public OnBackend {

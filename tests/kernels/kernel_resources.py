@@ -155,7 +155,7 @@ def compile_one(source, nvcc, flags, folder):
             shared = re.search(r"(\d+) bytes smem", line)
             found[name] = (int(used[1]), int(shared[1]) if shared else 0, spilled)
         elif "wgmma" in line and re.search(r"C75\d\d|serializ", line):
-            sys.exit(f"{source.name}: {line}")  # its products no longer overlap
+            sys.exit(f"{source.name}: {line}")  # ptxas has serialized the kernel's products
     return found
 
 

@@ -258,7 +258,7 @@ class AttentionNotFinite : public OnBackend {
                 EXPECT_EQ(actual.bits(t), expected.bits(t)) << "token " << t;
                 continue;
             }
-            const std::int64_t group = heads.Q / heads.K * heads.D;  // of the first KV head
+            const std::int64_t group = heads.Q / heads.K * heads.D;  // the first KV head's outputs
             std::int64_t num_bad = 0;
             for (std::int64_t i = 0; i < group; ++i) num_bad += is_finite(actual, t, i) ? 0 : 1;
             EXPECT_TRUE(all_elements ? num_bad == group : num_bad > 0)
@@ -444,7 +444,7 @@ TEST_P(DrawsNotFinite, AnInfiniteScoreIsNoDraw) {
     logits(1, 200) = 2e37f;
     draws[0].temperature = draws[1].temperature = 0.01f;
     draws[1].top_p = 0.5f;
-    logits(2, 40) = kInf;  // as after an edit
+    logits(2, 40) = kInf;  // an edit may make a logit infinite
     logits(3, 40) = kInf;
     draws[3].temperature = 0.f;
     for (std::int64_t i = 0; i < V; ++i) logits(4, i) = -kInf;

@@ -130,7 +130,7 @@ PITSTOP_ON_BACKENDS(RankRecords, Order::kDefault);
 // Greedy and drawn rows, and given ids in every part. Parts of one id, of none, and unequal ones.
 TEST_P(RankRecords, TogetherAreWhatTheWholeRowGives) {
     constexpr std::int64_t V = 1003;
-    const std::size_t R = is_gpu() ? 130 : 40;  // of more than one block
+    const std::size_t R = is_gpu() ? 130 : 40;  // rows of more than one block
     const Matrix<float> logits = random_matrix<float>(static_cast<std::int64_t>(R), V, 3, 2.0);
     std::vector<SampleRow> draws(R);
     std::vector<TokenId> given(R, kGarbageId);

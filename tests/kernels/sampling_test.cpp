@@ -95,7 +95,7 @@ TEST_P(Sample, GreedyTakesTheBestAndTheLowestIdOnATie) {
     for (const std::int64_t V : {1, 2, 15, 16, 17, 63, 64, 65, 1000, 8191, 8192, 8193, 20000}) {
         SCOPED_TRACE(testing::Message() << "V " << V);
         Matrix<float> logits = random_matrix<float>(4, V, static_cast<unsigned>(V));
-        logits(1, V - 1) = 100.f;                    // at the end
+        logits(1, V - 1) = 100.f;                    // the largest is the last
         logits(2, V / 2) = logits(2, V - 1) = 50.f;  // a tie
         for (std::int64_t i = 0; i < V; ++i) logits(3, i) = -kInf;
         const std::vector<SampleRow> rows(4);
@@ -464,7 +464,7 @@ TEST_P(Sample, CountsWhatIsNotFinite) {
         const auto device_rows = put(rows_of);
         const auto arrivals = put(std::vector<std::uint32_t>(SampleArgs::kArrivals, 0));
         const Scratch space = scratch(ops().sample_workspace_bytes(5, V));
-        for (const std::int64_t num_rows : {2, 5}) {  // none of the first two truncates
+        for (const std::int64_t num_rows : {2, 5}) {  // the first two rows do not truncate
             const auto choices = put(std::vector<Choice>(5));
             const auto counts = put(std::vector<std::int32_t>(5, -7));
             ops().sample(

@@ -145,7 +145,7 @@ TEST_P(Scatter, ChangesItsElementsAloneAndCountsThoseThatWouldChange) {
         Matrix<bf16> expected = random_matrix<bf16>(1, kLen, 1);
         const Matrix<bf16> values = random_matrix<bf16>(1, kLen, 2);
         std::vector<std::int64_t> at;
-        for (std::int64_t i = 0; i < num; ++i) at.push_back(i * 7 % kLen);  // each once
+        for (std::int64_t i = 0; i < num; ++i) at.push_back(i * 7 % kLen);  // each place once
         Matrix<bf16> actual = random_matrix<bf16>(1, kLen, 1);
         const auto data = put(actual);
         const auto device_values = put(values);
