@@ -57,7 +57,7 @@ class Sender:
             self._process.stdin.write(json.dumps({"do": do, **fields}) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # its last line has the reason
+            pass  # the sender's last line has the reason
         return self._answer()
 
     def _answer(self):

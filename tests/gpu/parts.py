@@ -17,8 +17,8 @@ from sanitizers import Sanitizers
 from timed_call import call
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FAMILY_S = 60.0  # of one family's kernel benchmarks
-BENCH_S = 120.0  # of one benchmark of a tree
+FAMILY_S = 60.0  # limit of one family's kernel benchmarks
+BENCH_S = 120.0  # limit of one benchmark of a tree
 GAPS_S = 120.0
 NSYS_S = 150.0
 NCU_S = 150.0
@@ -115,7 +115,7 @@ def run_kernel_bench(report, name, budget):
             troubles.append(f"{family}: {ended.last_lines(2)}")
         if measured is None or "limits" not in measured:
             if report.kernels is None:
-                break  # nothing to compare the others with
+                break  # without limits the other families have no share to report
             continue
         if report.kernels is None:
             report.kernels = {"limits": measured["limits"], "kernels": []}

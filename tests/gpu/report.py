@@ -19,13 +19,13 @@ class Report:
 
     def __init__(self, out):
         self.out = out
-        self.why_not = None  # nothing can run
+        self.why_not = None  # the reason if nothing can run
         self.device = None
         self.parts = {}
         self.errors = {}  # {suite: {worst_error, worst_error_over_bound}}
         self.kernels = None  # {"limits", "kernels"} of pitstop_gpu_bench
         self.peers = None  # what peers_torch.py found
-        self.gaps = None  # of pitstop_gpu_bench --gaps
+        self.gaps = None  # the results of pitstop_gpu_bench --gaps
         self.times = {}  # {part of the run: seconds}
         self._commit = commit()
 

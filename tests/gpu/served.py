@@ -25,7 +25,7 @@ class Served:
         self._folder = None
         self._process = None
         self._client = None
-        self.run_dir = None  # of the tree, once it exists
+        self.run_dir = None  # the tree's, once it exists
 
     def __enter__(self):
         try:

@@ -16,7 +16,7 @@ class Sizes:
     peers: str  # peers_torch.py's --sizes
     tests_s: float = 240.0  # limit of the kernels' tests, and of the engine's
     test_s: float = 45.0  # a test without output for this long counts as hanging
-    text_tokens: int = 48  # of the bundled model's text
+    text_tokens: int = 48  # tokens of the bundled model's text
     streams: int = 64  # requests that decode during an update
     tokens_before: int = 80  # tokens of each stream before the update, which is compared with the latest 64 steps
     stream_tokens: int = 1024  # tokens of each stream that is not stopped earlier

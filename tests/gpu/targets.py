@@ -33,8 +33,8 @@ DECODE_PART = "qwen3-8b, random weights"
 UPDATES_PART = "memory and updates of qwen3-8b"
 HOST_PART = "updates of qwen3-8b by host memory"
 H200_GB_S, OTHERS_GB_S = 160.0, 107.0  # 16 GB in 100 ms, and in 150 ms
-HOST_GB_S = 40.0  # of kept weights
-RESUMED_S = 0.5  # for 60 GB
+HOST_GB_S = 40.0  # rate for kept weights
+RESUMED_S = 0.5  # limit for resuming 60 GB
 
 # Title, share, limit, and where its number is: the part, its figures, the name among them
 UPDATES = (

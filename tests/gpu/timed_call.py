@@ -61,7 +61,7 @@ def ended_by_signals():
     still run end with it.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets it
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup sets SIG_IGN
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         yield
@@ -149,7 +149,7 @@ def _wait_for(process, timeout_s, silence_s, log):
         code = process.wait(timeout=STOP_S)
         _started.pop(process.mark, None)
         return Ended(code, "".join(output))
-    except subprocess.TimeoutExpired:  # it closed its output but still runs
+    except subprocess.TimeoutExpired:  # the program closed its output but still runs
         stop(process)
         return Ended(None, "".join(output), "did not end")
 
@@ -166,7 +166,7 @@ def start(command, environment, stderr, stdin=None):
             text=True,
             errors="replace",
             env={**environment, MARK: mark},
-            start_new_session=True,  # so that programs in its session can be stopped with it
+            start_new_session=True,  # stop() can then end all programs of this session
         )
         process.mark = mark
         _started[mark] = process

@@ -17,7 +17,7 @@ NUM_TOKENS = 4
 START_S = 180.0
 PUSH_S = 120.0
 WORTH_S = 20.0  # a round begins only with this much time left
-BUCKETS = 8  # of a broadcast model
+BUCKETS = 8  # buckets of a broadcast model
 
 
 class Measured:
@@ -174,7 +174,7 @@ def milliseconds(seconds):
     return digits(seconds * 1e3)
 
 
-PARTS = ("open_s", "wait_s", "receive_s", "verify_s", "rest_s")  # of stage_s
+PARTS = ("open_s", "wait_s", "receive_s", "verify_s", "rest_s")  # parts of stage_s
 
 
 def of_bus(reply, limits, name):

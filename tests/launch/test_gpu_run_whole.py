@@ -231,7 +231,7 @@ def test_tests_that_all_skip_are_not_green(build, tmp_path):
 
 def test_models_are_made_once_in_a_run_and_go_with_it(build, tmp_path):
     models = lambda: set(pathlib.Path("/dev/shm").glob("pitstop-models-*/qwen3-8b"))  # noqa: E731
-    before = models()  # perhaps of a run that was killed
+    before = models()  # models of an earlier run that was killed, if any
     run_all(build, tmp_path / "out", "--part=engine", "--part=updates", "--part=profile", "--part=peers")
     assert sorted((build / "bin" / "made").read_text().split()) == ["qwen3-0.6b", "qwen3-8b"]
     assert models() <= before, "a model is left"
