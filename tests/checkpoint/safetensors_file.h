@@ -13,8 +13,8 @@ namespace pitstop::test {
 
 class SafetensorsFile {
   public:
-    SafetensorsFile() = default;                       // without tensors
-    explicit SafetensorsFile(const std::string& dir);  // with the directory's tensors
+    SafetensorsFile() = default;                       // makes a file without tensors
+    explicit SafetensorsFile(const std::string& dir);  // takes the tensors of a directory
     [[nodiscard]] const nlohmann::json& header() const { return header_; }
     [[nodiscard]] nlohmann::json& header() { return header_; }
     [[nodiscard]] std::string bytes_of(const std::string& name) const;

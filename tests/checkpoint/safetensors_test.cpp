@@ -286,7 +286,7 @@ TEST(Safetensors, AFileThatShrinksWhileOpenIsAnErrorNotACrash) {
     dir.write("model.safetensors", file_of(kTwoTensors, 16));
     Result<Checkpoint> checkpoint = Checkpoint::open(dir.path());
     ASSERT_TRUE(checkpoint.has_value());
-    dir.truncate("model.safetensors", 165);  // in "b", the last one
+    dir.truncate("model.safetensors", 165);  // within "b", the last tensor
     std::array<std::byte, 4> bytes{};
     const Result<> read = checkpoint->read(*checkpoint->find("b"), 0, bytes);
     ASSERT_FALSE(read.has_value());

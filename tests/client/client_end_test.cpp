@@ -87,7 +87,7 @@ TEST_F(ClientTest, DestroyedInTheCallbackThatSaysTheTreeIsLost) {
     int num_others = 0;
     for (int i = 0; i < 3; ++i) {
         client->generate(prompt("hello"), [&, over](const messages::OutputChunk& chunk) {
-            if (!client) return void(++num_others);  // in the destructor below
+            if (!client) return void(++num_others);  // called from the destructor below
             const ErrorCode code = chunk.finish->verdict.error().code;
             std::unique_ptr<Client> last = std::move(client);
             last.reset();

@@ -388,7 +388,7 @@ def test_the_next_start_removes_a_killed_programs_run_directory(build):
     lock = place / "launcher.lock"
     os.utime(lock, (0, 0))
     with pitstop.Engine("stories", threads=1):
-        assert lock.exists()  # its launcher lives
+        assert lock.exists()  # the killed program's launcher still lives
     os.kill(launcher, signal.SIGSTOP)  # the script itself does not clean up
     program.kill()
     program.communicate()
@@ -417,7 +417,7 @@ def test_the_asyncio_engine(build):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            while (await engine.client.status())["open_requests"]:  # its request is cancelled in the tree
+            while (await engine.client.status())["open_requests"]:  # until the tree has cancelled the task's request
                 pass
 
     asyncio.run(asyncio.wait_for(main(), 120))

@@ -15,7 +15,7 @@ class Calls:
 
     def __init__(self):
         self.threads = []
-        self.errors = {}  # by name
+        self.errors = {}  # call's name -> error
 
     def start(self, name, call):
         def run():

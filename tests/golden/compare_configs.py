@@ -45,7 +45,7 @@ from hybrid_configs import HYBRIDS, exact_logits, hybrid, odd_hybrids, wrapped  
 from make_golden import randomize  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-LOGIT_ERROR = 1e-4  # as tests/tp_worker/model/golden_test.cpp
+LOGIT_ERROR = 1e-4  # as in tests/tp_worker/model/golden_test.cpp
 LONG = 2000  # tokens of a prompt, for hybrids whose context has room for it
 RATIO_MAX = 2.0  # limit of the engine's distance from double precision over transformers', in one case
 ARCHITECTURES = {

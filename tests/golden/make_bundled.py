@@ -21,7 +21,7 @@ REFERENCE = ROOT / "tests" / "data" / "models" / "reference.json"
 OF = {"stories-hybrid": "stories", "bard-hybrid": "bard"}  # the models that have the prompts
 ABOUT = " Of the hybrid models: transformers in double precision (tests/golden/make_bundled.py)."
 NUM_GREEDY = 64
-NUM_CASES = 4  # of the dense models' eight
+NUM_CASES = 4  # cases, of the dense models' eight
 
 
 def greedy(directory, case):

@@ -20,7 +20,7 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "data" / "golden"
-NO_GAP = 1000.0  # in a layer without experts
+NO_GAP = 1000.0  # the gap in a layer without experts
 
 
 def layer_of(name):

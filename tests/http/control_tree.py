@@ -11,7 +11,7 @@ from http_calls import ROOT, Http, finished
 
 STORIES = str(ROOT / "launch/models/stories")
 BARD = str(ROOT / "launch/models/bard")
-LONG = 500  # of the model's context of 1024
+LONG = 500  # tokens, of the model's context of 1024
 LONG_OF_MANY = 150
 
 

@@ -62,7 +62,7 @@ def test_requests_of_a_session_run_on_one_replica(http):
         first = http.post("/generate", native({"input_ids": [400 + number], **body}), headers=name).json["meta_info"][
             "dp_rank"
         ]
-        for turn in range(4):  # of other prompts: only the name brings them there
+        for turn in range(4):  # other prompts: only the session's name leads to the replica
             answer = http.post("/generate", native({"input_ids": [500 + 10 * turn + number], **body}), headers=name)
             assert answer.json["meta_info"]["dp_rank"] == first
         finish(http, f"s{number}")

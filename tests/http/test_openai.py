@@ -52,7 +52,7 @@ def test_a_prompt_may_be_tokens_or_a_list(http, prompt):
 def test_choices_are_prompts_times_samples(http):
     answer = complete(http, prompt=[PROMPT, "The"], n=2, temperature=1.5, seed=3)
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
-    assert answer["usage"]["prompt_tokens"] == 5  # each prompt once
+    assert answer["usage"]["prompt_tokens"] == 5  # each prompt is counted once
     again = complete(http, prompt=[PROMPT, "The"], n=2, temperature=1.5, seed=3)
     assert [c["text"] for c in again["choices"]] == [c["text"] for c in answer["choices"]]
     assert answer["choices"][0]["text"] != answer["choices"][1]["text"]

@@ -26,7 +26,7 @@ class Pollers:
 
     def __init__(self, port):
         self.routes = open_routes()
-        self.statuses = collections.Counter()  # by (path, status); 0: no answer
+        self.statuses = collections.Counter()  # (path, status) -> count; status 0: no answer
         self._port = port
         self._lock = threading.Lock()
         self._is_over = threading.Event()

@@ -303,7 +303,7 @@ def test_collective_rpc_knows_the_weight_methods_alone(http):
 
 
 def test_a_transfer_session_opens_and_ends_and_says_what_is_missing(http):
-    assert http.post("/finish_weight_update").status >= 400  # none is open
+    assert http.post("/finish_weight_update").status >= 400  # no session is open
     assert http.post("/init_weight_transfer_engine", {"init_info": {}}).status == 200
     assert http.post("/start_weight_update").status == 200
     assert http.post("/start_weight_update").status >= 400

@@ -199,7 +199,7 @@ class Maker:
                 return default != "true"
             case "int32":
                 return (1 << 20) + number
-            case "int64":  # of every width
+            case "int64":  # values of every encoded width
                 return number + [0, 200, 70_000, 1 << 33][number % 4]
             case "uint64":
                 return (1 << 63) + number

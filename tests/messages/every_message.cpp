@@ -88,7 +88,7 @@ class Filler {
     void make_valid(Message&) {}
     void make_valid(SamplingParams& params) {
         for (std::string* grammar : {&params.regex, &params.ebnf, &params.structural_tag})
-            grammar->clear();  // at most one grammar, and no ignore_eos with it
+            grammar->clear();  // valid: at most one grammar, and then no ignore_eos
         params.ignore_eos = false;
         params.min_new_tokens = draw(1, 9);
         params.max_new_tokens = draw(9, 99);
@@ -112,7 +112,8 @@ class Filler {
     }
     void make_valid(Turn& turn) {
         turn.opens = draw(0, 3) == 0;
-        if (turn.opens) turn = {.conversation = turn.conversation, .opens = true};  // nothing else
+        if (turn.opens)
+            turn = {.conversation = turn.conversation, .opens = true};  // no other field
     }
     void make_valid(Generate& message) {
         message.input_ids.reset();
@@ -189,7 +190,7 @@ class Filler {
         make_valid(spec.source);
         spec.base_digest = digest;
         spec.digest = digest;
-        // only an update of an adapter has these
+        // Only an update of an adapter has these fields.
         spec.adapter = spec.adapter_config = spec.adapter_config_digest = "";
         spec.adapter_policy = AdapterPolicy::kFinish;
         spec.adapter_pinned = false;

@@ -225,7 +225,7 @@ TEST(Malformed, TextThatIsNotUtf8) {
         "\xed\xa0\x80",      // a surrogate
         "\xf0\x80\x80\xaf",  // overlong
         "\xf4\x90\x80\x80",  // past U+10FFFF
-        "\xf5\x80\x80\x80",  // no such lead
+        "\xf5\x80\x80\x80",  // not a lead byte
         "\xff",
     };
     for (const std::string_view text : bad) {

@@ -51,7 +51,7 @@ async def a_stage_that_was_dropped_while_a_fetch_gave_way_to_it():
         given_up = replica._given_up
         while not given_up.is_set():
             await asyncio.sleep(0)
-        for _ in range(10):  # by then both later calls wait
+        for _ in range(10):  # after these turns both later calls wait
             await asyncio.sleep(0)
 
     async def staged(order, given_up):

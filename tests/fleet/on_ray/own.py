@@ -54,7 +54,7 @@ def is_found_among_clusters(fleet):
 def have_the_programs_niceness(fleet):
     for place in places(fleet).values():
         for process in processes_of(place)["processes"]:
-            is_worker = process["kind"] == "tp_worker"  # which yields to its tree's other processes
+            is_worker = process["kind"] == "tp_worker"  # a worker yields to its tree's other processes
             assert is_worker or os.getpriority(os.PRIO_PROCESS, process["pid"]) == os.nice(0), process
 
 

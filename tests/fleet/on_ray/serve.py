@@ -64,7 +64,7 @@ def updates_of_two_trainers(fleet, address, first):
                 assert len(members) == 3
                 committed.add((epoch, digest))
                 epochs.append(epoch)
-    assert sorted(epochs) == list(range(2, 8)), epochs  # one at a time, whichever trainer asks
+    assert sorted(epochs) == list(range(2, 8)), epochs  # one update at a time, whichever trainer asks
     assert len({digest for _, digest in committed}) == 7
     for output in outputs:
         assert {(span.epoch, span.digest) for span in output.spans} <= committed
