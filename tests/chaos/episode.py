@@ -62,7 +62,7 @@ class Shape:
     chunk: int
     pool: int
     running: int
-    divides_experts: bool  # over ranks, if the model has experts
+    divides_experts: bool  # the ranks divide the experts, if there are any
 
     @classmethod
     def choose(cls, rng):

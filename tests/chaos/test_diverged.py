@@ -65,7 +65,7 @@ def judged(world, message, prompt, tokens=(), epochs=True):
         (says(LOGITS, "output token 2"), [GOOD], [GOOD, BAD]),
         (says(STATE, "output token 0"), [GOOD], [BAD, GOOD]),
         (says(STATE, "prompt token 2", where="at or before"), [GOOD, BAD, GOOD], []),
-        (says(LOGITS, "output token 3"), [GOOD], []),  # an answer in one piece has no tokens
+        (says(LOGITS, "output token 3"), [GOOD], []),  # a failed answer without a stream has no tokens
         (says(STATE, "prompt token 1"), [], []),  # a text prompt, whose token ids no error names
     ],
 )

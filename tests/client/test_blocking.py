@@ -88,7 +88,7 @@ def test_a_forked_child_is_refused_by_name_and_ends_at_once():
     counter = BlockingCounter()
     read_end, write_end = os.pipe()
     child = os.fork()
-    if child == 0:  # os._exit alone: nothing of pytest's may run here
+    if child == 0:  # ends by os._exit: no code of pytest may run here
         signal.alarm(20)  # the alarm kills a child that waits for ever
         try:
             counter.count(1)

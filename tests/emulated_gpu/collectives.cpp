@@ -252,7 +252,7 @@ class CollectiveRun {
     Collective collective_;
     const std::byte* from_;
     std::byte* to_;
-    std::size_t bytes_;  // of a rank
+    std::size_t bytes_;  // per rank
     int num_ranks_;
     int rank_;
     std::size_t done_ = 0;

@@ -86,7 +86,7 @@ struct Mapping {
 struct Memory {
     std::mutex mutex{};
     std::map<const std::byte*, Allocation> allocations{};
-    std::map<const std::byte*, Mapping> mappings{};  // within ranges
+    std::map<const std::byte*, Mapping> mappings{};  // parts of ranges
     std::set<std::pair<int, int>> peers{};           // (GPU, peer whose memory it may access)
     int num_accesses = 0;
     int gpu = kEveryGpu;  // the GPU whose kernels run

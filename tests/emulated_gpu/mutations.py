@@ -25,7 +25,7 @@ TABLE = Table(
     "| bug | in | found by | as |\n"
     "|---|---|---|---|",
 )
-FINDERS = ("emulator:", "emulated GPU:", "CUDA error", "cudaError")  # a line with one of these tells what was wrong
+FINDERS = ("emulator:", "emulated GPU:", "CUDA error", "cudaError")  # a line with one of these words names the fault
 
 
 def run_test(trial):

@@ -17,7 +17,7 @@ __global__ void write_late(std::uint32_t* words, std::uint32_t value) {
     words[blockIdx.x * kThreads + threadIdx.x] = value;
 }
 
-// Writes the same, but the next kernel begins only when this one ends.
+// Writes the same values, but the next kernel begins only when this one ends.
 __global__ void write(std::uint32_t* words, std::uint32_t value) {
     words[blockIdx.x * kThreads + threadIdx.x] = value;
 }

@@ -132,7 +132,7 @@ def drive(about, bugs, table, try_bug, prepare=lambda: None):
     if options.check:
         wrong = misfits(bugs)
         print("\n".join(wrong) or f"{len(bugs)} bugs fit")
-        print("\n".join(table.problems(bugs)) or "each has its row")  # only reported: a row takes a build
+        print("\n".join(table.problems(bugs)) or "each has its row")  # only reported: each missing row takes a build
         return 1 if wrong else 0
     check_out()
     prepare()

@@ -211,7 +211,8 @@ class Executor {
         return may_begin;
     }
 
-    // Returns the stream whose first work gets a turn; null: none may run, or none must run yet.
+    // Returns the stream whose first work gets a turn; null: no stream may run, or none must run
+    // yet.
     std::shared_ptr<Stream> choose() {
         has_outside_waits_ = false;
         pass_demands_on();

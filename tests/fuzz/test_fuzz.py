@@ -31,7 +31,7 @@ PARSERS = {
 
 
 def targets_for(changed, is_night):
-    """The targets to fuzz; one skip counts the others."""
+    """The targets to fuzz. One skipped test has the number of the others."""
     if is_night or any(
         path in changed for path in ("tests/fuzz/CMakeLists.txt", "tests/fuzz/long_run.py", "tests/fuzz/seeds.py")
     ):

@@ -18,7 +18,7 @@ from hybrid_configs import exact_logits  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "tests" / "data" / "models" / "reference.json"
-OF = {"stories-hybrid": "stories", "bard-hybrid": "bard"}  # the models that have the prompts
+OF = {"stories-hybrid": "stories", "bard-hybrid": "bard"}  # hybrid model -> the model with its prompts
 ABOUT = " Of the hybrid models: transformers in double precision (tests/golden/make_bundled.py)."
 NUM_GREEDY = 64
 NUM_CASES = 4  # cases, of the dense models' eight

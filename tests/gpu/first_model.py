@@ -60,7 +60,7 @@ def updates_beside_streams(run):
     a second.
     """
     limits = run.limits()
-    with Sender(run.environment()) as sender:  # before the tree, which would take the memory
+    with Sender(run.environment()) as sender:  # starts before the tree, which would take the memory
         loaded = sender.ask("load", dir=str(run.model(SMALL)))
 
         def measure(client, _, found):
@@ -191,7 +191,7 @@ def update_large(run):
     verified."""
     limits = run.limits()
     model = run.model(LARGE)
-    with Sender(run.environment()) as sender:  # before the tree, which would take the memory
+    with Sender(run.environment()) as sender:  # starts before the tree, which would take the memory
         loaded = sender.ask("load", dir=str(model))
 
         def measure(client, served, found):

@@ -44,8 +44,8 @@ def find(environment):
 
 
 def found_in(ended):
-    """Returns the tool's findings, by how it ended: the number of errors, or the first line of one;
-    empty: none.
+    """Returns the tool's findings: the number of errors, or the first line of an error; empty:
+    none.
     """
     summaries = [int(number) for number in SUMMARY.findall(ended.output)]
     if summaries:

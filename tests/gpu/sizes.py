@@ -12,7 +12,7 @@ class Sizes:
     models: dict  # {name: (pitstop_make_model's arguments, bytes of weights)}; the one with a target is first
     # {what: pitstop_bench's arguments}, for every model
     benches: dict
-    first: dict  # the same for tests/gpu/first, against one tree of the large model
+    first: dict  # {what: pitstop_bench's arguments} in tests/gpu/first, for one tree of the large model
     peers: str  # peers_torch.py's --sizes
     tests_s: float = 240.0  # limit of the kernels' tests, and of the engine's
     test_s: float = 45.0  # a test without output for this long counts as hanging

@@ -53,7 +53,7 @@ def of_this_machine(model, of, limits, environment, budget):
     """Release and resume, and updates from disk, from the host's memory and from the GPU's own, of one tree."""
 
     def measure(found):
-        with Sender(environment) as sender:  # before the tree, which would take the memory
+        with Sender(environment) as sender:  # starts before the tree, which would take the memory
             loaded = sender.ask("load", dir=str(model))
             served = Served(model, of.untuned, environment, min(START_S, budget.left()))
             with served as client:
@@ -75,7 +75,7 @@ def by_host_memory(model, of, limits, environment, budget):
         with Served(model, flags, environment, min(START_S, budget.left())) as client:
             before = tokens_of(client)
             digest = client.weight_digests()["digest"]
-            for number in ("first", "again"):  # the first also takes its page-locked memory
+            for number in ("first", "again"):  # the first round also takes page-locked memory
                 reply = client.update_weights(path=str(model))
                 up_gb_s = rate(reply["bytes"], reply["commit_s"])
                 found.figures[number] = {
@@ -207,7 +207,7 @@ def release_and_resume(client, sender, found, budget):
     """Releases memory, which the driver must count as returned, and takes it again. The tokens must be the same
     afterwards."""
     before = tokens_of(client)
-    for round_name in ("first", "again"):  # the first also takes its page-locked memory
+    for round_name in ("first", "again"):  # the first round also takes page-locked memory
         if budget.left() < WORTH_S:
             found.problems.append(f"{round_name}: no time left")
             break

@@ -42,7 +42,7 @@ def end_group(admin):
 
 SIZES = [array.nbytes for array in load(BARD).values()]
 PACKED = {
-    "exact fit of all": sum(SIZES),  # a chunk that is exactly full does not end: one chunk
+    "exact fit of all": sum(SIZES),  # a chunk that is exactly full does not end, so there is one chunk
     "one byte over": sum(SIZES) - 1,
     "exact fit of the first two": SIZES[0] + SIZES[1],
     "one byte over the first two": SIZES[0] + SIZES[1] - 1,

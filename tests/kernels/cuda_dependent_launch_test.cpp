@@ -102,7 +102,7 @@ TEST_F(CudaDependentLaunch, TheEmbeddingWaits) {
         const auto id = static_cast<std::int32_t>(3 * i);
         std::memcpy(&ids(i, 0), &id, sizeof id);
     }
-    for (const std::int64_t hidden : {64, 63}) {  // rows aligned, and not
+    for (const std::int64_t hidden : {64, 63}) {  // 64: the rows are aligned; 63: not
         SCOPED_TRACE(testing::Message() << "H " << hidden);
         const PlacedMatrix<bf16> table{random_matrix<bf16>(20, hidden, 1), place()};
         const auto op = [&](const View2<float>& x, void* out) {
@@ -118,7 +118,7 @@ TEST_F(CudaDependentLaunch, TheEmbeddingWaits) {
 }
 
 TEST_F(CudaDependentLaunch, TheNormWaits) {
-    for (const std::int64_t hidden : {256, 250}) {  // held in registers, and not
+    for (const std::int64_t hidden : {256, 250}) {  // 256: a row is held in registers; 250: not
         SCOPED_TRACE(testing::Message() << "H " << hidden);
         const PlacedMatrix<bf16> weights{random_matrix<bf16>(1, hidden, 1), place()};
         const auto op = [&](const View2<float>& x, void* out) {
@@ -324,7 +324,7 @@ TEST_F(CudaDependentLaunch, ProductsOfExpertsWait) {
     constexpr std::int64_t kN = 40;
     constexpr std::int64_t kK = 72;
     const PlacedMatrix<bf16> weights{random_matrix<bf16>(3 * kN, kK, 4), place()};
-    for (const std::int32_t num_rows : {6, 45}) {  // a block per row, and tiles
+    for (const std::int32_t num_rows : {6, 45}) {  // 6: a block per row; 45: tiles
         SCOPED_TRACE(testing::Message() << num_rows << " rows");
         const std::vector<std::int32_t> begins{0, 1, 1, num_rows};
         const PlacedArray<std::int32_t> device_begins{begins, place()};

@@ -195,7 +195,7 @@ TEST_P(RankRecords, AFindingOfOneRankHoldsForTheRow) {
     );
 }
 
-// One rank draws for all if the others have no candidates; if it could not draw, no rank did.
+// A rank that alone has candidates draws for all. If that rank could not draw, no rank did.
 TEST_P(RankRecords, ADrawOfOneRankIsTheRows) {
     const std::vector<Choice> choices = {
         {.id = TokenId{70}, .score = -3.f}, {.id = TokenId{5}, .score = -kInf}};

@@ -1,5 +1,5 @@
-// The functions of CUDA's runtime that the project calls, and some that it will: declared as CUDA
-// 13.0 declares them, defined in tests/emulated_gpu. Source: CUDA Runtime API, "Modules".
+// The functions of CUDA's runtime that the project calls or will call, declared as in CUDA 13.0 and
+// defined in tests/emulated_gpu. Source: CUDA Runtime API, "Modules".
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-"""Kills something at a random moment of an update under streams, many times. RUNS SEED
-[VICTIM].
+"""Kills a process or a node at a random moment of an update under streams, many times.
+Arguments: RUNS SEED [VICTIM].
 
 Each time: every request ends whole, tokens name only versions that the fleet committed, all or none
 of the replicas serve the new one, and the fleet returns to three replicas of one version.

@@ -1,4 +1,4 @@
-"""A router in front of a fleet: KIND. Requests succeed, also after a replica has died and another has taken its place."""
+"""A router of the kind KIND in front of a fleet. Requests succeed, also after another replica has replaced a dead one."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A trainer: joins the fleet of a cluster and updates it a few times. ADDRESS FIRST COUNT."""
+"""A trainer: joins the fleet of a cluster and updates it a few times. Arguments: ADDRESS FIRST COUNT."""
 
 import json
 import os
