@@ -476,5 +476,5 @@ class Episode:
 
 
 def _is_of(epoch, record):
-    """Whether the record's tokens attended to KV of about that epoch."""
+    """Whether the record's tokens may have attended to KV of this epoch."""
     return any(kv_min <= epoch <= kv_max for _, _, _, kv_min, kv_max in record.spans)

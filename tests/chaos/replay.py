@@ -363,7 +363,7 @@ def _versions(prefix):
 
 
 def _joined(spans):
-    """Runs of one version and one range of KV; labels may differ."""
+    """Joins consecutive spans of one version and one range of KV, whatever their labels."""
     runs = []
     for epoch, digest, count, kv_min, kv_max in spans:
         if runs and runs[-1][0] == epoch and runs[-1][3:] == [kv_min, kv_max]:

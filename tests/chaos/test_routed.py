@@ -159,7 +159,7 @@ def test_rows_that_are_no_routes_are_found(versions, checker, change, told):
 
 @pytest.mark.parametrize("is_told", [True, False])
 def test_a_pass_whose_router_is_of_another_version_is_found(versions, checker, is_told):
-    """An update that skips a layer's router."""
+    """The update has skipped a layer's router."""
     name = "model.layers.2.mlp.gate.weight"
     mixed = {**versions, 2: {**versions[2], name: versions[1][name]}}
     record = Engine(mixed).generated(KEPT, is_told=is_told)

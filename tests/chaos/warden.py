@@ -18,7 +18,7 @@ SILENT_MAX_S = 90.0  # no answer for this long is a finding, whatever fault is a
 LEFT_S = 5.0  # a pause, or released memory, that lasts this long is ended here
 WARM_S = 25.0  # from a start until the memory in use becomes the base for measuring growth
 GROWTH_MAX_KIB = 64 << 10
-DESCRIPTORS_MAX = 64  # above the base; a client that connects and leaves uses some for a moment
+DESCRIPTORS_MAX = 64  # descriptors above the base; a client that connects and leaves uses some for a moment
 
 
 class Warden(threading.Thread):

@@ -292,7 +292,7 @@ def test_P5_a_request_that_cannot_be_packed_is_told_to_its_caller(door, client, 
     with pytest.raises(pitstop.PitstopError) as failed:
         client.generate("hello", **wrong).result(timeout=10)
     assert failed.value.code == "invalid_argument"
-    client.close()  # closes nothing else: no request is left open
+    client.close()  # no request is left open
 
 
 def test_closing_ends_what_is_open(door, run_dir):

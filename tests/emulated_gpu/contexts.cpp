@@ -29,7 +29,7 @@ CUcontext primary_context(CUdevice device) {
 
 bool is_device(CUdevice device) { return device >= 0 && device < settings().num_gpus; }
 
-constexpr std::size_t kGpusMax = 64;  // settings.cpp
+constexpr std::size_t kGpusMax = 64;  // as in settings.cpp
 
 struct Opened {
     std::mutex mutex{};

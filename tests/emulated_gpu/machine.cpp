@@ -21,7 +21,7 @@ namespace {
 constexpr int kEntriesMax = 1024;  // processes times the GPUs that each uses
 
 struct Entry {
-    std::int64_t pid;  // 0: nobody's
+    std::int64_t pid;  // 0: the entry is unused
     std::int64_t start_time;
     std::int64_t gpu;
     std::int64_t bytes;

@@ -35,7 +35,7 @@ struct MemoryUser {
 };
 [[nodiscard]] std::vector<MemoryUser> memory_users(int gpu);
 
-// Returns a process's start in clock ticks since the system's start, which with the pid is unique;
+// Returns a process's start in clock ticks since the system's start, unique together with the pid;
 // -1: there is no such process (any more).
 [[nodiscard]] std::int64_t start_time_of(std::int64_t pid);
 

@@ -277,7 +277,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     if (communicator == nullptr) return ncclInvalidArgument;
     communicator->abort();
     remove(comm);
-    static_cast<void>(fault_at(__func__, communicator->gpu()));  // counted when it is over
+    static_cast<void>(fault_at(__func__, communicator->gpu()));  // counts the call at its end
     return ncclSuccess;
 }
 

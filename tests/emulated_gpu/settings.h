@@ -29,7 +29,7 @@ namespace pitstop::emulator {
 enum class Policy : std::uint8_t { kLate, kEarly, kRandom };
 
 struct Settings {
-    std::vector<int> visible{};  // the machine's number of each GPU that the process sees
+    std::vector<int> visible{};  // number on the machine of each GPU that the process sees
     int num_gpus = 1;            // visible.size(); the process numbers its GPUs from 0
     std::int64_t memory_bytes = std::int64_t{1} << 30;
     std::int64_t code_bytes = std::int64_t{4} << 10;

@@ -19,7 +19,7 @@ namespace {
 
 struct Symbols {
     std::map<std::uint64_t, std::string> functions{};      // address in the file -> name
-    std::map<std::string, std::uint64_t> static_locals{};  // bytes by name
+    std::map<std::string, std::uint64_t> static_locals{};  // name -> bytes
 };
 
 class MappedFile {

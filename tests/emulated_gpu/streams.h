@@ -30,7 +30,7 @@ struct Point {
     std::uint64_t number = 0;
 };
 
-inline constexpr int kEveryGpu = -1;  // copy engines reach all
+inline constexpr int kEveryGpu = -1;  // copy engines reach all GPUs
 
 // Executes a part; true when it was the last.
 using Step = std::function<bool()>;

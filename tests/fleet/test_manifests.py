@@ -35,7 +35,7 @@ SLURM_OPTIONS = {
 
 
 def problems(value, schema, path=""):
-    """Where a value differs from KubeRay's definition."""
+    """The places where a value differs from KubeRay's definition."""
     if schema.get("x-kubernetes-int-or-string"):
         ok = isinstance(value, int) or re.search(schema.get("pattern", ""), str(value))
         return [] if ok else [f"{path}: {value!r}"]

@@ -329,7 +329,7 @@ class World:
             if coordinator not in self.silent:
                 coordinator.gone(name)
                 self.carry(coordinator)
-        # A new replica replaces it, and loads the model's own weights only while the fleet serves those.
+        # A new replica replaces the dead one, and loads the model's own weights only while the fleet serves those.
         self.after(self.dice.random() * 4.0, self.replace_replica)
 
     def replace_replica(self):

@@ -37,7 +37,7 @@ FLAGS = {
     "sanitized": ["-DPITSTOP_SANITIZE=address", "-DCMAKE_CXX_FLAGS=-fsanitize=fuzzer-no-link"],
 }
 SECONDS_OF_TURN = {"plain": 240, "sanitized": 60}
-INPUT_BYTES_MAX = 1024  # long enough for every structure, short enough for many a second
+INPUT_BYTES_MAX = 1024  # long enough for every structure, short enough for many inputs per second
 
 
 def directory_of(kind):

@@ -36,7 +36,7 @@ def messages():
 
 
 def message_types():
-    """In the order of AllMessages, which is that of docs/protocol.md and every.txt."""
+    """The types of messages in the order of AllMessages, which is that of docs/protocol.md and every.txt."""
     lines = (DATA / "messages/every.txt").read_text().splitlines()
     return [line.split(" ")[0] for line in lines if line and not line.startswith("#")]
 

@@ -37,7 +37,7 @@ class Models:
             if (folder / name).exists():
                 return folder / name
         folder = self._kept or self._new_folder(num_bytes)
-        draft = folder / f".{name}"  # an interrupted one does not count as complete
+        draft = folder / f".{name}"  # an interrupted draft does not count as complete
         shutil.rmtree(draft, ignore_errors=True)
         command = [programs.program("make_model"), *arguments, draft]
         ended = call(command, self._environment, max(1.0, min(MAKE_S, budget.left())))

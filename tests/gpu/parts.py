@@ -128,7 +128,7 @@ def run_kernel_bench(report, name, budget):
 
 
 def bench_family(program, family, kernels, budget):
-    """Returns its measurements so far, and how it ended."""
+    """Returns the family's measurements so far, and how the program ended."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "kernels.json"
         command = [program, f"--family={family}", f"--json={path}"]
@@ -185,7 +185,7 @@ def run_bundled_models(report, name, budget):
 
 
 def model_of(report, shape, models, budget):
-    """Returns its directory, which is made if needed. NoModel: the reason why not."""
+    """Returns the model's directory, which is made if needed. NoModel: the reason why not."""
     arguments, num_bytes = sizes.of(report.device).models[shape]
     return models.get(shape, arguments, num_bytes, budget)
 

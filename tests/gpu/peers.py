@@ -41,7 +41,7 @@ def measure(sizes, device, model, environment, timeout_s):
 
 
 def as_lines(peers, kernels, parts):
-    """The table of PyTorch's figures next to ours, which are from the same run if it measured both."""
+    """The table of PyTorch's figures next to ours. Ours are from the same run if it measured both."""
     ours = {row["what"]: row["us"] for row in (kernels or {}).get("kernels", [])}
     lines = [
         f"PyTorch {peers['torch']}, CUDA {peers['cuda']}, cuDNN {peers['cudnn']}.",

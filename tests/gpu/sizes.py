@@ -39,7 +39,7 @@ REAL = Sizes(
     first={
         "decode_1": ("offline", "--num-requests=1", "--prompt-len=1024", "--output-len=128"),
         "decode_32": ("offline", "--num-requests=32", "--prompt-len=1024", "--output-len=192"),
-        # while prompts are computed, the earlier ones decode; then all do
+        # while prompts are computed, the earlier requests decode; then all requests decode
         "decode_256": ("offline", "--num-requests=256", "--prompt-len=512", "--output-len=384"),
         "prefill_8k": ("stream", "--num-requests=3", "--prompt-len=8192", "--output-len=2", "--seed=4"),
     },

@@ -174,7 +174,7 @@ def start(command, environment, stderr, stdin=None):
 
 
 def lines_of(process):
-    """A queue of its printed lines, with None at the end; next_line() reads it."""
+    """A queue of the lines that the process prints, with None at the end; next_line() reads it."""
     lines = queue.SimpleQueue()
     with _signals_held():
         threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()

@@ -211,7 +211,7 @@ class FrontEnd:
             self.wait_ready()
 
     def wait_ready(self):
-        """Returns once it has connected to the tree; `http` is None if it could not start."""
+        """Returns once the server has connected to the tree; `http` is None if it could not start."""
         with self._ready as ready:
             line = ready.readline()
         self.said = line.strip()

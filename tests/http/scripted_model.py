@@ -65,7 +65,7 @@ def write_scripted_model(directory, scripts):
 
 @contextlib.contextmanager
 def serve_scripts(scripts, chat_template=None):
-    """A tree that serves such a model and reads calls of tools in Hermes' format; `prompts` has each script's.
+    """A tree that serves such a model and reads calls of tools in Hermes' format; `prompts` has each script's prompt.
     `chat_template`: the model's own, if it has one."""
     with short_directory() as path:
         model, prompts = write_scripted_model(path / "model", scripts)

@@ -8,7 +8,7 @@ import pytest
 
 from scripted_model import EOS, serve_scripts
 
-# The beginning of a call in each format, of a function by its name and of any; and the model's
+# The forced beginning of a call in each format, for a named function and for any function ("_any"), and the model's
 # continuation.
 SCRIPTS = {
     "hermes": ['<tool_call>\n{"name": "weather", "arguments":', ' {"city": "Par', 'is"}}\n</tool_call>', " And so."],

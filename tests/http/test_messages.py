@@ -292,7 +292,7 @@ def test_the_client_counts(client):
 def test_the_clients_key_opens_the_route(front_end, tree):
     anthropic = pytest.importorskip("anthropic", reason="the package index could not be reached")
     url = front_end(env={"PITSTOP_API_KEY": "api-secret"}).http.url
-    # Anthropic's own header x-api-key, and the usual one.
+    # Anthropic's own header x-api-key, and the usual header Authorization.
     for named in ({"api_key": "api-secret"}, {"auth_token": "api-secret"}):
         with anthropic.Anthropic(base_url=url, max_retries=0, **named) as client:
             assert client.messages.create(**asked()).usage.output_tokens == 6

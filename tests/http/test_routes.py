@@ -1,4 +1,4 @@
-"""docs/http.md lists the routes as they are."""
+"""docs/http.md lists exactly the routes that exist."""
 
 import re
 import subprocess

@@ -390,7 +390,7 @@ TEST(Budget, LongChatsRenderWithinTheDefaults) {
     }
 }
 
-// Each would be a gigabyte, if built.
+// Each result would be a gigabyte, if built.
 TEST(Budget, ARenderingIsRefusedBeforeItsMemoryIsTaken) {
     for (const char* source :
          {"{{ 'a'.center(999999999) }}",

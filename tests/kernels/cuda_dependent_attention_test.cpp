@@ -102,7 +102,8 @@ class RopeThenAttention {
         );
     }
 
-    // Returns the attention's bytes after `enqueue`, in which the rows' own tokens are new.
+    // Runs `enqueue`, in which the rows' own tokens are new. Returns the bytes of attention's
+    // output.
     template <class Enqueue>
     [[nodiscard]] std::vector<std::byte> bytes_after(const Enqueue& enqueue) const {
         copy_on_device(kv_room_.data(), kv_before_.view().data, kv_room_.bytes(), stream_);

@@ -120,7 +120,7 @@ TEST_F(CudaStepRows, KeepWhatTheReferenceKeeps) {
         const std::int32_t num_padded = num_rows == 5 ? 8 : num_rows == 33 ? 48 : num_rows;
         run(num_padded, update_of(num_rows, /*is_given=*/true, 0, 1));
         run(num_padded, update_of(num_rows, /*is_given=*/false, 0, 1));
-        // A page that comes with the step is the one that its row writes to.
+        // A row may write to a page that comes with the same step.
         for (int i = 0; i < 3; ++i)
             run(num_padded, update_of(num_rows, /*is_given=*/false, kNumSlots, kSlotPages));
         run(num_padded, update_of(num_rows, /*is_given=*/true, 3, 1));

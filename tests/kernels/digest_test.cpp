@@ -148,7 +148,7 @@ TEST_P(DigestOp, ShardsAddUpToTheTensor) {
             for (std::size_t j = 1; j < word_cuts.size(); ++j) {
                 const std::int64_t begin = word_cuts[j - 1] * 8;
                 const std::int64_t end = std::min(word_cuts[j] * 8, kRowBytes);
-                std::vector<std::uint8_t> shard(1);  // contiguous and off alignment
+                std::vector<std::uint8_t> shard(1);  // the shard's bytes begin at an odd address
                 for (std::int64_t r = row_cuts[i - 1]; r < row_cuts[i]; ++r) {
                     shard.insert(
                         shard.end(),

@@ -234,7 +234,7 @@ class ExpertLinear : public OnBackend {
         const std::vector<std::int32_t> begins = begins_of(rows);
         const Weights weights(static_cast<std::int32_t>(rows.size()), N, K);
         const std::int64_t R = begins.back();
-        const Matrix<X> x = random_matrix<X>(R + 3, K, 1);  // three that belong to no expert
+        const Matrix<X> x = random_matrix<X>(R + 3, K, 1);  // three rows without an expert
         std::vector<Matrix<Y>> expected(num_parts, Matrix<Y>(R + 3, N, 0x22));
         std::vector<View2<Y>> views;
         for (Matrix<Y>& each : expected) views.push_back(each.view());

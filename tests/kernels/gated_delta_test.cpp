@@ -311,7 +311,7 @@ TEST_P(GatedDelta, ARowContinuesFromASavedStateWithTheSameBits) {
 TEST_P(GatedDelta, P11_GuessesLeaveNoState) {
     if (is_gpu()) GTEST_SKIP() << "GPUs verify no drafts over states";
     for (const Shape& shape : {Shape{2, 4, 24, 40, 4, true}, {1, 1, 33, 17, 8, false}}) {
-        constexpr std::int32_t kHead = 20;  // tokens of another row, before these
+        constexpr std::int32_t kHead = 20;  // tokens of another row, before the tested ones
         constexpr std::int32_t T = 60;
         const Layer<float> layer(shape, kHead + T);
         Matrix<float> whole(kHead + T, shape.nv * shape.dv, 0x11);

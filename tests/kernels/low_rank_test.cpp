@@ -74,7 +74,7 @@ class LowRank : public OnBackend {
         ops().low_rank({.x = x.view(), .segments = segments, .stream = stream()});
         EXPECT_EQ(actual.bits(half), before.bits(half));
         expect_within(actual, expected, [&](std::int64_t m, std::int64_t n) {
-            if (m == half) return 1e-300;  // the same bits
+            if (m == half) return 1e-300;  // the row without an adapter keeps its bits
             const Pair& pair = pairs[m < half ? 0 : 1];
             const auto r = static_cast<double>(pair.a.num_rows());
             double sum = 0.0;

@@ -111,7 +111,7 @@ def late_softmaxes(name, code):
 
 
 def late_copies(name, code):
-    """The loop of a kernel of experts issues a stage's products, then copies, then waits for the products before."""
+    """The loop of a kernel of experts issues a stage's products, then copies, then waits for the previous products."""
     if "expert_wgmma_kernel" not in name:
         return []
     orders = []

@@ -9,7 +9,7 @@ namespace {
 class RouteRows : public OnBackend {};
 PITSTOP_ON_BACKENDS(RouteRows, Order::kDefault);
 
-// The expected bytes are put together here, from numbers that name their place.
+// The expected bytes are put together here. Each id depends on its layer, token and choice.
 TEST_P(RouteRows, BringsTheChoicesOfAllLayersTogether) {
     for (const std::int64_t id_bytes : {1, 2}) {
         for (const std::int64_t k : {1, 3, 8}) {

@@ -78,7 +78,7 @@ TEST_P(ShardCopyOp, CutsRangesOutOfHundredsOfTensors) {
         copy.dst = device_actual[i].view();
         copies.push_back(copy);
     }
-    copies.push_back({});  // an empty one changes nothing
+    copies.push_back({});  // an empty copy changes nothing
     ops().shard_copy({.copies = copies, .stream = stream()});
     for (std::size_t i = 0; i < num; ++i) {
         device_actual[i].fetch(actual[i]);

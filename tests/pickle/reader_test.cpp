@@ -35,7 +35,7 @@ std::string hex(std::string_view bytes) {
 }
 
 // Returns a value as plain JSON: tuples and shapes as lists, dtypes by name, bytes as {"hex": ...},
-// a record as the list of its arguments (a record with a state: that dict).
+// a record as the list of its arguments, or as its state if it has one.
 Json plain(const Document& document, const Node& node) {
     Json list = Json::array();
     switch (node.kind) {

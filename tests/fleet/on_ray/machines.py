@@ -68,7 +68,7 @@ class Machines:
         return node
 
     def kill(self, node):
-        """Kills its raylet and store, as when a machine loses power; the processes on it follow."""
+        """Kills the node's raylet and store, as when a machine loses power; the processes on it follow."""
         self.nodes.remove(node)
         self.cluster.remove_node(node, allow_graceful=False)
 

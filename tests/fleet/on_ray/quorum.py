@@ -12,7 +12,7 @@ from pitstop import PitstopError
 from pitstop.fleet import Fleet
 
 MODELS = pathlib.Path(__file__).resolve().parents[3] / "launch" / "models"
-UPDATE_S = 15.0  # the other replicas are prepared long before that
+UPDATE_S = 15.0  # limit of an update; the other replicas are prepared long before
 DEADLINE_S = 240
 
 

@@ -122,7 +122,7 @@ inline void wgmma_commit() { emulator::commit_products(); }
 template <int kPending>
 void wgmma_wait() {
     emulator::wait_products(kPending);
-    __syncwarp();  // it is ".aligned": no lane passes it while another is before it
+    __syncwarp();  // the wait is ".aligned": no lane passes it before all reach it
 }
 template <int kPending, int N>
 void wgmma_wait(float (&)[N]) {
