@@ -217,7 +217,7 @@ TEST_F(AdapterPlacesTest, P3_ANewVersionThatOpenRequestsTakeIsInUse) {
     EXPECT_EQ(rig.of(key).tokens, by_spans(ask, rig.of(key)));
 }
 
-// The orders about this version that `out` has, in their order.
+// Returns the numbers of the orders in `out` that are about this version, oldest first.
 std::vector<std::uint64_t> take_orders(TurnOutput& out, AdapterId id) {
     std::vector<std::uint64_t> orders;
     for (const ToWorkers& message : std::exchange(out.workers, {})) {
@@ -228,7 +228,7 @@ std::vector<std::uint64_t> take_orders(TurnOutput& out, AdapterId id) {
     return orders;
 }
 
-// Answers may be repeated: one to an earlier order says nothing of the latest.
+// Answers may be repeated. An answer to an earlier order says nothing about the latest order.
 TEST(AdapterPlaces, P2_AnAnswerToAnEarlierOrderDoesNotCount) {
     constexpr AdapterId kA{3}, kB{4};
     constexpr TimePoint kNow{std::chrono::seconds(100)};

@@ -123,8 +123,8 @@ TEST_F(AdapterPolicies, P3_ScoresAreOfOneVersionWhateverThePolicy) {
     }
 }
 
-// Two requests with equal tokens, one 30 steps ahead when the commit comes. So a page that the old
-// version computed for one request, the new version computes for the other.
+// Two requests with equal tokens, one 30 steps ahead when the commit comes. The old version has
+// computed a page for the first request; the new version computes the same page for the second.
 TEST_F(AdapterPolicies, P6_EqualTokensOfTwoVersionsAreNotTakenForEachOther) {
     Rig monotone({.num_pages = 128, .vocab_size = 1});
     std::swap(rig, monotone);

@@ -1,5 +1,5 @@
-// A rollback of an adapter: back to the version that the last load of its name replaced. And the
-// loads that begin with a version: partial ones.
+// Rollbacks of an adapter to the version that the last load of its name replaced, and partial
+// updates, which begin with the serving version.
 #include "tests/scheduler_proc/adapters_fixture.h"
 
 #include <gtest/gtest.h>
@@ -153,7 +153,7 @@ TEST_F(AdapterRollback, P2_OneThatFailsChangesNothingAndMayBeTriedAgain) {
     EXPECT_EQ(rig.workers.origin_of(AdapterId{6}), AdapterId{3});
 }
 
-// A pin is of the version.
+// A pin belongs to a version, not to its name.
 TEST_F(AdapterRollback, ThePinComesBack) {
     load("a", 3, AdapterPolicy::kFinish, AdapterPlaces::Pinned::kYes);
     load("a", 4);

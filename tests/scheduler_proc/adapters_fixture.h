@@ -108,7 +108,7 @@ class AdaptersTest : public UpdateTest {
         context.erase(context.begin(), context.begin() + std::ssize(ask.prompt));
         return context;
     }
-    // The adapter versions of its tokens, in order; a run of equal versions counts once.
+    // The adapter versions of the received tokens, in order; a run of equal versions counts once.
     static std::vector<std::int64_t> versions_of(const Received& got) {
         std::vector<std::int64_t> versions;
         for (const messages::Span& span : got.spans) {

@@ -104,7 +104,7 @@ TEST(BroughtRoutes, P9_NeitherTakeAPrefixFromTheCacheNorLeaveOne) {
     const RequestKey fourth = rig.send(asking(20, 100, 19));
     rig.run();
     EXPECT_EQ(rig.of(fourth).counts->cached_tokens, 0) << "it took the KV of others";
-    // Also in one step with another request of the same prompt.
+    // The same holds in one step with another request of the same prompt.
     Rig both({.routes = kShape});
     const RequestKey own = both.send(asking(20, 100, 20));
     const RequestKey other = both.send({.prompt = prompt_of(20)});

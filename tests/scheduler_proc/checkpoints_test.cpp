@@ -82,7 +82,8 @@ TEST_F(Checkpoints, SixteenSamplesOfAPromptComputeItOnce) {
     }
     rig.run();
     for (std::size_t i = 0; i < keys.size(); ++i) expect_all(rig, keys[i], asks[i]);
-    // Each request computes its last token, and with it that token's page.
+    // All requests but the first compute only the page of the prompt's last token. Each request
+    // computes 19 of its 20 outputs.
     const std::int64_t num_run = rig.workers.num_tokens_run();
     EXPECT_LE(num_run, 4000 + 15 * kPage + 16 * 19);
     EXPECT_EQ(status().restored_total, 15);

@@ -89,7 +89,7 @@ TEST_F(ConversationsTest, WhatItsFirstTurnFoundCachedDoesNotCount) {
     EXPECT_TRUE(conversations.may_start(kYoung, now));
 }
 
-// Whether its tokens are cached is not known.
+// A turn that never ran does not show whether its tokens are cached.
 TEST_F(ConversationsTest, ATurnThatNeverRanTellsNothing) {
     run(kOld, 500);
     conversations.begin_turn(kYoung);
@@ -204,7 +204,7 @@ struct Agent {
     bool is_open = false;
 };
 
-// Turn by turn: what the agent sent and got, and the result of a tool.
+// Sends the agent's next turn: its last prompt, the output, and the result of a tool.
 void send_next(Rig& rig, Agent& agent, std::size_t at) {
     if (agent.num_turns > 0) {
         const std::vector<TokenId>& got = rig.of(agent.key).tokens;

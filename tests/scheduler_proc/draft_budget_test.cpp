@@ -114,7 +114,7 @@ TEST(DraftBudget, TakesDraftsThatCostNothingAndNoneThatCostMuch) {
     EXPECT_FALSE(budget.is_worth(1, {}));
 }
 
-// 400 tokens of a prompt are computed in any case, and a draft costs 5 us as in a pass of 16.
+// The pass computes 400 prompt tokens in any case. A draft costs 5 us, as in a pass of 16 tokens.
 TEST(DraftBudget, TheTimeOfPromptsInThePassCountsForNothing) {
     DraftBudget budget = measured();
     EXPECT_EQ(budget.choose(404, 4, falling(3, 0.1, 1)), 0u) << "4 outputs take 100 us, not 2000";

@@ -1,6 +1,6 @@
-// The recurrent states of fake workers: one per slot, and one per checkpoint. A state records the
-// number of its tokens, which tokens and their epochs. So a row that continues from another
-// request's state, an older one or an overwritten one is found.
+// The recurrent states of fake workers: one per slot, and one per checkpoint. A state records its
+// tokens, their number and their epochs. So the workers notice a row that continues from another
+// request's state, from an older state or from an overwritten one.
 #pragma once
 
 #include "messages/steps.h"

@@ -222,7 +222,7 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
             scores.ranks.values.push_back(fake_rank(context.tokens, target));
             add_alternatives(model, *slot.setup, context.tokens, scores);
         }
-        // At the prompt's end: the context that a request without output has attended to.
+        // The context of a request without output ends with the prompt.
         if (position + 1 == slot.setup->prompt_len) kv_read_[{slot.setup->key, 0}] = context.read;
         if (!samples) continue;
         latest = sample(placed, position - first_sampled, model, context, result);
@@ -262,7 +262,7 @@ TokenId FakeWorkers::sample(
     result.ranks.values.push_back(fake_rank(context.tokens, token));
     add_alternatives(model, setup, context.tokens, result);
     if (!setup.logprobs.support) return token;
-    // Makes a support of one id more than the token's number, so that some supports are too large.
+    // The support has one id more than the token's number, so that some supports are too large.
     messages::DrawSupport support{.num_ids = raw(token) + 1};
     if (support.num_ids <= messages::kSupportMax)
         support.ids.resize(static_cast<std::size_t>(support.num_ids), token);

@@ -29,8 +29,8 @@ struct FakeModel {
     std::int64_t vocab_size = 1000;
     std::vector<TokenId> eos_ids{TokenId{1}};
     std::uint64_t weights = 0;    // a number per model
-    Epoch epoch{1};               // of the loaded weights; another one after a restart
-    bool has_weights = true;      // false: they wait for a first update
+    Epoch epoch{1};               // of the loaded weights; a later one after a restart
+    bool has_weights = true;      // false: the workers wait for a first update
     bool lends = false;           // --update-mode lend
     std::int64_t eos_one_in = 0;  // one in this many contexts ends; 0: none
     std::int64_t nan_one_in = 0;  // one in this many contexts has logits that are not finite
@@ -92,7 +92,8 @@ class FakeWorkers {
     [[nodiscard]] Epoch epoch() const { return epoch_; }
     [[nodiscard]] const std::set<messages::AdapterId>& adapters() const { return adapters_; }
     [[nodiscard]] const std::set<messages::AdapterId>& evicted() const { return evicted_; }
-    // Returns the version with the same tensors that was loaded first: a rollback loads none.
+    // Returns the first loaded version with the same tensors. A rollback loads no tensors: its
+    // version has those of an earlier version.
     [[nodiscard]] messages::AdapterId origin_of(messages::AdapterId id) const {
         const auto place = origins_.find(id);
         return place == origins_.end() ? id : place->second;

@@ -110,7 +110,8 @@ TEST_F(HeldPrefixesTest, RunningRequestsGetHeldPagesWhenTheyNeedThem) {
     fill_the_pool();  // forgets the other held pages without harm
 }
 
-// P9: a turn's kv_tolerance decides whether older KV is used, and the counts say how much was not.
+// P9: a turn's kv_tolerance decides whether older KV is used. The counts include the KV that was
+// not.
 TEST_F(HeldPrefixesTest, P9_AnUpdateLeavesHeldPagesToTurnsThatTolerateThem) {
     Ask turn = turn_of(prompt_of(60), kFirst);
     turn.kv_tolerance = messages::KvTolerance::kKeep;
@@ -214,7 +215,7 @@ TEST_F(HeldPrefixesTest, P9_AVersionThatServesNoMoreHoldsNothing) {
     EXPECT_EQ(cached_by_next_turn(turns[2]), 64);
 }
 
-// A turn that ends with an older version, or that began with one and was kept.
+// The turn ends with the older version (kFinish), or continues under the new one (kKeep).
 TEST_F(HeldPrefixesTest, P9_ATurnOfAnOlderVersionHoldsNothing) {
     using messages::AdapterPolicy;
     for (const AdapterPolicy policy : {AdapterPolicy::kFinish, AdapterPolicy::kKeep}) {

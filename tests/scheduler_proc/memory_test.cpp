@@ -110,8 +110,8 @@ TEST_F(MemoryTest, RequestsAreRefusedWithAClearErrorWhileRunningAndQueuedWhilePa
     EXPECT_EQ(rig.of(queued).tokens, rig.expected(asks[0]).tokens);
 }
 
-// The pause's time is up while memory is released: it stays paused. After the pause, requests that
-// cannot run yet wait and are not refused (P4).
+// The pause's time is up while memory is released: the replica stays paused. After the pause,
+// requests that cannot run yet wait and are not refused (P4).
 TEST_F(MemoryTest, P4_APauseThatIsOverDueStaysWhileMemoryIsReleasedAndEndsByItselfThen) {
     const RequestKey key = start();
     rig.control(messages::PauseGeneration{

@@ -229,7 +229,7 @@ TEST_F(PortsTest, ARankOnADescriptorThatAStrangerHadIsNotTakenForLost) {
     rank.send(zmq::buffer(frames.body), zmq::send_flags::none);
     wait_for_entry(kWorkers);
     EXPECT_EQ(ports->receive().num_refused, 0);
-    // A rank that joins after another was lost is told so.
+    // A rank joins after another rank was lost, and the join is accepted.
     messages::RankJoin other = join;
     other.rank = Rank{1};
     ASSERT_EQ(workers[1]->send(encode(other)), bus::Sent::kSent);

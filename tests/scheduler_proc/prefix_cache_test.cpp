@@ -192,7 +192,7 @@ TEST_F(PrefixCacheTest, ALookupIsBounded) {
     PageAllocator many(4096);
     PrefixCache tree(4096, 1);
     const std::vector<TokenId> same(11, TokenId{7});
-    // Every block in two versions below every version of the block before: 2^11 paths.
+    // Each version of a block has two versions of the next block below it: 2^11 paths.
     std::vector<std::optional<PageId>> level{std::nullopt};
     for (int depth = 0; depth < 11; ++depth) {
         std::vector<std::optional<PageId>> deeper;

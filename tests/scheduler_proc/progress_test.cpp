@@ -26,7 +26,7 @@ TEST(Progress, GoesThroughAPromptInChunksAndSamplesAfterTheLast) {
     EXPECT_EQ(progress.problem(), std::nullopt);
 }
 
-// Overlap: the next step is planned before its first token is known.
+// Overlap: the request's next step is planned before its first token is known.
 TEST(Progress, PlansOneTokenBesideTheOneThatIsBeingSampledAndNoneAfterTheLast) {
     Progress progress(5, 2);
     progress.start(0);

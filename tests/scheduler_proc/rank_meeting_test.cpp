@@ -195,7 +195,7 @@ TEST_F(RankMeetingTest, ASenderIsOneRankAndANodeIsOneMachine) {
     EXPECT_TRUE(meeting->join(sender_of(join_of(4)), join_of(4)));
 }
 
-// Machines start in any order, and one that does not fit must not end the head.
+// Machines start in any order. A machine that does not match the head must not end the head.
 TEST_F(RankMeetingTest, ARankThatCameBeforeTheHeadsAndDoesNotFitItLosesItsPlace) {
     start(3, 3);
     messages::RankJoin wrong = join_of(1);
@@ -336,8 +336,8 @@ TEST_F(RankMeetingTest, ARankOfAnotherMachineThatLeavesBeforeAllHaveMetMayComeAg
     EXPECT_TRUE(meeting->loss()) << "all were there";
 }
 
-// The kernel reuses a descriptor at once: its earlier connection's end must not end the current
-// one.
+// The kernel reuses a descriptor at once. The end of the earlier connection must not end the
+// current connection.
 TEST_F(RankMeetingTest, AJoinOnADescriptorThatWasInUseEndsTheRankThatHadIt) {
     start(2, 1);
     ASSERT_TRUE(join(join_of(0)));

@@ -1,4 +1,4 @@
-// What the parts of a scheduler say together: its state, what may be planned, and what is refused.
+// Facts that combine a scheduler's parts: its state, what may be planned, and what is refused.
 #include "scheduler_proc/replica_facts.h"
 
 #include "tests/scheduler_proc/fake_workers.h"

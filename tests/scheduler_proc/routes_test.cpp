@@ -138,7 +138,7 @@ TEST_P(RoutesInUpdates, P3_NameTheVersionThatChoseThem) {
     std::map<Epoch, std::int64_t> num_tokens = tokens_by_epoch(received);
     ASSERT_EQ(num_tokens.size(), 2u);
     ASSERT_TRUE(received.routes);
-    // The prompt's last token's row comes with the first output.
+    // The row of the prompt's last token comes with the first output.
     const std::int64_t first_new = std::ssize(ask.prompt) - 1 + num_tokens[Epoch{1}];
     const std::vector<messages::RouteSpan> expected{
         {Epoch{1}, first_new}, {Epoch{2}, num_tokens[Epoch{2}]}};

@@ -218,12 +218,12 @@ class Soak {
     Rig rig_;
     std::map<RequestKey, Ask> asks_{};
     std::set<RequestKey> ended_{};
-    messages::UpdateId update_{};  // under way; 0: none
+    messages::UpdateId update_{};  // the update under way; 0: none
     messages::UpdateId last_update_{};
     messages::KvPolicy policy_ = messages::KvPolicy::kKeep;
     bool is_direct_ = false;
-    bool is_ready_ = false;   // ordered
-    bool is_staged_ = false;  // ordered
+    bool is_ready_ = false;   // UpdateReady was sent
+    bool is_staged_ = false;  // the stage or the rollback was ordered
 };
 
 TEST(Soak, P4_P6_P11_RandomSchedulesGiveEveryRequestItsOwnTokens) {

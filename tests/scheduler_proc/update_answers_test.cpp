@@ -1,4 +1,4 @@
-// What a replica tells the door of an update, in each state of its weights.
+// A replica's answers to the door about an update, in each state of its weights.
 #include "scheduler_proc/update_answers.h"
 
 #include "tests/scheduler_proc/update_facts_fixture.h"
@@ -41,7 +41,7 @@ TEST_F(ReplicaAnswersTest, AStageIsAnsweredWithTheVersionThatIsPrepared) {
     EXPECT_EQ(part.outcome.ranks[1].bytes, 42);
 }
 
-// P1: a failed stage names what serves, and not what would have.
+// P1: the answer to a failed stage names the version that serves, not the failed one.
 TEST_F(ReplicaAnswersTest, P1_AFailureIsAnsweredWithTheVersionThatServes) {
     stage();
     job->round.fail();

@@ -57,7 +57,7 @@ TEST_F(UpdateChecksTest, P2_APartDoesNotRepairTornWeights) {
     EXPECT_EQ(why_no_stage(stage()), "");
 }
 
-// A direct update overwrites what serves.
+// A direct update overwrites the weights that serve.
 TEST_F(UpdateChecksTest, P2_ADirectStageNeedsAReplicaThatHasStoppedForIt) {
     const messages::UpdateStage direct = stage(messages::UpdateMode::kDirect);
     const std::string why = "direct stage of update 7: the replica has not stopped for it";

@@ -1,4 +1,4 @@
-// What an order about an update finds on a replica: a test sets it as it likes.
+// The facts of a replica that orders about an update depend on. Each test sets them.
 #pragma once
 
 #include "scheduler_proc/update_checks.h"

@@ -1,5 +1,5 @@
-// Updates that fail, are late, are refused or have other declared digests: the old version goes on
-// serving.
+// Updates that fail, come late, are refused or declare another digest: the old version continues to
+// serve.
 #include "tests/scheduler_proc/update_fixture.h"
 
 #include <algorithm>
