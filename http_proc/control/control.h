@@ -89,7 +89,7 @@ struct DiskUpdate {
     messages::UpdateMode mode = messages::UpdateMode::kStaged;
     std::string digest{};  // the digest that the new version must have; empty: any
 };
-// Updates nothing if the cache could not be cleared afterwards, as the call asks.
+// Updates nothing if the call asks to clear the cache and a pause keeps it from being cleared.
 [[nodiscard]] Task<Result<messages::UpdateReply>> update_from_disk(
     Exchange& exchange, DiskUpdate update
 );

@@ -86,7 +86,7 @@ Beginning read_beginning(FieldReader& fields) {
 }
 
 std::optional<std::uint64_t> read_session(Exchange& exchange, FieldReader& fields) {
-    // a bucket does not interfere with another client's update
+    // A refused bucket of a named session is no part of the collected version.
     if (fields.has("session")) exchange.set_known_to_tree();
     std::optional<std::uint64_t> session;
     fields.read("session", session);

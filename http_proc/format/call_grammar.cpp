@@ -154,7 +154,7 @@ Result<OrderedJson> schema_of(const Tool& tool) {
     return schema;
 }
 
-// Returns a call of the tool, without the first `num_written` bytes, which are in the prompt.
+// Returns the grammar of a call, without the first `num_written` bytes, which are in the prompt.
 Result<OrderedJson> call_of(const CallForm& form, const Tool& tool, std::size_t num_written) {
     std::string begin(form.open);
     OrderedJson content;
@@ -195,7 +195,7 @@ Result<OrderedJson> calls_of(
     return calls;
 }
 
-// Returns a list of calls, without the first `num_written` bytes, which are in the prompt.
+// Returns the grammar of a list of calls. The first `num_written` bytes are in the prompt.
 Result<OrderedJson> list_of_calls(
     const CallForm& form, const std::vector<Tool>& tools, bool takes_one, std::size_t num_written
 ) {
@@ -215,7 +215,7 @@ Result<OrderedJson> list_of_calls(
     return elements_of("sequence", std::move(list));
 }
 
-// Returns the arguments of the only call, whose opening ends the prompt.
+// Returns the grammar of the only call's arguments. The prompt ends with the call's opening.
 Result<OrderedJson> arguments_of(const CallForm& form, const Tool& tool) {
     ASSIGN_OR_RETURN(OrderedJson schema, schema_of(tool));
     OrderedJson parts =
@@ -224,7 +224,7 @@ Result<OrderedJson> arguments_of(const CallForm& form, const Tool& tool) {
     return elements_of("sequence", std::move(parts));
 }
 
-// Returns any text with calls in it.
+// Returns the grammar of any text with calls in it.
 Result<OrderedJson> text_with_calls(
     const CallForm& form, const std::vector<Tool>& tools, bool takes_one
 ) {

@@ -51,8 +51,8 @@ void force_call(FieldReader& fields, ForcedCall forced, ChatCall& call);
     const nlohmann::ordered_json& body, nlohmann::ordered_json variables, ChatCall& call
 );
 
-// Parses a body whose objects keep the order of their members; parse_json_object, which has
-// accepted the body, sorts them. Errors: kMalformed.
+// Parses a body that parse_json_object has accepted, but keeps the order of objects' members.
+// Errors: kMalformed.
 [[nodiscard]] Result<nlohmann::ordered_json> parse_ordered(std::string_view body);
 
 // Returns the member if it is a string; null if it is absent or has another type.

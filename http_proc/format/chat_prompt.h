@@ -17,7 +17,7 @@ struct ChatPrompt {
     // templates show it.
     std::string variables{};
     bool continue_final_message = false;
-    std::string chat_template{};  // replaces the model's template; empty: does not
+    std::string chat_template{};  // empty: the model's template
 
     [[nodiscard]] messages::RenderChat question() const {
         messages::RenderChat question;

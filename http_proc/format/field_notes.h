@@ -1,5 +1,5 @@
-// Notes what a parser reads from an object: the parsers are the tables of the fields that routes
-// accept, and the description of the routes is made of these notes (observe/route_probe.h).
+// Notes which members a parser reads from an object. No table lists the fields that a route
+// accepts, so observe/route_probe.h runs the parsers and describes the routes by these notes.
 //
 //   FieldNotes notes;
 //   parse_openai_completions(body);
@@ -34,9 +34,9 @@ class FieldNotes {
         std::string where{};  // of the object, as in errors: "sampling_params"; the body's is empty
         std::string name{};
         Kind kind = Kind::kAny;
-        nlohmann::json initial{};  // the value without the member; null: none
-        std::string accepted{};    // the words of an error that it caused; empty: none
-        bool is_missing = false;   // the error was that it is absent
+        nlohmann::json initial{};  // the value if the member is absent; null: none
+        std::string accepted{};    // the accepted values, as its error names them; empty: no error
+        bool is_missing = false;   // the error was that the member is absent
         bool is_refused = false;
     };
 

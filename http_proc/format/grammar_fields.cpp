@@ -19,9 +19,9 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::string_view kAnyObject = R"({"type": "object"})";
 
-// Returns the member at `path` as text, whose objects have the order of the body. If the body
-// has a name twice, the path may not be found: then returns `sorted`, the member as parsed
-// before.
+// Returns the JSON text of the member at `path`, with objects' members in the body's order. If the
+// path is not found, because the body has a name twice, returns the text of `sorted`: the member
+// as it was parsed before.
 std::string text_at(
     std::string_view body, std::initializer_list<std::string_view> path, const Json& sorted
 ) {

@@ -94,8 +94,8 @@ TaggedValue::Status TaggedValue::read_text(char c, std::string& json) {
     return Status::kDone;
 }
 
-// Returns whether a value that may be a text or another type is a text: false if its JSON has
-// another allowed type. REQUIRES: Typing::kEither.
+// Decides the type of a value that may be a text or have another type: returns false if the value
+// is JSON of another allowed type. REQUIRES: Typing::kEither.
 bool TaggedValue::is_text_of_either() const {
     const auto json = json_of_value(token_, Language::kJson);
     if (!json) return true;

@@ -62,7 +62,7 @@ std::string_view without_trailing_space(std::string_view text) {
     return last == std::string_view::npos ? std::string_view() : text.substr(0, last + 1);
 }
 
-// Returns the length of the longest end of `text` with which `marker` begins.
+// Returns the length of the longest suffix of `text` that is a prefix of `marker`.
 std::size_t num_overlapping(std::string_view text, std::string_view marker) {
     if (marker.empty()) return 0;
     for (std::size_t len = std::min(text.size(), marker.size() - 1); len > 0; --len) {

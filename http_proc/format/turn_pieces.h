@@ -28,8 +28,8 @@ struct TurnPiece {
     //   kText, kThinking  a part of the text or of the thinking
     //   kCall             a call begins: `text` is its name
     //   kArguments        a part of the open call's arguments; it may be empty
-    // the open call is complete
-    // the open call is malformed or cut off: its arguments are incomplete JSON
+    //   kCallEnd          the open call is complete
+    //   kCallBroken       the open call is malformed or cut off: its arguments are incomplete JSON
     enum class Kind : std::uint8_t { kText, kThinking, kCall, kArguments, kCallEnd, kCallBroken };
 
     Kind kind{};

@@ -3,10 +3,10 @@
 //   parse -> questions to the tree about the prompts -> a request per sample -> chunks
 //         -> written event by event, or as a whole
 //
-// A dialect is a type that parses a request and writes chunks in its shape (Answering, below);
-// everything in between is here, once. Its route's handler is serve<ItsType>.
 // A dialect is a type that parses a request and writes chunks in its shape (Answering, below). The
-// steps in between are the same for all dialects. The handler of its route is serve<ItsType>.
+// steps in between are the same for all dialects. The handler of a dialect's route is serve<Type>.
+//
+// Thread:  the server's loop.
 // Bounded: an answer takes the memory that it keeps for prompts from the server's budget.
 #pragma once
 
@@ -35,7 +35,7 @@ struct Prompt {
     // there are several, sample i has the rid NAME_i, and NAME aborts all of them.
     std::string name{};
     std::int64_t num_samples = 1;
-    std::int64_t num_kept = 0;  // copies of the prompt that the answer keeps to show them at last
+    std::int64_t num_kept = 0;  // copies of the prompt that the answer keeps, to show at its end
     // bytes of other parts of the request that the answer keeps to its end
     std::size_t kept_bytes = 0;
     std::string session{};  // the session that the body names; empty: the header's, if any
@@ -168,8 +168,8 @@ Task<Result<Prepared>> prepare(Exchange& exchange, A& answer) {
     co_return prepared;
 }
 
-// Sets the version of a request that ended before its first token, for dialects that show a version
-// in each answer: the version that serves now.
+// For dialects that show a version in each answer: gives a request that ended before its first
+// token the version that serves now.
 template <Answering A>
 Task<> complete_version(Exchange& exchange, A& answer, std::size_t index) {
     if (const auto version = co_await serving_version(exchange))

@@ -24,7 +24,7 @@ namespace pitstop::http {
 // Names the requested model in the tree's error about an adapter that is not loaded.
 [[nodiscard]] Error error_of_model(Exchange& exchange, const std::string& model, Error error);
 
-// Checks tokens in fields without effect, which the tree never sees; it checks all other tokens.
+// Checks tokens in fields that have no effect and are not sent. The tree checks all other tokens.
 // Errors: kInvalidArgument for a token that is not in the vocabulary.
 [[nodiscard]] Result<> check_tokens(
     Exchange& exchange, std::string_view field, std::span<const TokenId> ids

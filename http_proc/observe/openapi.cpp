@@ -29,7 +29,7 @@ std::set<int> statuses() {
     return all;
 }
 
-// Returns a schema of an error's body, from a body.
+// Derives the schema of an error's body from an example.
 Ordered schema_of_error(const Ordered& body) {
     if (body.is_object()) {
         Ordered schema{{"type", "object"}, {"properties", Ordered::object()}};

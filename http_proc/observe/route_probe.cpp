@@ -180,7 +180,7 @@ void RouteProbe::complete_body() {
 
 Ordered RouteProbe::schema() { return schema_of(std::string()); }
 
-// Describes the body, or the object of it with that name.
+// Describes the body, or the object with that name in the body.
 Ordered RouteProbe::schema_of(const std::string& object) {
     Ordered schema{{"type", "object"}, {"properties", Ordered::object()}};
     Ordered required = Ordered::array();
@@ -242,7 +242,7 @@ Ordered RouteProbe::schema_of(const Note& note) {
 Ordered RouteProbe::schema_of_any(const Place& place) {
     std::vector<std::string_view> types;
     std::string accepted;
-    // A field that is refused whatever it asks for may still be empty.
+    // Whether a value other than {} and [] is not refused: unsupported fields may be empty.
     bool has_value = false;
     for (const Value& sample : samples()) {
         const Run tried = run_with(place, sample);
@@ -308,7 +308,7 @@ void RouteProbe::add_number_bounds(const Place& place, Ordered& schema) const {
     if (most != kRound.rbegin()) schema["maximum"] = *most;
 }
 
-// The words that an error lists are tried: those that are accepted are the values.
+// Tries each word that the field's error lists. The accepted words are the field's values.
 void RouteProbe::add_words(const Place& place, Ordered& schema) const {
     const Run tried = run_with(place, "?");
     const Note* note = find(tried.notes, place.object, place.name);

@@ -1,7 +1,8 @@
-// Finds out which fields a route accepts, by asking its parser: runs the handler in a context
-// without a tree, where it ends as soon as it needs the tree, and notes what it read
-// (format/field_notes.h). The type of a field is the one that the parser reads, or those that it
-// does not refuse; its bounds are the least and the largest number that are accepted.
+// Finds out which fields a route accepts. Runs the route's handler in a context without a tree, and
+// notes the fields that it reads (format/field_notes.h); the handler ends when it needs the tree.
+//
+// The type of a field is the one that the handler's parser reads, or the types that it does not
+// refuse. The bounds are the least and the largest accepted number.
 //
 // Thread: one of its own. Nothing is sent, and no state of the server is read or changed.
 #pragma once
@@ -53,7 +54,7 @@ class RouteProbe {
 
     const Route& route_;
     mutable ServerContext context_;
-    Json body_ = Json::object();  // with what the route requires
+    Json body_ = Json::object();  // has the members that the route requires
     bool is_body_accepted_ = false;
 };
 

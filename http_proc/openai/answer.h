@@ -64,8 +64,8 @@ struct OpenAiAnswer {
     void write_usage_event(EventStream& stream, std::string_view object, const Usage& usage) const;
 };
 
-// Returns the logprobs to request. With `is_enabled`, a field of the route requests logprobs of
-// output tokens and the `top` most probable ones; -1: the whole vocabulary.
+// Returns the logprobs to request. `is_enabled`: a field of the route requests logprobs of output
+// tokens, and those of the `top` most probable tokens per position; -1: the whole vocabulary.
 [[nodiscard]] ShownLogprobs shown_logprobs(
     const OpenAiOptions& options, bool is_enabled, std::int64_t top, std::int64_t vocab_size
 );

@@ -79,7 +79,7 @@ class CompletionLogprobs {
 
 // Writes the entries of an output's logprobs as in chats and responses, without the brackets of the
 // list: {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}]}. With
-// logprob_token_ids the sampled token and these are shown in place of the top ones, as in vLLM.
+// logprob_token_ids, as in vLLM, "top_logprobs" has the sampled token and the named tokens instead.
 void write_logprob_entries(
     JsonWriter& json,
     const messages::OutputChunk& chunk,

@@ -20,7 +20,7 @@ class TextOffsets {
 
   private:
     text::LossyUtf8 utf8_{};
-    std::int64_t num_characters_ = 0;  // the text so far ends within a character
+    std::int64_t num_characters_ = 0;  // complete characters so far
     bool is_inside_ = false;           // the text so far ends inside a character
 };
 

@@ -135,7 +135,7 @@ struct Connection::More {
 
     bool await_ready() const { return connection.reader_.is_over(); }
     void await_suspend(std::coroutine_handle<> waiter) {
-        connection.pump();  // throws before it starts anything, or not at all
+        connection.pump();  // if this throws, nothing was started
         connection.reader_.on_more = waiter;
     }
     bool await_resume() const { return !connection.reader_.is_over(); }

@@ -95,8 +95,8 @@ void write_anthropic(JsonWriter& json, int status, std::string_view message) {
     json.end_object();
 }
 
-// Uses a writer instead of a tree of values: destructors of nlohmann's trees allocate, and without
-// memory that ends the process.
+// Uses a writer instead of a tree of values: destructors of nlohmann's trees allocate, which ends
+// the process if no memory is left.
 // `openai_code`: OpenAI's code for the error, if it has one.
 void write_body(
     JsonWriter& json,

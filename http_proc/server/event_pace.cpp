@@ -45,7 +45,7 @@ void EventPace::beat() {
     if (num_due_ > 0) {
         arm(Wait{0});
     } else if (!held_.empty() && !beat_at_) {
-        arm(kPeriodMin);  // for those that hold() added during the release
+        arm(kPeriodMin);  // for events that were held during the release
     }
 }
 

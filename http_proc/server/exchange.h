@@ -88,8 +88,8 @@ class Exchange {
     // Returns the client's address as this server sees it; behind a proxy, that is the proxy's.
     [[nodiscard]] std::string address() const { return wire_->peer().address; }
 
-    // Returns the names under which the client takes turns (Generate::client): the rights of its
-    // key with its address, the name in its X-Pitstop-Client header, its connection.
+    // Returns the client's names for fair scheduling (Generate::client), outermost first: the
+    // rights of its key with its address, the name in its X-Pitstop-Client header, its connection.
     [[nodiscard]] std::vector<std::string> client() const;
 
     // Starts a streamed answer; the first write sends its head. After begin(), a handler must

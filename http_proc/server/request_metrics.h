@@ -46,7 +46,7 @@ class Histogram {
 struct RequestMetrics {
     RequestMetrics();
 
-    // In seconds. The first two are of streamed requests only: of others only the end is visible.
+    // In seconds. The first two need streamed requests: of other requests only the end is visible.
     Histogram first_token;
     Histogram between_tokens;
     Histogram whole_request;

@@ -27,8 +27,8 @@ struct RequestParser {
         beast.header_limit(static_cast<std::uint32_t>(limits.header_bytes_max));
         beast.body_limit(limits.body_bytes_max);
     }
-    // Parses `input` up to the end of a part, and removes what it parsed. Without an error and
-    // before that end, the parser needs more input.
+    // Parses `input` up to the end of a part, and removes the parsed bytes. If the end was not
+    // reached and there is no error, the parser needs more input.
     void put(std::string& input, boost::system::error_code& problem) {
         while (!input.empty()) {
             problem = {};

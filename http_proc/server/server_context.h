@@ -37,8 +37,8 @@ struct ServerLimits {
     std::size_t held_bytes_max = std::size_t{512} << 20;
     std::chrono::milliseconds idle_timeout{120'000};   // between two requests of a connection
     std::chrono::milliseconds header_timeout{10'000};  // from a request's first byte to its body
-    std::chrono::milliseconds body_timeout{20'000};    // and one second more for every
-    std::size_t body_bytes_per_second_min = 16 << 10;  // body_bytes_per_second_min bytes received
+    std::chrono::milliseconds body_timeout{20'000};    // plus 1 s per body_bytes_per_second_min
+    std::size_t body_bytes_per_second_min = 16 << 10;  // bytes received per second of extra time
     std::chrono::milliseconds write_timeout{30'000};   // for a client that reads nothing
     std::chrono::milliseconds stop_grace{1'500};       // for open requests when the server stops
 };
@@ -51,7 +51,7 @@ struct ServerOptions {
     // Whether answers in vLLM's shape have routes: on request only, or always in this form.
     enum class VllmRoutes : std::uint8_t { kOnRequest, kNumpy, kEnvelope };
     VllmRoutes vllm_routes = VllmRoutes::kOnRequest;
-    bool returns_masks = false;              // vLLM's generate: of each request that truncates
+    bool returns_masks = false;              // vLLM's generate: for each request that truncates
     std::vector<std::string> model_names{};  // in addition to the tree's own name of the model
     std::string bundled_models{};  // directory of models that a path may name; empty: none
     SiteRules site{};  // pages that may call; with a cors_origin, answers have its header
@@ -81,7 +81,7 @@ class ServerContext {
     // Returns whether a tree is ready and its model's formats are known. Until then, routes that
     // need the tree are refused.
     [[nodiscard]] bool has_tree() const { return tree_ != nullptr && formats_.are_of(*tree_); }
-    // Throws NoTree before that: the request that needs it ends with an error.
+    // Throws NoTree if there is no tree yet; then the request ends with an error.
     [[nodiscard]] Tree& tree() const {
         if (tree_ == nullptr) throw NoTree();
         return *tree_;
@@ -120,7 +120,7 @@ class ServerContext {
     OfTree<std::string> next_broadcast{};
     OfTree<VllmPacking> vllm_packing{};  // from /init_weight_transfer_engine
 
-    // Facts about a tree's first weights.
+    // The last known state of a tree's first weights.
     struct Readiness {
         // Whether the tree has ever had weights to serve: from the start, or with
         // --wait-for-initial-weights, since the first complete update.
@@ -132,8 +132,8 @@ class ServerContext {
     bool is_stopping = false;
 
     Ticker ticker{};
-    // /openapi.json, from its first request on; the thread that makes it ends before this.
-    // An error: it could not be made, and the next request tries again.
+    // The body of /openapi.json, made by a thread for the first request. An error: the body could
+    // not be made, and the next request tries again. The destructor waits for the thread.
     OfTree<std::shared_future<Result<std::string>>> openapi{};
     int num_status_pages = 0;  // open status pages
 

@@ -38,7 +38,7 @@ class Silence {
   private:
     struct Waiting {
         OnTold on_told{};
-        TimePoint told_at{};  // or when the wait began
+        TimePoint told_at{};  // at first: when the wait began
         bool was_told = false;
     };
     [[nodiscard]] bool is_due(const Waiting& waiting, TimePoint now) const;

@@ -27,7 +27,7 @@ void Ticker::arm(bool is_on) {
 void Ticker::beat() {
     std::uint64_t num_beats = 0;
     [[maybe_unused]] const ssize_t len = ::read(fd_, &num_beats, sizeof num_beats);
-    // A resumed waiter may wait again, which is then for the next beat.
+    // A resumed waiter may call next() again, and then waits for the next beat.
     for (const auto& waiter : std::exchange(waiters_, {})) waiter.set(true);
     if (waiters_.empty()) arm(/*is_on=*/false);
 }

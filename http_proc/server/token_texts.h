@@ -24,7 +24,8 @@ class TokenTexts {
     // Errors: the tree's.
     Task<Result<>> load(Tree& tree);
 
-    // Part of a character is U+FFFD; the text of an unused id is empty. REQUIRES: load() succeeded.
+    // Returns a token's text, in which part of a character is U+FFFD; empty for an unused id.
+    // REQUIRES: load() succeeded.
     [[nodiscard]] std::string_view of(TokenId id) const;
     // Returns the bytes that the token adds to the text before it; they may be part of a character.
     // REQUIRES: load() succeeded.

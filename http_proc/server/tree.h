@@ -81,7 +81,7 @@ class Tree {
   private:
     std::unique_ptr<Client> client_;
     messages::HelloReply hello_{};
-    std::uint64_t hello_number_ = 0;  // of the tree that said it; 0: none has
+    std::uint64_t hello_number_ = 0;  // the number() of the tree that sent hello_; 0: no tree has
     TokenTexts token_texts_{};
     EventPace event_pace_{};
     Silence silence_{};

@@ -1,4 +1,4 @@
-// Serves SGLang's /generate: makes prompts of requests, and SGLang's answers of chunks (output.h).
+// Serves SGLang's /generate: turns bodies into prompts, and chunks into answers (output.h).
 #include "http_proc/format/grammar_fields.h"
 #include "http_proc/generation/pipeline.h"
 #include "http_proc/generation/prompts.h"

@@ -41,7 +41,7 @@ class CandidateScores {
 
     std::int64_t start_ = 0;
     std::vector<Row> rows_{};
-    std::vector<TokenId> ids_{};  // the different ones, ascending
+    std::vector<TokenId> ids_{};  // the candidates of all rows, each once, ascending
     std::size_t first_id_ = 0;    // index of ids_[0] among the requested ids
     std::size_t num_requested_ = 0;
 };

@@ -52,7 +52,7 @@ Task<Response> collective_rpc(Exchange& exchange) {
     if (fields.error()) co_return vllm_failure(*fields.error());
     const nlohmann::json none = nlohmann::json::object();
     const nlohmann::json& named = kwargs != nullptr ? *kwargs : none;
-    // such a call has no part of an update
+    // Only methods named update_weights* bring parts of a version.
     if (!method.starts_with("update_weights")) exchange.set_known_to_tree();
     if (method == "reload_weights") co_return co_await reload_weights(exchange, named);
     if (method == "update_weights" || method == "update_weights_nccl" ||

@@ -29,7 +29,7 @@ bool is_in(
     });
 }
 
-// Returns those tags, among `tags` or if it is absent among all, that some replica has in `state`.
+// Returns the tags that are in `state` on at least one replica. Empty `tags` means all tags.
 std::vector<messages::MemoryTag> tags_in(
     const messages::StatusReply& status,
     const std::vector<messages::MemoryTag>& tags,
