@@ -19,7 +19,7 @@ class Version:
     """The weights that serve, or should serve."""
 
     epoch: int
-    digest: str  # of the resident weights; empty: none, or it could not be computed
+    digest: str  # of the resident weights; empty: no weights, or no digest could be computed
     label: str
     path: str  # the checkpoint; empty: no directory has all of it
 

@@ -201,7 +201,7 @@ def main(arguments):
         parser().parse_args(arguments)  # prints which argument is unknown
     try:
         return COMMANDS[options.command](options)
-    except OSError as error:  # of a file that commands do not handle: the system ran out of something
+    except OSError as error:  # not handled by the command: the system ran out of space, memory or descriptors
         problem = Problem.of(options.command, error, EXIT_PLACE)
     except Problem as told:
         problem = told

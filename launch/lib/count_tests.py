@@ -1,6 +1,6 @@
 """Counts the tests of launch/test, prints the slowest, and ends with one line of totals.
 
-A GoogleTest program counts by its cases, any other test of ctest is one, and Python's tests count as in pytest. A
+Each case of a GoogleTest program counts as one test, and so does any other test of ctest and each test of pytest. A
 program that failed without a failed case (it crashed, hung, or a sanitizer reported an error) is one failure.
 
     count_tests.py REPORT...    pytest's report (pytest.xml), or a directory with ctest.xml and gtest/
@@ -53,7 +53,7 @@ def cases_of(path):
 
 
 def ctest_cases(results):
-    """Returns ctest's programs; programs with GoogleTest cases are replaced by these."""
+    """Returns a case per program of ctest, but for a program of GoogleTest its own cases."""
     cases = []
     try:
         root = ElementTree.parse(results / "ctest.xml").getroot()

@@ -31,8 +31,8 @@ TOKENS_AFTER_SWAP = 100  # the story ends with the first sentence end after thes
 TYPING_S = 0.018  # per token on a terminal: slower than the engine, so that one can read along
 INDENT = "  "
 
-# Digests of the bundled models, which identify the serving one, because a label may be anything. A test compares them
-# with the trees'.
+# Digests of the bundled models. They identify the serving model, whose label may be anything. A test compares them with
+# the trees'.
 DIGESTS = {
     "stories": "fdafc7b3",
     "bard": "9b3f4ea4",

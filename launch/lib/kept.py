@@ -1,5 +1,8 @@
-"""The directory of --keep-committed, where the workers write the latest committed version
-(tp_worker/update/kept_directory.h) and the loaded adapters (adapter_keeper.h): its lock, and what is complete in it."""
+"""Locks the directory of --keep-committed, and finds the complete versions and adapters in it.
+
+The workers write the latest committed version (tp_worker/update/kept_directory.h) and the loaded adapters
+(adapter_keeper.h) there.
+"""
 
 import fcntl
 import os

@@ -13,9 +13,9 @@ MIB = 1 << 20
 GIB = 1 << 30
 SECOND_COPY = "a second copy, while an update is staged"
 DEFAULT_KV = "KV, at most (--max-total-tokens sets another number)"
-KV_SHARE = 0.25  # of the memory, for the KV of all replicas together, by default
-KV_BYTES_LEAST = GIB  # of a replica, by default (tp_worker/model/engine.h)
-RUNNING_REQUESTS = 256  # of a replica, by default
+KV_SHARE = 0.25  # the default fraction of the memory for the KV of all replicas together
+KV_BYTES_LEAST = GIB  # the least default KV of a replica (tp_worker/model/engine.h)
+RUNNING_REQUESTS = 256  # the default limit of a replica
 ELEMENT_BYTES = {"bf16": 2, "fp32": 4}
 CGROUP = pathlib.Path("/sys/fs/cgroup")
 MEMINFO = pathlib.Path("/proc/meminfo")
@@ -59,8 +59,8 @@ def kv_token_bytes(config, compute):
 
 
 def default_kv_bytes(config, options, limit):
-    """Returns the KV of a replica without --max-total-tokens, as the worker chooses it (engine_sizes.cpp), in `limit` bytes.
-    A hybrid model's states take a part of these bytes.
+    """Returns the KV bytes that a replica's workers choose without --max-total-tokens (engine_sizes.cpp), on a machine
+    with `limit` bytes of memory. A hybrid model's states take a part of these bytes.
     """
     token = kv_token_bytes(config, options.compute)
     try:
@@ -109,8 +109,8 @@ def _is_on_gpus(options):
 
 
 def check(options, say):
-    """Returns a table of the planned memory; None if it is unknown. Problem: it does not fit. If only the second copy
-    does not fit, a line names what is impossible then."""
+    """Returns a table of the planned memory; None if it is unknown. Problem: the tree does not fit. If only the second
+    copy does not fit, prints that updates must be --direct."""
     if _is_on_gpus(options) or options.load_format == "null":
         return None
     try:

@@ -1,6 +1,6 @@
 """Checks a model's directory for common mistakes before anything starts; the errors say what to do.
 
-The processes decide whether the model can be served; this check gives one line where they would give several.
+The processes decide whether the model can be served; this check prints one line where they would print several.
 """
 
 import json
@@ -17,7 +17,7 @@ def _names(directory, pattern):
 
 
 def _instead_of_weights(directory):
-    """Describes what the directory has instead of safetensors; empty if nothing known."""
+    """Describes what the directory has instead of safetensors; empty if it has nothing that is known."""
     if found := _names(directory, "*.gguf"):
         return f"it contains {found[0]}: GGUF is not supported; use the safetensors that it was made from"
     if (directory / "adapter_config.json").exists():

@@ -5,7 +5,7 @@
     *.sock          the processes' sockets (bus/run_dir.h)
     launcher.model  the model's other files as at the start, if its directory has changed since
     lost-adapters   the adapters that were loaded before a restart
-    ranks-*         how the workers of a replica find their shared memory
+    ranks-*         files by which the workers of a replica find their shared memory
 
 Trees without --run-dir have directories under one private directory of the user, where a client finds them
 (registry.py). A launcher removes the directories that killed launchers left there.
@@ -172,7 +172,7 @@ class RunDir:
         """Removes as many files as possible; the next launcher in this directory removes the others."""
         with contextlib.suppress(OSError):
             _remove_files(self.path)
-        with contextlib.suppress(OSError):  # no descriptor may be left to list the other directories
+        with contextlib.suppress(OSError):  # also if _remove_files() failed, for lack of a descriptor
             (self.path / LOCK).unlink(missing_ok=True)
         if self._is_made:
             with contextlib.suppress(OSError):  # the user has other files in it

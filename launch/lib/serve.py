@@ -291,14 +291,14 @@ class Served:
         self._restart = Restart(why, self._restart.unfinished if said is None else said)
 
     def _remember_adapters(self):
-        """Stores which adapters the next tree is to load again, with those that were lost before and never loaded since."""
+        """Stores the adapters that the next tree must load again, including those lost earlier and not loaded since."""
         said = {**self._adapters, **self._tree.adapters()}
         self._adapters = {name: line for name, line in said.items() if line is not None}
         if self._adapters:
             say(f"adapters to load again: {', '.join(sorted(self._adapters))}")
 
     def _remember_version(self):
-        """Stores the version for the next start. Epochs continue to count, so that a trainer from before stays out."""
+        """Stores the version for the next start. Epochs continue to count: the next tree refuses this tree's epochs."""
         said = self._tree.version()
         if said is not None and (said.digest or said.path):
             self._version = said  # otherwise the tree never had weights, or has not got the lost ones back

@@ -20,13 +20,13 @@ from problem import EXIT_DIED, EXIT_OK, EXIT_START, EXIT_USAGE, Problem
 # The most seconds of each step of an end. A process that is told to stop answers its open requests first.
 FAREWELL_S = 2.0  # after a death: for the tokenizer to answer every open request with an error
 STOP_S = 5.0  # from "stop" to SIGTERM, all stages together
-STAGE_S = 0.5  # but for each stage at least
+STAGE_S = 0.5  # the least for each stage, even after STOP_S
 TERM_S = 1.0  # from SIGTERM to SIGKILL
 FAILURES_S = 0.2  # at start: for other processes to report their problems, too
 WATCH_S = 1.0  # between two checks for stopped processes; events end the wait
 PROGRESS_S = 5.0  # between two lines about a slow start
 
-# Processes stop before those that they ask, so that none misses a peer that was told to stop.
+# A process stops before the processes whose answers it needs, so that none misses a peer that was told to stop.
 STOP_ORDER = (("http_proc",), ("tokenizer_proc",), ("scheduler_proc",), ("detokenizer_proc", "tp_worker"))
 # The first of these is the likeliest cause of several deaths: a worker ends its scheduler, not the reverse.
 BLAME_ORDER = ("tp_worker", "detokenizer_proc", "tokenizer_proc", "scheduler_proc", "http_proc")
@@ -146,7 +146,7 @@ def _tokenizer_flags(options, weights, restart):
     if restart.why:
         flags += [f"--restart-why={restart.why}", f"--unfinished={restart.unfinished}"]
     if restart.lost_adapters:
-        # Half of the time; the other half is for the weights.
+        # Half of the start's timeout; the other half is for the weights.
         flags += [f"--lost-adapters={restart.lost_adapters}", f"--bring-back-ms={round(options.start_timeout * 500)}"]
     return flags + _keep_flags(options) + _door_flags(options)
 
@@ -255,7 +255,7 @@ class Signals:
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
         for number in self.NUMBERS:
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup, or in the background
+            if signal.getsignal(number) != signal.SIG_IGN:  # ignored by nohup, or as a background job
                 signal.signal(number, self._take)
                 # While it ends, the interpreter restores its own handlers, but not those of ignored signals.
                 atexit.register(signal.signal, number, signal.SIG_IGN)
@@ -269,7 +269,7 @@ class Asked(Exception):
 
 
 def _death_at_start(child):
-    """Describes the end of a process that gave no reason itself, except for flags that it refuses."""
+    """Describes how a process died at start without a FAILED line."""
     if child.exit_code() == EXIT_USAGE:
         return "refused its flags; the line above says which"
     return f"died at start: {child.how_it_ended()}"
@@ -372,8 +372,8 @@ class Tree:
         return any(f"(pid {child.pid})" in line for child in self.children)
 
     def watch(self, guest=None):
-        """Waits until a process dies, and returns its Child; or until `guest` (a Popen) ends or a process asks for the
-        end (the admin door's shutdown), and returns None."""
+        """Waits until a process dies, and returns its Child. Returns None if `guest` (a Popen) ends, or a process asks
+        for the end (the admin door's shutdown)."""
         if guest is not None:
             guest_fd = os.pidfd_open(guest.pid)
             self._on_readable(guest_fd, guest.poll)
@@ -405,8 +405,10 @@ class Tree:
                 child.send_signal(signal.SIGKILL)
 
     def _how_late_in_a_chain(self, dead):
-        """A death causes others (a scheduler ends when its worker is gone), and this program may
-        see several at once. The first cause was killed, or at least blames no other process.
+        """A sort key for deaths that are seen together, the likely first cause first.
+
+        A death causes others: a scheduler ends when its worker is gone. The first cause was killed by a signal, or at
+        least names no other process in its FAILED line.
         """
         was_killed, blames = dead.exit_code() < 0, self._names_a_sibling(dead.failed_line or "")
         return (not was_killed, blames, BLAME_ORDER.index(dead.kind))
@@ -442,7 +444,7 @@ class Tree:
         said = {}
         for child in self.children:
             for name, line in child.adapters.items():
-                # A replica that was slower says an older version, which its clients may no longer get.
+                # A slower replica may have reported an older version, which new requests do not get any more.
                 said[name] = max(filter(None, (said.get(name), line)), key=_version_in, default=None)
         return said
 
