@@ -31,7 +31,7 @@ class Machine {
         bool has_state = false;     // BUILD was run
     };
 
-    Result<> step(std::uint8_t opcode);            // a plain value, or one of these groups:
+    Result<> step(std::uint8_t opcode);            // plain values; calls the next function for:
     Result<> step_container(std::uint8_t opcode);  // containers, the memo, globals and objects
     Result<> read_int(std::size_t num_bytes, bool is_signed);
     Result<> read_text(std::size_t length_bytes, Kind kind);
