@@ -124,7 +124,8 @@ Result<DigestCost> measure_digest_cost(const std::string& directory, int num_thr
         return make_error(
             ErrorCode::kResourceExhausted, "cannot allocate {} bytes to copy into", bytes
         );
-    std::memset(buffer.get(), 1, bytes);  // a stage's copy, too, has pages that were touched before
+    // Touches the pages before the runs; those of a stage's copy, too, were touched before.
+    std::memset(buffer.get(), 1, bytes);
     DigestCost best{.copy_s = 1e30, .digested_s = 1e30};
     for (int run = 0; run < kRuns; ++run) {
         ASSIGN_OR_RETURN(

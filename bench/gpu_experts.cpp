@@ -28,7 +28,7 @@ std::vector<std::int32_t> begins_of(std::int64_t rows, std::int64_t turn) {
     return begins;
 }
 
-// The gate and up products of a layer for `tokens` tokens.
+// Measures the gate and up products of a layer for `tokens` tokens.
 void multiply(
     GpuMeter& gpu,
     const Ops& ops,

@@ -38,7 +38,7 @@ struct Metrics {
     Summary first_token_ms{};
     Summary gap_ms{};
     Summary gap_largest_ms{};  // per request
-    Summary request_ms{};      // from due to the end
+    Summary request_ms{};      // from the due time to the end
     std::optional<DecodeWindow> decode{};
 };
 

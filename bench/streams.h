@@ -47,7 +47,8 @@ class Streams {
 
     [[nodiscard]] std::int64_t now_ns() const;
 
-    // Waits until every stream has got `tokens` more tokens. Errors: one has ended; too late.
+    // Waits until every stream has got `tokens` more tokens. Errors: a stream has ended; the time
+    // ran out.
     Result<> wait_tokens(std::int64_t tokens, std::chrono::milliseconds timeout);
 
     // Cancels all requests and waits for their ends. Errors: a request ended earlier, or for

@@ -1,7 +1,7 @@
 """A checkpoint as llama.cpp reads it: gguf_model MODEL OUT.gguf, in the peers' environment.
 
-Serves models of Qwen3, Qwen3-MoE and Qwen3.5 (dense, with as many value heads as key heads). Weights stay bf16; norms,
-routers, convolutions and decay rates become fp32 (the forms are those of llama.cpp's own converter). There is no
+Converts models of Qwen3, Qwen3-MoE and Qwen3.5 (dense, with as many value heads as key heads). Weights stay bf16;
+norms, routers, convolutions and decay rates become fp32 (the forms are those of llama.cpp's own converter). There is no
 vocabulary: prompts are token ids.
 """
 
