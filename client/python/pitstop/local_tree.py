@@ -49,7 +49,7 @@ def launcher() -> pathlib.Path:
 
 
 def bundled_or_path(model: Any) -> str:
-    """The directory of a bundled model, if this is its name; a path, or a directory here, is returned unchanged."""
+    """Returns the directory of the bundled model with this name; the path of an existing directory; or `model`."""
     name = os.fspath(model)
     if os.path.isdir(name):
         return os.path.abspath(name)

@@ -11,8 +11,10 @@ import math
 from typing import Any, Mapping, Optional, Sequence, Union
 
 LOAD_FACTOR = 1.25  # a replica may have at most this times the mean load, rounded up
-PREFIX_CHARS = 256  # a shorter prompt shares at most half of this, hardly a page of KV,
-PREFIX_TOKENS = 64  # so it is sent to the least loaded replica
+# A prompt's key is its first characters or tokens. A prompt of less than half of that has no key: it would share hardly
+# a page of KV.
+PREFIX_CHARS = 256
+PREFIX_TOKENS = 64
 
 
 def key_of(prompt: Union[str, Sequence[int]], session: Optional[str]) -> str:

@@ -19,7 +19,7 @@ from .errors import PitstopError
 from .keys import ClientKey, read_key
 from .messages import PROTOCOL_VERSION, Chunk, ServerInfo, error_chunk, place_expert_load, read_chunk, read_info
 
-GREET_AGAIN_S = 0.05  # while a tree starts
+GREET_AGAIN_S = 0.05  # between two greetings while a tree starts
 KNOCK_AGAIN_S = 0.2  # a door that is full, or refuses the key, closes each connection at once
 REOPEN_S = 10.0  # a greeting may be lost with a tree that dies at that moment
 RETRY_S = 0.005  # a full queue does not report when it has room

@@ -35,8 +35,8 @@ from .records import Member, Phase, Standing, Update
 
 UPDATES_WAITING_MAX = 16
 RESEND_S = 2.0
-TURN_S = 40.0  # the time in which a trainer must form its group,
-CLAIM_S = 5.0  # if it claims its turn within this time
+TURN_S = 40.0  # a trainer that has claimed its turn must form its group within this time
+CLAIM_S = 5.0  # a trainer must claim its turn within this time, or loses it
 DROP_S = 10.0  # a participant that has not confirmed a drop by then forgets the stage with its next order
 
 
@@ -318,7 +318,7 @@ class Coordinator:
             left = f" ({len(update.left)} are left, the quorum is {self.quorum})" if is_few else ""
             self._begin_drop(code, f"{name}: {message}{left}", [name])
         elif name in self.members:
-            # Set aside: it serves the old version, so it is behind from the commit on.
+            # The replica is set aside. It serves the old version, so it is behind once the others have committed.
             self._say(name, Drop(self.generation, update.key))
 
     # ---- the phases ----

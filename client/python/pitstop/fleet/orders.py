@@ -58,7 +58,7 @@ class Version:
         )
 
     def without(self, name: str) -> tuple[Adapter, ...]:
-        """The other adapters."""
+        """Returns the adapters except the one with this name."""
         return tuple(each for each in self.adapters if each.name != name)
 
 
@@ -112,8 +112,8 @@ class Decide(_OfUpdate):
 class Commit(_OfUpdate):
     """Serve the staged version. Answered by Committed."""
 
-    at: float = 0.0  # by the machines' clocks, so that all begin together; if a clock is wrong,
-    lead_s: float = 0.0  # at most this long after the order arrives
+    at: float = 0.0  # when all begin, by the machines' clocks
+    lead_s: float = 0.0  # begins at most this long after the order arrives, also if a clock is wrong
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from .ways import Way
 NAMESPACE = "pitstop"  # the namespace of all fleets' actors, also if the program uses another one
 AHEAD = 2
 LOOK_S = 0.5  # how often a waiting stage checks whether it is still wanted
-SILENCE_S = 5.0  # a source without an answer for this long is abandoned, and
-PULL_S = 30.0  # so is one whose bucket takes this long
+SILENCE_S = 5.0  # a source without an answer for this long is abandoned
+PULL_S = 30.0  # a source whose bucket takes this long is abandoned, too
 TRAINER = "trainer"  # key in `num_from`
 PATIENCE = 4  # each of these limits is at most the update's timeout divided by this
 

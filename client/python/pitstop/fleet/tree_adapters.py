@@ -34,7 +34,7 @@ class TreeAdapters:
         self._has_weights = True  # whether the staged update has weights
 
     def stage_unload(self, order: Stage, serving: Version) -> Version:
-        """The first half of an unload, which changes nothing. PitstopError: no such adapter is loaded."""
+        """Stages an unload, which changes nothing yet. PitstopError: no such adapter is loaded."""
         name = order.payload["adapter"]
         if all(each.name != name for each in serving.adapters):
             loaded = ", ".join(f"'{each.name}'" for each in serving.adapters)
