@@ -21,7 +21,8 @@ constexpr auto kReopenAfter = std::chrono::seconds(10);
 // A door that is full, or refuses this client's key, closes each connection at once.
 constexpr auto kKnockAgainAfter = std::chrono::milliseconds(200);
 
-// An identity has 32 bytes. A longer one that leaves no room for the field's name is invalid.
+// The most bytes of a tree's identity: more leave no room for the field's name. Usual identities
+// have 32 bytes.
 constexpr std::size_t kTreeBytesMax = messages::kTreeFieldBytesMax - 8;
 
 messages::Frames hello_frames(const std::string& name) {

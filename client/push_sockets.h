@@ -1,4 +1,5 @@
-// A pusher's communication with all workers: one REQ socket each, all asked in parallel.
+// A pusher's communication with all workers: one socket per worker; all workers are asked
+// in parallel.
 //
 // Owns: the sockets and their context. Thread: one.
 #pragma once

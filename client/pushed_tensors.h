@@ -31,8 +31,8 @@ class PushedTensors {
     // REQUIRES: both arguments outlive this object.
     PushedTensors(const PushOptions& options, std::span<const TensorToPush> tensors);
 
-    // Errors: kInvalidArgument for a name that appears twice, a dtype other than the three, or no
-    // tensor; kUnsupported for a push that workers cannot adopt.
+    // Errors: kInvalidArgument for a name that appears twice, a dtype other than BF16, F16 and
+    // F32, or no tensor; kUnsupported for a push that workers cannot adopt.
     [[nodiscard]] Result<> check() const;
 
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // of all tensors

@@ -290,7 +290,7 @@ class Push {
     using ShardTensors = std::vector<std::map<std::string_view, const messages::ShardTensor*>>;
 
     // Pushes every worker's whole shard. Each piece of a tensor is read once and written to every
-    // place that needs it. Ranks of different replicas with equal shards share one.
+    // place that needs it. Ranks of different replicas with equal shards share one copy.
     Result<> push_shards() {
         const std::vector<messages::PushLayout>& layouts = layouts_;
         std::vector<SharedBuffer> shards;
