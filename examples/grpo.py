@@ -123,9 +123,9 @@ class Layer(nn.Module):
 
 
 class Qwen3(nn.Module):
-    """logprobs [B, T - 1] of ids [B, T] without the first of each row. The head is the embedding.
+    """Returns logprobs [B, T - 1] of ids [B, T] without the first of each row. The head is the embedding.
 
-    With experts: along the routes [B, T - 1, layers, per_token] of the passes that sampled the ids, if given.
+    With `routes` [B, T - 1, layers, per_token], tokens use the experts of the passes that sampled the ids.
     """
 
     def __init__(self, c):
