@@ -45,7 +45,7 @@ struct CallForm {
     std::string_view separator{};
     std::string_view list_close{};
     std::string_view trigger{};  // begins a call within any text; empty: text has no calls
-    std::string_view never{};    // another text that begins a call, so other text may not have it
+    std::string_view never{};    // also begins a call: text outside of calls may not contain it
 };
 constexpr std::array kCallForms{
     CallForm{

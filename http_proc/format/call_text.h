@@ -34,7 +34,8 @@ inline bool is_call_name(std::string_view text) {
     return !text.empty() && text.find_first_not_of(kCharacters) == std::string_view::npos;
 }
 
-// Returns whether the text may be the start of a name, perhaps in white space, and the marker.
+// Returns whether the text may be the start of a name and the marker after it. White space may
+// surround the name.
 inline bool may_be_call_name_before(std::string_view text, std::string_view marker) {
     std::size_t at = 0;
     while (at < text.size() && (is_call_space(text[at]) || is_call_name(text.substr(at, 1)))) ++at;

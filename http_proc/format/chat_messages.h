@@ -45,7 +45,7 @@ class ChatMessages {
     // Returns whether the last message is the assistant's text, which the output then continues.
     [[nodiscard]] bool ends_with_text_of_assistant() const;
 
-    // Returns the list, and leaves none behind.
+    // Moves the list out.
     [[nodiscard]] nlohmann::ordered_json take();
 
   private:

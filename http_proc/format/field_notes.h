@@ -31,7 +31,8 @@ class FieldNotes {
         kTokens
     };
     struct Note {
-        std::string where{};  // of the object, as in errors: "sampling_params"; the body's is empty
+        // the object that has the member, as errors name it: "sampling_params"; empty: the body
+        std::string where{};
         std::string name{};
         Kind kind = Kind::kAny;
         nlohmann::json initial{};  // the value if the member is absent; null: none
@@ -40,7 +41,7 @@ class FieldNotes {
         bool is_refused = false;
     };
 
-    // REQUIRES: the thread has no others.
+    // REQUIRES: the thread has no other FieldNotes.
     FieldNotes();
     ~FieldNotes();
     FieldNotes(const FieldNotes&) = delete;

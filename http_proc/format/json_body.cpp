@@ -54,7 +54,7 @@ std::optional<std::uint64_t> unsigned_of(const Json& value) {
     return std::nullopt;
 }
 
-// Notes the type of a member, and its value if it is absent.
+// Notes the type of a member and the value that applies if the member is absent.
 template <class T>
 void note_value(FieldNotes::Note& note, const T& target) {
     using Kind = FieldNotes::Kind;

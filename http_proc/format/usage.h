@@ -11,10 +11,10 @@ namespace pitstop::http {
 struct Usage {
     std::int64_t prompt_tokens = 0;
     std::int64_t completion_tokens = 0;
-    std::int64_t cached_tokens = 0;  // of the prompt
-    // of the prompt: cached without a state after them, so computed again
+    std::int64_t cached_tokens = 0;  // prompt tokens that were not computed
+    // prompt tokens that were cached without a recurrent state after them and were computed again
     std::int64_t replayed_tokens = 0;
-    // of the output, markers included; null: thinking is not separated
+    // thinking tokens of the output, markers included; null: thinking is not separated
     std::optional<std::int64_t> thinking_tokens{};
 
     void add(const messages::OutputChunk& chunk) {

@@ -125,7 +125,7 @@ void Generation::State::drop_names(std::size_t i, Tree& tree) {
 
 // Ends a request here and in the tree, because there is no memory for its output.
 void Generation::State::fail(std::size_t i, Tree& tree) {
-    if (running[i].is_open) close(i, tree);  // the chunk without memory may have been its last
+    if (running[i].is_open) close(i, tree);  // the chunk that needed the memory may be its last
     messages::Finish finish{.reason = messages::FinishReason::kError};
     finish.verdict = Error{ErrorCode::kResourceExhausted, "no memory for the output"};
     running[i].waiting.emplace().finish = std::move(finish);

@@ -242,7 +242,7 @@ Ordered RouteProbe::schema_of(const Note& note) {
 Ordered RouteProbe::schema_of_any(const Place& place) {
     std::vector<std::string_view> types;
     std::string accepted;
-    // Whether a value other than {} and [] is not refused: unsupported fields may be empty.
+    // Whether a value other than {} and [] is accepted: even unsupported fields may be empty.
     bool has_value = false;
     for (const Value& sample : samples()) {
         const Run tried = run_with(place, sample);

@@ -91,8 +91,8 @@ Json replica_json(const messages::ReplicaStatus& replica) {
         {"device", replica.workers.empty() ? "" : replica.workers.front().device}};
 }
 
-// Returns the load of experts in per cent of a layer's mean, up to kLoadRowsMax by kLoadColumnsMax.
-// Null if no expert has computed a token.
+// Returns the load of experts in per cent of a layer's mean, at most kLoadRowsMax x kLoadColumnsMax
+// values. Null if no expert has computed a token.
 Json experts_json(const messages::StatusReply& status) {
     if (!status.expert_load) return nullptr;
     Json layers = Json::array();

@@ -21,7 +21,7 @@ struct ShownLogprobs {
     messages::LogprobOptions asked{};
     std::int64_t output_top = 0;
     std::int64_t prompt_top = 0;
-    std::size_t num_hidden_ids = 0;  // the last of asked.ids, which no list of tokens shows
+    std::size_t num_hidden_ids = 0;  // how many ids at the end of asked.ids are in no list
 };
 
 // One position: a token, and the most probable tokens there.
@@ -39,7 +39,7 @@ struct TokenLogprob {
 [[nodiscard]] TokenLogprob output_logprob(
     const messages::OutputChunk& chunk, std::size_t i, const ShownLogprobs& shown
 );
-// Returns prompt token `i` with `num_top` of its top tokens. Has no logprob if none was
+// Returns prompt token `i` with `num_top` of its top tokens. The result has no logprob if none was
 // computed.
 [[nodiscard]] TokenLogprob prompt_logprob(
     const messages::PromptLogprobs& prompt,
@@ -116,8 +116,8 @@ void write_event_usage(JsonWriter& json, const OpenAiOptions& options, const Usa
 // Writes the members of a stream's last event after its head: no choices, and the usage.
 void write_last_usage(JsonWriter& json, const Usage& usage);
 
-// Writes the weights of an answer: SGLang's "metadata", in which OpenAI's clients accept only
-// texts, and the members of write_version_members().
+// Writes the weight versions of an answer: SGLang's "metadata", in which OpenAI's clients accept
+// only texts, and the members of write_version_members().
 void write_versions(JsonWriter& json, std::span<const messages::Span> spans);
 
 }  // namespace pitstop::http

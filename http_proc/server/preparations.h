@@ -50,8 +50,8 @@ class Preparations {
     // `names`: prefixes of all names by which a part of the preparation may be aborted.
     Entry begin(std::vector<std::string> names);
 
-    // co_await returns true when all current entries that one of these names may concern have
-    // ended. Without names, waits for all current entries.
+    // co_await returns true when all current entries to which one of these names may belong
+    // have ended. Without names, waits for all current entries.
     [[nodiscard]] Later<bool> over(const std::vector<std::string>& names);
 
   private:

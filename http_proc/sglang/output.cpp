@@ -174,7 +174,7 @@ void SglangOutput::write_drafts(JsonWriter& json, const messages::DraftCounts& d
     json.key("spec_num_correct_drafts").integer(drafts.accepted);
 }
 
-// Writes how much of the previous turn was computed again; at least the last token, and the part of
+// Writes how much of the previous turn was computed again: at least its last token and the part of
 // a page before it.
 void SglangOutput::write_turn(JsonWriter& json) const {
     const std::int64_t history = counts_.history_tokens;

@@ -17,7 +17,7 @@
 namespace pitstop::http {
 namespace {
 
-constexpr std::string_view kScheduling = "scheduling";  // vLLM's name for what level 0 pauses
+constexpr std::string_view kScheduling = "scheduling";  // vLLM's tag for what level 0 pauses
 
 bool is_in(
     const messages::StatusReply& status, messages::MemoryTag tag, messages::MemoryState state
