@@ -272,7 +272,7 @@ Result<> Machine::push_container(Kind kind, std::size_t num_children) {
     return Ok{};
 }
 
-// Appends stack [begin, top) to the list below it.
+// Appends the values stack[begin, top) to the list below them.
 Result<> Machine::append(std::size_t begin) {
     const std::size_t floor = marks_.empty() ? 0 : marks_.back();
     if (begin <= floor) return malformed("items without a list");
