@@ -41,7 +41,7 @@ AdapterBook::Problem AdapterBook::committed(messages::AdapterId id, const Loaded
     return fmt::format("version {} of an adapter has two sets of weights (P2)", raw(loaded.number));
 }
 
-// A partial update changes the version that serves. A rollback brings the version before.
+// A partial update changes the version that serves. A rollback returns to the previous version.
 AdapterBook::Problem AdapterBook::problem_of_beginning(const Loaded& loaded) const {
     if (!loaded.begins_as) return std::nullopt;
     const auto newest = newest_.find(loaded.name);

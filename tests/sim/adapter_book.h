@@ -1,7 +1,7 @@
-// What requests with adapters must get: the model's output with the version that each span names,
-// which every rank holds, over KV that this name's versions computed; and nothing of an adapter
-// where none was asked for. Derived from docs/adapters.md and from what ranks compute: schedulers'
-// own books are not used.
+// The output that requests with adapters must get: the model's, with the version that each span
+// names, over KV that versions of the same name computed. Every rank must hold that version. A
+// request without an adapter must get nothing of an adapter. Derived from docs/adapters.md and from
+// the ranks' content: schedulers' own books are not used.
 #pragma once
 
 #include "base/ids.h"
@@ -68,7 +68,7 @@ class AdapterBook {
 
     std::int64_t num_tokens = 0;      // with an adapter
     std::int64_t num_over_older = 0;  // of these, over KV of an older version
-    std::int64_t num_loads = 0;       // committed, the next three included
+    std::int64_t num_loads = 0;       // committed, with rollbacks and partial updates
     std::int64_t num_rollbacks = 0;
     std::int64_t num_parts = 0;         // partial updates
     std::int64_t num_sparse_parts = 0;  // of these, sparse ones
@@ -90,8 +90,8 @@ class AdapterBook {
     [[nodiscard]] bool may_continue(messages::AdapterId from, messages::AdapterId to) const;
 
     std::map<messages::AdapterId, Loaded> versions_{};
-    std::map<std::string, messages::AdapterId> newest_{};  // that replicas have not unloaded
-    // those that the newest ones replaced
+    std::map<std::string, messages::AdapterId> newest_{};  // by name; not unloaded
+    // By name: the version that the newest one replaced.
     std::map<std::string, messages::AdapterId> previous_{};
     std::map<messages::AdapterId, messages::AdapterId> successors_{};
     std::map<Epoch, messages::AdapterId> ids_{};

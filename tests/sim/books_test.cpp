@@ -1,4 +1,4 @@
-// The books of the oracles find their faults: each fault is given to one by hand.
+// The oracles' books find faults: each test feeds one fault to a book.
 #include "tests/sim/collection_book.h"
 #include "tests/sim/fairness_book.h"
 #include "tests/sim/not_finite_book.h"
@@ -40,7 +40,7 @@ TEST_F(TrainerBookTest, AWholeSetTakesEffect) {
     collect(a0);
     collect(a1);
     EXPECT_EQ(commit(7, {a0, a1}), "");
-    collect(a2);  // and the next begins anew
+    collect(a2);  // begins the next set
     EXPECT_EQ(commit(8, {a2}), "");
 }
 
@@ -61,7 +61,7 @@ TEST_F(TrainerBookTest, ACallAfterALossThatStandsAloneIsFound) {
 TEST_F(TrainerBookTest, ATrainerThatWasToldBeginsAnew) {
     collect(a0);
     collect(b0);
-    book.refused(kNow, "a", kMalformed);  // nothing was lost with it
+    book.refused(kNow, "a", kMalformed);  // the refusal loses no collected call
     book.sent(a1, 0);
     EXPECT_NE(commit(7, {a1}), "");
     Oracle other;
@@ -165,7 +165,7 @@ TEST_F(TrainerBookTest, ACollectionThatLacksARefusedCallIsFound) {
     }
 }
 
-// The call named a session that had ended, and its sender was told.
+// The refused call named a session that had ended. Its sender learns that from the refusal.
 TEST_F(TrainerBookTest, ARefusedCallThatNamesASessionIsNoPartOfACollection) {
     collect(a0);
     book.sent(a1, 4);

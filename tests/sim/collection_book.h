@@ -18,7 +18,7 @@ class CollectionBook {
     // The oracle outlives the book.
     explicit CollectionBook(Oracle& oracle) : oracle_(oracle) {}
 
-    // The version that a collection is laid over; a whole one must bring every tensor.
+    // The version that a collection is laid over. kNothing: the collection must bring every tensor.
     enum class Over { kServing, kNothing };
 
     // A trainer sends these bytes without a session.
@@ -37,8 +37,8 @@ class CollectionBook {
 
     // The answer to a call that continues generation, or brings weights, reports the loss.
     void told_of_loss() { lost_at_.reset(); }
-    // Calls that were answered as collected take no effect, and no caller was told: `serving`,
-    // which served then, still serves.
+    // Returns whether calls that were answered as collected took no effect, and no caller was told.
+    // `serving` served at the loss, and still serves.
     [[nodiscard]] bool is_lost(Epoch serving) const { return lost_at_ == serving; }
 
     std::int64_t num_calls = 0;  // calls answered as collected
@@ -58,7 +58,7 @@ class CollectionBook {
     std::optional<Collected> collected_{};  // the open collection
     std::optional<WeightsId> deciding_{};   // the collection whose commit was ordered last
     bool is_finishing_ = false;             // the last order was to verify
-    bool is_asked_for_ = false;             // a publishing call waited for what is being verified
+    bool is_asked_for_ = false;             // a publishing call waited for the verified collection
     std::optional<Epoch> lost_at_{};        // the version that served when calls were lost
 };
 

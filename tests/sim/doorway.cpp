@@ -72,7 +72,7 @@ void World::turn_of_doors(tokenizer::DoorsInput in) {
     });
 }
 
-// The order of an update, at the time of the decision.
+// Passes an update's order to the books at the time of the decision.
 void World::watch_order(const messages::Frames& frames) {
     std::vector<tokenizer::ReplicaOrder> orders;
     const Result<bool> is_order = messages::dispatch_to(frames, orders);
@@ -160,7 +160,7 @@ void World::send_to_replica(const tokenizer::ToReplica& message) {
 }
 
 // A replica whose own ranks were overwritten knows that it is torn, even if the door does not tell
-// it (P2 is checked at both ends). Here the door's word is withheld at random.
+// it (P2 is checked at both ends). So this clears the door's `torn` at random.
 void World::withhold_torn(std::size_t r, messages::UpdateDrop& drop) {
     const bool is_own = std::ranges::any_of(replicas_[r].ranks, [](const Rank& rank) {
         return rank.worker->is_torn();
@@ -223,8 +223,8 @@ void World::heard_of_call(const messages::Frames& frames) {
     if (frames.type == messages::ErrorReply::kType) {
         const Result<messages::ErrorReply> error =
             decode<messages::ErrorReply>(frames, messages::UnknownFields::kRefuse);
-        // A replica answers by its own deadline, except for answers of its workers, or calls that
-        // wait for an update.
+        // A replica answers by its own deadline. Exceptions: calls that wait for an update, or for
+        // the answers of a stuck worker.
         const bool is_late = error && error->error.code == ErrorCode::kDeadlineExceeded;
         if (error && error->error.code == ErrorCode::kAborted) collections_.told_of_loss();
         if (error) heard_of_refusal(call, error->error);

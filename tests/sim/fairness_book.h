@@ -1,11 +1,11 @@
-// The order in which requests are admitted, seen from outside a scheduler: from the messages to it
-// and its plans. Another client overtakes a request, with fair scheduling, at most once per earlier
-// request of the same client, and once more.
+// The order in which a scheduler admits requests, derived from its plans and from the messages to
+// it. With fair scheduling, another client overtakes a request at most N + 1 times, where N is the
+// number of earlier requests of the same client.
 //
-// A request that waits for a prefix that another computes, or for older conversations, keeps its
-// turn. Meanwhile others overtake it, and also the later requests of its client. So no request
-// counts while it, or an earlier one of its client, belongs to a conversation or may share a
-// prefix, which requires an equal first token.
+// A request that waits for a prefix that another request computes, or for older conversations,
+// keeps its turn. Meanwhile other clients overtake this request and the later requests of its
+// client. So a request is not counted while an earlier request of its client, or the request
+// itself, belongs to a conversation or may share a prefix. Sharing requires an equal first token.
 #pragma once
 
 #include "messages/generation.h"
@@ -41,7 +41,7 @@ class FairnessBook {
         std::map<std::string, std::int64_t> overtaken{};  // by client
     };
     [[nodiscard]] bool may_share(RequestKey key) const;
-    // Whether others may be served in its client's turn.
+    // Returns whether other clients may be served in the turn of the request's client.
     [[nodiscard]] bool may_be_passed_over(RequestKey key) const;
 
     Oracle& oracle_;

@@ -6,7 +6,7 @@
 Real: the Coordinator's and the Participants' code, and the coordinator's CPU time, which is added
 to the clock. Assumed: Costs, each with its source. The conductor is one thread: its calls wait for
 one another. Staging copies at a machine's memory rate, after the bytes have come over the network,
-along the ways of the fleet's own plan.
+along the paths that the fleet's own ways() plans.
 """
 
 import argparse
@@ -31,22 +31,22 @@ from pitstop.fleet.ways import ways  # noqa: E402
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """Seconds, bytes per second. bench/fleet.py measures the first and the third."""
+    """Seconds, bytes per second. bench/fleet.py measures call_s and commit_s."""
 
-    call_s: float = 300e-6  # of the conductor's thread: to ask an actor and to read its answer
-    status_s: float = 2.3e-3  # of all the conductor's threads: to ask for a replica's status and to decode it
-    commit_s: float = 9.0e-3  # of a tree, from the call to its answer, beside decoding streams
+    call_s: float = 300e-6  # time of the conductor's thread to ask an actor and read its answer
+    status_s: float = 2.3e-3  # time of all the conductor's threads to request and decode a replica's status
+    commit_s: float = 9.0e-3  # time of a tree from the call to its answer, while streams decode
     commit_spread: float = 0.35  # log-normal
     latency_s: float = 250e-6  # one way, within a data centre
     clock_s: float = 1e-3  # standard deviation of a machine's clock error, with NTP within a data centre
     weight_bytes: float = 1.2e9  # 0.6B parameters in bf16
-    network_rate: float = 3.0e9  # of a machine, 25 Gb/s
+    network_rate: float = 3.0e9  # per machine: 25 Gb/s
     bucket_bytes: float = 64 << 20
-    stage_rate: float = 2.0e9  # to receive, check and digest on a machine
+    stage_rate: float = 2.0e9  # per machine, to receive, check and digest
     stage_spread: float = 0.15
     order_bytes: float = 1500  # a call and its answer, with Ray's headers
     manifest_bytes: float = 110 * 400  # in each stage order: a line per tensor and its digest
-    view_bytes: float = 320  # of a tree in the whole state that each generating program gets after a change
+    view_bytes: float = 320  # per tree, in the state that each generating program gets after a change
     poll_s: float = 1.0  # between two updates of the status page, if possible
 
 
@@ -73,7 +73,7 @@ class Fleet:
         self.carry()
 
     def own(self, work):
-        begun = time.process_time()  # time that others take of this processor does not count
+        begun = time.process_time()  # CPU time: excludes other processes
         result = work()
         spent = time.process_time() - begun
         self.own_s += spent
@@ -117,8 +117,8 @@ class Fleet:
 
     def stage_time(self, name):
         costs = self.costs
-        # The machine that sends most delays those behind it; and each on the way copies a bucket
-        # before it sends it on.
+        # The machine with the most receivers delays all machines behind it. Each machine on the path copies a bucket
+        # before it forwards the bucket.
         hop_s = costs.bucket_bytes / costs.network_rate + costs.bucket_bytes / costs.stage_rate
         arrives = costs.weight_bytes / costs.network_rate * self.fan_out + self.depths[name] * hop_s
         return arrives + costs.weight_bytes / costs.stage_rate * self.dice.lognormvariate(0, costs.stage_spread)
@@ -142,7 +142,7 @@ class Fleet:
 
 
 def measure(num_trees, costs):
-    """One row."""
+    """The measured row of a fleet of this size."""
     fleet = Fleet(num_trees, costs)
     fleet.run()
     recovered_s = fleet.now

@@ -1,5 +1,5 @@
-// The world's loads of adapters, beside all else: they are loaded, replaced, changed in part,
-// rolled back, unloaded, evicted and restored, and requests name them at any moment.
+// The world's loads of adapters, amid all other events: adapters are loaded, replaced, changed in
+// part, rolled back, unloaded, evicted and restored, and requests name them at any moment.
 #include "scheduler_proc/adapter_places.h"
 #include "tests/sim/world.h"
 
@@ -87,7 +87,7 @@ messages::UpdateSpec World::load_of(AdapterCall made, const std::string& name) {
     return spec;
 }
 
-// Requests each adapter that is loaded, after the time at which evictions are tried again.
+// Sends requests for every adapter to every replica, once evictions may be tried again (kRest).
 void World::submit_with_adapters() {
     advance_until(now_ + scheduler::AdapterPlaces::kRest);
     oracle_.note_rest();
@@ -106,7 +106,7 @@ void World::submit_with_adapters() {
     }
 }
 
-// What workers carry out beside their passes. Returns false if the order is another.
+// Executes an order about adapters while passes run. Returns false for any other order.
 bool World::work_on_adapters(std::size_t r, std::size_t k, const scheduler::ToWorkers& order) {
     ModelWorker& worker = *replicas_[r].ranks[k].worker;
     if (const auto* forget = std::get_if<messages::WorkerForget>(&order)) {

@@ -396,8 +396,8 @@ void ModelWorker::advance_state(const messages::PlanRow& row, const Context& con
     if (shape_.num_checkpoints) states_.advance(row, context.chain, epoch_, context.is_finite);
 }
 
-// Samples after each draft. After a wrong draft the row's results do not count, and may be any. The
-// draft's KV is written in any case, and no state includes it.
+// Samples after each draft. After a wrong draft the row's results do not count, and may have any
+// value. The draft's KV is written in any case, and no state includes it.
 std::optional<std::string> ModelWorker::verify_drafts(
     const PlacedRow& placed, Slot& slot, Context& context, messages::StepResult& result
 ) {

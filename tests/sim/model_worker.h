@@ -62,7 +62,7 @@ class ModelWorker {
 
     [[nodiscard]] messages::WorkerHello hello() const;
 
-    // Records the true content.
+    // The rank's true content, for the world's checks.
     [[nodiscard]] Epoch epoch() const { return epoch_; }
     [[nodiscard]] WeightsId weights() const { return live_; }
     [[nodiscard]] bool is_torn() const { return is_torn_; }
@@ -74,7 +74,7 @@ class ModelWorker {
     messages::StepResult run(const messages::StepPlan& plan);
     [[nodiscard]] const StateBook& states() const { return states_; }
     // Each begins a task, whose answer comes from finish(). A second stage without a drop is a bug,
-    // as is a bucket or an end for something not staged.
+    // as is a bucket or an end without a stage.
     Task begin_stage(const messages::WorkerStage& order, StageFate fate);
     Task begin_fill(const messages::WorkerFill& order, StageFate fate);
     Task begin_finish(const messages::WorkerFinish& order);
@@ -103,12 +103,12 @@ class ModelWorker {
     struct Entry {  // of KV
         std::int64_t position = -1;
         TokenId token{};
-        std::uint64_t chain = 0;  // of the tokens up to this one
+        std::uint64_t chain = 0;  // hash of the tokens up to this one
         Epoch epoch{};
         StepId step{};  // the step that computed it
         bool is_finite = true;
         std::optional<messages::AdapterId> adapter{};
-        std::uint64_t brought = 0;  // of the routes that requests brought for tokens up to it
+        std::uint64_t brought = 0;  // hash of the routes brought for the tokens up to this one
     };
     static constexpr TokenId kNoToken{-1};
     struct Slot {
@@ -122,7 +122,7 @@ class ModelWorker {
         StageFate fate = StageFate::kGood;
         WeightsId weights{};
         std::optional<Task> task{};
-        bool is_ok = false;  // prepared
+        bool is_ok = false;  // this rank has voted yes
         std::int64_t num_missing = 0;
         std::set<std::string> bytes{};  // of the buckets so far
         bool is_whole = false;
@@ -143,7 +143,7 @@ class ModelWorker {
         std::size_t first_page = 0;
         std::size_t first_target = 0;
         std::size_t first_brought = 0;  // rows of routes
-        WeightsId weights{};            // that compute it
+        WeightsId weights{};            // the weights that compute the row
     };
     // The context that a row has read: its tokens as a chain, and the epochs of their KV.
     struct Context {
@@ -153,9 +153,9 @@ class ModelWorker {
         TokenId last_token{};
         bool is_lent = false;  // it begins on KV that is not finite, from a pass in progress
         std::optional<messages::NotFiniteRow> bad{};  // the row's first token that is not finite
-        std::optional<messages::AdapterId> oldest_adapter{};  // that computed its KV
+        std::optional<messages::AdapterId> oldest_adapter{};  // oldest version in its KV
         std::uint64_t brought = 0;  // the routes that the request brings for its tokens so far
-        RouteBook::Row routes{};    // that it brings for the token under way; empty: none
+        RouteBook::Row routes{};    // brought for the current token; empty: none
     };
     void run_row(const PlacedRow& placed, messages::StepResult& result);
     // The place of a position's KV; null: on no page of this worker.
@@ -169,7 +169,7 @@ class ModelWorker {
     [[nodiscard]] std::optional<std::string> read_state(
         const PlacedRow& placed, RequestKey key, Context& context
     );
-    // Writes the KV of the row's own tokens, which must be those that follow.
+    // Writes the KV of the row's own tokens, which must be the request's next tokens.
     [[nodiscard]] std::optional<std::string> write_context(
         const PlacedRow& placed, const Slot& slot, Context& context, messages::StepResult& result
     );
@@ -210,7 +210,7 @@ class ModelWorker {
         messages::StepResult& result
     ) const;
     void advance_state(const messages::PlanRow& row, const Context& context);
-    // Returns the weights that an adapter's stage makes of the version that it begins with.
+    // Returns the weights that an adapter has after this stage.
     [[nodiscard]] WeightsId adapter_weights_of(const messages::WorkerStage& order);
     [[nodiscard]] std::optional<WeightsId> adapter(messages::AdapterId id) const;
     void begin_adapter(const messages::WorkerStage& order, StageFate fate, const Task& task);

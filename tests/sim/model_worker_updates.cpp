@@ -26,7 +26,7 @@ ModelWorker::Task ModelWorker::begin_stage(const messages::WorkerStage& order, S
             static_cast<std::uint64_t>(order.update),
             static_cast<std::uint64_t>(stage_->update)
         ));
-    if (!order.spec.adapter.empty()) {  // it has memory of its own
+    if (!order.spec.adapter.empty()) {  // an adapter is staged in memory of its own
         begin_adapter(order, fate, task);
         return task;
     }
@@ -185,7 +185,7 @@ std::optional<messages::AdapterId> ModelWorker::previous_adapter(const std::stri
     return place == previous_adapters_.end() ? std::nullopt : std::optional(place->second);
 }
 
-// A partial update is of the weights that its label names, in a part of the version's.
+// A partial update replaces a part of the beginning version by the weights that its label names.
 WeightsId ModelWorker::adapter_weights_of(const messages::WorkerStage& order) {
     const WeightsId sent = weights_of(order.spec.label);
     const bool is_sparse = order.spec.source.format == messages::TensorFormat::kSparse;

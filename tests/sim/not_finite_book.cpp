@@ -12,7 +12,8 @@ namespace {
 
 using Kind = messages::NotFiniteKind;
 
-// Of four versions one has diverged, never the first; one in twenty of its tokens overflows.
+// One in four versions has diverged, never the first. One in 40 of its tokens overflows everywhere,
+// and one in 40 in its logits alone.
 constexpr std::uint64_t kDivergedOneIn = 4;
 constexpr std::uint64_t kOverflowsOneIn = 40;
 constexpr std::uint64_t kScoresOneIn = 60;
@@ -56,8 +57,8 @@ std::optional<Kind> kind_of(const std::string& what) {
     return std::nullopt;
 }
 
-// Whether the logits of this position are needed, by what the request asks for: its scores come
-// with the first output, and a retracted request computes its outputs again for their KV alone.
+// Returns whether the request needs the logits of this position. Scores come with the first output.
+// A retracted request computes its outputs again for their KV alone.
 bool wants_logits(
     const messages::TokenizedRequest& request, std::int64_t num_outputs, std::int64_t position
 ) {
@@ -132,7 +133,8 @@ std::optional<std::string> NotFiniteBook::problem_of_error(
     if (!is_right) return fmt::format("request {}: that is finite: {}", key, message);
 
     Place place{said->step, said->epoch, position, *kind, !said->is_there};
-    // Pages are also forgotten for a token without needed logits, as others may share its state.
+    // Pages are also forgotten for a token whose logits are not needed: other requests may share
+    // its state.
     bool may_be_lent = may_be_older;
     for (std::int64_t at = 0; at < position; ++at)
         may_be_lent = may_be_lent || finite(at) == Finite::kAllButLogits;

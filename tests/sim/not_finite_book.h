@@ -1,5 +1,5 @@
-// Which passes of the simulator's model are not finite, and which requests end because of it:
-// exactly those whose own pass met such a token, with an error that names it.
+// The passes of the simulator's model that are not finite, and the requests that end because of
+// them. A request ends exactly if its own pass met such a token; the error names the token.
 #pragma once
 
 #include "base/ids.h"
@@ -22,7 +22,7 @@ namespace pitstop::sim {
 // The finite parts of a token's pass. kNothing: tokens that attend to it are not finite either.
 enum class Finite { kAll, kAllButLogits, kNothing };
 [[nodiscard]] Finite finite_at(TokenId token, WeightsId weights);
-// Whether the logits of this output are finite after the request's own changes to them.
+// Returns whether the logits of this output are finite after the request's own changes to them.
 [[nodiscard]] bool are_scores_finite(
     std::uint64_t seed, std::int64_t output_index, WeightsId weights
 );
@@ -34,7 +34,7 @@ class NotFiniteBook {
         Epoch epoch{};
         std::int64_t position = 0;  // in the request's context
         messages::NotFiniteKind kind{};
-        bool is_lent = false;  // in a pass in progress: the token is this one, or one before it
+        bool is_lent = false;  // from a pass in progress: the token is this or an earlier one
         friend bool operator==(const Place&, const Place&) = default;
     };
     using WeightsAt = std::function<std::optional<WeightsId>(Epoch)>;
@@ -45,7 +45,7 @@ class NotFiniteBook {
     void met(RequestKey key, const Place& place) { met_[key].push_back(place); }
 
     // Each returns what is wrong, or nothing. `outputs`: all of the request's output. The request
-    // ends with that error.
+    // ends with the error `message`.
     [[nodiscard]] std::optional<std::string> problem_of_error(
         const messages::TokenizedRequest& request,
         const std::vector<TokenId>& outputs,

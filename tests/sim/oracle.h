@@ -2,9 +2,9 @@
 //
 // The model here is a hash: the token and the logprob of a request's output index i depend only on
 // its seed, on i and on the weights. So the oracle can check every emitted token, given the epoch
-// that its span names. It also follows every KV entry that workers write and read. An entry has its
-// token, its position, the chain of tokens before it and its epoch: a page that is shared, freed or
-// overwritten wrongly shows at once.
+// that its span names. The oracle also follows every KV entry that workers write and read. An entry
+// has its token, its position, the chain of tokens before it and its epoch. So the first wrong
+// sharing, freeing or overwriting of a page is found.
 #pragma once
 
 #include "base/ids.h"
@@ -69,9 +69,9 @@ class Oracle {
         return finished_.contains(key) || silenced_.contains(key);
     }
     [[nodiscard]] std::vector<RequestKey> unanswered() const;
-    // A worker scored tokens of its prompt under this epoch.
+    // A worker scored tokens of the request's prompt under this epoch.
     void scored(RequestKey key, Epoch epoch) { scoring_epochs_[key].insert(epoch); }
-    // A worker computed its prompt's end, over KV of these epochs.
+    // A worker computed the prompt's last token, over KV of these epochs.
     void read_prompt(RequestKey key, Epochs kv) { kv_of_prompt_[key] = kv; }
     // A weight update with policy abort, or a pause abort, may end requests whose clients did not
     // ask for that.
@@ -134,8 +134,8 @@ class Oracle {
     [[nodiscard]] std::optional<std::string> problem_of_epochs(
         RequestKey key, const messages::Span& span
     ) const;
-    // The prompt's scores all belong to the first span's version, over its KV alone. A request that
-    // asked for none gets none; one that ran to its end gets all.
+    // The prompt's scores all belong to the first span's version, over that version's KV alone. A
+    // request that asked for no scores gets none. A request that ran to its end gets all.
     [[nodiscard]] std::optional<std::string> problem_of_scores(
         const messages::OutputChunk& chunk, const messages::TokenizedRequest& request
     );
@@ -152,7 +152,7 @@ class Oracle {
     [[nodiscard]] std::optional<std::string> problem_of_counts(
         RequestKey key, const messages::RequestCounts& counts
     );
-    // The chunk's rows of routes, with the tokens up to its last.
+    // The chunk's rows of routes, compared with those of the tokens up to the chunk's last.
     [[nodiscard]] std::optional<std::string> problem_of_routes(const messages::OutputChunk& chunk);
     void count_epochs(RequestKey key, const messages::Span& span);
     void check_finish(const messages::OutputChunk& chunk, const messages::Finish& finish);

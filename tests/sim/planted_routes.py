@@ -1,4 +1,4 @@
-"""The bugs of routes that route_mutations.py plants. The driver says who finds each."""
+"""The bugs of routes that route_mutations.py plants. The driver names the test that finds each."""
 
 from planted_updates import Mutation
 

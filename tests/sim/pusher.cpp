@@ -10,7 +10,7 @@ namespace {
 
 using std::chrono::microseconds;
 
-constexpr std::string_view kOtherDigest = "00112233445566778899aabbccddeeff";  // nobody's
+constexpr std::string_view kOtherDigest = "00112233445566778899aabbccddeeff";  // of no version
 
 }  // namespace
 
@@ -79,8 +79,8 @@ messages::BeginUpdate Pusher::begin(const Seen& seen) {
     begin.holder = name_;
     must_name_ = begin.take_over;
     if (is_dependable_) return begin;
-    begin.update.kv_policy =
-        static_cast<messages::KvPolicy>(random_.between(0, 2));  // others' requests live
+    // Any policy but kAbort, which would end other clients' requests.
+    begin.update.kv_policy = static_cast<messages::KvPolicy>(random_.between(0, 2));
     begin.update.partial = random_.once_in(3);
     if (random_.once_in(3)) begin.update.base_digest = seen.serving_digest;
     if (random_.once_in(20)) begin.update.base_digest = kOtherDigest;

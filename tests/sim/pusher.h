@@ -1,6 +1,7 @@
-// A trainer that brings weights in a session of calls: it begins, sends buckets, commits. It may be
-// slow, vanish between any two calls, call for another trainer's session, name none, replace
-// another, or declare false digests. Pure: the world carries its calls and the answers.
+// A trainer that brings weights in a session of calls: it begins, sends buckets, commits. A trainer
+// may be slow, or vanish between any two calls. Its calls may name another trainer's session or no
+// session, replace a session, or declare false digests. Pure: the world carries its calls and the
+// answers.
 #pragma once
 
 #include "base/time.h"

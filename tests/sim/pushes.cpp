@@ -38,7 +38,7 @@ void World::start_push(bool is_dependable) {
     go_on(pushers_.size() - 1);
 }
 
-// Sends a pusher's next call; its answer brings the one after that.
+// Sends a pusher's next call, and after its answer the following call.
 void World::go_on(std::size_t i) {
     Pusher& pusher = *pushers_[i];
     std::optional<Pusher::Call> call =
@@ -74,9 +74,9 @@ void World::go_on(std::size_t i) {
     fate_ordered_.reset();
 }
 
-// An answered call brought these bytes. Without a session number it fills the open session, which
-// may be a collected update. `loss`: the lost session of which no caller was told when the call was
-// sent.
+// An answered call brought these bytes. Without a session number the call fills the open session,
+// which may be a collected update. `loss`: the lost session that no caller knew of when the call
+// was sent.
 void World::heard_of_bytes(
     const std::string& bytes,
     const Pusher::Call& call,
@@ -85,7 +85,7 @@ void World::heard_of_bytes(
 ) {
     if (!bytes.empty()) collected(bytes, reply);
     const auto* unnamed = std::get_if<messages::UpdateWeights>(&call);
-    // A refusal has the tree's state, which may be collecting another trainer's calls.
+    // The state in a refusal is the tree's: kCollecting may be due to another trainer's calls.
     const bool is_collected =
         !bytes.empty() && reply.ok &&
         (reply.state == messages::UpdateState::kCollecting || reply.session == 0);
@@ -177,7 +177,7 @@ void World::collect(Collector trainer) {
         if (trainer.is_mortal && random_.once_in(3)) return;
         if (trainer.num_left > 0) {
             after(some(1, 3000), [this, trainer] { collect(trainer); });
-            // Any other call may come between two of its own.
+            // Any other call may come between two calls of the trainer.
             if (random_.once_in(12)) after(some(1, 1500), [this] { drop_any(300); });
             if (random_.once_in(3)) after(some(1, 1500), [this] { act(); });
         } else if (!trainer.is_mortal) {

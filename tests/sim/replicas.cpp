@@ -55,7 +55,7 @@ void World::route(std::size_t r, scheduler::TurnOutput out) {
     if (out.wake_at) at(*out.wake_at, [this, r] { make_turn(r); });
 }
 
-// The detokenizer's part, of which only the ends of requests matter here.
+// The detokenizer's part. Only the ends of requests matter here.
 void World::read_batch(std::size_t r, const messages::TokenBatch& batch) {
     messages::TextBatch texts;
     for (const messages::RequestStart& start : batch.starts) oracle_.announced(start.key);
@@ -166,8 +166,8 @@ void World::answer(std::size_t r, std::size_t k, scheduler::FromWorker message) 
     if (is_of_update || is_of_adapters) repeat_late(arrive);
 }
 
-// Repeats an answer to an order, perhaps after the next order of its kind: it must count only for
-// its own (P2).
+// Repeats an answer to an order, perhaps after the next order of the same kind. The answer must
+// count only for its own order (P2).
 void World::repeat_late(Event event) {
     if (!has_faults_ || !random_.once_in(2)) return;
     ++report_.num_late_answers;
@@ -200,13 +200,13 @@ void World::handle(const scheduler::ToTokenizer& message) {
         std::visit([](const auto& part) { return encode(part); }, message);
     tell_doors(frames);
     const auto* part = std::get_if<messages::UpdatePart>(&message);
-    // An answer about a bucket does not name the bucket: each of these comes once.
+    // An answer about a bucket does not name the bucket, so it is never repeated.
     if (part != nullptr && part->order != messages::UpdateOrder::kFill)
         repeat_late([this, frames] { tell_doors(frames); });
 }
 
-// Draws the result of the next stage or bucket, and on which ranks. If a whole replica refuses it,
-// another may have been overwritten.
+// Draws the result of the next stage or bucket, and the ranks that it happens on. If a whole
+// replica refuses the stage, another replica may have been overwritten.
 void World::draw_fate(bool is_good) {
     // A rank that gets other bytes than the other ranks is noticed only by comparison with them.
     const bool has_others = num_replicas_ * shape_.tp > 1;

@@ -19,7 +19,7 @@ RouteBook::Row RouteBook::row_of(const messages::RouteShape& shape, std::uint64_
         const bool is_dense = std::ranges::find(dense_layers(), layer) != dense_layers().end();
         const std::uint64_t first = hash_of(number, layer);
         for (std::int64_t j = 0; j < shape.per_token; ++j) {
-            // Neighbours: a token has each expert once.
+            // Neighbouring experts, so that a token has each expert once.
             const auto num = static_cast<std::uint64_t>(shape.num_experts);
             const std::uint64_t id = is_dense ? 0 : (first + static_cast<std::uint64_t>(j)) % num;
             row.push_back(static_cast<std::uint8_t>(id));
@@ -90,7 +90,8 @@ RouteBook::Problem RouteBook::problem_of(
             return problem;
         told.end += chunk.routes->num_rows();
     }
-    // A request that ends before its first output gets none, unless its prompt is all of it.
+    // A request that ends before its first output gets no rows, unless it asked for its prompt
+    // alone.
     const bool is_prompt_alone =
         chunk.finish && chunk.finish->reason == messages::FinishReason::kLength;
     const bool has_output = std::ssize(context) > std::ssize(request.prompt.values);

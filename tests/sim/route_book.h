@@ -1,6 +1,7 @@
-// Which experts the simulator's model routes tokens to, and which rows of routes a request must
-// get: for each of its tokens the experts of its pass, which are those that the request brings, or
-// else the choice of its context under the version that the row's span names.
+// The experts to which the simulator's model routes tokens, and the rows of routes that a request
+// must get. A token's row has the experts of its pass: those that the request brings, or else the
+// router's choice. The choice depends on the token's context and on the version that the row's span
+// names.
 #pragma once
 
 #include "base/ids.h"
@@ -29,8 +30,8 @@ class RouteBook {
     static const std::vector<std::int64_t>& dense_layers();
     // Returns a row that a router may choose, the same for the same number.
     [[nodiscard]] static Row row_of(const messages::RouteShape& shape, std::uint64_t number);
-    // Returns the router's choice for the last token of a context: `chain` is of its tokens,
-    // `brought` of the routes that its first tokens have used (below).
+    // Returns the router's choice for the last token of a context. `chain` hashes the context's
+    // tokens, `brought` the routes that requests brought for them (with_brought()).
     [[nodiscard]] static Row chosen(
         const messages::RouteShape& shape,
         std::uint64_t chain,
@@ -43,8 +44,8 @@ class RouteBook {
         const messages::RouteShape& shape,
         std::int64_t position
     );
-    // Returns the chain of the rows that the request brings up to this token, given that of the
-    // tokens before it. 0: none.
+    // Returns the hash of the rows that the request brings up to this token; `before`: up to the
+    // previous token. 0: none.
     [[nodiscard]] static std::uint64_t with_brought(
         std::uint64_t before,
         const messages::TokenizedRequest& request,
@@ -52,13 +53,13 @@ class RouteBook {
         std::int64_t position
     );
 
-    // A prefill of the request begins, before it has any output: rows of the prefill before do not
+    // A prefill of the request begins, before it has any output. Rows of an earlier prefill do not
     // count.
     void begins(RequestKey key) { computed_.erase(key); }
     // A pass of the request computed a token of its context under this version.
     void computed(RequestKey key, std::int64_t position, Epoch epoch);
 
-    // Each returns what is wrong, or nothing. The chunk's rows; `context`: the request's tokens up
+    // Returns what is wrong with the chunk's rows, or nothing. `context`: the request's tokens up
     // to the chunk's last.
     [[nodiscard]] Problem problem_of(
         const messages::TokenizedRequest& request,

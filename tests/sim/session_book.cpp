@@ -115,7 +115,7 @@ void SessionBook::begun(
 }
 
 void SessionBook::filled(TimePoint now, const Bucket& bucket, const messages::UpdateReply& reply) {
-    // Another call had waited for this one. Its refusal, in the same turn, ended the session.
+    // A call that had waited for this one was refused in the same turn, which ended the session.
     if (session_ && reply.session == session_->id && session_->is_given_up) return;
     if (!session_ || reply.session != session_->id || session_->at != At::kBusy)
         return oracle_.fail(fmt::format("a bucket for session {}, which is over", reply.session));

@@ -1,4 +1,5 @@
-// What the current session holds, by the answers to its callers, and the deadline of its end.
+// The content of the current session, derived from the answers to its callers, and the deadline of
+// its end.
 #pragma once
 
 #include "base/time.h"
@@ -17,7 +18,7 @@ namespace pitstop::sim {
 
 class SessionBook {
   public:
-    // The version that served when a call was made, and whether a part could be laid over it: not
+    // The version that served when a call was made. `is_whole`: a part can be laid over it; false
     // if some replica is torn or has no weights.
     struct Base {
         Epoch serving{};
@@ -29,7 +30,7 @@ class SessionBook {
 
     // The coordinator orders something.
     void ordered(TimePoint now, const tokenizer::ReplicaOrder& order);
-    // A caller's call is answered; `serving` was live before it.
+    // A caller's call is answered; base.serving was live before the call.
     void heard(
         TimePoint now,
         const Pusher::Call& call,
@@ -58,7 +59,7 @@ class SessionBook {
     [[nodiscard]] std::uint64_t untold_loss() const { return untold_loss_; }
     // Returns whether the last session replaced one whose calls named no session.
     [[nodiscard]] bool must_be_named() const { return session_ && session_->must_be_named; }
-    // A call that names no session, sent while `loss` was untold, was an update of its own.
+    // A call that names no session was an update of its own. When it was sent, `loss` was untold.
     void stood_alone(std::uint64_t loss);
 
   private:
@@ -100,10 +101,10 @@ class SessionBook {
 
     const ModelShape& shape_;
     Oracle& oracle_;
-    std::optional<Session> session_{};       // the last one that was begun
-    messages::UpdateId committed_update_{};  // ordered last
+    std::optional<Session> session_{};       // the session that was begun last
+    messages::UpdateId committed_update_{};  // the update whose commit was ordered last
     std::uint64_t untold_loss_ = 0;
-    std::uint64_t taken_over_ = 0;  // the last one with unnamed calls that another replaced
+    std::uint64_t taken_over_ = 0;  // the last replaced session that had unnamed calls
 };
 
 }  // namespace pitstop::sim

@@ -40,7 +40,7 @@ void World::check_clients() {
     }
 }
 
-// The counts in a status are those of the requests that ended so.
+// Status reports must count exactly the requests that ended because a value was not finite.
 void World::check_not_finite() {
     std::array<std::int64_t, 3> counted{};
     for (const Replica& replica : replicas_) {
@@ -51,8 +51,8 @@ void World::check_not_finite() {
         oracle_.fail("a status counts other requests that were not finite than have ended so");
 }
 
-// An engine serves what its callers are told: every rank holds every byte of the serving version
-// (P2, P10), and only an update that writes over the live copy can leave it torn (P2).
+// The engine serves the version that its callers are told: every rank holds every byte of that
+// version (P2, P10). Only an update that writes over the live copy can leave the engine torn (P2).
 void World::check_told(const messages::UpdateReply& reply) {
     if (reply.state == messages::UpdateState::kTorn) {
         ++report_.num_torn;

@@ -140,8 +140,9 @@ TEST(Sim, P1ToP5_P9_P11_HoldInEveryScheduleWithAdapters) {
     EXPECT_GT(all.num_retractions, 100);
 }
 
-// The same over experts: every token's routes are those that its request brings, or those that its
-// version's router chose, and the returned ones are those used. Half of them with adapters, too.
+// The same with experts. Every token's routes are those that its request brings, or else those that
+// its version's router chose. The returned routes are those used. Half of the schedules have
+// adapters, too.
 TEST(Sim, P1ToP5_P9_P11_HoldInEveryScheduleWithExperts) {
     Report all;
     for (std::uint64_t seed = 1; seed <= kSchedulesWithExperts; ++seed) {

@@ -21,8 +21,8 @@ class StateBook {
           slots_(static_cast<std::size_t>(num_slots)),
           checkpoints_(static_cast<std::size_t>(num_checkpoints)) {}
 
-    // A plan arrives at the worker: a checkpoint that it saves may not be one that a later step
-    // uses. Returns what is wrong, or nothing.
+    // A plan arrives at the worker. It must not save to a checkpoint that a step after the running
+    // one uses. Returns what is wrong, or nothing.
     [[nodiscard]] std::optional<std::string> expect(const messages::StepPlan& plan);
     void begin_step(const messages::StepPlan& plan);
 

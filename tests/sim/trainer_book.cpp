@@ -16,7 +16,7 @@ bool tells_of_loss(const Error& why) {
            why.message.find("take no effect") != std::string::npos;
 }
 
-// Whether the door refused the call by its fields alone: nothing was lost with it.
+// Returns whether the door refused the call by its fields alone, so that no earlier call was lost.
 bool is_of_the_call_alone(const Error& why) {
     return !tells_of_loss(why) &&
            (why.code == ErrorCode::kFailedPrecondition || why.code == ErrorCode::kInvalidArgument ||
@@ -96,8 +96,9 @@ void TrainerBook::took_effect(const ModelWorker::Staged& staged, bool is_mending
         std::erase_if(set, [&](const std::string& bytes) { return staged.bytes.contains(bytes); });
 }
 
-// A label tells trainers apart: the calls of one version name the same one, or none, unless all of
-// them name its session. After it is published, a call with that label is no version of its own.
+// A label tells trainers apart. The calls of one version name the same label or none, unless all of
+// them name the version's session. After a version is published, a single part with its label must
+// not become another version.
 void TrainerBook::check_labels(const ModelWorker::Staged& staged) {
     const bool is_begun = begun_.contains(static_cast<std::uint64_t>(staged.update));
     const bool are_all_named =

@@ -1,7 +1,7 @@
-// What each trainer believes that it has sent: the calls that were answered with ok since its pause
-// or begin. A version that takes effect has all of them or none (P2), and never calls of two
-// trainers, except by a rule in docs/weights.md. Derived from that page, from the ranks' contents
-// and the answers to trainers: the doors' own books are not used.
+// The calls that each trainer believes it has sent: those answered with ok since its pause or
+// begin. A version that takes effect has all of a trainer's calls or none (P2). It never has calls
+// of two trainers, except by a rule in docs/weights.md. Derived from that page, from the ranks'
+// contents and the answers to trainers: the doors' own books are not used.
 #pragma once
 
 #include "base/time.h"

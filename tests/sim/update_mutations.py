@@ -33,7 +33,7 @@ TABLE = Table(
 
 
 def said_by(program, *arguments):
-    """A program's output about its failure, or nothing."""
+    """A failed program's output; nothing if the program succeeded."""
     command = [PLACE / "build" / "cpu" / "bin" / program, *arguments]
     try:
         done = run(*command, timeout=TEST_S, cwd=PLACE, env={"PITSTOP_SOURCE_DIR": str(PLACE)})

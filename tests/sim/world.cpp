@@ -12,7 +12,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A schedule is about this long, and its tail may take as long again.
+// Callers act for this long. Then the faults stop (settle_down()).
 constexpr auto kActiveTime = milliseconds(400);
 constexpr int kEventsMax = 400'000;
 
@@ -37,7 +37,7 @@ World::World(std::uint64_t seed, Adapters adapters, Experts experts)
     is_fair_ = !random_.once_in(4);
     has_prefixes_ = !random_.once_in(3);
     now_ = TimePoint(seconds(1));
-    spdlog::set_level(spdlog::level::err);  // refusals and vanishing clients are the point here
+    spdlog::set_level(spdlog::level::err);  // refusals and vanishing clients are expected
     doors_ = std::make_unique<tokenizer::Doors>(
         tokenizer::Doors::Config{.identity = identity_, .num_replicas = num_replicas_}, tokenizer()
     );

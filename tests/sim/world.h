@@ -1,6 +1,6 @@
 // A whole tree in one thread with a virtual clock: the real doors, the real scheduler cores, model
 // workers, links that delay and reorder, and clients that do everything at the worst moment. One
-// seed gives one schedule. Doors and schedulers alike are turns: messages in, messages out.
+// seed gives one schedule. Doors and schedulers run in turns: messages in, messages out.
 #pragma once
 
 #include "messages/codec.h"
@@ -46,10 +46,10 @@ struct Report {
     std::int64_t num_commits = 0;
     std::int64_t num_drops = 0;
     std::int64_t num_torn = 0;
-    std::int64_t num_not_finite = 0;        // requests that ended for that
+    std::int64_t num_not_finite = 0;        // requests that ended for a value that is not finite
     std::int64_t num_not_finite_again = 0;  // such requests sent again
     std::int64_t num_told_serving = 0;      // answers that name the serving version
-    std::int64_t num_words_withheld = 0;    // answers to a drop that call the engine torn
+    std::int64_t num_words_withheld = 0;    // drops whose `torn` was cleared
     std::int64_t num_late_answers = 0;      // second answers to an order of an update
     std::int64_t num_retractions = 0;
     std::int64_t num_drafted = 0;
@@ -75,7 +75,7 @@ struct Report {
     std::int64_t num_sets_whole = 0;     // of two calls or more of a trainer, that took effect
     std::int64_t num_sets_mixed = 0;     // versions of several trainers' calls, by the stated rules
     std::int64_t num_trainers_told = 0;  // that their calls were lost
-    std::int64_t num_texts = 0;          // encoded beside the doors
+    std::int64_t num_texts = 0;          // encoded on the other thread
     std::int64_t num_adapter_loads = 0;
     std::int64_t num_adapter_rollbacks = 0;
     std::int64_t num_adapter_parts = 0;
@@ -95,7 +95,7 @@ struct Report {
 
 class World {
   public:
-    // How late after its deadline an answer may come: the time for a replica's own answer or for a
+    // An answer may come this long after its deadline: the time for a replica's own answer or for a
     // drop, and the time that turns and links take.
     static constexpr auto kAnswerSlack =
         std::chrono::milliseconds(50) +
@@ -103,7 +103,7 @@ class World {
 
     // kYes: schedules also load adapters.
     enum class Adapters { kNo, kYes };
-    // Schedules with experts have requests that bring routes and want them, besides.
+    // kYes: requests also bring routes and ask for routes.
     enum class Experts { kNo, kYes };
     explicit World(
         std::uint64_t seed, Adapters adapters = Adapters::kNo, Experts experts = Experts::kNo
@@ -120,7 +120,8 @@ class World {
             return a.at != b.at ? a.at > b.at : a.order > b.order;
         }
     };
-    // Keeps the order of its messages and delays them at random. Two links have no common order.
+    // A link keeps the order of its messages, and delays them at random. Two links have no common
+    // order.
     struct Link {
         TimePoint last{};
     };
@@ -153,14 +154,14 @@ class World {
         TimePoint deadline{};
         int num_answers = 0;
         bool is_of_workers = false;               // workers answer it; a stuck worker does not
-        Heard heard{};                            // of an update
-        bool is_of_trainer = false;               // names no session
-        bool is_held = false;                     // it may wait for an update
+        Heard heard{};                            // called with the answer to an update
+        bool is_of_trainer = false;               // a trainer's call without a session
+        bool is_held = false;                     // the call may wait for an update
         std::vector<messages::MemoryTag> tags{};  // the tags that it resumes; empty: all
         std::optional<Epoch> newer_than{};        // an ok answer means that a later version serves
         std::int64_t num_dropped = 0;             // collections dropped before the call
         bool is_after_loss = false;               // the answer must not be ok
-        std::optional<std::vector<TokenId>> ids{};  // of the text that it is to encode
+        std::optional<std::vector<TokenId>> ids{};  // of the text that the call encodes
     };
     // A client of the data door.
     struct Client {
@@ -198,7 +199,7 @@ class World {
     void say(const std::string& peer, messages::Door door, const Message& message) {
         say_frames(peer, door, encode(message));
     }
-    // Answers a call, which must happen by its deadline and once.
+    // Makes a call. It must be answered once, by its deadline.
     template <class Message>
     void call(Message message, std::int64_t timeout_ms, Heard heard = {}) {
         message.call = CallId{next_call_++};
@@ -295,9 +296,9 @@ class World {
         std::string name{};
         std::int64_t num_left = 0;  // calls until it lets generation go on
         std::int64_t num_sent = 0;
-        bool names_version = false;  // by its own name
-        bool shares_gpu = false;     // so KV is released while it trains
-        bool is_unnamed = false;     // as it comes over HTTP
+        bool names_version = false;  // labels its calls with its own name
+        bool shares_gpu = false;     // KV is released while it trains
+        bool is_unnamed = false;     // calls name no session, as over HTTP
         bool is_mortal = false;      // vanishes on the way
         bool is_stubborn = false;    // sends refused calls again
     };
@@ -340,9 +341,9 @@ class World {
     Report report_{};
     ModelShape shape_{};
     int num_replicas_ = 1;
-    bool is_fair_ = true;       // or first come, first served
+    bool is_fair_ = true;       // false: first come, first served
     bool has_prefixes_ = true;  // that prompts share
-    bool has_faults_ = false;   // ranks may get stuck, messages come twice
+    bool has_faults_ = false;   // ranks may get stuck, and messages arrive twice
     bool is_active_ = true;     // the faults have not stopped yet
     bool has_adapters_;
     Random apart_;  // for adapters alone: schedules without them stay the same
@@ -372,7 +373,7 @@ class World {
         std::optional<std::vector<TokenId>> prompt{};  // of its text
     };
     std::vector<Placed> placed_{};  // requests sent to a replica, in that order
-    Placed submitting_{};           // messages for the doors' next turn
+    Placed submitting_{};           // the request that is being submitted
     CallId submitting_call_{};
     struct Job {
         Placed placed{};
@@ -387,14 +388,14 @@ class World {
     CollectionBook collections_{oracle_};
     TrainerBook trainers_{oracle_};
     std::set<Epoch> took_effect_{};
-    messages::UpdateId dropping_{};  // if the last order was to drop
+    messages::UpdateId dropping_{};  // the update that the last order dropped
     bool stuck_any_ = false;
     std::optional<bool>
         fate_ordered_{};  // whether an order of the current call was for a valid stage
     ModelWorker::StageFate next_fate_ = ModelWorker::StageFate::kGood;
     int fate_replica_ = 0;
-    std::optional<int> fate_rank_{};  // none: all of that replica's
-    bool may_tear_ = false;           // a live copy may have been overwritten since all were whole
+    std::optional<int> fate_rank_{};  // absent: all ranks of that replica
+    bool may_tear_ = false;           // a live copy may have been overwritten
 };
 
 }  // namespace pitstop::sim
