@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes component_cases.jsonl: small tokenizers, each around one component of tokenizer.json, and what the
-reference implementation makes of some texts with them.
+"""Writes component_cases.jsonl: small tokenizers, each around one component of tokenizer.json, and the
+reference implementation's results for some texts.
 
 The model's end_of_word_suffix makes the end of every piece visible in the ids.
 

@@ -91,7 +91,7 @@ TEST(StopMatcher, CutsBetweenCodePoints) {
     EXPECT_EQ(
         run({stops, StopMatcher::Trim::kStop}, {"これ。", "終わり"}), (Outcome{"これ", 0, 6})
     );
-    // The pieces cut a code point; the output has only whole ones.
+    // The pieces cut a code point; the output has only whole code points.
     StopMatcher matcher(stops, StopMatcher::Trim::kStop);
     std::string text;
     matcher.push("a\xf0\x9f\x98", text);
