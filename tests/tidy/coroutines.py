@@ -94,13 +94,13 @@ def _is_choice(tokens, at):
 
 
 def _has_choice_beside(tokens, partner, at, step, ends):
-    """Whether a choice is between `at`, in the direction of `step`, and the end of the expression, outside of other
+    """Whether a choice operator lies between `at` and the expression's end in the direction `step`, outside of other
     brackets."""
     while 0 <= at < len(tokens) and tokens[at][0] not in ends:
         token = tokens[at][0]
         if token in OPENING or token in CLOSING:
             opening = min(at, partner.get(at, at))
-            is_left = (token in OPENING) == (step < 0)  # the bracket around all of it
+            is_left = (token in OPENING) == (step < 0)  # the bracket around the expression
             if is_left or at not in partner or _is_block(tokens, opening):
                 return False
             at = partner[at]
@@ -158,7 +158,7 @@ def _declares_a_variable(tokens, partner, brace):
         if _is_function(tokens, partner, at):
             at = partner[at]
         elif tokens[at - 1][0] in {";", "{", "}", "(", ")", ":"}:
-            # A type, a name, and what begins its value or ends it: `const auto& name =`.
+            # A type, a name, and the token that begins the value or ends the declaration: `const auto& name =`.
             words = " ".join(token for token, _ in tokens[at : at + WORDS_MAX])
             if (found := DECLARATION.match(words)) and found[1] not in NO_TYPE and found[2].strip() not in NO_TYPE:
                 return True
@@ -203,8 +203,8 @@ def _expression_around(tokens, partner, around, at):
 
 
 def _made_by(tokens, around, brace):
-    """The type of the value that braces make. Braces without a type's name count under the call whose argument they
-    are, as `call()`."""
+    """The type of the value that braces make. Braces without a type's name have the name of the call that they are an
+    argument of, as `call()`."""
     before = [token for token, _ in tokens[max(brace - 3, 0) : brace]]
     if not re.fullmatch(r"[A-Za-z_]\w*", before[-1]) or before[-1] in NO_TYPE:
         call = around[brace]

@@ -1,7 +1,7 @@
 """Where the functions of a file begin and end.
 
-For C++ and CUDA it counts braces, in clang-format's layout: a body's last brace begins a line, in
-the column in which the function began. So it needs no parser of C++.
+For C++ and CUDA, braces are counted, in clang-format's layout: a body's last brace begins a line, in
+the column in which the function began. So the counting needs no parser of C++.
 """
 
 import ast

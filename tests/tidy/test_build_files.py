@@ -56,7 +56,7 @@ def test_there_are_no_globs_and_no_global_flags():
 
 
 def test_no_two_files_of_python_tests_have_one_name():
-    """pytest imports a file outside a package by its name alone: of two with one name, the second
+    """pytest imports a file outside a package by its name alone: of two files with one name, the second
     is an error.
     """
     folders = {}

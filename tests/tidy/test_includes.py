@@ -42,7 +42,7 @@ ROOMS = {
         {OUTSIDE},
     ],
 }
-# Tells where test data is; a benchmark uses the same texts and tokenizers.
+# The place of test data; a benchmark uses the same texts and tokenizers.
 FOR_EVERYBODY = {"tests/text/tokenizer_dirs.h"}
 LAYER_OF = {folder: layer for layer, folders in enumerate(LAYERS) for folder in folders}
 
@@ -64,7 +64,7 @@ PACKAGES = {
 }
 FETCHED = ("xgrammar/",)  # launch/xgrammar.txt
 TOOLKIT = ("cuda", "cublas", "nccl", "cooperative_groups", "nv")
-# The C library's and the compiler's own.
+# Headers of the C library and of the compiler.
 SYSTEM = re.compile(
     r"^(sys|linux|arpa|netinet|net|asm)/[a-z_0-9]+\.h$"
     r"|^(unistd|fcntl|poll|signal|dirent|sched|pthread|dlfcn|time|errno|elf|link|malloc|limits"

@@ -1,6 +1,6 @@
-// co_await inside ?:, && or ||: GCC 12 evaluates it where it must not. With -DWRITTEN_OUT it has a
-// statement of its own, which is right. `choice CASE` exits with 0 if the call that must not run
-// did not.
+// co_await inside ?:, && or ||: GCC 12 makes the awaited call even if the condition excludes it.
+// With -DWRITTEN_OUT the co_await has a statement of its own, which is right. `choice CASE` exits
+// with 0 if the excluded call did not run.
 #include "http_proc/server/task.h"
 
 #include <cstdio>
