@@ -1,4 +1,4 @@
-// Reads what an AdminOutbox has been given, in its order.
+// Reads the messages of an AdminOutbox in their order.
 #pragma once
 
 #include "messages/codec.h"

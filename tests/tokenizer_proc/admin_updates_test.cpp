@@ -1,4 +1,4 @@
-// What updates decide, carried out: the order of records, orders and answers.
+// The effects of updates' decisions: the order of records, orders and answers.
 #include "tokenizer_proc/admin_updates.h"
 
 #include "tests/tokenizer_proc/admin_outbox_reader.h"
@@ -58,7 +58,7 @@ class AdminUpdatesTest : public testing::Test {
     AdminUpdates updates_{1, kFirst, out_};
 };
 
-// P1: no token names a version that is not on record.
+// P1: every token names a version that is on record.
 TEST_F(AdminUpdatesTest, P1_AVersionIsOnRecordWhenItsCommitIsOrdered) {
     set_version();
     EXPECT_EQ(take_epochs(), std::vector<Epoch>{Epoch{5}});

@@ -1,4 +1,4 @@
-// Bad input: each is answered, and nothing else changes.
+// Bad input: each message is answered, and nothing else changes.
 #include "tests/tokenizer_proc/doors_fixture.h"
 
 #include <msgpack.hpp>

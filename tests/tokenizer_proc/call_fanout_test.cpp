@@ -47,7 +47,7 @@ TEST_F(CallFanoutTest, CallersNumbersDoNotCollideBehindTheDoor) {
     EXPECT_TRUE(read_.is_empty()) << "the caller is answered by whoever has the parts";
 }
 
-// P5: a replica gives up first, as it knows what it waits for.
+// P5: a replica gives up before the door does, because the replica knows the cause of the delay.
 TEST_F(CallFanoutTest, P5_ALateCallNamesTheReplicasThatAreSilent) {
     const messages::FlushCache order = flush(3, 1500);
     EXPECT_EQ(order.timeout_ms, 1500);

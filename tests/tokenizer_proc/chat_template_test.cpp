@@ -113,7 +113,7 @@ TEST_F(ChatTemplateTest, NullContentIsEmptyTextButBesideToolCalls) {
     );
 }
 
-// Expected: what transformers' apply_chat_template(continue_final_message=True) does.
+// Expected: the prompts of transformers' apply_chat_template(continue_final_message=True).
 TEST_F(ChatTemplateTest, TheFinalMessageIsContinued) {
     write(
         "chat_template.jinja",
@@ -142,7 +142,7 @@ TEST_F(ChatTemplateTest, TheFinalMessageIsContinued) {
     );
 }
 
-// The template's own text after the message contains the single letter, or the empty text, too.
+// The message's text, a single letter or empty, also occurs in the template's own text after it.
 TEST_F(ChatTemplateTest, APrefillThatTheTemplateWritesItselfIsContinuedInItsPlace) {
     write("chat_template.jinja", "{% for m in messages %}<{{ m.content }}<end>\n{% endfor %}");
     const auto chat = [](const std::string& content) {

@@ -288,7 +288,7 @@ TEST_F(CollectedTest, AnAdapterNeitherJoinsNorReplacesACollection) {
     order<messages::UpdateFill>();
 }
 
-// A part of an adapter names no epoch or digest, as a part of the model does not.
+// A part of an adapter names no epoch or digest, like a part of the model.
 TEST_F(CollectedTest, APartOfAnAdapterJoinsNoCollection) {
     start();
     pause(5);

@@ -108,7 +108,8 @@ class CollectedTest : public DoorsTest {
         answer(messages::UpdateOrder::kDrop);
         ASSERT_EQ(reply<messages::UpdateReply>().verdict.code, ErrorCode::kInvalidArgument);
     }
-    // A pause's end loses a collection; another caller's continue is refused for it, and repeated.
+    // The end of a pause loses a collection. Another caller's continue is refused because of the
+    // loss, and sent again.
     void lose_beside_another(const std::string& label) {
         start();
         pause(5);

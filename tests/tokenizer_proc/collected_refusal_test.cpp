@@ -111,8 +111,8 @@ TEST_F(CollectedRefusalTest, P2_ACallBesideAnothersStageIsMissedLater) {
     expect_told_once();
 }
 
-// A session of calls that name none is lost. Then another trainer, who begins no session, pauses
-// and sends its calls. The door refuses the first one as a call of the lost session.
+// A session whose calls do not name it is lost. Then another trainer, which begins no session,
+// pauses and sends its calls. The door refuses the first of these as a call of the lost session.
 TEST_F(CollectedRefusalTest, P2_ACallThatIsTakenForOneOfALostSessionIsMissed) {
     start();
     messages::BeginUpdate begin;

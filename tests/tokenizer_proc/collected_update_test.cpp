@@ -102,7 +102,7 @@ TEST_F(CollectedUpdateTest, OnlyPartsOfAPausedTreeJoin) {
     EXPECT_FALSE(collected_.joins(part())) << "no such replica";
 }
 
-// P2: what was collected serves before anything is generated.
+// P2: the collected weights serve before any token is generated.
 TEST_F(CollectedUpdateTest, P2_AContinueStartsWhenTheCollectionIsCommitted) {
     collect();
     ASSERT_TRUE(collected_.is_to_publish());

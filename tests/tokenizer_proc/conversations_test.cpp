@@ -85,8 +85,8 @@ TEST_F(ConversationsTest, ATurnContinuesFromPromptAndOutputOfTheTurnThatItNames)
     EXPECT_EQ(run(turn_of("t2", ids({9}), "t1"), ids({10})), ids({5, 6, 7, 8, 9}));
     EXPECT_EQ(last_.counts->history_tokens, 4);
     EXPECT_EQ(run(turn_of("t3", ids({11}), "t2"), {}), ids({5, 6, 7, 8, 9, 10, 11}));
-    // An earlier turn can be continued a second time. A turn that continues none has its own prompt
-    // alone.
+    // An earlier turn can be continued a second time. A turn that continues no other has only its
+    // own prompt.
     EXPECT_EQ(run(turn_of("t4", ids({12}), "t1"), {}), ids({5, 6, 7, 8, 12}));
     EXPECT_EQ(run(turn_of("t5", ids({13})), {}), ids({13}));
 }
@@ -329,7 +329,7 @@ TEST_F(ConversationsTest, AConversationClosedDuringATurnIsFreedAfterIt) {
     EXPECT_EQ(ends.ids, std::vector{*request.conversation});
 }
 
-// A turn with whole prompts, which only names what belongs together.
+// A conversation of turns with whole prompts: its name only groups them.
 TEST_F(ConversationsTest, ATurnMayOpenItsConversationAndKeepNoTokens) {
     start(3);
     const auto opening = [](const std::string& rid, Ids prompt) {
@@ -389,7 +389,7 @@ TEST(Conversations, ATurnThatFindsNoRoomToOpenItsConversationRunsWithout) {
     EXPECT_EQ(all.size(), Conversations::kOpenMax);
 }
 
-// A name costs no other client its tokens.
+// One client's many names evict no other client's tokens.
 TEST_F(ConversationsTest, ConversationsThatTurnsOpenEndBeforeThoseWithTokens) {
     start();
     open_done("c");
@@ -404,11 +404,11 @@ TEST_F(ConversationsTest, ConversationsThatTurnsOpenEndBeforeThoseWithTokens) {
         run(opening(i), ids({8}), "b");
     }
     EXPECT_EQ(run(turn_of("t2", ids({7}), "t1"), {}), ids({5, 6, 7}));
-    for (int i = 0; i < 3; ++i) open_done("d" + std::to_string(i));  // these have room, too
+    for (int i = 0; i < 3; ++i) open_done("d" + std::to_string(i));  // they have room, too
     EXPECT_EQ(run(turn_of("t3", ids({9}), "t2"), {}), ids({5, 6, 7, 9}));
 }
 
-// Otherwise an empty session would take a place for an hour.
+// An empty conversation would take a place for an hour.
 TEST_F(ConversationsTest, ARefusedTurnOpensNoConversation) {
     start();
     messages::Generate message = turn_of("t1", Ids(10'000, TokenId{5}));

@@ -44,8 +44,8 @@ class DoorsTest : public testing::Test {
         );
     }
 
-    // Does what the loop does: a turn, and its messages. Runs another turn if something could not
-    // be sent, and further ones while any is due.
+    // Runs a turn and sends its messages, as the loop does. Runs another turn if a message could
+    // not be sent, and further turns while any is due.
     void turn(DoorsInput in = {}) {
         turn_once(std::move(in));
         if (is_anything_unsent()) turn_once({});
@@ -215,7 +215,7 @@ class DoorsTest : public testing::Test {
     Unfinished unfinished_{};  // in the last message to the launcher
     std::string keep_committed_{};
     std::vector<ServedVersion> served_{};    // in a message to the launcher
-    std::size_t num_answers_at_served_ = 0;  // the state of "admin" in the last message about it
+    std::size_t num_answers_at_served_ = 0;  // answers to "admin" before that message
     TimePoint wake_at_{};                    // the result of the last turn
     std::optional<Doors> doors_{};
 

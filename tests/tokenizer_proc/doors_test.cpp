@@ -236,7 +236,7 @@ TEST_F(DoorsTest, PromptLogprobsThatNoReplyHoldsAreRefused) {
     next_request();
 }
 
-// A fence is answered at once, in the order of what its client sends.
+// A fence is answered at once, in order with its client's other messages.
 TEST_F(DoorsTest, AFenceIsAnsweredWhenWhatCameBeforeItHasBeenRead) {
     start();
     send("p", prompt("a"));

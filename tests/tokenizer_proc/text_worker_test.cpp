@@ -61,7 +61,7 @@ TEST_F(TextWorkerTest, EachTokenIsToldByItself) {
     job.ids = *tokenizer_->encode(" a<|im_end|>日", text::AddSpecial::kNo);
     job.wants_texts = true;
     const TextDone done = run_job(*tokenizer_, job);
-    ASSERT_EQ(done.ids.size(), 5u);  // the character has three
+    ASSERT_EQ(done.ids.size(), 5u);  // the character has three tokens
     EXPECT_EQ(done.texts[0], " a");
     EXPECT_EQ(done.texts[1], "<|im_end|>");
     EXPECT_EQ(done.texts[2], "\xef\xbf\xbd");

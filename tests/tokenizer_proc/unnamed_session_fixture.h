@@ -1,4 +1,4 @@
-// Sessions of trainers whose calls name none.
+// Sessions of trainers whose calls do not name the session.
 #pragma once
 
 #include "tests/tokenizer_proc/update_coordinator_fixture.h"

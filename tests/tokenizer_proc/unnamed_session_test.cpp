@@ -1,4 +1,4 @@
-// Sessions of trainers whose calls name none, and which session replaces which.
+// Sessions of trainers whose calls do not name the session, and sessions that replace others.
 #include "tests/tokenizer_proc/unnamed_session_fixture.h"
 
 namespace pitstop::tokenizer {
@@ -41,7 +41,7 @@ TEST_F(UnnamedSessionTest, P2_CallsAfterALossAreRefusedUntilTheirTrainerKnows) {
     for (int i = 0; i < 3; ++i) {  // calls in parallel, or a trainer that ignores answers
         ASSERT_TRUE(unnamed());
         expect_refused({"session 1", "trainer A", "1 buckets", "timed out after 10.0 s"});
-        now_ += seconds(299);  // a slow one
+        now_ += seconds(299);  // a slow trainer
     }
     end();
     expect_refused({"session 1", "begin one first"});

@@ -1,4 +1,4 @@
-// Calls that read weights: of one tensor, and of all digests.
+// Calls that read one tensor of the weights, or all digests.
 #include "tests/tokenizer_proc/admin_fixture.h"
 
 namespace pitstop::tokenizer {
