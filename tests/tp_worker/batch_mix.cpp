@@ -8,7 +8,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Tokens that the first two prompts have in common: a part of them.
+// The length of the prefix that the first two prompts share.
 std::int64_t shared_len(const BatchMix& mix) {
     constexpr std::int64_t kSharedMax = 40;
     return std::min(kSharedMax, mix.prompt_len_max * 2 / 3);

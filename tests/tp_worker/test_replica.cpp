@@ -173,7 +173,7 @@ void add_row(
 
 namespace {
 
-// The numbers of one entry of a request that wants `top` and `ids`, from arrays in entry order.
+// Reads the numbers of each entry in turn, from arrays in entry order.
 class NumbersReader {
   public:
     NumbersReader(

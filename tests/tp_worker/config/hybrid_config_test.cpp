@@ -17,7 +17,7 @@ Json of_text(const std::string& architecture) {
 }
 Json dense() { return of_text("Qwen3_5ForCausalLM"); }
 
-// As in published files: the text's keys are inside, tie_word_embeddings is outside.
+// As in published files: the text model's keys are nested, tie_word_embeddings is not.
 Json wrapped(Json text) {
     text.erase("architectures");
     text.erase("tie_word_embeddings");

@@ -64,8 +64,7 @@ TEST(ModelConfig, SlidingWindowsAreThoseOfTransformers) {
     EXPECT_EQ(parse(qwen)->windows[1], std::nullopt);
 }
 
-// What transformers 5.23 computes for each configuration, as tests/golden/compare_configs.py
-// checks.
+// Expected: the windows of transformers 5.23, which tests/golden/compare_configs.py checks.
 TEST(ModelConfig, WindowsOfOddConfigurationsAreThoseOfTransformers) {
     const auto qwen = [](Json changes) {
         Json json = qwen3();

@@ -27,7 +27,7 @@ class Planner {
         plans_.back().step = static_cast<StepId>(plans_.size());
         plans_.back().epoch = epoch_;
     }
-    // A request's prompt, with a sample at its end, in pages of its own.
+    // Plans a request's prompt, with a sample at its end, in pages of its own.
     void set_up(messages::RequestSetup setup, std::int32_t first_page) {
         Held& held = held_[raw(setup.slot)];
         held = {.num_tokens = setup.prompt_len, .first_page = first_page};
@@ -125,7 +125,7 @@ std::vector<messages::StepPlan> plans_of(
     const std::vector<messages::RequestSetup>& setups, Epoch epoch
 ) {
     constexpr std::size_t kNumPlans = 11;
-    constexpr std::size_t kTakenOver = 6;  // the plan at which this happens
+    constexpr std::size_t kTakenOver = 6;  // the plan in which the other request begins
     const auto first_page = [](SlotId slot) { return 10 * (1 + raw(slot)); };
     messages::RequestSetup other = setup_of(raw(setups[1].slot), 5);
     // Negative penalties make earlier tokens likely again and change every logprob.

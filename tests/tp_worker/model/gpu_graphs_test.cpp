@@ -120,7 +120,7 @@ TEST_F(GpuGraphs, RanksAndBansAreThoseOfStepsWithoutThem) {
         }
         for (const auto& [position, score] : request.scores) EXPECT_GE(score.rank, 1) << position;
     }
-    EXPECT_GT(largest, 10);  // at a temperature of four, and of the only allowed tokens
+    EXPECT_GT(largest, 10);  // a temperature of 4 and an allow list draw unlikely tokens
     for (std::size_t i = 1; i < requests[1].tokens.size(); ++i) {
         const TokenId token = requests[1].tokens[i];
         if (static_cast<std::int64_t>(i) < requests[1].prompt_len) continue;
@@ -402,7 +402,8 @@ std::vector<std::int64_t> numbers_of(const std::string& what) {
     return numbers;
 }
 
-// Greedy requests with logprobs: launches, launches by layer, copies up and down, waits.
+// Compares a step of greedy requests with logprobs with the page: launches, launches by layer,
+// copies up and down, waits.
 void expect_costs(TestReplica& replica, bool has_prompt, const std::string& what) {
     SCOPED_TRACE(what);
     const std::vector<std::int64_t> page = numbers_of(what);

@@ -15,7 +15,7 @@ namespace pitstop::tp_worker {
 class GpuReplica : public testing::Test {
   public:
     static constexpr std::int64_t kPageSize =
-        4;  // tokens: few, so that short requests have several
+        4;  // tokens: few, so that short requests have several pages
 
   protected:
     void SetUp() override { skip_without_gpu(); }

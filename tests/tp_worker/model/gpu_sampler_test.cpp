@@ -38,14 +38,15 @@ class GpuSampler : public GpuReplica {
     }
 };
 
-// A scored row has the device's place of a row that drew its id in the step before.
+// A scored row gets the place on the device that a drawing row had in the previous step.
 TEST_F(GpuSampler, AGivenIdIsNotTheOneThatWasDrawn) {
     TestRequest scored = request_of(1, {TokenId{9}, TokenId{0}, TokenId{4}});
     scored.logprobs.prompt_start = 1;
     expect_same_after(request_of(0, {TokenId{5}, TokenId{6}, TokenId{7}}), scored);
 }
 
-// A row that keeps all ids has the device's place of a row that kept two in the step before.
+// A row that keeps all ids gets the place on the device of a row that kept two in the previous
+// step.
 TEST_F(GpuSampler, ARowThatKeepsAllIsNotTheOneThatKeptTwo) {
     TestRequest truncated = request_of(0, {TokenId{5}, TokenId{6}, TokenId{7}});
     truncated.sampling.temperature = 1.0;

@@ -315,7 +315,7 @@ TEST_F(SamplerTest, OnlyAllowedTokensAreDrawn) {
     const std::vector<float> logits{0.f, 9.f, 1.f, 8.f};
     setup.sampling.allowed_token_ids = {TokenId{2}, TokenId{0}, TokenId{2}};
     add_sample(setup, logits);
-    setup.sampling.logit_bias = {{1, 100.0}, {0, 1e200}};  // it allows no token
+    setup.sampling.logit_bias = {{1, 100.0}, {0, 1e200}};  // a bias allows no token
     add_sample(setup, logits);
     setup.logprobs.mode = messages::LogprobsMode::kScaled;
     setup.sampling.logit_bias = {};

@@ -58,8 +58,8 @@ TEST_F(Standing, UnchangedWordsAreNotSent) {
     EXPECT_EQ(call({{1.f, 2}, {3.f, 5}}, {7, 8, 10}), kHead + kRun + 1);
 }
 
-// A row that is removed or added at the end leaves the other rows in place; its place is
-// remembered.
+// Removing or adding a row at the end leaves the other rows in place. The array also remembers the
+// removed row.
 TEST_F(Standing, AnArrayThatGrowsOrShrinksLeavesTheOthers) {
     const std::vector<std::int32_t> ids{7, 8, 9};
     call({{1.f, 2}}, ids);

@@ -1,4 +1,4 @@
-// Tests what a rank refuses of a plan, before it computes anything.
+// Tests the plans that a rank refuses before it computes anything.
 #include "tp_worker/model/step_batch.h"
 
 #include <gtest/gtest.h>

@@ -237,7 +237,7 @@ int be_failing() {
     return is_own && message.find("has not arrived") == std::string::npos ? 0 : wrong(message);
 }
 
-// No NCCL exists: every rank uses the same other way and knows the reason.
+// No NCCL exists: every rank sums by the same other method and knows the reason.
 int be_without() {
     const Result<Side> side = open_side();
     if (!side) return wrong(side.error().message);
@@ -281,7 +281,7 @@ int be_falling_back() {
     return side->host->barrier() ? 0 : wrong("nobody leaves before");
 }
 
-// The ranks measure, choose alike, and sum by the chosen way.
+// The ranks measure, choose the same method, and sum by that method.
 int be_choosing() {
     const Result<Side> side = open_side();
     if (!side) return wrong(side.error().message);

@@ -14,7 +14,7 @@ TEST(SumChoice, NcclTakesTheSizesFromWhichOnItIsFaster) {
     EXPECT_EQ(nccl_bytes_min({}), kNeverBytes);
     std::vector<SumTime> times{{256, 1.0, 9.0}, {512, 2.0, 1.9}, {1024, 4.0, 2.0}};
     EXPECT_EQ(nccl_bytes_min(times), 512);
-    times[1].nccl_ms = 2.0;  // no faster: our own
+    times[1].nccl_ms = 2.0;  // not faster: no NCCL
     EXPECT_EQ(nccl_bytes_min(times), 1024);
     times[0].nccl_ms = 0.1;  // a low outlier does not count
     EXPECT_EQ(nccl_bytes_min(times), 1024);

@@ -105,7 +105,7 @@ TEST_F(GpuUpdater, P1_P2_P10_ACommitSwapsAndARollbackSwapsBack) {
     expect_generates_as("stories");
 }
 
-// Work that was enqueued before the stage stands for a step that still runs.
+// Work enqueued earlier represents a step that still runs when the stage begins.
 TEST_F(GpuUpdater, P2_AStageWritesAfterTheReadsOfTheRetiredCopy) {
     digest_of(stage(from_disk(model_dir("bard"))));
     commit();
@@ -241,7 +241,7 @@ TEST_F(GpuUpdater, APartialUpdateKeepsTheOtherTensors) {
     EXPECT_NE(mixed, expected("stories"));
     commit();
     EXPECT_EQ(live_digest(), mixed);
-    // Updates back: the other tensors were kept.
+    // The reverse update: the other tensors were kept.
     const Bytes of_stories = tensors_of("stories").at(name).bytes;
     EXPECT_EQ(
         digest_of(stage(from_bytes(messages::TensorFormat::kFlattened, infos, of_stories))),

@@ -110,7 +110,7 @@ TEST_F(UpdaterTest, AStageIsTakenHoweverManyCallsWait) {
     EXPECT_EQ(digest_of_votes(stage(model_dir("bard"))), expected_["bard"]["digest"]);
 }
 
-// Reads of adopted memory, in whose place the next stage writes.
+// Reads of an adopted copy, which the next stage replaces.
 TEST_F(UpdaterTest, ReadsOrderedBeforeAStageSeeTheMemoryAsItWasThen) {
     open(1);
     stage(model_dir("bard"));

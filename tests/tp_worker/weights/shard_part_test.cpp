@@ -1,4 +1,4 @@
-// The rectangles of a layout, against the definition of a shard said element by element.
+// The rectangles of a layout, compared with the definition of a shard element by element.
 #include "messages/codec.h"
 #include "messages/weight_reads.h"
 #include "tests/source_dir.h"

@@ -26,7 +26,7 @@ Result<WeightLayout> layout_with(const WeightSlot& slot) {
 // A whole weight whose element i is i, and a rank's shard of it, loaded row by row.
 std::vector<float> shard_of(const WeightTensor& tensor) {
     const std::int64_t num = tensor.whole_rows * tensor.whole_cols;
-    CHECK(num <= 256);  // bf16 has them all
+    CHECK(num <= 256);  // bf16 represents these integers exactly
     std::vector<float> whole(static_cast<std::size_t>(num));
     std::iota(whole.begin(), whole.end(), 0.f);
     std::vector<bf16> shard(static_cast<std::size_t>(tensor.rows * tensor.cols), to_bf16(-1.f));

@@ -71,7 +71,8 @@ Shard load(const ModelConfig& config, const std::string& directory, int rank, in
     return {*std::move(layout), std::move(arena)};
 }
 
-// At a page, where reading its mapping raises SIGBUS, and inside one, where it reads zeros.
+// The file is cut at a page, where reading the mapping raises SIGBUS, or inside a page, whose rest
+// reads as zeros.
 TEST(WeightLoader, AFileThatIsCutShortWhileItIsReadIsAnErrorNotACrash) {
     for (const std::uintmax_t left : {std::uintmax_t{64} << 10, (std::uintmax_t{64} << 10) + 100}) {
         const test::TempDir dir;
@@ -245,7 +246,8 @@ TEST(WeightProblems, ATiedHeadAndRotaryTablesAreIgnored) {
 }
 
 TEST(WeightLoader, ConvertsF32AndF16ToTheNearestBf16) {
-    // 1 + 2^-8 is half-way between two bf16; 1 + 2^-8 + 2^-16 is above it; both sides of the split.
+    // 1 + 2^-8 is half-way between two bf16 values; 1 + 2^-8 + 2^-16 is above that midpoint. The
+    // shard has columns 1 to 3.
     const std::vector<float> values{1.00390625f, 1.0039215087890625f, -3.1415927f, 6.1e-5f};
     const WeightTensor tensor{
         .name = "t",
@@ -307,7 +309,7 @@ TEST(WeightDigest, IsTheSameForAnyNumberOfRanks) {
                 parts.push_back(*std::move(digested));
             }
             if (static_cast<int>(parts.size()) < tp) {
-                EXPECT_TRUE(parts.empty());  // every rank can or none can
+                EXPECT_TRUE(parts.empty());  // either every rank can digest its part, or none
                 continue;
             }
             std::vector<messages::RankParts> ranks;
