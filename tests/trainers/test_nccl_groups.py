@@ -1,5 +1,5 @@
 """A tree's workers in a trainer's NCCL group. PyTorch's own TCPStore and process group helper make
-it, through the trainers' own functions: on the GPU in software, with the emulated NCCL instead of
+the group, through the trainers' own functions: on the GPU in software, with the emulated NCCL instead of
 NVIDIA's.
 
 slime is in no package index: PITSTOP_SLIME names a checkout of it (read at 624b824)."""

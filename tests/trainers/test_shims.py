@@ -1,4 +1,4 @@
-"""docs/trainers.md lists every shim of the steps, as they are."""
+"""docs/trainers.md lists every shim of the steps."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""AReaL's RemoteSGLangEngine: adapters from directories, each version under a name of its own, the version before
+"""AReaL's RemoteSGLangEngine: adapters from directories, each version under a name of its own, the previous version
 unloaded (lora_keep_versions).
 """
 

@@ -1,7 +1,7 @@
 """Replaces the parts of a trainer's NCCL group that need a GPU: ProcessGroupNCCL and
-PyNcclCommunicator take the same steps with the emulated NCCL (tests/tree/nccl_trainer.py). The rest
-is PyTorch's own code, and functions of others, taken from their files one by one: the other imports
-of their modules are not needed.
+PyNcclCommunicator take the same steps with the emulated NCCL (tests/tree/nccl_trainer.py). All
+other code is PyTorch's own, or single functions from files of other packages, which are not imported
+whole.
 """
 
 import __future__
@@ -69,7 +69,7 @@ class Done(dist._Work if hasattr(dist, "_Work") else dist.Work):
 
 
 class Nccl(dist.ProcessGroup):  # shim: ProcessGroupNCCL, which needs a GPU
-    """Replaces it: the unique id comes with the first collective. Source:
+    """Replaces ProcessGroupNCCL: the unique id comes with the first collective. Source:
     torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, broadcastUniqueNCCLID, broadcast.
     """
 

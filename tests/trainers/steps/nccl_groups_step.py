@@ -4,7 +4,7 @@ torch   SGLang's init_custom_process_group and torch.distributed.broadcast, as s
         SGLang's tools use them
 vllm    vLLM's StatelessProcessGroup, as OpenRLHF and TRL use it; SGLang has a copy
 
-The code of both is SGLang's package's.
+The code of both styles comes from SGLang's package.
 
     nccl_groups_step.py STYLE URL MODEL SGLANG CUDA NCCL GPU WORLD_SIZE     STYLE: torch or vllm
 """

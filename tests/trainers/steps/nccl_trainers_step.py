@@ -169,7 +169,7 @@ def as_openrlhf(url, model, sglang, world_size, package):
 
 
 def slime_groups(package):
-    """Its process groups, over gloo."""
+    """slime's process groups, over gloo."""
     import packaging.version
     from torch.distributed import distributed_c10d as c10d
 
@@ -193,7 +193,7 @@ def slime_groups(package):
 
 
 def slime_senders(package, groups):
-    """Its senders of weights, with Megatron's part for one rank."""
+    """slime's senders of weights, with Megatron's part for one rank."""
     from tqdm import tqdm
 
     ranks = types.SimpleNamespace(  # shim: Megatron's, of one rank

@@ -25,7 +25,7 @@ class HostGroup:
 
 
 def send_packed(iterator, group, src, post_iter_func):
-    """One broadcast, as vLLM's packing makes of tensors that all fit its buffer."""
+    """Sends one broadcast, as vLLM's packing does if all tensors fit its buffer."""
     group.group.broadcast(torch.cat([torch.from_numpy(as_bytes(post_iter_func(item))) for item in iterator]).numpy())
 
 
