@@ -2,8 +2,8 @@
 are lines of JSON on its input, answers lines on its output.
 
 There is no PyTorch with CUDA here: the module `torch` below replaces the parts of it that the
-engine uses. Its tensors' memory and copies are the GPU in software's, whose driver the client asks
-for handles.
+engine uses. Its tensors' memory and copies are on the GPU in software; the client asks that GPU's
+driver for handles.
 """
 
 import json
@@ -133,8 +133,8 @@ class Gpus:
         self._cuda = Cuda(library)
 
     def synchronize(self, index):
-        """A copy from pageable memory returns once it is staged: another process can read it only
-        after this.
+        """Waits for the GPU's work: a copy from pageable memory returns once it is staged, before another process can
+        read the bytes.
         """
         self._cuda.call("cudaSetDevice", index)
         self._cuda.call("cudaDeviceSynchronize")

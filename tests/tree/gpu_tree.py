@@ -38,7 +38,7 @@ def gpu(monkeypatch, place):
 
 @pytest.fixture(scope="module")
 def shared_tree(request):
-    """One tree on a GPU for the tests of a module that only send to it; it may ask for flags."""
+    """One tree on a GPU for the tests of a module that only send to it; flags from the module's GPU_TREE_FLAGS."""
     with short_directory() as path, pytest.MonkeyPatch.context() as monkeypatch:
         machine(monkeypatch, path)
         with live_tree(path / "tree", *CUDA, *getattr(request.module, "GPU_TREE_FLAGS", ())) as tree:

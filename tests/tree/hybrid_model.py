@@ -1,5 +1,5 @@
-"""Random hybrid models: gated delta nets in most layers, gated attention in the others. Each has other output, which is
-nonsense."""
+"""Random hybrid models: gated delta nets in most layers, gated attention in the others. Their outputs
+differ, and are nonsense."""
 
 import json
 import shutil

@@ -36,8 +36,8 @@ def _home(pid):
 
 
 def environment():
-    """The environment of programs under test: the build under test, and a directory of registered trees in which there
-    are no others."""
+    """The environment of programs under test: the build under test, and a directory of registered trees
+    that has no others."""
     return {
         **os.environ,
         "PITSTOP_BUILD": os.environ.get("PITSTOP_BUILD", str(ROOT / "build/cpu")),
@@ -174,7 +174,7 @@ class ProcessTree:
         return self.launcher.wait(timeout_s)
 
     def check_gone(self, is_killed=False):
-        """Checks that no process and no file is left (no file: unless the launcher itself was killed)."""
+        """Checks that no process is left, and no file either, unless the launcher itself was killed."""
         for door in self.doors:
             door.close()
         self.launcher.stdout.close()

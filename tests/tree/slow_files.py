@@ -3,8 +3,8 @@
 
     with SlowFiles(directory, mounted_at, seconds_per_read=0.02): ...
 
-Each read of at most 4 KiB takes that long. Unavailable says why there can be none here: it takes
-root and a kernel with FUSE.
+Each read of at most 4 KiB takes that long. __enter__ raises Unavailable with the reason if the file system
+cannot be mounted, which requires root and a kernel with FUSE.
 Source: include/uapi/linux/fuse.h, protocol 7.23 and newer.
 """
 

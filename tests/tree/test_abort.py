@@ -96,7 +96,7 @@ def test_a_cancel_right_behind_its_request_always_finds_it(door, admin):
 
 def test_an_abort_finds_every_request_that_came_before_an_answered_fence(shared_tree, door):
     with shared_tree.door("admin") as admin:
-        assert admin.call("pause_generation", mode="in_place")["ok"]  # otherwise one may end before
+        assert admin.call("pause_generation", mode="in_place")["ok"]  # otherwise a request may end before its cancel
         try:
             for _ in range(30):
                 rid = door.start("Once", max_new_tokens=LONG, **GREEDY)

@@ -51,7 +51,7 @@ def generate(client, adapter, **more):
 
 
 class Versions:
-    """What each name was loaded with: the digests in order, and how many of them are known to be in effect."""
+    """The digests that each name was loaded with, in order, and the number of them known to be in effect."""
 
     def __init__(self):
         self.digests, self.num_done = collections.defaultdict(list), collections.Counter()
@@ -158,7 +158,7 @@ def test_a_request_whose_adapter_is_on_its_way_waits_and_others_do_not(narrow):
     "point", ("receive worker_adapters", "evict adapter", "restore adapter", "send worker_restored")
 )
 def test_P2_a_worker_that_dies_in_a_move_leaves_nothing_half(narrow, point):
-    """The tree comes back with both."""
+    """The tree comes back with both adapters."""
     tree, faults = narrow("--tp", 2, "--restart")
     digests = {each["adapter"]["name"]: each["adapter"]["digest"] for each in status_of(tree.door("admin"))}
     (faults / f"tp_worker[0.1]@{point}").write_text("kill")
@@ -191,7 +191,7 @@ def test_P2_bytes_that_changed_meanwhile_are_an_error_that_names_the_version(nar
 
 
 def test_an_eviction_that_finds_no_room_on_the_disk_keeps_it_in_memory(place, contents, mount_tmpfs):
-    """The run directory, where evicted ones go, is full."""
+    """The run directory, which gets the evicted adapters, is full."""
     small = mount_tmpfs(1)
     memory = bytes_of_one(place, contents[0])
     with live_tree(small / "tree", "--adapter-memory", memory) as tree:

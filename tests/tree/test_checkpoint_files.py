@@ -39,7 +39,7 @@ def with_many_tensors(directory, num):
     write_checkpoint(directory, header, data)
 
 
-# If such a header were read, that would take more than 7 minutes: past the deadline and the drop, while later orders
+# Reading such a header would take more than 7 minutes. The deadline and the drop would pass, and later orders would
 # wait.
 def test_P5_a_header_of_300000_tensors_is_refused_and_the_next_update_works(door, admin, place):
     with_many_tensors(place / "many", 300_000)

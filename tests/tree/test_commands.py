@@ -12,7 +12,7 @@ import pytest
 
 from process_tree import LAUNCHER, ROOT, environment, run
 
-# Asks for the launcher's value in a process of its own, as the launcher's modules have common names.
+# Reads the launcher's value in a separate process, because the launcher's modules have common names.
 MOST = json.loads(
     subprocess.check_output(
         [sys.executable, "-c", "import tree_flags, json; print(json.dumps(tree_flags.MOST))"],

@@ -12,7 +12,7 @@ GREEDY = {"temperature": 0.0, "ignore_eos": True}
 SOCKETS = ("data", "admin", "tokenizer", "detokenizer", "requests-0", "control-0", "workers-0")
 DOORS = ("data", "admin")
 HARD = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-RAW_OF_EACH = 800  # of seven sockets
+RAW_OF_EACH = 800  # connections to each of seven sockets
 DEALERS_OF_EACH = 300
 
 

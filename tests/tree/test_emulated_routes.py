@@ -82,9 +82,7 @@ def test_the_load_counts_the_choices_of_each_step(gpu, start_tree, tmp_path, pol
 
 
 def test_P6_brought_routes_are_followed(gpu, start_tree, tmp_path):
-    """Beside requests without routes, whose steps of decodes are graphs: scoring gives the logprobs
-    of sampling.
-    """
+    """Scoring gives the logprobs of sampling, next to requests without routes, whose steps of decodes are graphs."""
     gpu(policy="random")
     model, _ = golden_model(tmp_path)
     tree = start_tree(*CUDA, "--model", model, "--deterministic")

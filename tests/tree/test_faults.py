@@ -128,7 +128,7 @@ def test_P5_a_process_that_is_stopped_for_good_ends_the_tree(start_held, name):
 
 
 def reasons_or_outputs(door, rids):
-    """Checks that every request has an end: whole, if it was done before, or with an error."""
+    """Checks that every request ends: with its whole output if it was done before, otherwise with an error."""
     ended = set()
     while len(ended) < len(rids):
         try:

@@ -161,7 +161,8 @@ def test_P5_a_worker_that_stands_still_in_a_commit_is_named(start_held, referenc
     assert greedy(tree.door(), reference, "bard")
 
 
-# A stage makes one stream wait for another once, at its start; an upload at its start twice, then twice a chunk.
+# A stage makes one stream wait for another once, at its start. An upload does so twice at its start, then twice per
+# chunk.
 @pytest.mark.parametrize(
     "mode, fault",
     some(

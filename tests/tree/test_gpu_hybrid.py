@@ -1,4 +1,4 @@
-"""A hybrid model on the GPU in software: the same tokens as on the CPU, and the promises that a state besides pages
+"""A hybrid model on the GPU in software: the same tokens as on the CPU, and the promises that recurrent state
 could break."""
 
 import random

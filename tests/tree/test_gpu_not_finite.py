@@ -41,7 +41,7 @@ def test_the_rule_of_what_is_not_finite(gpu, place, start_tree, tp):
     expect_error(sampled, STATE, "prompt token 9", epoch)
     expect_error(scored, LOGITS, "prompt token 10", epoch)
     admin.call("flush_cache")
-    twin = door.generate(PROMPT, **healthy)  # on pages that such a request has written
+    twin = door.generate(PROMPT, **healthy)  # on pages that a request with an overflow has written
     assert (twin.tokens, twin.logprobs) == (alone.tokens, alone.logprobs)
 
     for change in EVERYWHERE.values():

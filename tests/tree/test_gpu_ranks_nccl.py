@@ -23,7 +23,7 @@ OWN, OF_ALL = "sums over the ranks: own kernels", "; from 0 bytes on by NCCL 2.2
 
 
 def how_it_sums(admin):
-    """What each rank reports about the library that sums."""
+    """The ranks' reports about the library that sums."""
     return {worker["libraries"][2] for worker in workers_of(admin)}
 
 
@@ -72,7 +72,7 @@ def test_an_nccl_that_cannot_sum_is_found_at_the_start_and_named(gpu, place):
     said = (
         "a sum failed on rank 1",
         "ncclAllReduce: unhandled system error",
-    )  # the other ranks' words, and the rank's own
+    )  # the error of another rank, or of the rank itself
     assert any(text in refused.stderr for text in said), refused.stderr
 
 

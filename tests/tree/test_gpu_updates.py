@@ -78,7 +78,7 @@ def test_status_says_how_updates_are_staged_and_an_answer_what_it_cost(gpu, star
 
 def test_P1_P2_P3_P10_a_version_staged_in_host_memory_is_uploaded_by_its_commit(gpu, start_tree, reference):
     gpu(memory=148 << 20)
-    tree = start_tree(*FULL, "host", "--mem-fraction", 0.97)  # no room for two copies: KV has it
+    tree = start_tree(*FULL, "host", "--mem-fraction", 0.97)  # no room for two copies: KV has the memory
     door, admin = tree.door(), tree.door("admin")
     worker = admin.call("status")["replicas"][0]["workers"][0]
     assert worker["update_mode"] == "host" and "in host memory" in worker["update_mode_why"], worker

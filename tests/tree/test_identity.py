@@ -32,7 +32,7 @@ def wait_lost(client):
 
 
 def wait_found(client):
-    """Waits until it is connected to a tree, at both doors; returns its status."""
+    """Waits until the client is connected to a tree, at both doors; returns the tree's status."""
     wait_until(lambda: client.is_connected, "the next tree to be found")
     return client.status(timeout=DEADLINE_S)
 
@@ -68,7 +68,7 @@ def test_a_call_in_the_gap_of_a_restart_fails_at_once_and_does_not_reach_the_nex
 def test_calls_and_requests_that_are_open_end_when_the_tree_dies(start_tree):
     tree = start_tree("--restart")
     with pitstop.Client(tree.run_dir) as client:
-        tree.kill("tp_worker[0.0]", signal.SIGSTOP)  # so that the tree does nothing of it
+        tree.kill("tp_worker[0.0]", signal.SIGSTOP)  # so that the tree runs no request
         tree.wait_stopped("tp_worker[0.0]")
         stream = client.generate("Once", max_new_tokens=5)
         errors = []

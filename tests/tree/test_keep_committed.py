@@ -206,7 +206,7 @@ def test_the_newest_version_wins_and_generation_goes_on_meanwhile(place, monkeyp
         admin = tree.door("admin")
         update(admin, BARD, label="first")
         tree.wait_stopped("tp_worker[0.0]")
-        tree.kill("tp_worker[0.0]", 18)  # SIGCONT: it writes on
+        tree.kill("tp_worker[0.0]", 18)  # SIGCONT: the worker continues to write
         update(admin, STORIES, label="second")
         update(admin, BARD, label="third")
         assert len(tree.door().generate("ROMEO:", max_new_tokens=20, **GREEDY).tokens) == 20

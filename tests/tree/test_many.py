@@ -14,7 +14,7 @@ WORDS = "the a little girl boy dog king queen tree river day night went said was
 
 
 def prompts(number, seed=1):
-    """Different ones, of 1 to 60 words; some begin alike, so that prefixes are shared."""
+    """Different prompts of 1 to 60 words; some begin alike, so that prefixes are shared."""
     draw = random.Random(seed)
     beginnings = ["Once upon a time there was"] + [" ".join(draw.choices(WORDS, k=20)) for _ in range(3)]
     return [

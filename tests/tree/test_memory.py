@@ -180,7 +180,7 @@ def test_a_tree_may_wait_for_its_first_weights(start_tree):
     assert refused["code"] == "failed_precondition" and "no weights" in refused["message"]
     partial = update(admin, DENSE.new, partial=True, epoch=5)
     assert not partial["ok"] and "complete" in partial["message"]
-    # Requests that come under a pause wait for them.
+    # Requests that come under a pause wait for the weights.
     admin.call("pause_generation", mode="in_place")
     early = door.start("Once upon a time", max_new_tokens=5, **GREEDY)
     wait_until(lambda: admin.call("status")["replicas"][0]["num_waiting"] == 1, "the request to be queued")

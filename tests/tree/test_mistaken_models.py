@@ -1,4 +1,4 @@
-"""What is commonly mistaken for a checkpoint: recognized, and answered with a remedy in one line."""
+"""Places that are commonly mistaken for a checkpoint: recognized, and answered with a remedy in one line."""
 
 import json
 import subprocess

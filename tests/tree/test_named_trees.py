@@ -1,4 +1,4 @@
-"""Which tree a command is for: commands name it, find it in any place, and never use another one by accident."""
+"""The tree of a command: commands name it, find it in any place, and never use another tree by accident."""
 
 import json
 import os

@@ -69,7 +69,7 @@ def start_scorings(door):
 
 
 def check(quiet, outputs, may_abort=False):
-    """Checks that the scores of each belong to its version. Returns how often they were restarted."""
+    """Checks that each output's scores belong to its version. Returns the number of restarted scorings."""
     num_anew = 0
     for output in outputs:
         if may_abort and output.finish["reason"] == "abort" and not output.tokens:

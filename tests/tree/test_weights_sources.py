@@ -292,7 +292,7 @@ def test_P10_numpy_arrays_are_pushed(client):
 
 
 class _Shared:
-    """Shared memory of this process, not sealed: tensors in it."""
+    """Tensors in unsealed shared memory of this process."""
 
     def __init__(self, tensors):
         self.fd = os.memfd_create("a test's")

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def without_cuda(tmp_path, monkeypatch):
-    """A build's programs, with that worker replacing the usual one."""
+    """A build's programs, with the worker without CUDA in place of the usual one."""
     (tmp_path / "bin").mkdir()
     for program in BIN.glob("pitstop_*"):
         (tmp_path / "bin" / program.name).symlink_to(WORKER if program.name == "pitstop_tp_worker" else program)

@@ -16,7 +16,7 @@ import sys
 import types
 import unittest.mock
 import uuid
-from multiprocessing.reduction import ForkingPickler  # torch puts its own there
+from multiprocessing.reduction import ForkingPickler  # torch registers its reductions there
 
 import zmq
 
@@ -182,7 +182,7 @@ class ParameterServer:
         return torch.multiprocessing.reductions.reduce_tensor(buffer) if self.is_reduced else buffer
 
     def buckets(self, tensors):
-        """[(name, tensor, offset in its half)], each list fits half of the buffer."""
+        """Lists of (name, tensor, offset in its half); each list fits half of the buffer."""
         bucket, at = [], 0
         for name, tensor in tensors.items():
             size = (tensor.numel() * tensor.element_size() + 255) // 256 * 256
