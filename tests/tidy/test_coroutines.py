@@ -149,7 +149,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("code, made", MADE.values(), ids=MADE)
-def test_what_braces_make_beside_a_co_await_is_found(code, made):
+def test_values_that_braces_make_beside_a_co_await_are_found(code, made):
     assert [kind for _, kind in braces_with_co_await(f"Task<> f(bool up) {{\n{code}\n}}\n")] == made
 
 
@@ -172,7 +172,7 @@ struct Outer::Inner { bool is_so = false; };
     [(name, True) for name in ("Id", "Plain", "Refers", "Made", "Inner")]
     + [(name, False) for name in ("Text", "Holds", "Many", "Derived", "Unknown")],
 )
-def test_what_has_nothing_to_destroy_is_known(name, is_nothing):
+def test_types_with_nothing_to_destroy_are_recognized(name, is_nothing):
     assert is_destroyed_as_nothing(name, [TYPES]) == is_nothing
 
 
@@ -216,7 +216,7 @@ def test_no_braces_beside_a_co_await_make_an_aggregate_that_has_something_to_des
     "form, found_in",
     [("choice", choices_with_co_await), ("condition", conditions_with_co_await), ("braces", braces_with_co_await)],
 )
-def test_each_form_is_found_in_its_program_and_not_in_what_is_written_out(form, found_in):
+def test_each_form_is_found_in_its_program_and_not_in_the_written_out_code(form, found_in):
     text = (PROGRAMS / f"{form}.cpp").read_text(encoding="utf-8")
     lines = [found if isinstance(found, int) else found[0] for found in found_in(text)]
     written_out = [text.split("\n").index(mark) + 1 for mark in ("#else", "#endif")]
@@ -226,7 +226,7 @@ def test_each_form_is_found_in_its_program_and_not_in_what_is_written_out(form, 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="g++ is not installed")
 @pytest.mark.parametrize("form", CASES)
-def test_gcc_12_compiles_each_form_wrongly_and_what_is_written_out_rightly(form, tmp_path):
+def test_gcc_12_compiles_each_form_wrongly_and_the_written_out_code_rightly(form, tmp_path):
     major = int(subprocess.run(["g++", "-dumpversion"], capture_output=True, check=True).stdout.split(b".")[0])
     for written_out in (False, True):
         program = tmp_path / f"{form}_{written_out}"

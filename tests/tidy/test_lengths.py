@@ -55,7 +55,7 @@ def test_most_functions_of_the_project_are_found():
     assert num > 5000, num
 
 
-def test_kernels_and_what_they_inline_are_found():
+def test_kernels_and_their_inlined_functions_are_found():
     """In .cu and .cuh files, more words precede a function's name than in .cpp files."""
     names = {function.name for path in files(".cu", ".cuh") for function in functions_of(path)}
     assert {"prefill_kernel", "top_logits_kernel", "copy_tiles", "multiply_tiles", "find_nth"} <= names

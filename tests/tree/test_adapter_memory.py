@@ -157,7 +157,7 @@ def test_a_request_whose_adapter_is_on_its_way_waits_and_others_do_not(narrow):
 @pytest.mark.parametrize(
     "point", ("receive worker_adapters", "evict adapter", "restore adapter", "send worker_restored")
 )
-def test_P2_a_worker_that_dies_in_a_move_leaves_nothing_half(narrow, point):
+def test_P2_both_adapters_come_back_after_a_worker_dies_in_a_move(narrow, point):
     """The tree comes back with both adapters."""
     tree, faults = narrow("--tp", 2, "--restart")
     digests = {each["adapter"]["name"]: each["adapter"]["digest"] for each in status_of(tree.door("admin"))}

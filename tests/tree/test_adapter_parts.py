@@ -157,7 +157,7 @@ def test_P10_a_part_gives_the_digest_of_the_whole(shared_tree, client, adapters,
     assert tokens_with(shared_tree) == expected["first"][1]
 
 
-def test_P2_what_is_no_part_of_the_version_is_refused_by_name(shared_tree, client, adapters, expected, tmp_path):
+def test_P2_parts_that_do_not_fit_the_version_are_refused_by_name(shared_tree, client, adapters, expected, tmp_path):
     def refused(code, words, source, **update):
         with pytest.raises(pitstop.PitstopError) as caught:
             client.update_weights(source=source, adapter=NAME, **update)

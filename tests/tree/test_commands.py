@@ -205,7 +205,7 @@ def test_a_run_directory_that_is_too_long_is_refused(place):
     assert "too long" in ended.stderr and len(ended.stderr.splitlines()) == 1
 
 
-def test_a_named_directory_keeps_what_is_not_the_trees(start_tree, place):
+def test_an_ended_tree_keeps_foreign_files_in_a_named_directory(start_tree, place):
     named = place / "tree-0"
     named.mkdir(mode=0o700)
     (named / "notes.txt").write_text("mine")

@@ -119,7 +119,7 @@ def test_demo_swaps_models_of_experts_and_hybrid_ones_too(kind):
     assert f"[stories-{kind}:]".encode() in done.stdout and f"[bard-{kind}:]".encode() in done.stdout, done.stdout
 
 
-def test_demo_goes_by_the_digest_and_leaves_what_it_found(start_tree):
+def test_demo_identifies_the_model_by_its_digest_and_restores_weights_and_label(start_tree):
     tree = start_tree("--model", "bard")
     assert run("label", "step-41", "--run-dir", tree.run_dir).returncode == 0
 

@@ -110,7 +110,7 @@ def test_prompt_logprobs_are_those_of_sampling(door, reference):
     assert prompt["logprobs"] == sampled.logprobs
 
 
-def test_what_does_not_fit_the_context_is_refused_at_once(door):
+def test_a_prompt_longer_than_the_context_is_refused_at_once(door):
     limit = door.hello["context_len"]
     with pytest.raises(Refused, match=str(limit)) as refused:
         door.generate([1] * (limit + 1), max_new_tokens=1)

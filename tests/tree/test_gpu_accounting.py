@@ -172,7 +172,7 @@ def test_P8_status_and_the_driver_say_the_same_bytes_through_updates_and_release
     assert greedy(door, reference, "bard")
 
 
-def test_what_graphs_take_is_said(gpu, start_tree, place, reference):
+def test_status_reports_the_memory_of_graphs(gpu, start_tree, place, reference):
     """Each copy of the weights has graphs of its own. Without graphs no memory is taken or reserved."""
     tree = start_tree(*FULL, "staged")
     door, admin = tree.door(), tree.door("admin")
@@ -190,7 +190,7 @@ def test_what_graphs_take_is_said(gpu, start_tree, place, reference):
     assert books.worker()["graph_bytes"] == books.worker()["graph_bytes_max"] == 0
 
 
-def test_kv_is_given_what_a_mode_leaves(gpu, start_tree, place):
+def test_kv_gets_the_memory_that_a_mode_leaves(gpu, start_tree, place):
     """In each mode but `staged` KV has the second copy's room."""
     pages = {}
     for mode in MODES:
@@ -226,7 +226,7 @@ def test_a_model_of_which_two_copies_do_not_fit_is_updated_in_each_mode_but_stag
         tree.stop()
 
 
-def test_a_gpu_that_others_fill_after_the_start_still_does_what_it_has_not_done_yet(gpu, start_tree, reference):
+def test_first_launches_need_no_memory_on_a_gpu_that_others_fill_after_the_start(gpu, start_tree, reference):
     """Another program takes all free memory before the first request: no launch may need memory for its kernel."""
     gpu(memory=ROOMY)
     tree = start_tree(*FULL, "direct", "--mem-fraction", 0.9)

@@ -65,7 +65,7 @@ def test_P10_an_allocation_is_opened_once_for_all_buckets_of_a_push(gpu, trainer
     assert said["code"] == "unavailable", said
 
 
-def test_P10_each_call_of_a_session_opens_what_it_is_lent(gpu, trainer_of):  # noqa: F811
+def test_P10_each_call_of_a_session_opens_the_lent_memory_again(gpu, trainer_of):  # noqa: F811
     """The trainer may free a call's tensors afterwards, and its next memory may get the same handle: each call opens it
     again."""
     one_open(gpu)

@@ -226,7 +226,7 @@ def test_P2_a_broadcast_of_more_than_4_gib_is_refused_before_any_is_received(cli
     assert refused(client.destroy_group, "w").code == "not_found"  # the announced tensor has no receiver
 
 
-def test_what_nccl_does_not_take_is_refused_by_name(client, start_trainer):
+def test_groups_that_nccl_cannot_form_are_refused_by_name(client, start_trainer):
     def joins_with(trainer, **fields):
         unique_id = bytes.fromhex(trainer.ask("make_id")["id"])
         fields = {"world_size": 2, "rendezvous": "direct", "unique_id": unique_id, "timeout": 20, **fields}

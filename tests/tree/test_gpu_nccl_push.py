@@ -41,7 +41,7 @@ def test_P10_a_broadcast_per_bucket_reaches_every_rank(client, shared_tree, plac
     assert num_packs(BUCKET) > 2 and digest_of(client) == DIGESTS["bard"]["digest"]
 
 
-def test_what_is_missing_is_named(client, shared_tree, place):
+def test_errors_of_a_push_name_the_gpu_or_the_library(client, shared_tree, place):
     order = {"run_dir": str(shared_tree.run_dir), "model": str(BARD), "num_workers": 2, "bucket_bytes": BUCKET}
     same = push(BUILD, place, **order, device=0, join_s=20.0)
     assert same["code"] == "failed_precondition" and "Duplicate GPU" in same["message"], same

@@ -107,7 +107,7 @@ def test_P10_a_trainers_nccl_group_reaches_the_ranks_of_both_machines(start_apar
 
 
 @pytest.mark.parametrize("flags", [("--deterministic",), ("--all-reduce", "own")])
-def test_what_ranks_of_several_machines_cannot_is_refused_by_name(gpu, place, flags):
+def test_flags_that_ranks_of_several_machines_do_not_support_are_refused_by_name(gpu, place, flags):
     refused = run(
         "serve",
         "--no-http",

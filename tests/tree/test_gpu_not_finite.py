@@ -23,7 +23,7 @@ AT_THE_HEAD = {
 
 
 @pytest.mark.parametrize("tp", (1, 2))
-def test_the_rule_of_what_is_not_finite(gpu, place, start_tree, tp):
+def test_requests_with_numbers_that_are_not_finite_end_as_on_a_cpu(gpu, place, start_tree, tp):
     gpu()
     model = Model(place)
     flags = ("--model", model.healthy, "--tp", tp, "--chunked-prefill-size", 16)

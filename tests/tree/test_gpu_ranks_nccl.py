@@ -39,7 +39,7 @@ def test_ranks_that_sum_by_nccl_follow_the_reference(gpu, start_tree, reference,
     greedy(door, reference, "bard")
 
 
-def test_small_sums_go_by_own_kernels_and_no_nccl_is_opened(gpu, start_tree):
+def test_own_kernels_compute_small_sums_and_no_nccl_is_opened(gpu, start_tree):
     """Ranks on the GPU in software do not time sums: own kernels are used up to a fixed size."""
     tree = start_tree(*CUDA, "--tp", 2)
     assert how_it_sums(tree.door("admin")) == {OWN}

@@ -160,7 +160,7 @@ def test_a_rank_outside_the_group_is_an_error_of_the_route(tree, trainer, refere
     assert greedy(tree.door(), reference, "stories")
 
 
-def test_a_restart_brings_back_what_lay_in_a_directory_and_awaits_what_did_not(gpu, start_tree, reference):
+def test_a_restart_brings_back_a_version_from_a_directory_and_names_a_lost_pushed_one(gpu, start_tree, reference):
     tree = start_tree(*CUDA, "--restart")
     assert update(tree.door("admin"), BARD, label="step 1")["ok"]
     _, door, admin = crash(tree)

@@ -57,7 +57,7 @@ def test_P1_P2_P3_P10_versions_change_between_two_passes_and_back(gpu, start_tre
     assert greedy(door, reference, "bard")
 
 
-def test_status_says_how_updates_are_staged_and_an_answer_what_it_cost(gpu, start_tree):
+def test_status_reports_the_update_mode_and_an_answer_its_cost(gpu, start_tree):
     gpu(memory=168 << 20)
     tree = start_tree("--device", "cuda", "--tuning-dir", "none")
     door, admin = tree.door(), tree.door("admin")

@@ -282,7 +282,7 @@ def test_two_trees_do_not_keep_their_versions_in_one_place(start_tree, place):
     assert "Traceback" not in third.stderr and not (place / "third").exists()
 
 
-def test_what_the_tree_was_started_from_is_never_removed(start_tree, place):
+def test_the_kept_version_that_a_tree_was_started_from_is_never_removed(start_tree, place):
     """A kept version is a checkpoint like others: a tree may start from it and keep its own versions in the same
     directory."""
     kept = place / "kept"

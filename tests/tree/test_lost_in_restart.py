@@ -93,7 +93,7 @@ def test_P2_a_pause_that_a_restart_has_ended_is_told_before_a_part_takes_effect(
         assert send(client, FIRST)["state"] == "serving"
 
 
-def test_a_restart_burdens_nobody_who_was_amid_nothing(tree):
+def test_a_restart_refuses_no_call_of_a_trainer_without_an_open_update(tree):
     with pitstop.Client(tree.run_dir) as client:
         client.pause(mode="in_place")
         send(client, FIRST)

@@ -43,7 +43,7 @@ def start_all(door, work, **fields):
 
 
 @pytest.mark.parametrize("dp", [1, 2])
-def test_P6_256_streams_of_one_client_are_what_each_is_alone(start_tree, tell, dp):
+def test_P6_256_streams_of_one_client_have_the_bits_of_each_alone(start_tree, tell, dp):
     tree = start_tree("--dp", dp)
     door = tree.door()
     work = list(zip(prompts(256), lengths(256)))

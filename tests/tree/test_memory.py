@@ -45,7 +45,7 @@ def resident_bytes(admin, name):
     )
 
 
-def test_resident_memory_is_what_the_kernel_counts(start_tree):
+def test_status_reports_the_resident_memory_that_the_kernel_counts(start_tree):
     tree = start_tree(*TREE_FLAGS, "--max-total-tokens", 200_000)
     door, admin = tree.door(), tree.door("admin")
     # A worker has more than the tags' memory: its code, and its working memory.

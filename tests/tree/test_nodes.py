@@ -254,7 +254,7 @@ def test_memory_of_one_machine_is_refused_as_a_source(start_spanning, reference)
         (("--node-rank", 1), "go with --nodes"),
     ],
 )
-def test_what_machines_cannot_is_refused_in_one_line(place, flags, text):
+def test_flags_that_several_machines_do_not_support_are_refused_in_one_line(place, flags, text):
     refused = run("serve", "--no-http", "--run-dir", place / "tree", *flags)
     assert refused.returncode == 2 and text in refused.stderr, refused.stderr
     assert len(refused.stderr.splitlines()) == 1

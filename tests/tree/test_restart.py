@@ -66,7 +66,7 @@ def test_a_restarted_tree_serves_the_last_committed_weights_under_their_name(sta
     tree.stop()
 
 
-def test_a_rollback_to_what_a_restart_brought_survives_the_next_one(start_tree):
+def test_a_rollback_to_a_version_that_a_restart_loaded_survives_the_next_restart(start_tree):
     tree = start_tree("--restart")
     update(tree.door("admin"), BARD, label="bard-1")
     _, _, admin = crash(tree)
@@ -238,7 +238,7 @@ def test_P2_after_a_rollback_the_version_it_left_does_not_come_back(start_tree, 
     check_lost(tree, line, admin, epoch=4, label="step-7", digest=digest, path=str(checkpoint))
 
 
-def test_a_direct_update_and_a_partial_one_are_remembered_for_what_they_are(start_tree, checkpoint):
+def test_a_restart_brings_back_a_direct_update_and_names_a_lost_partial_one(start_tree, checkpoint):
     tree = start_tree("--restart")
     update(tree.door("admin"), str(checkpoint), label="direct", mode="direct")
     before = serving(tree.door("admin"))

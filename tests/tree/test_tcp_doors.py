@@ -40,7 +40,7 @@ def keys(place):
 
 @pytest.mark.parametrize("flag", ["--client", "--node", "--remove"])
 @pytest.mark.parametrize("name", ["", "-x", "--admin", ".x", "a b"])
-def test_what_is_no_name_makes_no_key(place, flag, name):
+def test_an_invalid_name_makes_no_key(place, flag, name):
     """An empty name must not select the tree's own key, and a flag without a value must not use the next flag as its
     name."""
     path = place / "keys"

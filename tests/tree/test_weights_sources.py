@@ -323,7 +323,7 @@ def test_P10_arrays_in_shared_memory_are_read_where_they_are(client, shared_bard
     assert seen[-1] == 1.0
 
 
-def test_P10_arrays_elsewhere_are_copied_whoever_is_named_as_holder(client, shared_bard):
+def test_P10_arrays_outside_the_holders_memory_are_copied(client, shared_bard):
     half = {**shared_bard.tensors, "model.norm.weight": BARD_TENSORS["model.norm.weight"]}
     reply = WeightPusher(client, holders=[os.getpid()]).push(half)
     assert reply["digest"] == DIGESTS["bard"]["digest"] == digest_of(client)
