@@ -1,7 +1,7 @@
 // The tests' data: tests/data, launch/models.
 //
-// The path has a compiled file of its own, so that objects of the same sources in two checkouts are
-// equal and a compiler's cache serves both.
+// The path is compiled in a file of its own. So the objects of all other sources are equal in two
+// checkouts, and a compiler's cache serves both.
 #pragma once
 
 #include <string>

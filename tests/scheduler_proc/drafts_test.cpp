@@ -1,6 +1,6 @@
 // Speculation in the scheduler: rows with drafts, and which of their results count. The fake
-// workers derive tokens from the whole context and check every page that a row reads, so a token or
-// page after a wrong draft would be noticed.
+// workers derive tokens from the whole context and check every page that a row reads. So they
+// notice a token or page that depends on a wrong draft.
 #include "tests/scheduler_proc/expectations.h"
 #include "tests/scheduler_proc/update_fixture.h"
 

@@ -86,7 +86,7 @@ TEST(Scheduler, LogitsThatAreNotFiniteEndTheRequestAloneAndSaySo) {
 }
 
 // Parameters: the token that is not finite, the chunk's size (P6), the first scored position, and
-// the number of new tokens, so that the token's logits are needed or not.
+// the number of new tokens. The last two decide whether the token's logits are needed.
 class TokenNotFinite : public testing::TestWithParam<std::tuple<int, int, int, int>> {};
 
 TEST_P(TokenNotFinite, P6_IsNamedAndItsPagesAreNotShared) {

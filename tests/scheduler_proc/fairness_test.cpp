@@ -28,7 +28,7 @@ std::vector<RequestKey> order_of(Rig& rig, const std::vector<RequestKey>& keys) 
     return order;
 }
 
-// How many of `others` come before `key`.
+// The number of `others` that come before `key`.
 std::ptrdiff_t num_before(
     const std::vector<RequestKey>& order, RequestKey key, const std::vector<RequestKey>& others
 ) {

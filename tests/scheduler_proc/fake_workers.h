@@ -1,7 +1,7 @@
-// Workers for tests. They run plans in the order sent, as real ones do, on a KV store that
-// remembers the token, position, prefix and epoch of each entry. The token they "sample" is a
-// function of the whole context as read back from the pages. So a page that is shared wrongly,
-// freed too early or filled twice shows in the output, or at once in `problems`.
+// Workers for tests. They run plans in the order sent, as real workers do. Their KV store remembers
+// the token, position, prefix and epoch of each entry. The token that they "sample" is a function
+// of the whole context as read back from the pages. So wrong sharing of a page, an early release or
+// a second fill shows in the output, or at once in `problems`.
 #pragma once
 
 #include "messages/steps.h"

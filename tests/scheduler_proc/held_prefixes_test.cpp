@@ -191,7 +191,7 @@ TEST_F(HeldPrefixesTest, ATurnWithoutPagesLeavesThoseOfTheTurnBefore) {
     EXPECT_EQ(cached_by_next_turn(turn), 64);
 }
 
-// No next turn gets a version that is replaced or unloaded: its pages are like any others.
+// No later turn gets a replaced or unloaded version, so pages of that version are not held.
 TEST_F(HeldPrefixesTest, P9_AVersionThatServesNoMoreHoldsNothing) {
     load("a", 3);
     load("b", 4);

@@ -198,8 +198,8 @@ void World::add_conversation(messages::Generate& request) {
     request.turn->opens = true;
 }
 
-// Prompts that were not finite under one version are asked under another: whatever prefixes they
-// tolerate, no KV of the first version is used.
+// Sends prompts that were not finite under one version again under another version. Whatever
+// prefixes these requests tolerate, no KV of the first version is used.
 void World::submit_again() {
     for (const RequestKey key : std::vector<RequestKey>(oracle_.not_finite().ended())) {
         const messages::TokenizedRequest& before = oracle_.request(key);

@@ -1,5 +1,5 @@
-// The calls without a session that become one update, and what they brought: every call answered as
-// collected takes effect with the others, whole and in order, or not at all (P2, P10).
+// The calls without a session that become one update, and their content. All calls answered as
+// collected take effect together and in order, or none does (P2, P10).
 #pragma once
 
 #include "messages/weights.h"

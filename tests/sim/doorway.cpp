@@ -66,7 +66,7 @@ void World::turn_of_doors(tokenizer::DoorsInput in) {
     if (wake_at == TimePoint::max() || (doors_wake_at_ && *doors_wake_at_ <= wake_at)) return;
     doors_wake_at_ = wake_at;
     at(wake_at, [this, wake_at] {
-        if (doors_wake_at_ != wake_at) return;  // one came before
+        if (doors_wake_at_ != wake_at) return;  // an earlier turn was due
         doors_wake_at_.reset();
         turn_of_doors({});
     });

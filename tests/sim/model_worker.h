@@ -38,7 +38,7 @@ inline constexpr std::int64_t kAdapterBytes = 1000;
 
 class ModelWorker {
   public:
-    // How a stage ends on this rank.
+    // The result of a stage on this rank.
     enum class StageFate { kGood, kRefused, kBroken, kOther };
 
     // A rank's background work for an update: a bucket (0: opening the session), or the whole stage

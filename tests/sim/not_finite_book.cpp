@@ -151,7 +151,7 @@ std::optional<std::string> NotFiniteBook::problem_of_end(
 ) const {
     const auto met = met_.find(request.key);
     if (met == met_.end()) return std::nullopt;
-    // A pass beyond the last output was one too many, and does not count.
+    // A pass beyond the last output does not count.
     const auto prompt_len = static_cast<std::int64_t>(request.prompt.values.size());
     const std::int64_t last = prompt_len - 1 + std::max<std::int64_t>(num_outputs - 1, 0);
     const std::int64_t position = met->second.front().position;

@@ -141,7 +141,7 @@ void World::tell_trainers(const std::string& bytes, const messages::UpdateReply&
 }
 
 // Calls without a session, mostly under a pause, that are to become one update. The trainer may be
-// slow, so that the pause ends by itself; or another trainer does the same, or takes over.
+// so slow that the pause ends by itself. Another trainer may send such calls, too, or take over.
 void World::start_collecting() {
     Collector trainer{
         .name = fmt::format("t{}", num_collectors_++),

@@ -28,7 +28,7 @@ class RouteBook {
 
     // The layers of the model that have no experts.
     static const std::vector<std::int64_t>& dense_layers();
-    // Returns a row that a router may choose, the same for the same number.
+    // Returns a row that a router may choose, derived from `number`.
     [[nodiscard]] static Row row_of(const messages::RouteShape& shape, std::uint64_t number);
     // Returns the router's choice for the last token of a context. `chain` hashes the context's
     // tokens, `brought` the routes that requests brought for them (with_brought()).

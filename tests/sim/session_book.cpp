@@ -10,10 +10,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How late the tick that ends an idle session may be.
+// The tick that ends an idle session may be this late.
 constexpr auto kTickSlack = milliseconds(1);
 
-// Returns whether the answer to a begin says that it has dropped that session.
+// Returns whether the answer to a begin reports that the begin dropped that session.
 bool took_over(const messages::UpdateReply& reply, std::uint64_t session) {
     return session != 0 && reply.verdict.message.starts_with(fmt::format("session {} ", session));
 }

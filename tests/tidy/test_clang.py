@@ -84,7 +84,7 @@ def test_every_mutex_of_the_product_is_one_that_the_analysis_knows():
 
 
 def files_for_clang_tidy():
-    """All files at night. Otherwise changed files, or some of them if there are many, as a file takes ten seconds; one
+    """All files at night. Otherwise the changed files, or a sample if there are many: a file takes ten seconds. One
     skip counts the omitted files."""
     sources = [path for path in files(".cpp") if path.parts[0] in PRODUCT]
     if os.environ.get("PITSTOP_CLANG_TIDY_ALL"):

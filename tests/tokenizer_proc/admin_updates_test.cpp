@@ -119,7 +119,7 @@ TEST_F(AdminUpdatesTest, ATreeWithoutWeightsIsReadyWithItsFirstCompleteUpdate) {
     EXPECT_FALSE(reply.lost);
 }
 
-// Each replica says of itself whether it has weights.
+// Each replica reports whether it has weights.
 TEST(AdminUpdates, P2_ATreeIsReadyWhenEveryReplicaHasWeights) {
     AdminOutbox out;
     AdminUpdates updates(2, kFirst, out);

@@ -7,7 +7,7 @@ namespace {
 
 class CollectedRefusalTest : public CollectedTest {
   protected:
-    // The next continue is refused because of the loss. The one after it works and changes no
+    // The next continue is refused because of the loss. The second continue works, and changes no
     // version.
     void expect_told_once() {
         call(messages::ContinueGeneration{}, 90);

@@ -69,7 +69,7 @@ TEST_F(UnnamedSessionTest, ALossEndsWithABeginADropOrQuiet) {
     for (const auto& [name, way] : ways) {
         open();
         expire();
-        now_ += std::chrono::hours(1);  // no client was told of it yet
+        now_ += std::chrono::hours(1);  // no client was told of the loss yet
         EXPECT_TRUE(unnamed()) << name;
         way();
         EXPECT_FALSE(unnamed()) << name;

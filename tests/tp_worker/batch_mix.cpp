@@ -136,7 +136,7 @@ class RandomPool {
     std::mt19937* random_;
 };
 
-// Up to six drafts: the tokens that follow in `done`, about every third one replaced.
+// Up to six drafts: the tokens that follow in `done`, with about every third token replaced.
 std::vector<TokenId> some_drafts(
     const TestRequest& request, const TestRequest& done, std::mt19937* random
 ) {

@@ -31,7 +31,7 @@ struct BatchMix {
     TestReplica* replica, const BatchMix& mix, unsigned seed
 );
 
-// Tokens, logprobs, ranks and scores are the same bits.
+// Expects equal bits of tokens, logprobs, ranks and scores.
 void expect_same(const std::vector<TestRequest>& a, const std::vector<TestRequest>& b);
 
 }  // namespace pitstop::tp_worker

@@ -132,6 +132,6 @@ def test_P10_openrlhfs_own_trainer_sends_its_weights_by_nccl(gpu, sglang, fresh,
 
 
 def import_paths(interpreter, packages):
-    """The packages of an environment without PyTorch, behind those of one that has it."""
+    """The packages of an environment without PyTorch, after the packages of an environment that has PyTorch."""
     (own,) = pathlib.Path(interpreter).parents[1].glob("lib/python*/site-packages")
     return own, packages

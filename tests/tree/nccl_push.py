@@ -1,5 +1,5 @@
 """A trainer that broadcasts a model to a tree by pitstop.nccl_broadcast, in a process of its own on
-a given GPU. One line of JSON tells it what to do, and it answers with one.
+a given GPU. Its order is one line of JSON, and so is its answer.
 
 Neither torch nor a GPU is needed: CUDA's runtime and NCCL are the emulated libraries, under the
 names of the real ones.

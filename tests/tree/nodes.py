@@ -18,7 +18,7 @@ import fleet_network  # noqa: E402  (after the path)
 
 
 def free_port():
-    """A port at which nothing listened a moment ago: all machines must be told the port of the head's door."""
+    """A port at which nothing listened a moment ago: all machines need the port of the head's door in advance."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]

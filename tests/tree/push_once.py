@@ -95,7 +95,7 @@ def broadcast(client, tensors):
 
 
 def sparse(client, tensors):
-    """Sends all elements of a few tensors as a sparse update on top of the version that serves, and the other tensors
+    """Sends all elements of a few tensors as a sparse update of the serving version, and the other tensors
     whole, in the same session."""
     base = client.weight_digests()["digest"]
     number = client.begin_update(idle_timeout=5, partial=True, base_digest=base)["session"]

@@ -1,6 +1,6 @@
-"""P8 in each --update-mode on the GPU in software: `status` reports as device and host memory what
-the driver has allocated for the worker, at the start, in a stage, after it, released and resumed;
-and the start keeps its plan. The memory of steps' graphs is reported, too. The code of kernels is on
+"""P8 in each --update-mode on the GPU in software. `status` reports the device and host memory that
+the driver has allocated for the worker: at the start, in a stage, after it, released and resumed.
+The start keeps its plan. The memory of steps' graphs is reported, too. The code of kernels is on
 the GPU before its memory is divided.
 
 The driver's side is read from outside: each piece of its memory is a file of the worker's, named by its kind

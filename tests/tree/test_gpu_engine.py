@@ -35,7 +35,7 @@ def serves(admin):
 
 
 def is_lent(said):
-    """Whether nothing was copied through the host's memory."""
+    """Checks that no bytes went through the host's memory. Returns whether the digest is that of bard."""
     assert said["num_to_host"] == 0, said
     assert "digest" in said, said
     return said["digest"] == DIGESTS["bard"]["digest"]

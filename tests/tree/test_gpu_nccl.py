@@ -236,7 +236,7 @@ def test_groups_that_nccl_cannot_form_are_refused_by_name(client, start_trainer)
 
     same = joins_with(start_trainer(gpu=0))
     assert same.code == "failed_precondition" and "Duplicate GPU" in same.message, same
-    larger = joins_with(start_trainer(), world_size=3, timeout=5)  # the second trainer is told
+    larger = joins_with(start_trainer(), world_size=3, timeout=5)  # the second trainer gets an error
     assert larger.code in ("failed_precondition", "deadline_exceeded"), larger
     short = joins_with(start_trainer(), unique_id=bytes(5))
     assert "unique_id has 5 bytes" in short.message, short

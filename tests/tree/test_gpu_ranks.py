@@ -70,7 +70,7 @@ def test_P6_bits_of_ranks_do_not_depend_on_the_batch_or_the_order_of_work(gpu, s
 
 
 def test_P6_steps_of_ranks_as_graphs_have_the_bits_of_steps_without(gpu, start_tree):
-    """Through an update, whose copy of the weights has graphs of its own, and back."""
+    """Also after an update, whose copy of the weights has graphs of its own, and after another update back."""
     outputs = []
     for flags in ((), ("--no-graphs",)):
         tree = start_tree(*CUDA, "--tp", 2, "--log-level", "info", *flags)
@@ -165,7 +165,7 @@ def test_P2_ranks_stage_in_host_memory_and_upload_together(gpu, start_tree, refe
     greedy(door, reference, "bard")
 
 
-STEP_TIMEOUT_S = 20  # a rank waits for another for less time, so it can still report which one is missing
+STEP_TIMEOUT_S = 20  # a rank waits less for another rank, so that it can name the missing rank
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])

@@ -1,8 +1,8 @@
-"""--restart: an unfinished update is lost when a process dies, and the trainer's further calls are
-told so.
+"""--restart: an unfinished update is lost when a process dies, and the refusal of the trainer's next
+call reports the loss.
 
 A process is killed and the tree comes back with its weights; a trainer that has not noticed sends
-the rest."""
+its remaining calls."""
 
 import json
 import pathlib

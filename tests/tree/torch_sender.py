@@ -1,9 +1,8 @@
 """PyTorch's side of weight transfers, with real tensors, real pickles and real shared memory.
 
-ParameterServer treats the workers of one engine as checkpoint-engine's does, on a CPU: its buffer
-is a tensor shared by torch's file_system strategy in place of CUDA IPC, and everything else
-(pickles, sockets, order, errors both ways) is the same. Each worker has a buffer of its own, as
-each GPU has.
+ParameterServer treats the workers of one engine as checkpoint-engine's does, on a CPU. Its buffer
+is a tensor shared by torch's file_system strategy in place of CUDA IPC. Pickles, sockets, order
+and errors both ways are the same. Each worker has a buffer of its own, as each GPU has.
 """
 
 import ctypes

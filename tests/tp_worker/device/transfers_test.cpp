@@ -60,7 +60,7 @@ TEST(TransferTurns, P5_OfTwoSlowOnesTheSecondHasATimeOfItsOwn) {
         second_done->record(device->stream());
         const TimePoint enqueued = Clock::now();
         while (Clock::now() - enqueued < kWaitMax) std::this_thread::yield();
-        EXPECT_TRUE(transfers->is_turn_over());  // the first one's time is over
+        EXPECT_TRUE(transfers->is_turn_over());  // the first step's time is over
         pass(first, *first_done);
         const TimePoint begun = Clock::now();
         transfers->finish_turn();

@@ -55,7 +55,7 @@ TEST_P(BatchInvariance, P6_NothingAroundARequestChangesItsBits) {
     }
 }
 
-// A row with drafts gives the bits of the rows of one token that it replaces. Each position has its
+// A row with drafts gives the bits of the one-token rows that it replaces. Each position has its
 // own penalties, bans and bias, as if the drafts before it were right. A wrong draft leaves no
 // trace.
 TEST_P(BatchInvariance, P11_DraftsChangeNoBit) {

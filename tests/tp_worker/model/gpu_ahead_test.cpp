@@ -37,7 +37,7 @@ class Planner {
         add_row(setup.slot, 0, setup.prompt_len, /*takes_sampled=*/false);
         plan.setups.push_back(std::move(setup));
     }
-    // Plans the next token of the slot's request, whose input is the token that it drew last.
+    // Plans the next token of the slot's request. Its input is the request's last drawn token.
     void go_on(SlotId slot) {
         Held& held = held_.at(raw(slot));
         plans_.back().tokens.values.push_back(TokenId{0});

@@ -1,4 +1,4 @@
-// P11 on a GPU: rows with drafts give the bits of the rows of one token that they replace, with and
+// P11 on a GPU: rows with drafts give the bits of the one-token rows that they replace, with and
 // without CUDA graphs. Runs on a GPU and, in the emulated preset, on a GPU in software.
 #include "tests/tp_worker/batch_mix.h"
 #include "tests/tp_worker/model/gpu_replica.h"

@@ -1,5 +1,5 @@
 // Steps of few tokens with prompts among their rows: padded, and as CUDA graphs. Runs on a GPU and,
-// in the emulated preset, on the one in software.
+// in the emulated preset, on a GPU in software.
 #include "tests/tp_worker/batch_mix.h"
 #include "tests/tp_worker/model/gpu_replica.h"
 #include "tests/tp_worker/model/random_checkpoint.h"

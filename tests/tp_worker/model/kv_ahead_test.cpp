@@ -37,7 +37,7 @@ class KvAheadTest : public testing::Test {
         ahead_.emplace(*memory_, pool);
         page_bytes_ = pool.page_bytes() / kLayers;
     }
-    // Touches pages until none are left; returns how often.
+    // Touches pages until none are left; returns the number of touches.
     int touch_all() {
         int num = 0;
         for (; ahead_->is_behind() && num < 10'000; ++num) ahead_->touch_some();

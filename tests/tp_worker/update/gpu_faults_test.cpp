@@ -300,7 +300,7 @@ class GpuFaults : public testing::TestWithParam<UpdateRoom> {
             fault.error,
             all
         ));
-        // How often the GPU is polled depends on the machine.
+        // The number of polls of the GPU depends on the machine.
         if (status == kUnreached && fault.number > 1) return;
         if (fault.error == "cudaErrorMemoryAllocation") {
             EXPECT_EQ(status, kRefused);

@@ -54,7 +54,7 @@ class OneRankUpdaterTest : public testing::Test, protected UpdateNumbers {
   protected:
     // Options with room for these tests' computations: prompts of a few tokens.
     static EngineOptions options_on(DeviceKind device);
-    // Whether a test on such a device can run; fails if a GPU is required and missing.
+    // Returns whether a test on such a device can run; fails if a GPU is required and missing.
     static bool has_device(DeviceKind device);
     void open(const EngineOptions& options);
     ~OneRankUpdaterTest() override;

@@ -61,7 +61,8 @@ class ShardDefinition {
         for (std::int64_t i = 0; i < rank_; ++i) begin += ffns_[static_cast<std::size_t>(i)];
         return begin;
     }
-    // The KV head of all query heads that read this local one; -1: they need several.
+    // The KV head of all query heads that read the rank's KV head `local`; -1: they need
+    // several.
     [[nodiscard]] std::int64_t kv_head(std::int64_t local, const WeightTensor& tensor, bool is_bias)
         const {
         const std::int64_t num_local = (is_bias ? tensor.cols : tensor.rows) / config_.head_dim;
