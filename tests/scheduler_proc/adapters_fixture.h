@@ -41,7 +41,7 @@ class AdaptersTest : public UpdateTest {
         EXPECT_TRUE(staged.ok) << staged.verdict.message;
         return commit(id);
     }
-    // A rollback of the name up to the ranks' votes.
+    // Rolls the name back, up to the ranks' votes.
     messages::UpdatePart stage_rollback(
         const std::string& name,
         std::uint64_t id,

@@ -125,8 +125,8 @@ class FakeWorkers {
     // By rank: does not answer commits and drops.
     std::vector<bool> never_ends{};
 
-    // The oldest and newest epoch of the KV that the last row of this key with this output index
-    // read, taken from the pages.
+    // The oldest and newest epoch of the KV, as the last row of this key and output index read it
+    // from the pages.
     [[nodiscard]] EpochRange kv_of(RequestKey key, std::int64_t output_index) const;
 
   private:

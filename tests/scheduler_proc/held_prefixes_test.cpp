@@ -110,8 +110,7 @@ TEST_F(HeldPrefixesTest, RunningRequestsGetHeldPagesWhenTheyNeedThem) {
     fill_the_pool();  // forgets the other held pages without harm
 }
 
-// P9: a turn's kv_tolerance decides whether older KV is used. The counts include the KV that was
-// not.
+// P9: a turn's kv_tolerance decides whether older KV is used. The counts include the unused KV.
 TEST_F(HeldPrefixesTest, P9_AnUpdateLeavesHeldPagesToTurnsThatTolerateThem) {
     Ask turn = turn_of(prompt_of(60), kFirst);
     turn.kv_tolerance = messages::KvTolerance::kKeep;

@@ -187,7 +187,7 @@ TEST_F(PortsTest, ARankOnADescriptorThatAStrangerHadIsNotTakenForLost) {
         ASSERT_EQ(socket->send({.type = "no_such_message", .body = "\x80"}), bus::Sent::kSent);
     receive([](const TurnInput& all) { return all.num_refused == 4; });
     zmq::context_t apart;
-    zmq::socket_t rank(apart, zmq::socket_type::dealer);  // the ports opened theirs earlier
+    zmq::socket_t rank(apart, zmq::socket_type::dealer);  // the ports' sockets are older
     rank.set(zmq::sockopt::linger, 0);
     bus::Poller poller;
     ports->add_to(poller);

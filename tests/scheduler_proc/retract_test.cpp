@@ -144,7 +144,7 @@ TEST(Retract, AnAbortedRetractedRequestReturnsItsTokens) {
 }
 
 // A stop text may end the request at any token. The detokenizer then reports the counts that it got
-// last, so these must include the retraction.
+// last, so these counts must include the retraction.
 TEST(Retract, IsToldWithTheFirstTokenAfterIt) {
     Rig rig({.num_pages = 14});
     rig.send({.prompt = prompt_of(8, 1), .max_new_tokens = 40});

@@ -16,7 +16,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// When to retry sending.
+// A failed send is retried after this long.
 constexpr auto kRetryAfter = milliseconds(1);
 
 }  // namespace

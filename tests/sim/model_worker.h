@@ -54,7 +54,7 @@ class ModelWorker {
         messages::UpdateId update{};
         std::set<std::string> bytes{};
         bool is_whole = false;
-        bool stands_alone = false;  // one call of a part, which opened the session itself
+        bool stands_alone = false;  // one call with a part, which opened its own session
         bool is_of_adapter = false;
     };
 

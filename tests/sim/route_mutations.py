@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """route_mutations: bugs of routes that requests bring and get, planted one at a time, and what finds each.
 
-    tests/sim/route_mutations.py [--write]      all of them; --write: write ROUTE_MUTATIONS.md beside this file
-    tests/sim/route_mutations.py --only prefill those whose names have this word; the rows of others stay
-    tests/sim/route_mutations.py --check        check that each fits the sources, list bugs without a row, build nothing
+    tests/sim/route_mutations.py [--write]       all of them; --write: write ROUTE_MUTATIONS.md beside this file
+    tests/sim/route_mutations.py --only prefill  those whose names have this word; the rows of others stay
+    tests/sim/route_mutations.py --check         check that each fits its source, list bugs without a row, build nothing
 
 Works as update_mutations.py does, with the unit tests of routes in scheduler_proc.
 """

@@ -56,7 +56,7 @@ void World::ask_tokenize() {
     submitting_call_ = {};
 }
 
-// Cancels a job on the other thread that one of the clients waits for.
+// Cancels a job of the other thread, for which a client waits.
 void World::cancel_text() {
     if (jobs_.empty()) return;
     auto place = jobs_.begin();
@@ -71,8 +71,8 @@ void World::cancel_text() {
     say(job.placed.peer, messages::Door::kData, cancel);
 }
 
-// The other thread's time for each job varies; a job that no client waits for any more gives
-// nothing, unless it is done already.
+// The other thread's time for each job varies. A job without a waiting client gives no result,
+// unless it is already done.
 void World::take_jobs(std::vector<tokenizer::TextJob> jobs) {
     for (tokenizer::TextJob& job : jobs) {
         jobs_[job.id] = {

@@ -138,7 +138,7 @@ class World {
         std::unique_ptr<FairnessBook> fairness{};  // null: not checked
         scheduler::TurnInput inbox{};
         bool is_turn_due = false;
-        bool is_down = false;  // the core has asked for its end
+        bool is_down = false;  // the core has given up
         TimePoint wake_at = TimePoint::max();
         Link requests{};
         Link control{};
@@ -377,7 +377,7 @@ class World {
     CallId submitting_call_{};
     struct Job {
         Placed placed{};
-        CallId call{};  // of a request: 0
+        CallId call{};  // 0: the job is a request's
         std::string text{};
     };
     std::map<tokenizer::JobId, Job> jobs_{};  // on the other thread

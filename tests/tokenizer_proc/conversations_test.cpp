@@ -389,7 +389,7 @@ TEST(Conversations, ATurnThatFindsNoRoomToOpenItsConversationRunsWithout) {
     EXPECT_EQ(all.size(), Conversations::kOpenMax);
 }
 
-// One client's many names evict no other client's tokens.
+// Many conversations that one client names evict no other client's tokens.
 TEST_F(ConversationsTest, ConversationsThatTurnsOpenEndBeforeThoseWithTokens) {
     start();
     open_done("c");

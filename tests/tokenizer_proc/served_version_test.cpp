@@ -100,7 +100,7 @@ TEST_F(AdminTest, P2_ACommitThatSomeReplicaRefusedIsTheOneThatComesBack) {
     const messages::UpdateId id = order<messages::UpdateStage>(0).update;
     for (const int replica : {0, 1}) part(replica, id, messages::UpdateOrder::kStage, true);
     for (const int replica : {0, 1}) part(replica, id, messages::UpdateOrder::kReady, true);
-    part(0, id, messages::UpdateOrder::kCommit, true);  // and generates from here on
+    part(0, id, messages::UpdateOrder::kCommit, true);  // replica 0 generates from here on
     part(1, id, messages::UpdateOrder::kCommit, false);
     for (const int replica : {0, 1}) part(replica, id, messages::UpdateOrder::kDrop, false);
     EXPECT_FALSE(reply<messages::UpdateReply>().ok);

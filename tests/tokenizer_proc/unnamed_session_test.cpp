@@ -234,7 +234,7 @@ TEST_F(UnnamedSessionTest, P2_ACommitWithoutANumberIsRefusedWhereASessionTookOve
     named_bucket(2);
     both_answer(messages::UpdateOrder::kFill);
     EXPECT_TRUE(last_reply().ok);
-    drop();  // any trainer may drop: no version takes effect by it
+    drop();  // any trainer may drop: a drop brings no version into effect
     both_answer(messages::UpdateOrder::kDrop);
     EXPECT_TRUE(last_reply().ok);
 }

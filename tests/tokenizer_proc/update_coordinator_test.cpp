@@ -227,7 +227,7 @@ TEST_F(UpdateCoordinatorTest, P5_ALateCommitNamesTheRanksThatAreNotDone) {
     waits(1, {Rank{0}, Rank{2}});
     answer(0, messages::UpdateOrder::kCommit);
     coordinator_.record_awaited({.update = messages::UpdateId{77}, .replica = ReplicaId{1}}
-    );  // of no update here
+    );  // an unknown update
     coordinator_.record_awaited(
         {.update = messages::UpdateId{next_update_}, .replica = ReplicaId{9}}
     );

@@ -1,8 +1,8 @@
 """The packages of trainers, pinned, each in an environment of its own under build/trainers.
 
 They are made when a test first needs them and kept; without a package index their tests skip by
-name. All share one PyTorch: its packages take minutes to install, the others seconds. If it cannot
-be had, one environment has the packages that work without it.
+name. All share one PyTorch: its packages take minutes to install, the others seconds. If PyTorch
+cannot be installed, one environment has the packages that work without it.
 """
 
 import dataclasses

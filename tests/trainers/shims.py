@@ -11,7 +11,7 @@ PLACES = ("steps", "without_torch")
 
 
 def lines():
-    """A row of the page's table each."""
+    """The rows of the page's table."""
     rows = []
     paths = [path for place in PLACES for path in sorted((HERE / place).rglob("*.py"))]
     for path in paths:

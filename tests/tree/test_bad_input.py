@@ -93,7 +93,7 @@ def test_text_that_is_not_utf8(door, witness):
 
 def test_a_duplicate_request_id(shared_tree, door):
     with shared_tree.door("admin") as admin:
-        assert admin.call("pause_generation", mode="in_place")["ok"]  # otherwise the first may end before
+        assert admin.call("pause_generation", mode="in_place")["ok"]  # otherwise the first may end early
         rid = door.start("Once", rid="twice", max_new_tokens=300, **GREEDY)
         door.send("generate", rid="twice", text="again")
         with pytest.raises(Refused) as refused:

@@ -122,7 +122,7 @@ def test_replicas_have_a_gpu_each(gpu, start_tree):
     workers = [worker for replica in tree.door("admin").call("status")["replicas"] for worker in replica["workers"]]
     uuids = {worker["device_uuid"] for worker in workers}
     assert len(uuids) == 2 and all(re.fullmatch("GPU(-[0-9a-f]+){5}", uuid) for uuid in uuids), uuids
-    for worker in workers:  # the libraries' versions, and their places
+    for worker in workers:  # versions and paths of the libraries
         cublas, nccl = worker["libraries"]
         assert cublas.startswith("cuBLASLt 1") and cublas.endswith("libcublasLt.so.13"), cublas
         assert nccl.startswith("NCCL 2.28.9: /") and nccl.endswith("libnccl.so.2"), nccl

@@ -131,7 +131,7 @@ def test_P2_a_sender_that_lies_is_refused_by_name(client, sender, lie, code, wha
 @pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("flattened", [False, True])
 def test_P10_expandable_segments_are_read_by_their_file_descriptors(client, sender, version, flattened):
-    assert sender.ask("expand", version=version)["chunks"] >= 2  # so that tensors cross their borders
+    assert sender.ask("expand", version=version)["chunks"] >= 2  # so that tensors cross chunk borders
     for _ in range(2):
         assert send(client, sender.payload(flattened=flattened)) == DIGESTS["bard"]["digest"]
     references = sender.ask("references")["references"]

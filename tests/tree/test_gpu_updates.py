@@ -192,7 +192,7 @@ def test_P2_a_second_copy_that_does_not_fit_is_refused_with_the_numbers(gpu, sta
     door, admin = tree.door(), tree.door("admin")
     assert admin.call("status")["replicas"][0]["workers"][0]["update_mode"] == "direct"
     with Sender(BUILD, BARD) as other:
-        other.ask("take")  # takes also the memory that the worker reserves for adapters and does not use yet
+        other.ask("take")  # also takes the memory that the worker reserves for adapters and does not use yet
         reply = update(admin, BARD)
     assert reply["code"] == "resource_exhausted" and "are free" in reply["message"], reply
     assert greedy(door, reference, "stories")

@@ -86,7 +86,7 @@ def test_programs_that_the_pages_call_are_among_the_packages_that_are_installed(
 
 
 def test_quickstart_builds_what_the_wheel_packs():
-    """Both pages' next line packs exactly this build."""
+    """After it, each page's `launch/wheel --prebuilt` packs exactly this build."""
     listed = re.search(r"PITSTOP_PROGRAMS\n(.*?)\)", (ROOT / "cmake/programs.cmake").read_text(), re.DOTALL)[1].split()
     packed = {name.removeprefix("pitstop_").removesuffix("_main") for name in listed}
     built = re.search(r"bin/pitstop_\{(.*?)\}", (ROOT / "launch/quickstart").read_text())[1].split(",")

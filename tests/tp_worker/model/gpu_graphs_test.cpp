@@ -1,5 +1,5 @@
 // Steps as CUDA graphs give the bits of steps without graphs, with either copy of the weights, and
-// no request sees their padding. gpu_small_steps_test.cpp tests those with prompts. Runs on a GPU
+// no request sees their padding. gpu_small_steps_test.cpp tests steps with prompts. Runs on a GPU
 // and, in the emulated preset, on a GPU in software.
 #include "base/log.h"
 #include "kernels/runtime/device_memory.h"
@@ -166,7 +166,7 @@ TEST_F(GpuGraphs, P8_AreValidAfterAReleaseAndAResume) {
     const std::vector<TokenId> prompt{TokenId{5}, TokenId{6}, TokenId{7}};
     const std::vector<TokenId> before = generate(replica.get(), prompt, 5);
     const std::int64_t num_graphs = replica->root().graphs()->num_graphs();
-    EXPECT_EQ(num_graphs, 2);  // of the prompt and of decodes
+    EXPECT_EQ(num_graphs, 2);  // one of the prompt, one of decodes
     ASSERT_TRUE(replica->root().weights()->release(WeightStore::Keep::kYes).has_value());
     ASSERT_TRUE(replica->root().kv_memory()->release().has_value());
     ASSERT_TRUE(replica->root().weights()->resume().has_value());

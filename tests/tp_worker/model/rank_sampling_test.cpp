@@ -256,7 +256,7 @@ TEST(RankSampling, ScoresThatARequestMakesInfiniteAreToldApart) {
     }
 }
 
-// The logits are on any rank, in rows that are gathered and rows that are not.
+// Logits that are not finite may be on any rank, in rows that are gathered and rows that are not.
 TEST(RankSampling, LogitsThatAreNotFiniteAreKnownToAllRanks) {
     constexpr std::int64_t V = 9;
     Rows rows;
@@ -357,7 +357,8 @@ class GivenBytes : public testing::Test {
         replica_ = *std::move(replica);
     }
 
-    // Returns the bytes of a step of decodes of these requests, which are the same on every rank.
+    // Returns the bytes that each rank sends in a step of decodes of these requests. All ranks send
+    // equally many.
     Given of_a_step(const std::vector<messages::RequestSetup>& setups) {
         std::vector<TestRequest> requests(setups.size());
         for (std::size_t i = 0; i < setups.size(); ++i) {

@@ -67,7 +67,7 @@ class SampledRows {
         return result;
     }
 
-    // The last run's draws, by row; for a row that scores: whether it may.
+    // The last run's draws, by row. For a scored row: 0, or kNotFiniteDraw.
     [[nodiscard]] const std::vector<TokenId>& ids() const { return ids_; }
 
   private:

@@ -262,7 +262,7 @@ TEST_F(SamplerTest, ASupportHasTheIdsThatTheDrawWasAmong) {
     EXPECT_NEAR(result.supports[1].logprob, of_three[drawn], 1e-6);
 }
 
-// The number is the truncated mode's, bit for bit.
+// The support's logprob equals that of the truncated mode, bit for bit.
 TEST_F(SamplerTest, ALogprobWithinTheSupportIsTheTruncatedOne) {
     std::mt19937 random(5);
     std::normal_distribution<float> normal(0.f, 2.f);

@@ -1,5 +1,5 @@
 // Tests which states a step's rows read and write, and that a row is refused if it would continue
-// another state.
+// from a wrong state.
 #include "tp_worker/model/step_states.h"
 
 #include <gtest/gtest.h>

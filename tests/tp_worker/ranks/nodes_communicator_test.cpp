@@ -190,7 +190,7 @@ int be_bounded() {
     return side->host->barrier() ? 0 : wrong("nobody leaves before");
 }
 
-// Rank 1 is killed before a step's first sum: rank 0's error names it.
+// Rank 1 is killed before a step's first sum: rank 0's error names rank 1.
 int be_lost() {
     const Result<Side> side = open_side();
     if (!side) return wrong(side.error().message);
