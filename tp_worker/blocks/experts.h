@@ -6,8 +6,8 @@
 // All ranks choose the same experts, because x is the same on all of them: every rank has the whole
 // router and the shared expert's whole gate. Experts are divided over groups of ranks (RankOf::ep).
 // A group computes the rows of its own experts, which its ranks split like the gated MLP, by their
-// intermediate size; the sum over all ranks adds the groups' parts of delta. An expert's number is
-// the whole model's; only begins_ counts from the group's first expert.
+// intermediate size; the sum over all ranks adds the groups' parts of delta. Experts are
+// numbered over the whole model; only begins_ counts from the group's first expert.
 //
 // Source: transformers 5.24, Qwen3MoeSparseMoeBlock, Qwen2MoeSparseMoeBlock, MixtralSparseMoeBlock.
 #pragma once
@@ -47,7 +47,7 @@ struct Choices {
 class Experts {
   public:
     Experts(const ModelConfig& config, std::int64_t layer, const RankOf& rank);
-    // Adds to `problems` which sizes of the configuration do not split over these ranks.
+    // Adds to `problems` each size of the configuration that does not split over these ranks.
     static void check_split(
         const ModelConfig& config, const RankOf& ranks, std::vector<std::string>& problems
     );

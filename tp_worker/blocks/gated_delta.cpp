@@ -81,7 +81,7 @@ void GatedDelta::declare(const ModelConfig& config, WeightSlots& slots, StatePla
     );
 }
 
-// Declares the rows of the projections, and the places of their heads among all columns.
+// Declares the projections' weights, and finds each head's columns in their outputs.
 void GatedDelta::declare_projections(std::int64_t hidden, WeightSlots& slots) {
     const std::int64_t dk = config_.key_dim;
     const std::int64_t dv = config_.value_dim;

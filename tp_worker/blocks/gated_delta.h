@@ -31,7 +31,7 @@ namespace pitstop::tp_worker {
 class GatedDelta {
   public:
     GatedDelta(const ModelConfig& config, std::int64_t layer, const RankOf& rank);
-    // Adds to `problems` which sizes of the configuration do not split over tp ranks.
+    // Adds to `problems` each size of the configuration that does not split over tp ranks.
     static void check_split(
         const ModelConfig& config, std::int64_t tp, std::vector<std::string>& problems
     );

@@ -27,7 +27,7 @@ class GatedMlp {
     [[nodiscard]] static bool splits(std::int64_t ffn, std::int64_t tp);
 
     void declare(WeightSlots& slots);
-    // `y` gets the output: this rank's part, which is then summed over the ranks.
+    // `y` gets this rank's part of the output; the parts are then summed over the ranks.
     void ask(Scratch& scratch, const Trunk& trunk, View2<float> y);
     void run(const Trunk& trunk, const Pass& pass) const;
     [[nodiscard]] std::array<const Product*, 2> products() const { return {&gate_up_, &down_}; }
@@ -37,8 +37,9 @@ class GatedMlp {
     AxisShare share_{};  // of F
     Product gate_up_{};
     Product down_{};
-    kernels::ActView gate_{};   // [T, F]; gate_ and up_ are columns of one matrix:
-    kernels::ActView up_{};     // [T, F]; one product computes both if their weights adjoin
+    // gate_ and up_ are columns of one matrix: one product computes them if their weights adjoin.
+    kernels::ActView gate_{};   // [T, F]
+    kernels::ActView up_{};     // [T, F]
     kernels::ActView gated_{};  // [T, F]
 };
 

@@ -9,7 +9,7 @@
 namespace pitstop::tp_worker {
 
 // kBf16  products of bf16 by bf16: the inputs of a product are rounded to bf16 once; KV in bf16.
-//        On a GPU q, k, v, gate and up are bf16 as they leave their products, too: half the bytes
+//        On a GPU the outputs q, k, v, gate and up are also bf16, which halves their bytes
 // kFp32  the truth mode: fp32 activations and KV on the bf16 weights
 enum class Compute : std::uint8_t { kBf16, kFp32 };
 [[nodiscard]] std::string_view name_of(Compute compute);  // "bf16", "fp32"

@@ -63,8 +63,8 @@ class Scratch {
     [[nodiscard]] std::int64_t bytes() const;
     // REQUIRES: `memory` has bytes(), 256-byte aligned, and every buffer was requested once.
     void place(std::byte* memory);
-    // Writes zeros and tables, after all blocks have made their second requests. Waits for a
-    // GPU's tables.
+    // Writes zeros and tables, after all blocks have made their second requests. On a GPU,
+    // returns when the tables are written.
     void fill() const;
 
   private:

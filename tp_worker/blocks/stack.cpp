@@ -62,8 +62,8 @@ Stack::Stack(const ModelConfig& config, const RankOf& rank)
         for (const BlockKind kind : config.layers[static_cast<std::size_t>(layer)])
             blocks_.push_back(make_block(kind, layer, rank));
     }
-    // The last block must keep nothing of a request: the marks of its norm then cover all blocks
-    // that do, because non-finite values that a block keeps also reach x.
+    // The last block must keep nothing of a request. Then the marks of its norm cover all blocks
+    // that keep something: non-finite values that a block keeps also reach x.
     CHECK(!std::holds_alternative<Attention>(blocks_.back()));
     CHECK(!std::holds_alternative<GatedDelta>(blocks_.back()));
     head_.declare(config, embedding_, slots_);

@@ -19,18 +19,17 @@ struct AdaptedTokens {
     const BoundAdapter* adapter = nullptr;
 };
 
-// The places of the states of a step's rows in the pool (state_pool.h, kernels/gated_delta.h).
-// Empty for a model whose blocks keep no states. Rows of padding are included, with the place
-// -1.
+// The place of each row's state in the pool (state_pool.h, kernels/gated_delta.h). Empty for a
+// model whose blocks keep no states. Rows of padding are included, with the place -1.
 struct StatePlaces {
     std::span<const std::int32_t> places{};        // [R]
     std::span<const std::int32_t> from_places{};   // [R]
     std::span<const std::int32_t> saved_places{};  // [R]
     std::span<const std::int32_t> saved_ends{};    // [R]
-    std::span<const std::int32_t> stored_ends{};   // [R], or empty: the rows' ends
+    std::span<const std::int32_t> stored_ends{};   // [R]; empty: each row's end
 };
 
-// A step, ready to run: R rows of T tokens in all. Ranges are checked by the caller
+// A step, ready to run: R rows with T tokens in total. The caller has checked the ranges
 // (model/step_batch.h).
 struct StepBatch {
     std::span<const TokenId> tokens{};            // [T], ids or slots of `sampled`
@@ -46,8 +45,8 @@ struct StepBatch {
     // With states: the draft tokens, for which the blocks keep the inputs of the recurrence. In a
     // replay (model/draft_replay.h): the indices of the kept inputs to apply.
     std::span<const std::int32_t> drafted_rows{};  // [N]
-    // For a step of decodes on a GPU: R including rows of padding (model/step_padding.h), which are
-    // in none of the arrays before place(). 0: any other step, or one on a CPU.
+    // For a step of decodes on a GPU: R including rows of padding (model/step_padding.h). Before
+    // place() no array contains those rows. 0: any other step, or one on a CPU.
     std::int64_t num_padded = 0;
     // [L]: the tokens that need logits, in order, of a small step with prompts (step_padding.h).
     // Such a step pads all arrays except `slots`. Empty for any other step.
@@ -59,15 +58,15 @@ struct StepBatch {
     // [T], or empty: 1 if a token's hidden state before the last block has infinities or NaNs, else
     // 0. Any such value in the KV or state that blocks keep for the token also gives 1
     // (kernels/KERNELS.md). A step of padded decodes has no marks: all its tokens have logits,
-    // which show the same.
+    // whose non-finite values show the same.
     std::span<std::uint8_t> marks{};
-    // On a CPU, ascending; no two overlap. Empty: no token has an adapter.
+    // The tokens with an adapter, on a CPU: ascending ranges without overlaps. Empty: none.
     std::span<const AdaptedTokens> adapted{};
     // [T], padding included, on a GPU: each token's adapter, null: none. Empty: no token has one.
     std::span<const kernels::LowRankPair* const> adapter_tables{};
 
-    // The tokens (by index in the step) whose experts the step supplies, and the rows of expert
-    // ids, `brought_row_bytes` each (kernels/router.h). A padded step has none.
+    // The tokens whose expert ids come with the step, by index in the step, and those ids: a row of
+    // `brought_row_bytes` bytes per token (kernels/router.h). A padded step has none.
     std::span<const std::int32_t> brought_rows{};  // [N]
     std::span<const std::uint8_t> brought{};       // [N, layers, k]
     std::int64_t brought_row_bytes = 0;
@@ -85,8 +84,8 @@ struct Pass {
     // Whether the previous block's output is in the trunk's delta, and not yet added to x.
     bool lacks_delta = false;
     std::uint8_t* marks = nullptr;  // [T]: StepBatch's marks; null for all blocks but the last
-    // The products of the adapters, rebuilt for each product; a member, so that its
-    // memory is reused.
+    // The adapters' terms of the current product, rebuilt for each product. The vector outlives the
+    // products, so that its memory is reused.
     std::vector<kernels::LowRankSegment>* segments = nullptr;
 };
 

@@ -22,7 +22,7 @@ struct Trunk {
     // The bias of an output that is summed over the ranks is added once, by the first
     // rank of the sum.
     bool adds_summed_bias = true;
-    // to bf16, before the sum over a token's experts (router.h)
+    // The experts' weights are rounded to bf16 before the sum over a token's experts (router.h).
     bool rounds_expert_weights = false;
     View2<float> x{};               // [T, H]
     View2<float> delta{};           // [T, H]
@@ -31,8 +31,8 @@ struct Trunk {
     View2<float> low_ranks{};       // [T, kPartsMax * rank], for adapters; no rows without adapters
 
     void ask(Scratch& scratch, std::int64_t hidden);
-    // Adds the previous block's output to x if Pass::lacks_delta, and writes the norm of x to
-    // `normed`, and the marks.
+    // Adds the previous block's output to x if Pass::lacks_delta. Writes the norm of x to `normed`,
+    // and Pass::marks.
     void norm(const Pass& pass, WeightId w) const;
     // Runs the product, and adds the terms of the tokens' adapters.
     void multiply(const Product& product, const Pass& pass) const;
