@@ -18,15 +18,14 @@ struct Family {
     std::string_view architecture{};  // as in config.json: "Qwen3ForCausalLM"
 
     // The names of the text model, for a family whose configurations may contain a vision model.
-    // The family's config.json has the text model's keys in text_config, or is the text model's.
-    // Empty: never wrapped.
+    // Such a config.json has the text model's keys in text_config. A config.json of the text model
+    // alone is also accepted. Empty: the family has no vision model.
     std::string_view text_type{};
     std::string_view text_architecture{};
 
-    // The value of num_key_value_heads if the key is absent; empty: as many as query heads. If the
-    // key is null: true means as many as query heads, false refuses the file.
+    // The value of num_key_value_heads if the key is absent; empty: as many as query heads.
     std::optional<std::int64_t> absent_kv_heads{};
-    bool has_null_kv_heads = true;
+    bool has_null_kv_heads = true;  // null means as many as query heads; false: null is refused
     // The value of head_dim if the key is absent; empty: hidden_size / num_attention_heads. Some
     // families require that quotient to be a whole number.
     std::optional<std::int64_t> absent_head_dim{};
@@ -35,18 +34,18 @@ struct Family {
     enum class Window : std::uint8_t {
         kNone,              // a sliding_window with an effect is refused
         kOfAll,             // for all layers
-        kIfAsked,           // with use_sliding_window, from max_window_layers on
-        kOfAllIfAsked,      // with use_sliding_window, of all layers
-        kAlternateIfAsked,  // with use_sliding_window, of every other layer below max_window_layers
+        kIfAsked,           // with use_sliding_window, for layers from max_window_layers on
+        kOfAllIfAsked,      // with use_sliding_window, for all layers
+        kAlternateIfAsked,  // with use_sliding_window, every other layer below max_window_layers
     };
     Window window = Window::kNone;
     bool has_null_window = false;   // no window if sliding_window is absent
-    bool reads_layer_types = true;  // otherwise they must agree with the window's keys
+    bool reads_layer_types = true;  // false: layer_types must agree with the window's keys
     std::optional<double> absent_rope_theta{};
     // The value of partial_rotary_factor if the key is absent; empty: only 1 is supported.
     std::optional<double> absent_rotary_factor{};
     double absent_norm_eps = 1e-6;
-    // kByKey: by attention_bias, for o as well. kByOwnKey: by qkv_bias; o has no bias.
+    // kByKey: attention_bias gives q, k, v and o a bias. kByOwnKey: qkv_bias gives q, k and v one.
     enum class QkvBias : std::uint8_t { kNever, kAlways, kByKey, kByOwnKey };
     QkvBias qkv_bias = QkvBias::kNever;
     bool has_mlp_bias = false;  // has a key mlp_bias

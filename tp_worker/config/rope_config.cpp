@@ -105,8 +105,8 @@ void read_theta(ConfigReader& config, ConfigReader* settings, RopeConfig* rope) 
     rope->theta = reader.positive("rope_theta", rope->theta);
 }
 
-// For a family that rotates whole heads, a factor next to the settings is refused with the
-// family's other keys.
+// A family that rotates whole heads accepts only a factor of 1. If the factor is outside the
+// settings' object, refuse_unsupported() refuses it.
 void read_rotary_factor(ConfigReader& reader, const RopeDefaults& absent, RopeConfig* rope) {
     constexpr const char* kKey = "partial_rotary_factor";
     const Json* const part = reader.find(kKey);
@@ -223,7 +223,8 @@ std::vector<float> powers_of_theta(double theta, std::int64_t head_dim) {
     return powers;
 }
 
-// Scales by how many wavelengths fit into the pretraining's context: Llama 3.1's reference code.
+// Scales a frequency by the number of its wavelengths that fit into the pretraining's context, as
+// in Llama 3.1's reference code.
 float llama3_frequency(const RopeConfig& rope, float frequency) {
     const auto context = static_cast<double>(rope.original_context);
     const auto factor = static_cast<float>(rope.factor);
@@ -236,8 +237,8 @@ float llama3_frequency(const RopeConfig& rope, float frequency) {
     return (1.f - kept) * frequency / factor + kept * frequency;
 }
 
-// Frequencies that turn between beta_fast and beta_slow times over the pretraining's context are on
-// a ramp from kept to divided.
+// High frequencies are kept and low ones divided. Between them is a linear ramp, for frequencies
+// that turn between beta_fast and beta_slow times over the pretraining's context.
 std::vector<float> yarn_frequencies(const RopeConfig& rope, std::int64_t head_dim) {
     const auto dim = static_cast<double>(head_dim);
     const auto dimension_of = [&](double turns) {

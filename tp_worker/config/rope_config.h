@@ -25,7 +25,7 @@ struct RopeConfig {
         kNone,
         kLinear,  // frequencies divided by factor
         kLlama3,  // low frequencies divided by factor, high ones kept, with a ramp between
-        kYarn,    // as kLlama3, with a ramp over the dimensions, and longer queries and keys
+        kYarn,    // as kLlama3 with the ramp over dimensions; also scales cosines and sines
     };
     Scaling scaling = Scaling::kNone;
     double theta = kRopeTheta;
