@@ -66,7 +66,7 @@ PinnedPieces::Piece* PinnedPieces::take_piece(bool waits) {
     MutexLock lock(mutex_);
     if (free_.empty() && !waits) return nullptr;
     const TimePoint deadline = Clock::now() + wait_max_;
-    bool may_come = true;  // a lease ends after one copy and the filling of a piece
+    bool may_come = true;  // false once the deadline has passed
     while (free_.empty()) {
         CHECK(may_come);
         may_come = is_free_.wait_until(lock, deadline);

@@ -83,8 +83,8 @@ class Transfers {
     void keep();
 
     // Returns when everything enqueued on the stream is done and every out() array since keep() is
-    // filled; later arrays reuse their places. A turn that has ended but is not finished has
-    // `wait_max` for itself. REQUIRES: every array of in() was sent.
+    // filled; later arrays reuse their places. An older turn that is not finished is waited for
+    // first, with a time limit of its own. REQUIRES: every array of in() was sent.
     void wait();
 
     // Arrays placed from now on belong to the next turn. REQUIRES: every array of in() was sent;
@@ -93,7 +93,8 @@ class Transfers {
     // Returns whether finish_turn() would return at once: the turn that ended first is done, or its
     // time is over. REQUIRES: one turn is not finished; on the CPU there is nothing to do.
     [[nodiscard]] bool is_turn_over() const;
-    // Returns when everything enqueued before its end is done and its out() arrays are filled.
+    // Waits for the turn that ended first: for all work enqueued before its end. Its out() arrays
+    // are then filled.
     void finish_turn();
 
     // Returns the bytes that send() has sent so far, including the rounding between arrays; 0 on
