@@ -70,8 +70,8 @@ class Groups {
     explicit Groups(std::shared_ptr<NcclTurn> nccl_turn) : nccl_turn_(std::move(nccl_turn)) {}
     Groups() : Groups(std::make_shared<NcclTurn>()) {}
 
-    // Joins as `rank` of the group, and waits as long as the backend's rendezvous does. A group
-    // whose trainer died does not block: it is removed first.
+    // Joins as `rank` of the group, and waits as long as the backend's rendezvous does. Groups
+    // whose trainers died are removed first.
     // Errors: kAlreadyExists, kResourceExhausted, kUnsupported, those of the rendezvous.
     Result<> init(const messages::GroupSpec& spec, std::int64_t rank, const Patience& patience);
     // Leaves the group. Errors: kNotFound if no group has this name.

@@ -127,11 +127,7 @@ Result<std::shared_ptr<BroadcastGroup>> join_host_group(
         std::string why(length, '\0');
         RETURN_IF_ERROR(stream.read(std::as_writable_bytes(std::span(why)), patience));
         return make_error(
-            // may be any bytes
-            //
-            ErrorCode::kFailedPrecondition,
-            "the trainer refuses: {}",
-            printable(why)
+            ErrorCode::kFailedPrecondition, "the trainer refuses: {}", printable(why)
         );
     }
     return std::shared_ptr<BroadcastGroup>(std::make_shared<HostGroup>(std::move(stream)));

@@ -111,7 +111,7 @@ class NcclGroup : public BroadcastGroup {
                 is_ended_ ? "has ended" : "is in use by another call"
             );
         }
-        std::optional<NcclTurn::Held> turn;  // until nothing is in flight
+        std::optional<NcclTurn::Held> turn;  // held until nothing is in flight
         Result<Landed> landed = receive_alone(broadcast, patience, turn);
         if (!landed) abort();
         return landed;
