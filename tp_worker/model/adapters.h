@@ -42,7 +42,7 @@ class Adapter {
     [[nodiscard]] const WeightLayout& layout() const { return layout_; }
     [[nodiscard]] const BoundAdapter& bound() const { return bound_; }
     [[nodiscard]] bool is_on_gpu() const { return gpu_.has_value(); }
-    // The memory that serves. The adapter's tensors are at its start.
+    // The memory that steps read. The adapter's tensors are at its start.
     [[nodiscard]] const Arena& memory() const { return gpu_ ? *gpu_ : staged_; }
     [[nodiscard]] std::int64_t bytes() const { return memory().bytes(); }
     // The host's memory, for the stage that fills it.

@@ -25,15 +25,15 @@ struct StatsOp {
     kernels::Stream stream{};
 };
 
-// `logits`: [1, V] on the CPU, as used for the draw. The logprob has the bits of one in truncated
-// mode (messages/sampling.h). The support of a greedy draw is the drawn id alone.
+// `logits`: [1, V] on the CPU, as used for the draw. The logprob has the same bits as in
+// truncated mode (messages/sampling.h). The support of a greedy draw is the drawn id alone.
 [[nodiscard]] messages::DrawSupport support_of(
     View2<const float> logits, const Drawn& drawn, const StatsOp& op
 );
 
-// Draws that are done.
+// Draws that are done: in each array an element per row of the call.
 struct DoneDraws {
-    std::span<const SampledRow> rows{};  // of the call, as for the next members
+    std::span<const SampledRow> rows{};
     std::span<const TokenId> ids{};
     std::span<const float> kept_mins{};
 };

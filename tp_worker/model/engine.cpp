@@ -262,7 +262,7 @@ Result<std::int64_t> Engine::bytes_taken(std::int64_t bytes) const {
 // kernels are loaded before (kernels/runtime/kernel_code.h).
 std::int64_t Engine::library_bytes_max() const {
     constexpr std::int64_t kMax = std::int64_t{256} << 20;
-    constexpr std::int64_t kShare = 256;  // of a small GPU
+    constexpr std::int64_t kShare = 256;  // at most 1 / kShare of the free memory
     return std::min(kMax, gpu_free_bytes_ / kShare);
 }
 
@@ -271,7 +271,7 @@ std::int64_t Engine::library_bytes_max() const {
 // ranks' own communicator exists before the division.
 std::int64_t Engine::group_bytes_max() const {
     constexpr std::int64_t kMax = std::int64_t{768} << 20;
-    constexpr std::int64_t kShare = 128;  // of a small GPU
+    constexpr std::int64_t kShare = 128;  // at most 1 / kShare of the free memory
     const bool has_nccl = !kernels::opened_cuda_device().nccl_path.empty();
     return has_nccl ? std::min(kMax, gpu_free_bytes_ / kShare) : 0;
 }
@@ -282,9 +282,9 @@ std::int64_t Engine::transfer_bytes_max() const {
     const std::int64_t pages =
         (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size * rows;
     std::int64_t token_bytes = 4 + 4 + 8 + 1;           // id, position, place in the KV, mark
-    if (sizes_.adapter_rank_max > 0) token_bytes += 8;  // and the adapter (StepBatch)
+    if (sizes_.adapter_rank_max > 0) token_bytes += 8;  // adapter (StepBatch)
     std::int64_t load_bytes = 0;
-    if (stack_.has_experts()) {  // and routes, brought and reported, with their tokens' indices
+    if (stack_.has_experts()) {  // routes, supplied and reported, and their tokens' indices
         constexpr std::int64_t kIdBytesMax = 2;
         token_bytes += 2 * (4 + config_.num_layers * config_.experts.per_token * kIdBytesMax);
         load_bytes = kLoadCountsMax * static_cast<std::int64_t>(sizeof(std::int64_t));

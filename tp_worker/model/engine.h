@@ -2,8 +2,8 @@
 // plan goes in, a result comes out.
 //
 // On a GPU two steps may be in progress: the second is enqueued behind the first while that runs,
-// and reads the first one's draws from the device's memory. The bits are those of one step at a
-// time.
+// and reads the first one's draws from the device's memory. Results have the same bits as
+// with one step at a time.
 //
 // Over 500 lines: loading, sizes and steps are each a file (engine.cpp, engine_sizes.cpp,
 // engine_steps.cpp) over the same members. The members depend on each other in the order of their
@@ -74,10 +74,11 @@ struct EngineOptions {
     int gpu = 0;
     Determinism determinism = Determinism::kFast;
     SumPath sums = SumPath::kAuto;  // between ranks on GPUs
-    Communicator* bus = nullptr;  // the same ranks over their scheduler, to carry the id of NCCL's
-                                  // communicator; null: the ranks' own communicator carries it
-    bool has_graphs = true;       // on a GPU: steps are CUDA graphs (step_padding.h)
-    double mem_fraction = 0.9;    // the part of the GPU's free memory for this rank
+    // The ranks' connection through their scheduler, which carries the id of NCCL's communicator;
+    // null: the ranks' own communicator carries it.
+    Communicator* bus = nullptr;
+    bool has_graphs = true;                      // on a GPU: steps are CUDA graphs (step_padding.h)
+    double mem_fraction = 0.9;                   // the part of the GPU's free memory for this rank
     UpdateRoom update_room = UpdateRoom::kAuto;  // on a GPU; otherwise unused
     std::int64_t page_size = 16;                 // tokens
     std::int64_t max_total_tokens = 0;           // of KV; 0: set by kv_share or mem_fraction
@@ -109,9 +110,10 @@ inline constexpr std::int64_t kGraphShare = 256;
 
 class Engine {
   public:
-    // `communicator` knows which rank of how many this is; both outlive the engine.
+    // `communicator` has this rank's number and the number of ranks. `threads` and `communicator`
+    // outlive the engine.
     // Errors: anything missing or wrong in the directory; unsupported models; no memory.
-    // Peers do not wait here: a rank that fails to load is noticed as gone.
+    // Ranks do not wait for each other here. If a rank fails to load, its peers find it gone.
     static Result<std::unique_ptr<Engine>> load(
         const EngineOptions& options, kernels::ThreadPool& threads, Communicator& communicator
     );
@@ -181,8 +183,9 @@ class Engine {
     // is room for one.
     [[nodiscard]] bool wants_graph() const { return model_ && model_->graphs().wants_one(); }
     // Captures the steps of one shape, when the rank has nothing else to do. Steps may be in
-    // progress, and continue meanwhile; nothing is launched. A rank need not do it when its peers
-    // do: their steps have the same launches with and without graphs. Errors: the communicator's.
+    // progress, and continue meanwhile; nothing is launched. A rank need not make a graph
+    // when its peers do: steps have the same launches with and without graphs. Errors: the
+    // communicator's.
     [[nodiscard]] Result<> make_graph() { return model_->make_graph(); }
 
     // Returns the bytes that steps have sent to a GPU; 0 on the CPU.
@@ -282,7 +285,7 @@ class Engine {
     void record_sampled(const RunningStep& step);
     void wait_for_steps();
     [[nodiscard]] RunningStep& oldest() { return steps_[first_]; }
-    // Carries the model's tensors.
+    // Returns the communicator that carries the model's tensors.
     [[nodiscard]] Communicator& tensor_communicator() {
         return gpu_communicator_ ? *gpu_communicator_ : communicator_;
     }

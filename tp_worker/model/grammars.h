@@ -1,7 +1,7 @@
 // The compiled grammars of a rank, by the numbers that plans use.
 //
-// Thread: any: a grammar is added where it was compiled, before the scheduler learns of it, and
-// looked up by the loop.
+// Thread:  any. The thread that compiled a grammar adds it, before the scheduler learns of the
+//          grammar. The loop looks it up.
 // Bounded: by the scheduler, which names the grammars to forget.
 #pragma once
 

@@ -15,7 +15,7 @@ std::int64_t transfer_bytes(const StepBatch& batch) {
                                 bytes(batch.states.saved_places) + bytes(batch.states.saved_ends) +
                                 bytes(batch.states.stored_ends) + bytes(batch.drafted_rows);
     const std::int64_t adapters = bytes(batch.adapter_tables);
-    // The update contains the rows.
+    // The update of a padded step contains its rows.
     if (batch.num_padded > 0) return bytes(batch.update) + states + adapters;
     return states + adapters + bytes(batch.update) + bytes(batch.tokens) + bytes(batch.positions) +
            bytes(batch.kv_slots) + bytes(batch.q_starts) + bytes(batch.kv_lens) +

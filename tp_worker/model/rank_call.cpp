@@ -22,8 +22,8 @@ Sampler::RankCall::RankCall(
       picked_(rows.size()) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
         const SampledRow& row = rows[i];
-        // Whole rows are drawn elsewhere, and the draw of their part in this call is unused: its
-        // settings do not truncate.
+        // Rank 0 draws whole rows (Sampler::Call), so this part's draw of such a row is unused. Its
+        // default settings do not truncate.
         const bool draws = row.is_sample && !row.is_whole;
         draws_of_rows_.push_back(draws ? row.draw : kernels::SampleRow{});
         const float temperature = row.is_raw ? 0.f : row.draw.temperature;

@@ -26,7 +26,7 @@ namespace pitstop::tp_worker {
 
 class Sampler::RankCall {
   public:
-    // `rows` outlive it; their draws' positions count from the first.
+    // `rows` outlive this object. The positions of their draws are relative to `first_position`.
     RankCall(
         Sampler& sampler,
         const RowLogits& logits,
@@ -43,9 +43,10 @@ class Sampler::RankCall {
     [[nodiscard]] std::size_t whole_begin() const { return whole_begin_; }
     [[nodiscard]] std::size_t num_whole() const { return num_whole_; }
 
-    // Place the call's arrays: the standing ones, and those that are downloaded. On rank 0,
-    // drawn[i].choice is the place of its draw of row i, if that row is whole.
+    // Places the call's standing arrays. On rank 0, drawn[i].choice is the address of rank 0's draw
+    // of row i, if that row is whole.
     void place_inputs(std::span<const kernels::DrawnRow> drawn);
+    // Places the arrays that are downloaded.
     void place_outputs();
 
     // Enqueues the draws and the sums of this rank's part, and the gathering of whole rows to rank

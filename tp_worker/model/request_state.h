@@ -25,8 +25,8 @@ inline constexpr double kTemperatureMin = 1e-6;
 
 class RequestState {
   public:
-    // `grammar`: the setup's, on rank 0; null without a grammar, and on other ranks, which
-    // draw no edited rows. REQUIRES: the setup's ids are below vocab_len (step_batch.h
+    // `grammar`: the setup's grammar, if any, on rank 0. Null on other ranks, which draw no edited
+    // rows. REQUIRES: the setup's ids are below vocab_len (step_batch.h
     // checks).
     RequestState(
         const messages::RequestSetup& setup,
@@ -62,7 +62,7 @@ class RequestState {
     // or will have it (Sampler::sampled()).
     void note_draw() { has_drawn_ = true; }
     // Records that a step which verifies drafts of the request was enqueued: the host learns the
-    // last token from its result.
+    // last token from the step's result.
     void note_drafts() { has_drawn_ = false; }
     [[nodiscard]] bool has_drawn() const { return has_drawn_; }
 

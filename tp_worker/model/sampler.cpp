@@ -71,7 +71,7 @@ std::int64_t Sampler::bytes(const kernels::Ops& ops, const Sizes& sizes) {
 std::int64_t Sampler::transfer_bytes(std::int64_t rows_max, std::int64_t vocab_len) {
     constexpr std::int64_t kPickBytes = sizeof(kernels::LogitPick) + sizeof(float);
     constexpr std::int64_t kRowBytes = 1024;  // a row's settings, choice and sums, rounded up
-    // A row that exceeds its share has a count, a bias and a bit of its mask for each token.
+    // The most for one row: a count, a bias and a bit of its mask for each token.
     constexpr std::int64_t kEditBytes =
         std::int64_t{sizeof(kernels::TokenCount)} + std::int64_t{sizeof(kernels::LogitBias)} + 1;
     return kShareBytes + vocab_len * kEditBytes +
@@ -129,8 +129,8 @@ void Sampler::set_up_ranks(const Layout& layout, const Device& device) {
     counts_ = reinterpret_cast<std::int32_t*>(begin + layout.counts);
     records_ = reinterpret_cast<kernels::RankRecord*>(begin + layout.records);
     all_records_ = begin + layout.all_records;
-    // A rank without ids never writes its counts, but sends them, and so the padding of its
-    // bytes.
+    // A rank without ids never writes its counts, but sends them, with the padding after them. So
+    // both are set to zero here.
     const std::int64_t num_bytes = layout.all_records - layout.counts;
     device.clear(counts_, num_bytes);
 }

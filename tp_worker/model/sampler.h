@@ -126,7 +126,7 @@ class Sampler {
         std::int64_t arrivals = 0;
         std::int64_t sample_workspace = 0;
         std::int64_t stats_workspace = 0;
-        std::int64_t part_choices = 0;  // with several ranks, as are the next members
+        std::int64_t part_choices = 0;  // with several ranks; so are the members up to all_records
         std::int64_t part_stats = 0;
         std::int64_t noted_ids = 0;
         std::int64_t picks = 0;
@@ -142,8 +142,8 @@ class Sampler {
 
     // A row picks its choice or its given id, and the requested ids.
     static constexpr auto kPicksMax = std::int64_t{1 + messages::kLogprobIdsMax};
-    // The picks per row, on average, that stay on the device: all that rows may list would be
-    // megabytes, and few requests list any.
+    // The average number of picks per row that stay on the device. Room for all picks that rows may
+    // list would be megabytes, and few requests list any.
     static constexpr std::int64_t kStandingPicks = 4;
     // Rows share a call of an op up to this many bytes of counts and biases, or of top logits.
     static constexpr std::int64_t kShareBytes = std::int64_t{4} << 20;
@@ -173,7 +173,7 @@ class Sampler {
     std::uint32_t* arrivals_ = nullptr;          // for sampling, zeros between its calls
     kernels::Workspace sample_workspace_{};
     kernels::Workspace stats_workspace_{};
-    // With several ranks, [rows_max] except the last, of this rank's part:
+    // Used with several ranks. All but all_records_ are [rows_max], of this rank's part:
     kernels::Choice* part_choices_ = nullptr;
     kernels::SoftmaxStats* part_stats_ = nullptr;
     TokenId* noted_ids_ = nullptr;  // on rank 0: the ids drawn for all ranks

@@ -232,8 +232,8 @@ Result<> Sampler::Call::enqueue() {
     return Ok{};
 }
 
-// Returns whether one draw reads every row as the model made it, and so counts values that are not
-// finite. With several ranks the draws of the parts count.
+// Returns whether the draws read every row as the model made it, and so can count non-finite
+// values. With several ranks, the draws of the parts (RankCall) count them.
 bool Sampler::Call::draw_counts() const {
     return !ranks_ && edited_.rows.empty() &&
            std::ranges::all_of(rows_, [](const SampledRow& row) { return row.is_sample; });
@@ -271,8 +271,8 @@ void Sampler::Call::start_draws(const LogitView& view) {
     }
 }
 
-// Returns the end of a run of rows that are drawn together. A run of edited rows has as many as
-// have room for their counts and biases, and at least one.
+// Returns the end of a run of rows that are drawn together. A run of edited rows ends
+// when their counts and biases exceed kShareBytes, but has at least one row.
 std::size_t Sampler::Call::end_of_run(const LogitView& view, std::size_t begin) const {
     std::int64_t bytes = 0;
     std::size_t end = begin;
@@ -334,7 +334,7 @@ void Sampler::Call::edit(std::span<const std::size_t> rows, View2<float> edited)
     sampler_.ops_->penalties(change);
 }
 
-// Returns whether a row that is reported from here lacks sums from the ranks' parts.
+// Returns whether a row that is reported from this view needs softmax sums of the view.
 bool Sampler::Call::sums_view(const LogitView& view) const {
     for (std::size_t k = 0; k < view.num_reported; ++k) {
         if (is_reported(view, k) && !rows_[view.rows[k]].sums_parts) return true;

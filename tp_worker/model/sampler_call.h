@@ -82,8 +82,8 @@ class Sampler::Call {
     // device memory: changes of the standing arrays; null: none
     const std::int32_t* changes_there_ = nullptr;
     std::optional<RankCall> ranks_{};  // empty with a single rank
-    // The rows of logits that are whole, on rank 0:
-    LogitView model_{};   // adjacent, and with several ranks including all between them
+    // On rank 0: the rows of logits that are whole, and with several ranks all rows between them.
+    LogitView model_{};
     LogitView edited_{};  // rows with edits; those whose logprobs are of edited logits come first
 };
 

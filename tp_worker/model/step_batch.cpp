@@ -298,8 +298,8 @@ Result<> PlannedStep::add_row(
     for (std::int64_t i = 0; i < row.num_new; ++i) {
         TokenId token = plan.tokens.values[token_at_ + static_cast<std::size_t>(i)];
         if (!is_token(token, limits.vocab_len)) return bad("no such token:", raw(token));
-        // If the logits were not finite this is -1, which embeds as zeros; the scheduler ends the
-        // request when it reads the result, and drops this step's.
+        // The sampled token is -1 if the logits were not finite, and -1 embeds as zeros. The
+        // scheduler then ends the request, and drops the request's result of this step.
         if (row.takes_sampled) {
             const bool is_on_device = limits.has_drawn_on_device && request.has_drawn();
             token = is_on_device ? kernels::sampled_in(raw(row.slot)) : request.last_token();

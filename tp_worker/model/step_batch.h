@@ -68,10 +68,9 @@ struct StepLimits {
     std::int64_t num_pages = 0;
     std::int64_t page_size = 0;
     std::int64_t vocab_len = 0;
-    // Bounds of the steps that are padded (step_padding.h): rows of decodes, or of logits; tokens
-    // of a step with prompts. 0: no padding.
-    std::int64_t padded_rows_max = 0;
-    std::int64_t padded_tokens_max = 0;
+    // The largest steps that are padded (step_padding.h). 0: no padding.
+    std::int64_t padded_rows_max = 0;    // rows of a step of decodes, or rows of logits
+    std::int64_t padded_tokens_max = 0;  // tokens of a step with prompts
     // A request's last draw is on the device (Sampler::sampled()): rows that use it name its slot
     // (kernels/embedding.h).
     bool has_drawn_on_device = false;
@@ -124,10 +123,10 @@ class PlannedStep {
     // as below.
     [[nodiscard]] std::vector<std::int64_t> num_right(std::span<const TokenId> ids) const;
     // Finds the rows of the plan with a token that is not finite, and the first such token of each.
-    // `ids` show it for tokens with logits: one per row of logit_rows(), as note_draws writes them
-    // (kernels/draws.h). `marks` (StepBatch) show it for other tokens. So a row's result does not
-    // depend on other rows of the step, or on how its prompt was cut. Tokens after a wrong draft do
-    // not count.
+    // For tokens with logits, `ids` show this: one id per row of logit_rows(), as note_draws writes
+    // it (kernels/draws.h). For other tokens, `marks` show it (StepBatch). So a row's result does
+    // not depend on other rows of the step, or on how its prompt was cut. Tokens after a wrong
+    // draft do not count.
     [[nodiscard]] std::vector<messages::NotFiniteRow> not_finite_rows(
         std::span<const TokenId> ids, std::span<const std::uint8_t> marks
     ) const;

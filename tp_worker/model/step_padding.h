@@ -36,8 +36,9 @@ inline constexpr std::int64_t kPaddingTokenStep = 32;
 [[nodiscard]] constexpr std::int64_t padded_tokens(std::int64_t num_tokens) {
     return (num_tokens + kPaddingTokenStep - 1) / kPaddingTokenStep * kPaddingTokenStep;
 }
-// Returns the number of rows of such a step (without the row of padding), which is also its number
-// of rows of logits: a power of two, so that few numbers occur. `num_rows` is the larger number.
+// Returns the number of rows of a padded step with prompts, without the row of padding. The step
+// has as many rows of logits. The number is a power of two, so that few numbers occur. `num_rows`:
+// the step's rows or its rows of logits, whichever are more.
 [[nodiscard]] constexpr std::int64_t padded_prompt_rows(std::int64_t num_rows) {
     constexpr std::int64_t kLeast = 8;
     if (num_rows <= kLeast) return kLeast;

@@ -49,7 +49,7 @@ class StepUpdates {
     [[nodiscard]] std::span<const std::int32_t> page_starts() const { return page_starts_; }
 
   private:
-    // The step during which a slot's table must not change again, and the part concerned.
+    // During step `step`, the first num_pages entries of a slot's table must not change again.
     struct Use {
         std::int64_t step = 0;  // counted like num_made_
         std::size_t num_pages = 0;

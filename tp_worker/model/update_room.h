@@ -50,7 +50,7 @@ struct ChosenRoom {
 
 [[nodiscard]] Error no_room_for_kv(double mem_fraction, const RoomFacts& facts);
 
-// Errors: kResourceExhausted if the request does not fit; with the numbers.
+// Errors: kResourceExhausted, with the numbers, if the requested room does not fit.
 [[nodiscard]] Result<ChosenRoom> choose_room(UpdateRoom asked, const RoomFacts& facts);
 
 }  // namespace pitstop::tp_worker
