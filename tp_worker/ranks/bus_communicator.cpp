@@ -37,7 +37,7 @@ Result<std::unique_ptr<BusCommunicator>> BusCommunicator::join(
     std::unique_ptr<BusCommunicator> ranks(
         new BusCommunicator(std::move(args), std::move(socket), std::move(monitor))
     );
-    // into an empty queue
+    // The queue is empty, so it accepts the message.
     CHECK(ranks->socket_.send(encode(ranks->args_.join)) == bus::Sent::kSent);
     RETURN_IF_ERROR(ranks->wait_for_place());
     return ranks;

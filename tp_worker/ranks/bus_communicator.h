@@ -1,6 +1,6 @@
 // A Communicator for ranks on one or several machines that exchange data over the bus, through
 // their scheduler (messages/ranks.h). The bus is fast enough for data at the start and around
-// steps. Tensors, for which it is slow, use it only if ranks of several machines compute on CPUs.
+// steps. For tensors the bus is slow: only ranks on the CPUs of several machines use it for them.
 //
 // If the scheduler is on another machine, no launcher here learns that the replica has to end:
 // has_ended() returns whether the scheduler said so.

@@ -83,8 +83,8 @@ class Communicator {
     // Describes how tensors are summed on GPUs; empty elsewhere.
     [[nodiscard]] virtual std::string describe() const { return {}; }
 
-    // What the computing thread does after the sum of each block of a pass, if it has something to
-    // do. An error ends the pass.
+    // Sets a function that the computing thread calls after the sum of each block of a pass. An
+    // error of the function ends the pass.
     void set_between(std::function<Result<>()> between) { between_ = std::move(between); }
     [[nodiscard]] Result<> between() const { return between_ ? between_() : Ok{}; }
 
@@ -92,7 +92,7 @@ class Communicator {
     std::function<Result<>()> between_{};
 };
 
-// The place of floats of one rank's part [n, cols] in the whole of gather_columns().
+// Some floats of one rank's part [n, cols], for gather_columns().
 struct ColumnPiece {
     int rank = 0;
     std::int64_t cols = 0;   // columns of each rank's part
@@ -100,7 +100,7 @@ struct ColumnPiece {
     std::int64_t end = 0;
     const float* data = nullptr;  // the floats [begin, end)
 };
-// Copies the floats to their place, without columns that the whole does not have.
+// Copies the floats to their place in `whole`, without columns that `whole` does not have.
 void paste_columns(const ColumnPiece& piece, View2<float> whole);
 
 // Returns the lowest rank on which the condition is false; nothing if it is true on all. Every rank

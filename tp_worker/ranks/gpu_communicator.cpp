@@ -198,7 +198,7 @@ constexpr int kNumTimed = 5;
 
 // Sums repeatedly by `path`. Returns the milliseconds per sum on this rank, or 0 if none is timed.
 Result<double> GpuCommunicator::time_sum(std::span<float> data, SumPath path, int num) {
-    if (path == SumPath::kNccl) RETURN_IF_ERROR(nccl_->begin_trial());  // first, as on all ranks
+    if (path == SumPath::kNccl) RETURN_IF_ERROR(nccl_->begin_trial());  // first on every rank
     CHECK(path == SumPath::kOwn || nccl_->is_in_use());  // nothing else uses NCCL at the start
     ASSIGN_OR_RETURN(const kernels::DeviceEvent begin, kernels::DeviceEvent::create());
     ASSIGN_OR_RETURN(const kernels::DeviceEvent end, kernels::DeviceEvent::create());

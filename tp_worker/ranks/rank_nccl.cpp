@@ -157,7 +157,7 @@ Result<> RankNccl::wait_for(const kernels::DeviceEvent& event) {
     });
 }
 
-// NCCL reports a missing rank, but not always which one, so the remaining ranks find the number.
+// NCCL reports a missing rank, but not always which one, so the remaining ranks find its number.
 Error RankNccl::fail_sums(Error error) {
     comm_->abort();
     comm_.reset();

@@ -201,7 +201,7 @@ Result<> ShmCommunicator::make_segment() {
     segment_->size = args_.size;
     segment_->magic.store(kSegmentMagic, std::memory_order_release);
 
-    // Written completely under another name, so that no rank reads half of it.
+    // The file is written under another name first, so that no rank reads half of it.
     const std::string partial = args_.path + ".partial";
     const std::string text = fmt::format("/proc/{}/fd/{}", ::getpid(), memfd_);
     const int fd = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
