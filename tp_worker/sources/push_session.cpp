@@ -269,7 +269,7 @@ Result<> PushSession::stage_bucket(const messages::PushBucket& message) {
             ErrorCode::kFailedPrecondition, "a bucket came before any memory was named"
         );
     ASSIGN_OR_RETURN(const auto allocations, open_allocations(message));
-    // The memories of the GPU, then the host's.
+    // The allocations of the GPU, then the host's memory.
     std::vector<std::span<const std::byte>> memories;
     for (const kernels::DeviceImport* const each : allocations)
         memories.emplace_back(each->data(), static_cast<std::size_t>(each->bytes()));

@@ -77,7 +77,7 @@ class TorchStorage {
     std::int64_t bytes_ = 0;           // of the declared payload
 };
 
-// Gives back the references of all of them. A last reference is the sender's own as long as the
+// Gives back the references of all `storages`. A last reference is the sender's own as long as the
 // sender has the storage mapped. If /proc does not show that (another namespace, another user), the
 // reference counts as lent, as torch itself assumes.
 void give_back(std::span<const std::unique_ptr<TorchStorage>> storages);
