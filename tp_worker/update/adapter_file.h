@@ -32,7 +32,7 @@ class AdapterFile {
     // REQUIRES: is_written(), `bytes` are as many as were written.
     Result<> read(std::span<std::byte> bytes) const;
     // Reads some of the bytes without comparing them. Thread: any. Errors: kUnavailable; kDataLoss:
-    // the file ends before. REQUIRES: is_written().
+    // the file is too short. REQUIRES: is_written().
     Result<> read_at(std::int64_t begin, std::span<std::byte> bytes) const;
 
   private:

@@ -20,7 +20,7 @@ using Orders = messages::MessageList<
 }  // namespace
 
 bool is_of_adapter(const messages::Frames& order, std::optional<messages::UpdateId> staged) {
-    // Orders of the model's updates may bring a GiB, which is not decoded for nothing.
+    // An order of a model's update may have a GiB. Without a staged adapter, only its type is read.
     if (!staged && order.type != messages::WorkerStage::kType) return false;
     bool is = false;
     const Result<bool> taken = Orders::dispatch(
@@ -32,7 +32,7 @@ bool is_of_adapter(const messages::Frames& order, std::optional<messages::Update
             } else {
                 is = message.update == staged;
             }
-            // Swaps the model's copies.
+            // A rollback is never an adapter's: it swaps the copies of the model's weights.
             if constexpr (std::is_same_v<decltype(message), const messages::WorkerCommit&>)
                 is = is && !message.rollback;
             return Ok{};

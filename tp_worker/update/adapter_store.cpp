@@ -73,7 +73,7 @@ void AdapterStore::limit(Limits limits) {
     );
 }
 
-// Waits until what was to be evicted or forgotten so far has freed its memory.
+// Waits until all versions that were to be evicted or forgotten so far have freed their memory.
 void AdapterStore::wait_for_moves() const {
     const auto are_done = std::make_shared<std::promise<void>>();
     const std::future<void> done = are_done->get_future();
@@ -119,7 +119,7 @@ Result<StagedAdapter> AdapterStore::open_as(
     return staged;
 }
 
-// Copies where a version's bytes are now, after the moves that were ordered before.
+// Copies a version's bytes from memory or from its file, after the moves ordered so far.
 Result<> AdapterStore::copy(messages::AdapterId id, const Version& version, Adapter& into) const {
     const auto copied = std::make_shared<std::promise<Result<>>>();
     std::future<Result<>> done = copied->get_future();

@@ -50,7 +50,7 @@ class AdapterStore {
         std::int64_t bytes_max = 0;  // of adapters in memory (--adapter-memory); 0: no limit
         std::string directory{};     // for the files of evicted adapters
     };
-    // Both outlive the store. Answers are sent through `background`.
+    // `engine` and `background` outlive the store. Answers are sent through `background`.
     AdapterStore(Engine& engine, Background& background)
         : engine_(engine), background_(background) {}
 
@@ -68,8 +68,8 @@ class AdapterStore {
     [[nodiscard]] Result<StagedAdapter> open(
         const messages::UpdateSpec& spec, std::optional<messages::AdapterId> begins_as
     ) const;
-    // Ends a stage whose bytes have all arrived, and copies the adapter to the memory that serves.
-    // Thread: the background's. Errors: those of WeightStage::finish() and Engine::place().
+    // Ends a stage whose bytes have all arrived, and copies the adapter to the memory that steps
+    // read. Thread: the background's. Errors: those of WeightStage::finish() and Engine::place().
     [[nodiscard]] Result<> finish(WeightStage& stage, const StagedAdapter& staged) const;
     // From now on, plans may name the version.
     void commit(messages::AdapterId id, StagedAdapter staged);

@@ -107,7 +107,8 @@ Result<Grammars::Shared> GrammarCompiler::compile_one(
     std::shared_ptr<grammar::Trials> trials;
     std::shared_ptr<const grammar::SortedVocabulary> vocabulary;
     {
-        const MutexLock lock(shared.opening);  // the first grammar reads it, others wait
+        // Others wait while the first grammar reads the vocabulary.
+        const MutexLock lock(shared.opening);
         RETURN_IF_ERROR(open(shared));
         trials = shared.trials;
         vocabulary = **shared.vocabulary;

@@ -6,7 +6,8 @@
 //
 // Thread:  the loop's, which gives orders. Each grammar in progress has one of kThreads threads.
 // Bounded: kThreads grammars at once; others wait in the order given. The scheduler orders each
-//          grammar of its open requests once. kCompilingBytesMax for those that are compiled here.
+//          grammar of its open requests once. Grammars that are compiled in this process use at
+//          most kCompilingBytesMax together.
 #pragma once
 
 #include "base/mutex.h"

@@ -41,7 +41,7 @@ class StagedUpdate {
     messages::UpdateId update{};
     messages::UpdateSpec spec{};
     std::optional<messages::AdapterId> begins_as{};  // the version that it changes
-    bool is_rollback = false;  // it brings nothing: that version is staged anew
+    bool is_rollback = false;  // the update has no bytes: `begins_as` is staged again
     bool is_of_adapter = false;
     bool is_in_place = false;             // whether the update fills the live copy
     HostCopy* host = nullptr;             // the host memory to fill; null: device memory
@@ -53,8 +53,8 @@ class StagedUpdate {
     // Returns whether the order is allowed now: the scheduler sends an order only after the answer
     // to the last one.
     [[nodiscard]] bool may(messages::UpdateOrder order);
-    // Records that the rank has stopped, which is true here: orders about the model's weights
-    // arrive between two passes, and an adapter's need no stop.
+    // Records that the rank has stopped. Orders about the model's weights arrive between two
+    // passes; an adapter's orders need no stop.
     void stand();
     // Records that the order is being carried out. REQUIRES: may(order).
     void begin(messages::UpdateOrder order) { round_.ask(order); }

@@ -6,8 +6,8 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// An adapter of this size is staged in about 20 ms of processor time: rests would cost its load
-// more than they save the passes beside it.
+// An adapter of this size is staged in about 20 ms of processor time. Rests would delay its load
+// by more than they speed up the passes that run meanwhile.
 constexpr std::int64_t kUnpacedMax = std::int64_t{64} << 20;
 
 }  // namespace
