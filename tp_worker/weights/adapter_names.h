@@ -9,7 +9,7 @@
 
 namespace pitstop::tp_worker {
 
-// Returns the name in that form. A name that is not an adapter's stays an unknown name.
+// Returns the name in the form above. A name that is not an adapter's stays an unknown name.
 [[nodiscard]] std::string adapter_name_of(std::string_view name);
 
 }  // namespace pitstop::tp_worker

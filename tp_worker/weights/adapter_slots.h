@@ -28,7 +28,7 @@ struct AdaptableWeight {
 
 struct AdaptedModule {
     WeightId base{};  // of the base model's slots
-    WeightId a{};     // of the adapter's
+    WeightId a{};     // of the adapter's slots
     WeightId b{};
     std::int64_t rank = 0;
     float scale = 0;

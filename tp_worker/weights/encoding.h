@@ -46,7 +46,7 @@ inline constexpr std::int64_t kDigestWordBytes = 8;
     return kDigestWordBytes / bytes_of(encoding, 1);
 }
 
-// The dtypes that sources may send for a weight of this encoding, as a test and in words.
+// The dtypes that sources may send for a weight of this encoding; accepted_dtypes() lists them.
 [[nodiscard]] bool is_accepted(Encoding encoding, checkpoint::StoredDtype dtype);
 [[nodiscard]] std::string_view accepted_dtypes(Encoding encoding);
 // The dtype whose bytes equal the resident ones, so that they are copied without rounding.
@@ -82,8 +82,8 @@ struct StoredRectangle {
 [[nodiscard]] Result<> check_converted_by_ops(
     std::string_view name, Encoding encoding, checkpoint::StoredDtype dtype
 );
-// Adds what the op copies to convert the rectangle. For BF16 to kF32 these are the upper halves:
-// the lower ones are zeros beforehand. REQUIRES: is_converted_by_ops().
+// Adds the op's copies that convert the rectangle. BF16 to kF32 copies the upper halves; the lower
+// halves must be zeros beforehand. REQUIRES: is_converted_by_ops().
 void add_conversions(
     Encoding encoding, const StoredRectangle& rectangle, std::vector<kernels::ShardCopy>& copies
 );

@@ -408,7 +408,8 @@ Result<> GpuWriter::copy_paced(const WeightTensor& tensor) {
 
 void GpuWriter::copy_live(const WeightTensor& tensor) {
     kernels::enter_cuda_device();
-    static_cast<void>(copy_paced(tensor));  // a dropped stage uses nothing
+    // An error means that the stage was dropped, and its bytes are not used.
+    static_cast<void>(copy_paced(tensor));
 }
 
 // Reads the elements in pieces, each through the device's scratch, where `use` reads them.

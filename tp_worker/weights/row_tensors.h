@@ -31,7 +31,8 @@ class RowTensors {
     void begin_call();
     // Returns whether a tensor has arrived in part.
     [[nodiscard]] bool is_incomplete() const;
-    // Returns up to which row a tensor has arrived. REQUIRES: is_incomplete().
+    // Returns a text with the tensor's name and the row up to which it has arrived. REQUIRES:
+    // is_incomplete().
     [[nodiscard]] std::string what_is_missing() const;
     // Returns the problem of a tensor that arrives whole, if it also arrives by its rows.
     [[nodiscard]] std::optional<std::string> problem_of_whole(std::size_t index) const;

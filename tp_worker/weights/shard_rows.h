@@ -34,7 +34,7 @@ struct RowsOfItem {
     std::int64_t row_begin = 0;
     std::int64_t num_rows = 0;
 };
-// Adds the rows of the tensor, a piece each. REQUIRES: a row fits a piece.
+// Adds the tensor's rows, cut so that each entry fits a piece. REQUIRES: a row fits a piece.
 void add_pieces(const WeightTensor& tensor, std::size_t item, std::vector<RowsOfItem>& pieces);
 
 // Fills a page-locked piece with rows of the tensor, as load_tensor() does, and starts its copy to

@@ -29,13 +29,13 @@ namespace pitstop::tp_worker {
 struct FillJob {
     std::size_t index = 0;               // the tensor's index in the layout
     const Incoming* incoming = nullptr;  // null: the tensor is kept
-    // of the tensor; the digests of the resident bytes are added
+    // The digests of the tensor's parts, to which those of the resident bytes are added.
     std::span<messages::PartDigest> parts{};
-    // The bytes are compared with those that arrived before under this name or a tied one: they are
-    // digested into `parts` and written nowhere.
+    // If true, the tensor arrived before under this name or a tied one. The bytes are digested into
+    // `parts`, for the comparison with the earlier ones, and written nowhere.
     bool is_only_digested = false;
-    // If set, only some rows of the tensor arrive: its parts, cut to these rows. `incoming->bytes`
-    // are then addressed as those of the whole tensor.
+    // If set, only some rows of the tensor arrive: this is the tensor with its parts cut to them.
+    // `incoming->bytes` are then addressed as those of the whole tensor.
     const WeightTensor* rows = nullptr;
 
     [[nodiscard]] const WeightTensor& tensor(const WeightLayout& layout) const {

@@ -34,9 +34,10 @@ struct StageArgs {
     // set if the live copy is on a GPU and the target in host memory
     PinnedPieces* pieces = nullptr;
     std::byte* target = nullptr;      // the copy to fill
-    const std::byte* live = nullptr;  // the serving copy; direct: the target
+    const std::byte* live = nullptr;  // the serving copy; in a direct update: the target
     CopyLedger& target_ledger;        // records what the target contains
-    CopyLedger& live_ledger;  // records what the live copy contains; direct: the target's ledger
+    // records what the live copy contains; in a direct update: the target's ledger
+    CopyLedger& live_ledger;
     std::int64_t target_bytes = 0;  // the size of the target's memory
     bool takes_shards = false;      // a sender may write the whole target in its layout
     // Makes a sealed memfd the target's memory; empty: shards in the target's layout are copied.

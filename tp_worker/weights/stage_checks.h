@@ -27,7 +27,7 @@ namespace pitstop::tp_worker {
 );
 // Returns the problem of the first update of an element that the tensor does not have.
 [[nodiscard]] std::optional<std::string> problem_of_indices(const SparseTensor& sparse);
-// Puts the problems into a failed outcome, as far as one message has room; without any, the error.
+// Puts up to kProblemsMax problems into a failed outcome, or the error if there are none.
 void report(const Error& error, std::vector<std::string> problems, messages::RankOutcome& outcome);
 
 }  // namespace pitstop::tp_worker

@@ -24,8 +24,8 @@ struct Columns {
     }
 };
 
-// Writes rows, row-major; `from` is their part of the first column. A block of columns stays in the
-// cache while its rows are written.
+// Writes rows, row-major. `from`: the rows' elements in the first column. A block of columns stays
+// in the cache while its rows are written.
 template <std::size_t kElementBytes>
 void gather(const Columns& columns, const std::byte* from, std::span<std::byte> out) {
     constexpr std::int64_t kBlock = 32;
@@ -109,8 +109,8 @@ std::vector<std::string> transposed_on_gpu(
     return problems;
 }
 
-// Each of the E matrices of a transposed pack [E, b, a] has the columns of the weights, one weight
-// next to the other.
+// A transposed pack [E, b, a] has E matrices. Rows of the weights are columns of these matrices,
+// with one weight beside the other.
 std::vector<Incoming> unpacked(
     const WeightLayout& layout, const checkpoint::TensorSpec& spec, const TensorBytes& bytes
 ) {

@@ -39,7 +39,7 @@ namespace {
 // The words of a part within the whole tensor. REQUIRES: the part cuts no word.
 struct PartWords {
     std::uint64_t first = 0;    // number of the part's first word
-    std::uint64_t per_row = 0;  // the tensor's
+    std::uint64_t per_row = 0;  // words in a row of the whole tensor
 };
 
 PartWords words_of(Encoding encoding, const ShardPart& part) {

@@ -130,7 +130,7 @@ Result<WeightLayout> WeightLayout::make(
     WeightLayout layout;
     layout.names_ = names;
     layout.extra_ = extra;
-    std::vector<std::size_t> order;  // by index in the list of names: the slot's number
+    std::vector<std::size_t> order;  // slot numbers, to be sorted by name
     for (const WeightSlot& slot : slots.list()) {
         RETURN_IF_ERROR(check(slot));
         WeightTensor tensor = tensor_of(slot);

@@ -43,7 +43,7 @@ void copy_rows(const RowsArgs& args);
 // Fills one tensor of the shard, a piece of about kChunkBytes at a time. After each piece, calls
 // `rows_written` with the rows of the shard that are in place; an error of that call ends the work.
 // `scratch` is kept between calls. Errors: those of reading (kDataLoss: the file has become
-// shorter), or the hook's.
+// shorter), or those of `rows_written`.
 struct LoadTensorArgs {
     const WeightTensor& tensor;
     const TensorBytes& bytes;

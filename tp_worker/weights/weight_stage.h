@@ -120,7 +120,7 @@ class WeightStage {
     RowTensors by_rows_{};
     std::string_view tied_sparse_{};    // the name whose elements are scattered; empty: none yet
     std::int64_t num_sparse_head_ = 0;  // elements of a tied head
-    std::int64_t num_sparse_embedding_ = 0;  // elements of the embedding in addition
+    std::int64_t num_sparse_embedding_ = 0;  // elements of a tied embedding
     std::vector<std::string> problems_{};
     std::int64_t num_ignored_ = 0;  // tensors that this model does not use
     std::string first_ignored_{};

@@ -90,7 +90,7 @@ Result<> upload_weights(
         return Ok{};
     };
     TaskPool threads(pieces.num_threads());
-    std::atomic<std::size_t> next = 0;  // of the pieces, which the threads claim in order
+    std::atomic<std::size_t> next = 0;  // index of the next piece; threads claim pieces in order
     Result<> sent =
         threads.run(static_cast<std::size_t>(pieces.num_threads()), [&](std::size_t) -> Result<> {
             std::vector<std::byte> scratch;
