@@ -52,7 +52,7 @@ void add_node_flags(Options& options, FlagSet& flags) {
     );
 }
 
-// Flags for where it computes, and how much of a GPU it may use.
+// Flags for the device, and for the part of a GPU that the worker may use.
 void add_device_flags(Options& options, FlagSet& flags) {
     flags.add(
         "device",
@@ -98,7 +98,7 @@ void add_device_flags(Options& options, FlagSet& flags) {
     );
 }
 
-// Flags of the computation: its precision, and its portions.
+// Flags of the computation: its precision and its sizes.
 void add_engine_flags(Options& options, FlagSet& flags) {
     flags.add("load-format", &options.load_format, "auto, or null: compute nothing");
     flags.add(
@@ -153,7 +153,7 @@ void add_engine_flags(Options& options, FlagSet& flags) {
     );
 }
 
-// Flags for how long it waits for others, and how much of their time it uses.
+// Flags for the worker's waits for other processes, and for the processor time of stages.
 void add_wait_flags(Options& options, FlagSet& flags) {
     flags.add(
         "attach-timeout-ms", &options.attach_timeout_ms, "milliseconds for all ranks to start"
@@ -174,7 +174,7 @@ void add_wait_flags(Options& options, FlagSet& flags) {
     );
 }
 
-// Flags for the version it begins with, and where later ones are kept.
+// Flags for the version that the worker begins with, and for keeping later versions.
 void add_version_flags(Options& options, FlagSet& flags) {
     flags.add("epoch", &options.epoch, "epoch of the loaded weights; above 0 after a restart");
     flags.add(
@@ -327,7 +327,7 @@ Result<> check_options(Options& options) {
     }
     if (!(options.step_timeout_s > 0 && options.step_timeout_s < 1e6))
         return bad("step-timeout-s", "more than 0 seconds");
-    // A step has room for both; each is bounded before they are added.
+    // chunked_prefill_size and num_slots are added below, so each is bounded first.
     constexpr auto kTokensMax = static_cast<std::int64_t>(messages::StepPlan::kTokensMax);
     if (options.chunked_prefill_size < 1 || options.chunked_prefill_size > kTokensMax)
         return bad("chunked-prefill-size", fmt::format("1 to {}", kTokensMax));

@@ -28,8 +28,8 @@ constexpr auto kPlanIsDue = std::chrono::milliseconds(100);
 constexpr auto kBetweenLooks = std::chrono::milliseconds(1);
 // Messages that wait for the end of a pass; others wait in the socket.
 constexpr std::size_t kWaitingMax = 16;
-// A stage overtakes orders to forget this many versions of adapters, which free their memory only
-// after the pass: with the new version, a rank has one more than --adapter-memory allows.
+// A stage overtakes orders to forget at most this many versions of adapters. Their memory is freed
+// only after the pass. So a rank has at most one version more than --adapter-memory allows.
 constexpr std::size_t kForgottenMax = 1;
 
 }  // namespace
@@ -42,7 +42,7 @@ WorkerLoop::WorkerLoop(const Args& args)
       supervision_(args.supervision),
       head_(args.head) {
     // On a GPU this thread only enqueues passes, or captures them, and orders wait for their steps.
-    // A single rank's host communicator is also the model's there.
+    // On a GPU, the model of a single rank also uses the host's communicator, so nothing is set.
     if (!args.engine.device().is_cuda())
         args.communicator.set_between([this] { return look_between(); });
 }
@@ -132,7 +132,7 @@ Result<> WorkerLoop::look_between() {
     return Ok{};
 }
 
-// A version that is to be forgotten is of an earlier update than those that are staged later.
+// An order may overtake orders to forget: they concern versions of earlier updates.
 bool WorkerLoop::may_overtake(const bus::Received& received) const {
     if (received.refused || !is_of_adapter(received.frames, updater_.adapter_update()))
         return false;

@@ -70,7 +70,7 @@ class WorkerLoop {
     }
     [[nodiscard]] TimePoint next_deadline();
     // A message that is not an order to this worker changes nothing here, and has no sender to
-    // answer. A plan that cannot be read is different: its peers run it, so this rank must end.
+    // answer. But if a plan cannot be read, this rank must end, because its peers run the plan.
     [[nodiscard]] Result<> drop(const Error& error);
     [[nodiscard]] Result<> send_all(const std::vector<messages::Frames>& all);
 
@@ -80,7 +80,7 @@ class WorkerLoop {
     bus::Socket& scheduler_;
     Supervision& supervision_;
     BusCommunicator* head_;
-    bool is_asked_to_end_ = false;  // each line can be read only once
+    bool is_asked_to_end_ = false;  // kept, because a line of the launcher is read only once
     bool has_head_ended_ = false;
     std::int64_t num_dropped_ = 0;
     TimePoint last_turn_{};                // an order arrived, or a result was sent
