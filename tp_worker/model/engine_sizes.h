@@ -24,8 +24,9 @@ struct KvFacts {
     std::int64_t context = 0;    // tokens of a request, at most
 };
 
-// Returns a whole number of pages, in tokens: those that fit into the share, but not more than the
-// requests that run at once can fill, and at least kLeastKvBytes and a page. At most kKvTokensMax.
+// Returns a whole number of pages, in tokens: as many as fit into the share, but at most as many as
+// the requests that run at once can fill. The result is at least kLeastKvBytes and a page, even if
+// that exceeds both, and at most kKvTokensMax.
 [[nodiscard]] std::int64_t default_kv_tokens(const KvFacts& facts);
 
 // The memory that a request needs, on all ranks together.
