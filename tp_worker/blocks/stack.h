@@ -63,7 +63,7 @@ class Stack {
     // Applies accepted drafts of the last pass to the states (model/draft_replay.h).
     void replay(const StepBatch& batch, const BoundWeights& weights) const;
 
-    // The rows of x for the whole step, and the delta that may not be added to x yet.
+    // The rows of x for the whole step, and a delta that may still have to be added to x.
     [[nodiscard]] const Trunk& trunk() const { return trunk_; }
     Trunk& trunk() { return trunk_; }
     // The blocks' products, in order. The head is not included: it has rows of its own.

@@ -1,5 +1,5 @@
-// The states that blocks keep for requests between steps, besides pages: one of fixed size per
-// slot, and checkpoints, which are copies of states. Each block declares its part of a state; the
+// The states that blocks keep for requests between steps, besides pages. Each slot has one state,
+// of fixed size; checkpoints are copies of states. Each block declares its part of a state; the
 // declarations determine a state's bytes, and the pool:
 //
 //   pool = [num_slots + num_checkpoints][blocks]

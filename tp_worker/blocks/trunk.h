@@ -1,7 +1,6 @@
-// The data that the blocks of a model share: the residual stream x (fp32 in both modes), the
-// place of a block's output, and the ops. A block adds the previous block's output to x,
-// reads x, and writes its own output to delta: its rank's part, which is then summed over the
-// ranks.
+// The data that the blocks of a model share: the residual stream x (fp32 in both modes), delta, and
+// the ops. A block adds the previous block's output to x, reads x, and writes its rank's part of
+// its own output to delta. The parts are then summed over the ranks.
 #pragma once
 
 #include "kernels/ops.h"
