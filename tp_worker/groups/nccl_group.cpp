@@ -123,8 +123,8 @@ class NcclGroup : public BroadcastGroup {
         if (use.is_mine) abort();
     }
 
-    // Leaving ends the communicator. While a broadcast is being received, its receiver ends it
-    // instead.
+    // Leaving ends the communicator. While a broadcast is being received, the receiver
+    // ends the communicator instead.
     void leave() override {
         const Use use(*this);
         if (!use.is_mine || !comm_) return;

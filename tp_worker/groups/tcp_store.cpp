@@ -49,7 +49,7 @@ Result<TcpStore> TcpStore::connect(
     ASSIGN_OR_RETURN(TcpStream stream, TcpStream::connect(address, port, patience));
     TcpStore store(std::move(stream), version);
     if (version == StoreVersion::kTorch1) return store;
-    // In one write: a server that sees only a part of VALIDATE drops the connection.
+    // Sent in one write: a server that sees only a part of VALIDATE drops the connection.
     std::string greeting;
     put(greeting, kValidate);
     put(greeting, kStoreMagic);

@@ -16,14 +16,13 @@ using std::chrono::seconds;
 
 // limits a join or a trial; afterwards the ranks continue without NCCL
 constexpr Duration kJointMax = seconds(30);
-// The sums between two marks. At most two such stretches are ahead of the GPU: the sums of eight
-// layers, whose launches are a fraction of its queue's capacity (about a thousand).
+// The number of sums between two marks. At most twice as many are enqueued ahead of the GPU: the
+// sums of eight layers, whose launches are a fraction of its queue's capacity (about a thousand).
 constexpr std::int64_t kSumsPerMark = 8;
 constexpr auto kSumLook = std::chrono::microseconds(50);
 constexpr auto kSpinMax =
     std::chrono::microseconds(200);  // after this, the wait sleeps, for kSumLook at a time
-// A step's limit divided by this is the time in which the ranks report on the host that they have
-// arrived.
+// The ranks report on the host that they have arrived, within a step's limit divided by this.
 constexpr int kNamingShare = 4;
 
 constexpr const char* kTurnName = "the ranks' sums";

@@ -7,8 +7,8 @@
 //   - all, when the update has its bytes or is abandoned: the sender's memory returns to its driver
 //     then, if the sender has freed it meanwhile;
 //   - those of a sender that has ended, when the next message begins;
-//   - those of a pusher, when its push ends: it may free them then, and a later push of the session
-//     may have other memory under the same handle;
+//   - those of a pusher, when its push ends: the pusher may then free the memory, and a later push
+//     of the session may have other memory under the same handle;
 //   - the least recently used, when there are kMax; and those that this message does not use, when
 //     an allocation cannot be opened: a stale one may be at the sender's new address;
 //   - runs of expandable segments, with their message: their handles are numbers of file

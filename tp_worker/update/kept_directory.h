@@ -7,8 +7,8 @@
 // The number counts the versions that were sealed, so that names tell which is newer; the digest is
 // the version's (base/digest.h), so that an existing version is found and not written again. Names
 // are created and removed only by rename, after everything is on the disk: a crash leaves what was
-// sealed unchanged. There are at most two versions on the disk, including the one being written,
-// and in addition the one that the tree was started from, if it is in this directory: that one is
+// sealed unchanged. There are at most two versions on the disk, including the one being written.
+// If the tree was started from a version in this directory, that version exists in addition: it is
 // never renamed or removed.
 //
 // Thread: one. No other process changes the directory: the launcher holds its lock.

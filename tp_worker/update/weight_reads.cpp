@@ -13,7 +13,7 @@ constexpr std::string_view kReleased = "the weights are released; resume them fi
 constexpr std::string_view kBeingWritten =
     "a direct update writes the live weights; read them when it is committed";
 
-// A reply about a tensor has at most the bytes of a message of the tree, minus those of a message's
+// A reply with a tensor's bytes must fit into a message of the tree, together with the message's
 // head. A larger one would end the connection to the scheduler.
 constexpr auto kReadBytesMax =
     static_cast<std::int64_t>(bus::kInnerLimits.message_bytes_max) - (std::int64_t{1} << 20);
