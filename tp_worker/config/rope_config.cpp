@@ -123,8 +123,8 @@ void read_rotary_factor(ConfigReader& reader, const RopeDefaults& absent, RopeCo
     }
 }
 
-// Notes a configuration with both objects in which the object that counts has no theta. The result
-// in transformers is then most likely not intended.
+// Notes a configuration with both objects in which the object that transformers uses has no theta.
+// The result in transformers is then most likely not intended.
 void note_replaced(ConfigReader& config, const RopeConfig& rope, std::vector<std::string>* notes) {
     const Json* replaced = config.find_value("rope_parameters");
     if (replaced == nullptr || !replaced->is_object()) return;

@@ -99,7 +99,7 @@ void convert(
 [[nodiscard]] constexpr std::int64_t num_halves(Encoding encoding) {
     return bytes_of(encoding, 1) / bytes_of(Encoding::kBf16, 1);
 }
-// Returns the places of the halves of the elements at these places.
+// Returns the places of the bf16 halves of the elements at the places `at`.
 [[nodiscard]] std::vector<std::int64_t> halves_at(
     Encoding encoding, std::span<const std::int64_t> at
 );

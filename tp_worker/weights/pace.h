@@ -5,7 +5,7 @@
 // whenever it has used the processor time that one pass may lose. Only the thread's processor time
 // counts, because waiting for a core or a disk slows no pass down. The thread has the priority of
 // the computing threads. At a lower priority the kernel would decide, not the share: with nice 10
-// it got 6 % of a core, and an update took a minute.
+// a thread got 6 % of a core, and an update took a minute.
 //
 // Thread: the loop's for begin_pass() and end_pass(), any for the other functions; a Pacer belongs
 // to one thread.
