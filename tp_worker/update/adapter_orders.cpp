@@ -32,7 +32,7 @@ bool is_of_adapter(const messages::Frames& order, std::optional<messages::Update
             } else {
                 is = message.update == staged;
             }
-            // A rollback is never an adapter's: it swaps the copies of the model's weights.
+            // A commit with `rollback` swaps the copies of the model's weights.
             if constexpr (std::is_same_v<decltype(message), const messages::WorkerCommit&>)
                 is = is && !message.rollback;
             return Ok{};
