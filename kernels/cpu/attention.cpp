@@ -176,7 +176,7 @@ void attend_split(
 ) {
     float* const workspace = static_cast<float*>(args.workspace.data);
     const std::int64_t part_floats = kPartHeader + D_padded;
-    // ranges are long and begin at unrelated places, so nothing is fetched for the next one
+    // nothing is fetched for the next range: ranges are long and begin at unrelated places
     const Block<T> none{};
     auto parts = [&](std::int64_t begin, std::int64_t end) {
         TilePlace place{.group_tiles = 1};

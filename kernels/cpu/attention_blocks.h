@@ -116,8 +116,8 @@ class BlockWalk {
     const TileGroup<T>& group_;
     const Block<T>& after_;
     Block<T> blocks_[2];
-    int at_ = 0;              // the block of blocks_ at first_
-    std::int64_t first_ = 0;  // a position
+    int at_ = 0;              // index in blocks_ of the current block
+    std::int64_t first_ = 0;  // the position of the current block
     std::int64_t end_ = 0;
 };
 

@@ -1,10 +1,10 @@
-// Scores queries against a block of keys, in one of two ways with the same bits: a sum of sixteen
-// lanes over D, then the tree of sum().
+// Scores queries against a block of keys. A score is a sum of sixteen lanes over D, then the tree
+// of sum(). Two methods give the same bits.
 //
 // Included once per instruction set, like simd.h. For few queries the keys are read in place: a
 // lane has every sixteenth word of a query and a key, and a tree reduces the lanes of each sum. For
-// many queries the keys are packed, one key per lane: each lane of the first way becomes a separate
-// sum, and no instruction crosses lanes. All queries share the cost of packing.
+// many queries the keys are packed, one key per lane: each lane of the first method becomes a
+// separate sum, and no instruction crosses lanes. All queries share the cost of packing.
 #pragma once
 
 #include "kernels/cpu/attention_blocks.h"
@@ -74,7 +74,7 @@ PITSTOP_INLINE void score4(
     std::int64_t d = 0;
     for (; d + kRowElements<T> <= D; d += kRowElements<T>) step(d, kRowElements<T>);
     if (d < D) step(d, D - d);
-    F32x16 products[kLanes];  // copies if there are fewer queries: the compiler adds each only once
+    F32x16 products[kLanes];  // repeats if there are fewer queries: the compiler adds each once
     for (int i = 0; i < kLanes; ++i) products[i] = acc[i / 4 % kQueries][i % 4];
     alignas(64) float scaled[kLanes];
     store(scaled, PITSTOP_ISA::sums(products) * set1(scale));
@@ -165,7 +165,8 @@ struct PackedScores {
     std::int64_t first;
     std::int64_t D;
 
-    // Returns the part of the sums that a lane of score4() has: words `lane`, `lane` + 16, ...
+    // Returns the sums over words `lane`, `lane` + 16, ...: the part that score4() computes in this
+    // lane.
     PITSTOP_INLINE Sums sum_lane(std::int64_t lane) const {
         Sums sums;
         for (int i = 0; i < kQueries; ++i) {
@@ -185,7 +186,8 @@ struct PackedScores {
         return sums;
     }
 
-    // Returns the sum over lanes `lane`, `lane` + kStep, ... of sixteen, by the tree of sum().
+    // Returns the sum over those of the sixteen lanes `lane`, `lane` + kStep, ..., by the tree of
+    // sum().
     template <int kStep>
     PITSTOP_INLINE Sums sum_lanes(std::int64_t lane) const {
         if constexpr (kStep == kLanes) {

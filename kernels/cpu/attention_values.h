@@ -14,7 +14,7 @@
 
 namespace pitstop::kernels::PITSTOP_ISA {
 
-// The values of this many queries are summed together, with this many vectors of sums. The other
+// How many queries' values are summed together, and in how many vectors of sums. The other
 // registers hold values and probabilities.
 #if defined(__AVX512F__)
 constexpr int kValueQueriesMax = 8;
@@ -24,7 +24,8 @@ constexpr int kValueQueriesMax = 2;
 constexpr int kValueAccumulators = 4;  // of two registers each
 #endif
 
-// The elements that are added together: one vector of fp32, or an interleaved pair.
+// The number of elements added together: those of one vector of fp32, or of two interleaved vectors
+// of bf16.
 template <class T>
 constexpr std::int64_t kValueStep = std::is_same_v<T, bf16> ? 2 * kLanes : kLanes;
 
@@ -163,7 +164,8 @@ void add_values(
 
 // Adds to each query of a tile the values of the keys that it sees. Queries are grouped: first the
 // keys that a whole group sees, up to a whole pair, then the remaining keys of each query. So the
-// order is independent for each query. Meanwhile fetches the same number of values from `ahead`.
+// order of a query's sum does not depend on its group. Meanwhile fetches the same number of values
+// from `ahead`.
 template <class T>
 PITSTOP_INLINE void add_values_of_block(
     const Probabilities<T>& p,

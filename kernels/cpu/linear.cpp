@@ -22,7 +22,7 @@ constexpr int cols_of(int num_rows) { return num_rows == 1 ? 4 : 2; }
 #endif
 constexpr std::int64_t kColsAlign = 8;  // a range of outputs is a multiple of every tile's columns
 constexpr std::int64_t kRowsAhead = 8;  // how far a single strip fetches ahead, in rows of w
-// bytes of w: this and the next block fill a quarter of L2
+// bytes of w per block: a block and the next one fill a quarter of L2
 constexpr std::int64_t kBlockBytes = 128 << 10;
 constexpr std::int64_t kXBytesMax = 16 << 10;  // bytes of x that tiles read repeatedly: half of L1
 
@@ -63,7 +63,7 @@ constexpr std::int64_t waiting_max(std::int64_t num_rows, std::int64_t element_b
 // rectangle that it likely gets after that.
 struct Ahead {
     const bf16* row = nullptr;  // the next row to fetch
-    std::int64_t num_left = 0;  // from `row` on, before `then` begins
+    std::int64_t num_left = 0;  // rows of the rectangle from `row` on; `then` is after them
     const bf16* then = nullptr;
     std::int64_t num_fetched = 0;
 

@@ -81,8 +81,8 @@ PITSTOP_INLINE void finish(
 // Returns how many outputs of a tile's row are written together: 1, 2 or a multiple of 4.
 constexpr int run_of(int num_cols) { return num_cols < 4 ? (num_cols == 3 ? 1 : num_cols) : 4; }
 
-// Writes a tile's outputs, sixteen at a time: one by one, their sums over the lanes and their
-// rounding would cost a third of the products at K = 1024.
+// Writes a tile's outputs, sixteen at a time. Summing the lanes and rounding for one output at a
+// time would cost a third of the time of the products at K = 1024.
 template <int kRows, int kCols>
 PITSTOP_INLINE void finish_tile(
     const LinearPart& part,
@@ -98,7 +98,7 @@ PITSTOP_INLINE void finish_tile(
     for (int first = 0; first < kOutputs; first += kWhole) {
         const int num = kOutputs - first < kWhole ? kOutputs - first : kWhole;
         F32x16 tile[kLanes];
-        for (int i = 0; i < kLanes; ++i) {  // copies beyond `num`: the compiler adds each only once
+        for (int i = 0; i < kLanes; ++i) {  // repeats beyond `num`: the compiler adds each once
             const int output = first + i % num;
             tile[i] = acc[output / kCols][output % kCols];
         }

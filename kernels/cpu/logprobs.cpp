@@ -125,7 +125,8 @@ void count_before(const CountBeforeArgs& args) {
             const LogitPick& pick = args.picks[i];
             const float* const logits = args.logits.data + pick.row * args.logits.stride;
             std::int64_t at = std::int64_t{raw(pick.id)} - args.vocab_begin;
-            at = at < 0 ? 0 : at > V ? V : at;  // an equal logit counts only below `at`
+            // Of equal logits, only those with an id below `at` count.
+            at = at < 0 ? 0 : at > V ? V : at;
             args.counts[i] =
                 count_over(logits, at, args.values[i], /*counts_equal=*/true) +
                 count_over(logits + at, V - at, args.values[i], /*counts_equal=*/false);

@@ -58,8 +58,8 @@ struct MassWeight {
         F32x16 difference = x - set1(max);
         difference = select(is_nan(difference), zero(), difference);  // both infinite
         const F32x16 mass = exp(difference) * set1(kMassOne);
-        // Rounds to the nearest, ties to even, like llrint: below 2^23 by a sum whose last bit is
-        // one; above it every float is an integer.
+        // Rounds to the nearest, ties to even, like llrint. Adding 2^23 to a smaller number rounds
+        // it to an integer; floats from 2^23 on are integers.
         const F32x16 rounder = set1(0x1p23f);
         const F32x16 rounded = select(gt(rounder, mass), (mass + rounder) - rounder, mass);
         float lanes[kLanes];
@@ -81,7 +81,7 @@ float select_threshold(const Row& row, float floor, const Weight& weight, Target
     constexpr int kDigitBits = 11;
     std::uint64_t histogram[1 << kDigitBits];
     std::uint32_t prefix = 0;  // the known upper bits of the image
-    std::uint64_t above = 0;   // weight of the values above all that have the prefix
+    std::uint64_t above = 0;   // weight of the values greater than all with the prefix
     std::uint64_t target = 0;
     for (int shift = 32; shift > 0;) {
         const int width = shift >= kDigitBits ? kDigitBits : shift;
@@ -189,7 +189,7 @@ PITSTOP_INLINE F32x16 gumbel(U32x16 random) {
     const F32x16 rounded = one - v;
     const Mask16 is_small = gt(set1(0.5f), v);
     const F32x16 log_u = log(select(is_small, rounded, complement));
-    const F32x16 lost = one - rounded;  // the part of v that `rounded` has
+    const F32x16 lost = one - rounded;  // v, with the rounding error of 1 - v
     const F32x16 corrected = select(gt(lost, zero()), log_u * v / lost, zero() - v);
     return zero() - log(zero() - select(is_small, corrected, log_u));
 }

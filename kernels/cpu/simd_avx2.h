@@ -203,8 +203,8 @@ PITSTOP_INLINE void sum4(const F32x16* a, float* out) {
         _mm256_add_ps(_mm256_permute2f128_ps(a0, a1, 0x20), _mm256_permute2f128_ps(a0, a1, 0x31));
     const __m256 b1 =
         _mm256_add_ps(_mm256_permute2f128_ps(a2, a3, 0x20), _mm256_permute2f128_ps(a2, a3, 0x31));
-    // b0 has four partial sums each of 0 and 1; b1 those of 2 and 3. The lanes (0, 2) and (1, 3)
-    // are added, then the two.
+    // b0 has four partial sums each of a[0] and a[1], b1 of a[2] and a[3]. Of each four, first
+    // lanes 0 and 2 are added and lanes 1 and 3, then the two results.
     const __m256 c =
         _mm256_add_ps(_mm256_shuffle_ps(b0, b1, 0x44), _mm256_shuffle_ps(b0, b1, 0xee));
     const __m256 d = _mm256_add_ps(_mm256_shuffle_ps(c, c, 0x88), _mm256_shuffle_ps(c, c, 0xdd));
@@ -242,11 +242,11 @@ PITSTOP_INLINE void transpose4(U32x16* rows) {
     transpose4x8(rows[0].hi, rows[1].hi, rows[2].hi, rows[3].hi);
 }
 
-// Transposes 16x16: lane j of row i goes to lane i of row j. Quarters first, then the
-// quarters' places.
+// Transposes 16x16: lane j of row i goes to lane i of row j. First transposes within each quarter,
+// then moves the quarters.
 PITSTOP_INLINE void transpose16(U32x16* rows) {
     for (int i = 0; i < 16; i += 4) transpose4(rows + i);
-    for (int j = 0; j < 4; ++j) {  // rows j, j + 4, ... hold the columns j, j + 4, ... in quarters
+    for (int j = 0; j < 4; ++j) {  // rows j, j + 4, ... have columns j, j + 4, ..., a quarter each
         U32x16* const r = rows + j;
         const U32x16 r0 = r[0], r4 = r[4], r8 = r[8], r12 = r[12];
         r[0].lo = _mm256_permute2x128_si256(r0.lo, r4.lo, 0x20);
@@ -283,7 +283,8 @@ PITSTOP_INLINE Bf16x32 set1_pair(const std::uint16_t* p) {
     __builtin_memcpy(&pair, p, sizeof pair);
     return {_mm256_set1_epi32(pair), _mm256_set1_epi32(pair)};
 }
-// Pairs each element of `even` with that of `odd`: of every eight, `low` gets the first four.
+// Pairs element i of `even` with element i of `odd`. Of every eight pairs, `low` gets the first
+// four and `high` the others.
 PITSTOP_INLINE void interleave(Bf16x32 even, Bf16x32 odd, Bf16x32& low, Bf16x32& high) {
     low = {_mm256_unpacklo_epi16(even.lo, odd.lo), _mm256_unpacklo_epi16(even.hi, odd.hi)};
     high = {_mm256_unpackhi_epi16(even.lo, odd.lo), _mm256_unpackhi_epi16(even.hi, odd.hi)};

@@ -127,8 +127,8 @@ PITSTOP_INLINE void sum4(const F32x16* a, float* out) {
         _mm256_add_ps(_mm256_permute2f128_ps(a0, a1, 0x20), _mm256_permute2f128_ps(a0, a1, 0x31));
     const __m256 b1 =
         _mm256_add_ps(_mm256_permute2f128_ps(a2, a3, 0x20), _mm256_permute2f128_ps(a2, a3, 0x31));
-    // b0 has four partial sums each of 0 and 1; b1 those of 2 and 3. The lanes (0, 2) and (1, 3)
-    // are added, then the two.
+    // b0 has four partial sums each of a[0] and a[1], b1 of a[2] and a[3]. Of each four, first
+    // lanes 0 and 2 are added and lanes 1 and 3, then the two results.
     const __m256 c =
         _mm256_add_ps(_mm256_shuffle_ps(b0, b1, 0x44), _mm256_shuffle_ps(b0, b1, 0xee));
     const __m256 d = _mm256_add_ps(_mm256_shuffle_ps(c, c, 0x88), _mm256_shuffle_ps(c, c, 0xdd));
@@ -138,7 +138,7 @@ PITSTOP_INLINE void sum4(const F32x16* a, float* out) {
 }
 
 // Reduces the lanes of a[i] with `op` into lane i, by the tree of sum(), in 45 instructions. Each
-// level joins the halves that the previous one left of two vectors.
+// level halves the partial sums of two vectors, and packs the results into one vector.
 template <class Op>
 PITSTOP_INLINE F32x16 reduce16(const F32x16* a, Op op) {
     __m512 eights[8];  // for a[i] and a[i + 4]
@@ -155,7 +155,7 @@ PITSTOP_INLINE F32x16 reduce16(const F32x16* a, Op op) {
             op(_mm512_shuffle_f32x4(eights[i], eights[i + 4], 0x88),
                _mm512_shuffle_f32x4(eights[i], eights[i + 4], 0xdd));
     }
-    __m512 twos[2];  // in each quarter, for two neighbours
+    __m512 twos[2];  // two partial results of each of two a[i], in each quarter
     for (std::size_t i = 0; i < 2; ++i) {
         twos[i] =
             op(_mm512_shuffle_ps(fours[2 * i], fours[2 * i + 1], 0x44),
@@ -190,11 +190,11 @@ PITSTOP_INLINE void transpose4(U32x16* rows) {
     rows[3].v = _mm512_unpackhi_epi64(t2, t3);
 }
 
-// Transposes 16x16: lane j of row i goes to lane i of row j. Quarters first, then the
-// quarters' places.
+// Transposes 16x16: lane j of row i goes to lane i of row j. First transposes within each quarter,
+// then moves the quarters.
 PITSTOP_INLINE void transpose16(U32x16* rows) {
     for (int i = 0; i < 16; i += 4) transpose4(rows + i);
-    for (int j = 0; j < 4; ++j) {  // rows j, j + 4, ... hold the columns j, j + 4, ... in quarters
+    for (int j = 0; j < 4; ++j) {  // rows j, j + 4, ... have columns j, j + 4, ..., a quarter each
         const __m512i even01 = _mm512_shuffle_i32x4(rows[j].v, rows[j + 4].v, 0x88);
         const __m512i odd01 = _mm512_shuffle_i32x4(rows[j].v, rows[j + 4].v, 0xdd);
         const __m512i even23 = _mm512_shuffle_i32x4(rows[j + 8].v, rows[j + 12].v, 0x88);
@@ -223,7 +223,8 @@ PITSTOP_INLINE Bf16x32 set1_pair(const std::uint16_t* p) {
     __builtin_memcpy(&pair, p, sizeof pair);
     return {_mm512_set1_epi32(pair)};
 }
-// Pairs each element of `even` with that of `odd`: of every eight, `low` gets the first four.
+// Pairs element i of `even` with element i of `odd`. Of every eight pairs, `low` gets the first
+// four and `high` the others.
 PITSTOP_INLINE void interleave(Bf16x32 even, Bf16x32 odd, Bf16x32& low, Bf16x32& high) {
     low.v = _mm512_unpacklo_epi16(even.v, odd.v);
     high.v = _mm512_unpackhi_epi16(even.v, odd.v);

@@ -221,7 +221,7 @@ PITSTOP_INLINE void transpose4(U32x16* rows) {
 // Transposes 16x16: lane j of row i goes to lane i of row j.
 PITSTOP_INLINE void transpose16(U32x16* rows) {
     for (int i = 0; i < 16; i += 4) transpose4(rows + i);
-    for (int j = 0; j < 4; ++j) {  // rows j, j + 4, ... hold the columns j, j + 4, ... in quarters
+    for (int j = 0; j < 4; ++j) {  // rows j, j + 4, ... have columns j, j + 4, ..., a quarter each
         for (int a = 0; a < 4; ++a) {
             for (int b = 0; b < a; ++b) {
                 const U32x4 moved = rows[j + 4 * a].q[b];
@@ -249,7 +249,8 @@ PITSTOP_INLINE Bf16x32 set1_pair(const std::uint16_t* p) {
     __builtin_memcpy(&pair, p, sizeof pair);
     return set1_u32(pair);
 }
-// Pairs each element of `even` with that of `odd`: of every eight, `low` gets the first four.
+// Pairs element i of `even` with element i of `odd`. Of every eight pairs, `low` gets the first
+// four and `high` the others.
 PITSTOP_INLINE void interleave(Bf16x32 even, Bf16x32 odd, Bf16x32& low, Bf16x32& high) {
     for (int i = 0; i < 4; ++i) {
         const U32x4 a = even.q[i], b = odd.q[i];
