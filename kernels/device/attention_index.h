@@ -33,7 +33,7 @@ struct UnitRange {
     std::int32_t begin;
     std::int32_t end;
 };
-// REQUIRES: kv_len >= 1. The token is the last of kv_len.
+// Returns the units that the last of kv_len tokens sees. REQUIRES: kv_len >= 1.
 [[nodiscard]] constexpr UnitRange units_seen(
     std::int32_t kv_len, std::int32_t window, std::int32_t unit_keys
 ) {
@@ -46,11 +46,10 @@ struct UnitRange {
     return share < 1 ? 1 : share;
 }
 
-// Where the units of one (row, KV head) pair are computed, and which records of the workspace
-// hold their results until all are complete. Block b has record b for the pair that continues
-// after its share (at most one pair). For the pair that began before its share, it has the
-// records from num_blocks + b * carried_per_block on: one for all of that pair's units in the
-// share, or one for each unit.
+// Where the units of one (row, KV head) pair are computed, and which records of the workspace hold
+// their results until all are complete. At most one pair continues after the share of block b; its
+// record is b. The records of the pair that began before the share start at num_blocks + b *
+// carried_per_block: one record for all of that pair's units in the share, or one for each unit.
 struct PairPlace {
     std::int32_t first_block;
     std::int32_t last_block;
@@ -58,7 +57,7 @@ struct PairPlace {
     std::int64_t second_record;  // the other records follow it
 };
 [[nodiscard]] constexpr PairPlace pair_place(
-    std::int64_t begin,  // of the pair's units in the list
+    std::int64_t begin,  // the pair's first unit in the list
     std::int64_t end,
     std::int64_t per_block,
     std::int64_t carried_per_block,  // 1 or per_block

@@ -53,9 +53,9 @@ __device__ inline std::int32_t find_row(
     return begin;
 }
 
-// Returns this block's tile, by its place in a grid [KV heads, num_prefill_blocks] of tiles of
-// `num_rows` rows. The longest are first: the blocks run from the batch's end, where a row's later
-// tokens see more keys.
+// Returns this block's tile of `num_rows` rows. The grid is [KV heads, num_prefill_blocks]. The
+// batch's last tiles have the first blocks, because a row's later tokens see more keys: the longest
+// tiles start first.
 __device__ inline PrefillTile prefill_tile(const AttentionParams& params, int num_rows) {
     const auto block = static_cast<std::int32_t>(gridDim.y - 1 - blockIdx.y);
     const std::int32_t tile_len = num_rows / params.group;  // tokens

@@ -11,16 +11,16 @@
 
 namespace pitstop::kernels {
 
-inline constexpr std::int32_t kNoRow = -1;  // not read: gives zeros
+inline constexpr std::int32_t kNoRow = -1;  // copied as zeros, without a read
 
 // One request of the batch.
 struct BatchRow {
-    std::int32_t q_begin;  // of its first new token, in the batch
+    std::int32_t q_begin;  // index in the batch of the row's first new token
     std::int32_t q_len;    // new tokens
     std::int32_t kv_len;   // including the new ones
     const PageId* pages;
 
-    // Returns the position of its new token `token`.
+    // Returns the position of the row's new token `token`.
     __device__ std::int32_t position(std::int32_t token) const { return kv_len - q_len + token; }
 };
 

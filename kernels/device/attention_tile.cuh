@@ -73,10 +73,10 @@ __device__ void add_scores(
     mma_16x8x16(high, q, b[2], b[3]);
 }
 
-// Loads query fragment k16 (16 dimensions) of 16 rows of a swizzled tile. `queries` points to
-// the first of them, whose number is a multiple of 8, so that the swizzle starts over there.
-// Tiles of one warp then share addresses except for a constant; a row number would need a
-// register for each k16.
+// Loads query fragment k16 (16 dimensions) of 16 rows of a swizzled tile. `queries` points to the
+// first of these rows, at a multiple of 8 rows, where the swizzle repeats. So the addresses of a
+// warp's tiles differ by a constant. An argument with a row number would need a register for each
+// k16.
 template <int D>
 __device__ void load_query(std::uint32_t (&q)[4], const std::byte* queries, int k16) {
     const int lane = lane_index();
@@ -84,7 +84,8 @@ __device__ void load_query(std::uint32_t (&q)[4], const std::byte* queries, int 
 }
 
 // Computes acc += p v for 16 keys. `low` and `high` are the probabilities of keys 0-7 and 8-15,
-// rounded to bf16 here; the values are a tile like the keys', starting at its row `key`.
+// rounded to bf16 here; `values` is a swizzled tile, whose row `key` has the first of the 16 keys'
+// values.
 template <int D>
 __device__ void add_values(
     AttentionState<D>& state,
@@ -142,7 +143,7 @@ __device__ void softmax_step(
     }
 }
 
-// After the last step, makes `sum` the row's, in all four lanes.
+// After the last step, sums `sum` over the four lanes of a row; each lane gets the total.
 template <int D>
 __device__ void sum_over_row(AttentionState<D>& state) {
 #pragma unroll
@@ -150,7 +151,8 @@ __device__ void sum_over_row(AttentionState<D>& state) {
 }
 
 // The factors by which a later segment changes a merged state: total = total * a + segment * b. A
-// segment without a key leaves it unchanged; the first one becomes it.
+// segment without a visible key leaves the total unchanged. The first segment with one becomes the
+// total.
 struct MergeFactors {
     float max;
     float a;

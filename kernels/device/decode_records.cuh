@@ -121,7 +121,8 @@ __device__ void store_heads(
 // In free order, merges all records of a pair, for kHeads heads from `first_head` on: the first,
 // then 32 at a time. Each lane computes the weights of one record, and all lanes add columns.
 // kHeads * kBatch reads of 512 bytes are in flight: a request of 8k keys has 64 records of 2 KiB
-// per KV head at group 4. Reads past the last record are of the last one, with a weight of 0.
+// per KV head at group 4. Reads past the last record read the last record again, with a weight of
+// 0.
 template <int D, int kHeads>
 __device__ void merge_heads(const AttentionParams& params, const Run& run, int first_head) {
     constexpr int kBatch = 8;
@@ -132,7 +133,8 @@ __device__ void merge_heads(const AttentionParams& params, const Run& run, int f
     const int offset = first_head * head_floats<D>();
     const float* const before = record_at<D>(params, run.place.first_block) + offset;
     const float* const others = record_at<D>(params, run.place.second_record) + offset;
-    const auto num = static_cast<std::int32_t>(run.place.num_records - 1);  // of others: 1 or more
+    // the number of `others`, at least one
+    const auto num = static_cast<std::int32_t>(run.place.num_records - 1);
     float max_score[kHeads] = {};
     float sum[kHeads] = {};
     float sums[kHeads][kColumns] = {};

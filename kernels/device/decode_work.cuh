@@ -20,7 +20,7 @@ struct Cut {
     std::int64_t num_units;          // of the list
     std::int64_t per_block;          // units
     std::int64_t carried_per_block;  // records
-    std::int32_t multiple;           // a pair's units in the list are a multiple of this
+    std::int32_t multiple;           // each pair has a multiple of this many units in the list
 };
 
 __device__ inline std::int32_t row_units(
@@ -31,7 +31,8 @@ __device__ inline std::int32_t row_units(
     return units.end - units.begin;
 }
 
-// Returns a row's units in the list, for each KV head: the last may have no keys.
+// Returns how many units a row has in the list for each KV head. The last of these units may have
+// no keys.
 __device__ inline std::int32_t listed_units(
     const AttentionParams& params, std::int32_t r, const Cut& cut
 ) {
@@ -50,10 +51,10 @@ __device__ inline Cut cut_into(
     return {unit_keys, num_units, per_block, has_record_per_unit ? per_block : 1, 1};
 }
 
-// Returns the cut in which every block has one pair alone, if there are enough blocks for it, and
-// each gets at most one unit more than the fullest block of `cut`. Between two runs a block loses
-// the time of a unit or more: records, a merge, and copies that nothing hides. NOT MEASURED on a
-// device: gpu_bench --gaps, attention at 8 and 32 requests.
+// Returns a cut in which no block has units of two pairs. Returns `cut` if such a cut needs too
+// many blocks, or would give a block at least two units more than the fullest block of `cut` has.
+// Between two runs a block loses the time of a unit or more: records, a merge, and copies that
+// nothing hides. NOT MEASURED on a device: gpu_bench --gaps, attention at 8 and 32 requests.
 __device__ inline Cut undivided_blocks(const AttentionParams& params, const Cut& cut) {
     for (std::int64_t share = cut.per_block; share <= cut.per_block + 1; ++share) {
         const auto units = static_cast<std::int32_t>(share);
@@ -71,8 +72,8 @@ __device__ inline Cut undivided_blocks(const AttentionParams& params, const Cut&
 // (see find_row). At 256 rows these reads take less than the 2 to 3 us of a separate kernel.
 //
 // With a list of the work in memory, made beforehand, layers of qwen3-8b took 1 % less, of
-// qwen3-0.6b 4 % (H200; bench/results/gpu/early_starts.txt, PLAN=1). The list is not made: it would
-// cost a step one more kernel, and graphs an array whose length depends on the rows.
+// qwen3-0.6b 4 % (H200; bench/results/gpu/early_starts.txt, PLAN=1). No such list is made: a step
+// would need one more kernel, and a graph an array whose length depends on the rows.
 //
 // In fixed order a segment that is not the pair's first can be merged only after those before it,
 // so each segment that another block may wait for needs a record. If there are too few records, no
@@ -104,7 +105,7 @@ __device__ inline RowUnits find_row(
         const std::int32_t r = first + lane_index();
         const std::int32_t num = r < params.num_rows ? listed_units(params, r, cut) : 0;
         const std::int64_t own = std::int64_t{num} * params.num_kv_heads;
-        std::int64_t end = own;  // of this row, counted from `before`
+        std::int64_t end = own;  // the row's last unit + 1, counted from `before`
 #pragma unroll
         for (int offset = 1; offset < kWarp; offset *= 2) {
             const std::int64_t other = __shfl_up_sync(kAllLanes, end, offset);

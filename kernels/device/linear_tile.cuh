@@ -97,15 +97,15 @@ class StageLoader {
         copy16_async(to, is_inside ? from : none_, is_inside ? kChunkBytes : 0);
     }
 
-    const bf16* none_;  // read by no copy
+    const bf16* none_;  // an address for copies of zeros, which do not read it
     const bf16* x_;     // this thread's chunk in column 0 of its first row
     const bf16* w_;
     std::int64_t x_step_;  // elements
     std::int64_t w_step_;
-    int x_rows_;  // of the tile, from the first on
+    int x_rows_;  // rows of the tile from this thread's first row on
     int w_rows_;
-    int columns_;  // from the chunk on
-    int row_;      // the first, in the tile
+    int columns_;  // columns of x from this thread's chunk on
+    int row_;      // this thread's first row in the tile
     int chunk_;
 };
 

@@ -9,7 +9,7 @@
 
 namespace pitstop::kernels {
 
-inline constexpr std::int32_t kPrefillTileKeys = 128;  // of a step
+inline constexpr std::int32_t kPrefillTileKeys = 128;  // keys of one step
 inline constexpr int kPartBarrier = 4;                 // of both multiplying warpgroups
 
 __device__ __forceinline__ std::int32_t num_key_tiles(const PrefillTile& work) {
@@ -41,8 +41,8 @@ __device__ __forceinline__ RowKeys row_keys(
     return seen;
 }
 
-// Part `part` of the tiles of keys, cut into equal shares of whole tiles, and how many parts there
-// are. A part of one tile would cost more to merge than it saves.
+// Part `part` of the keys, and the number of parts. The parts are equal shares of whole key tiles.
+// A part has at least two tiles: merging a part of one tile would cost more than it saves.
 struct Part {
     std::int32_t num;
     std::int32_t keys_begin;
@@ -91,8 +91,8 @@ __device__ __forceinline__ void store_part(
     }
 }
 
-// Returns true in exactly one block of a tile's: the last to arrive, when all parts are stored.
-// Then the count is zero again. Run by both multiplying warpgroups.
+// Returns true in the last block to arrive among a tile's blocks, when all parts are stored. The
+// count is zero again afterwards. Both multiplying warpgroups call it.
 __device__ __forceinline__ bool is_last_part(
     const AttentionParams& params, std::int32_t num_parts, bool& is_last
 ) {

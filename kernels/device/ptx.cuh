@@ -64,8 +64,8 @@ __device__ inline void load_matrices(std::uint32_t (&r)[4], const void* row) {
                  : "r"(shared_address(row))
                  : "memory");
 }
-// Loads the same, each matrix transposed on the way: lane l gets [2 * (l % 4)][l / 4] and
-// the row after.
+// Loads the same, each matrix transposed on the way: lane l gets [2 * (l % 4)][l / 4] and [2 * (l %
+// 4) + 1][l / 4].
 __device__ inline void load_matrices_transposed(std::uint32_t (&r)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

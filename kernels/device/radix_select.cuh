@@ -25,7 +25,8 @@ struct Select {
 // target. REQUIRES: one whole warp calls it; lane l looks at digits 8l .. 8l+7.
 __device__ inline void choose_digit(Select& shared, std::uint64_t target, int low) {
     const int lane = lane_index();
-    const std::uint64_t known_above = shared.above;  // read before the shuffles: changes after
+    // Read before the shuffles, because one lane writes it later.
+    const std::uint64_t known_above = shared.above;
     std::uint64_t sum = 0;
 #pragma unroll
     for (int k = 0; k < 8; ++k) sum += shared.histogram[lane * 8 + k].value();
@@ -79,7 +80,8 @@ __device__ float select_threshold(
         atomicMin(&shared.image_min, image_min);
     }
     __syncthreads();
-    int bits = kWarp - __clz(static_cast<int>(shared.image_max ^ shared.image_min));  // may differ
+    // the number of low bits in which images may differ
+    int bits = kWarp - __clz(static_cast<int>(shared.image_max ^ shared.image_min));
     if (thread == 0)
         shared.prefix = bits == 32 ? 0 : shared.image_max & (bits == 0 ? ~0u : ~0u << bits);
     while (bits > 0) {

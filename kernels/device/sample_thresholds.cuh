@@ -58,14 +58,14 @@ struct Boundary {
     }
 };
 
-// The count and mass of each bin of a pair, including all higher bins.
+// The count and the mass of each of two adjacent bins, including all bins of greater x.
 struct PairSums {
     std::uint32_t counts[2];
     std::uint64_t mass[2];
 };
 
-// Sums the pair from `bin` on with those of lower lanes: bins are numbered from the maximum down.
-// REQUIRES: the whole warp calls it.
+// Returns the sums for bins `bin` and `bin` + 1 of this lane. Lower lanes have the bins of greater
+// x, because bins are numbered from the maximum down. REQUIRES: the whole warp calls it.
 __device__ inline PairSums pair_sums(const RowSpace& space, int bin) {
     PairSums sums{};
     sums.counts[0] = space.counts[bin];

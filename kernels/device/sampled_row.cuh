@@ -17,7 +17,8 @@ constexpr int kListMax = 4096;  // ids
 // How many rows use the workspace at once; further rows take turns.
 constexpr std::int64_t kRowsPerGroup = SampleArgs::kArrivals;
 
-// Bins of 1/16 below the maximum, the last one open: below 32 a mass is round(2^40 e^-32) = 0.
+// A bin spans 1/16 of x, from the maximum down; the last bin has everything below. At 32 below the
+// maximum the mass round(2^40 e^-32) is 0.
 constexpr int kBins = 512;
 constexpr float kBinsPerUnit = 16.f;
 static_assert(kBins == 2 * kThreads);
@@ -51,7 +52,7 @@ struct SampleParams {
     // [R]: the last part of a row merges all; null: the resolve kernel does
     std::uint32_t* arrivals;
     int num_parts;
-    bool is_aligned_16;  // whether rows of logits are
+    bool is_aligned_16;  // whether every row of logits is 16-byte aligned
 };
 
 __device__ inline SampleRow sample_row(const SampleParams& params, std::int64_t r) {
@@ -68,7 +69,7 @@ __device__ inline float scaled(float logit, float inverse) {
     return isnan(x) ? negative_infinity() : x;
 }
 
-// Loads x of ids 4p .. 4p+3 of the `num` of a block, -inf beyond them. Returns how many of the
+// Loads x of ids 4p .. 4p+3 of a block of `num` ids, -inf from `num` on. Returns how many of the
 // logits are not finite.
 __device__ inline int load_x(
     const SampleParams& params, const float* from, int p, int num, float inverse, float (&x)[4]

@@ -31,7 +31,8 @@ __device__ void wgmma_wait(float (&d)[N]) {
 #pragma unroll
     for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
-// The same for sums that later products add to: only shared memory is free to be overwritten.
+// Waits for products whose sums later products add to: the operands in shared memory may be
+// overwritten afterwards, but the sums must not be read.
 template <int kPending>
 __device__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
