@@ -61,7 +61,7 @@ void set_cuda_failure_handler(CudaFailureHandler handler);
 // Makes the opened GPU the calling thread's current one, before it creates memory, streams, events.
 void enter_cuda_device();
 
-// Returns the opened device's number; 0 if none is open.
+// Returns the opened device's number of multiprocessors; 0 if no device is open.
 [[nodiscard]] int num_multiprocessors();
 
 // Returns the opened device's memory as the driver sees it, including other processes' use.

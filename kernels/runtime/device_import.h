@@ -35,9 +35,9 @@ class DeviceImport {
     // (its process has ended, has freed the memory, or is our own); kResourceExhausted.
     [[nodiscard]] static Result<DeviceImport> open(std::string_view handle);
     // Maps `num` chunks of `chunk_bytes`. Chunks stay valid even if the exporter unmaps them.
-    // Errors: kInvalidArgument for an invalid chunk size, or more than the device has; kUnavailable
-    // if CUDA maps no memory of that size by a descriptor; kResourceExhausted without addresses;
-    // those of fd_of.
+    // Errors: kInvalidArgument if the chunk size is invalid, or the chunks are larger than the
+    // device's memory; kUnavailable if CUDA cannot map a chunk of that size by its descriptor;
+    // kResourceExhausted if no address range is free; any error of fd_of.
     [[nodiscard]] static Result<DeviceImport> open_chunks(
         std::int64_t chunk_bytes, std::int64_t num, const ChunkFd& fd_of
     );

@@ -140,13 +140,12 @@ class DeviceEvent {
     }
 
     void record(Stream stream) const;
-    // Returns whether all work before the last record() is done. True if there was none.
+    // Returns whether all work before the last record() is done. True if record() was never called.
     [[nodiscard]] bool is_done() const;
-    // Waits until all work before the last record() is done. If the wait lasts until
-    // `max` after `since`, the process ends as after a failing call, with a message
-    // that names `what`: work on a GPU cannot be cancelled. kClose occupies its core
-    // for the length of a step; kLoose frees the core, and notices the end about 50 us
-    // late.
+    // Waits until all work before the last record() is done. If the work is not done `max` after
+    // `since`, the process ends as after a failing call, with a message that names `what`: work on
+    // a GPU cannot be cancelled. kClose occupies its core for the length of a step; kLoose frees
+    // the core, and notices the end about 50 us late.
     enum class Watch : std::uint8_t { kClose, kLoose };
     void wait(
         Duration max,

@@ -8,7 +8,9 @@
 // Owns:   the address range, and its physical memory while mapped. Memory that another process has
 //         mapped too returns to the driver only when that mapping ends.
 // Thread: one at a time changes its state.
-// No legacy IPC handle can be made of it: memory for a peer to open is a DeviceBuffer.
+//
+// A DeviceRange has no legacy IPC handle. Memory that a peer opens by such a handle is a
+// DeviceBuffer.
 #pragma once
 
 #include "base/result.h"
