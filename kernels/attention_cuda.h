@@ -27,7 +27,7 @@ inline constexpr std::int32_t kAttentionGroupMax = 16;  // query heads per KV he
 
 // The state of a prefill tile's rows over a part of its keys: for each row D sums, the maximum, the
 // sum of weights, and six unused floats.
-inline constexpr std::int32_t kPrefillTileRows = 128;  // of wgmma's kernel
+inline constexpr std::int32_t kPrefillTileRows = 128;  // rows of a tile of the wgmma kernel
 [[nodiscard]] constexpr std::int64_t prefill_record_floats(std::int64_t head_dim) {
     return kPrefillTileRows * (head_dim + 8);
 }
@@ -73,7 +73,7 @@ struct AttentionParams {
     float scale_log2 = 0.f;  // scale * log2(e)
 
     std::int32_t q_len_min = 1;                    // prefill skips rows with fewer new tokens
-    AttentionOrder order = AttentionOrder::kFree;  // of decode; prefill has an argument
+    AttentionOrder order = AttentionOrder::kFree;  // decode's order; prefill gets an argument
     std::int32_t num_decode_blocks = 0;
     float* records = nullptr;           // decode: [num_records, decode_record_floats()], aligned 16
     std::int64_t num_records = 0;       // decode: at least two per block
@@ -87,7 +87,7 @@ struct AttentionParams {
 // Computes the rows with at least q_len_min new tokens. REQUIRES (here and below): bf16 q and KV, D
 // 64 or 128, a group of at most kAttentionGroupMax, q and KV rows 16-byte aligned.
 void attention_prefill_cuda(const AttentionParams& params, AttentionOrder order, Stream stream);
-// Does so with wgmma, in free order. REQUIRES: compute capability 9.0.
+// attention_prefill_cuda() by wgmma, in free order. REQUIRES: compute capability 9.0.
 void attention_prefill_wgmma_cuda(const AttentionParams& params, Stream stream);
 // Computes the rows with one new token.
 void attention_decode_cuda(const AttentionParams& params, Stream stream);

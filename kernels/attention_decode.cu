@@ -34,8 +34,8 @@ struct Ring {
     std::int32_t first_tile;
     int num_slots;
     int slot;  // the next slot to read
-    // The KV rows of keys `lane` and `lane + 32`: of the tile whose slots are being filled, then of
-    // the next tile, looked up half a tile ahead of their use.
+    // The KV rows of the keys `lane` and `lane + 32` of a tile. `rows` is for the tile whose slots
+    // are being filled, `next_rows` for the next tile. The lookup is half a tile ahead of the use.
     std::int32_t rows[2];
     std::int32_t next_rows[2];
 
@@ -81,7 +81,7 @@ struct Ring {
     // which are exchanged before the first copy: the compiler reorders no volatile instructions.
     __device__ void copy_rows(std::byte* to, std::int32_t own_row, int first_lane) const {
         constexpr int kPasses = kSlotKeys / kKeysPerPass;
-        constexpr int kPeriod = 8;  // of the swizzle, in rows
+        constexpr int kPeriod = 8;  // rows after which the swizzle repeats
         static_assert(kPeriod % kKeysPerPass == 0);
         const int key = lane_index() / kChunks;
         const int chunk = lane_index() % kChunks;
@@ -170,9 +170,9 @@ __device__ void take_tile(
         add_values(state, scores[n], scores[n + 1], ring.next(), 0);
 }
 
-// Returns true in exactly one block of a pair's blocks: the last to arrive, when all of the pair's
-// records are written. Then the count is zero again. Pairs that share a block are distinguished by
-// their first block: a block is the first of at most one divided pair.
+// Returns true in the last block to arrive among a pair's blocks, when all of the pair's records
+// are written. The count is zero again afterwards. A divided pair has the count of its first block:
+// no block is the first of two divided pairs.
 __device__ bool is_last_to_arrive(const AttentionParams& params, const PairPlace& place) {
     const auto others = static_cast<unsigned>(place.last_block - place.first_block);
     unsigned num_before = 0;
@@ -249,10 +249,10 @@ __device__ void merge_records(const AttentionParams& params, const Run& run, std
     }
 }
 
-// Merges a segment of a run that contains the pair's first unit: no other run precedes this one.
-// The block's own record has the merged segments before it (none for the first). The result is the
-// output, or becomes that record. A lane reads back only what it stored itself,
-// except for the maximum and the sum, which one of four lanes stores.
+// Merges a segment into the block's own record, which has the merged segments before this one (none
+// before the first). The result is the output, or replaces the record. REQUIRES: the run has the
+// pair's first unit, so that no other run precedes it. A lane reads only values that it stored
+// itself, except for the maximum and the sum: one of four lanes stores these.
 template <int D>
 __device__ void fold_into_record(
     const AttentionParams& params,
@@ -341,10 +341,10 @@ __device__ void take_run(
 // the last block to arrive at a pair that several blocks share merges their records.
 //
 // Memory-bound: 4 D bytes per key and KV head; 64 rows of 4096 keys, K = 8, D = 128: 1.07 GB per
-// layer, 250 us at 4.3 TB/s. 28 KiB in flight per warp, 6 warps per SM by shared memory: 168 KiB,
-// six times the need. Tensor cores at 16 FLOP per byte: 69 TFLOP/s, 11 % of what mma.sync can do.
-// Records: in free order at most two per block, at group 4 about 1 % of the bytes of 1k rows; in
-// fixed order one per segment of 256 keys, 2 %.
+// layer, 250 us at 4.3 TB/s. A warp has 28 KiB in flight. Shared memory limits an SM to 6 warps:
+// 168 KiB, six times the need. The tensor cores compute 16 FLOP per byte: 69 TFLOP/s, 11 % of the
+// peak of mma.sync. In free order a block writes at most two records, about 1 % of the bytes of 1k
+// rows at group 4. In fixed order each segment of 256 keys has a record, 2 % of the bytes.
 //
 // The kernel reads nothing before the wait, not even KV of earlier tokens: a row may read pages
 // that another row of the same step fills. Today's scheduler plans no such step

@@ -12,8 +12,8 @@ __device__ float load_as(const void* from, DType dtype, std::int64_t index) {
                                 : to_float(static_cast<const bf16*>(from)[index]);
 }
 
-// Returns the last row that starts at or before token t. Rows without a new token may share its
-// start; the last of them has the token.
+// Returns the last row that starts at or before token t. Several rows may start at t; only the last
+// of these has a new token.
 __device__ std::int32_t row_of(const AttentionParams& params, std::int32_t t) {
     std::int32_t low = 0;
     for (std::int32_t high = params.num_rows; high - low > 1;) {
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
             score = dot * params.scale;
         }
         const float new_max = warp_max(fmaxf(max, score));
-        const float factor = expf(max - new_max);  // 0 at first: some key of the tile is visible
+        const float factor = expf(max - new_max);  // 0 for the first tile, which has a visible key
         const float p = expf(score - new_max);
         sum = sum * factor + warp_sum(p);
         max = new_max;

@@ -251,7 +251,7 @@ template <class S>
 __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
     prefill_kernel(const __grid_constant__ AttentionParams params) {
     __shared__ std::int32_t rows[2][kKeysPerTile];  // of KV memory, for this tile and the next
-    // visible to a row; kNoKey: the row does not exist
+    // the last key that each row sees; kNoKey: the row does not exist
     __shared__ std::int32_t last_keys[S::kRows];
     std::byte* const queries = dynamic_shared_memory();
     std::byte* const keys = queries + S::kQueryBytes;
@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
         }
         if (end % AttentionArgs::kSegmentKeys == 0) sums.end_segment(params.scale_log2);
     }
-    sums.end_segment(params.scale_log2);  // may be short; an empty one changes nothing
+    sums.end_segment(params.scale_log2);  // the last segment may be short or empty
     store_rows<S>(sums, params, work, warp_row, last_keys);
 }
 

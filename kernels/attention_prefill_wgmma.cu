@@ -28,7 +28,7 @@ struct Shape {
 
 constexpr int kTableTiles = 4;
 constexpr int kCopyBarrier = 1;  // 0 is __syncthreads'
-constexpr int kTurnBarrier = 2;  // of the first multiplying warpgroup; the second has the next one
+constexpr int kTurnBarrier = 2;  // the first multiplying warpgroup's; + 1: the second's
 
 // Registers per thread: 128 * (40 + 2 * 232) = 64,512 of 65,536 are used.
 constexpr int kCopyRegisters = 40;
@@ -69,7 +69,7 @@ struct Tiles {
 };
 
 using TableOfRows =
-    std::int32_t[kTableTiles][kTileKeys];  // rows of KV memory, by key of the latest tiles
+    std::int32_t[kTableTiles][kTileKeys];  // the KV row of each key of the latest tiles
 
 // The copying warpgroup fills keys and values in the order of their use, one group of cp.async
 // ahead of the one it waits for: keys 0 (with the queries), keys 1, values 0, keys 2, values 1, ...
@@ -268,9 +268,9 @@ __device__ __forceinline__ void release(std::uint64_t* empty) {
     if (lane_index() == 0) barrier_arrive(empty);
 }
 
-// The multiplying warpgroups issue their products in turn, so that one's softmax overlaps the
-// other's products ("ping-pong", FlashAttention-3, arXiv:2407.08608, section 3.1). Each passes the
-// turn as often as it waits for its own; the first has the first turn.
+// The multiplying warpgroups issue their products in turn, so that the softmax of each overlaps the
+// products of the other ("ping-pong", FlashAttention-3, arXiv:2407.08608, section 3.1). Each
+// warpgroup passes the turn as often as it waits for one. The first warpgroup begins.
 __device__ __forceinline__ void give_turn_to(int warpgroup) {
     named_barrier_arrive<2 * kWarpgroup>(kTurnBarrier + warpgroup);
 }
@@ -287,7 +287,7 @@ __device__ __forceinline__ void store_rows(
     const RowKeys& seen
 ) {
     const int lane = lane_index();
-    // among the block's 128
+    // the warp's first row among the block's 128
     const int warp_row = (warp_index() - kWarpgroup / kWarp) * kRowsPerWarp;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -340,7 +340,7 @@ __device__ __forceinline__ void multiply_tiles(
     const std::int32_t* last_keys,  // for this warp's 16 rows
     int warpgroup,                  // which of the two: 0 or 1
     std::int32_t num_parts,
-    bool& is_last  // shared
+    bool& is_last  // in shared memory
 ) {
     const std::byte* const queries = tiles.queries + warpgroup * 64 * kPanelRowBytes;
     const std::int32_t tile_begin = work.keys_begin / kTileKeys;
@@ -402,9 +402,10 @@ __device__ __forceinline__ void multiply_tiles(
 
 // grid [KV heads, num_prefill_blocks, parts of keys], block [kThreads]; tiles and order as in
 // attention_prefill.cu. If there are few tiles, their keys are divided into parts: 64 tokens on 8k
-// keys at group 4 and 8 KV heads are 16 tiles of 64 steps for 132 SMs; divided by 5, 80 parts of 13
-// steps. The last block to arrive merges a tile's parts, 70 KB each from L2. This example reads KV
-// at 725 GB/s on an H200, which copies 4,265 GB/s; not measured without parts.
+// keys at group 4 and 8 KV heads are 16 tiles of 64 steps for 132 SMs; 5 parts per tile make 80
+// blocks of 13 steps. The last block to arrive merges the parts of its tile, 70 KB each from L2.
+// This example reads KV at 725 GB/s on an H200, whose copies reach 4,265 GB/s. Without parts it was
+// not measured.
 //
 // Bound by the tensor cores: 4 D flops per (query head, key) pair, 0.55 TFLOP per layer of qwen3-8b
 // at 8k. wgmma reads its operands from shared memory once per 64 rows, so exp2 (16 per clock and

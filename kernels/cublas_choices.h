@@ -37,8 +37,8 @@ inline constexpr std::size_t kChoicesMax = 4096;  // shapes of some models times
 
 // The file's name and its first lines name the device and the library that were timed.
 [[nodiscard]] std::string choices_path(const std::string& directory, const CudaDeviceInfo& device);
-// Errors: kNotFound if there is none; kInvalidArgument if it is another device's, or damaged; the
-// message names the line.
+// Errors: kNotFound if the file does not exist; kInvalidArgument if it is damaged or was timed on
+// another device or library; the message names the line.
 [[nodiscard]] Result<CublasChoices> read_choices(
     const std::string& path, const CudaDeviceInfo& device
 );

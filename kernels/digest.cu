@@ -65,9 +65,9 @@ struct Lanes {
 
     __device__ void add(std::uint64_t word, std::uint64_t index) {
         const std::uint64_t marks = digest::nonfinite_bits(word);
-        num_nonfinite += static_cast<std::uint32_t>(
-            __popc(static_cast<std::uint32_t>(marks | marks >> 33))  // 4 bits each, none in common
-        );
+        // The shift moves the two upper marks of the four to bits next to the lower ones.
+        num_nonfinite +=
+            static_cast<std::uint32_t>(__popc(static_cast<std::uint32_t>(marks | marks >> 33)));
         const std::uint64_t h = mix64(word + (index + 1) * kDigestStep);
         lane0 += h;
         lane1 += (h >> 32) * (h & 0xffffffffu);
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads) digest_kernel(
                 const uint4 pack = *reinterpret_cast<const uint4*>(from);
                 chunks[j] = as_chunk(pack.x, pack.y, pack.z, pack.w);
             } else if (col == 0 || left < kChunkBytes + 4) {
-                // its neighbours may not be ours to read
+                // load_shifted() would read up to 3 bytes outside the row
                 chunks[j] = load_bytes(from, kChunkBytes);
             } else {
                 chunks[j] = load_shifted(from);

@@ -2,9 +2,9 @@
 // (embedding.h), and logprobs.h reports its logprob.
 //
 //   ids[r]  kNotFiniteDraw if the row has logits that are not finite. Otherwise the id of the row's
-//           choice, but kDrewNothing if its score is -inf, and kScoreNotFinite if it is +inf,
-//           because of the row's own edits or temperature. 0 if the row has no choice, because its
-//           logits are only scored
+//           choice. kDrewNothing if the choice's score is -inf, and kScoreNotFinite if it is +inf:
+//           the row's own edits or temperature can cause either. 0 if the row is only scored, and
+//           has no choice
 //   kept_mins[r], if not null: the choice's kept_min; -inf without a choice
 //   Each if not null: *token = ids[r], pick->id = the choice's id, and softmax->kept_min = the
 //   choice's kept_min
@@ -36,7 +36,7 @@ inline constexpr TokenId kScoreNotFinite{-3};
 // The draw of a row of logits, and where to store it.
 struct DrawnRow {
     const Choice* choice = nullptr;  // null if the row is scored and nothing is drawn
-    TokenId* token = nullptr;        // different for all rows, as for the next two members
+    TokenId* token = nullptr;        // like `pick` and `softmax`, different for all rows
     LogitPick* pick = nullptr;
     SoftmaxRow* softmax = nullptr;
 };

@@ -18,7 +18,7 @@ namespace pitstop::kernels {
 [[nodiscard]] constexpr TokenId sampled_in(std::int64_t slot) {
     return static_cast<TokenId>(static_cast<std::int32_t>(-2 - slot));
 }
-// Returns the id that `given`, one of ids, means.
+// Returns the id that `given`, an element of ids, stands for.
 [[nodiscard]] constexpr TokenId id_of(TokenId given, const TokenId* sampled) {
     return sampled != nullptr && raw(given) < -1 ? sampled[-2 - std::int64_t{raw(given)}] : given;
 }

@@ -10,18 +10,18 @@
 //
 // Every rank enqueues the same operations in the same order with the same sizes. An operation of
 // more than a chunk is several launches. In each, a block copies its part of this rank's data to
-// this rank's memory, announces that to the same block of every other rank, and waits until they
-// have done the same; then it reads theirs. Chunks alternate between two buffers. A rank that has
-// reached launch n + 1 is done with launch n, so launch n + 2 can use the buffer of n without a
-// second wait.
+// this rank's memory. The block announces the copy to the same block of every other rank, waits for
+// their announcements, and then reads their copies. Chunks alternate between two buffers. A rank
+// that has reached launch n + 1 is done with launch n, so launch n + 2 can use the buffer of n
+// without a second wait.
 //
 //   one shot   each rank reads everything of all ranks: one wait
 //   two shots  each rank sums its own part of the data, announces it, and reads the others' sums:
 //              two waits, but 2 / size of the bytes; with more than two ranks, from
 //              kOneShotBytesMax on. The choice changes no bit
 //
-// A word contains its launch, operation and size. The number of the launch is kept in the device's
-// memory, so that a captured graph can run again and again.
+// An announcement is one word, with the launch, the operation and its size. The number of the
+// launch is kept in the device's memory, so that a captured graph can run again and again.
 //
 // A block that waits for longer than `limit` gives up: it writes which rank was missing to
 // *failure, and this launch and all later ones of this rank return at once, with undefined results.
@@ -72,22 +72,22 @@ struct ExchangeFailure {
     std::uint64_t other_tag = 0;  // the operation on `rank`
 };
 
-// One rank's side. Copied into each launch.
+// One rank's view of the exchange; a kernel gets a copy as its parameter.
 struct Exchange {
     int rank = 0;
     int size = 1;
-    int num_blocks = 1;  // the most; the same on every rank
+    int num_blocks = 1;  // at most, in a launch; the same on every rank
     std::int64_t chunk_bytes = kExchangeChunkBytes;
     std::uint64_t limit_ns = 0;
-    // By rank, as this rank's device addresses them: exchange_bytes() each, 256-byte aligned, zeros
-    // (except the chunks) before any rank's first launch.
+    // The memory of each rank, at its address on this rank's device: exchange_bytes(), 256-byte
+    // aligned, all zeros except the chunks before any rank's first launch.
     std::array<std::byte*, kExchangeRanksMax> memories{};
     ExchangeFailure* failure = nullptr;  // on the host, page-locked; initially zeros
 };
 
 // REQUIRES: chunk_bytes is a multiple of 256.
 [[nodiscard]] std::int64_t exchange_bytes(std::int64_t chunk_bytes);
-// Returns how many of these bytes, from the first, must be zeros at the start.
+// Returns how many of the exchange_bytes(), from the first, must be zeros at the start.
 [[nodiscard]] std::int64_t exchange_header_bytes();
 
 struct AllReduceArgs {

@@ -10,9 +10,9 @@
 namespace pitstop::kernels {
 namespace {
 
-// Two warpgroups, 64 rows of x each, by 256 weight rows. An instruction reads 10 KiB of shared
-// memory in the 128 clocks that it takes the tensor cores: 80 of the 128 bytes per clock that
-// shared memory moves. A stage of 64 columns, 48 KiB in 1,024 clocks, arrives by the other 48.
+// Two warpgroups, 64 rows of x each, by 256 weight rows. An instruction takes the tensor cores 128
+// clocks, and reads 10 KiB of shared memory: 80 bytes per clock. Shared memory moves 128, so 48 are
+// left for arriving data. A stage of 64 columns needs these: 48 KiB in 1,024 clocks.
 using Tile = TileShape<128, 256, 2, 4, 4, 1>;
 static_assert(Tile::kThreads == 2 * kWarpgroup && Tile::kTileM == 2 * 64);
 static_assert(kTileK == kPanelColumns);  // a stage is a panel of x and a panel of w
@@ -21,7 +21,7 @@ static_assert(kTileK == kPanelColumns);  // a stage is a panel of x and a panel 
 
 constexpr int kSums = Tile::kTileN / 2;  // of a thread
 
-// Stages whose copies are under way. Of the other two, products read one or both.
+// Stages whose copies are under way. Products read one or both of the other two stages.
 constexpr int kAhead = Tile::kStages - 2;
 
 // Issues the products of the warpgroup's 64 rows with a stage's weights: its kTileK columns, 16 at
@@ -55,7 +55,7 @@ template <class Y>
 __device__ __forceinline__ void store_row(
     Y* row,     // output n0 of y's row
     int num,    // outputs from n0 on that y has
-    int first,  // of the two rows that a thread has sums of: its sums begin there
+    int first,  // index of the row's first sum: a thread has sums of two rows
     const float (&sums)[kSums]
 ) {
     const bool is_paired = reinterpret_cast<std::uintptr_t>(row) % (2 * sizeof(Y)) == 0;

@@ -12,9 +12,10 @@ constexpr int kSortThreads = 256;
 constexpr int kSortWarps = kSortThreads / kWarp;
 
 // grid [E + 1], block [kSortThreads]; block e counts the pairs of the experts before e, which gives
-// the first row of expert e, and then assigns rows to its own pairs in order. Block E writes the
-// end and the entries after it. Every block reads all pairs, 4 T k bytes from L2: 8 k tokens of 8
-// experts are 256 KiB per block. Exact, without atomics. NOT MEASURED on a device.
+// the first row of expert e, and then assigns rows to its own pairs in order. Block E writes
+// begins[E], the entries of token_of from there on, and row_of of other ranks' pairs. Every block
+// reads all pairs, 4 T k bytes from L2: 8 k tokens of 8 experts are 256 KiB per block. Exact,
+// without atomics. NOT MEASURED on a device.
 __global__ void __launch_bounds__(kSortThreads) sort_rows_kernel(
     View2<const std::int32_t> chosen,
     std::int32_t first,

@@ -17,7 +17,7 @@ namespace pitstop::kernels {
 struct GateHeadsArgs {
     ActView y{};                        // [T, Q*D]
     std::int64_t head_dim = 0;          // D, divides y's columns
-    ConstActView gate{};                // head 0's first, as above
+    ConstActView gate{};                // begins at the gate of head 0; the formula is above
     std::int64_t gate_head_stride = 0;  // elements from a head's gate to the next one's, >= D
     Stream stream{};
 };

@@ -75,14 +75,15 @@ struct Inputs {
           W(static_cast<int>(args.conv.cols)),
           begin(row.begin) {}
 
-    // Channel c of token `token`, which may precede the row's first token: then of a kept input.
+    // Returns channel c of the input of token `token`: of a kept input if the token precedes the
+    // row's first one.
     __device__ float at(const X* column, std::int64_t stride, std::int32_t token, std::int64_t c)
         const {
         if (token >= begin) return load_float(column + token * stride);
         if (kept == nullptr) return 0.f;
         return load_float(kept + (W - 1 + token - begin) * num_channels + c);
     }
-    // silu of the convolution at token t of channel c, whose inputs are `column`'s.
+    // Returns silu of the convolution of channel c at token t. `column` has the channel's inputs.
     __device__ float convolved(const X* column, std::int64_t stride, std::int32_t t, std::int64_t c)
         const {
         float sum = 0.f;
@@ -171,7 +172,8 @@ struct Head {
     }
 };
 
-// A thread's part of a column of S. Sums over the column have their bits in all of its threads.
+// A thread's part of a column of S. All threads of a column compute the same bits for a sum over
+// it.
 template <int kParts>
 struct Column {
     float s[kPer];

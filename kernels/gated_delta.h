@@ -94,12 +94,12 @@ struct GatedDeltaArgs {
     const std::int32_t* places = nullptr;
     // [R]: the place of the state before a row's first token
     const std::int32_t* from_places = nullptr;
-    // [R]: an additional place, for the state after the row's tokens before saved_ends[r]
+    // [R]: an additional place, which gets the state before token saved_ends[r]
     const std::int32_t* saved_places = nullptr;
-    // [R]: a token's index; the additional state is stored only if it is more than q_starts[r]
+    // [R]: a token's index; nothing is stored in saved_places[r] unless it is above q_starts[r]
     const std::int32_t* saved_ends = nullptr;
-    // [R], or null: `places` get the state before this token, in (q_starts[r], q_starts[r + 1]] and
-    // at or after saved_ends[r]. Null: the state after a row's last token.
+    // [R], or null: places[r] gets the state before token stored_ends[r], in (q_starts[r],
+    // q_starts[r + 1]] and not below saved_ends[r]. Null: the state after a row's last token.
     const std::int32_t* stored_ends = nullptr;
     Stream stream{};
 

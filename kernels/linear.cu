@@ -11,8 +11,8 @@
 //   gemv      M <= 4: CUDA cores, one read of the weights (linear_gemv.cu)
 //   tiles     mma.sync m16n8k16, k ascending, one fp32 sum per output: its bits depend only on
 //             x[m], w[n] and K, whatever the tile. For small M; for every M in deterministic mode
-//   split     the same for M <= 16 and few weight rows: four sums per output, of a part of K each.
-//             Not in deterministic mode, where tiles for any M would need as many sums
+//   split     tiles for M <= 16 and few weight rows: four warps sum a part of K each per output.
+//             Not in deterministic mode, where tiles for any M would need four sums, too
 //   cuBLASLt  larger M, and M > 4 where weights are large (linear_cublas.cpp)
 //   general   fp32 x, and shapes or addresses that 16-byte loads do not fit
 namespace pitstop::kernels {
@@ -26,11 +26,11 @@ constexpr std::int64_t kTilesBytesMax = std::int64_t{16} << 20;  // of the call'
 // ---- tiles ----
 
 // grid [tiles of M, tiles of N over all parts], block [kThreads]; a block owns a tile of y.
-// The time is that of the bytes for small M, and of the tensor cores for large M (see the shapes).
-// Neither this kernel nor split_kernel starts early: its few large blocks would fill the SMs that
-// the previous kernel leaves first, some with three blocks and others with none. A layer of
-// qwen3-8b at M = 8 would take 23 % longer (H200).
-// 2 M N K flops; 2 (M + N) K bytes if each operand is read from memory once.
+// Memory-bound for small M, bound by the tensor cores for large M (see the shapes). Neither this
+// kernel nor split_kernel starts early: its few large blocks would fill the SMs that the previous
+// kernel leaves first, so some SMs would have three blocks and others none. A layer of qwen3-8b at
+// M = 8 would take 23 % longer (H200). 2 M N K flops; 2 (M + N) K bytes if each operand is read
+// from memory once.
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     tile_kernel(const __grid_constant__ LinearParams params) {
@@ -53,7 +53,7 @@ using SplitTile = TileShape<16, 8, 1, 1, 6, 3>;
 constexpr int kSplit = 4;  // warps per block: fixed, as it sets the order of the sum
 constexpr int kSplitThreads = kSplit * kWarp;
 static_assert(SplitTile::kTileM * SplitTile::kTileN == kSplitThreads);
-// With fewer tiles of SmallTile than this, SMs of an H200's 132 are idle.
+// With fewer tiles of SmallTile than this, some of an H200's 132 SMs are idle.
 constexpr std::int64_t kSmallTilesWanted = 128;
 
 // grid [tiles of N over all parts], block [kSplitThreads]; a block owns kTileN weight rows. A warp

@@ -45,10 +45,10 @@ void check(const LinearArgs& args);
 void linear_ref(const LinearArgs& args);
 void linear_cuda(const LinearArgs& args);
 
-// Computes silu_mul of two products, gate and up, into `gated` [M, N], in one pass with them if
-// possible: otherwise returns false without doing anything. The bits of linear_cuda() and
-// silu_mul_cuda(); the contents of the parts' y are undefined afterwards. REQUIRES: two parts of
-// one shape and one type.
+// Computes two products, gate and up, and their silu_mul into `gated` [M, N] in one pass. Returns
+// false without doing anything if no kernel does so for these arguments. The bits are those of
+// linear_cuda() and silu_mul_cuda(). The contents of the parts' y are undefined afterwards.
+// REQUIRES: two parts of one shape and one type.
 [[nodiscard]] bool linear_silu_mul_cuda(const LinearArgs& args, const ActView& gated);
 
 // For CUDA when the bits of a row must not depend on the batch: one instruction shape, k ascending,
@@ -56,10 +56,10 @@ void linear_cuda(const LinearArgs& args);
 // rows would need as many sums. linear_cuda() guarantees this only for fp32 x.
 void linear_cuda_deterministic(const LinearArgs& args);
 
-// Times the product of rotation[0], unless its choice is known, over all of `rotation` in turn: the
-// same product with the weights of several layers, so that the caches are as in a step. Their
-// outputs are overwritten. Products that cuBLASLt does not compute are skipped. Returns how many
-// were timed. REQUIRES: as linear_cuda(); the GPU has no other work.
+// Times the products of rotation[0] whose choice is not known. `rotation` has the same call with
+// the weights of several layers; timing them in turn leaves the caches as in a step. The outputs of
+// all are overwritten. Products that cuBLASLt does not compute are skipped. Returns how many were
+// timed. REQUIRES: as linear_cuda(); the GPU has no other work.
 int tune_linear_cuda(std::span<const LinearArgs> rotation);
 
 // The most memory that cuBLASLt may use on CUDA. One workspace per stream; a captured graph keeps

@@ -37,7 +37,7 @@ namespace {
 // How many of the library's guesses are timed against each other.
 constexpr int kGuesses = 8;
 // Each guess is timed over kFirstProducts, after one untimed product. Then the best two are timed
-// until a difference of some percent shows, over at most kLastProductsMax.
+// for long enough to tell a difference of some percent, over at most kLastProductsMax.
 constexpr int kFirstProducts = 2;
 constexpr double kLastMs = 2.0;
 constexpr int kLastProductsMax = 64;
@@ -176,7 +176,7 @@ std::uint32_t alignment_of(const ActView& y) {
     return alignment;
 }
 
-// An epilogue adds biases of the type of y alone unless told otherwise; biases are bf16.
+// The epilogue expects biases of the type of y, and biases are bf16.
 bool has_epilogue_bias(const LinearPart& part) {
     return part.bias != nullptr && part.y.dtype == DType::kBF16;
 }
@@ -208,8 +208,8 @@ Plan& plan_of(const CublasKey& key) REQUIRES(plans().mutex) {
     return plans().by_key.emplace(key, plan).first->second;
 }
 
-// Computes y = x w^T (+ y, + bias in the epilogue) by one of the plan's algorithms; enqueued, or
-// refused.
+// Computes y = x w^T (+ y, + bias in the epilogue) by one of the plan's algorithms; the product is
+// enqueued, or the library refuses it.
 cublasStatus_t multiply(
     const LinearArgs& args,
     const LinearPart& part,

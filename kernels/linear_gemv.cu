@@ -20,7 +20,7 @@ constexpr int kRows = 2;  // weight rows of a warp, which share its reads of x
 // besides kM sums.
 template <int kM>
 constexpr int kUnroll = kM == 1 ? 4 : 2;
-constexpr int kTile = kWarps * kRows;  // weight rows of a block whose warps do not share them
+constexpr int kTile = kWarps * kRows;  // weight rows of a block, if no warps share a row
 
 // Four blocks per SM, 528 on an H200, hide more of the time in which a block starts or ends: three
 // made a layer of qwen3-8b 6 % slower at M = 4, and one of qwen3-0.6b 9 % at M = 1.
@@ -28,8 +28,9 @@ constexpr int kBlocksPerSm = 4;
 constexpr std::int64_t kBlocksWanted = 512;
 
 // A product of at most this many bytes of weights starts early (dependent_launch.cuh), as its
-// launch is most of its time. If larger ones did, too, their blocks would wait where the kernel
-// before has room, and a step would be slower: 4 % at M = 1, 6 % at M = 4 (H200, qwen3-8b).
+// launch is most of its time. Blocks of larger products would occupy the SMs that the previous
+// kernel leaves first, and only wait there. A step would be slower: 4 % at M = 1, 6 % at M = 4
+// (H200, qwen3-8b).
 constexpr std::int64_t kEarlyBytesMax = std::int64_t{16} << 20;
 
 // Returns how many warps share a weight row, each with a part of K: the fewest that make
@@ -119,10 +120,10 @@ __device__ void add_chunks(
     }
 }
 
-// grid [tiles of kTile / split weight rows], block [kThreads]; `split` neighbouring warps own two
-// rows of w, each its part of K, a lane every 32nd chunk of 8 of them. Memory-bound: 2 N K bytes of
-// w, read once past L1; x comes from L1. For qwen3-8b at 4.3 TB/s, QKV (50 MB) takes 11.7 us,
-// gate-up (201 MB) 46.8 us, the head (1.24 GB) 289 us.
+// grid [tiles of kTile / split weight rows], block [kThreads]; `split` neighbouring warps share two
+// rows of w. Each warp owns a part of K, and a lane every 32nd chunk of 8 elements of that part.
+// Memory-bound: 2 N K bytes of w, read once past L1; x comes from L1. For qwen3-8b at 4.3 TB/s, QKV
+// (50 MB) takes 11.7 us, gate-up (201 MB) 46.8 us, the head (1.24 GB) 289 us.
 //
 // A lane has 8 loads of 16 bytes in flight (4 at M > 1): 4 KiB per warp, and 128 KiB per SM at 32
 // warps. 26 KiB would suffice. Each 16 bytes of w take about 26 instructions at M = 1, which at

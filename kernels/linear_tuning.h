@@ -20,9 +20,9 @@
 
 namespace pitstop::kernels {
 
-// Returns the M for which the algorithm of this M is chosen. Ranges of M share an algorithm, which
-// is chosen for the largest of the range: ranges of 16 up to 256, of 64 up to 1024, and above that
-// between powers of two, because there tiles fill the GPU for any M. A weight has about 30 choices,
+// Returns the largest M of the range that M is in. All M of a range share an algorithm, which is
+// timed for the largest. Ranges have 16 values up to 256 and 64 up to 1024. Above 1024 they lie
+// between powers of two, because tiles fill the GPU for any such M. A weight has about 30 choices,
 // which are timed in seconds.
 [[nodiscard]] constexpr std::int64_t gemm_bucket(std::int64_t M) {
     if (M > 1024) return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(M)));

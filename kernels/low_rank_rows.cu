@@ -18,8 +18,8 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kPack = 4;   // neighbouring k's of a thread
 constexpr int kRows = 8;   // of a block
 constexpr int kRanks = 4;  // summed by a block at once, from one read of x
-// Blocks per part and rows that share the ranks: an adapter of rank 32 has one group of ranks for
-// each, higher ones have more.
+// How many blocks, at most, share the ranks for the same part and rows. An adapter of rank 32 has
+// one group of ranks per block, and one of a higher rank has more.
 constexpr std::int64_t kRankBlocksMax = 8;
 
 struct Params {
@@ -37,7 +37,8 @@ struct Params {
     std::int64_t Ns[LowRankRowsArgs::kPartsMax]{};
 };
 
-// Consecutive rows of a block with one adapter, and its pair for the block's part; rank 0: none.
+// Consecutive rows of a block that have the same adapter, and the adapter's pair for the block's
+// part. Rank 0: no adapter.
 struct Run {
     std::int64_t begin = 0;
     int num = 0;

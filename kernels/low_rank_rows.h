@@ -27,7 +27,7 @@ struct LowRankPair {
 };
 
 struct LowRankRowsArgs {
-    static constexpr std::int64_t kPartsMax = 4;  // LinearArgs'
+    static constexpr std::int64_t kPartsMax = 4;  // as LinearArgs::kPartsMax
 
     // Weights that share x, as in a product (linear.h).
     struct Part {

@@ -1,4 +1,5 @@
-// In a build without CUDA the tables of ops are null, and no caller has memory for the other ops.
+// In a build without CUDA the tables of ops are null. No caller reaches the other ops, because none
+// can get memory on a device.
 #include "kernels/exchange.h"
 #include "kernels/expert_tables.h"
 #include "kernels/linear_tuning.h"

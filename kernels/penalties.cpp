@@ -8,7 +8,7 @@
 namespace pitstop::kernels {
 namespace {
 
-// Bans every id of row r that its mask has not. Most words are all zeros or all ones.
+// Bans every id whose bit in the mask of row r is 0. Most words are all zeros or all ones.
 void apply_mask(const PenaltyArgs& args, std::int64_t r) {
     constexpr float kBanned = -std::numeric_limits<float>::infinity();
     constexpr std::int64_t kBits = 32;

@@ -97,11 +97,11 @@ constexpr int kPack = 8;  // elements of a lane: D / 8 neighbouring lanes have a
 // grid [T, ceil((Q + 2K) * D / 8 / kThreads)], block [kThreads]; D / 8 neighbouring lanes own a
 // head of a token, so that the norm is a butterfly among them and a rotation's partner is the lane
 // half of them away. Memory-bound: (Q + 2K) * D * 2 bytes in and out per token (bf16); qwen3-8b: 12
-// KiB each way, 8k tokens 201 MB, 47 us at 4.3 TB/s. All heads of the token read the cosines from
-// L1, 4 times the bytes of its bf16. A thread has 16 bytes in flight, an SM 24 KiB at 6 blocks,
-// twice the need when half of the traffic is reads. For that many bytes in flight, the load must be
-// a thread's first, so position and slot are loaded at the same time. q_out may be q: a lane writes
-// what it alone read.
+// KiB each way, 8k tokens 201 MB, 47 us at 4.3 TB/s. All heads of a token read the cosines from L1:
+// 4 times as many bytes as the heads have in bf16. A thread has 16 bytes in flight, an SM 24 KiB at
+// 6 blocks, twice the need when half of the traffic is reads. The loads of position, slot and head
+// are issued together: a head load that waited for the others would start too late. q_out may be q:
+// a lane writes what it alone read.
 template <class In, int D>  // q_out and kv are bf16; R = D, rows 16-byte aligned
 __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ Params p) {
     let_next_kernel_start();

@@ -45,7 +45,8 @@ void route_cuda(const RouteArgs& args);
 // Replaces the choice of tokens whose experts are given, after route():
 //   experts[token_rows[i], :] = given[i, :], in the order given
 //   weights[token_rows[i], :] = of those experts, by the formulas above
-// Experts that route() would choose, in its order, have its weights, bit for bit.
+// Given experts that are also route()'s choice, in the same order, get the same bits as route()
+// computes.
 //
 //   given       [N, k]  ids of id_bytes each, little-endian; row_bytes from a row to the next;
 //                       k different ones of [0, E)

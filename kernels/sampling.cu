@@ -13,13 +13,13 @@
 // Sampling is one kernel if no row truncates, and otherwise four, each over all rows; a row leaves
 // kernels that it does not need at once.
 //
-//   race or maximum   every row. A row that does not truncate is decided except for the merge of
-//                     its parts, which its last part does if no kernel follows
+//   race or maximum   every row. For a row that does not truncate only the merge of its parts is
+//                     left, which the last part to end does if no kernel follows
 //   histogram         count and mass of the ids, by distance below the maximum
 //   collect           into a list: the ids of the bins that may survive, if they are few; else the
 //                     ids of the bin that contains top-p's threshold, while those above it race
 //   resolve           the exact thresholds and the race over the list; the merge of a race's parts.
-//                     If even the list would be too long, the whole row again
+//                     If the list would be too long, resolve reads the whole row again
 //
 // A row of 152k logits is read from memory once and, if it truncates, twice more from L2, peaked or
 // flat. Logits that are not finite are counted when they are first read.
@@ -295,7 +295,8 @@ __global__ void __launch_bounds__(kResolveThreads)
     const float max = row_max(params, r);
     float kept_min = min_p_threshold_of(row, max);
     const bool is_top_k = row.top_k < params.num_ids;
-    // A list of fewer than top_k ids has all that min-p left: the top_k-th is below its threshold.
+    // If the list has fewer than top_k ids, it has all ids that min-p kept, and top-k removes none
+    // of them.
     if (is_top_k && row.top_k <= source.num) {
         const auto one = [](float) { return std::uint64_t{1}; };
         kept_min = fmaxf(
