@@ -144,13 +144,13 @@ def measure_loads(options, client, vocab, directories):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=lambda path: pathlib.Path(path).resolve(), default=ROOT / "build/cpu")
-    parser.add_argument("--shape", default="qwen3-0.6b", help="of pitstop_make_model (qwen3-0.6b)")
+    parser.add_argument("--shape", default="qwen3-0.6b", help="shape of pitstop_make_model (qwen3-0.6b)")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=16, help="of each output (16)")
+    parser.add_argument("--tokens", type=int, default=16, help="tokens of each output (16)")
     parser.add_argument("--loads", type=int, default=10)
     parser.add_argument("--json", type=pathlib.Path)
-    parser.add_argument("flags", nargs="*", help="behind --: flags of serve")
+    parser.add_argument("flags", nargs="*", help="flags of serve, after --")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         place = pathlib.Path(directory)

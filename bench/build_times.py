@@ -62,10 +62,12 @@ def report(lines):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sources", nargs="*", metavar="FILE.cpp", help="only these")
-    parser.add_argument("--all", action="store_true", help="everything, tests and benchmarks too")
-    parser.add_argument("--cuda", action="store_true", help="with CUDA")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="at once (default: the cores)")
+    parser.add_argument("sources", nargs="*", metavar="FILE.cpp", help="compile only these sources")
+    parser.add_argument("--all", action="store_true", help="also compile tests and benchmarks")
+    parser.add_argument("--cuda", action="store_true", help="compile with CUDA")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), help="compilers that run at once (default: the number of cores)"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as build:
         log = pathlib.Path(build) / "times.jsonl"

@@ -150,7 +150,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/cpu")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--width", type=int, default=96, help="of an expert: 96 makes 1 GB")
+    parser.add_argument("--width", type=int, default=96, help="width of an expert; 96 makes 1 GB")
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--json", type=pathlib.Path, help="write the numbers here, too")
     options = parser.parse_args()

@@ -313,13 +313,16 @@ def main():
         nargs="+",
         choices=STATES,
         default=STATES,
-        help="of the trees in updates: idle, beside "
-        "two streams per tree, or those and held until all commit (all three)",
+        help="states of the trees during updates: idle; with "
+        "two streams per tree; or with the streams held until all trees commit (all three)",
     )
     parser.add_argument(
-        "--object-store-mib", type=int, default=512, help="a version, and two buckets of 64 MiB more (512)"
+        "--object-store-mib",
+        type=int,
+        default=512,
+        help="size of Ray's object store: a version and two buckets of 64 MiB (512)",
     )
-    parser.add_argument("--json", help="write it there, too")
+    parser.add_argument("--json", help="also write the results to this file")
     given = parser.parse_args()
     start_ray(object_store_bytes=given.object_store_mib << 20, num_cpus=2, log_to_driver=False)
     commit = subprocess.run(

@@ -207,7 +207,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", default="stories")
     parser.add_argument("--machines", type=int, nargs="+", default=[1, 2, 3, 4])
-    parser.add_argument("--json", help="write it there, too")
+    parser.add_argument("--json", help="also write the results to this file")
     parser.add_argument("--trainer", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.trainer is not None:

@@ -226,7 +226,7 @@ Result<Json> Sender::answer(const Json& command) {
     if (what == "leave") return leave();
     return make_error(
         ErrorCode::kInvalidArgument,
-        "'{}'; accepted are load, memory, make_id, join, broadcast and leave",
+        "unknown command '{}'; accepted are load, memory, make_id, join, broadcast and leave",
         what
     );
 }

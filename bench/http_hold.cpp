@@ -75,7 +75,9 @@ class Chunks {
             if (end == std::string::npos) return false;
             if (!waiting_.starts_with("HTTP/1.1 200") ||
                 waiting_.find("Transfer-Encoding: chunked") > end)
-                return make_error(ErrorCode::kInternal, "the answer is {}", waiting_);
+                return make_error(
+                    ErrorCode::kInternal, "not a chunked answer with status 200: {}", waiting_
+                );
             waiting_.erase(0, end + 4);
             has_head_ = true;
         }
@@ -158,7 +160,7 @@ Result<> Streams::learn_references() {
         ASSIGN_OR_RETURN(const std::string body, socket.call(generate_request(hold_, i, "")));
         const Json answer = Json::parse(body, nullptr, /*allow_exceptions=*/false);
         if (answer.is_discarded() || !answer.contains("output_ids"))
-            return make_error(ErrorCode::kInternal, "the answer is {}", body);
+            return make_error(ErrorCode::kInternal, "an answer without output_ids: {}", body);
         append(references_.emplace_back(), answer);
         const auto num_tokens = static_cast<std::int64_t>(references_.back().ids.size());
         if (num_tokens != hold_.output_len)
@@ -228,9 +230,16 @@ Result<> Streams::take_events(Stream& stream) {
         }
         const Json json = Json::parse(event, nullptr, /*allow_exceptions=*/false);
         if (json.is_discarded() || !json.contains("output_ids") || !json.contains("meta_info"))
-            return make_error(ErrorCode::kInternal, "an event is {}", event);
+            return make_error(
+                ErrorCode::kInternal, "an event without output_ids or meta_info: {}", event
+            );
         if (json["meta_info"]["id"] != stream.rid)
-            return make_error(ErrorCode::kInternal, "{} was sent {}", stream.rid, event);
+            return make_error(
+                ErrorCode::kInternal,
+                "stream {} received an event of another request: {}",
+                stream.rid,
+                event
+            );
         append(stream.output, json);
         result_.output_tokens += static_cast<std::int64_t>(json["output_ids"].size());
     }

@@ -117,7 +117,9 @@ Result<HttpLoadResult> run_http_load(const HttpLoad& load) {
             const bool is_first = connection.answer.empty() && !connection.is_chunked;
             connection.answer.append(buffer.data(), static_cast<std::size_t>(got));
             if (is_first && !connection.answer.starts_with("HTTP/1.1 200"))
-                return make_error(ErrorCode::kInternal, "the answer is {}", connection.answer);
+                return make_error(
+                    ErrorCode::kInternal, "not an answer with status 200: {}", connection.answer
+                );
             if (!is_complete(connection)) continue;
             result.latencies_ms.push_back(ms_between(connection.start, Clock::now()));
             result.output_tokens += connection.tokens;

@@ -79,7 +79,7 @@ Result<std::string> HttpSocket::call(std::string_view request) {
         const std::size_t body = head_end + kHeadEnd.size();
         if (answer.size() < body + num_bytes) continue;
         if (!answer.starts_with("HTTP/1.1 200"))
-            return make_error(ErrorCode::kInternal, "the answer is {}", answer);
+            return make_error(ErrorCode::kInternal, "not an answer with status 200: {}", answer);
         return answer.substr(body);
     }
 }

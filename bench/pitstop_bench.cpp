@@ -85,7 +85,10 @@ Result<> check(const FlagSet& flags, Options& o) {
         return usage_error(fmt::format("mode '{}' is not offline, serving or stream", o.mode));
     }
     if (!o.run_dir.empty() && (!o.serve.empty() || o.load_format != "auto")) {
-        return usage_error("flags for the tree are for one that is started, not for --run-dir");
+        return usage_error(
+            "--run-dir names a tree that runs already; leave out --load-format and the flags of "
+            "serve"
+        );
     }
     if ((o.mode == "serving") != (o.rate > 0)) return usage_error("serving takes a --rate over 0");
     if (o.clients < 1 || o.clients > kClientsMax) {

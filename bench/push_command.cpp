@@ -60,7 +60,7 @@ Result<UpdateWaterfall> run_push(const PushCommand& command) {
     const double call_s = pitstop::seconds(Clock::now() - begin);
     const auto report = nlohmann::json::parse(output, nullptr, /*allow_exceptions=*/false);
     if (!report.is_object() || !report.contains("reply"))
-        return make_error(ErrorCode::kMalformed, "the push says: {}", output);
+        return make_error(ErrorCode::kMalformed, "the push printed no JSON report: {}", output);
     const auto& reply = report["reply"];
     messages::UpdateSeconds seconds;
     seconds.fields_in([&](const char* name, double& value, const char* /*about*/) {

@@ -312,8 +312,10 @@ def main():
     parser.add_argument("--build", type=lambda path: pathlib.Path(path).resolve(), default=ROOT / "build/cpu")
     parser.add_argument("--drafts", nargs="+", default=["auto", "4", "8"], help="values of --speculate (auto 4 8)")
     parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--shape", default="qwen3-0.6b", help="of pitstop_make_model (qwen3-0.6b)")
-    parser.add_argument("--prompts", type=int, default=64, choices=range(1, 65), metavar="N", help="of an epoch (64)")
+    parser.add_argument("--shape", default="qwen3-0.6b", help="shape of pitstop_make_model (qwen3-0.6b)")
+    parser.add_argument(
+        "--prompts", type=int, default=64, choices=range(1, 65), metavar="N", help="prompts of an epoch (64)"
+    )
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()

@@ -39,7 +39,7 @@ struct Streams::Notes {
         if (!is_in_time) {
             return make_error(
                 ErrorCode::kDeadlineExceeded,
-                "{} of {} tokens within {} ms",
+                "the slowest stream has {} of {} tokens after {} ms",
                 fewest_tokens(),
                 count,
                 timeout.count()

@@ -312,12 +312,12 @@ def small(options, place, results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/cpu")
-    parser.add_argument("--gb", type=float, default=1.2, help="bytes of the large model / 1e9")
+    parser.add_argument("--gb", type=float, default=1.2, help="size of the large model in GB")
     parser.add_argument("--tp", type=int, default=1)
-    parser.add_argument("--no-small", action="store_true", help="the large model alone")
-    parser.add_argument("--pairs", type=int, default=8, help="of calls and sessions")
+    parser.add_argument("--no-small", action="store_true", help="measure only the large model")
+    parser.add_argument("--pairs", type=int, default=8, help="pairs of calls and sessions")
     parser.add_argument("--json", type=pathlib.Path, help="write the numbers here, too")
-    parser.add_argument("flags", nargs="*", help="of launch/pitstop push, after --")
+    parser.add_argument("flags", nargs="*", help="flags of launch/pitstop push, after --")
     options = parser.parse_args()
     options.build = options.build.resolve()
     results = {**machine(), "tp": options.tp}

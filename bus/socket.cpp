@@ -115,7 +115,9 @@ Result<> Socket::bind_too(
         socket_.set(zmq::sockopt::curve_secretkey, curve.secret_key);
         socket_.set(zmq::sockopt::zap_domain, curve.domain);
     } catch (const zmq::error_t& error) {
-        return make_error(ErrorCode::kInternal, "a key for '{}': {}", endpoint, error.what());
+        return make_error(
+            ErrorCode::kInternal, "cannot use the key for '{}': {}", endpoint, error.what()
+        );
     }
     return listen(endpoint, limits);
 }

@@ -229,7 +229,9 @@ Result<> check_names(const std::vector<StoredTensor>& tensors, const std::string
         return a->spec.name == b->spec.name;
     });
     if (twice == by_name.end()) return Ok{};
-    return make_error(ErrorCode::kMalformed, "'{}': '{}' appears twice", path, (*twice)->spec.name);
+    return make_error(
+        ErrorCode::kMalformed, "'{}': tensor '{}' appears twice", path, (*twice)->spec.name
+    );
 }
 
 // The format requires that tensors cover all bytes without a hole, so sorted tensors must follow

@@ -162,7 +162,10 @@ Result<std::vector<messages::PushLayout>> PushSockets::receive_layouts(
         const std::string& device = state_->workers[i].device;
         if (answers[i].type != messages::PushLayout::kType)
             return make_error(
-                ErrorCode::kMalformed, "{} answers with '{}'", device, answers[i].type
+                ErrorCode::kMalformed,
+                "{} answers with an unexpected message '{}'",
+                device,
+                answers[i].type
             );
         ASSIGN_OR_RETURN(
             messages::PushLayout layout,
@@ -183,7 +186,10 @@ Result<> PushSockets::receive_done(Duration patience, const IsOver& is_over) {
         const std::string& device = state_->workers[i].device;
         if (answers[i].type != messages::PushDone::kType)
             return make_error(
-                ErrorCode::kMalformed, "{} answers with '{}'", device, answers[i].type
+                ErrorCode::kMalformed,
+                "{} answers with an unexpected message '{}'",
+                device,
+                answers[i].type
             );
         ASSIGN_OR_RETURN(
             const messages::PushDone done,

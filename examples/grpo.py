@@ -232,7 +232,7 @@ def read_flags():
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--group", type=int, default=12, help="samples per beginning")
-    parser.add_argument("--out", default="reward.png", help="the plot; with .json beside it")
+    parser.add_argument("--out", default="reward.png", help="the plot; a .json file is written next to it")
     return parser.parse_args()
 
 

@@ -163,8 +163,8 @@ Result<> check_formats(const ServerOptions& options) {
     if ((*formats.calls == ToolFormat::kHarmony) == formats.thinking->is_harmony) return Ok{};
     return make_error(
         ErrorCode::kInvalidArgument,
-        "--tool-call-parser and --reasoning-parser name gpt-oss's format and another one; name "
-        "gpt-oss's with both, or one of them alone"
+        "one of --tool-call-parser and --reasoning-parser names gpt-oss's format, the other does "
+        "not; name gpt-oss's with both, or give one of them alone"
     );
 }
 

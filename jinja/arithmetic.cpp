@@ -14,7 +14,7 @@ Error no_operator(std::string_view op, const Value& left, const Value& right) {
     return type_error("'{}' does not accept {} and {}", op, left.type_name(), right.type_name());
 }
 
-Error overflow() { return type_error("an integer beyond 64 bits"); }
+Error overflow() { return type_error("the result is an integer beyond 64 bits"); }
 
 Result<Value> add(const Value& left, const Value& right, Budget& budget) {
     const Text* a = left.as_text();
@@ -162,9 +162,10 @@ Result<Value> on_reals(BinaryOp op, double a, double b) {
             return real_division(op, a, b);
         case BinaryOp::kPower:
             if (a == 0 && b < 0) return type_error("0 to a negative power");
-            if (a < 0 && b != std::floor(b)) return type_error("a complex number");
+            if (a < 0 && b != std::floor(b))
+                return type_error("the result would be a complex number");
             if (std::isfinite(a) && std::isfinite(b) && std::isinf(std::pow(a, b))) {
-                return type_error("a power out of range");
+                return type_error("the power is out of range");
             }
             return Value::real(std::pow(a, b));
         case BinaryOp::kAnd:

@@ -145,7 +145,9 @@ Result<bool> contains(const Value& container, const Value& item, Budget& budget)
         }
         return false;
     }
-    return type_error("nothing is 'in' a value of type {}", container.type_name());
+    return type_error(
+        "'in' does not accept a value of type {} on its right", container.type_name()
+    );
 }
 
 Result<bool> compare(CompareOp op, const Value& left, const Value& right, Budget& budget) {

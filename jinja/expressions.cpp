@@ -140,14 +140,14 @@ Result<Value> Renderer::eval_slice(const Slice& node, const Scope& scope) {
         ASSIGN_OR_RETURN(const Value value, eval(*expr, scope));
         if (value.is_none()) return std::optional<std::int64_t>{};
         if (value.is_whole()) return std::optional(value.whole());
-        return type_error("a slice is of integers, not {}", value.type_name());
+        return type_error("a slice's bounds and step must be integers, not {}", value.type_name());
     };
     SliceBounds bounds;
     ASSIGN_OR_RETURN(bounds.begin, bound(node.begin));
     ASSIGN_OR_RETURN(bounds.end, bound(node.end));
     ASSIGN_OR_RETURN(const std::optional<std::int64_t> step, bound(node.step));
     bounds.step = step.value_or(1);
-    if (bounds.step == 0) return type_error("a slice's step is 0");
+    if (bounds.step == 0) return type_error("a slice's step must not be 0");
     return slice(of, bounds, budget_);
 }
 

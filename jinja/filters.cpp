@@ -20,7 +20,7 @@ Result<Value> filter_abs(Env&, const Value& self, const Given&) {
     if (self.is_whole()) {
         return self.whole() < 0 ? unary(UnaryOp::kMinus, self) : Value::integer(self.whole());
     }
-    if (!self.is_number()) return type_error("not for {}", self.type_name());
+    if (!self.is_number()) return type_error("does not accept {}", self.type_name());
     return Value::real(std::abs(self.number()));
 }
 
@@ -39,7 +39,7 @@ Result<Value> filter_int(Env& env, const Value& self, const Given& given) {
         real = parse_real(text->bytes);
     }
     if (!real || !std::isfinite(*real)) return otherwise;
-    if (std::abs(*real) >= 9.2e18) return type_error("an integer beyond 64 bits");
+    if (std::abs(*real) >= 9.2e18) return type_error("the result is an integer beyond 64 bits");
     return Value::integer(static_cast<std::int64_t>(*real));
 }
 
@@ -58,12 +58,13 @@ Result<Value> filter_round(Env&, const Value& self, const Given& given) {
     ASSIGN_OR_RETURN(const std::int64_t precision, given.integer(0, "precision", 0));
     ASSIGN_OR_RETURN(const std::string_view method, given.text(1, "method", "common"));
     if (self.is_undefined()) return undefined_error(self);
-    if (!self.is_number()) return type_error("not for {}", self.type_name());
-    if (precision < -18 || precision > 100) return type_error("its precision is in [-18, 100]");
+    if (!self.is_number()) return type_error("does not accept {}", self.type_name());
+    if (precision < -18 || precision > 100)
+        return type_error("its precision must be in [-18, 100]");
     const double scale = std::pow(10.0, static_cast<double>(precision));
     if (method == "ceil") return Value::real(std::ceil(self.number() * scale) / scale);
     if (method == "floor") return Value::real(std::floor(self.number() * scale) / scale);
-    if (method != "common") return type_error("its method is common, ceil or floor");
+    if (method != "common") return type_error("its method must be common, ceil or floor");
     if (self.is_whole()) {
         if (precision >= 0) return Value::integer(self.whole());
         std::int64_t unit = 1;

@@ -27,7 +27,7 @@ Result<Value> make_range(Env& env, const Value&, const Given& given) {
     const std::int64_t begin = args.size() > 1 ? args[0].whole() : 0;
     const std::int64_t end = args.size() > 1 ? args[1].whole() : args[0].whole();
     const std::int64_t step = args.size() > 2 ? args[2].whole() : 1;
-    if (step == 0) return type_error("its step is 0");
+    if (step == 0) return type_error("its step must not be 0");
     std::size_t count = 0;
     for (std::int64_t i = begin; step > 0 ? i < end : i > end;) {
         if (++count > kRangeMax) return type_error("has more than {} numbers", kRangeMax);

@@ -237,7 +237,7 @@ Result<Value> filter_dictsort(Env& env, const Value& self, const Given& given) {
     if (by != "key" && by != "value") return type_error("sorts by 'key' or 'value'");
     if (self.is_undefined()) return undefined_error(self);
     const Mapping* mapping = self.as_mapping();
-    if (mapping == nullptr) return type_error("not for {}", self.type_name());
+    if (mapping == nullptr) return type_error("does not accept {}", self.type_name());
     const bool keeps_case = given.flag(0, false);
     RETURN_IF_ERROR(env.budget.items(mapping->size(), kPairBytes + sizeof(Sortable)));
     std::vector<Sortable> all;
@@ -327,7 +327,7 @@ Result<Value> filter_items(Env& env, const Value& self, const Given&) {
 
 Result<Value> filter_batch(Env& env, const Value& self, const Given& given) {
     ASSIGN_OR_RETURN(const std::int64_t count, given.integer(0, "linecount", 1));
-    if (count < 1) return type_error("its linecount is at least 1");
+    if (count < 1) return type_error("its linecount must be at least 1");
     ASSIGN_OR_RETURN(const Items items, items_of(self, env.budget));
     const auto line_len = static_cast<std::size_t>(count);
     Items lines;
@@ -350,7 +350,7 @@ Result<Value> filter_batch(Env& env, const Value& self, const Given& given) {
 
 Result<Value> filter_slice(Env& env, const Value& self, const Given& given) {
     ASSIGN_OR_RETURN(const std::int64_t slices, given.integer(0, "slices", 1));
-    if (slices < 1 || slices > 65536) return type_error("its slices are in [1, 65536]");
+    if (slices < 1 || slices > 65536) return type_error("its slices must be in [1, 65536]");
     ASSIGN_OR_RETURN(const Items items, items_of(self, env.budget));
     const auto count = static_cast<std::size_t>(slices);
     const std::size_t len = items.size() / count;

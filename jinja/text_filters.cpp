@@ -101,7 +101,7 @@ Result<Value> filter_center(Env& env, const Value& self, const Given& given) {
 Result<Value> filter_indent(Env& env, const Value& self, const Given& given) {
     if (self.is_undefined()) return undefined_error(self);
     const Text* text = self.as_text();
-    if (text == nullptr) return type_error("not for {}", self.type_name());
+    if (text == nullptr) return type_error("does not accept {}", self.type_name());
     std::string indent(4, ' ');
     if (given[0] != nullptr) {
         if (const Text* width = given[0]->as_text()) {
@@ -148,7 +148,7 @@ Result<Value> filter_truncate(Env& env, const Value& self, const Given& given) {
     // Avoids the sum `length + leeway`, which may overflow.
     if (self_len && static_cast<std::int64_t>(*self_len) - leeway <= length) return self;
     const Text* text = self.as_text();
-    if (text == nullptr) return type_error("not for {}", self.type_name());
+    if (text == nullptr) return type_error("does not accept {}", self.type_name());
     RETURN_IF_ERROR(env.budget.bytes(text->bytes.size()));
     RETURN_IF_ERROR(env.budget.bytes(end.size()));
     std::string cut =
@@ -193,7 +193,7 @@ Result<Value> filter_tojson(Env& env, const Value& self, const Given& given) {
         const bool is_pair = separators != nullptr && separators->items.size() == 2 &&
                              separators->items[0].as_text() != nullptr &&
                              separators->items[1].as_text() != nullptr;
-        if (!is_pair) return type_error("its separators are two strings");
+        if (!is_pair) return type_error("its separators must be two strings");
         for (const Value& separator : separators->items) {
             RETURN_IF_ERROR(env.budget.bytes(separator.as_text()->bytes.size()));
         }

@@ -69,7 +69,7 @@ Result<std::string> justify(
     std::string_view text, std::int64_t width, std::string_view fill, Justify how, Budget& budget
 ) {
     RETURN_IF_ERROR(budget.scan(text.size() + fill.size()));
-    if (num_code_points(fill) != 1) return type_error("the fill is one character");
+    if (num_code_points(fill) != 1) return type_error("the fill must be one character");
     const auto len = static_cast<std::int64_t>(num_code_points(text));
     const std::int64_t missing = std::max<std::int64_t>(width - len, 0);
     std::int64_t left = 0;

@@ -221,7 +221,7 @@ Result<> check_page(const std::string& path) {
     if (actual != expected) {
         return make_error(
             ErrorCode::kDataLoss,
-            "{} does not say what the messages are; run pitstop_protocol_doc --write {}",
+            "{} differs from the messages; run pitstop_protocol_doc --write {}",
             path,
             path
         );

@@ -358,7 +358,7 @@ Result<> Machine::reduce() {
     if (callable.kind != Kind::kGlobal)
         return make_error(
             ErrorCode::kPermissionDenied,
-            "pickle, byte {}: REDUCE of what is not a constructor",
+            "pickle, byte {}: REDUCE of a value that is not a constructor",
             position_ - 1
         );
     if (arguments.kind != Kind::kTuple)
@@ -405,7 +405,7 @@ Result<> Machine::check_arguments(Global global, const Node& arguments) {
         default:
             return make_error(
                 ErrorCode::kPermissionDenied,
-                "pickle, byte {}: REDUCE of what is not a constructor",
+                "pickle, byte {}: REDUCE of a value that is not a constructor",
                 position_ - 1
             );
     }
@@ -480,7 +480,7 @@ Result<> Machine::build() {
     if (!takes_state)
         return make_error(
             ErrorCode::kPermissionDenied,
-            "pickle, byte {}: BUILD of an object that is no known record",
+            "pickle, byte {}: BUILD of an object that is not a known record",
             position_ - 1
         );
     if (extent(object).is_finished || extent(object).has_state)

@@ -274,8 +274,8 @@ int main_with(int argc, char** argv) {
         values.node_door.empty() != values.door_keys.empty()) {
         return flags.fail(
             {ErrorCode::kInvalidArgument,
-             "--nodes of more than 1 needs --node-door and --door-keys, and neither is accepted "
-             "without it"}
+             "--nodes of more than 1 needs --node-door and --door-keys; neither is accepted "
+             "without --nodes"}
         );
     }
     if (auto logging =

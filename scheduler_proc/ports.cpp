@@ -331,7 +331,9 @@ void Ports::take_from_peer(const bus::Received& received, TurnInput& in) {
         std::visit([](const auto& message) { return rank_of(message); }, in.workers.back());
     if (said == rank) return;
     in.workers.pop_back();
-    refuse(name, make_error(ErrorCode::kInvalidArgument, "it claims rank {}", raw(said)), in);
+    refuse(
+        name, make_error(ErrorCode::kInvalidArgument, "its message claims rank {}", raw(said)), in
+    );
 }
 
 void Ports::greet(const bus::Received& received, TurnInput& in) {
@@ -351,7 +353,7 @@ void Ports::greet(const bus::Received& received, TurnInput& in) {
     // With several machines, only a rank that has joined with the same key may send results.
     if (num_nodes_ > 1 && !meeting_.has(hello->rank, received.key)) {
         const Error error = make_error(
-            ErrorCode::kPermissionDenied, "the sender says it is rank {}, not its own", rank
+            ErrorCode::kPermissionDenied, "the sender claims rank {}, which is not its own", rank
         );
         return refuse_worker(received, error, in);
     }
@@ -413,7 +415,7 @@ Result<> Ports::send_to_workers(const ToWorkers& message) {
             case bus::Sent::kFull:
                 return make_error(
                     ErrorCode::kUnavailable,
-                    "{} does not read",
+                    "{} does not read its messages: its queue is full",
                     meeting_.name_of(static_cast<Rank>(rank))
                 );
         }

@@ -141,8 +141,8 @@ Result<> Tokenizer::State::encode_normalized(
         if (!parts.model->encode(scratch.pieces.text_of(piece), scratch.model, ids)) {
             return make_error(
                 ErrorCode::kUnsupported,
-                "the text has a character that is not in the vocabulary, nor is the tokenizer's "
-                "unk_token"
+                "the text has a character that is not in the vocabulary, and the vocabulary lacks "
+                "the tokenizer's unk_token, too"
             );
         }
     }

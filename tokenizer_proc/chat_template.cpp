@@ -205,7 +205,7 @@ Result<std::string> cut_at_tag(std::string prompt, std::string_view text) {
     }
     return make_error(
         ErrorCode::kInvalidArgument,
-        "continue_final_message: the template changes the last message: it is not in the prompt"
+        "continue_final_message: the template changes the last message, so it is not in the prompt"
     );
 }
 

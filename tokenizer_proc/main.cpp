@@ -283,7 +283,10 @@ Result<> serve(const Flags& values, Fairness fairness, Supervision& supervision)
     if (!end_token) spdlog::warn("the tokenizer has no end token: {}", end_token.error().message);
 
     Result<std::string> tokenizer_config = read_tokenizer_config(values.model);
-    if (!tokenizer_config) spdlog::warn("of the tokenizer: {}", tokenizer_config.error().message);
+    if (!tokenizer_config)
+        spdlog::warn(
+            "cannot read the tokenizer's configuration: {}", tokenizer_config.error().message
+        );
 
     std::vector<messages::LostAdapter> adapters;
     if (!values.adapters.empty()) {

@@ -225,11 +225,11 @@ void TextWorker::run() {
         lock.unlock();
         const auto end = thread_time() + kJobCpuMax;
         const Interrupt interrupt = [this, end]() -> std::optional<Error> {
-            if (is_cancelled_) return Error{ErrorCode::kAborted, "no client waits for it"};
+            if (is_cancelled_) return Error{ErrorCode::kAborted, "no client waits for the result"};
             if (thread_time() < end) return std::nullopt;
             return make_error(
                 ErrorCode::kTooLarge,
-                "rendering and tokenizing it took more than {} s",
+                "rendering and tokenizing the text took more than {} s",
                 std::chrono::seconds(kJobCpuMax).count()
             );
         };

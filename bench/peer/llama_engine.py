@@ -39,7 +39,7 @@ class LlamaCpp:
         params.kv_unified = True
         self._context = lib.llama_init_from_model(model, params)
         if not self._context:
-            raise RuntimeError("llama.cpp makes no context")
+            raise RuntimeError("llama.cpp cannot make a context")
         self._vocab_size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
         return f"llama.cpp of llama-cpp-python {lib.__version__}", self._vocab_size
 

@@ -29,7 +29,7 @@ int cli_keygen(int argc, char** argv) {
         return flags.fail({ErrorCode::kInvalidArgument, "name one directory"});
     if ((client ? 1 : 0) + (node ? 1 : 0) + (removed ? 1 : 0) > 1)
         return flags.fail(
-            {ErrorCode::kInvalidArgument, "one of --client, --node and --remove, not several"}
+            {ErrorCode::kInvalidArgument, "give only one of --client, --node and --remove"}
         );
     if (is_admin && !client)
         return flags.fail({ErrorCode::kInvalidArgument, "--admin needs --client"});

@@ -86,7 +86,9 @@ class OrderedBuilder final : public nlohmann::json_sax<OrderedJson> {
 Result<OrderedJson> parse_ordered_json(std::string_view text) {
     OrderedBuilder builder;
     if (OrderedJson::sax_parse(text.begin(), text.end(), &builder)) return builder.take();
-    return make_error(ErrorCode::kMalformed, "it is not JSON of at most {} levels", kJsonDepthMax);
+    return make_error(
+        ErrorCode::kMalformed, "the text is not JSON of at most {} levels", kJsonDepthMax
+    );
 }
 
 }  // namespace pitstop::http

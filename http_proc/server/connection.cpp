@@ -224,7 +224,7 @@ void Connection::keep(std::string_view bytes) {
     try {
         reader_.input.append(bytes);
     } catch (const std::bad_alloc&) {
-        spdlog::error("closing a connection: no memory for what it sends");
+        spdlog::error("closing a connection: no memory for the bytes that it sent");
         reader_.state = Reader::State::kAtEnd;
     }
 }

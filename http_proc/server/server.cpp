@@ -164,7 +164,7 @@ void Server::State::serve(tcp::socket socket) {
         connections.emplace(connection.get(), connection);
         connection->start();
     } catch (const std::bad_alloc&) {
-        spdlog::error("closing a connection: no memory for it");
+        spdlog::error("closing a connection: not enough memory to serve it");
         if (connection) connections.erase(connection.get());
     }
 }

@@ -35,7 +35,7 @@ def add_place(parser):
     add = parser.add_argument
     add("--run-dir", metavar="DIR", help="run directory of the tree, if several trees run")
     add("--tcp-door", metavar="H:P", help="data door of a tree on another machine, with --key")
-    add("--admin-tcp-door", metavar="H:P", help="its admin door, for control commands")
+    add("--admin-tcp-door", metavar="H:P", help="admin door of that tree, for control commands")
     add("--key", metavar="FILE", help="a client's key, for --tcp-door")
 
 

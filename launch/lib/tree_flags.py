@@ -387,7 +387,9 @@ def add_tcp_doors(parser):
     add = parser.add_argument
     add("--tcp-door", type=door, metavar="H:P", help="also open the data door to other machines at this address")
     add("--admin-tcp-door", type=door, metavar="H:P", help="also open the admin door to other machines at this address")
-    add("--door-keys", metavar="DIR", help="the directory of their keys and the nodes', which keygen made")
+    add(
+        "--door-keys", metavar="DIR", help="the directory with the keys of these doors and of the nodes, made by keygen"
+    )
 
 
 def node_door(text):

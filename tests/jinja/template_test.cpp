@@ -203,7 +203,10 @@ TEST(Template, IntegersOfJsonBeyond64BitsStayAsTheyAre) {
         text("{{ x + 1 }}", R"({"x": 18446744073709551615})"),
         "error: line 1: '+' does not accept int and int"
     );
-    EXPECT_EQ(text("{{ 9223372036854775807 + 1 }}"), "error: line 1: an integer beyond 64 bits");
+    EXPECT_EQ(
+        text("{{ 9223372036854775807 + 1 }}"),
+        "error: line 1: the result is an integer beyond 64 bits"
+    );
 }
 
 TEST(Json, WhatIsNotJsonIsRefusedWithItsPlace) {

@@ -137,7 +137,7 @@ TEST_F(ChatTemplateTest, TheFinalMessageIsContinued) {
     write("chat_template.jinja", "nothing");
     EXPECT_EQ(
         render(chat("It is")),
-        "error: continue_final_message: the template changes the last message: it is not in the "
+        "error: continue_final_message: the template changes the last message, so it is not in the "
         "prompt"
     );
 }

@@ -82,7 +82,8 @@ TEST(ContinuedChats, EndWithinTheLastMessageAsInTransformers) {
             ASSERT_FALSE(prompt) << *prompt;
             EXPECT_EQ(
                 prompt.error().message,
-                "continue_final_message: the template changes the last message: it is not in the "
+                "continue_final_message: the template changes the last message, so it is not in "
+                "the "
                 "prompt"
             );
         } else {

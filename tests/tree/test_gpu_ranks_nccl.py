@@ -68,7 +68,9 @@ def test_an_nccl_that_cannot_sum_is_found_at_the_start_and_named(gpu, place):
     gpu(faults="gpu1/ncclAllReduce:1=ncclSystemError")
     refused = run("serve", "--no-http", "--run-dir", place / "tree", *BY_NCCL, "--tp", 2)
     assert refused.returncode != 0
-    assert "--all-reduce nccl, and there is no NCCL between the ranks: NCCL 2.28.9: " in refused.stderr, refused.stderr
+    assert "--all-reduce nccl needs NCCL between the ranks, which is not available: NCCL 2.28.9: " in refused.stderr, (
+        refused.stderr
+    )
     said = (
         "a sum failed on rank 1",
         "ncclAllReduce: unhandled system error",

@@ -300,7 +300,7 @@ Result<> GpuCommunicator::connect_nccl(const GpuCommunicatorArgs& args) {
     if (!nccl_ && args.sums == SumPath::kNccl) {
         return make_error(
             ErrorCode::kUnsupported,
-            "--all-reduce nccl, and there is no NCCL between the ranks: {}",
+            "--all-reduce nccl needs NCCL between the ranks, which is not available: {}",
             why_no_nccl_
         );
     }

@@ -156,7 +156,8 @@ Result<> CheckpointEngine::stage_bucket(const Document& document) {
     const Node& list = document.root();
     if (list.kind != Kind::kList || num_nones_ > 0) {
         return make_error(
-            ErrorCode::kInvalidArgument, "a bucket is a list, and comes before the first None"
+            ErrorCode::kInvalidArgument,
+            "a bucket must be a list, and must come before the first None"
         );
     }
     std::vector<Incoming> tensors;

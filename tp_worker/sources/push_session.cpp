@@ -237,7 +237,7 @@ Result<std::vector<const kernels::DeviceImport*>> PushSession::open_allocations(
         }
         ASSIGN_OR_RETURN(std::string handle, bytes_of_hex(each.handle));
         if (!handles.insert(handle).second)
-            return make_error(ErrorCode::kInvalidArgument, "a bucket has an allocation twice");
+            return make_error(ErrorCode::kInvalidArgument, "a bucket names an allocation twice");
         if (handle.size() != kernels::kIpcHandleBytes) {
             return make_error(
                 ErrorCode::kInvalidArgument,

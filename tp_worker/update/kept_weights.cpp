@@ -100,7 +100,7 @@ Result<> KeptWeights::create(const std::string& directory) const {
     // Reserves the space now, if the file system can do that, so that a full disk is
     // detected at once.
     if (::fallocate(file.fd(), 0, 0, file_bytes_) != 0) {
-        if (errno != EOPNOTSUPP) return io_error("cannot take room for", path, errno);
+        if (errno != EOPNOTSUPP) return io_error("cannot reserve space for", path, errno);
         if (::ftruncate(file.fd(), file_bytes_) != 0)
             return io_error("cannot enlarge", path, errno);
     }

@@ -32,7 +32,7 @@ def array_of(name: str, tensor: Any) -> numpy.ndarray:
         array = CudaArray.of(name, tensor).in_host()
     else:
         kinds = "a NumPy array, a torch tensor or an object with the CUDA array interface"
-        raise TypeError(f"{name}: {kinds}, not {type(tensor).__name__}")
+        raise TypeError(f"{name} must be {kinds}, not {type(tensor).__name__}")
     if array.dtype.name not in ("float32", "float16", "uint16", "bfloat16"):
         raise TypeError(f"{name}: dtype {array.dtype.name}; accepted are float32, float16 and bfloat16")
     return array

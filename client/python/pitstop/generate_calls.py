@@ -25,7 +25,7 @@ def _names(rid: Union[str, Sequence[str], None], num_samples: Sequence[int]) -> 
     if isinstance(rid, str):
         return [rid] if total == 1 else [f"{rid}_{i}" for i in range(total)]
     if len(rid) != len(num_samples):
-        raise TypeError(f"{len(rid)} rids for {len(num_samples)} prompts")
+        raise TypeError(f"{len(rid)} rids for {len(num_samples)} prompts: give one for each prompt")
     names = []
     for each, n in zip(rid, num_samples):
         names += [each] if n == 1 else [f"{each}_{i}" for i in range(n)]

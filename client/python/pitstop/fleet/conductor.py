@@ -143,7 +143,7 @@ class Conductor:
     def _ended(self, task: asyncio.Task) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("%s", task, exc_info=task.exception())
+            log.error("a task of the conductor failed: %s", task, exc_info=task.exception())
 
     async def shutdown(self) -> None:
         """Ends every tree and frees every place."""

@@ -93,7 +93,7 @@ class Door:
             await asyncio.wait_for(wait(), timeout)
         except asyncio.TimeoutError:
             why = self.view.get("why")
-            said = f"{what}: not after {timeout:g} s{': ' + why if why else ''}"
+            said = f"{what} after {timeout:g} s{': ' + why if why else ''}"
             raise PitstopError("deadline_exceeded", said) from None
 
     # ---- connections ----
