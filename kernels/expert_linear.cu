@@ -55,9 +55,9 @@ constexpr int kRowsTile = kRowsWarps * 2;  // weight rows of a block, two per wa
 constexpr std::int64_t kRowsMax = 32;
 
 // grid [R, tiles of N over all parts], block [kRowsThreads]; a warp owns two outputs of a row, a
-// lane every 32nd chunk of 8 weights. Memory-bound: 2 N K bytes of each chosen expert, once from
-// memory and again from L2 for each further row of it. An output's sum: the lane's chunks
-// ascending, then the butterfly. NOT MEASURED on a device.
+// lane every 32nd chunk of 8 weights. Memory-bound: 2 N K bytes of each chosen expert, from memory
+// for its first row and from L2 for further rows. An output's sum: the lane's chunks ascending,
+// then the butterfly. NOT MEASURED on a device.
 __global__ void __launch_bounds__(kRowsThreads)
     expert_rows_kernel(const __grid_constant__ ExpertParams params) {
     let_next_kernel_start();
@@ -144,7 +144,8 @@ bool fits_chunks(const ExpertLinearArgs& args) {
     });
 }
 
-// From more rows per expert on, on average, wgmma's tiles of 128 rows are mostly full.
+// If experts have at least this many rows on average, the tiles of 128 rows of wgmma are mostly
+// full.
 constexpr std::int64_t kWgmmaRowsMin = 65;
 
 bool takes_wgmma(const ExpertLinearArgs& args) {

@@ -6,8 +6,8 @@
 namespace pitstop::kernels {
 
 // Multiplies by wgmma. The hardware sums the products of an instruction in an order of its own, so
-// the bits are not those of the other ways. REQUIRES: compute capability 9.0; x is bf16, K % 8 ==
-// 0, x and every w 16-byte aligned row by row.
+// the bits differ from those of the other kernels. REQUIRES: compute capability 9.0; x is bf16, K %
+// 8 == 0, x and every w 16-byte aligned row by row.
 void expert_linear_wgmma_cuda(const ExpertLinearArgs& args);
 
 }  // namespace pitstop::kernels

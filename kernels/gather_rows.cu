@@ -10,9 +10,10 @@ constexpr int kThreads = 128;
 // loads per thread that precede their stores: the compiler moves no load above a store
 constexpr int kBatch = 4;
 
-// grid [N], block [kThreads]; a block owns a row. Memory-bound: a row in, a row out; but N is the
-// number of sampled rows, so latency dominates: 64 rows of 8 KiB are 1 MB. The previous kernel
-// writes x and row_index: the compiler may move a read of __restrict__ memory above the wait.
+// grid [N], block [kThreads]; a block owns a row, which it reads and writes once. Latency-bound: N
+// is the number of sampled rows, and 64 rows of 8 KiB are 1 MB. x and row_index are not
+// __restrict__: the previous kernel writes them, and the compiler may move a read of __restrict__
+// memory above the wait.
 template <class Unit>  // uint4 if every row is 16-byte aligned and a multiple of 16 bytes
 __global__ void __launch_bounds__(kThreads) gather_rows_kernel(
     const Unit* x,                  // [T, row_units]

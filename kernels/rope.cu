@@ -81,8 +81,8 @@ struct Head {
     }
 };
 
-// Returns the place in q_out or the KV memory, in elements. `slot` is the token's; a
-// query needs none.
+// Returns the place of a head in q_out or the KV memory, in elements. `slot` is the token's slot; a
+// query does not use it.
 __device__ std::int64_t place_of(
     const Params& p, const Head& head, std::int64_t t, int number, std::int64_t slot
 ) {

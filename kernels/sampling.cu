@@ -240,8 +240,8 @@ struct Source {
     }
 };
 
-// Returns the best of the ids that the thresholds keep, in the block's first thread; for a row in a
-// race, also of the ids above its boundary.
+// Returns the best of the ids that the thresholds keep, in the block's first thread; if `collect`
+// is kRace, also of the ids above the boundary, which have raced.
 __device__ RacePart race_kept(
     const SampleParams& params,
     const SampleRow& row,

@@ -38,7 +38,7 @@ std::int64_t block_cols(std::int64_t K) {
 }
 
 // Returns the number of strips of M rows; strips are as equal as possible. Memory-bound products
-// use one wide strip, or two if their x fits into L1, which read w more evenly.
+// use one wide strip. If the x of a strip fits into L1, they use two, which read w more evenly.
 std::int64_t num_strips(std::int64_t M, std::int64_t bytes_per_row) {
     const bool fits = kWideStripRows * bytes_per_row <= kXBytesMax;
     const std::int64_t few = std::int64_t{kWideStripRows} * (fits ? 2 : 1);
@@ -52,9 +52,9 @@ std::int64_t depth_of(int num_rows, std::int64_t K, std::int64_t element_bytes) 
     return kXBytesMax / (kWideStripRows * element_bytes);
 }
 
-// Bounds the accumulators of a strip and a block that are in memory between two parts of their
-// sums. Parts exist if K is above kXBytesMax / (num_rows * element_bytes), and block_cols()
-// falls with K.
+// Returns an upper bound of the accumulators of a strip and a block, which are in memory between
+// two parts of the sums. Parts exist if K is above kXBytesMax / (num_rows * element_bytes), and
+// block_cols() falls with K.
 constexpr std::int64_t waiting_max(std::int64_t num_rows, std::int64_t element_bytes) {
     return num_rows * (kBlockBytes / 2) / (kXBytesMax / (num_rows * element_bytes));
 }

@@ -1,6 +1,7 @@
-// F32x16 as four vectors of four lanes, which every x86-64 has (SSE2), and other processors too:
-// the compiler's vector types, no intrinsics. fma() is a product and a sum, each rounded: a fused
-// one in software would cost about fifty instructions. See simd.h, which includes this.
+// F32x16 as four vectors of four lanes, of the compiler's vector types, without intrinsics. Every
+// x86-64 has such vectors (SSE2), and so do other processors. fma() is a product and a sum, each
+// rounded: a fused one in software would cost about fifty instructions. See simd.h, which includes
+// this.
 #pragma once
 
 namespace pitstop::kernels::PITSTOP_ISA {

@@ -17,7 +17,7 @@ inline constexpr std::int32_t kUndivided = std::numeric_limits<std::int32_t>::ma
 // How the work is cut (attention_index.h); the same in all blocks.
 struct Cut {
     std::int32_t unit_keys;
-    std::int64_t num_units;          // of the list
+    std::int64_t num_units;          // units in the list
     std::int64_t per_block;          // units
     std::int64_t carried_per_block;  // records
     std::int32_t multiple;           // each pair has a multiple of this many units in the list

@@ -52,7 +52,7 @@ __device__ inline ExpertPlace place_of_tile(const ExpertParams& params, int inde
         }
         const unsigned behind = __ballot_sync(kAllLanes, before + end > index);
         if (behind != 0) {
-            const int lane = __popc(~behind & (behind - 1u));  // the lowest
+            const int lane = __popc(~behind & (behind - 1u));  // the lowest lane in `behind`
             const int first = before + __shfl_sync(kAllLanes, end - num, lane);
             const int found = from + lane;
             const std::int64_t m0 = params.begins[found] + std::int64_t{index - first} * tile_m;
