@@ -140,7 +140,9 @@ Result<std::array<std::string, N>> read_secret(
 Result<> write_file(const std::string& path, const std::string& text, int flags) {
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0600);
     if (fd < 0 && errno == EEXIST)
-        return make_error(ErrorCode::kAlreadyExists, "'{}' exists already", path);
+        return make_error(
+            ErrorCode::kAlreadyExists, "'{}' exists already; remove it to make a new one", path
+        );
     if (fd < 0) return cannot("write", path);
     const bool is_written =
         ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&

@@ -14,7 +14,9 @@ bool CacheFlushes::begin(
     messages::FlushPart part{.call = call.call, .replica = replica_};
     if (calls_.size() >= kPendingCallsMax) {
         part.verdict = make_error(
-            ErrorCode::kResourceExhausted, "{} flushes are waiting already", calls_.size()
+            ErrorCode::kResourceExhausted,
+            "{} flushes are waiting, the most allowed; wait for an answer",
+            calls_.size()
         );
     } else if (!call.wait_idle && in_use) {
         part.verdict = *in_use;

@@ -18,7 +18,9 @@ messages::PausePart* Pause::begin(
     messages::PausePart part{.call = call.call, .replica = replica_, .was_paused = is_paused()};
     if (calls_.size() >= kPendingCallsMax) {
         part.verdict = make_error(
-            ErrorCode::kResourceExhausted, "{} pauses are waiting already", calls_.size()
+            ErrorCode::kResourceExhausted,
+            "{} pauses are waiting, the most allowed; wait for an answer",
+            calls_.size()
         );
         out.tokenizer.emplace_back(std::move(part));
         return nullptr;

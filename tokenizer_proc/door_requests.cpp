@@ -71,7 +71,9 @@ Result<> DoorRequests::handle(const std::string& peer, messages::Generate messag
     }
     if (requests_.size() >= kOpenMax) {
         return make_error(
-            ErrorCode::kResourceExhausted, "{} requests are open, the most allowed", kOpenMax
+            ErrorCode::kResourceExhausted,
+            "{} requests are open, the most allowed; wait for one to end",
+            kOpenMax
         );
     }
     if (auto problem = checks_->problem_of(message)) return *std::move(problem);

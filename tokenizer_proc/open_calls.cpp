@@ -24,7 +24,7 @@ Result<CallId> OpenCalls::open(Call call) {
     if (num_open >= kCallsMax) {
         return make_error(
             ErrorCode::kResourceExhausted,
-            "{} {} calls are open, the most allowed",
+            "{} {} calls are open, the most allowed; wait for an answer",
             kCallsMax,
             call.what
         );

@@ -7,7 +7,11 @@ namespace pitstop::tokenizer {
 
 Result<> TextCallTable::add(JobId job, TextCall call) {
     if (calls_.size() >= kCallsMax) {
-        return make_error(ErrorCode::kResourceExhausted, "{} tokenize calls are open", kCallsMax);
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "{} tokenize calls are open, the most allowed; wait for an answer",
+            kCallsMax
+        );
     }
     jobs_of_[call.peer].emplace(call.call, job);
     calls_.emplace(job, std::move(call));

@@ -133,7 +133,10 @@ std::int64_t bytes_of(NcclType type) {
 }
 
 Result<std::string> make_nccl_id() {
-    if (compute_capability() == 0) return make_error(ErrorCode::kUnsupported, "no GPU is open");
+    if (compute_capability() == 0)
+        return make_error(
+            ErrorCode::kUnsupported, "no GPU is open in this process, and NCCL needs one"
+        );
     if (!loaded()) return loaded().error();
     enter_cuda_device();
     NcclUniqueId id{};
@@ -144,7 +147,10 @@ Result<std::string> make_nccl_id() {
 
 Result<NcclCommunicator> NcclCommunicator::begin(const Args& args) {
     CHECK(args.id.size() == kNcclIdBytes);
-    if (compute_capability() == 0) return make_error(ErrorCode::kUnsupported, "no GPU is open");
+    if (compute_capability() == 0)
+        return make_error(
+            ErrorCode::kUnsupported, "no GPU is open in this process, and NCCL needs one"
+        );
     if (!loaded()) return loaded().error();
     enter_cuda_device();
     NcclUniqueId id{};

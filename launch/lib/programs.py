@@ -42,7 +42,10 @@ def bin_dir():
 def program(name):
     path = bin_dir() / f"pitstop_{name}"
     if not path.exists():
-        raise Problem(f"{path} is not built", EXIT_PLACE)
+        raise Problem(
+            f"{path} is not built; build it with launch/quickstart, or name a build directory in PITSTOP_BUILD",
+            EXIT_PLACE,
+        )
     return str(path)
 
 

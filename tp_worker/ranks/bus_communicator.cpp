@@ -189,7 +189,8 @@ Result<> BusCommunicator::all_gather(std::span<const std::byte> mine, std::span<
             const Bytes parts, meet("all_gather", num, mine.subspan(begin, num), args_.peer_limit)
         );
         if (parts.size() != num * num_ranks)
-            return Error{ErrorCode::kMalformed, "all_gather: a rank's part has another size"};
+            return Error{
+                ErrorCode::kMalformed, "all_gather: the part of a rank has the wrong size"};
         for (std::size_t rank = 0; rank < num_ranks; ++rank)
             std::memcpy(all.data() + rank * mine.size() + begin, parts.data() + rank * num, num);
         begin += num;
@@ -206,7 +207,7 @@ Result<> BusCommunicator::broadcast(std::span<std::byte> data) {
             const Bytes parts, meet("broadcast", piece.size(), mine, args_.peer_limit)
         );
         if (parts.size() != piece.size())
-            return Error{ErrorCode::kMalformed, "broadcast: the part has another size"};
+            return Error{ErrorCode::kMalformed, "broadcast: the part has the wrong size"};
         std::memcpy(piece.data(), parts.data(), parts.size());
         data = data.subspan(piece.size());
     }

@@ -130,7 +130,7 @@ Result<> NodesCommunicator::gather_columns(View2<const float> part, View2<float>
     if (row_bytes > kColumnBytes) {
         return make_error(
             ErrorCode::kUnsupported,
-            "a row of logits of {} bytes over several machines; accepted are {}",
+            "a row of logits has {} bytes; over several machines at most {} are accepted",
             row_bytes,
             kColumnBytes
         );

@@ -71,7 +71,7 @@ Result<std::string> bytes_of_hex(const std::string& hex) {
         bytes.push_back(static_cast<char>(byte));
     }
     if (2 * bytes.size() == hex.size()) return bytes;
-    return make_error(ErrorCode::kInvalidArgument, "an allocation's handle is not hex digits");
+    return make_error(ErrorCode::kInvalidArgument, "an allocation's handle must be hex digits");
 }
 
 }  // namespace

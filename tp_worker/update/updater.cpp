@@ -395,7 +395,7 @@ Result<std::vector<messages::Frames>> Updater::execute(messages::WorkerMemory or
     const bool is_of_weights =
         std::ranges::find(order.tags, messages::MemoryTag::kWeights) != order.tags.end();
     if (stage_ && is_of_weights) {
-        refusal.verdict = Error{ErrorCode::kFailedPrecondition, "an update is staged"};
+        refusal.verdict = Error{ErrorCode::kFailedPrecondition, "an update is staged; end it"};
         return std::vector{encode(refusal)};
     }
     fault_point_.reach("memory_begin");

@@ -241,7 +241,7 @@ def find_by_url(url: str) -> str:
         is_local = asked.hostname == "localhost" or (asked.hostname or "").startswith("127.")
         if asked.port == place.port and (asked.hostname == place.hostname or is_local):
             return run_dir
-    others = ", ".join(each for _, each in trees) or "none has HTTP"
+    others = ", ".join(each for _, each in trees) or "none of this user's trees has HTTP"
     raise PitstopError(
         "not_found",
         f"no tree of this user on this machine listens at {url} ({others}); one elsewhere is joined with data=, "

@@ -100,7 +100,7 @@ class HttpServer:
         try:
             try:
                 if self._num_open > CONNECTIONS_MAX:
-                    raise Refused(503, f"{CONNECTIONS_MAX} connections are open")
+                    raise Refused(503, f"{CONNECTIONS_MAX} connections are open, the most allowed")
                 request = await self._read(reader)
                 answer = await self._answered(request, reader)
             except Refused as refused:
