@@ -79,19 +79,25 @@ struct AdapterStatus {
         f("adapter", adapter, "the version that new requests get");
         f("path", path, "the directory that it was loaded from; empty: its tensors were sent");
         f("num_requests", num_requests, "open requests that have this version");
-        f("num_older", num_older, "open requests that began with an older one");
+        f("num_older", num_older, "open requests that have an older version of the adapter");
         f("bytes",
           bytes,
-          "of its resident tensors, all ranks: of this version, of the previous one and of those "
-          "that open requests have");
-        f("loads_total", loads_total, "versions under this name since it was last unloaded");
-        f("requests_total", requests_total, "requests that named it, since then");
-        f("output_tokens_total", output_tokens_total, "their output tokens so far");
+          "bytes of the adapter's resident tensors on all ranks: of this version, the previous one "
+          "and those that open requests have");
+        f("loads_total", loads_total, "versions loaded under this name since it was last unloaded");
+        f("requests_total",
+          requests_total,
+          "requests that named the adapter since it was last unloaded");
+        f("output_tokens_total",
+          output_tokens_total,
+          "output tokens so far of the requests in requests_total");
         f("pinned", pinned, "it is never evicted");
         f("evicted",
           evicted,
           "with --adapter-memory: this version is in files of the workers until a request starts");
-        f("evictions_total", evictions_total, "evictions of versions under this name, since then");
+        f("evictions_total",
+          evictions_total,
+          "evictions of versions under this name since it was last unloaded");
         f("previous",
           previous,
           "the version to which a rollback returns, until the next stage of the name begins; "

@@ -39,14 +39,14 @@ struct CheckpointStatus {
     template <class F>
     void fields(F&& f) {
         f("places_total", places_total, "places on every rank; 0: a rank has no memory for them");
-        f("places_free", places_free, "of them free");
+        f("places_free", places_free, "free places among places_total");
         f("saved_total", saved_total, "states that were saved");
         f("restored_total", restored_total, "requests that continued from a saved state");
         f("evicted_total", evicted_total, "checkpoints dropped to make room for others");
         f("replayed_tokens_total",
           replayed_tokens_total,
-          "prompt tokens of admitted requests that were computed again: the prefix cache had "
-          "them, but no checkpoint of the state after them");
+          "prompt tokens of admitted requests, computed again although the prefix cache had them: "
+          "no checkpoint of the state after them existed");
     }
     friend bool operator==(const CheckpointStatus&, const CheckpointStatus&) = default;
 };

@@ -39,7 +39,7 @@ struct PauseGeneration {
     template <class F>
     void fields(F&& f) {
         call_fields(f, *this);
-        f("mode", mode, "abort, in_place, retract or wait: what happens to running requests");
+        f("mode", mode, "what happens to running requests: abort, in_place, retract or wait");
         f("max_pause_s", max_pause_s, "continue automatically after this many seconds; 0: never");
     }
 };
@@ -50,7 +50,7 @@ struct PausePart {
         "scheduler_proc -> tokenizer_proc: a replica has stopped, or why it has not.";
     static constexpr std::string_view kReplyType = "pause_reply";
     static constexpr std::string_view kReplyAbout =
-        "admin door -> client: every replica has stopped, or which has not.";
+        "admin door -> client: every replica has stopped, or which replica has not.";
     CallId call{};
     ReplicaId replica{};
     Verdict verdict{};
@@ -64,7 +64,7 @@ struct PausePart {
     template <class F>
     void fields(F&& f) {
         part_fields(f, *this);
-        f("was_paused", was_paused, "it was paused before");
+        f("was_paused", was_paused, "the replica was paused before the call");
         f("num_aborted", num_aborted, "requests ended by this call");
         f("num_retracted", num_retracted, "requests sent back to the queue with their tokens");
         f("num_frozen", num_frozen, "requests that keep their pages");
@@ -95,7 +95,7 @@ struct ContinuePart {
         "scheduler_proc -> tokenizer_proc: a replica runs, or why it does not.";
     static constexpr std::string_view kReplyType = "continue_reply";
     static constexpr std::string_view kReplyAbout =
-        "admin door -> client: every replica runs, or which does not.";
+        "admin door -> client: every replica runs, or which replica does not.";
     static constexpr bool kLetsGenerationGoOn = true;
     CallId call{};
     ReplicaId replica{};
@@ -106,7 +106,7 @@ struct ContinuePart {
     template <class F>
     void fields(F&& f) {
         part_fields(f, *this);
-        f("was_paused", was_paused, "it was paused before");
+        f("was_paused", was_paused, "the replica was paused before the call");
         f("paused_s", paused_s, "seconds of the pause");
     }
 };
@@ -137,7 +137,7 @@ struct Abort {
     template <class F>
     void fields(F&& f) {
         call_fields(f, *this);
-        f("rids", rids, "exact ids; or");
+        f("rids", rids, "exact ids; or use `all`");
         f("all", all, "every open request");
         f("message", message, "becomes finish.message");
     }
@@ -169,7 +169,7 @@ struct AbortReply {
     template <class F>
     void fields(F&& f) {
         f("call", call, "the call answered");
-        f("ok", ok, "every id given was handled (including unknown ids)");
+        f("ok", ok, "every given id was handled, unknown ones included");
         verdict.fields_in(f);
         f("results", results, "per id, in the order given; with all: every request that was open");
     }
@@ -191,8 +191,8 @@ struct FlushCache {
         f("wait_idle", wait_idle, "wait, up to the deadline, until no request holds pages");
         f("reset_running",
           reset_running,
-          "first return running requests to the queue, with their tokens, which are computed "
-          "again: then no request holds pages");
+          "first retract the running requests, so that no request holds pages. They keep their "
+          "tokens, whose KV is computed again");
     }
 };
 
@@ -202,7 +202,7 @@ struct FlushPart {
         "scheduler_proc -> tokenizer_proc: a replica's cache is empty, or why it is not.";
     static constexpr std::string_view kReplyType = "flush_reply";
     static constexpr std::string_view kReplyAbout =
-        "admin door -> client: all caches are empty, or which is not.";
+        "admin door -> client: the caches of all replicas are empty, or which replica's is not.";
     CallId call{};
     ReplicaId replica{};
     Verdict verdict{};
@@ -243,7 +243,7 @@ struct LabelPart {
         "scheduler_proc -> tokenizer_proc: later steps have the label.";
     static constexpr std::string_view kReplyType = "label_reply";
     static constexpr std::string_view kReplyAbout =
-        "admin door -> client: every replica has the label, or which has not.";
+        "admin door -> client: every replica has the label, or which replica does not.";
     CallId call{};
     ReplicaId replica{};
     Verdict verdict{};
@@ -287,7 +287,8 @@ struct Shutdown {
 struct ShutdownReply {
     static constexpr std::string_view kType = "shutdown_reply";
     static constexpr std::string_view kAbout =
-        "admin door -> client: the end has begun; further messages are those of the drain.";
+        "admin door -> client: the tree has begun to end. Later messages belong to the open "
+        "requests that the drain lets run.";
     CallId call{};
     bool ok = false;
     Verdict verdict{};

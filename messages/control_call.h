@@ -79,7 +79,7 @@ struct ReplyOf {
     template <class F>
     void fields(F&& f) {
         f("call", call, "the call answered");
-        f("ok", ok, "every part is");
+        f("ok", ok, "the ok of every part is true");
         verdict.fields_in(
             f, "the first error's code; absent: ok", "every error, or what was harmless"
         );

@@ -41,19 +41,21 @@ struct Turn {
         f("conversation", conversation, "an open conversation of this client");
         f("after",
           after,
-          "the rid of the turn that it continues; absent: its own prompt is the whole");
+          "the rid of the turn that this turn continues; absent: this turn's prompt is whole");
         f("offset",
           offset,
-          "keep this many of that turn's tokens; 0: all; less than 0: all but this many");
+          "keep this many of the first tokens of the turn `after`; 0: all; -n: all but the last n");
         f("replace",
           replace,
-          "drop what followed that turn, or without `after` all turns; open ones are aborted");
-        f("drop_output", drop_output, "keep that turn's prompt without its output");
+          "drop all turns that followed the turn `after`; without `after`, drop all turns. Dropped "
+          "turns that are open are aborted");
+        f("drop_output", drop_output, "keep the prompt of the turn `after` without its output");
         f("wants_prompt", wants_prompt, "the first chunk has the whole prompt's tokens");
         f("opens",
           opens,
-          "the conversation is opened if it is not open. The tokens of this turn are not kept: "
-          "the conversation holds its pages, and its replica runs the next one");
+          "open the conversation if it is not open. This turn's tokens are not kept. The "
+          "conversation holds this turn's pages, and the replica that ran this turn runs the next "
+          "one");
     }
     friend bool operator==(const Turn&, const Turn&) = default;
 };
@@ -69,10 +71,11 @@ struct OpenConversation {
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
-        f("id", id, "its name, unique among the open ones; empty: one is made");
+        f("id", id, "the conversation's name, unique among the open ones; empty: the tree makes one"
+        );
         f("idle_timeout_s",
           idle_timeout_s,
-          "it ends this many seconds after its last turn; absent: 3600");
+          "the conversation ends this many seconds after its last turn; absent: 3600");
     }
 };
 
@@ -107,7 +110,8 @@ struct ConversationReply {
 struct EndConversations {
     static constexpr std::string_view kType = "end_conversations";
     static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc: these have ended; their pages are like any others.";
+        "tokenizer_proc -> scheduler_proc: these conversations have ended and hold no pages any "
+        "more.";
     std::vector<ConversationId> ids{};
 
     template <class F>

@@ -26,9 +26,9 @@ struct DraftCounts {
     template <class F>
     void fields(F&& f) {
         f("passes", passes, "passes that sampled for a request, with drafts or without");
-        f("rows", rows, "of these, passes over a row with drafts");
+        f("rows", rows, "passes that sampled for a request with drafts");
         f("drafted", drafted, "draft tokens that passes verified");
-        f("accepted", accepted, "of these, drafts that were the request's next tokens");
+        f("accepted", accepted, "verified draft tokens that equalled the request's next tokens");
     }
     friend bool operator==(const DraftCounts&, const DraftCounts&) = default;
 };

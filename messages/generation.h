@@ -63,28 +63,35 @@ struct Generate {
     void fields(F&& f) {
         f("rid",
           rid,
-          "the caller's id, unique among its open requests; empty: one is made, and named in the "
-          "outputs");
+          "the caller's id, unique among the caller's open requests; empty: the tree makes an id, "
+          "which the outputs have");
         f("text",
           text,
-          "the prompt as UTF-8 text; special tokens in it are recognised, the model's own are added"
-        );
+          "the prompt as UTF-8 text. Special tokens in the text are recognised; the special tokens "
+          "that the model puts around a text are added");
         f("input_ids", input_ids, "the prompt as tokens; exactly one of text and input_ids");
         f("sampling", sampling, "how tokens are drawn");
         f("logprobs", logprobs, "which logprobs are reported");
         f("routed_experts_start",
           routed_experts_start,
-          "report the experts of each token from this one on: at most the length of the prompt; "
-          "absent: none");
+          "report the experts of each token from this index on, at most the prompt's length; "
+          "absent: report none");
         f("routed_experts",
           routed_experts,
           "the experts that the prompt's tokens use, for all of them or for all but the last; "
           "absent: each layer's router chooses");
         f("stream", stream, "a chunk per step; false: one chunk at the end");
         f("text_output", text_output, "detokenize; false: tokens only (stop strings need true)");
-        f("priority", priority, "larger first; equal: as --scheduling says");
-        f("kv_tolerance", kv_tolerance, "cached prefixes of older weights: never, max_lag or keep");
-        f("kv_max_lag", kv_max_lag, "with max_lag: at most this many epochs old");
+        f("priority",
+          priority,
+          "requests with a larger number are admitted first; --scheduling orders equal ones");
+        f("kv_tolerance",
+          kv_tolerance,
+          "whether cached prefixes that older weights computed may be used: never, max_lag or keep"
+        );
+        f("kv_max_lag",
+          kv_max_lag,
+          "with max_lag: use cached prefixes that are at most this many epochs old");
         f("replica", replica, "run on this data-parallel replica; absent: the least loaded");
         f("client",
           client,
@@ -93,13 +100,14 @@ struct Generate {
         f("adapter", adapter, "the adapter to generate with; empty: the model alone");
         f("draft_ids",
           draft_ids,
-          "a guess at the output, or texts that it may quote: verified if speculation is on; no "
-          "token depends on it");
+          "a guess at the output, or texts that the output may quote. Speculation, if on, verifies "
+          "these tokens; they do not change the output");
         f("draft_key",
           draft_key,
           "requests with equal keys draft from each other's outputs; absent: requests of the same "
           "connection with the same prompt");
-        f("turn", turn, "how the prompt continues from a conversation; absent: it is the whole");
+        f("turn", turn, "how the prompt continues from a conversation; absent: the prompt is whole"
+        );
     }
 };
 
@@ -135,13 +143,13 @@ struct Span {
         f("label", label, "that version's label");
         f("digest", digest, "that version's digest, 32 hex digits");
         f("tokens", tokens, "the number of tokens");
-        f("kv_min_epoch", kv_min_epoch, "the oldest version of the KV they attended to");
-        f("kv_max_epoch", kv_max_epoch, "the newest version of the KV they attended to");
-        f("adapter", adapter, "the version of the adapter; absent: they have none");
+        f("kv_min_epoch", kv_min_epoch, "the oldest epoch of the KV that these tokens attended to");
+        f("kv_max_epoch", kv_max_epoch, "the newest epoch of the KV that these tokens attended to");
+        f("adapter", adapter, "the adapter's version that sampled the tokens; absent: no adapter");
         f("kv_min_adapter",
           kv_min_adapter,
-          "the oldest version of the adapter whose KV these tokens attended to; the newest is that "
-          "of `adapter`");
+          "the oldest version of the adapter among the KV that these tokens attended to; the "
+          "newest is the version in `adapter`");
     }
     friend bool operator==(const Span&, const Span&) = default;
 };
@@ -168,7 +176,7 @@ struct Finish {
         verdict.fields_in(f, "error: the error's code", "abort, error: why");
         f("was_waiting",
           was_waiting,
-          "abort: it was not running, because it had not begun or was retracted");
+          "abort: the request was not running, because it had not begun or was retracted");
     }
     friend bool operator==(const Finish&, const Finish&) = default;
 };
@@ -184,14 +192,13 @@ struct PromptLogprobs {
 
     template <class F>
     void fields(F&& f) {
-        f("start",
-          start,
-          "the prompt index of the first entry; at least 1, as token 0 has no logprob");
-        f("logprobs", logprobs, "[n], a prompt token each");
+        f("start", start, "the prompt index of the first entry, at least 1: token 0 has no logprob"
+        );
+        f("logprobs", logprobs, "[n], the logprob of each prompt token from `start` on");
         f("ranks",
           ranks,
-          "[n], from 1: the number of tokens that are at least as probable; "
-          "equal ones are ordered by id");
+          "[n], each prompt token's rank among all tokens, from 1: the most probable; equally "
+          "probable tokens are ordered by id");
         f("top_ids", top_ids, "[n * top], most probable first");
         f("top_logprobs", top_logprobs, "[n * top]");
         f("ids_logprobs", ids_logprobs, "[n * ids], in the request's order");
@@ -231,15 +238,15 @@ struct RequestCounts {
         f("decode_us", decode_us, "microseconds from its first output token to its latest");
         f("replayed_tokens",
           replayed_tokens,
-          "prompt tokens after the cached ones that were computed again: the prefix cache had "
-          "them, but no checkpoint of the recurrent state after them");
+          "prompt tokens after the cached ones, computed again although the prefix cache had them: "
+          "no checkpoint of the recurrent state after them existed");
         f("drafts", drafts, "with speculation: its drafts");
         f("history_tokens",
           history_tokens,
-          "of a turn: prompt tokens that the turn before had, as input or output");
+          "for a turn: prompt tokens that the previous turn had in its prompt or output");
         f("stale_tokens",
           stale_tokens,
-          "of a turn: prompt tokens after the cached ones that the prefix cache had, computed by "
+          "for a turn: prompt tokens after the cached ones. The prefix cache had them, but from "
           "weights that kv_tolerance excludes");
     }
     friend bool operator==(const RequestCounts&, const RequestCounts&) = default;
@@ -270,7 +277,7 @@ struct OutputChunk {
     void fields(F&& f) {
         f("key", key, "the request inside the tree; 0 outside");
         f("rid", rid, "the caller's id; empty inside the tree");
-        f("text", text, "the text these tokens added");
+        f("text", text, "the text that these tokens added");
         f("tokens", tokens, "[n], the new output tokens");
         f("logprobs", logprobs, "[n], if asked for");
         f("ranks",
@@ -284,17 +291,16 @@ struct OutputChunk {
         f("prompt", prompt, "prompt logprobs, if asked for: in the first chunk");
         f("routes",
           routes,
-          "if requested: a row for each of these tokens, from the token before it; the first "
-          "chunk has the prompt's rows, too");
-        f("supports", supports, "[n], if asked for: the tokens that each was drawn among");
+          "if requested: a row for each token in `tokens`, of the position before that token; the "
+          "first chunk has the prompt's rows, too");
+        f("supports", supports, "if requested: the support of each token in `tokens`");
         f("prompt_ids", prompt_ids, "the whole prompt of a turn, if asked for: in the first chunk");
         f("counts", counts, "in the first and the last chunk");
         f("finish", finish, "in the last chunk");
         f("adapter",
           adapter,
-          "with counts: the version of the adapter that its latest token has, or that the first "
-          "will "
-          "have; absent: it has none");
+          "with counts: the adapter's version that sampled the request's latest token, or will "
+          "sample its first; absent: no adapter");
     }
     friend bool operator==(const OutputChunk&, const OutputChunk&) = default;
 };
@@ -374,19 +380,25 @@ struct TokenizedRequest {
           routed_experts,
           "[n, layers, per_token] (RouteShape): the experts that the prompt's first n tokens use");
         f("text", text, "passed on to the detokenizer");
-        f("priority", priority, "larger first");
+        f("priority", priority, "requests with a larger number are admitted first");
         f("kv_tolerance", kv_tolerance, "cached prefixes of older weights");
-        f("kv_max_lag", kv_max_lag, "with max_lag: at most this many epochs old");
+        f("kv_max_lag",
+          kv_max_lag,
+          "with max_lag: use cached prefixes that are at most this many epochs old");
         f("client",
           client,
           "the request's client: the connection, then the names that it gave "
           "itself");
         f("adapter", adapter, "the adapter to generate with; empty: the model alone");
         f("draft_ids", draft_ids, "texts to draft from; absent: none");
-        f("draft_key", draft_key, "drafts from the requests with this key; absent: by its prompt");
+        f("draft_key",
+          draft_key,
+          "draft from the outputs of requests with this key; absent: of requests with the same "
+          "prompt");
         f("conversation",
           conversation,
-          "the conversation that it is a turn of, which may keep its pages; absent: none");
+          "the conversation that this request is a turn of, which may keep the request's pages; "
+          "absent: none");
     }
 };
 

@@ -51,9 +51,9 @@ struct HelloReply {
         f("protocol", protocol, "protocol version of the tree");
         f("server", server, "pitstop and its version");
         f("model", model, "the served model's name");
-        f("model_path", model_path, "the directory that it was loaded from");
-        f("model_type", model_type, "its family");
-        f("context_len", context_len, "the most tokens of prompt and output together");
+        f("model_path", model_path, "the directory that the model was loaded from");
+        f("model_type", model_type, "the model's family: model_type of its config.json");
+        f("context_len", context_len, "tokens that prompt and output together may have");
         f("vocab_size", vocab_size, "token ids are less than this");
         f("replicas", replicas, "data-parallel replicas");
         f("tp", tp, "ranks per replica");

@@ -146,8 +146,8 @@ struct WorkerGrouped {
 struct GroupReply {
     static constexpr std::string_view kType = "group_reply";
     static constexpr std::string_view kAbout =
-        "admin door -> client: every rank of every replica has joined or left, or which has not, "
-        "and why.";
+        "admin door -> client: every rank of every replica has joined or left the group, or which "
+        "ranks have not, and why.";
     CallId call{};
     bool ok = false;
     Verdict verdict{};

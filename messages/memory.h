@@ -105,9 +105,9 @@ struct MemoryPart {
         "scheduler_proc -> tokenizer_proc: a replica has released or resumed, or why not.";
     static constexpr std::string_view kReplyType = "memory_reply";
     static constexpr std::string_view kReplyAbout =
-        "admin door -> client: every replica has released or resumed, or which has not. A "
-        "replica that was in that state before does not make the answer an error if another "
-        "replica has succeeded now. So a call that failed on one replica can be repeated.";
+        "admin door -> client: every replica has released or resumed, or which replica has not. "
+        "Replicas that were in that state before the call are no error if another replica "
+        "succeeds. So a call that failed on one replica can be repeated.";
     static constexpr bool kLetsGenerationGoOn = true;
     CallId call{};
     ReplicaId replica{};

@@ -157,10 +157,12 @@ struct PushTensor {
         f("name", name, "checkpoint name");
         f("dtype", dtype, "BF16, F16 or F32");
         f("shape", shape, "of the whole tensor");
-        f("offset", offset, "the offset of its first byte in the memory, or in the allocation");
+        f("offset",
+          offset,
+          "bytes from the start of the memory, or of the allocation, to the tensor's first byte");
         f("allocation", allocation, "which of the bucket's allocations has it; absent: the memory");
-        f("row_begin", row_begin, "the first of its rows that are there");
-        f("num_rows", num_rows, "the number of rows that are there; absent: all");
+        f("row_begin", row_begin, "the first row of the whole tensor that the bucket has");
+        f("num_rows", num_rows, "the number of rows that the bucket has; absent: all");
     }
     friend bool operator==(const PushTensor&, const PushTensor&) = default;
 };

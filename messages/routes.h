@@ -45,7 +45,7 @@ struct RouteSpan {
 
     template <class F>
     void fields(F&& f) {
-        f("epoch", epoch, "the weight version that chose them");
+        f("epoch", epoch, "the epoch of the weights that chose the rows' experts");
         f("rows", rows, "number of rows");
     }
     friend bool operator==(const RouteSpan&, const RouteSpan&) = default;
@@ -68,12 +68,14 @@ struct Routes {
 
     template <class F>
     void fields(F&& f) {
-        f("start", start, "the token of the first row");
+        f("start", start, "the index of the first row's token in prompt and output together");
         f("shape", shape, "the shape of a row");
         f("experts",
           experts,
           "[n, layers, per_token], the most probable first, little-endian if ids have two bytes");
-        f("spans", spans, "the versions that chose them, run-length encoded: their rows sum to n");
+        f("spans",
+          spans,
+          "the versions that chose the experts, run-length encoded: the spans' rows sum to n");
     }
     friend bool operator==(const Routes&, const Routes&) = default;
 };
@@ -107,7 +109,7 @@ struct ExpertLoad {
 
     template <class F>
     void fields(F&& f) {
-        f("layers", layers, "all of the model's, those without experts too");
+        f("layers", layers, "all of the model's layers, including those without experts");
         f("num_experts", num_experts, "experts per layer");
         f("tokens",
           tokens,

@@ -79,8 +79,8 @@ struct SamplingParams {
           "no end-of-sequence token, stop token or stop text before this many output tokens");
         f("temperature",
           temperature,
-          "logits are divided by it; 0 is greedy: the largest logit, and of equal ones the "
-          "lowest id");
+          "logits are divided by the temperature; 0: greedy, the token with the largest logit, and "
+          "the lowest id among equal ones");
         f("top_k", top_k, "draw among the k largest, including ties with the k-th; absent: all");
         f("top_p",
           top_p,
@@ -102,17 +102,19 @@ struct SamplingParams {
           "in [-2, 2]: subtracted once from every token of the output");
         f("num_output_in_prompt",
           num_output_in_prompt,
-          "this many of the prompt's last tokens count as output for these two penalties: for a "
-          "request that began elsewhere");
+          "this many of the prompt's last tokens count as output for frequency_penalty and "
+          "presence_penalty: for a request that began elsewhere");
         f("logit_bias", logit_bias, "token id -> added to its logit: any finite number");
-        f("allowed_token_ids", allowed_token_ids, "only these are drawn; empty: all");
+        f("allowed_token_ids", allowed_token_ids, "only these tokens are drawn; empty: any token");
         f("bad_words",
           bad_words,
           "the output contains none of these texts, as their tokens at a text's start and after "
           "a space; empty inside the tree");
         f("bad_tokens", bad_tokens, "the output contains none of these sequences of tokens");
-        f("seed", seed, "draws depend on it and the position alone; absent: one is chosen at random"
-        );
+        f("seed",
+          seed,
+          "the seed of the draws, which depend on the seed and the position alone; absent: the "
+          "tree chooses one at random");
         f("stop", stop, "the output ends before the first of these texts");
         f("stop_token_ids", stop_token_ids, "the output ends with any of these tokens");
         f("json_schema",
@@ -157,17 +159,18 @@ struct LogprobOptions {
         f("enabled", enabled, "report the logprob of every output token");
         f("mode",
           mode,
-          "raw, scaled or truncated: the distribution that logprobs of output tokens come from "
-          "(prompt tokens: raw)");
+          "the distribution that logprobs of output tokens come from: raw, scaled or truncated. "
+          "Logprobs of prompt tokens are always raw");
         f("prompt_start",
           prompt_start,
           "report prompt tokens' logprobs from this index on; absent: none. Token 0 has none");
-        f("top", top, "also this many of the most probable tokens at each position");
-        f("ids", ids, "also these tokens at each position");
+        f("top", top, "also report the logprobs of this many most probable tokens at each position"
+        );
+        f("ids", ids, "also report the logprobs of these tokens at each position");
         f("support",
           support,
-          "report which tokens each output token was drawn among, at most 4096; whether enabled or "
-          "not");
+          "report the support of each output token: the tokens that it was drawn among, up to 4096 "
+          "ids. Independent of `enabled`");
     }
     friend bool operator==(const LogprobOptions&, const LogprobOptions&) = default;
 };

@@ -63,7 +63,7 @@ struct WorkerStatus {
     void fields(F&& f) {
         f("rank", rank, "tensor-parallel rank");
         f("pid", pid, "process id, on its machine");
-        f("device", device, "where it runs");
+        f("device", device, "the device that the rank runs on");
         f("device_uuid", device_uuid, "its name in an ipc source's handles: GPU-..., CPU-...");
         f("device_why",
           device_why,
@@ -75,7 +75,7 @@ struct WorkerStatus {
         f("kv_bytes", kv_bytes, "bytes of KV");
         f("graph_bytes",
           graph_bytes,
-          "bytes of its GPU for graphs of steps, measured when they were made");
+          "bytes of the rank's GPU for graphs of steps, measured when they were made");
         f("graph_bytes_max",
           graph_bytes_max,
           "bytes reserved for them, which KV does not get; 0: no graphs are made");
@@ -148,7 +148,7 @@ struct ListenerStatus {
     void fields(F&& f) {
         f("door", door, "data, admin or nodes");
         f("endpoint", endpoint, "ipc:///path or tcp://address:port");
-        f("connections", connections, "open now, greeted or not");
+        f("connections", connections, "connections that are open now, greeted or not");
         f("connections_max", connections_max, "a connection beyond this many is closed at once");
         f("accepted_total", accepted_total, "connections that were accepted");
         f("refused_total", refused_total, "connections beyond the limit");
@@ -216,7 +216,7 @@ struct ReplicaStatus {
     void fields(F&& f) {
         f("call", call, "the tokenizer's number for the call; 0 outside the tree");
         f("replica", replica, "the sender");
-        f("state", state, "released: some memory is");
+        f("state", state, "the replica's state; released: some memory is released");
         f("epoch", epoch, "weight version that serves");
         f("label", label, "its label");
         f("digest", digest, "its digest");
@@ -224,18 +224,23 @@ struct ReplicaStatus {
         f("num_running", num_running, "requests in prefill or decode");
         f("num_steps", num_steps, "steps finished");
         f("steps_in_flight", steps_in_flight, "plans sent and not answered");
-        f("step_age_s", step_age_s, "seconds since the oldest of them was sent");
+        f("step_age_s", step_age_s, "seconds since the oldest plan in flight was sent");
         f("pages_total", pages_total, "KV pages");
-        f("pages_free", pages_free, "of them free");
+        f("pages_free", pages_free, "free pages among pages_total");
         f("pages_cached", pages_cached, "pages that only the prefix cache holds");
-        f("pages_held", pages_held, "holds of conversations on cached pages, between their turns");
+        f("pages_held",
+          pages_held,
+          "cached pages that conversations hold between their turns, counted once per conversation"
+        );
         f("page_size", page_size, "tokens per page");
         f("prompt_tokens_total", prompt_tokens_total, "prompt tokens of admitted requests");
-        f("cached_tokens_total", cached_tokens_total, "of them found in the prefix cache");
+        f("cached_tokens_total",
+          cached_tokens_total,
+          "prompt tokens of admitted requests that were found in the prefix cache");
         f("output_tokens_total", output_tokens_total, "tokens emitted");
         f("requests_total", requests_total, "requests received");
         f("retractions_total", retractions_total, "retractions");
-        f("refused_total", refused_total, "messages refused with nobody to answer");
+        f("refused_total", refused_total, "messages refused without an answer to their sender");
         f("workers", workers, "one per rank");
         f("has_weights",
           has_weights,
@@ -246,10 +251,12 @@ struct ReplicaStatus {
         f("pauses_total", pauses_total, "pauses begun");
         f("paused_s_total", paused_s_total, "seconds paused, this pause included");
         f("memory", memory, "by tag, summed over the ranks");
-        f("num_retracted", num_retracted, "of num_waiting: ran before and were retracted");
+        f("num_retracted", num_retracted, "waiting requests that ran before and were retracted");
         f("running_max", running_max, "requests that may run at once");
         f("queue_len_max", queue_len_max, "requests that may wait");
-        f("output_tokens_per_s", output_tokens_per_s, "over the last second or so; 0 while paused");
+        f("output_tokens_per_s",
+          output_tokens_per_s,
+          "output tokens per second, over about the last second; 0 while paused");
         f("recomputed_tokens_total",
           recomputed_tokens_total,
           "tokens of retracted requests that were prefilled again");
@@ -322,10 +329,11 @@ struct CollectingStatus {
         f("age_s", age_s, "seconds since the first call");
         f("must_be_complete",
           must_be_complete,
-          "true: the update takes effect with its last tensor, because there are no weights, torn "
-          "ones, or earlier calls were lost. False: with the call that lets generation continue");
+          "true: the update takes effect with its last tensor, because no weights serve, they are "
+          "torn, or earlier calls were lost. false: it takes effect with the call that lets "
+          "generation continue");
         f("num_missing", num_missing, "with must_be_complete: tensors that have not arrived");
-        f("missing", missing, "the names of the first 16 of them");
+        f("missing", missing, "the names of at most 16 missing tensors");
     }
     friend bool operator==(const CollectingStatus&, const CollectingStatus&) = default;
 };
@@ -344,15 +352,17 @@ struct SessionStatus {
 
     template <class F>
     void fields(F&& f) {
-        f("session", session, "the number in its calls");
+        f("session", session, "the session's number, which its calls give");
         f("holder", holder, "the caller that began it; empty: it gave no name");
         f("label", label, "the label of the future version");
         f("unnamed", unnamed, "calls that name no session belong to it, too");
         f("is_busy", is_busy, "one of its calls is in progress");
         f("calls", calls, "buckets so far");
         f("bytes", bytes, "bytes staged, all ranks");
-        f("idle_s", idle_s, "seconds since the answer to its latest call; 0: is_busy");
-        f("ends_in_s", ends_in_s, "seconds until it is dropped if no call comes; 0: is_busy");
+        f("idle_s", idle_s, "seconds since the answer to the session's latest call; 0: is_busy");
+        f("ends_in_s",
+          ends_in_s,
+          "seconds without a call after which the session will be dropped, from now; 0: is_busy");
     }
     friend bool operator==(const SessionStatus&, const SessionStatus&) = default;
 };
@@ -371,7 +381,7 @@ struct LostCalls {
           "calls that were lost, including the failed one; 0: unknown, because a restart lost "
           "them, or the pause before the first of them");
         f("bytes", bytes, "bytes that had been staged, all ranks");
-        f("age_s", age_s, "seconds since");
+        f("age_s", age_s, "seconds since the event in `why`");
         f("why", why, "the event that ended the collection, or the pause");
     }
     friend bool operator==(const LostCalls&, const LostCalls&) = default;
@@ -417,10 +427,13 @@ struct KeepStatus {
 
     template <class F>
     void fields(F&& f) {
-        f("state", state, "of the latest committed version; idle: none since the start");
+        f("state",
+          state,
+          "the state of the latest committed version's copy on disk; idle: no version was "
+          "committed since the start");
         f("epoch", epoch, "that version's epoch");
         f("digest", digest, "its digest");
-        f("age_s", age_s, "seconds since that state began");
+        f("age_s", age_s, "seconds since `state` began");
         f("path", path, "the newest version that is complete on the disk; empty: none yet");
         f("path_digest", path_digest, "its digest");
         f("message", message, "failed: what went wrong");
@@ -475,9 +488,10 @@ struct StatusReply {
         f("weights_path",
           weights_path,
           "the checkpoint directory that serves; empty: no single directory has all of it");
-        f("updates", updates, "the latest 16, oldest first");
+        f("updates", updates, "the latest 16 updates, oldest first");
         f("updates_total", updates_total, "updates, rollbacks and commits that took effect");
-        f("updates_failed_total", updates_failed_total, "those that failed");
+        f("updates_failed_total", updates_failed_total, "updates, rollbacks and commits that failed"
+        );
         f("listeners", listeners, "one per place where a door listens");
         f("lost",
           lost,

@@ -86,7 +86,9 @@ struct WorkerHello {
           "bytes of its GPU reserved for graphs of steps; 0: it makes none");
         f("device", device, "cpu, with its instruction set, or the GPU's name");
         f("device_uuid", device_uuid, "its name in an ipc source's handles");
-        f("device_why", device_why, "what --device auto took it for; empty: it was asked for");
+        f("device_why",
+          device_why,
+          "the reason of --device auto for this device; empty: it was chosen by name");
         f("libraries",
           libraries,
           "on a GPU: NVIDIA's libraries that were found, with version and file");
@@ -108,8 +110,11 @@ struct WorkerHello {
           "places for copies of such a state; 0: none can be saved");
         f("drafted_max", drafted_max, "the most drafts of a row; 0: the worker verifies none");
         f("ep", ep, "groups of ranks over which experts are divided");
-        f("no_grammars", no_grammars, "why it compiles no grammars; empty: it does");
-        f("no_supports", no_supports, "why it reports no supports of draws; empty: it does");
+        f("no_grammars", no_grammars, "why this rank compiles no grammars; empty: it compiles them"
+        );
+        f("no_supports",
+          no_supports,
+          "why this rank reports no supports of draws; empty: it reports them");
     }
 };
 

@@ -26,7 +26,9 @@ struct DrawSupport {
     void fields(F&& f) {
         f("num_ids", num_ids, "tokens of the support; 0: nothing was drawn");
         f("ids", ids, "these tokens, ascending; left out if they are more than 4096");
-        f("logprob", logprob, "logprob of the drawn token, among these tokens alone");
+        f("logprob",
+          logprob,
+          "logprob of the drawn token, with the probabilities of the support scaled to sum to 1");
     }
     friend bool operator==(const DrawSupport&, const DrawSupport&) = default;
 };
@@ -44,9 +46,14 @@ struct Supports {
 
     template <class F>
     void fields(F&& f) {
-        f("sizes", sizes, "[n], the number of tokens that each was drawn among");
-        f("ids", ids, "[sum of sizes], back to back, each support ascending");
-        f("logprobs", logprobs, "[n], the logprob of each among its support alone");
+        f("sizes",
+          sizes,
+          "[n], the size of each output token's support: how many tokens it was drawn among");
+        f("ids", ids, "[sum of sizes], the ids in each support, ascending, supports back to back");
+        f("logprobs",
+          logprobs,
+          "[n], the logprob of each output token, with the probabilities of its support scaled to "
+          "sum to 1");
     }
     friend bool operator==(const Supports&, const Supports&) = default;
 };

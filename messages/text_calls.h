@@ -31,15 +31,15 @@ struct Tokenize {
         f("add_special_tokens", add_special_tokens, "add the model's own special tokens");
         f("skip_special_tokens", skip_special_tokens, "leave special tokens out of the decoded text"
         );
-        f("each_token", each_token, "also the text of every token by itself");
-        f("client", client, "the call's client, as in generate");
+        f("each_token", each_token, "also report the text of each token by itself");
+        f("client", client, "the client that makes the call, as in generate");
     }
 };
 
 struct TokenizeReply {
     static constexpr std::string_view kType = "tokenize_reply";
     static constexpr std::string_view kAbout =
-        "data door -> client: the tokens and the text they decode to.";
+        "data door -> client: the tokens, and the text that they decode to.";
     CallId call{};
     std::vector<TokenId> ids{};
     std::string text{};
@@ -52,12 +52,14 @@ struct TokenizeReply {
         f("call", call, "the call answered");
         f("ids", ids, "token ids");
         f("text", text, "their text");
-        f("texts", texts, "with each_token: of each; part of a character is U+FFFD");
+        f("texts",
+          texts,
+          "with each_token: the text of each token; U+FFFD for a part of a character");
         f("bytes",
           bytes,
-          "with each_token: in hex, the bytes that each adds to a text before it, if different "
-          "from its text: part of a character, a space that is dropped at a text's beginning; "
-          "otherwise empty");
+          "with each_token: per token, in hex, the bytes that the token adds to a text before it. "
+          "Empty if they equal the token's text. They differ for a part of a character, and for a "
+          "space that is dropped at a text's beginning");
         f("special", special, "with each_token: the special ones among ids");
     }
 };
@@ -118,7 +120,7 @@ struct RenderChat {
         f("add_special_tokens",
           add_special_tokens,
           "also add the model's own special tokens; templates write their own");
-        f("client", client, "on whose behalf, as in generate");
+        f("client", client, "the client that makes the call, as in generate");
     }
 };
 

@@ -220,7 +220,9 @@ struct WorkerStage {
           begins_as,
           "of an adapter: the update that loaded the version whose configuration and bytes the new "
           "one begins with; absent: all bytes arrive");
-        f("rollback", rollback, "of an adapter: no bytes arrive, the version is that one again");
+        f("rollback",
+          rollback,
+          "for an adapter: no bytes arrive; the new version equals that of `begins_as`");
     }
 };
 

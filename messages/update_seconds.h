@@ -41,11 +41,12 @@ struct UpdateSeconds {
         stage.fields_in(f);
         f("stage_s",
           stage_s,
-          "from the update's first call to the last rank's vote; includes the five above");
-        f("vote_s", vote_s, "from the last rank's vote to the commit order");
-        f("pause_s", pause_s, "the longest time of a replica without a step; part of commit_s");
-        f("commit_s", commit_s, "from the commit order to the last rank's swap");
-        f("total_s", total_s, "from the call to this answer");
+          "seconds from the update's first call to the last rank's vote; includes the five times "
+          "above");
+        f("vote_s", vote_s, "seconds from the last rank's vote to the commit order");
+        f("pause_s", pause_s, "the most seconds that a replica ran no step; part of commit_s");
+        f("commit_s", commit_s, "seconds from the commit order to the last rank's swap");
+        f("total_s", total_s, "seconds from the call to the answer");
     }
     friend bool operator==(const UpdateSeconds&, const UpdateSeconds&) = default;
 };

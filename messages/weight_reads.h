@@ -49,7 +49,7 @@ struct WeightsReply {
     template <class F>
     void fields(F&& f) {
         f("call", call, "the call answered");
-        f("epoch", epoch, "the version it belongs to");
+        f("epoch", epoch, "the epoch of the weights that the tensor belongs to");
         f("tensor", tensor, "name, dtype, shape, digest");
         f("data", data, "row-major bytes of the whole tensor");
     }
@@ -130,7 +130,7 @@ struct WorkerTensor {
         f("call", call, "the call answered");
         f("replica", replica, "set by the scheduler");
         f("rank", rank, "the sender");
-        f("epoch", epoch, "the version it belongs to");
+        f("epoch", epoch, "the epoch of the weights that the tensor belongs to");
         verdict.fields_in(
             f,
             "error code (not_found: no such tensor); absent: the part follows",

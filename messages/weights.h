@@ -97,7 +97,7 @@ struct UpdateSpec {
         f("mode", mode, "staged or direct");
         f("kv_policy",
           kv_policy,
-          "keep, recompute, drain or abort: what happens to running requests at the commit");
+          "what happens to running requests at the commit: keep, recompute, drain or abort");
         f("label",
           label,
           "the new version's label, at most 256 bytes without control characters; empty: it has "
@@ -118,8 +118,7 @@ struct UpdateSpec {
           "begins; required for sparse sources; empty: any");
         f("partial",
           partial,
-          "only some tensors are sent, the others stay; false: all must "
-          "arrive");
+          "true: the tensors that are not sent stay as they are; false: all tensors must arrive");
         f("allow_nonfinite", allow_nonfinite, "accept infinities and NaNs in the weights");
         f("adapter",
           adapter,
@@ -131,8 +130,8 @@ struct UpdateSpec {
           "the source's directory; with partial, the version's own");
         f("adapter_policy",
           adapter_policy,
-          "for an adapter: finish, keep or recompute: what happens to open requests that have the "
-          "version that this one replaces");
+          "for an adapter: what happens to open requests that have the replaced version: finish, "
+          "keep or recompute");
         f("adapter_config_digest",
           adapter_config_digest,
           "for an adapter: the digest that its configuration's text must have, 32 hex digits; "
@@ -159,8 +158,9 @@ struct UpdateWeights {
         call_fields(f, *this);
         f("unnamed",
           unnamed,
-          "from a trainer that names no session: the call is a bucket of the session that was "
-          "begun as unnamed; refused if that session was lost; without one an update of its own");
+          "true: the trainer names no session. The call is a bucket of the session that was begun "
+          "as unnamed, and is refused if that session was lost. If there was no such session, the "
+          "call is an update by itself");
         f("update", update, "what to do");
     }
 };
@@ -219,11 +219,13 @@ struct BeginUpdate {
           "milliseconds without a call after which the session is dropped; 0: 5 minutes");
         f("take_over",
           take_over,
-          "an open session or a stage without a call in progress is dropped first; the reply's "
-          "message describes it. Calls that name no session are refused from then on: they might "
-          "belong to the dropped one");
+          "first drop an open session or stage that has no call in progress; the reply's message "
+          "describes it. From then on, calls that name no session are refused, because they might "
+          "belong to the dropped session");
         f("unnamed", unnamed, "calls that are marked unnamed belong to this session");
-        f("holder", holder, "the caller's name, for the refusals of others, at most 256 bytes");
+        f("holder",
+          holder,
+          "the caller's name, at most 256 bytes, quoted when another caller is refused");
         f("update", update, "what to do; source.kind is buckets");
     }
 };
@@ -231,8 +233,8 @@ struct BeginUpdate {
 struct UpdateBucket {
     static constexpr std::string_view kType = "update_bucket";
     static constexpr std::string_view kAbout =
-        "client -> admin door: some tensors of the open session. A bucket that fails drops the "
-        "session. Answered by `update_reply`.";
+        "client -> admin door: some of the tensors of the open session. If a bucket fails, the "
+        "session is dropped. Answered by `update_reply`.";
     CallId call{};
     std::int64_t timeout_ms = 0;
     std::uint64_t session = 0;
@@ -244,7 +246,7 @@ struct UpdateBucket {
         call_fields(f, *this);
         f("session",
           session,
-          "the number in begin_update's reply; 0: whichever session is open, unless it took over "
+          "the number in begin_update's reply; 0: the open session, refused if that one took over "
           "from another");
         f("label", label, "the version's label, used if commit_weights gives none");
         f("source", source, "the source of this bucket's bytes");
@@ -254,8 +256,8 @@ struct UpdateBucket {
 struct CommitWeights {
     static constexpr std::string_view kType = "commit_weights";
     static constexpr std::string_view kAbout =
-        "client -> admin door: the second half: all ranks swap at one step boundary. Answered by "
-        "`update_reply`.";
+        "client -> admin door: commit the stage or the session: all ranks swap between the same "
+        "two steps. Answered by `update_reply`.";
     CallId call{};
     std::int64_t timeout_ms = 0;
     std::optional<KvPolicy> kv_policy{};
@@ -270,7 +272,8 @@ struct CommitWeights {
         f("kv_policy", kv_policy, "replaces the policy of the stage");
         f("session",
           session,
-          "the session or stage; 0: whichever exists, unless it took over from another");
+          "the number of the session or stage; 0: the current one, refused if it took over from "
+          "another");
         f("unnamed", unnamed, "with session 0: only a session that was begun as unnamed");
         f("label", label, "for a session: the version's label, instead of begin_update's");
         f("digest",
@@ -292,11 +295,11 @@ struct DropStage {
     template <class F>
     void fields(F&& f) {
         call_fields(f, *this);
-        f("session", session, "the session or stage; 0: whichever exists");
+        f("session", session, "the number of the session or stage; 0: the current one");
         f("unnamed",
           unnamed,
-          "with session 0: only a session that was begun as unnamed; it is no error if there is "
-          "none");
+          "with session 0: drop only a session that was begun as unnamed; the call succeeds if "
+          "there is none");
     }
 };
 
@@ -320,8 +323,8 @@ struct RollbackWeights {
         f("adapter", adapter, "the adapter that returns; empty: the model's weights do");
         f("adapter_policy",
           adapter_policy,
-          "for an adapter: finish, keep or recompute: what happens to open requests that have the "
-          "version that serves now");
+          "for an adapter: what happens to open requests that have the version that serves now: "
+          "finish, keep or recompute");
     }
 };
 
@@ -352,8 +355,8 @@ struct RankOutcome {
           "the phase that it reached: idle (nothing was written), stage, prepared, committed, "
           "dropped");
         f("code", code, "why the rank has not done its part; absent: it has");
-        f("problems", problems, "its problems, at most the first 64");
-        f("num_problems", num_problems, "the number of all its problems");
+        f("problems", problems, "this rank's problems, at most the first 64");
+        f("num_problems", num_problems, "the number of all problems of this rank");
         f("bytes", bytes, "bytes written on this rank");
         f("tensors", tensors, "tensors that arrived");
         f("missing", missing, "for a complete session: missing tensors, at most the first 16");
@@ -388,7 +391,7 @@ struct ReplicaOutcome {
         f("num_kept", num_kept, "running requests that continued with their KV");
         f("num_recomputed", num_recomputed, "running requests retracted");
         f("num_drained", num_drained, "running requests that finished first");
-        f("num_aborted", num_aborted, "requests ended");
+        f("num_aborted", num_aborted, "requests that the update aborted");
         f("num_steps", num_steps, "steps that ended while the version was staged");
         f("step_s", step_s, "mean seconds of these steps; 0: there was none");
         f("step_s_before",
@@ -396,8 +399,8 @@ struct ReplicaOutcome {
           "mean seconds of the latest steps before the version was staged, at most 64");
         f("gap_s",
           gap_s,
-          "seconds of the longest of the num_steps steps: the longest wait of a stream for a token"
-        );
+          "seconds of the longest of the num_steps steps: the longest that a stream waited for a "
+          "token");
     }
     friend bool operator==(const ReplicaOutcome&, const ReplicaOutcome&) = default;
 };
@@ -405,8 +408,8 @@ struct ReplicaOutcome {
 struct UpdateReply {
     static constexpr std::string_view kType = "update_reply";
     static constexpr std::string_view kAbout =
-        "admin door -> client: an update, its half, a rollback or a drop is in effect "
-        "everywhere, or nowhere (or the engine is torn, and says so).";
+        "admin door -> client: an update, a call of a session or stage, a rollback or a drop took "
+        "effect on every replica, or on none. Otherwise `state` is torn.";
     CallId call{};
     bool ok = false;
     Verdict verdict{};
