@@ -28,7 +28,7 @@ struct WorkerNotEvicted {
         f("rank", rank, "the sender");
         f("order", order, "the order's number");
         f("id", id, "the update that loaded it");
-        verdict.fields_in(f, "why it is not evicted");
+        verdict.fields_in(f, "why the version is not evicted");
     }
 };
 

@@ -200,8 +200,8 @@ struct WorkerAdapters {
 struct WorkerRestored {
     static constexpr std::string_view kType = "worker_restored";
     static constexpr std::string_view kAbout =
-        "tp_worker -> scheduler_proc: plans may name the version again, with the very bytes that "
-        "were evicted, or why none may.";
+        "tp_worker -> scheduler_proc: plans may name the version again, which has the same bytes "
+        "as before its eviction; or why no plan may.";
     Rank rank{};
     std::uint64_t order = 0;
     AdapterId id{};
@@ -213,7 +213,9 @@ struct WorkerRestored {
         f("rank", rank, "the sender");
         f("order", order, "the order's number");
         f("id", id, "the update that loaded it");
-        verdict.fields_in(f, "why it is not restored; data_loss: never");
+        verdict.fields_in(
+            f, "why the version is not restored, absent: it is; data_loss: it never will be"
+        );
         f("elapsed_us", elapsed_us, "microseconds from the order to this answer");
     }
 };

@@ -64,7 +64,7 @@ struct WorkerCompile {
 struct WorkerCompiled {
     static constexpr std::string_view kType = "worker_compiled";
     static constexpr std::string_view kAbout =
-        "tp_worker -> scheduler_proc: plans may name the grammar from now on, or why none may.";
+        "tp_worker -> scheduler_proc: plans may name the grammar from now on, or why no plan may.";
     Rank rank{};
     GrammarId id{};
     Verdict verdict{};

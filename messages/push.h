@@ -51,8 +51,8 @@ struct SharedMemory {
 
     template <class F>
     void fields(F&& f) {
-        f("pid", pid, "a process that has it open");
-        f("fd", fd, "its descriptor there");
+        f("pid", pid, "a process that has the memory open");
+        f("fd", fd, "the memory's file descriptor in that process");
         f("bytes", bytes, "its size");
     }
     friend bool operator==(const SharedMemory&, const SharedMemory&) = default;
@@ -68,7 +68,9 @@ struct PushOpen {
     template <class F>
     void fields(F&& f) {
         f("protocol", protocol, "version of the push protocol: 1");
-        f("memory", memory, "where buckets will be; bytes 0: none, a shard is pushed");
+        f("memory",
+          memory,
+          "the memory in which buckets will be; its bytes 0: no buckets, a shard is pushed");
     }
 };
 
@@ -124,8 +126,11 @@ struct PushLayout {
         verdict.fields_in(f, "error code; absent: the push may continue", "what went wrong");
         f("rank", rank, "tensor-parallel rank");
         f("tp", tp, "ranks");
-        f("shard_bytes", shard_bytes, "a shard to adopt has this size; 0: this worker adopts none");
-        f("tensors", tensors, "the place of every tensor in it; the rest must be zero");
+        f("shard_bytes",
+          shard_bytes,
+          "bytes that a shard must have for this worker to adopt it; 0: this worker adopts none");
+        f("tensors", tensors, "the place of every tensor in the shard; all other bytes must be zero"
+        );
         f("takes_rows", takes_rows, "a bucket may hold some rows of such a tensor");
     }
 };
@@ -187,8 +192,8 @@ struct PushBucket {
 struct PushShard {
     static constexpr std::string_view kType = "push_shard";
     static constexpr std::string_view kAbout =
-        "pusher -> tp_worker: the whole shard, sealed. Answered by `push_done` when it was "
-        "verified.";
+        "pusher -> tp_worker: the whole shard, sealed. Answered by `push_done` when the worker has "
+        "verified the shard.";
     SharedMemory memory{};
 
     template <class F>

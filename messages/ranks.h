@@ -62,7 +62,8 @@ struct RankJoin {
 struct RankJoined {
     static constexpr std::string_view kType = "rank_joined";
     static constexpr std::string_view kAbout =
-        "scheduler_proc -> tp_worker: the rank has joined, or why it has not; then it ends.";
+        "scheduler_proc -> tp_worker: the rank has joined. Or why it has not; then the rank's "
+        "process ends.";
     Verdict verdict{};
 
     template <class F>
@@ -74,8 +75,8 @@ struct RankJoined {
 struct RankPart {
     static constexpr std::string_view kType = "rank_part";
     static constexpr std::string_view kAbout =
-        "tp_worker -> scheduler_proc: its part of a meeting. Answered by `rank_met` when all "
-        "ranks have sent theirs.";
+        "tp_worker -> scheduler_proc: the rank's part of a meeting. Answered by `rank_met` when "
+        "all ranks have sent their parts.";
     std::int64_t meeting = 0;
     std::string what{};
     std::int64_t num_bytes = 0;
@@ -86,17 +87,18 @@ struct RankPart {
     void fields(F&& f) {
         f("meeting", meeting, "counted from 1; the same on all ranks");
         f("what", what, "the operation; the same on all ranks");
-        f("num_bytes", num_bytes, "of each part that is not empty; the same on all ranks");
+        f("num_bytes", num_bytes, "bytes of each part that is not empty; the same on all ranks");
         f("limit_ms", limit_ms, "milliseconds that the rank waits for the others");
-        f("data", data, "its part, or nothing");
+        f("data", data, "the rank's part, or nothing");
     }
 };
 
 struct RankMet {
     static constexpr std::string_view kType = "rank_met";
     static constexpr std::string_view kAbout =
-        "scheduler_proc -> every tp_worker in the meeting: the parts of all ranks; or why they "
-        "do not meet, naming the rank and its machine: then no later meeting takes place.";
+        "scheduler_proc -> every tp_worker in the meeting: the parts of all ranks. Or why the "
+        "ranks do not meet, with the rank at fault and its machine; then no later meeting takes "
+        "place.";
     std::int64_t meeting = 0;
     Verdict verdict{};
     RawArray<std::uint8_t> data{};
@@ -112,10 +114,9 @@ struct RankMet {
 struct RankEnd {
     static constexpr std::string_view kType = "rank_end";
     static constexpr std::string_view kAbout =
-        "scheduler_proc -> tp_worker: the replica ends, as it was told to (sent only to ranks of "
-        "other machines, which the head's launcher cannot tell). Or a worker of another machine "
-        "has no place: its settings differ from those of the head's ranks, which joined later, "
-        "or its message was not one of a rank.";
+        "scheduler_proc -> tp_worker of another machine, which the head's launcher cannot tell: "
+        "the replica ends. Or this worker cannot join: its settings differ from those of the "
+        "head's ranks, which joined later, or its message is not one that a rank sends.";
     Verdict verdict{};
 
     template <class F>

@@ -15,9 +15,9 @@ namespace pitstop::messages {
 struct ReplicaStanding {
     static constexpr std::string_view kType = "replica_standing";
     static constexpr std::string_view kAbout =
-        "scheduler_proc -> tokenizer_proc: sent when any of this changes, before the answers to "
-        "the calls that changed it. Before the first report a replica runs, with everything "
-        "resident.";
+        "scheduler_proc -> tokenizer_proc: sent when any of these fields changes, before the "
+        "answers to the calls that changed it. Until the first such message, the replica counts as "
+        "running, with everything resident.";
     ReplicaId replica{};
     bool is_paused = false;
     std::int64_t pauses_expired = 0;
@@ -29,7 +29,8 @@ struct ReplicaStanding {
         f("replica", replica, "the sender");
         f("is_paused",
           is_paused,
-          "from the order to pause until the pause's end, including the wait for requests");
+          "true from the order to pause until the pause's end, including the wait for running "
+          "requests");
         f("pauses_expired", pauses_expired, "pauses that max_pause_s has ended, since the start");
         f("released", released, "tags that are not resident, except memory lent to an update");
         f("has_weights", has_weights, "false: only a complete update lets generation continue");

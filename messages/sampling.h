@@ -169,8 +169,8 @@ struct LogprobOptions {
         f("ids", ids, "also report the logprobs of these tokens at each position");
         f("support",
           support,
-          "report the support of each output token: the tokens that it was drawn among, up to 4096 "
-          "ids. Independent of `enabled`");
+          "report the support of each output token: the tokens that it was drawn among. A support "
+          "of more than 4096 tokens ends the request with an error. Independent of `enabled`");
     }
     friend bool operator==(const LogprobOptions&, const LogprobOptions&) = default;
 };

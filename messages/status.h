@@ -165,7 +165,7 @@ struct ListenerStatus {
 struct ReplicaStatus {
     static constexpr std::string_view kType = "replica_status";
     static constexpr std::string_view kAbout =
-        "scheduler_proc -> tokenizer_proc: its part of a status.";
+        "scheduler_proc -> tokenizer_proc: one replica's part of a status.";
     CallId call{};
     ReplicaId replica{};
     ReplicaState state{};
@@ -378,8 +378,8 @@ struct LostCalls {
     void fields(F&& f) {
         f("calls",
           calls,
-          "calls that were lost, including the failed one; 0: unknown, because a restart lost "
-          "them, or the pause before the first of them");
+          "calls that were lost, including the failed one. 0: not counted, because a restart lost "
+          "the calls, the pause was over before the first call, or a front end refused a call");
         f("bytes", bytes, "bytes that had been staged, all ranks");
         f("age_s", age_s, "seconds since the event in `why`");
         f("why", why, "the event that ended the collection, or the pause");

@@ -206,9 +206,8 @@ struct PlanRow {
         f("save_at", save_at, "with save_to: a position in (begin, begin + num_new]; otherwise 0");
         f("num_drafted",
           num_drafted,
-          "number of its last tokens that are drafts, at least 1; it samples after the token "
-          "before "
-          "them and after each of them, from output_index on; absent: none");
+          "number of the row's last tokens that are drafts, at least 1; absent: none. The row "
+          "samples after the token before the drafts and after each draft, from output_index on");
     }
     friend bool operator==(const PlanRow&, const PlanRow&) = default;
 
@@ -305,8 +304,11 @@ struct StepResult {
           undrawn,
           "places in `sampled` of outputs without a token, ascending: not_finite names the "
           "output's row, or the request's own bans left no token");
-        f("logprobs", logprobs, "[the same], whether requested or not");
-        f("ranks", ranks, "[the same], from 1; 0 if no logprobs are requested");
+        f("logprobs", logprobs, "[shape of sampled], the tokens' logprobs, whether requested or not"
+        );
+        f("ranks",
+          ranks,
+          "[shape of sampled], the tokens' ranks, from 1; 0 if no logprobs are requested");
         f("top_ids", top_ids, "[sum over these outputs of their request's top]");
         f("top_logprobs", top_logprobs, "[the same]");
         f("ids_logprobs", ids_logprobs, "[sum over these outputs of their request's ids]");
@@ -327,9 +329,8 @@ struct StepResult {
           "[outputs that rows sample of requests that want supports], in the plan's order");
         f("elapsed_us",
           elapsed_us,
-          "microseconds from taking the plan to this result; or from the end of the step before "
-          "it, if that was later: the second of two steps in progress has the device only from "
-          "then on");
+          "microseconds to this result from taking the plan, or from the end of the previous step "
+          "if that was later: until then, the previous step has the device");
     }
 };
 

@@ -26,8 +26,8 @@ namespace pitstop::messages {
 struct UpdateStage {
     static constexpr std::string_view kType = "update_stage";
     static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc: begin. Answered by `update_part` of the order stage; "
-        "for a session, of the order open.";
+        "tokenizer_proc -> scheduler_proc: begin an update. Answered by `update_part` of the order "
+        "stage; for a session, of the order open.";
     UpdateId update{};
     UpdateSpec spec{};
     Epoch new_epoch{};
@@ -100,8 +100,8 @@ struct UpdateReady {
 struct UpdateCommit {
     static constexpr std::string_view kType = "update_commit";
     static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc: swap, between two steps. All are prepared and ready. "
-        "Answered by `update_part` of the order commit.";
+        "tokenizer_proc -> scheduler_proc: swap, between two steps. All replicas are prepared and "
+        "ready. Answered by `update_part` of the order commit.";
     UpdateId update{};
 
     template <class F>
@@ -172,19 +172,21 @@ struct UpdatePart {
         f("ok", ok, "the order was carried out");
         verdict.fields_in(f, "error code; absent: done", "what failed, on which rank");
         f("state", state, "serving, awaiting_weights, staged or torn");
-        f("epoch", epoch, "stage: of the new version; otherwise of the one that serves");
+        f("epoch",
+          epoch,
+          "stage: the new version's epoch; otherwise that of the version that serves");
         f("label", label, "its label");
         f("digest", digest, "its digest");
-        f("outcome", outcome, "every rank's");
+        f("outcome", outcome, "every rank's outcome");
     }
 };
 
 struct UpdateWaits {
     static constexpr std::string_view kType = "update_waits";
     static constexpr std::string_view kAbout =
-        "scheduler_proc -> tokenizer_proc: a commit or a drop is in progress, and which ranks "
-        "are not done. Sent with the order to the ranks, and after each rank's answer except the "
-        "last. Used for the error of a caller whose time is over.";
+        "scheduler_proc -> tokenizer_proc: the ranks that have not finished a commit or a drop. "
+        "Sent with the order to the ranks, and after each rank's answer except the last. If the "
+        "caller's deadline passes, the error names these ranks.";
     UpdateId update{};
     ReplicaId replica{};
     std::vector<Rank> ranks{};
@@ -193,7 +195,7 @@ struct UpdateWaits {
     void fields(F&& f) {
         f("update", update, "the update");
         f("replica", replica, "the sender");
-        f("ranks", ranks, "those that have not answered");
+        f("ranks", ranks, "the ranks that have not answered");
     }
 };
 
@@ -256,7 +258,7 @@ struct WorkerFilled {
     void fields(F&& f) {
         f("update", update, "the update");
         f("bucket", bucket, "the bucket; 0: the session is open");
-        f("outcome", outcome, "of the whole session so far");
+        f("outcome", outcome, "the rank's outcome of the whole session so far");
     }
 };
 
@@ -286,11 +288,13 @@ struct WorkerStaged {
     void fields(F&& f) {
         f("update", update, "the update");
         f("outcome", outcome, "ok: prepared");
-        f("digests", digests, "of everything resident in the staged copy, in name order");
+        f("digests", digests, "digests of everything resident in the staged copy, in name order");
         f("adapter_config_digest",
           adapter_config_digest,
-          "of an adapter: of its configuration's text, 32 hex digits");
-        f("adapter_bytes", adapter_bytes, "of an adapter: of this rank's memory for it");
+          "for an adapter: the digest of its configuration's text, 32 hex digits");
+        f("adapter_bytes",
+          adapter_bytes,
+          "for an adapter: bytes of this rank's memory that the adapter takes");
     }
 };
 
