@@ -57,10 +57,11 @@ class Span:
     label: str = ""  # that version's label
     digest: str = ""  # that version's digest, 32 hex digits
     tokens: int = 0  # the number of tokens
-    kv_min_epoch: int = 0  # the oldest version of the KV they attended to
-    kv_max_epoch: int = 0  # the newest version of the KV they attended to
-    adapter: Optional[AdapterVersion] = None  # the version of the adapter; absent: they have none
-    # the oldest version of the adapter whose KV these tokens attended to; the newest is that of `adapter`
+    kv_min_epoch: int = 0  # the oldest epoch of the KV that these tokens attended to
+    kv_max_epoch: int = 0  # the newest epoch of the KV that these tokens attended to
+    adapter: Optional[AdapterVersion] = None  # the adapter's version that sampled the tokens; absent: no adapter
+    # the oldest version of the adapter among the KV that these tokens attended to; the newest is the version in
+    # `adapter`
     kv_min_adapter: Optional[int] = None
     # end
     replica: str = ""  # in a fleet: the replica that sampled them
@@ -88,7 +89,7 @@ class Finish:
     matched_text: str = ""  # stop: the stop text that ended it
     code: str = ""  # error: the error's code
     message: str = ""  # abort, error: why
-    was_waiting: bool = False  # abort: it was not running, because it had not begun or was retracted
+    was_waiting: bool = False  # abort: the request was not running, because it had not begun or was retracted
     # end
 
 
@@ -97,9 +98,10 @@ class PromptLogprobs:
     """Logprobs of prompt tokens [start, prompt length): n of them."""
 
     # begin: PromptLogprobs (written by pitstop_python_fields)
-    start: int = 0  # the prompt index of the first entry; at least 1, as token 0 has no logprob
-    logprobs: list[float] = field(default_factory=list)  # [n], a prompt token each
-    # [n], from 1: the number of tokens that are at least as probable; equal ones are ordered by id
+    start: int = 0  # the prompt index of the first entry, at least 1: token 0 has no logprob
+    logprobs: list[float] = field(default_factory=list)  # [n], the logprob of each prompt token from `start` on
+    # [n], each prompt token's rank among all tokens, from 1: the most probable; equally probable tokens are ordered by
+    # id
     ranks: list[int] = field(default_factory=list)
     top_ids: list[int] = field(default_factory=list)  # [n * top], most probable first
     top_logprobs: list[float] = field(default_factory=list)  # [n * top]
@@ -112,7 +114,7 @@ class RouteSpan:
     """A run of rows of routes that one version of the weights chose."""
 
     # begin: RouteSpan (written by pitstop_python_fields)
-    epoch: int = 0  # the weight version that chose them
+    epoch: int = 0  # the epoch of the weights that chose the rows' experts
     rows: int = 0  # number of rows
     # end
 
@@ -135,9 +137,9 @@ class Routes:
     experts."""
 
     # begin: Routes, without shape (written by pitstop_python_fields)
-    start: int = 0  # the token of the first row
+    start: int = 0  # the index of the first row's token in prompt and output together
     experts: bytes = b""  # [n, layers, per_token], the most probable first, little-endian if ids have two bytes
-    # the versions that chose them, run-length encoded: their rows sum to n
+    # the versions that chose the experts, run-length encoded: the spans' rows sum to n
     spans: list[RouteSpan] = field(default_factory=list)
     # end
     # begin: RouteShape (written by pitstop_python_fields)
@@ -193,9 +195,12 @@ class Supports:
     """The tokens that each of n output tokens was drawn among: those that the grammar, top-k, top-p and min-p left."""
 
     # begin: Supports (written by pitstop_python_fields)
-    sizes: list[int] = field(default_factory=list)  # [n], the number of tokens that each was drawn among
-    ids: list[int] = field(default_factory=list)  # [sum of sizes], back to back, each support ascending
-    logprobs: list[float] = field(default_factory=list)  # [n], the logprob of each among its support alone
+    # [n], the size of each output token's support: how many tokens it was drawn among
+    sizes: list[int] = field(default_factory=list)
+    # [sum of sizes], the ids in each support, ascending, supports back to back
+    ids: list[int] = field(default_factory=list)
+    # [n], the logprob of each output token, with the probabilities of its support scaled to sum to 1
+    logprobs: list[float] = field(default_factory=list)
     # end
 
     def append(self, other: Supports) -> None:
@@ -221,12 +226,12 @@ class Counts:
     queue_us: int = 0  # microseconds from its arrival at the replica to its first admission
     prefill_us: int = 0  # microseconds from its first admission to its first output token
     decode_us: int = 0  # microseconds from its first output token to its latest
-    # prompt tokens after the cached ones that were computed again: the prefix cache had them, but no checkpoint of the
-    # recurrent state after them
+    # prompt tokens after the cached ones, computed again although the prefix cache had them: no checkpoint of the
+    # recurrent state after them existed
     replayed_tokens: int = 0
     drafts: Optional[Dict[str, int]] = None  # with speculation: its drafts
-    history_tokens: int = 0  # of a turn: prompt tokens that the turn before had, as input or output
-    # of a turn: prompt tokens after the cached ones that the prefix cache had, computed by weights that kv_tolerance
+    history_tokens: int = 0  # for a turn: prompt tokens that the previous turn had in its prompt or output
+    # for a turn: prompt tokens after the cached ones. The prefix cache had them, but from weights that kv_tolerance
     # excludes
     stale_tokens: int = 0
     # end
@@ -238,7 +243,7 @@ class Chunk:
 
     # begin: OutputChunk, without key (written by pitstop_python_fields)
     rid: str = ""  # the caller's id; empty inside the tree
-    text: str = ""  # the text these tokens added
+    text: str = ""  # the text that these tokens added
     tokens: list[int] = field(default_factory=list)  # [n], the new output tokens
     logprobs: list[float] = field(default_factory=list)  # [n], if asked for
     # [n], if asked for: the rank of each token, from 1, in the distribution of its logprob
@@ -249,14 +254,15 @@ class Chunk:
     # the versions of these tokens, run-length encoded: their tokens sum to n
     spans: list[Span] = field(default_factory=list)
     prompt: Optional[PromptLogprobs] = None  # prompt logprobs, if asked for: in the first chunk
-    # if requested: a row for each of these tokens, from the token before it; the first chunk has the prompt's rows, too
+    # if requested: a row for each token in `tokens`, of the position before that token; the first chunk has the
+    # prompt's rows, too
     routes: Optional[Routes] = None
-    supports: Optional[Supports] = None  # [n], if asked for: the tokens that each was drawn among
+    supports: Optional[Supports] = None  # if requested: the support of each token in `tokens`
     prompt_ids: list[int] = field(default_factory=list)  # the whole prompt of a turn, if asked for: in the first chunk
     counts: Optional[Counts] = None  # in the first and the last chunk
     finish: Optional[Finish] = None  # in the last chunk
-    # with counts: the version of the adapter that its latest token has, or that the first will have; absent: it has
-    # none
+    # with counts: the adapter's version that sampled the request's latest token, or will sample its first; absent: no
+    # adapter
     adapter: Optional[AdapterVersion] = None
     # end
 
@@ -293,9 +299,9 @@ class ServerInfo:
     protocol: int = 0  # protocol version of the tree
     server: str = ""  # pitstop and its version
     model: str = ""  # the served model's name
-    model_path: str = ""  # the directory that it was loaded from
-    model_type: str = ""  # its family
-    context_len: int = 0  # the most tokens of prompt and output together
+    model_path: str = ""  # the directory that the model was loaded from
+    model_type: str = ""  # the model's family: model_type of its config.json
+    context_len: int = 0  # tokens that prompt and output together may have
     vocab_size: int = 0  # token ids are less than this
     replicas: int = 0  # data-parallel replicas
     tp: int = 0  # ranks per replica
