@@ -4,6 +4,10 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/parallel.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
 namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
@@ -192,55 +196,58 @@ void add_y_piece(const LowRankSegment& segment, std::int64_t piece) {
     }
 }
 
-// Calls fn(segment, piece) for pieces [begin, end) of all segments' pieces, one after the other.
-template <class Num, class F>
-PITSTOP_INLINE void walk(
-    const LowRankArgs& args, std::int64_t begin, std::int64_t end, Num num_of, F fn
-) {
-    std::int64_t first = 0;
-    for (const LowRankSegment& segment : args.segments) {
-        const std::int64_t num = num_of(segment);
-        for (std::int64_t piece = begin < first ? 0 : begin - first;
-             piece < num && first + piece < end;
-             ++piece)
-            fn(segment, piece);
-        first += num;
-        if (first >= end) return;
+// The pieces of all segments, one segment's after the other's.
+class Pieces {
+  public:
+    template <class Num>
+    Pieces(const LowRankArgs& args, Num num_of) : args_(args) {
+        ends_.reserve(args.segments.size());
+        for (const LowRankSegment& segment : args.segments) {
+            num_ += num_of(segment);
+            ends_.push_back(num_);
+        }
     }
-}
+    [[nodiscard]] std::int64_t num() const { return num_; }
+
+    // Calls fn(segment, piece) for pieces [begin, end). Finds the first segment by bisection,
+    // because rows of many experts and adapters make thousands of segments.
+    template <class F>
+    void walk(std::int64_t begin, std::int64_t end, F fn) const {
+        auto i = static_cast<std::size_t>(
+            std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin()
+        );
+        for (std::int64_t at = begin; at < end; ++i) {
+            const std::int64_t first = i == 0 ? 0 : ends_[i - 1];
+            for (; at < end && at < ends_[i]; ++at) fn(args_.segments[i], at - first);
+        }
+    }
+
+  private:
+    const LowRankArgs& args_;
+    std::vector<std::int64_t> ends_{};  // by segment: the number of pieces up to its end
+    std::int64_t num_ = 0;
+};
 
 }  // namespace
 
 void low_rank(const LowRankArgs& args) {
     check(args);
-    std::int64_t num_h = 0;
-    std::int64_t num_y = 0;
-    for (const LowRankSegment& segment : args.segments) {
-        num_h += num_h_pieces(segment);
-        num_y += num_y_pieces(segment);
-    }
+    const Pieces of_h(args, num_h_pieces);
     auto sum_some = [&](std::int64_t begin, std::int64_t end) {
-        walk(
-            args,
-            begin,
-            end,
-            num_h_pieces,
-            [&](const LowRankSegment& segment, std::int64_t piece) {
-                if (args.x.dtype == DType::kF32) {
-                    sum_h_piece<float>(args, segment, piece);
-                } else {
-                    sum_h_piece<bf16>(args, segment, piece);
-                }
+        of_h.walk(begin, end, [&](const LowRankSegment& segment, std::int64_t piece) {
+            if (args.x.dtype == DType::kF32) {
+                sum_h_piece<float>(args, segment, piece);
+            } else {
+                sum_h_piece<bf16>(args, segment, piece);
             }
-        );
-    };
-    for_ranges(args.stream, num_h, grain_of_bytes(kRanksPerPiece * args.x.cols * 4), sum_some);
-    auto add_some = [&](std::int64_t begin, std::int64_t end) {
-        walk(args, begin, end, num_y_pieces, [](const LowRankSegment& segment, std::int64_t piece) {
-            add_y_piece(segment, piece);
         });
     };
-    for_ranges(args.stream, num_y, /*grain=*/8, add_some);
+    for_ranges(args.stream, of_h.num(), grain_of_bytes(kRanksPerPiece * args.x.cols * 4), sum_some);
+    const Pieces of_y(args, num_y_pieces);
+    auto add_some = [&](std::int64_t begin, std::int64_t end) {
+        of_y.walk(begin, end, add_y_piece);
+    };
+    for_ranges(args.stream, of_y.num(), /*grain=*/8, add_some);
 }
 
 }  // namespace pitstop::kernels::PITSTOP_ISA
