@@ -43,7 +43,9 @@ Result<std::unique_ptr<Adapter>> Adapter::make(
         const auto table = static_cast<std::int64_t>(num_weights * sizeof(kernels::LowRankPair));
         ASSIGN_OR_RETURN(gpu, device.reserve("an adapter", layout.bytes() + table));
     }
-    ASSIGN_OR_RETURN(Arena staged, Arena::reserve("adapter", layout.bytes()));
+    // With --ep a rank may have none of an adapter's experts: an arena is never empty.
+    const std::int64_t bytes = std::max<std::int64_t>(layout.bytes(), 1);
+    ASSIGN_OR_RETURN(Arena staged, Arena::reserve("adapter", bytes));
     std::unique_ptr<Adapter> adapter(
         new Adapter(std::move(slots), std::move(layout), std::move(staged), std::move(gpu))
     );
