@@ -13,10 +13,13 @@ endif()
 if(NOT CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real 90-virtual)
 endif()
-if(CMAKE_CUDA_ARCHITECTURES MATCHES "(^|;)90(-real)?(;|$)" OR
-   (CMAKE_CUDA_ARCHITECTURES MATCHES "(^|;)90-virtual(;|$)" AND NOT CMAKE_CUDA_ARCHITECTURES MATCHES "90a(-real)?(;|$)"))
-    message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES is '${CMAKE_CUDA_ARCHITECTURES}': machine code of plain 90 has no "
-                        "wgmma, which the kernels for Hopper GPUs need; name 90a-real, and at most 90-virtual with it")
+# Code that a Hopper GPU would load without wgmma: machine code of plain 90, PTX that no 90a stands before, and the lists
+# whose entries are chosen later.
+if(CMAKE_CUDA_ARCHITECTURES MATCHES "(^|;)(90|90-real|native|all|all-major)(;|$)" OR
+   (CMAKE_CUDA_ARCHITECTURES MATCHES "(^|;)([1-8][0-9]|90)(-virtual)?(;|$)" AND
+    NOT CMAKE_CUDA_ARCHITECTURES MATCHES "(^|;)90a(-real)?(;|$)"))
+    message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES is '${CMAKE_CUDA_ARCHITECTURES}': a Hopper GPU would load code without "
+                        "wgmma. Name 90a-real, or only -real architectures if there is no Hopper GPU")
 endif()
 
 if(PITSTOP_CUDA MATCHES "^(AUTO|ON)$")
