@@ -90,8 +90,7 @@ class Client {
 
     // Returns what the tree serves, from the hello of the latest connection.
     [[nodiscard]] messages::HelloReply hello() const;
-    // Returns how many trees have answered: grows whenever hello() becomes that of another tree, or
-    // of the same one after its connection was lost.
+    // Returns how many trees have answered: grows whenever hello() becomes that of another tree.
     [[nodiscard]] std::uint64_t num_trees() const;
     // Returns false from the loss of a tree until a tree answers at every door again. Requests and
     // calls made meanwhile, and those open at the loss, end at once with kUnavailable: none is kept

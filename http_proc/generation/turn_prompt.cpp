@@ -33,7 +33,7 @@ Task<Result<TurnPrompt>> prompt_of_turn(
     const std::optional<ForcedCall>& forced,
     std::optional<std::vector<TokenId>> given
 ) {
-    const OutputFormats& formats = exchange.server().formats();
+    const OutputFormats formats = exchange.server().formats();  // a copy: another tree may follow
     if (auto known = check_forced_call(forced, formats.calls); !known) co_return known.error();
     TurnPrompt prompt;
     std::string tail;

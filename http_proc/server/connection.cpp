@@ -127,6 +127,11 @@ Task<> tell_refusal(
     if (!told) spdlog::warn("the tree was not told of a refused call: {}", told.error().message);
 }
 
+std::optional<Response> refusal_without_tree(const ServerContext& context, const Route& route) {
+    if (!route.needs_tree || context.has_tree()) return std::nullopt;
+    return error_response(route.dialect, 503, "the engine is starting");
+}
+
 }  // namespace
 
 // co_await returns whether more was read: false at the end, on an error, or at the deadline.
@@ -288,8 +293,7 @@ Task<std::optional<Response>> Connection::read_head(
     route = found.route;
     if (auto refused = refusal_of_sender(options, request, *route, grant)) co_return refused;
     shared_->context.follow_tree();
-    if (route->needs_tree && !shared_->context.has_tree())
-        co_return error_response(route->dialect, 503, "the engine is starting");
+    if (auto refused = refusal_without_tree(shared_->context, *route)) co_return refused;
     if (is_body_too_large) {
         parser.part = RequestParser::Part::kBody;
         co_return refusal_of_parse(request, http::error::body_limit, limits.body_bytes_max);
@@ -357,6 +361,8 @@ Task<Connection::Next> Connection::serve_one() {
     Grant grant = Grant::kNone;
     std::optional<Response> refused = co_await read_head(parser, request, route, grant);
     if (!refused) refused = co_await read_body(parser, request, share);
+    // The tree may have been replaced while the body arrived.
+    if (!refused) refused = refusal_without_tree(shared_->context, *route);
     deadline_.reset();
     // Closing with unread bytes would discard answers that are still being sent.
     if (is_gone()) {

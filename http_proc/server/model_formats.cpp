@@ -30,7 +30,7 @@ void ModelFormats::find(std::uint64_t tree, std::string_view chat_template) {
 
 void ModelFormats::follow(Tree& tree) {
     const std::uint64_t number = tree.number();
-    if (are_of(tree) || asked_ == number) return;
+    if (are_of(tree) || asked_ == number || !tree.client().is_connected()) return;
     asked_ = number;
     tree.client().call(
         messages::DescribeTokenizer{},
