@@ -25,17 +25,17 @@ constexpr std::array kCheckpointRows{
     CheckpointRow{
         "pitstop_checkpoint_places",
         "gauge",
-        "Room for checkpoints of recurrent states.",
+        "Places for checkpoints of recurrent states, on every rank.",
         &Checkpoints::places_total},
     CheckpointRow{
         "pitstop_checkpoint_places_free",
         "gauge",
-        "Room left for checkpoints.",
+        "Free places for checkpoints of recurrent states.",
         &Checkpoints::places_free},
     CheckpointRow{
         "pitstop_checkpoints_saved_total",
         "counter",
-        "Checkpoints saved.",
+        "Checkpoints of recurrent states that were saved.",
         &Checkpoints::saved_total},
     CheckpointRow{
         "pitstop_checkpoints_restored_total",
@@ -45,12 +45,12 @@ constexpr std::array kCheckpointRows{
     CheckpointRow{
         "pitstop_checkpoints_evicted_total",
         "counter",
-        "Checkpoints dropped to make room for others.",
+        "Checkpoints dropped to make room for new ones.",
         &Checkpoints::evicted_total},
     CheckpointRow{
         "pitstop_replayed_tokens_total",
         "counter",
-        "Cached prompt tokens computed again for want of a checkpoint after them.",
+        "Cached prompt tokens computed again because no checkpoint had the state after them.",
         &Checkpoints::replayed_tokens_total},
 };
 
@@ -70,7 +70,7 @@ constexpr std::array kAdapterRows{
     AdapterRow{
         "pitstop_adapter_output_tokens_total",
         "counter",
-        "Output tokens of the adapter's requests.",
+        "Output tokens of the adapter's requests since it was last unloaded.",
         &Adapter::output_tokens_total},
     AdapterRow{
         "pitstop_adapter_loads_total",
@@ -124,12 +124,12 @@ constexpr std::array kDraftRows{
     DraftRow{
         "pitstop_sampling_passes_total",
         "",
-        "Passes that sampled for a request, with or without drafts.",
+        "Passes that sampled for a request, with or without drafts, counted per request.",
         &messages::DraftCounts::passes},
     DraftRow{
         "pitstop_draft_rows_total",
         "vllm:spec_decode_num_drafts_total",
-        "Passes that verified drafts of a request.",
+        "Passes that verified drafts of a request, counted per request.",
         &messages::DraftCounts::rows},
     DraftRow{
         "pitstop_draft_tokens_total",
@@ -139,7 +139,7 @@ constexpr std::array kDraftRows{
     DraftRow{
         "pitstop_draft_tokens_accepted_total",
         "vllm:spec_decode_num_accepted_tokens_total",
-        "Draft tokens that were accepted.",
+        "Verified draft tokens that were the request's next tokens.",
         &messages::DraftCounts::accepted},
 };
 
@@ -226,13 +226,13 @@ void write_experts(Writer& out, const messages::StatusReply& status) {
     family(
         "pitstop_expert_load_max_ratio",
         "gauge",
-        "Tokens of the layer's busiest expert over the mean of its experts, since the start.",
+        "Tokens of the layer's busiest expert, divided by the mean of its experts.",
         [](const LayerLoad& load) { return load.busiest; }
     );
     family(
         "pitstop_expert_load_min_ratio",
         "gauge",
-        "Tokens of the layer's least busy expert over the mean of its experts, since the start.",
+        "Tokens of the layer's least busy expert, divided by the mean of its experts.",
         [](const LayerLoad& load) { return load.least; }
     );
     family(

@@ -37,12 +37,12 @@ constexpr std::array kSglang{
     PerReplica{
         "sglang:num_used_tokens",
         "gauge",
-        "Tokens of KV that requests use.",
+        "Tokens in the KV pool that requests use.",
         [](R r) { return number(kv_use_of(r).used_tokens); }},
     PerReplica{
         "sglang:kv_used_tokens",
         "gauge",
-        "Tokens of KV that requests use.",
+        "Tokens in the KV pool that requests use.",
         [](R r) { return number(kv_use_of(r).used_tokens); }},
     PerReplica{
         "sglang:kv_available_tokens",
@@ -52,12 +52,12 @@ constexpr std::array kSglang{
     PerReplica{
         "sglang:kv_evictable_tokens",
         "gauge",
-        "Tokens of KV that only the prefix cache uses.",
+        "Tokens in the KV pool that only the prefix cache uses.",
         kv_evictable},
     PerReplica{
         "sglang:max_total_num_tokens",
         "gauge",
-        "Tokens that the KV pool has room for.",
+        "Size of the KV pool in tokens.",
         [](R r) { return number(kv_use_of(r).total_tokens); }},
     PerReplica{
         "sglang:token_usage",
@@ -72,7 +72,7 @@ constexpr std::array kSglang{
     PerReplica{
         "sglang:gen_throughput",
         "gauge",
-        "Output tokens per second.",
+        "Output tokens per second, over about the last second; 0 while paused.",
         [](R r) { return r.output_tokens_per_s; }},
     PerReplica{
         "sglang:cache_hit_rate",
@@ -82,7 +82,7 @@ constexpr std::array kSglang{
     PerReplica{
         "sglang:num_retracted_reqs",
         "gauge",
-        "Queued requests that were retracted.",
+        "Requests in the queue that ran before and were retracted.",
         [](R r) { return number(r.num_retracted); }},
     PerReplica{
         "sglang:num_paused_reqs",
@@ -92,7 +92,7 @@ constexpr std::array kSglang{
     PerReplica{
         "sglang:prompt_tokens_total",
         "counter",
-        "Prompt tokens of all requests.",
+        "Prompt tokens of all admitted requests.",
         [](R r) { return number(r.prompt_tokens_total); }},
     PerReplica{
         "sglang:generation_tokens_total",
@@ -112,7 +112,7 @@ constexpr std::array kSglang{
     PerReplica{
         "sglang:num_retracted_requests_total",
         "counter",
-        "Retractions.",
+        "Times that a running request was retracted to the queue.",
         [](R r) { return number(r.retractions_total); }},
 };
 
@@ -145,7 +145,7 @@ constexpr std::array kVllm{
     PerReplica{
         "vllm:prompt_tokens_total",
         "counter",
-        "Prompt tokens of all requests.",
+        "Prompt tokens of all admitted requests.",
         [](R r) { return number(r.prompt_tokens_total); }},
     PerReplica{
         "vllm:generation_tokens_total",
@@ -175,7 +175,7 @@ constexpr std::array kVllm{
     PerReplica{
         "vllm:num_preemptions_total",
         "counter",
-        "Retractions.",
+        "Times that a running request was retracted to the queue.",
         [](R r) { return number(r.retractions_total); }},
 };
 
@@ -191,7 +191,10 @@ constexpr std::array kOwn{
         "1 if the replica has weights; 0 if it needs an update before it can generate.",
         [](R r) { return r.has_weights ? 1.0 : 0.0; }},
     PerReplica{
-        "pitstop_paused", "gauge", "1 while paused.", [](R r) { return is_paused(r) ? 1.0 : 0.0; }},
+        "pitstop_paused",
+        "gauge",
+        "1 while generation is paused; 0 otherwise.",
+        [](R r) { return is_paused(r) ? 1.0 : 0.0; }},
     PerReplica{
         "pitstop_pause_age_seconds",
         "gauge",
@@ -200,37 +203,37 @@ constexpr std::array kOwn{
     PerReplica{
         "pitstop_paused_seconds_total",
         "counter",
-        "Seconds spent paused.",
+        "Seconds of all pauses, including the current one.",
         [](R r) { return r.paused_s_total; }},
     PerReplica{
         "pitstop_pauses_total",
         "counter",
-        "Pauses that began.",
+        "Pauses of generation that began.",
         [](R r) { return number(r.pauses_total); }},
     PerReplica{
         "pitstop_steps_total",
         "counter",
-        "Forward passes.",
+        "Forward passes that finished.",
         [](R r) { return number(r.num_steps); }},
     PerReplica{
         "pitstop_step_age_seconds",
         "gauge",
-        "Seconds since the oldest unanswered step was sent.",
+        "Seconds since the oldest unanswered step was sent to the workers; 0: none.",
         [](R r) { return r.step_age_s; }},
     PerReplica{
         "pitstop_kv_held_tokens",
         "gauge",
-        "Tokens of KV that sessions hold between their turns.",
+        "Tokens in the KV pool that sessions hold between their turns.",
         [](R r) { return number(r.pages_held * r.page_size); }},
     PerReplica{
         "pitstop_recomputed_tokens_total",
         "counter",
-        "Tokens that were prefilled again after a retraction.",
+        "Tokens of retracted requests that were prefilled again.",
         [](R r) { return number(r.recomputed_tokens_total); }},
     PerReplica{
         "pitstop_spanning_requests_total",
         "counter",
-        "Requests sampled under more than one version.",
+        "Requests whose output was sampled under more than one version or label.",
         [](R r) { return number(r.spanning_requests_total); }},
 };
 

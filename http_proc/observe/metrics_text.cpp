@@ -82,7 +82,7 @@ void write_vllm_rest(Writer& out, std::string_view model, const messages::Status
             );
         }
     }
-    out.metric("vllm:engine_sleep_state", "gauge", "The replica's memory: the state with value 1.");
+    out.metric("vllm:engine_sleep_state", "gauge", "1 for the state that the memory has, else 0.");
     for (const messages::ReplicaStatus& replica : status.replicas) {
         const bool is_awake =
             std::ranges::all_of(replica.memory, [](const messages::TagMemory& tag) {
@@ -148,7 +148,7 @@ void write_replicas(Writer& out, const messages::StatusReply& status) {
             1
         );
     }
-    out.metric("pitstop_memory_bytes", "gauge", "Bytes of resident memory, by tag and state.");
+    out.metric("pitstop_memory_bytes", "gauge", "Resident bytes of all ranks, by tag and state.");
     for (const messages::ReplicaStatus& r : status.replicas) {
         for (const messages::TagMemory& tag : r.memory) {
             out.sample(
@@ -178,7 +178,7 @@ void write_replicas(Writer& out, const messages::StatusReply& status) {
     out.metric(
         "pitstop_kv_hit_tokens_total",
         "counter",
-        "Cached tokens used, by how many versions their weights lag (P9)."
+        "Tokens found in the prefix cache, by lag: their version's age in epochs."
     );
     for (const messages::ReplicaStatus& r : status.replicas) {
         for (const messages::CacheHits& hits : r.cache_hits) {
@@ -198,20 +198,23 @@ void write_tree(Writer& out, const messages::StatusReply& status, int num_genera
         };
     one("pitstop_updates_total",
         "counter",
-        "Updates that took effect.",
+        "Updates, rollbacks and commits that took effect.",
         number(status.updates_total));
     one("pitstop_updates_failed_total",
         "counter",
-        "Updates that did not take effect.",
+        "Updates, rollbacks and commits that failed.",
         number(status.updates_failed_total));
     one("pitstop_open_requests",
         "gauge",
-        "Requests that are not answered in full yet.",
+        "Requests that are not fully answered, of all clients.",
         number(status.open_requests));
-    one("pitstop_http_requests", "gauge", "Open requests of this HTTP process.", num_generating);
+    one("pitstop_http_requests",
+        "gauge",
+        "Requests that are not fully answered, of this HTTP process.",
+        num_generating);
     one("pitstop_refused_total",
         "counter",
-        "Messages refused at the doors.",
+        "Messages that the doors refused.",
         number(status.refused_total));
     one("pitstop_uptime_seconds", "gauge", "Seconds since the tree was ready.", status.uptime_s);
 }
@@ -222,7 +225,9 @@ void write_update(Writer& out, const messages::StatusReply& status) {
     const messages::UpdateRecord& last = status.updates.back();
     const std::string labels =
         fmt::format("what=\"{}\",ok=\"{}\"", last.what, last.ok ? "true" : "false");
-    out.metric("pitstop_update_phase_seconds", "gauge", "Seconds per phase of the last update.");
+    out.metric(
+        "pitstop_update_phase_seconds", "gauge", "Seconds of each phase of the last update."
+    );
     messages::UpdateSeconds(last.seconds)
         .fields_in([&](std::string_view name, double seconds, std::string_view /*about*/) {
             name.remove_suffix(std::string_view("_s").size());
@@ -232,7 +237,7 @@ void write_update(Writer& out, const messages::StatusReply& status) {
         "pitstop_update_age_seconds", "gauge", "Seconds since the last update was answered."
     );
     out.sample(labels, last.age_s);
-    out.metric("pitstop_update_bytes", "gauge", "Bytes of the last update.");
+    out.metric("pitstop_update_bytes", "gauge", "Bytes that the last update wrote, on all ranks.");
     out.sample(labels, number(last.bytes));
 }
 
@@ -251,11 +256,11 @@ void write_requests(Writer& out, std::string_view model, const RequestMetrics& r
          requests.first_token},
         {"sglang:inter_token_latency_seconds",
          "vllm:inter_token_latency_seconds",
-         "Seconds between tokens, of this process's streamed requests.",
+         "Seconds between two tokens, of this process's streamed requests.",
          requests.between_tokens},
         {"sglang:e2e_request_latency_seconds",
          "vllm:e2e_request_latency_seconds",
-         "Seconds from receipt to end, of this process's requests.",
+         "Seconds from receipt to the end of the answer, of this process's requests.",
          requests.whole_request},
         {"sglang:queue_time_seconds",
          "vllm:request_queue_time_seconds",
@@ -276,7 +281,7 @@ void write_requests(Writer& out, std::string_view model, const RequestMetrics& r
          requests.decode},
         {"sglang:time_per_output_token_seconds",
          "vllm:request_time_per_output_token_seconds",
-         "Mean seconds per token after the first, of this process's streamed requests.",
+         "Mean seconds per token after the first, for each streamed request of this process.",
          requests.per_output_token},
         {"sglang:prompt_tokens_histogram",
          "vllm:request_prompt_tokens",
