@@ -39,7 +39,7 @@ enum class Fairness : std::uint8_t { kFair, kFcfs };
     );
 }
 inline constexpr std::string_view kSchedulingHelp =
-    "order of requests of equal priority: fair (clients take turns) or fcfs (by arrival)";
+    "order of requests of one priority: fair (clients take turns) or fcfs (by arrival)";
 
 template <class Id>
 class FairQueue {

@@ -110,13 +110,29 @@ Result<Json> run(const Options& options) {
 int main(int argc, char** argv) {
     Options options;
     FlagSet flags("pitstop_gpu_bench", "CUDA kernels as fractions of what the GPU can do at most.");
-    flags.add("json", &options.json, "write the figures there, too");
-    flags.add("device-only", &options.is_device_only, "say what the GPU is; measure nothing");
-    flags.add("list", &options.is_list, "name the families");
-    flags.add("family", &options.family, "one alone, or 'limits'");
-    flags.add("gaps", &options.is_gaps, "what a decode step loses between its kernels, alone");
-    flags.add("copy-gb-s", &options.copy_gb_s, "limit, measured before");
-    flags.add("matrix-tflop-s", &options.matrix_tflop_s, "limit, measured before");
+    flags.add("json", &options.json, "file to which the figures are also written");
+    flags.add(
+        "device-only", &options.is_device_only, "print the GPU's properties; measure nothing"
+    );
+    flags.add("list", &options.is_list, "print the names of the families of kernels");
+    flags.add(
+        "family", &options.family, "measure this family alone; limits: none; empty: all families"
+    );
+    flags.add(
+        "gaps",
+        &options.is_gaps,
+        "measure only the time that a decode step loses between its kernels"
+    );
+    flags.add(
+        "copy-gb-s",
+        &options.copy_gb_s,
+        "the GPU's copy rate in GB/s, measured before; 0: measure it now"
+    );
+    flags.add(
+        "matrix-tflop-s",
+        &options.matrix_tflop_s,
+        "the GPU's multiply rate in TFLOP/s, measured before; 0: measure it now"
+    );
     if (const auto code = flags.read(argc, argv)) return *code;
     if (Result<> checked = check(options); !checked) return flags.fail(checked.error());
     if (options.is_list) {

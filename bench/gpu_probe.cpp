@@ -364,8 +364,8 @@ int main(int argc, char** argv) {
     FlagSet flags("pitstop_gpu_probe", "Asks a GPU and its driver what only they know.");
     std::string name;
     bool is_list = false;
-    flags.add("ask", &name, "the question");
-    flags.add("list", &is_list, "name the questions");
+    flags.add("ask", &name, "name of the question to ask");
+    flags.add("list", &is_list, "print the names of the questions");
     if (const auto code = flags.read(argc, argv)) return *code;
     for (const Question& question : kQuestions) {
         if (is_list) std::printf("%s\n", question.name);

@@ -234,7 +234,7 @@ Result<Json> Sender::answer(const Json& command) {
 int main(int argc, char** argv) {
     FlagSet flags("pitstop_gpu_sender", "A trainer's stand-in: lends weights that are on a GPU.");
     int gpu = 0;
-    flags.add("gpu", &gpu, "the GPU, as the driver counts");
+    flags.add("gpu", &gpu, "number of the GPU, from 0, in the driver's order");
     if (const auto code = flags.read(argc, argv)) return *code;
     const Result<kernels::CudaDeviceInfo> opened = kernels::open_cuda_device(gpu);
     if (!opened) {

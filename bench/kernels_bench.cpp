@@ -452,12 +452,12 @@ int main(int argc, char** argv) {
     double min_ms = 200.0;
     std::string cpu, filter;
     bool as_json = false;
-    flags.add("threads", &threads, "threads of the ops");
-    flags.add("cpu", &cpu, "scalar, avx2, avx512, avx512bf16; empty: the best, or PITSTOP_CPU");
-    flags.add("filter", &filter, "only ops whose name contains this");
-    flags.add("min-ms", &min_ms, "time to spend on each");
-    flags.add("array-mb", &array_mb, "size of the array the limits are measured with");
-    flags.add("json", &as_json, "JSON instead of a table");
+    flags.add("threads", &threads, "threads that run each op");
+    flags.add("cpu", &cpu, "scalar, avx2, avx512, avx512bf16; empty: PITSTOP_CPU, or the best");
+    flags.add("filter", &filter, "measure only ops whose name contains this; empty: all");
+    flags.add("min-ms", &min_ms, "minimum milliseconds to spend on each op");
+    flags.add("array-mb", &array_mb, "MiB of the array that measures the machine's limits");
+    flags.add("json", &as_json, "print JSON instead of a table");
     if (const auto code = flags.read(argc, argv)) return *code;
     if (threads < 1 || array_mb < 1)
         return flags.fail(

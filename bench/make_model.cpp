@@ -34,24 +34,28 @@ struct Options {
 };
 
 void add_flags(FlagSet& flags, Options& o) {
-    flags.add("seed", &o.seed, "the weights depend on it and the tensors' names");
-    flags.add("dtype", &o.dtype, "bf16, f16 or f32");
-    flags.add("shards", &o.shards, "files of about equal size, with an index");
-    flags.add("threads", &o.threads, "0: one per core");
+    flags.add("seed", &o.seed, "seed of the weights, which also depend on their tensors' names");
+    flags.add("dtype", &o.dtype, "type of the weights: bf16, f16 or f32");
     flags.add(
-        "perturb", &o.perturb, "SEED:SCALE: the same weights, moved by SCALE standard deviations"
+        "shards", &o.shards, "number of weight files of about equal size; above 1 with an index"
     );
-    flags.add("family", &o.family, "qwen3, qwen2, llama or mistral, instead of the shape's");
-    flags.add("vocab", &o.vocab, "vocabulary entries, instead of the shape's (so all below)");
+    flags.add("threads", &o.threads, "threads that write the model; 0: one per core");
+    flags.add(
+        "perturb",
+        &o.perturb,
+        "SEED:SCALE: move each weight by a random amount, SCALE (up to 10) standard deviations"
+    );
+    flags.add("family", &o.family, "qwen3, qwen2, llama or mistral; empty: the shape's");
+    flags.add("vocab", &o.vocab, "vocabulary entries; 0, here and in the sizes below: the shape's");
     flags.add("hidden", &o.hidden, "hidden size");
     flags.add("ffn", &o.ffn, "intermediate size of the MLP");
-    flags.add("layers", &o.layers, "layers");
-    flags.add("heads", &o.heads, "query heads");
-    flags.add("kv-heads", &o.kv_heads, "key and value heads");
+    flags.add("layers", &o.layers, "number of layers");
+    flags.add("heads", &o.heads, "number of query heads");
+    flags.add("kv-heads", &o.kv_heads, "number of key and value heads");
     flags.add("head-dim", &o.head_dim, "size of a head");
-    flags.add("context", &o.context, "positions");
-    flags.add("sliding-window", &o.sliding_window, "positions a token attends to (mistral)");
-    flags.add("tied", &o.tied, "the output head is the embedding");
+    flags.add("context", &o.context, "maximum number of positions");
+    flags.add("sliding-window", &o.sliding_window, "positions that a token attends to (mistral)");
+    flags.add("tied", &o.tied, "the output head uses the embedding's weights");
     flags.add("untied", &o.untied, "the output head has weights of its own");
 }
 

@@ -52,27 +52,49 @@ struct Options {
 };
 
 void add_flags(FlagSet& flags, Options& o) {
-    flags.add("model", &o.model, "a model directory or a bundled model, for the tree to start");
-    flags.add("run-dir", &o.run_dir, "drive the tree that runs there, instead of starting one");
-    flags.add("launcher", &o.launcher, "the launcher that starts the tree");
-    flags.add("load-format", &o.load_format, "null: a worker that computes nothing");
-    flags.add("num-requests", &o.num_requests, "0: 32 (stream: 4)");
-    flags.add("warmup", &o.num_warmup, "requests of the same lengths before the measured ones");
     flags.add(
-        "prompt-len", &o.prompt_len, "N, uniform:LOW:HIGH, lognormal:MEDIAN:SIGMA, file:PATH"
+        "model",
+        &o.model,
+        "model of the tree to start: a model directory or the name of a bundled model"
     );
-    flags.add("output-len", &o.output_len, "likewise");
-    flags.add("shared-prefix", &o.shared_prefix, "tokens that every prompt of a group begins with");
-    flags.add("prefix-groups", &o.prefix_groups, "groups with a prefix each");
-    flags.add("rate", &o.rate, "serving: requests per second, on average");
-    flags.add("concurrency", &o.concurrency, "offline: open requests at most; 0: all");
-    flags.add("clients", &o.clients, "connections that the requests are spread over");
-    flags.add("seed", &o.seed, "of prompts, lengths, arrivals");
-    flags.add("temperature", &o.temperature, "0: greedy");
+    flags.add("run-dir", &o.run_dir, "run directory of a running tree to drive; empty: start one");
+    flags.add("launcher", &o.launcher, "path of the launcher that starts the tree");
+    flags.add(
+        "load-format",
+        &o.load_format,
+        "load format of the tree to start: auto; null: its workers compute nothing"
+    );
+    flags.add("num-requests", &o.num_requests, "number of measured requests; 0: 32 (stream: 4)");
+    flags.add(
+        "warmup", &o.num_warmup, "number of requests of the same lengths before the measured ones"
+    );
+    flags.add(
+        "prompt-len",
+        &o.prompt_len,
+        "tokens per prompt: N, uniform:LOW:HIGH, lognormal:MEDIAN:SIGMA or file:PATH"
+    );
+    flags.add(
+        "output-len", &o.output_len, "output tokens per request, in the same forms as --prompt-len"
+    );
+    flags.add(
+        "shared-prefix",
+        &o.shared_prefix,
+        "tokens at the start of each prompt that are the same in its group"
+    );
+    flags.add(
+        "prefix-groups",
+        &o.prefix_groups,
+        "number of groups of prompts, each with its own shared prefix"
+    );
+    flags.add("rate", &o.rate, "serving: mean number of requests per second, more than 0");
+    flags.add("concurrency", &o.concurrency, "offline: maximum number of open requests; 0: all");
+    flags.add("clients", &o.clients, "number of connections that share the requests, 1 to 1024");
+    flags.add("seed", &o.seed, "seed of prompts, lengths, arrivals and sampling");
+    flags.add("temperature", &o.temperature, "sampling temperature; 0: greedy");
     flags.add("logprobs", &o.logprobs, "ask for the logprob of every output token");
-    flags.add("no-text", &o.no_text, "tokens only, no detokenization");
-    flags.add("timeout-s", &o.timeout_s, "of a request");
-    flags.add("json", &o.json, "also write the figures to this file");
+    flags.add("no-text", &o.no_text, "return tokens only, without detokenization");
+    flags.add("timeout-s", &o.timeout_s, "seconds that a request may take, 1 or more");
+    flags.add("json", &o.json, "file to which the figures are also written");
 }
 
 Error usage_error(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }

@@ -269,13 +269,19 @@ Result<int> run(const Options& options, const std::vector<std::string>& command)
 }
 
 void add_flags(FlagSet& flags, Options& o) {
-    flags.add("launcher", &o.launcher, "the launcher that starts the tree");
-    flags.add("streams", &o.streams, "open at once");
-    flags.add("requests", &o.requests, "of each round");
-    flags.add("output-len", &o.output_len, "tokens of each");
-    flags.add("probes", &o.probes, "requests of one token, one after the other");
-    flags.add("rounds", &o.rounds, "of each way in turn");
-    flags.add("json", &o.json, "write the figures to this file, too");
+    flags.add("launcher", &o.launcher, "path of the launcher that starts the tree");
+    flags.add("streams", &o.streams, "number of streams open at once");
+    flags.add("requests", &o.requests, "number of streamed requests per round");
+    flags.add("output-len", &o.output_len, "output tokens per streamed request");
+    flags.add(
+        "probes",
+        &o.probes,
+        "number of requests of one token per round, one after the other, to measure latency"
+    );
+    flags.add(
+        "rounds", &o.rounds, "number of rounds over HTTP, and as many over the client library"
+    );
+    flags.add("json", &o.json, "file to which the figures are also written");
 }
 
 Result<> check(const FlagSet& flags, Options& o) {

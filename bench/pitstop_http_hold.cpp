@@ -150,13 +150,15 @@ Result<int> run(const Options& options, const std::vector<std::string>& command)
 }
 
 void add_flags(FlagSet& flags, Options& o) {
-    flags.add("launcher", &o.launcher, "the launcher that starts the tree");
-    flags.add("streams", &o.streams, "open at once");
-    flags.add("seconds", &o.seconds, "with all of them open");
-    flags.add("pause-every-s", &o.pause_every_s, "paused and continued so often");
-    flags.add("prompts", &o.prompts, "different ones");
-    flags.add("output-len", &o.output_len, "tokens of each stream");
-    flags.add("json", &o.json, "write the figures to this file, too");
+    flags.add("launcher", &o.launcher, "path of the launcher that starts the tree");
+    flags.add("streams", &o.streams, "number of streams open at once");
+    flags.add("seconds", &o.seconds, "seconds to measure with all streams open");
+    flags.add(
+        "pause-every-s", &o.pause_every_s, "seconds from one pause of generation to the next"
+    );
+    flags.add("prompts", &o.prompts, "number of different prompts");
+    flags.add("output-len", &o.output_len, "output tokens per stream");
+    flags.add("json", &o.json, "file to which the figures are also written");
 }
 
 Result<> check(const FlagSet& flags, Options& o) {

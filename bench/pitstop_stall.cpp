@@ -52,17 +52,25 @@ struct Options {
 };
 
 void add_flags(FlagSet& flags, Options& o) {
-    flags.add("shape", &o.shape, "of the model that is made for the run, random weights");
-    flags.add("model", &o.model, "a model directory instead");
-    flags.add("next", &o.next, "with --model: another checkpoint of the same shape");
-    flags.add("launcher", &o.launcher, "the launcher that starts the tree");
-    flags.add("streams", &o.streams, "requests that decode side by side");
-    flags.add("prompt-len", &o.prompt_len, "tokens of their prompts");
-    flags.add("quiet-tokens", &o.quiet_tokens, "tokens of each stream between two updates");
-    flags.add("updates", &o.updates, "updates while decoding, and as many while idle");
-    flags.add("pauses", &o.pauses, "pauses with streams, and as many without");
-    flags.add("source", &o.source, "of the updates: disk, push, or push-adopt");
-    flags.add("json", &o.json, "also write the figures to this file");
+    flags.add(
+        "shape",
+        &o.shape,
+        "shape of the model with random weights that is made for the run, without --model"
+    );
+    flags.add("model", &o.model, "a model directory to serve; empty: make a model");
+    flags.add(
+        "next",
+        &o.next,
+        "with --model: directory of another checkpoint of the same shape, to update to"
+    );
+    flags.add("launcher", &o.launcher, "path of the launcher that starts the tree");
+    flags.add("streams", &o.streams, "number of requests that decode at once");
+    flags.add("prompt-len", &o.prompt_len, "tokens per prompt");
+    flags.add("quiet-tokens", &o.quiet_tokens, "output tokens of each stream between two updates");
+    flags.add("updates", &o.updates, "number of updates during decoding, and as many while idle");
+    flags.add("pauses", &o.pauses, "number of pauses with streams, and as many without");
+    flags.add("source", &o.source, "source of the updates: disk, push or push-adopt");
+    flags.add("json", &o.json, "file to which the figures are also written");
 }
 
 Result<> check(const FlagSet& flags, Options& o) {

@@ -16,12 +16,10 @@ int main(int argc, char** argv) {
     int array_mb = 512;
     std::string cpu;
     bool as_json = false;
-    flags.add("threads", &threads_max, "the most threads to measure with");
-    flags.add(
-        "array-mb", &array_mb, "size of the array that is read; far more than the last cache"
-    );
-    flags.add("cpu", &cpu, "scalar, avx2, avx512, avx512bf16; empty: the best, or PITSTOP_CPU");
-    flags.add("json", &as_json, "JSON instead of a table");
+    flags.add("threads", &threads_max, "maximum number of threads to measure with");
+    flags.add("array-mb", &array_mb, "MiB of the array that is read; far more than the last cache");
+    flags.add("cpu", &cpu, "scalar, avx2, avx512, avx512bf16; empty: PITSTOP_CPU, or the best");
+    flags.add("json", &as_json, "print JSON instead of a table");
     if (const auto code = flags.read(argc, argv)) return *code;
     if (threads_max < 1 || array_mb < 1) {
         return flags.fail(

@@ -90,7 +90,7 @@ int main_with(int argc, char** argv) {
     std::string log_level = "info";
     FlagSet flags("detokenizer_proc", "Turns tokens into text, and finds stop texts.");
     flags.add("run-dir", &run_dir_path, "the tree's run directory, where its sockets are");
-    flags.add("model", &model, "the model's directory, for its tokenizer.json");
+    flags.add("model", &model, "the model's directory, which has tokenizer.json");
     flags.add("log-level", &log_level, "trace, debug, info, warning, error or off");
     supervision.add_flags(flags);
     if (const auto code = flags.read(argc, argv)) return *code;

@@ -74,23 +74,24 @@ void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
     values.body_timeout_s = seconds(options.limits.body_timeout);
     values.write_timeout_s = seconds(options.limits.write_timeout);
     flags.add("run-dir", &values.run_dir, "the tree's run directory, where its sockets are");
-    flags.add("host", &options.host, "the address to listen at");
+    flags.add("host", &options.host, "IP address to listen at");
     flags.add("port", &options.port, "the port to listen at; 0: any free one");
     flags.add(
-        "insecure", &values.is_insecure, "allow a --host that others can reach without an API key"
+        "insecure",
+        &values.is_insecure,
+        "without an API key, accept a --host that other machines can reach"
     );
     flags.add("incremental-streaming-output", &options.is_incremental, "/generate streams deltas");
     flags.add(
         "return-routed-experts",
         &values.return_routed_experts,
-        "completions, chats and vLLM's generate return routed experts even if no field asks for "
-        "them: npy (vLLM's form) or envelope (prime-rl's)"
+        "completions, chats and /inference/v1/generate always return routed experts: npy (vLLM's "
+        "form) or envelope (prime-rl's)"
     );
     flags.add(
         "return-sampling-mask",
         &options.returns_masks,
-        "vLLM's generate returns the sampling mask of each request that truncates, even if no "
-        "field asks for it"
+        "/inference/v1/generate always returns the sampling mask of requests that truncate"
     );
     flags.add("cors-origin", &options.site.cors_origin, "browser pages of this origin may call");
     flags.add(
@@ -100,18 +101,18 @@ void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
         "addresses and localhost; may be given again"
     );
     flags.add(
-        "bundled-models", &options.bundled_models, "a directory of models that model_path may name"
+        "bundled-models", &options.bundled_models, "directory of models that model_path may name"
     );
     flags.add(
-        "served-model-name",
-        &options.model_names,
-        "another name of the model, besides the tree's name for it; may be given again"
+        "served-model-name", &options.model_names, "a further name of the model; may be given again"
     );
     add_format_flags(flags, values);
-    flags.add("header-bytes-max", &values.header_bytes_max, "largest request header, in bytes");
-    flags.add("body-bytes-max", &values.body_bytes_max, "largest request body, in bytes");
-    flags.add("held-bytes-max", &values.held_bytes_max, "bytes of all bodies and prompts together");
-    flags.add("connections-max", &values.connections_max, "connections at once");
+    flags.add("header-bytes-max", &values.header_bytes_max, "maximum bytes of a request's header");
+    flags.add("body-bytes-max", &values.body_bytes_max, "maximum bytes of a request's body");
+    flags.add(
+        "held-bytes-max", &values.held_bytes_max, "maximum bytes of bodies and prompts in all"
+    );
+    flags.add("connections-max", &values.connections_max, "maximum number of connections at once");
     flags.add(
         "idle-timeout-s", &values.idle_timeout_s, "seconds between two requests of a connection"
     );
@@ -121,14 +122,14 @@ void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
     flags.add(
         "body-timeout-s",
         &values.body_timeout_s,
-        "seconds for a body to arrive, and more for a large one"
+        "seconds for a request's body to arrive, plus one per 16 KiB"
     );
     flags.add(
         "write-timeout-s",
         &values.write_timeout_s,
-        "seconds before a client that reads nothing is disconnected"
+        "seconds that a client may read nothing before it is disconnected"
     );
-    flags.add("routes", &values.shows_routes, "print the routes and end");
+    flags.add("routes", &values.shows_routes, "print the routes, then end");
     flags.add("log-level", &values.log_level, "trace, debug, info, warning, error or off");
 }
 

@@ -180,65 +180,68 @@ struct Flags {
 
 void add_flags(FlagSet& flags, Flags& values) {
     flags.add("run-dir", &values.run_dir_path, "the tree's run directory, where its sockets are");
-    flags.add("replica", &values.replica, "this data-parallel replica, from 0");
-    flags.add("tp", &values.config.tp, "tensor-parallel ranks of this replica");
-    flags.add(
-        "nodes", &values.config.nodes, "machines that the ranks are on, equally many on each"
-    );
+    flags.add("replica", &values.replica, "number of this data-parallel replica, from 0");
+    flags.add("tp", &values.config.tp, "number of tensor-parallel ranks of this replica");
+    flags.add("nodes", &values.config.nodes, "machines that share the ranks equally");
     flags.add("node-door", &values.node_door, "HOST:PORT where ranks of other machines connect");
     flags.add(
-        "door-keys", &values.door_keys, "the node door's keys, a directory made by pitstop keygen"
+        "door-keys", &values.door_keys, "directory of the node door's keys, made by pitstop keygen"
     );
     flags.add(
-        "page-size", &values.config.page_size, "tokens per KV page; the workers use the same"
+        "page-size", &values.config.page_size, "tokens per KV page; the workers need the same value"
     );
     flags.add(
         "chunked-prefill-size",
         &values.config.tokens_per_step_max,
-        "tokens of a step; longer prompts are prefilled in chunks"
+        "maximum number of tokens in a step; longer prompts are prefilled in chunks"
     );
-    flags.add("max-running-requests", &values.config.running_max, "requests that run at once");
+    flags.add("max-running-requests", &values.config.running_max, "maximum of running requests");
     flags.add(
         "state-checkpoint-tokens",
         &values.config.spare_tokens,
-        "tokens of a long prompt between two checkpoints of its recurrent state, in whole pages"
+        "tokens of a long prompt between checkpoints of its recurrent state, in whole pages"
     );
     flags.add(
-        "speculate", &values.speculate, "drafts per row that passes verify at most, auto or off"
+        "speculate",
+        &values.speculate,
+        "off, auto, or maximum number of drafts per row that a pass verifies"
     );
     flags.add(
         "draft-memory",
         &values.config.draft_memory,
-        "with --speculate: bytes for ended outputs, from which drafts are made"
+        "with --speculate: bytes for outputs of ended requests, the source of drafts"
     );
     flags.add(
         "session-memory",
         &values.config.session_memory,
-        "the share of the KV pool that conversations hold between their turns"
+        "share of the KV pool that conversations hold between their turns, 0 to 1"
     );
-    flags.add("max-adapters", &values.config.adapters_max, "adapters that are loaded at once");
+    flags.add("max-adapters", &values.config.adapters_max, "maximum number of loaded adapters");
     flags.add(
         "adapter-memory",
         &values.config.adapter_memory,
-        "bytes of a worker's memory for adapters; others are evicted to files; 0: no limit"
+        "bytes for adapters in each worker; above it adapters are evicted to files; 0: no limit"
     );
     flags.add(
         "lost-adapters",
         &values.lost_adapters,
-        "a file with the adapters that were loaded when the tree was restarted; written by the "
-        "launcher"
+        "file that lists the adapters loaded before a restart; written by the launcher"
     );
-    flags.add("max-queued-requests", &values.config.queue_len_max, "requests that may wait");
+    flags.add(
+        "max-queued-requests", &values.config.queue_len_max, "maximum number of requests that wait"
+    );
     flags.add("scheduling", &values.scheduling, kSchedulingHelp);
     flags.add(
-        "step-timeout-s", &values.step_timeout_s, "seconds a pass may take before this process ends"
+        "step-timeout-s",
+        &values.step_timeout_s,
+        "seconds that a pass may take; after them this process ends"
     );
-    flags.add("epoch", &values.epoch, "epoch of the loaded weights; above 0 after a restart");
+    flags.add("epoch", &values.epoch, "epoch of the loaded weights, 1 or more");
     flags.add("label", &values.config.label, "label of the loaded weights");
     flags.add(
         "digest",
         &values.config.digest,
-        "digest that the loaded weights must have, or this process ends; empty: any"
+        "required digest of the loaded weights, or this process ends; empty: any"
     );
     flags.add("log-level", &values.log_level, "trace, debug, info, warning, error or off");
 }

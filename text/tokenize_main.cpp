@@ -120,8 +120,12 @@ int run(int argc, char** argv) {
     std::string path;
     bool add_special = false;
     bool skip_special = false;
-    flags.add("tokenizer", &path, "the directory of a tokenizer.json, or the file itself");
-    flags.add("add-special-tokens", &add_special, "encode with the special tokens around a text");
+    flags.add("tokenizer", &path, "a tokenizer.json, or the directory that has it");
+    flags.add(
+        "add-special-tokens",
+        &add_special,
+        "add the model's special tokens around each encoded text"
+    );
     flags.add("skip-special-tokens", &skip_special, "leave special tokens out of decoded text");
     if (const auto code = flags.read(argc, argv)) return *code;
     if (path.empty() || !flags.positional().empty()) {

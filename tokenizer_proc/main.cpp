@@ -210,47 +210,57 @@ std::string name_of_model(const Flags& flags) {
 
 void add_flags(Flags& values, FlagSet& flags) {
     flags.add("run-dir", &values.run_dir, "the tree's run directory, where its sockets are");
-    flags.add("model", &values.model, "the model's directory, for its tokenizer.json");
-    flags.add(
-        "weights", &values.weights, "the directory that the workers load; default: the model's"
-    );
+    flags.add("model", &values.model, "the model's directory, which has tokenizer.json");
+    flags.add("weights", &values.weights, "the directory that the workers load; empty: --model");
     flags.add(
         "lost-why",
         &values.lost.why,
-        "why the version before a restart is lost; empty: none was lost"
+        "why the version before the restart is lost; empty: none is lost"
     );
-    flags.add("lost-label", &values.lost.label, "the lost version's label");
-    flags.add("lost-digest", &values.lost.digest, "the lost version's digest");
+    flags.add("lost-label", &values.lost.label, "label of the lost version");
+    flags.add("lost-digest", &values.lost.digest, "digest of the lost version");
+    flags.add("lost-path", &values.lost.path, "directory of the lost version; empty: it had none");
     flags.add(
-        "lost-path", &values.lost.path, "the directory that the lost version came from, if any"
+        "restart-why", &values.restart_why, "why the tree restarted; empty: it did not restart"
     );
-    flags.add("restart-why", &values.restart_why, "why the tree restarted; empty: it did not");
     flags.add(
-        "unfinished", &values.unfinished, "the unfinished work that the tree before had reported"
+        "unfinished",
+        &values.unfinished,
+        "unfinished work that the tree reported before the restart"
     );
     flags.add(
         "lost-adapters",
         &values.adapters,
-        "a file: the adapters that were loaded before a restart, to be loaded again"
+        "file that lists the adapters loaded before the restart, to load them again"
     );
-    flags.add("bring-back-ms", &values.bring_back_ms, "milliseconds to load all these adapters");
+    flags.add(
+        "bring-back-ms",
+        &values.bring_back_ms,
+        "milliseconds to load all adapters of --lost-adapters"
+    );
     flags.add(
         "keep-committed",
         &values.keep_committed,
         "the directory where workers write committed weights"
     );
-    flags.add("served-model-name", &values.served_model_name, "default: the directory's name");
-    flags.add("dp", &values.dp, "data-parallel replicas");
+    flags.add(
+        "served-model-name",
+        &values.served_model_name,
+        "the model's name; empty: the last part of --model"
+    );
+    flags.add("dp", &values.dp, "number of data-parallel replicas");
     flags.add("scheduling", &values.scheduling, kSchedulingHelp);
     flags.add(
-        "tcp-door", &values.tcp.data, "HOST:PORT: opens the data door to other machines, too"
+        "tcp-door", &values.tcp.data, "HOST:PORT at which the data door also accepts other machines"
     );
     flags.add(
         "admin-tcp-door",
         &values.tcp.admin,
-        "HOST:PORT: opens the admin door to other machines, too"
+        "HOST:PORT at which the admin door also accepts other machines"
     );
-    flags.add("door-keys", &values.tcp.keys, "the doors' keys, a directory made by pitstop keygen");
+    flags.add(
+        "door-keys", &values.tcp.keys, "directory of the doors' keys, made by pitstop keygen"
+    );
     flags.add("log-level", &values.log_level, "trace, debug, info, warning, error or off");
 }
 

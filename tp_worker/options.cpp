@@ -19,36 +19,42 @@ namespace {
 // Flags that place the rank in its tree, and name what it loads.
 void add_place_flags(Options& options, FlagSet& flags) {
     flags.add("run-dir", &options.run_dir, "the tree's run directory, where its sockets are");
-    flags.add("replica", &options.replica, "the replica this rank belongs to, from 0");
-    flags.add("rank", &options.rank, "this rank, from 0");
-    flags.add("tp", &options.tp, "ranks of the replica");
+    flags.add(
+        "replica", &options.replica, "number of the replica that this rank belongs to, from 0"
+    );
+    flags.add("rank", &options.rank, "this rank's number in its replica, from 0");
+    flags.add("tp", &options.tp, "number of ranks of the replica");
     flags.add(
         "ep",
         &options.engine.ep,
-        "groups of ranks over which experts are divided; the ranks of a group split each expert"
+        "number of groups of ranks that experts are divided over; a group's ranks split each expert"
     );
     flags.add("model", &options.engine.model_dir, "checkpoint directory");
     flags.add(
         "weights",
         &options.engine.weights_dir,
-        "load this checkpoint of the same shape; empty: the model's own"
+        "load the weights of this checkpoint directory, of the same shape; empty: of --model"
     );
     flags.add(
         "wait-for-initial-weights",
         &options.engine.awaits_weights,
-        "load no weights: the first complete update brings them"
+        "load no weights at the start; the first complete update brings them"
     );
 }
 
 // Flags for a replica on several machines.
 void add_node_flags(Options& options, FlagSet& flags) {
-    flags.add("nodes", &options.nodes, "machines that the ranks are on, equally many on each");
-    flags.add("node-rank", &options.node, "this machine, from 0; 0: the head, with the scheduler");
-    flags.add("head", &options.head, "HOST:PORT of the head's door for nodes; not on the head");
+    flags.add("nodes", &options.nodes, "number of machines that share the ranks equally");
+    flags.add(
+        "node-rank",
+        &options.node,
+        "this machine's number, from 0; 0: the head, which has the scheduler"
+    );
+    flags.add("head", &options.head, "HOST:PORT of the head's door for nodes; empty on the head");
     flags.add(
         "node-key",
         &options.node_key,
-        "this machine's key for that door, a file made by keygen --node"
+        "file with this machine's key for --head, made by keygen --node"
     );
 }
 
@@ -57,132 +63,159 @@ void add_device_flags(Options& options, FlagSet& flags) {
     flags.add(
         "device",
         &options.device,
-        "cuda: a GPU for each rank; cpu; or auto: GPUs where there are enough, else the CPU"
+        "cuda: a GPU for each rank; cpu; auto: cuda if there are --num-gpus usable GPUs, otherwise "
+        "cpu"
     );
-    flags.add("num-gpus", &options.num_gpus, "with auto: how many GPUs the tree's ranks need");
-    flags.add("gpu", &options.engine.gpu, "with cuda: this rank's GPU, as the driver counts");
+    flags.add(
+        "num-gpus",
+        &options.num_gpus,
+        "with --device auto: number of GPUs that the ranks of the tree need"
+    );
+    flags.add(
+        "gpu",
+        &options.engine.gpu,
+        "with cuda: number of this rank's GPU, from 0, in the driver's order"
+    );
     flags.add(
         "mem-fraction",
         &options.engine.mem_fraction,
-        "with cuda: the part of the GPU's free memory for weights, activations and KV, in (0, 1]"
+        "with cuda: share of the GPU's free memory for weights, activations and KV, in (0, 1]"
     );
     flags.add(
         "update-mode",
         &options.update_mode,
-        "with cuda: staged leaves room for a second copy of the weights; host stages in the host's "
-        "memory, lend in the memory of KV, direct nowhere, and KV uses the room; auto is the first "
-        "of them that fits"
+        "with cuda: where updates are staged. staged: in a second copy of the weights; host: in "
+        "host memory; lend: in the memory of KV; direct: nowhere. All but staged give KV the "
+        "second copy's room. auto: the first of the four that fits"
     );
     flags.add(
         "all-reduce",
         &options.all_reduce,
-        "with cuda and --tp: how activations are summed over the ranks: own, kernels that read "
-        "each other's memory; nccl, NCCL in each step that is not a graph; auto, NCCL for sizes "
-        "where it is faster, but own with --deterministic"
+        "with cuda and --tp: what sums activations over the ranks. own: kernels that read each "
+        "other's memory. nccl: NCCL in each step that is not a graph. auto: own with "
+        "--deterministic; otherwise NCCL for sizes where it is faster"
     );
     flags.add(
         "deterministic",
         &options.is_deterministic,
-        "with cuda: no result depends on what else is in the batch, as always on a CPU"
+        "with cuda: results do not depend on the rest of the batch; on a CPU they never do"
     );
     flags.add(
         "no-graphs",
         &options.has_no_graphs,
-        "with cuda: every kernel of a step is launched by itself; the results are the same"
+        "with cuda: launch each kernel of a step separately; the results are the same"
     );
     flags.add(
         "tuning-dir",
         &options.engine.tuning_dir,
-        "with cuda: products are timed at the start, and this directory keeps the fastest "
-        "algorithms; empty: the library's first choice"
+        "with cuda: directory that keeps the fastest algorithms for products, timed at the start; "
+        "empty: time nothing, use the library's first choice"
     );
 }
 
 // Flags of the computation: its precision and its sizes.
 void add_engine_flags(Options& options, FlagSet& flags) {
-    flags.add("load-format", &options.load_format, "auto, or null: compute nothing");
+    flags.add(
+        "load-format", &options.load_format, "auto; or null: load no weights and compute nothing"
+    );
     flags.add(
         "ignore-extra-tensors",
         &options.ignores_extra_tensors,
-        "leave out tensors of a checkpoint or an update that the model does not have"
+        "skip tensors of a checkpoint or update that the model does not have"
     );
-    flags.add("compute", &options.compute, "bf16, or fp32: the truth mode");
+    flags.add(
+        "compute",
+        &options.compute,
+        "precision of activations and KV: bf16, or fp32 as the reference for comparisons"
+    );
     flags.add(
         "expert-weights",
         &options.expert_weights,
-        "fp32, or bf16: the weights of a token's experts are rounded before the sum"
+        "fp32; or bf16: round the weights of a token's experts before the sum"
     );
     flags.add(
-        "isa", &options.isa, "scalar, avx2, avx512, avx512bf16; empty: the best of this machine"
+        "isa", &options.isa, "scalar, avx2, avx512 or avx512bf16; empty: the best of this machine"
     );
-    flags.add("threads", &options.threads, "threads of this rank; 0: an even share of the cores");
+    flags.add("threads", &options.threads, "threads of this rank; 0: an equal share of the cores");
     flags.add("page-size", &options.engine.page_size, "tokens per KV page");
     flags.add(
         "max-total-tokens",
         &options.engine.max_total_tokens,
-        "tokens of KV; 0: by --kv-share, on a GPU by --mem-fraction"
+        "tokens of KV; 0: chosen from --kv-share, on a GPU from --mem-fraction"
     );
     flags.add(
         "kv-share",
         &options.engine.kv_share,
-        "the part of the machine's memory for the KV of all ranks if --max-total-tokens is 0; in "
-        "(0, 1]"
+        "without --max-total-tokens: share of the machine's memory for the KV of all ranks, in (0, "
+        "1]"
     );
-    flags.add("context-len", &options.engine.context_len, "positions of a request; 0: the model's");
+    flags.add(
+        "context-len",
+        &options.engine.context_len,
+        "maximum number of positions of a request; 0: the model's"
+    );
     flags.add(
         "max-adapter-rank",
         &options.engine.adapter_rank_max,
-        "the highest rank of an adapter; 0: this rank computes none"
+        "the highest accepted rank of an adapter; 0: no adapters"
     );
     flags.add(
         "adapter-memory",
         &options.engine.adapter_memory,
-        "bytes of memory for adapters; the scheduler has others evicted to files; 0: no limit"
+        "bytes for adapters in this rank; above it the scheduler evicts adapters to files; 0: no "
+        "limit"
     );
-    flags.add("max-running-requests", &options.engine.num_slots, "requests that may run at once");
+    flags.add(
+        "max-running-requests",
+        &options.engine.num_slots,
+        "maximum number of requests that run at once"
+    );
     flags.add(
         "state-checkpoints",
         &options.engine.num_checkpoints,
-        "places for copies of requests' recurrent states; 0: as many as fit into a part of "
-        "--kv-share"
+        "places for copies of requests' recurrent states; 0: as many as a part of --kv-share holds"
     );
     flags.add(
         "chunked-prefill-size",
         &options.chunked_prefill_size,
-        "the most prompt tokens in a step, in addition to one token per running request"
+        "maximum number of prompt tokens in a step, besides one token per running request"
     );
 }
 
 // Flags for the worker's waits for other processes, and for the processor time of stages.
 void add_wait_flags(Options& options, FlagSet& flags) {
     flags.add(
-        "attach-timeout-ms", &options.attach_timeout_ms, "milliseconds for all ranks to start"
+        "attach-timeout-ms",
+        &options.attach_timeout_ms,
+        "milliseconds to wait until all ranks have started"
     );
     flags.add(
-        "peer-timeout-ms", &options.peer_timeout_ms, "milliseconds for a rank to wait for another"
+        "peer-timeout-ms",
+        &options.peer_timeout_ms,
+        "milliseconds that a rank waits for another rank"
     );
     flags.add(
         "step-timeout-s",
         &options.step_timeout_s,
-        "with cuda: seconds after which the scheduler gives up a pass; the wait for the GPU is "
-        "shorter"
+        "seconds after which the scheduler gives up a pass; with cuda this rank waits less for its "
+        "GPU"
     );
     flags.add(
         "stage-share",
         &options.stage_share,
-        "share of a core's time that staging weights takes while passes run, in (0, 1]"
+        "share of a core's time that staging weights may take while passes run, in (0, 1]"
     );
 }
 
 // Flags for the version that the worker begins with, and for keeping later versions.
 void add_version_flags(Options& options, FlagSet& flags) {
-    flags.add("epoch", &options.epoch, "epoch of the loaded weights; above 0 after a restart");
+    flags.add("epoch", &options.epoch, "epoch of the loaded weights, 1 or more");
     flags.add(
         "keep-committed",
         &options.keep_committed,
-        "write committed weights to this directory, together with the other ranks of this replica"
+        "directory where the ranks of this replica together write each committed version"
     );
-    flags.add("log-level", &options.log_level, "trace, debug, info, warning, error, off");
+    flags.add("log-level", &options.log_level, "trace, debug, info, warning, error or off");
 }
 
 Error refuse_with_nodes(std::string_view flag, std::string_view why) {

@@ -21,7 +21,7 @@ struct Common {
     void add_to(FlagSet& flags) {
         place.add_to(flags);
         flags.add("json", &json, "print the whole answer as one JSON object");
-        flags.add("timeout-s", &timeout_s, "the call's deadline");
+        flags.add("timeout-s", &timeout_s, "seconds for the whole call, more than 0");
     }
 };
 
@@ -85,8 +85,8 @@ int cli_pause(int argc, char** argv) {
     flags.add(
         "mode",
         &mode,
-        "running requests: abort, in_place (they freeze), retract (they are queued again) or wait "
-        "(they finish first)"
+        "running requests: abort (end them), in_place (freeze them), retract (queue them again) or "
+        "wait (let them finish first)"
     );
     flags.add(
         "max-pause-s", &call.max_pause_s, "continue automatically after this many seconds; 0: never"
@@ -141,7 +141,7 @@ int cli_abort(int argc, char** argv) {
     FlagSet flags("pitstop abort RID...", "Ends requests by exact id, with their output so far.");
     Common common;
     messages::Abort call;
-    flags.add("all", &call.all, "every open request");
+    flags.add("all", &call.all, "end every open request");
     if (auto code = read_arguments(flags, common, argc, argv, messages::kAbortIdsMax)) return *code;
     call.rids = flags.positional();
     if (call.rids.empty() && !call.all)
@@ -176,17 +176,19 @@ struct UpdateFlags {
 
     void add_to(FlagSet& flags) {
         flags.add("kv-policy", &kv_policy, "running requests: keep, recompute, drain or abort");
-        flags.add("label", &spec.label, "the new version's name");
+        flags.add("label", &spec.label, "label of the new version");
         flags.add(
-            "epoch", &epoch, "the new version's epoch, above the one that serves; 0: the next"
+            "epoch",
+            &epoch,
+            "epoch of the new version, above the serving version's; 0: the next epoch"
         );
         flags.add(
-            "digest", &spec.digest, "the digest that the new version must have, 32 hex digits"
+            "digest", &spec.digest, "required digest of the new version, 32 hex digits; empty: any"
         );
         flags.add(
             "partial",
             &spec.partial,
-            "the checkpoint has only some tensors; the others stay as they are"
+            "the checkpoint has only some tensors; all other tensors stay unchanged"
         );
         flags.add("allow-nonfinite", &spec.allow_nonfinite, "accept infinities and NaNs");
     }
@@ -218,7 +220,9 @@ int cli_update(int argc, char** argv) {
     UpdateFlags update;
     update.add_to(flags);
     flags.add(
-        "direct", &update.direct, "overwrite the live copy under a pause, without a second one"
+        "direct",
+        &update.direct,
+        "pause, then overwrite the weights that serve, without a second copy"
     );
     return call_with_spec<messages::UpdateWeights>(flags, update, argc, argv);
 }
@@ -237,7 +241,11 @@ int cli_commit(int argc, char** argv) {
     FlagSet flags("pitstop commit", "Commits what is staged: all ranks swap at one step boundary.");
     Common common;
     std::string kv_policy;
-    flags.add("kv-policy", &kv_policy, "replaces the policy that was staged");
+    flags.add(
+        "kv-policy",
+        &kv_policy,
+        "running requests: keep, recompute, drain or abort; empty: the staged policy"
+    );
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
     messages::CommitWeights call;
     if (!kv_policy.empty()) {
@@ -290,7 +298,7 @@ int cli_label(int argc, char** argv) {
     FlagSet flags("pitstop label LABEL", "Gives the version that serves a new label.");
     Common common;
     messages::SetWeightLabel call;
-    flags.add("abort-all", &call.abort_all, "also end every open request");
+    flags.add("abort-all", &call.abort_all, "also end all open requests");
     if (auto code = read_arguments(flags, common, argc, argv, 1)) return *code;
     if (flags.positional().empty())
         return flags.fail({ErrorCode::kInvalidArgument, "the label is missing: pitstop label LABEL"}
@@ -328,13 +336,17 @@ int cli_load_adapter(int argc, char** argv) {
     );
     Common common;
     messages::UpdateWeights call;
-    flags.add("label", &call.update.label, "the adapter's new label");
-    flags.add("digest", &call.update.digest, "the digest that must result, 32 hex digits");
+    flags.add("label", &call.update.label, "label of the adapter's new version");
+    flags.add(
+        "digest",
+        &call.update.digest,
+        "required digest of the adapter's new version, 32 hex digits; empty: any"
+    );
     std::string policy = "finish";
     flags.add(
         "policy", &policy, "open requests of the replaced version: finish, keep or recompute"
     );
-    flags.add("pinned", &call.update.adapter_pinned, "it is never evicted (--adapter-memory)");
+    flags.add("pinned", &call.update.adapter_pinned, "never evict this adapter (--adapter-memory)");
     if (auto code = read_arguments(flags, common, argc, argv, 2)) return *code;
     const auto parsed = parse_enum<messages::AdapterPolicy>("policy", policy);
     if (!parsed) return flags.fail(parsed.error());
@@ -361,7 +373,9 @@ int cli_rollback_adapter(int argc, char** argv) {
     Common common;
     messages::RollbackWeights call;
     std::string policy = "finish";
-    flags.add("policy", &policy, "open requests of the present version: finish, keep or recompute");
+    flags.add(
+        "policy", &policy, "open requests of the version that serves: finish, keep or recompute"
+    );
     if (auto code = read_arguments(flags, common, argc, argv, 1)) return *code;
     const auto parsed = parse_enum<messages::AdapterPolicy>("policy", policy);
     if (!parsed) return flags.fail(parsed.error());
@@ -403,7 +417,11 @@ int cli_release(int argc, char** argv) {
         "pitstop release [TAG...]", "Gives memory back: weights, kv_cache; default: all."
     );
     messages::ReleaseMemory call;
-    flags.add("keep-weights", &call.keep_weights, "keep the weights in host memory, for resume");
+    flags.add(
+        "keep-weights",
+        &call.keep_weights,
+        "keep the weights in host memory until resume; without it they are discarded"
+    );
     return call_with_tags(flags, call, argc, argv);
 }
 
@@ -417,7 +435,11 @@ int cli_shutdown(int argc, char** argv) {
     FlagSet flags("pitstop shutdown", "Ends the tree.");
     Common common;
     messages::Shutdown call;
-    flags.add("drain-s", &call.drain_s, "let open requests finish for this many seconds");
+    flags.add(
+        "drain-s",
+        &call.drain_s,
+        "seconds that open requests may still run while new ones are refused"
+    );
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
     return make_call(common, call, [](const messages::ShutdownReply& reply) {
         fmt::print("the tree ends; {} requests are open\n", reply.open_requests);

@@ -60,7 +60,9 @@ struct GenerateFlags {
         place.add_to(flags);
         add_sampling_flags(flags, sampling);
         flags.add(
-            "logprobs", &logprobs, "print a line per token: id, logprob (with --json: as fields)"
+            "logprobs",
+            &logprobs,
+            "print a line per token: id, logprob; with --json: add both as fields"
         );
         flags.add(
             "top-logprobs",
@@ -68,14 +70,24 @@ struct GenerateFlags {
             "with --json: print this many of the most probable tokens per position"
         );
         flags.add("json", &json, "print a JSON object per chunk instead of text");
-        flags.add("no-stream", &no_stream, "print one chunk at the end");
-        flags.add("replica", &replica, "run on this replica; absent: the least loaded");
-        flags.add("adapter", &adapter, "generate with this loaded adapter; empty: without one");
+        flags.add("no-stream", &no_stream, "print all output at the end, as one chunk");
+        flags.add(
+            "replica", &replica, "number of the replica to run on, from 0; absent: the least loaded"
+        );
+        flags.add("adapter", &adapter, "name of the loaded adapter to generate with; empty: none");
         flags.add("timeout-s", &timeout_s, "give up after this many seconds; 0: never");
-        flags.add("connect-timeout-s", &connect_timeout_s, "seconds to wait for a tree");
-        flags.add("update-to", &update_to, "update to this checkpoint while the text streams");
-        flags.add("update-after", &update_after, "with --update-to: after this many output tokens");
-        flags.add("update-label", &update_label, "the new version's name");
+        flags.add(
+            "connect-timeout-s", &connect_timeout_s, "seconds to wait for the tree to answer"
+        );
+        flags.add(
+            "update-to", &update_to, "update to this checkpoint directory while the text streams"
+        );
+        flags.add(
+            "update-after",
+            &update_after,
+            "with --update-to: output tokens before the update begins"
+        );
+        flags.add("update-label", &update_label, "with --update-to: label of the new version");
     }
 
     [[nodiscard]] messages::Generate request(std::string prompt) const {

@@ -20,10 +20,10 @@ int cli_keygen(int argc, char** argv) {
     std::optional<std::string> node;
     std::optional<std::string> removed;
     bool is_admin = false;
-    flags.add("client", &client, "NAME of a new client, admitted at the data door");
-    flags.add("admin", &is_admin, "with --client: admit it at the admin door, too");
-    flags.add("node", &node, "NAME of a new machine, whose ranks are admitted at the nodes' door");
-    flags.add("remove", &removed, "NAME of a client or machine that is no longer admitted");
+    flags.add("client", &client, "NAME of a new client that the data door admits");
+    flags.add("admin", &is_admin, "with --client: the admin door admits the client, too");
+    flags.add("node", &node, "NAME of a new machine whose ranks the nodes' door admits");
+    flags.add("remove", &removed, "NAME of a client or machine that the doors no longer admit");
     if (const auto code = flags.read(argc, argv)) return *code;
     if (flags.positional().size() != 1)
         return flags.fail({ErrorCode::kInvalidArgument, "name one directory"});

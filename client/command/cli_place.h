@@ -17,12 +17,18 @@ struct CliPlace {
     std::string key{};  // a file
 
     void add_to(FlagSet& flags) {
-        flags.add("run-dir", &run_dir, "the tree's run directory; or");
-        flags.add("tcp-door", &tcp_door, "HOST:PORT of its data door, with --key,");
+        flags.add("run-dir", &run_dir, "the tree's run directory; not with --tcp-door");
         flags.add(
-            "admin-tcp-door", &admin_tcp_door, "and of its admin door, for commands that need it"
+            "tcp-door",
+            &tcp_door,
+            "HOST:PORT of the data door of a tree on another machine; needs --key"
         );
-        flags.add("key", &key, "a client's key file, made by pitstop keygen");
+        flags.add(
+            "admin-tcp-door",
+            &admin_tcp_door,
+            "HOST:PORT of the same tree's admin door, for commands that need it"
+        );
+        flags.add("key", &key, "a client's key file for --tcp-door, made by pitstop keygen");
     }
 
     enum class Needs { kDataDoor, kAdminDoor };

@@ -33,25 +33,28 @@ struct PushFlags {
 
     void add_to(FlagSet& flags) {
         place.add_to(flags);
-        flags.add("label", &label, "the new version's name");
+        flags.add("label", &label, "label of the new version");
         flags.add("kv-policy", &kv_policy, "running requests: keep, recompute, drain or abort");
         flags.add(
             "bucket-size",
             &bucket_mib,
-            "MiB per bucket; the workers share four buckets; 0: 4 MiB, for GPUs 32 MiB"
+            "MiB per bucket, up to 1048576; the workers share four buckets; 0: 4 MiB, for GPUs 32 "
+            "MiB"
         );
         flags.add(
             "workers",
             &workers,
             "threads that fill buckets; 0: a quarter of the cores (1 to 4), for GPUs half (1 to 16)"
         );
-        flags.add("adopt", &adopt, "the workers compute from the pushed memory; nothing is copied");
+        flags.add("adopt", &adopt, "the workers compute from the pushed memory, without a copy");
         flags.add("no-digest", &no_digest, "commit without declaring a digest");
         flags.add(
-            "partial", &partial, "the checkpoint has only some tensors; the others stay as they are"
+            "partial",
+            &partial,
+            "the checkpoint has only some tensors; all other tensors stay unchanged"
         );
         flags.add("json", &json, "print the whole answer as one JSON object");
-        flags.add("timeout-s", &timeout_s, "the push's deadline");
+        flags.add("timeout-s", &timeout_s, "seconds for the whole push, more than 0");
     }
 
     Result<PushOptions> read() const {

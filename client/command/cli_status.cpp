@@ -176,7 +176,7 @@ int cli_status(int argc, char** argv) {
     double timeout_s = 5;
     place.add_to(flags);
     flags.add("json", &json, "print one JSON object");
-    flags.add("timeout-s", &timeout_s, "limits the wait, for the connection and for the answer");
+    flags.add("timeout-s", &timeout_s, "seconds to wait, for the connection and for the answer");
     if (const auto code = flags.read(argc, argv)) return *code;
     if (auto checked = place.check(CliPlace::Needs::kAdminDoor); !checked)
         return flags.fail(checked.error());

@@ -61,10 +61,10 @@ int main(int argc, char** argv) {
         "pitstop_sim", "Runs the scheduler and the update coordinator through random schedules."
     );
     flags.add("first", &first, "the first seed");
-    flags.add("num", &num, "how many seeds");
-    flags.add("adapters", &has_adapters, "with adapters, which other schedules do without");
-    flags.add("experts", &has_experts, "with experts, whose routes requests bring and want");
-    flags.add("keep-going", &keep_going, "go on after a schedule that fails");
+    flags.add("num", &num, "number of seeds, one schedule each");
+    flags.add("adapters", &has_adapters, "schedules also load adapters");
+    flags.add("experts", &has_experts, "requests also bring routes of experts and ask for routes");
+    flags.add("keep-going", &keep_going, "continue after a schedule that fails");
     if (const auto code = flags.read(argc, argv)) return *code;
     std::int64_t num_failed = 0;
     std::int64_t num_events = 0;
