@@ -228,15 +228,10 @@ struct ReplicaStatus {
         f("pages_total", pages_total, "KV pages");
         f("pages_free", pages_free, "free pages among pages_total");
         f("pages_cached", pages_cached, "pages that only the prefix cache holds");
-        f("pages_held",
-          pages_held,
-          "cached pages that conversations hold between their turns, counted once per conversation"
-        );
+        f("pages_held", pages_held, "cached pages of conversations between turns, once for each");
         f("page_size", page_size, "tokens per page");
         f("prompt_tokens_total", prompt_tokens_total, "prompt tokens of admitted requests");
-        f("cached_tokens_total",
-          cached_tokens_total,
-          "prompt tokens of admitted requests that were found in the prefix cache");
+        f("cached_tokens_total", cached_tokens_total, "prompt tokens found in the prefix cache");
         f("output_tokens_total", output_tokens_total, "tokens emitted");
         f("requests_total", requests_total, "requests received");
         f("retractions_total", retractions_total, "retractions");
@@ -254,9 +249,7 @@ struct ReplicaStatus {
         f("num_retracted", num_retracted, "waiting requests that ran before and were retracted");
         f("running_max", running_max, "requests that may run at once");
         f("queue_len_max", queue_len_max, "requests that may wait");
-        f("output_tokens_per_s",
-          output_tokens_per_s,
-          "output tokens per second, over about the last second; 0 while paused");
+        f("output_tokens_per_s", output_tokens_per_s, "over about a second; 0 while paused");
         f("recomputed_tokens_total",
           recomputed_tokens_total,
           "tokens of retracted requests that were prefilled again");
@@ -329,9 +322,8 @@ struct CollectingStatus {
         f("age_s", age_s, "seconds since the first call");
         f("must_be_complete",
           must_be_complete,
-          "true: the update takes effect with its last tensor, because no weights serve, they are "
-          "torn, or earlier calls were lost. false: it takes effect with the call that lets "
-          "generation continue");
+          "true: the update takes effect with its last tensor (no weights, torn ones, or lost "
+          "calls); false: with the call that lets generation continue");
         f("num_missing", num_missing, "with must_be_complete: tensors that have not arrived");
         f("missing", missing, "the names of at most 16 missing tensors");
     }
@@ -360,9 +352,7 @@ struct SessionStatus {
         f("calls", calls, "buckets so far");
         f("bytes", bytes, "bytes staged, all ranks");
         f("idle_s", idle_s, "seconds since the answer to the session's latest call; 0: is_busy");
-        f("ends_in_s",
-          ends_in_s,
-          "seconds without a call after which the session will be dropped, from now; 0: is_busy");
+        f("ends_in_s", ends_in_s, "seconds until a session without a call is dropped; 0: is_busy");
     }
     friend bool operator==(const SessionStatus&, const SessionStatus&) = default;
 };
@@ -427,10 +417,7 @@ struct KeepStatus {
 
     template <class F>
     void fields(F&& f) {
-        f("state",
-          state,
-          "the state of the latest committed version's copy on disk; idle: no version was "
-          "committed since the start");
+        f("state", state, "the latest committed version's copy on disk; idle: no commit yet");
         f("epoch", epoch, "that version's epoch");
         f("digest", digest, "its digest");
         f("age_s", age_s, "seconds since `state` began");
@@ -490,8 +477,7 @@ struct StatusReply {
           "the checkpoint directory that serves; empty: no single directory has all of it");
         f("updates", updates, "the latest 16 updates, oldest first");
         f("updates_total", updates_total, "updates, rollbacks and commits that took effect");
-        f("updates_failed_total", updates_failed_total, "updates, rollbacks and commits that failed"
-        );
+        f("updates_failed_total", updates_failed_total, "failed updates, rollbacks and commits");
         f("listeners", listeners, "one per place where a door listens");
         f("lost",
           lost,
