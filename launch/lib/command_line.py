@@ -35,8 +35,8 @@ def add_place(parser):
     add = parser.add_argument
     add("--run-dir", metavar="DIR", help="run directory of the tree, if several trees run")
     add("--tcp-door", metavar="H:P", help="data door of a tree on another machine, with --key")
-    add("--admin-tcp-door", metavar="H:P", help="admin door of that tree, for control commands")
-    add("--key", metavar="FILE", help="a client's key, for --tcp-door")
+    add("--admin-tcp-door", metavar="H:P", help="admin door of the same tree, for control commands")
+    add("--key", metavar="FILE", help="a client's key file, for --tcp-door")
 
 
 SERVE = "Serves a model over HTTP and over the bus, until Ctrl-C. docs/flags.md explains each flag."
@@ -49,26 +49,26 @@ def add_serve(commands):
     tree.add_argument("checkpoint", nargs="?", metavar="MODEL", help="the same as --model")
     first = add_tree_flags(tree)
     add_http_flags(tree, first)
-    first("--run-dir", metavar="DIR", help="directory of its sockets; default: a new private one")
+    first("--run-dir", metavar="DIR", help="directory of the tree's sockets (default: a new private one)")
     add_tcp_doors(tree)
     add_node_flags(tree)
     tree = tree.add_argument_group("restarts and shutdown")
     tree.add_argument(
         "--restart",
         action="store_true",
-        help="start the tree again when a process dies, with exactly the version that was committed "
-        "last, or waiting for another one",
+        help="when a process dies, start the tree again with the version that was committed last; "
+        "if that version is lost, wait for another one",
     )
     tree.add_argument(
         "--keep-committed",
         metavar="DIR",
-        help="write each committed version to this directory after its commit, at most two of them, so that a "
-        "restart can load it, whatever its source",
+        help="write each committed version to this directory, so that a restart can load it; "
+        "at most two versions are kept",
     )
     tree.add_argument(
         "--end-with-parent",
         action="store_true",
-        help="end when the thread that started this command ends: for a program's own tree",
+        help="end the tree when the thread that started this command ends; for a program's own tree",
     )
     tree.add_argument(
         "--progress",
@@ -104,7 +104,7 @@ def add_talk(commands):
     """Adds the commands that query or control a running tree."""
     status = commands.add_parser("status", help="what a running tree is doing")
     add_place(status)
-    status.add_argument("--json", action="store_true", help="the whole answer")
+    status.add_argument("--json", action="store_true", help="print the whole answer as one JSON object")
     status.add_argument(
         "--timeout-s", type=seconds, default=5.0, metavar="S", help="seconds to wait for the answer (default 5)"
     )
@@ -137,7 +137,7 @@ def add_tools(commands):
         description='{"text": ...} returns {"ids": [...], "text": decoded}; {"ids": [...]} decodes.',
     )
     tokenize.add_argument("--tokenizer", required=True, metavar="DIR", help="a directory with tokenizer.json")
-    tokenize.add_argument("--add-special-tokens", action="store_true")
+    tokenize.add_argument("--add-special-tokens", action="store_true", help="add the model's special tokens")
 
 
 def parser():

@@ -89,15 +89,15 @@ def add_first_flags(parser):
         "--model",
         default="stories",
         metavar="DIR",
-        help="a checkpoint directory, a bundled model (stories, the default, bard, stories-moe, bard-moe, stories-hybrid, "
-        "bard-hybrid), or org/name of the Hugging Face cache, into which it is downloaded if huggingface_hub is installed",
+        help="a checkpoint directory, a bundled model (stories, bard, stories-moe, bard-moe, stories-hybrid, "
+        "bard-hybrid), or org/name of the Hugging Face cache; huggingface_hub downloads missing files (default stories)",
     )
     add_count(parser, "--tp", "tensor-parallel ranks per replica", default=1)
     add_count(parser, "--dp", "data-parallel replicas", default=1)
     add_count(
         parser,
         "--max-total-tokens",
-        "tokens in the KV memory of a replica (default: those that fit into a quarter of the memory)",
+        "tokens in the KV pool of a replica (default on a CPU: a quarter of the memory; on a GPU: by --mem-fraction)",
     )
     return add
 
@@ -106,59 +106,59 @@ def add_limit_flags(parser):
     """Flags of concurrency: how much runs at once, and whose request is next."""
     parser = parser.add_argument_group("how much at once")
     add = parser.add_argument
-    add_count(parser, "--page-size", "tokens per page of KV")
-    add_count(parser, "--chunked-prefill-size", "maximum number of tokens of a step")
-    add_count(parser, "--max-running-requests", "maximum number of requests that run at once")
-    add_count(parser, "--max-queued-requests", "maximum number of requests that wait")
-    add_count(parser, "--max-adapters", "maximum number of adapters (LoRA) that are loaded")
-    add_count(parser, "--max-adapter-rank", "the highest rank of an adapter")
+    add_count(parser, "--page-size", "tokens per page of KV (default 16)")
+    add_count(parser, "--chunked-prefill-size", "maximum number of tokens in a step (default 512)")
+    add_count(parser, "--max-running-requests", "maximum number of requests that run at once (default 256)")
+    add_count(parser, "--max-queued-requests", "maximum number of requests that wait (default 16384)")
+    add_count(parser, "--max-adapters", "maximum number of loaded adapters (LoRA) (default 16)")
+    add_count(parser, "--max-adapter-rank", "the highest accepted rank of an adapter (default 64)")
     add_count(
         parser,
         "--adapter-memory",
-        "bytes of each worker's memory for adapters; the least recently used of the others go to files (default: no limit)",
+        "bytes for adapters in each worker; above it, the least recently used are evicted to files (default: no limit)",
     )
     add_count(
         parser,
         "--state-checkpoints",
-        "of a hybrid model: how many copies of requests' recurrent states are kept, from which later requests continue "
-        "(default: by the memory of the machine, 8 to 520)",
+        "hybrid models: places for copies of requests' recurrent states, from which later requests continue "
+        "(default: by the memory of the machine, 8 or more)",
     )
     add_count(
         parser,
         "--state-checkpoint-tokens",
-        "of a hybrid model: a long prompt keeps a copy every N tokens, while places are free (default 1024)",
+        "hybrid models: tokens of a long prompt between two copies of its state, while places are free (default 1024)",
     )
     add(
         "--speculate",
         type=drafts,
         default="off",
         metavar="off|auto|K",
-        help="the most drafts per row that a pass verifies, guessed from prompts and outputs; auto: the number "
-        "that gives the most tokens per second; tokens and logprobs are the same bits with any value (default off)",
+        help="maximum number of drafts per row that a pass verifies, 1 to 32; auto: the number that gives the most "
+        "tokens per second. Drafts are guesses from prompts and outputs (default off)",
     )
     parser.add_argument(
         "--draft-memory",
         type=whole_number(0, DRAFT_MEMORY_MAX),
         metavar="BYTES",
-        help="with --speculate: memory for ended outputs, from which drafts are made (default 64 MiB)",
+        help="with --speculate: bytes for outputs of ended requests, the source of drafts (default 64 MiB)",
     )
     parser.add_argument(
         "--session-memory",
         type=share,
         metavar="SHARE",
-        help="the share of the KV pool that sessions hold between their turns (default 0.5)",
+        help="share of the KV pool that sessions hold between their turns, in (0, 1] (default 0.5)",
     )
     add(
         "--scheduling",
         choices=("fair", "fcfs"),
-        help="the order of requests: fair (clients take turns) or fcfs (by arrival) (default fair)",
+        help="order of requests of one priority: fair (clients take turns) or fcfs (by arrival) (default fair)",
     )
     add(
         "--served-model-name",
         metavar="S",
         nargs="+",
         action="extend",
-        help="the model's names; answers have the first; default: its directory",
+        help="the model's names: answers have the first, requests may use any (default: the name of its directory)",
     )
 
 
@@ -166,18 +166,18 @@ def add_engine_flags(parser):
     """Flags of the computation: how, on which device, and from which weights."""
     parser = parser.add_argument_group("the engine ('on a GPU': no effect on CPUs)")
     add = parser.add_argument
-    add("--compute", choices=("bf16", "fp32"), help="precision of activations and KV")
+    add("--compute", choices=("bf16", "fp32"), help="precision of activations and KV (default bf16)")
     add_count(
         parser,
         "--ep",
-        "of a model of experts: its experts are divided over N groups of --tp / N ranks each; the ranks of a group split each "
-        "of its experts (default 1: all ranks split every expert)",
+        "models of experts: number of groups of ranks that experts are divided over. A group has --tp / N ranks, which "
+        "split each of its experts (default 1)",
     )
     add(
         "--expert-weights",
         choices=("fp32", "bf16"),
-        help="of a model of experts: bf16 rounds the weights of a token's experts before the sum, as transformers does for "
-        "Qwen (default fp32, as trainers and the other engines compute)",
+        help="models of experts: precision of the weights of a token's experts. bf16 rounds them before the sum, as "
+        "transformers does for Qwen (default fp32)",
     )
     add(
         "--device",
@@ -190,21 +190,21 @@ def add_engine_flags(parser):
         "--mem-fraction",
         type=share,
         metavar="X",
-        help="on a GPU: the part of its free memory for weights, activations and KV (default 0.9)",
+        help="on a GPU: share of the free memory for weights, activations and KV, in (0, 1] (default 0.9)",
     )
     add(
         "--update-mode",
         choices=("auto", "staged", "host", "lend", "direct"),
-        help="on a GPU: staged leaves room for a second copy of the weights; with the others KV has that room: host stages "
-        "in the host's memory and uploads at the commit, lend stages in the memory of KV while nothing is generated, "
-        "direct overwrites the weights that serve; auto: the first that fits (default auto)",
+        help="on a GPU: where updates are staged. staged: in a second copy of the weights. host: in host memory, "
+        "uploaded at the commit. lend: in the memory of KV, while nothing is generated. direct: nowhere; "
+        "overwrites the weights that serve. auto: the first of the four that fits (default auto)",
     )
     add(
         "--all-reduce",
         choices=("auto", "own", "nccl"),
-        help="on GPUs with --tp: what sums activations over the ranks: own, kernels that read each other's memory; "
-        "nccl, NCCL wherever a step is not a graph, refused with --device cpu, --tp 1 and --deterministic; auto: NCCL "
-        "from the size at which the start measured it faster; with --deterministic own (default auto)",
+        help="on GPUs with --tp: what sums activations over the ranks. own: kernels that read each other's memory. "
+        "nccl: NCCL in each step that is not a graph; refused with --device cpu, --tp 1 or --deterministic. "
+        "auto: own with --deterministic; otherwise NCCL for sizes where the start measured it faster (default auto)",
     )
     add(
         "--deterministic",
@@ -214,19 +214,19 @@ def add_engine_flags(parser):
     add(
         "--no-graphs",
         action="store_true",
-        help="on a GPU: launch every kernel of a step by itself, not small steps as CUDA graphs; the results are the same",
+        help="on a GPU: launch each kernel of a step separately, without CUDA graphs; the results are the same",
     )
     add(
         "--load-format",
         choices=("auto", "null"),
-        help="null: no weights and no arithmetic, to measure everything else",
+        help="null: load no weights and compute nothing, to measure everything else (default auto)",
     )
     add(
         "--ignore-extra-tensors",
         action="store_true",
         help="skip tensors of a checkpoint or an update that the model does not have",
     )
-    add_count(parser, "--threads", "threads of each worker; default: the cores divided by the number of workers")
+    add_count(parser, "--threads", "threads of each worker (default: the cores divided by the number of workers)")
 
 
 def add_patience_flags(parser):
@@ -237,39 +237,39 @@ def add_patience_flags(parser):
         "--log-level",
         default="warning",
         choices=("trace", "debug", "info", "warning", "error", "off"),
-        help="what the processes write to standard error",
+        help="least severe messages that the processes write to standard error (default warning)",
     )
     add(
         "--stall-timeout",
         type=seconds,
         default=30.0,
         metavar="S",
-        help="seconds a process may be stopped (SIGSTOP) before the tree is ended (default 30)",
+        help="seconds that a process may be stopped (SIGSTOP) before it is killed and the tree ends (default 30)",
     )
     add(
         "--stage-share",
         type=share,
         metavar="X",
-        help="the part of a core's time that staging weights may take while passes run (default 0.25)",
+        help="share of a core's time that staging weights may take while passes run, in (0, 1] (default 0.25)",
     )
     add(
         "--step-timeout",
         type=seconds,
         default=300.0,
         metavar="S",
-        help="seconds a forward pass may take before the tree is ended (default 300)",
+        help="seconds that a forward pass may take before the tree ends (default 300)",
     )
     add(
         "--tuning-dir",
         metavar="DIR",
-        help="on a GPU: the directory that keeps the fastest algorithms, timed at the first start; "
+        help="on a GPU: directory that keeps the fastest algorithms, timed at the first start; "
         "none: time nothing (default ~/.cache/pitstop)",
     )
     add(
         "--wait-for-initial-weights",
         "--checkpoint-engine-wait-weights-before-ready",
         action="store_true",
-        help="load no weights: the tree answers from the start, and is ready after the first complete update",
+        help="load no weights at the start; the tree is ready after the first complete update",
     )
     add(
         "--start-timeout",
@@ -313,13 +313,13 @@ def add_http_flags(parser, first):
     """Flags of the tree's own front end: its address, its users and its limits; `first` adds to the
     first group.
     """
-    first("--host", default="127.0.0.1", metavar="H", help="address of HTTP (default 127.0.0.1)")
-    first("--port", type=port, default=30000, metavar="P", help="port of HTTP (default 30000)")
+    first("--host", default="127.0.0.1", metavar="H", help="IP address of HTTP (default 127.0.0.1)")
+    first("--port", type=port, default=30000, metavar="P", help="port of HTTP; 0: any free one (default 30000)")
     first(
         "--api-key",
         default=os.environ.get("PITSTOP_API_KEY"),
         metavar="K",
-        help="the key that HTTP requests must have; default: PITSTOP_API_KEY of the environment",
+        help="key that HTTP requests must have (default: PITSTOP_API_KEY of the environment)",
     )
     parser = parser.add_argument_group("HTTP")
     add = parser.add_argument
@@ -327,34 +327,34 @@ def add_http_flags(parser, first):
         "--admin-api-key",
         default=os.environ.get("PITSTOP_ADMIN_API_KEY"),
         metavar="K",
-        help="the key that calls for pause, weights and memory must have; default: PITSTOP_ADMIN_API_KEY",
+        help="key that calls for pause, weights and memory must have "
+        "(default: PITSTOP_ADMIN_API_KEY of the environment)",
     )
     add("--insecure", action="store_true", help="let others reach HTTP without an API key")
     add(
         "--tool-call-parser",
         metavar="NAME",
-        help="chats: the format of the model's tool calls (hermes, llama3, mistral, ...; auto: as the chat template "
-        "shows it); without it, calls are returned as text",
+        help="chats: format of the model's tool calls: hermes, llama3, mistral, ...; auto: as the chat template "
+        "shows it (default: return calls as text)",
     )
     add(
         "--reasoning-parser",
         metavar="NAME",
-        help="chats: the format of the model's thinking (qwen3, deepseek-r1, glm45, ...; auto: as the chat template "
-        "shows it; or two markers with a space between); without it, thinking is returned as text",
+        help="chats: format of the model's thinking: qwen3, deepseek-r1, glm45, ..., or two markers with a space "
+        "between; auto: as the chat template shows it (default: return thinking as text)",
     )
     add(
         "--return-routed-experts",
         choices=("npy", "envelope"),
-        help="a model of experts: completions, chats and /inference/v1/generate return routed experts without a field, "
-        "as with vLLM's --enable-return-routed-experts; npy: vLLM's form; envelope: prime-rl's",
+        help="models of experts: completions, chats and /inference/v1/generate always return routed experts, as with "
+        "vLLM's --enable-return-routed-experts. npy: vLLM's form; envelope: prime-rl's form",
     )
     add(
         "--return-sampling-mask",
         action="store_true",
-        help="/inference/v1/generate returns the sampling mask of each request that truncates, as with vLLM's flag of this "
-        "name",
+        help="/inference/v1/generate always returns the sampling mask of requests that truncate, as with vLLM's flag",
     )
-    add("--cors-origin", metavar="O", help="pages of this origin may call HTTP from a browser")
+    add("--cors-origin", metavar="O", help="origin whose pages may call HTTP from a browser")
     add(
         "--allowed-host",
         action="append",
@@ -369,7 +369,7 @@ def add_http_flags(parser, first):
         help="/generate streams only new output by default, not all output so far",
     )
     add_http_limits(parser)
-    add("--no-http", action="store_true", help="no HTTP: the bus alone")
+    add("--no-http", action="store_true", help="open no HTTP port; serve the bus alone")
 
 
 def door(text):
@@ -385,11 +385,19 @@ def add_tcp_doors(parser):
     """Flags for the doors of other machines."""
     parser = parser.add_argument_group("doors for other machines")
     add = parser.add_argument
-    add("--tcp-door", type=door, metavar="H:P", help="also open the data door to other machines at this address")
-    add("--admin-tcp-door", type=door, metavar="H:P", help="also open the admin door to other machines at this address")
     add(
-        "--door-keys", metavar="DIR", help="the directory with the keys of these doors and of the nodes, made by keygen"
+        "--tcp-door",
+        type=door,
+        metavar="H:P",
+        help="HOST:PORT at which the data door also accepts other machines; port 0: any free one",
     )
+    add(
+        "--admin-tcp-door",
+        type=door,
+        metavar="H:P",
+        help="HOST:PORT at which the admin door also accepts other machines; port 0: any free one",
+    )
+    add("--door-keys", metavar="DIR", help="directory of the keys of clients and nodes, made by keygen")
 
 
 def node_door(text):
@@ -409,12 +417,12 @@ def add_node_flags(parser):
         type=whole_number(0),
         default=0,
         metavar="N",
-        help="this machine's number (default 0, the head, which has the doors; the others have only workers)",
+        help="this machine's number; 0: the head, which has the doors; machines above 0 have only workers (default 0)",
     )
     add(
         "--head",
         type=node_door,
         metavar="H:P",
-        help="the address at which the head accepts the other machines, the same on all",
+        help="HOST:PORT at which the head accepts the other machines; the same value on all machines",
     )
-    add("--node-key", metavar="FILE", help="on machines other than the head: this machine's key, from keygen --node")
+    add("--node-key", metavar="FILE", help="file with this machine's key, made by keygen --node; not on the head")

@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
         "what",
         nargs="*",
         metavar="WHAT",
-        help="generate: the prompt; update: DIR; abort: ids; add: how many; remove: a slot",
+        help="generate: the prompt; update: DIR; abort: ids; add: number of replicas; remove: a slot",
     )
     own.add_argument(
         "--name", metavar="NAME", default="fleet", help="the fleet's name, if a cluster has several (fleet)"
@@ -55,7 +55,8 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument(
         "--address",
         metavar="H:P",
-        help="the Ray cluster: HOST:PORT, or auto (default: for serve, a cluster of this machine alone; otherwise the fleet's)",
+        help="the Ray cluster: HOST:PORT, or auto "
+        "(default: for serve, a cluster of this machine alone; otherwise, the cluster of the fleet)",
     )
     own.add_argument(
         "--start-timeout",
@@ -70,7 +71,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_serve(own: argparse.ArgumentParser) -> None:
-    own.add_argument("--model", metavar="MODEL", default="stories", help=f"serve: as for {LAUNCHER} serve (stories)")
+    own.add_argument(
+        "--model",
+        metavar="MODEL",
+        default="stories",
+        help=f"serve: model of the trees, as for {LAUNCHER} serve (stories)",
+    )
     own.add_argument(
         "--replicas",
         metavar="N",
@@ -83,55 +89,69 @@ def _add_serve(own: argparse.ArgumentParser) -> None:
         "--quorum",
         metavar="K",
         type=int,
-        help="serve: number of prepared replicas with which an update commits without the others (all)",
+        help="serve: number of prepared replicas that an update needs to commit (all)",
     )
     own.add_argument(
         "--hang-timeout",
         metavar="S",
         type=float,
         default=30.0,
-        help="serve: seconds after which a replica that does not answer is ended (30)",
+        help="serve: seconds without an answer after which a replica is ended (30)",
     )
     own.add_argument(
-        "--status-port", metavar="P", type=int, default=0, help="serve: the page and /metrics; 0: any free port (0)"
+        "--status-port",
+        metavar="P",
+        type=int,
+        default=0,
+        help="serve: port of the status page and /metrics; 0: any free one (0)",
     )
     own.add_argument("--http", action="store_true", help="serve: every tree has HTTP, at a port that status shows")
     own.add_argument(
         "--door-port",
         metavar="P",
         type=int,
-        help="serve: a port for HTTP's /generate, whose requests survive replicas; 0: any free one",
+        help="serve: port of an HTTP /generate whose requests outlive a lost replica; 0: any free one (none)",
     )
     own.add_argument(
-        "--router", metavar="KIND", help="serve: sglang, smg or vllm in front of the trees, which then listen to HTTP"
+        "--router",
+        metavar="KIND",
+        help="serve: router in front of the trees: sglang, smg or vllm; opens HTTP in each tree (none)",
     )
     own.add_argument("--router-port", metavar="P", type=int, default=30000, help="serve: the router's port (30000)")
 
 
 def _add_calls(own: argparse.ArgumentParser) -> None:
-    own.add_argument("--label", metavar="NAME", default="", help="update: the version's name")
+    own.add_argument("--label", metavar="NAME", default="", help="update: label of the new version")
     own.add_argument(
-        "--kv-policy", metavar="POLICY", default="keep", help="update: keep, recompute, drain or abort (keep)"
+        "--kv-policy",
+        metavar="POLICY",
+        default="keep",
+        help="update: running requests: keep, recompute, drain or abort (keep)",
     )
     own.add_argument(
         "--hold-s",
         metavar="S",
         type=float,
         default=0.0,
-        help="update: seconds, at most, for which replicas stand still so that all commit together (0)",
+        help="update: maximum number of seconds that replicas stand still so that all commit together (0)",
     )
     own.add_argument(
-        "--max-new-tokens", metavar="N", type=int, default=200, help="generate: maximum number of tokens (200)"
+        "--max-new-tokens", metavar="N", type=int, default=200, help="generate: maximum number of output tokens (200)"
     )
-    own.add_argument("--temperature", metavar="X", type=float, default=1.0, help="generate: 0 is greedy (1)")
     own.add_argument(
-        "--mode", metavar="MODE", default="in_place", help="pause: in_place, retract, abort or wait (in_place)"
+        "--temperature", metavar="X", type=float, default=1.0, help="generate: sampling temperature; 0: greedy (1)"
     )
-    own.add_argument("--all", action="store_true", help="abort: every open request")
+    own.add_argument(
+        "--mode",
+        metavar="MODE",
+        default="in_place",
+        help="pause: running requests: in_place, retract, abort or wait (in_place)",
+    )
+    own.add_argument("--all", action="store_true", help="abort: end every open request")
     own.add_argument(
         "--json", action="store_true", help="status, digests, pause, resume, abort: the whole answer as JSON"
     )
-    own.add_argument("--timeout-s", metavar="S", type=float, help="generate: seconds after which it gives up")
+    own.add_argument("--timeout-s", metavar="S", type=float, help="generate: give up after this many seconds (never)")
 
 
 if __name__ == "__main__":
