@@ -110,8 +110,7 @@ inline constexpr std::int64_t kGraphShare = 256;
 
 class Engine {
   public:
-    // `communicator` has this rank's number and the number of ranks. `threads` and `communicator`
-    // outlive the engine.
+    // `threads` and `communicator`, which numbers the ranks, outlive the engine.
     // Errors: anything missing or wrong in the directory; unsupported models; no memory.
     // Ranks do not wait for each other here. If a rank fails to load, its peers find it gone.
     static Result<std::unique_ptr<Engine>> load(
@@ -183,9 +182,8 @@ class Engine {
     // is room for one.
     [[nodiscard]] bool wants_graph() const { return model_ && model_->graphs().wants_one(); }
     // Captures the steps of one shape, when the rank has nothing else to do. Steps may be in
-    // progress, and continue meanwhile; nothing is launched. A rank need not make a graph
-    // when its peers do: steps have the same launches with and without graphs. Errors: the
-    // communicator's.
+    // progress, and continue meanwhile; nothing is launched. Ranks may differ in their graphs: a
+    // step launches the same kernels with and without. Errors: the communicator's.
     [[nodiscard]] Result<> make_graph() { return model_->make_graph(); }
 
     // Returns the bytes that steps have sent to a GPU; 0 on the CPU.

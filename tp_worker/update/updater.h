@@ -71,8 +71,7 @@ class Updater {
     [[nodiscard]] static bool takes(std::string_view type);
 
     // Returns the answers that exist at once; later ones come from take_answers().
-    // Errors: the order violates the protocol (a commit of an update that is not staged): this rank
-    // must end.
+    // Errors: a violation of the protocol, such as a commit without a stage: this rank must end.
     Result<std::vector<messages::Frames>> handle_order(const messages::Frames& order);
 
     // The meter that reports this rank's memory from time to time, without an order.
