@@ -1,5 +1,5 @@
-"""Updates that begin with a version of an adapter: a rollback to the previous version, partial and sparse updates,
-from every kind of source.
+"""Updates that begin with a version of an adapter, from every kind of source: a rollback to the previous version,
+partial and sparse updates.
 """
 
 import json
