@@ -90,7 +90,10 @@ void WeightSlots::pack(Pack pack) {
     std::int64_t num_elements = 0;
     for (const WeightId slot : pack.slots)
         num_elements += product_of(list_[static_cast<std::size_t>(raw(slot))].shape);
-    CHECK(num_elements == product_of(pack.shape));
+    CHECK(
+        pack.strides.empty() ? num_elements == product_of(pack.shape)
+                             : pack.strides.size() == pack.slots.size()
+    );
     CHECK(!pack.may_be_transposed || (pack.shape.size() == 3 && pack.shape[1] != pack.shape[2]));
     packs_.push_back(std::move(pack));
 }

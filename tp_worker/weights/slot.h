@@ -91,6 +91,14 @@ struct WeightSlot {
     std::optional<WeightId> left_out_with{};
 };
 
+// The place of a matrix in a tensor that contains several, in elements: (row, col) of the matrix is
+// element begin + row * per_row + col * per_col.
+struct Strides {
+    std::int64_t begin = 0;
+    std::int64_t per_row = 0;
+    std::int64_t per_col = 1;
+};
+
 // The weights of a model, as declared by its blocks.
 class WeightSlots {
   public:
@@ -100,11 +108,14 @@ class WeightSlots {
     void tie(std::string name, WeightId to);
 
     // A tensor that checkpoints and trainers may send instead of several weights, such as the
-    // matrices of all experts. REQUIRES: its elements are those of the slots, in this order.
+    // matrices of all experts. REQUIRES: without strides, its elements are those of the slots, in
+    // this order.
     struct Pack {
         std::string name{};
         std::vector<std::int64_t> shape{};
         std::vector<WeightId> slots{};
+        // Set if the elements of the slots, which are matrices, are not in this order.
+        std::vector<Strides> strides{};  // of each slot
         // The last two dimensions may be swapped: [E, a, b] may arrive as [E, b, a].
         // REQUIRES: a != b, so that the shape tells which form it is.
         bool may_be_transposed = false;

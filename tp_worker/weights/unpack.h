@@ -1,6 +1,7 @@
 // Splits tensors that contain several weights (slot.h, Pack), one after the other. A transposed
 // pack is transposed back while it is read: its weights have no address, and each read of rows
-// gathers columns of the pack.
+// gathers columns of the pack. A pack whose weights have strides (Strides) is put in their order by
+// its first read, in memory that its weights share; other packs are never copied.
 #pragma once
 
 #include "checkpoint/safetensors_header.h"
@@ -16,7 +17,7 @@ namespace pitstop::tp_worker {
 
 // Returns the weights in a tensor, in order; nothing if the tensor is no pack, or has the wrong
 // shape (which find_problems() reports). The weights' bytes borrow what the pack's bytes borrow.
-// REQUIRES: a transposed pack is not on a GPU.
+// REQUIRES: a pack that is transposed, or has strides, is not on a GPU.
 [[nodiscard]] std::vector<Incoming> unpacked(
     const WeightLayout& layout, const checkpoint::TensorSpec& spec, const TensorBytes& bytes
 );
@@ -26,8 +27,8 @@ namespace pitstop::tp_worker {
     const WeightLayout& layout, std::span<const Incoming> tensors
 );
 
-// Returns a problem for each transposed pack in a GPU's memory.
-[[nodiscard]] std::vector<std::string> transposed_on_gpu(
+// Returns a problem for each pack in a GPU's memory that is transposed, or has strides.
+[[nodiscard]] std::vector<std::string> scattered_on_gpu(
     const WeightLayout& layout, std::span<const Incoming> tensors
 );
 

@@ -160,7 +160,7 @@ Result<WeightLayout> WeightLayout::make(
             layout.by_id_[static_cast<std::size_t>(raw(*other))];
     }
     for (const WeightSlots::Pack& slot_pack : slots.packs()) {
-        Pack pack{.shape = slot_pack.shape};
+        Pack pack{.shape = slot_pack.shape, .strides = slot_pack.strides};
         if (slot_pack.may_be_transposed) {
             const std::vector<std::int64_t>& s = slot_pack.shape;
             pack.transposed_shape = std::vector{s[0], s[2], s[1]};
@@ -196,8 +196,7 @@ const WeightTensor* WeightLayout::find(std::string_view name) const {
 }
 
 const WeightLayout::Pack* WeightLayout::find_pack(std::string_view name) const {
-    const auto place =
-        names_ == TensorNames::kOfAdapter ? packs_.find(name) : find_named(packs_, name, names_);
+    const auto place = find_named(packs_, name, names_);
     return place == packs_.end() ? nullptr : &place->second;
 }
 

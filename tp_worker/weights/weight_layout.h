@@ -145,8 +145,9 @@ class WeightLayout {
         std::vector<std::int64_t> shape{};
         // the shape of the other accepted form, if there is one
         std::optional<std::vector<std::int64_t>> transposed_shape{};
-        // their indices in tensors(), in the order of the elements
+        // their indices in tensors(), in the order of the elements if there are no strides
         std::vector<std::size_t> tensors{};
+        std::vector<Strides> strides{};  // of each tensor (slot.h)
     };
     [[nodiscard]] const Pack* find_pack(std::string_view name) const;
 

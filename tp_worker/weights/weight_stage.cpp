@@ -86,7 +86,7 @@ Result<> WeightStage::stage_tensors(std::span<const Incoming> tensors, Expect ex
         const bool is_head = args_.layout.is_tied_head(incoming.spec.name);
         if (is_head && !incoming.rows && head_digests_.empty()) head = &incoming;
     }
-    std::ranges::move(transposed_on_gpu(args_.layout, tensors), std::back_inserter(problems_));
+    std::ranges::move(scattered_on_gpu(args_.layout, tensors), std::back_inserter(problems_));
     if (!problems_.empty()) return fail_with_problems();
     const std::vector<Incoming> apart = unpacked(args_.layout, tensors);
     RepeatedTensors repeated;

@@ -122,7 +122,7 @@ TEST(PackedWeights, ATransposedPackInAGpusMemoryIsAProblem) {
     const auto problems = [&](std::vector<std::int64_t> shape, bool is_on_gpu) {
         const std::vector<Incoming> tensors{
             {.spec = {.name = name, .shape = std::move(shape)}, .bytes = {.is_on_gpu = is_on_gpu}}};
-        return transposed_on_gpu(*layout, tensors);
+        return scattered_on_gpu(*layout, tensors);
     };
     EXPECT_EQ(problems({4, 40, 36}, true), std::vector<std::string>{});
     EXPECT_EQ(problems({4, 36, 40}, false), std::vector<std::string>{});
@@ -131,6 +131,49 @@ TEST(PackedWeights, ATransposedPackInAGpusMemoryIsAProblem) {
     EXPECT_NE(
         refused[0].find("'" + name + "' has shape [4, 36, 40], transposed"), std::string::npos
     );
+}
+
+// A pack [3, 4] of two weights [3, 2]: the columns alternate, and one weight's rows go upwards.
+TEST(PackedWeights, MayHaveStrides) {
+    WeightSlots slots;
+    const WeightId a = slots.add({.name = "a", .shape = {3, 2}, .encoding = Encoding::kF32});
+    const WeightId b = slots.add({.name = "b", .shape = {3, 2}, .encoding = Encoding::kF32});
+    slots.pack(
+        {.name = "both",
+         .shape = {3, 4},
+         .slots = {a, b},
+         .strides =
+             {{.begin = 0, .per_row = 4, .per_col = 2}, {.begin = 9, .per_row = -4, .per_col = 2}}}
+    );
+    const Result<WeightLayout> layout = WeightLayout::make(slots);
+    ASSERT_TRUE(layout.has_value());
+    const checkpoint::TensorSpec spec{
+        .name = "both", .dtype = checkpoint::StoredDtype::kF32, .shape = {3, 4}};
+    const std::vector<float> values{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+    const std::vector<std::vector<float>> expected{{0, 2, 4, 6, 8, 10}, {9, 11, 5, 7, 1, 3}};
+    const auto* const data = reinterpret_cast<const std::byte*>(values.data());
+    TensorBytes in_memory{.dtype = spec.dtype, .data = data};
+    TensorBytes in_file{.dtype = spec.dtype};
+    in_file.read = [data](std::int64_t begin, std::span<std::byte> out) -> Result<> {
+        std::copy_n(data + begin, out.size(), out.begin());
+        return Ok{};
+    };
+    for (const TensorBytes& bytes : {in_memory, in_file}) {
+        const std::vector<Incoming> weights = unpacked(*layout, spec, bytes);
+        ASSERT_EQ(weights.size(), 2u);
+        for (std::size_t w = 0; w < 2; ++w) {
+            std::vector<float> read(4);  // rows 1 and 2
+            ASSERT_TRUE(weights[w].bytes.read(8, std::as_writable_bytes(std::span(read))));
+            EXPECT_TRUE(std::ranges::equal(read, std::span(expected[w]).subspan(2))) << w;
+        }
+    }
+    in_file.read = [](std::int64_t, std::span<std::byte>) -> Result<> {
+        return Error{ErrorCode::kDataLoss, "the file is cut"};
+    };
+    std::vector<std::byte> out(8);
+    EXPECT_FALSE(unpacked(*layout, spec, in_file)[0].bytes.read(0, out));
+    const std::vector<Incoming> on_gpu{{.spec = spec, .bytes = {.is_on_gpu = true}}};
+    EXPECT_NE(scattered_on_gpu(*layout, on_gpu).at(0).find("'both' contains"), std::string::npos);
 }
 
 }  // namespace
