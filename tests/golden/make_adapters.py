@@ -53,6 +53,41 @@ ADAPTERS = {
         dict(r=5, lora_alpha=10, target_modules=r".*\.(0\.self_attn\.(q|o)_proj|1\.mlp\.(gate|down)_proj)"),
         torch.float32,
     ),
+    # Experts, which transformers 5 packs; and as PEFT converts the names that they have in transformers 4.
+    ("qwen3_moe_all", "packed"): (
+        dict(
+            r=2,
+            lora_alpha=5,
+            target_modules=["q_proj"],
+            target_parameters=["mlp.experts.gate_up_proj", "experts.down_proj", "gate.weight"],
+            rank_pattern={"mlp.experts.down_proj": 3},
+            alpha_pattern={r".*\.1\.mlp\.experts\.gate_up_proj": 2},
+        ),
+        torch.bfloat16,
+    ),
+    ("qwen2_moe_shared", "packed_down"): (
+        dict(
+            r=4,
+            lora_alpha=6,
+            use_rslora=True,
+            target_modules=["shared_expert.up_proj"],
+            target_parameters=["layers.1.mlp.experts.down_proj", "layers.2.mlp.experts.gate_up_proj"],
+        ),
+        torch.float32,
+    ),
+    ("mixtral", "converted"): (
+        dict(r=3, lora_alpha=4, target_modules=["w1", "w2", "w3", "gate", "o_proj"]),
+        torch.float32,
+    ),
+    ("qwen3_5_moe", "packed"): (
+        dict(
+            r=4,
+            lora_alpha=3,
+            target_modules=["shared_expert_gate", "in_proj_qkv", "down_proj"],
+            target_parameters=["gate_up_proj", "mlp.experts.down_proj"],
+        ),
+        torch.float32,
+    ),
     ("qwen2_seven_to_one", "one_module"): (
         dict(r=64, lora_alpha=32, target_modules=["model.layers.1.mlp.up_proj"]),
         torch.float32,
@@ -86,8 +121,9 @@ def write_settings(out, model_name):
     (out / "README.md").unlink(missing_ok=True)
     config = json.loads((out / "adapter_config.json").read_text())
     config["base_model_name_or_path"] = model_name  # no machine's path
-    if isinstance(config["target_modules"], list):
-        config["target_modules"].sort()
+    for key in ("target_modules", "target_parameters"):
+        if isinstance(config[key], list):
+            config[key].sort()
     (out / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 

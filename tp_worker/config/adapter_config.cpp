@@ -50,6 +50,7 @@ constexpr std::array kAdapterHonoured{
     "r",
     "rank_pattern",
     "target_modules",
+    "target_parameters",
     "use_rslora"};
 
 template <std::size_t N>
@@ -77,7 +78,10 @@ class AdapterConfigReader {
         config->is_rank_stabilized_ = reader_.flag("use_rslora", false);
         RETURN_IF_ERROR(read_names("target_modules", &config->targets_));
         RETURN_IF_ERROR(read_names("exclude_modules", &config->excluded_));
-        if (reader_.find_value("target_modules") == nullptr)
+        const Json* const parameters = reader_.find_value("target_parameters");
+        if (parameters != nullptr && !is_unset(*parameters))
+            config->parameters_ = read_list("target_parameters", *parameters);
+        if (reader_.find_value("target_modules") == nullptr && !config->has_parameters())
             reader_.malformed("target_modules is missing");
         read_layers(config);
         RETURN_IF_ERROR(read_layer_patterns(config));
@@ -298,23 +302,37 @@ Result<std::optional<AdapterConfig::Module>> AdapterConfig::of(const std::string
         ASSIGN_OR_RETURN(const bool is_in, is_in_layers(path));
         if (!is_in) return Found();
     }
+    ASSIGN_OR_RETURN(const Module module, module_of(path));
+    return Found(module);
+}
+
+Result<std::optional<AdapterConfig::Module>> AdapterConfig::of_parameter(const std::string& name
+) const {
+    using Found = std::optional<Module>;
+    ASSIGN_OR_RETURN(const bool is_target, matches({.list = parameters_}, name));
+    if (!is_target) return Found();
+    ASSIGN_OR_RETURN(const Module module, module_of(name));
+    return Found(module);
+}
+
+Result<AdapterConfig::Module> AdapterConfig::module_of(const std::string& name) const {
     Module module{.rank = rank_};
     double alpha = alpha_;
     for (const auto& [pattern, rank] : ranks_) {
-        ASSIGN_OR_RETURN(const bool is_its, pattern.matches_whole(path));
+        ASSIGN_OR_RETURN(const bool is_its, pattern.matches_whole(name));
         if (!is_its) continue;
         module.rank = rank;
         break;
     }
     for (const auto& [pattern, each] : alphas_) {
-        ASSIGN_OR_RETURN(const bool is_its, pattern.matches_whole(path));
+        ASSIGN_OR_RETURN(const bool is_its, pattern.matches_whole(name));
         if (!is_its) continue;
         alpha = each;
         break;
     }
     const auto rank = static_cast<double>(module.rank);
     module.scale = alpha / (is_rank_stabilized_ ? std::sqrt(rank) : rank);
-    return Found(module);
+    return module;
 }
 
 }  // namespace pitstop::tp_worker

@@ -34,6 +34,10 @@ class AdapterConfig {
     // Returns how the module of this path is adapted; nothing if it is not. Errors:
     // kResourceExhausted if a pattern needs too many steps.
     [[nodiscard]] Result<std::optional<Module>> of(const std::string& path) const;
+    // The same for a parameter that is adapted by its own name (target_parameters), such as the
+    // packed matrices of all experts.
+    [[nodiscard]] Result<std::optional<Module>> of_parameter(const std::string& name) const;
+    [[nodiscard]] bool has_parameters() const { return !parameters_.empty(); }
     // Whether the modules are still given as PEFT's "all-linear", which a checkpoint must resolve.
     [[nodiscard]] bool is_of_all_linear() const { return targets_.is_all_linear; }
 
@@ -51,13 +55,16 @@ class AdapterConfig {
     friend class AdapterConfigReader;
     [[nodiscard]] static Result<bool> matches(const Names& names, const std::string& path);
     [[nodiscard]] Result<bool> is_in_layers(const std::string& path) const;
+    // By the patterns of ranks and alphas.
+    [[nodiscard]] Result<Module> module_of(const std::string& name) const;
 
     std::int64_t rank_ = 8;
     double alpha_ = 8;
     bool is_rank_stabilized_ = false;
     Names targets_{};
     Names excluded_{};
-    Patterns<std::int64_t> ranks_{};  // the first match counts
+    std::vector<std::string> parameters_{};  // names, or the ends of names
+    Patterns<std::int64_t> ranks_{};         // the first match counts
     Patterns<double> alphas_{};
     std::optional<std::vector<std::int64_t>> layers_{};
     std::vector<ModulePattern> layer_patterns_{};  // the group "layer" is the layer's number

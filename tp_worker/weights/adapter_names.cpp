@@ -13,9 +13,12 @@ constexpr std::array<std::string_view, 6> kPrefixes{
     "_fsdp_wrapped_module.",
     "_checkpoint_wrapped_module.",
     "language_model."};
+// The first of two packed parameters of experts that PEFT wraps: here the part does belong.
+constexpr std::string_view kInnerExperts = ".experts.base_layer.lora_";
 // Parts of a name that wrappers insert, and that do not belong to the module's path.
+constexpr std::string_view kBaseLayer = ".base_layer.";
 constexpr std::array<std::string_view, 3> kWithin{
-    ".base_layer.", "._fsdp_wrapped_module.", ".language_model."};
+    kBaseLayer, "._fsdp_wrapped_module.", ".language_model."};
 
 void drop_prefixes(std::string& name) {
     for (bool goes_on = true; goes_on;) {
@@ -44,7 +47,8 @@ std::string adapter_name_of(std::string_view given) {
     std::string name(given);
     drop_prefixes(name);
     for (const std::string_view within : kWithin) {
-        for (std::size_t at = 0; (at = name.find(within)) != std::string::npos;)
+        const bool is_kept = within == kBaseLayer && name.find(kInnerExperts) != std::string::npos;
+        for (std::size_t at = 0; !is_kept && (at = name.find(within)) != std::string::npos;)
             name.replace(at, within.size(), ".");
     }
     drop_own_name(name, ".lora_A");

@@ -109,13 +109,41 @@ TEST(AdapterConfig, TakesTheFirstPatternOfTheFileThatMatches) {
     EXPECT_EQ(module_of(json, kQ0)->rank, 4);
 }
 
+// PEFT: neither excluded modules nor layers apply, but patterns do.
+TEST(AdapterConfig, AdaptsParametersByTheirNamesOrTheEndsOfThese) {
+    Json json = lora();
+    const std::string down = "model.layers.1.mlp.experts.down_proj";
+    const auto parameter_of = [&](const std::string& name) {
+        const auto config = AdapterConfig::parse(json.dump(), "a");
+        EXPECT_TRUE(config) << config.error().message;
+        return *config->of_parameter(name);
+    };
+    for (const Json& none : {Json(), Json(false), Json::array()}) {
+        json["target_parameters"] = none;
+        EXPECT_FALSE(parameter_of(down));
+    }
+    json["target_parameters"] = {"experts.down_proj", "gate.weight"};
+    json["exclude_modules"] = {"down_proj"};
+    json["layers_to_transform"] = {0};
+    json["rank_pattern"] = {{"experts.down_proj", 3}};
+    json["alpha_pattern"] = {{R"(.*\.1\..*)", 6}};
+    EXPECT_EQ(parameter_of(down)->rank, 3);
+    EXPECT_EQ(parameter_of(down)->scale, 2.0);
+    EXPECT_TRUE(parameter_of("model.layers.0.mlp.gate.weight"));
+    EXPECT_FALSE(parameter_of("model.layers.0.mlp.shared_expert_gate.weight"));
+    EXPECT_FALSE(parameter_of("model.layers.1.mlp.other_experts.down_proj"));
+    json["target_modules"] = nullptr;
+    EXPECT_TRUE(parameter_of(down));
+    json["target_parameters"] = "experts.down_proj";
+    EXPECT_EQ(error_of(json).code, ErrorCode::kMalformed);
+}
+
 TEST(AdapterConfig, RefusesByNameWhatIsNotComputed) {
     const std::vector<std::pair<std::string, Json>> keys{
         {"use_dora", true},
         {"lora_bias", true},
         {"fan_in_fan_out", true},
         {"modules_to_save", {"lm_head"}},
-        {"target_parameters", {"experts.gate_up_proj"}},
         {"trainable_token_indices", {1, 2}},
         {"alora_invocation_tokens", {1}},
         {"layer_replication", {{0, 4}}},

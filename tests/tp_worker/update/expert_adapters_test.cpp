@@ -19,10 +19,14 @@ namespace {
 
 constexpr double kLogitError = 1e-4;  // golden_test.cpp
 const std::vector<std::string> kOfExperts{
+    "mixtral/converted",
     "mixtral/experts",
     "qwen2_moe_shared/experts_and_gates",
+    "qwen2_moe_shared/packed_down",
     "qwen2_moe_shared/some_experts",
-    "qwen3_moe_all/experts"};
+    "qwen3_moe_all/experts",
+    "qwen3_moe_all/packed"};
+const std::string kPacked = "mixtral/converted";
 const std::string kSome = "qwen2_moe_shared/some_experts";
 const std::string kLayer1 = "model.layers.1.mlp.experts.";
 
@@ -216,6 +220,103 @@ TEST_F(ExpertAdapters, BadPairsAreRefusedByName) {
     changed = whole;
     changed[b].values[7] = std::numeric_limits<float>::infinity();
     refused(changed, "'" + b + "' is not finite");
+}
+
+// The place of an expert's element in PEFT's packed tensors, by its definition: A [E, r, in], and
+// B [out, r, E].
+TEST_F(ExpertAdapters, PackedTensorsAreThoseOfEachExpert) {
+    ASSERT_TRUE(open_groups("mixtral", kRanksMax, kRanksMax));
+    constexpr std::size_t kE = 4;
+    constexpr std::size_t kI = 36;
+    const Tensors packed = tensors_of(kPacked);
+    Tensors apart;
+    for (const auto& [name, tensor] : packed) {
+        if (name.find("experts.") == std::string::npos) {
+            apart[name] = tensor;
+            continue;
+        }
+        const bool is_inner = name.find("base_layer") != std::string::npos;
+        const bool is_a = name.find("lora_A") != std::string::npos;
+        const std::string block = name.substr(0, name.find("mlp."));
+        const auto rows = static_cast<std::size_t>(tensor.shape[0]);
+        const auto cols = static_cast<std::size_t>(tensor.shape[1]);
+        const std::size_t r = (is_a ? rows : cols) / kE;
+        const std::vector<std::string> matrices =
+            is_inner ? std::vector<std::string>{"w1", "w3"} : std::vector<std::string>{"w2"};
+        for (std::size_t i = 0; i < matrices.size() * kE; ++i) {
+            const std::size_t e = i % kE;
+            const std::string& matrix = matrices[i / kE];
+            Tensor& one = apart
+                [block + "block_sparse_moe.experts." + std::to_string(e) + "." + matrix +
+                 (is_a ? ".lora_A.weight" : ".lora_B.weight")];
+            const std::size_t num_rows = is_a ? r : rows / matrices.size();
+            const std::size_t num_cols = is_a ? cols : r;
+            for (std::size_t row = 0; row < num_rows; ++row) {
+                for (std::size_t col = 0; col < num_cols; ++col) {
+                    const std::size_t at =
+                        is_a ? (e * r + row) * cols + col
+                             : (row + (matrix == "w3" ? kI : 0)) * cols + col * kE + e;
+                    one.values.push_back(tensor.values[at]);
+                }
+            }
+            one.shape = {static_cast<std::int64_t>(num_rows), static_cast<std::int64_t>(num_cols)};
+        }
+    }
+    const Digest digest = digest_of(stage(from_disk(adapter_dir(kPacked))));
+    const std::vector<float> logits = logits_of(kPrompt, commit());
+    EXPECT_EQ(digest_of(stage(with_config_of(kPacked, packed))), digest) << "sent in the call";
+    EXPECT_EQ(logits_of(kPrompt, commit()), logits);
+    EXPECT_EQ(digest_of(stage(with_config_of(kPacked, apart))), digest);
+    const messages::AdapterId last = commit();
+    EXPECT_EQ(logits_of(kPrompt, last), logits);
+
+    // A part of the adapter may be a packed tensor.
+    const std::string b = "model.layers.1.mlp.experts.lora_B.weight";
+    Tensors changed = packed;
+    for (float& value : changed[b].values) value = 0.25F - value;
+    messages::UpdateSpec part = from_call({{b, changed[b]}});
+    part.partial = true;
+    const Digest after_part = digest_of(stage(std::move(part), last));
+    EXPECT_NE(after_part, digest);
+    commit();
+    EXPECT_EQ(digest_of(stage(with_config_of(kPacked, changed))), after_part);
+    commit();
+}
+
+TEST_F(ExpertAdapters, BadPackedTensorsAreRefusedByName) {
+    ASSERT_TRUE(open_groups("mixtral", kRanksMax, kRanksMax));
+    const Tensors packed = tensors_of(kPacked);
+    const std::string a = "model.layers.0.mlp.experts.base_layer.lora_A.weight";
+    const auto refused = [&](const Tensors& tensors, const std::string& why) {
+        expect_refused(with_config_of(kPacked, tensors), ErrorCode::kInvalidArgument, why);
+    };
+    Tensors changed = packed;
+    changed[a].shape = {12, 80};
+    refused(changed, "'" + a + "' has shape [12, 80]; the config requires [24, 40]");
+
+    changed = packed;
+    changed.erase(a);
+    refused(changed, "experts.0.w1.lora_A.weight' is missing");
+
+    changed = packed;
+    changed["model.layers.0.block_sparse_moe.experts.3.w1.lora_A.weight"] = {
+        .shape = {6, 40}, .values = std::vector<float>(240)};
+    refused(changed, "experts.3.w1.lora_A.weight' appears twice");
+
+    messages::UpdateSpec spec = with_config_of(kPacked, packed);
+    spec.adapter_config = R"({"peft_type": "LORA", "target_parameters": ["embed_tokens.weight"]})";
+    expect_refused(spec, ErrorCode::kUnsupported, "'model.embed_tokens' are not served");
+    spec.adapter_config = R"({"peft_type": "LORA", "target_parameters": ["norm.weight"]})";
+    expect_refused(spec, ErrorCode::kUnsupported, "'model.norm.weight' are not served");
+    spec.adapter_config =
+        R"({"peft_type": "LORA", "r": 65, "target_parameters": ["experts.down_proj"]})";
+    expect_refused(
+        spec,
+        ErrorCode::kInvalidArgument,
+        "the rank of 'model.layers.0.block_sparse_moe.experts.0.w2', "
+    );
+    spec.adapter_config = R"({"peft_type": "LORA", "target_parameters": ["experts.c_proj"]})";
+    expect_refused(spec, ErrorCode::kInvalidArgument, "target_parameters");
 }
 
 // An adapter without any tensor would be the base model.
