@@ -42,6 +42,22 @@ ENVIRONMENTS = {
     # Environments of agents. verifiers starts its programs with uv.
     "inspect": Environment(("inspect-ai==0.3.285", "openai==3.57.0"), needs_torch=False),
     "verifiers": Environment(("verifiers==0.4.0", "uv==0.13.9"), needs_torch=False),
+    # SkyRL's agents; skyrl-gym has their environments, and needs pandas.
+    "skyrl_gym": Environment(
+        (
+            *HTTP,
+            "transformers==5.23.0",
+            "jinja2==3.1.6",
+            "loguru==0.7.3",
+            "numpy==2.4.6",
+            "omegaconf==2.3.1",
+            "pandas==3.1.1",
+            "skyrl-gym==0.4.0",
+            "tqdm",
+        ),
+        ("skyrl==0.3.0",),
+        needs_torch=False,
+    ),
     "grpo": Environment(("pyzmq==27.3.0", "msgpack", "matplotlib"), is_nightly=True),
     "grpo_lora": Environment((*HF, "peft==0.21.2", "pyzmq==27.3.0", "msgpack", "matplotlib"), is_nightly=True),
     "hub": Environment(("huggingface_hub==2.4.0",), needs_torch=False),
@@ -172,7 +188,7 @@ ENVIRONMENTS = {
 
 
 # Packages that work with PyTorch's replacement (without_torch).
-STAND_INS = (LIGHT, "skyrl_routes", "slime_routes")
+STAND_INS = (LIGHT, "skyrl_gym", "skyrl_routes", "slime_routes")
 
 
 def _run(*command):
