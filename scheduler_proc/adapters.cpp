@@ -106,6 +106,7 @@ void Adapters::forget_previous(const std::string& name, TurnOutput& out) {
 
 void Adapters::retire(Resident& resident, TurnOutput& out) {
     resident.is_serving = false;
+    all_serving_.erase(resident.use.id);
     places_.unpin(resident.use.id);
     free_unused(resident, out);
 }
@@ -164,6 +165,7 @@ void Adapters::commit(AdapterUse loaded, TurnOutput& out) {
         retire(replaced, out);
     }
     serving.id = id;
+    all_serving_.insert(id);
     ++serving.num_loads;
     lost_.erase(name);
     out.adapters.push_back({.name = name, .line = messages::line_of(lost_of(loaded))});
@@ -204,12 +206,6 @@ std::optional<messages::AdapterId> Adapters::serving(const std::string& name) co
     const auto place = serving_.find(name);
     if (place == serving_.end()) return std::nullopt;
     return place->second.id;
-}
-
-std::set<messages::AdapterId> Adapters::all_serving() const {
-    std::set<messages::AdapterId> all;
-    for (const auto& [name, serving] : serving_) all.insert(serving.id);
-    return all;
 }
 
 AdapterUse Adapters::move(messages::AdapterId from, TurnOutput& out) {
@@ -279,6 +275,14 @@ std::optional<std::string> Adapters::audit(
                 num_requests(id)
             );
     }
+    for (const auto& [name, serving] : serving_) {
+        if (all_serving_.contains(serving.id)) continue;
+        return fmt::format("adapter '{}' serves, and is not among those that do", name);
+    }
+    if (all_serving_.size() != serving_.size())
+        return fmt::format(
+            "{} versions of {} adapters serve", all_serving_.size(), serving_.size()
+        );
     for (const auto& [id, resident] : residents_) {
         if (resident.num_requests > 0 && !num_open.contains(id))
             return fmt::format(

@@ -66,8 +66,8 @@ class Adapters {
     void count_token(messages::AdapterId id);
     // Returns the version that new requests of this name get, or nothing.
     [[nodiscard]] std::optional<messages::AdapterId> serving(const std::string& name) const;
-    // Returns the versions that new requests get.
-    [[nodiscard]] std::set<messages::AdapterId> all_serving() const;
+    // The versions that new requests get.
+    [[nodiscard]] const std::set<messages::AdapterId>& all_serving() const { return all_serving_; }
     // Returns the version that new requests of this name get. REQUIRES: a version serves the name.
     [[nodiscard]] const AdapterUse& served(const std::string& name) const {
         return residents_.at(serving_.at(name).id).use;
@@ -127,6 +127,7 @@ class Adapters {
     std::int64_t loaded_max_;
     std::int64_t rank_max_ = 0;
     std::map<std::string, Serving> serving_{};
+    std::set<messages::AdapterId> all_serving_{};  // the ids in serving_, for each step
     // adapters that are lost, and have been neither loaded nor unloaded since
     std::map<std::string, messages::LostAdapter> lost_{};
     std::map<messages::AdapterId, Resident> residents_{};
