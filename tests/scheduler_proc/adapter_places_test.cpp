@@ -62,6 +62,49 @@ TEST_F(AdapterPlacesTest, TheLeastRecentlyUsedIsEvictedAndComesBackWhenWanted) {
     EXPECT_EQ(raw(status_of("a").adapter.version), 3);
 }
 
+// A turn that older conversations keep waiting must not hold the memory of an adapter.
+TEST_F(AdapterPlacesTest, ATurnThatWaitsForAnOlderConversationAsksForNoAdapter) {
+    SchedulerConfig config;
+    config.adapters_max = 64;
+    config.adapter_memory = 2 * kBytes + 999;
+    config.session_memory = 1;
+    Rig small({.num_pages = 25}, config);
+    std::swap(rig, small);
+    load("a", 3);
+    load("b", 4);
+    load("c", 5);
+    const Ask older{
+        .prompt = prompt_of(40, 100),
+        .max_new_tokens = 24,
+        .adapter = "b",
+        .conversation = messages::ConversationId{1}};
+    const Ask younger{
+        .prompt = prompt_of(36, 500),
+        .max_new_tokens = 4,
+        .adapter = "a",
+        .conversation = messages::ConversationId{2}};
+    for (const Ask& first_turn : {older, younger}) {
+        rig.send(first_turn);
+        rig.run();
+    }
+    const RequestKey runs = rig.send(older);
+    rig.turn();
+    rig.step();
+    Ask alone = ask_of("c");
+    alone.max_new_tokens = 4;
+    rig.send(alone);
+    for (int i = 0; i < 8; ++i) rig.step();
+    ASSERT_EQ(resident(), (std::set{AdapterId{4}, AdapterId{5}}));
+    const RequestKey waits = rig.send(younger);
+    for (int i = 0; i < 8; ++i) rig.step();
+    ASSERT_FALSE(rig.of(runs).finish);
+    EXPECT_TRUE(rig.of(waits).tokens.empty());
+    EXPECT_EQ(resident(), (std::set{AdapterId{4}, AdapterId{5}})) << "c was evicted for it";
+    rig.tick = std::chrono::milliseconds(300);
+    for (int i = 0; i < 300 && !rig.of(waits).finish; ++i) rig.step();
+    expect_answer(waits, younger, 3);
+}
+
 TEST_F(AdapterPlacesTest, AdaptersInUseAndPinnedOnesStay) {
     open(2);
     load("a", 3, messages::AdapterPolicy::kFinish, AdapterPlaces::Pinned::kYes);
