@@ -1,6 +1,7 @@
 #include "scheduler_proc/update_checks.h"
 
 #include "messages/source_reach.h"
+#include "messages/sparse_buckets.h"
 
 #include <fmt/format.h>
 
@@ -69,9 +70,11 @@ std::optional<Error> problem_of_fill(const messages::UpdateFill& order, const Up
     if (const auto problem = messages::invalid(order.source))
         return Error{ErrorCode::kInvalidArgument, *problem};
     if (auto error = problem_of_reach(order.source, facts.config)) return error;
-    if (facts.job && facts.job->may(order.update, messages::UpdateOrder::kFill))
-        return std::nullopt;
-    return wrong_order("fill", order.update, "its session is not open");
+    if (!facts.job || !facts.job->may(order.update, messages::UpdateOrder::kFill))
+        return wrong_order("fill", order.update, "its session is not open");
+    if (const auto problem = messages::problem_of_bucket(facts.job->spec, order.source))
+        return wrong_order("fill", order.update, *problem);
+    return std::nullopt;
 }
 
 std::optional<Error> problem_of_order(

@@ -1,4 +1,5 @@
 // The calls of sessions: the caller that owns a session, and the answers to other callers.
+#include "messages/sparse_buckets.h"
 #include "tokenizer_proc/ended_sessions.h"
 #include "tokenizer_proc/update_coordinator.h"
 
@@ -104,18 +105,8 @@ bool UpdateCoordinator::take_unnamed(
 // REQUIRES: a session is open.
 void UpdateCoordinator::fill(TimePoint now, Bucket bucket, Out& out) {
     TreeUpdate& update = driver_.update();
-    const bool changes_nothing =
-        update.spec().base_digest.empty() || (update.is_of_adapter() && !update.spec().partial);
-    if (bucket.source.format == messages::TensorFormat::kSparse && changes_nothing) {
-        Error is_sparse = refused(
-            update.spec().base_digest.empty()
-                ? "a sparse bucket changes the version it was made for; the session named no "
-                  "base_digest"
-                : "a sparse bucket changes the adapter's version that serves; the session is not "
-                  "partial"
-        );
-        return driver_.refuse(std::move(bucket.caller), std::move(is_sparse), out);
-    }
+    if (auto problem = messages::problem_of_bucket(update.spec(), bucket.source))
+        return driver_.refuse(std::move(bucket.caller), refused(*std::move(problem)), out);
     // A trainer whose buckets all name the session may give its version another label.
     const bool is_checked = update.may_be_mixed() || bucket.names != SessionCalls::Names::kSession;
     if (is_checked && update.calls().is_of_another_version(bucket.label)) {

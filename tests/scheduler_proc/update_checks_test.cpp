@@ -100,6 +100,34 @@ TEST_F(UpdateChecksTest, ABucketNeedsItsOpenSession) {
     EXPECT_EQ(text_of(problem_of_fill(fill, facts())), why) << "it has ended";
 }
 
+// The door has compared the base's digest, and this replica the adapter's version.
+TEST_F(UpdateChecksTest, P2_ASparseBucketNeedsASessionThatBeginsWithAVersion) {
+    start(Kind::kStaged, {UpdateOrder::kOpen});
+    messages::UpdateFill fill{.update = kUpdate};
+    fill.source = {
+        .kind = messages::SourceKind::kTensors,
+        .format = messages::TensorFormat::kSparse,
+        .tensors = {{.name = "a.weight", .dtype = "F32", .shape = {2, 2}}},
+        .num_updates = {1},
+        .payloads = {{}}};
+    const auto why = [&] { return text_of(problem_of_fill(fill, facts())); };
+    EXPECT_EQ(
+        why(),
+        "fill of update 7: a sparse bucket changes the version it was made for; the session named "
+        "no base_digest"
+    );
+    job->spec.base_digest = std::string(32, 'a');
+    EXPECT_EQ(why(), "");
+    job->spec.adapter = "policy";
+    EXPECT_EQ(
+        why(),
+        "fill of update 7: a sparse bucket changes the adapter's version that serves; the session "
+        "is not partial"
+    );
+    job->spec.partial = true;
+    EXPECT_EQ(why(), "");
+}
+
 TEST_F(UpdateChecksTest, ARollbackNeedsTheVersionBefore) {
     const auto why = [&](std::int64_t epoch, const WhyNot& why_not = kFine) {
         return text_of(

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "messages/sparse_buckets.h"
 #include "messages/worker_orders.h"
 #include "tp_worker/update/memory_tags.h"
 #include "tp_worker/weights/weight_stage.h"
@@ -13,6 +14,14 @@
 
 namespace pitstop::tp_worker {
 namespace {
+
+// Delivers a bucket, unless its session has nothing that the bucket could change.
+Result<> deliver_bucket(SourceArgs source, const messages::UpdateSpec& session) {
+    source.expect = WeightStage::Expect::kMore;
+    const auto problem = messages::problem_of_bucket(session, source.source);
+    if (!problem) return deliver(source);
+    return decline(source, {ErrorCode::kFailedPrecondition, *problem});
+}
 
 messages::AdapterId id_of(messages::UpdateId update) {
     return static_cast<messages::AdapterId>(static_cast<std::uint64_t>(update));
@@ -205,8 +214,7 @@ Result<std::vector<messages::Frames>> Updater::execute(messages::WorkerStage ord
     return std::vector<messages::Frames>{};
 }
 
-// Gives the stage's job to the background. `prepare` allocates the memory, before the
-// source delivers.
+// Gives the stage's job to the background. `prepare` allocates memory before the source delivers.
 void Updater::give_stage(std::int64_t timeout_ms, StagedUpdate::Job prepare) {
     const bool is_session = stage_->spec.source.kind == messages::SourceKind::kBuckets;
     give(
@@ -234,8 +242,7 @@ void Updater::give_stage(std::int64_t timeout_ms, StagedUpdate::Job prepare) {
     );
 }
 
-// Runs the job in the background, after all earlier ones, and sends the answer. `bucket`: 0
-// opens a session.
+// Runs the job in the background, after all earlier ones, and answers. `bucket` 0: opens a session.
 void Updater::give(messages::UpdateOrder order, std::int64_t bucket, StagedUpdate::Job job) {
     stage_->begin(order);
     background_.give([stage = stage_, order, bucket, job = std::move(job)] {
@@ -257,14 +264,14 @@ Result<std::vector<messages::Frames>> Updater::execute(messages::WorkerFill orde
         messages::UpdateOrder::kFill,
         bucket,
         [this, deadline, order = std::move(order)](StagedUpdate& stage) {
-            return deliver({
+            const SourceArgs source{
                 .source = order.source,
                 .worker = worker_,
                 .stage = *stage.fill,
                 .mappings = stage.mappings,
-                .expect = WeightStage::Expect::kMore,
                 .deadline = deadline,
-            });
+            };
+            return deliver_bucket(source, stage.spec);
         }
     );
     return std::vector<messages::Frames>{};

@@ -64,6 +64,26 @@ class AdapterParts : public Adapted {
     void move(const messages::WorkerAdapters& order) {
         for (const auto& updater : updaters_) ASSERT_TRUE(updater->handle_order(encode(order)));
     }
+    // Elements of one tensor.
+    messages::UpdateSpec sparse_of(
+        const std::vector<std::int32_t>& indices, const std::vector<float>& values
+    ) {
+        messages::UpdateSpec spec;
+        spec.adapter = "one";
+        spec.partial = true;
+        spec.base_digest = std::string(32, 'a');  // the scheduler has compared it
+        spec.source.kind = messages::SourceKind::kTensors;
+        spec.source.format = messages::TensorFormat::kSparse;
+        spec.source.tensors.push_back({.name = kQ0, .dtype = "F32", .shape = tensors_[kQ0].shape});
+        spec.source.num_updates = {std::ssize(indices)};
+        messages::RankPayload payload;
+        payload.data.values.resize(indices.size() * sizeof indices[0]);
+        std::memcpy(payload.data.values.data(), indices.data(), payload.data.values.size());
+        const std::vector<std::uint8_t> bytes = bytes_of(values);
+        payload.data.values.insert(payload.data.values.end(), bytes.begin(), bytes.end());
+        spec.source.payloads.push_back(std::move(payload));
+        return spec;
+    }
     static messages::UpdateSpec rollback() {
         messages::UpdateSpec spec;
         spec.adapter = "one";
@@ -106,21 +126,7 @@ TEST_F(AdapterParts, P10_ASparseUpdateChangesItsElements) {
     if (IsSkipped() || HasFatalFailure()) return;
     const std::vector<std::int32_t> indices{0, 3, 17};
     const std::vector<float> values{0.25F, -2.0F, 1.5F};
-    messages::UpdateSpec spec;
-    spec.adapter = "one";
-    spec.partial = true;
-    spec.base_digest = std::string(32, 'a');  // the scheduler has compared it
-    spec.source.kind = messages::SourceKind::kTensors;
-    spec.source.format = messages::TensorFormat::kSparse;
-    spec.source.tensors.push_back({.name = kQ0, .dtype = "F32", .shape = tensors_[kQ0].shape});
-    spec.source.num_updates = {std::ssize(indices)};
-    messages::RankPayload payload;
-    payload.data.values.resize(indices.size() * sizeof indices[0]);
-    std::memcpy(payload.data.values.data(), indices.data(), payload.data.values.size());
-    const std::vector<std::uint8_t> bytes = bytes_of(values);
-    payload.data.values.insert(payload.data.values.end(), bytes.begin(), bytes.end());
-    spec.source.payloads.push_back(std::move(payload));
-    const auto votes = stage_ok(spec, first_);
+    const auto votes = stage_ok(sparse_of(indices, values), first_);
     const messages::AdapterId second = commit();
     for (std::size_t i = 0; i < indices.size(); ++i)
         tensors_[kQ0].values[static_cast<std::size_t>(indices[i])] = values[i];
@@ -128,6 +134,39 @@ TEST_F(AdapterParts, P10_ASparseUpdateChangesItsElements) {
     const auto [digests, of_all] = of_whole(tensors_);
     EXPECT_EQ(digests_of(votes), digests);
     EXPECT_EQ(logits, of_all);
+}
+
+// A worker trusts neither the door nor the scheduler: nothing would be there to change.
+TEST_F(AdapterParts, P2_ASparseBucketNeedsAPartialSession) {
+    open_and_load();
+    if (IsSkipped() || HasFatalFailure()) return;
+    messages::UpdateSpec session;
+    session.adapter = "one";
+    session.base_digest = std::string(32, 'a');
+    session.source.kind = messages::SourceKind::kBuckets;
+    session.adapter_config = text_of(load_json(adapter_dir("qwen3_tied/all/adapter_config.json")));
+    const messages::UpdateId update{++last_update_};
+    const messages::WorkerFill fill{
+        .update = update,
+        .bucket = 1,
+        .source = sparse_of({0}, {0.5F}).source,
+        .timeout_ms = 10'000};
+    const std::string why = "the session is not partial";
+    for (const auto& updater : updaters_) {
+        const auto opened = tp_worker::ask<messages::WorkerFilled>(
+            *updater, messages::WorkerStage{.update = update, .spec = session}
+        );
+        ASSERT_TRUE(opened && opened->outcome.ok);
+        const auto filled = tp_worker::ask<messages::WorkerFilled>(*updater, fill);
+        ASSERT_TRUE(filled);
+        ASSERT_FALSE(filled->outcome.ok);
+        EXPECT_EQ(filled->outcome.code, ErrorCode::kFailedPrecondition);
+        EXPECT_NE(filled->outcome.problems.front().find(why), std::string::npos)
+            << filled->outcome.problems.front();
+        EXPECT_TRUE(tp_worker::ask<messages::WorkerDropped>(
+            *updater, messages::WorkerDrop{.update = update}
+        ));
+    }
 }
 
 TEST_F(AdapterParts, RefusesWhatIsNoPartOfTheVersionByName) {
