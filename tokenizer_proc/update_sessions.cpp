@@ -25,6 +25,29 @@ bool declares_version(const messages::UpdateSpec& spec) {
            !spec.digest.empty() || !spec.base_digest.empty();
 }
 
+// Returns why a call that names no session is no bucket of this one, or nothing. A call that names
+// no adapter joins the session of one.
+std::optional<std::string> why_no_bucket(
+    const messages::UpdateSpec& part, const TreeUpdate& update
+) {
+    const messages::UpdateSpec& session = update.spec();
+    if (part.adapter.empty() || part.adapter == session.adapter) return std::nullopt;
+    return fmt::format(
+        "a call for adapter '{}' is no bucket of {}, which is of {}; commit or drop that session "
+        "first",
+        part.adapter,
+        update.describe(),
+        session.adapter.empty() ? "the model's weights"
+                                : fmt::format("adapter '{}'", session.adapter)
+    );
+}
+
+// Only the session's begin says what its adapter is.
+bool declares_adapter(const messages::UpdateSpec& part) {
+    return !part.adapter_config.empty() || !part.adapter_config_digest.empty() ||
+           part.adapter_pinned || part.adapter_policy != messages::AdapterPolicy::kFinish;
+}
+
 }  // namespace
 
 // Returns why a call of `session` (0: any) cannot be made now, or nothing. An open session may be
@@ -85,12 +108,15 @@ bool UpdateCoordinator::take_unnamed(
         if (loss) driver_.refuse(std::move(caller), lost(*loss), out);
         return loss.has_value();
     }
-    if (auto error = update->not_unnamed()) {
+    if (auto why_not = why_no_bucket(call.update, *update)) {
+        caller.may_be_part = false;
+        driver_.refuse(std::move(caller), refused(*std::move(why_not)), out);
+    } else if (auto error = update->not_unnamed()) {
         driver_.refuse(std::move(caller), *std::move(error), out);
-    } else if (declares_version(call.update)) {
+    } else if (declares_version(call.update) || declares_adapter(call.update)) {
         Error declares = refused(fmt::format(
-            "a call that would be a bucket of {} declares a mode, an epoch or a digest of its own; "
-            "leave these out",
+            "a call that would be a bucket of {} declares a mode, an epoch, a digest or an "
+            "adapter's settings of its own; leave these out",
             update->describe()
         ));
         driver_.refuse(std::move(caller), std::move(declares), out);

@@ -36,15 +36,25 @@ class UnnamedSessionTest : public UpdateCoordinatorTest {
         both_answer(messages::UpdateOrder::kOpen);
         ASSERT_TRUE(last_reply().ok) << last_reply().verdict.message;
     }
-    // Sends an update that names no session. Returns false if it became an update of its own.
-    bool unnamed(std::string label = "") {
+    // An update that names no session, of an adapter or (empty) of the model.
+    static messages::UpdateWeights call_for(std::string adapter) {
         messages::UpdateWeights call;
         call.call = CallId{12};
         call.timeout_ms = 60'000;
         call.unnamed = true;
         call.update.partial = true;
-        call.update.label = std::move(label);
+        call.update.adapter = std::move(adapter);
         call.update.source.kind = messages::SourceKind::kTensors;
+        return call;
+    }
+    bool unnamed_for(std::string adapter) {
+        const messages::UpdateWeights call = call_for(std::move(adapter));
+        return coordinator_.take_unnamed(now_, {"trainer", call.call}, call, out_);
+    }
+    // Sends an update that names no session. Returns false if it became an update of its own.
+    bool unnamed(std::string label = "") {
+        messages::UpdateWeights call = call_for("");
+        call.update.label = std::move(label);
         return coordinator_.take_unnamed(now_, {"trainer", call.call}, call, out_);
     }
     void bucket(std::string label = "") {

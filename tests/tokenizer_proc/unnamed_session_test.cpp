@@ -369,5 +369,36 @@ TEST_F(UnnamedSessionTest, ABucketDeclaresNoVersion) {
     expect_refused({"epoch"});
     EXPECT_TRUE(coordinator_.is_open());
 }
+
+// The bus accepts `unnamed` beside an adapter's name.
+TEST_F(UnnamedSessionTest, P2_ACallForAnAdapterIsNoBucketOfTheModelsSession) {
+    open();
+    EXPECT_TRUE(unnamed_for("policy"));
+    expect_refused({"adapter 'policy'", "is no bucket of session", "of the model's weights"});
+    EXPECT_EQ(count_orders<messages::UpdateFill>(), 0u);
+    EXPECT_TRUE(coordinator_.is_open());
+    bucket();
+    end();
+    finish_commit();
+    EXPECT_TRUE(last_reply().ok) << last_reply().verdict.message;
+}
+
+TEST_F(UnnamedSessionTest, P2_ACallForAnAdapterIsABucketOfItsOwnSessionAlone) {
+    messages::BeginUpdate call = begin_call();
+    call.update.adapter = "policy";
+    open(call);
+    EXPECT_TRUE(unnamed_for("critic"));
+    expect_refused({"adapter 'critic'", "of adapter 'policy'"});
+    messages::UpdateWeights pinned = call_for("policy");
+    pinned.update.adapter_pinned = true;
+    EXPECT_TRUE(coordinator_.take_unnamed(now_, {"trainer", pinned.call}, pinned, out_));
+    expect_refused({"adapter's settings"});
+    EXPECT_EQ(count_orders<messages::UpdateFill>(), 0u);
+    EXPECT_TRUE(unnamed_for("policy"));
+    both_answer(messages::UpdateOrder::kFill);
+    EXPECT_TRUE(last_reply().ok) << last_reply().verdict.message;
+    EXPECT_EQ(count_orders<messages::UpdateFill>(), 1u);
+}
+
 }  // namespace
 }  // namespace pitstop::tokenizer
