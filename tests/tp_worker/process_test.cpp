@@ -211,31 +211,58 @@ TEST_F(WorkerProcess, VotesThoughPlansNeverCease) {
     EXPECT_EQ(vote->update, messages::UpdateId{1});
 }
 
-// A load of an adapter waits for no pass: its orders overtake plans that arrived before.
-TEST_F(WorkerProcess, VotesOnAnAdapterBeforeThePlansThatWait) {
-    start(1);
-    expect_hellos();
-    constexpr std::int64_t kPlans = 12;
-    messages::StepPlan plan = first_plan();
-    for (std::int64_t step = 1; step <= kPlans; ++step) {
-        plan.step = StepId{step};
-        send_to_all(encode(plan));
+// The stage of an adapter is ordered after these plans, and after one order to forget versions.
+class StageOfAdapter : public WorkerProcess {
+  protected:
+    static constexpr std::int64_t kPlans = 12;
+    static constexpr std::int64_t kTokens = 256;  // per plan: a vote takes less than such a pass
+
+    // Counts the results before the vote; all plans are run.
+    void count_results_before_vote(std::vector<messages::AdapterId> forgotten) {
+        start(1, {fmt::format("--page-size={}", kTokens)});
+        expect_hellos();
+        const pid_t worker = processes_.at(0).pid;
+        ASSERT_EQ(::kill(worker, SIGSTOP), 0);  // until all orders have been sent
+        messages::StepPlan plan = first_plan();
+        plan.setups[0].prompt_len = kTokens;
+        plan.rows[0].num_new = kTokens;
+        plan.tokens.values.resize(kTokens, TokenId{740});
+        for (std::int64_t step = 1; step <= kPlans; ++step) {
+            plan.step = StepId{step};
+            send_to_all(encode(plan));
+        }
+        send_to_all(encode(messages::WorkerForget{.adapters = std::move(forgotten)}));
+        messages::WorkerStage stage;
+        stage.update = messages::UpdateId{1};
+        stage.spec.adapter = "policy";
+        stage.spec.source.path = "/nowhere";
+        send_to_all(encode(stage));
+        ASSERT_EQ(::kill(worker, SIGCONT), 0);
+        std::int64_t num_results = 0;
+        while (num_results < kPlans || !num_before_vote_) {
+            const bus::Received received = receive();
+            if (received.frames.type == messages::WorkerStaged::kType) {
+                num_before_vote_ = num_results;
+                continue;
+            }
+            ASSERT_EQ(received.frames.type, messages::StepResult::kType);
+            ++num_results;
+        }
     }
-    messages::WorkerStage stage;
-    stage.update = messages::UpdateId{1};
-    stage.spec.adapter = "policy";
-    stage.spec.source.path = "/nowhere";
-    send_to_all(encode(stage));
-    std::int64_t num_results = 0;
-    while (num_results < kPlans) {
-        const bus::Received received = receive();
-        if (received.frames.type == messages::WorkerStaged::kType) break;
-        ASSERT_EQ(received.frames.type, messages::StepResult::kType);
-        ++num_results;
-    }
-    EXPECT_LT(num_results, kPlans);
-    for (; num_results < kPlans; ++num_results)  // all are run
-        ASSERT_EQ(receive().frames.type, messages::StepResult::kType);
+
+    std::optional<std::int64_t> num_before_vote_{};
+};
+
+// A load of an adapter waits for no pass.
+TEST_F(StageOfAdapter, OvertakesThePlansThatWaitAndTheForgettingOfOneVersion) {
+    count_results_before_vote({messages::AdapterId{7}});
+    EXPECT_LT(num_before_vote_.value_or(kPlans), kPlans);
+}
+
+// With the new version, a rank would have two more than its memory allows.
+TEST_F(StageOfAdapter, WaitsUntilAllButOneForgottenVersionHaveLeft) {
+    count_results_before_vote({messages::AdapterId{7}, messages::AdapterId{8}});
+    EXPECT_EQ(num_before_vote_.value_or(0), kPlans);
 }
 
 // A worker on a GPU, whose steps run ahead of their results.
