@@ -37,6 +37,7 @@ TEST_F(AdapterRollback, P2_ItReturnsToTheVersionThatTheLastLoadReplaced) {
     now.version = Epoch{5};
     EXPECT_EQ(status().adapter, now) << "the old label and digest under a new number";
     EXPECT_EQ(status().path, "/models/next");
+    EXPECT_FALSE(status().pinned);
     EXPECT_EQ(raw(status().previous.value_or(messages::AdapterVersion{}).version), 4);
     const Ask ask = ask_of("a");
     const RequestKey key = rig.send(ask);

@@ -7,6 +7,9 @@ PLACES = "scheduler_proc/adapter_places.cpp"
 RUNNER = "scheduler_proc/runner.cpp"
 PLANNER = "scheduler_proc/step_planner.cpp"
 OPEN = "scheduler_proc/open_requests.cpp"
+CALLS = "scheduler_proc/calls.cpp"
+LOAN = "scheduler_proc/loan.cpp"
+JOB = "scheduler_proc/update_job.cpp"
 
 MUTATIONS = (
     Mutation(
@@ -14,7 +17,6 @@ MUTATIONS = (
         ADAPTERS,
         "    places_.unpin(resident.use.id);\n",
         "",
-        unseen="a refusal for want of room beside pinned versions contradicts no book until a schedule is at rest",
     ),
     Mutation(
         "a version is forgotten while requests have it",
@@ -26,7 +28,7 @@ MUTATIONS = (
         "a version that serves no more stays after its last request",
         ADAPTERS,
         "    --resident.num_requests;\n    free_unused(resident, out);\n",
-        "    --resident.num_requests;\n",
+        "    --resident.num_requests;\n    static_cast<void>(out);\n",
     ),
     Mutation(
         "a pinned version is evicted",
@@ -75,5 +77,54 @@ MUTATIONS = (
         RUNNER,
         "policy == messages::AdapterPolicy::kRecompute || request->is_to_score();",
         "policy == messages::AdapterPolicy::kRecompute;",
+    ),
+    Mutation(
+        "a rollback returns to the version that serves",
+        ADAPTERS,
+        "    if (place->second.previous) return residents_.at(*place->second.previous).use;\n",
+        "    if (place->second.previous) return residents_.at(place->second.id).use;\n",
+    ),
+    Mutation(
+        "a rollback that begins gives up the version before",
+        CALLS,
+        "    if (update_.roll_back_adapter(order, previous, now_, why_not, out)) runner_.watch_steps();\n",
+        "    if (update_.roll_back_adapter(order, previous, now_, why_not, out)) runner_.watch_steps();\n"
+        "    runner_.adapters().forget_previous(order.adapter, out);\n",
+    ),
+    Mutation(
+        "an unload leaves a version to return to",
+        ADAPTERS,
+        "    forget_previous(name, out);\n    Resident& resident = residents_.at(place->second.id);\n",
+        "    Resident& resident = residents_.at(place->second.id);\n",
+    ),
+    Mutation(
+        "a stage keeps the version before",
+        LOAN,
+        "    adapters.forget_previous(adapter, out);  // first: the new version may need its memory\n",
+        "",
+    ),
+    Mutation(
+        "a rollback pins a version that was not pinned",
+        JOB,
+        "    stage.spec.adapter_pinned = previous.is_pinned;\n",
+        "    stage.spec.adapter_pinned = true;\n",
+    ),
+    Mutation(
+        "a part takes the version's pin away",
+        LOAN,
+        "        if (beginning && beginning->version.is_pinned) order.spec.adapter_pinned = true;\n",
+        "",
+    ),
+    Mutation(
+        "a part begins with nothing",
+        LOAN,
+        "        if (order.spec.partial) beginning = Beginning{adapters.served(adapter)};\n",
+        "",
+    ),
+    Mutation(
+        "a part changes a version that it was not made for",
+        ADAPTERS,
+        "        if (spec.base_digest != digest) {\n",
+        "        if (spec.base_digest.size() != digest.size()) {\n",
     ),
 )
