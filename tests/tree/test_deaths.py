@@ -27,9 +27,9 @@ EXIT_CODES = {
 }
 
 
-def start_long(door):
+def start_long(door, **more):
     """Requests that are open for a while, decoding and waiting."""
-    rids = [door.start(f"The king {i}", max_new_tokens=NUM_TOKENS, **GREEDY) for i in range(NUM_LONG)]
+    rids = [door.start(f"The king {i}", max_new_tokens=NUM_TOKENS, **GREEDY, **more) for i in range(NUM_LONG)]
     while not all(door.outputs[rid].tokens for rid in rids[:4]):
         door.step()
     return rids
