@@ -9,41 +9,23 @@
 #include "http_proc/sglang/routes.h"
 #include "http_proc/vllm/routes.h"
 
-#include <chrono>
 #include <cstdint>
-#include <exception>
 #include <future>
 #include <string>
 
 namespace pitstop::http {
 namespace {
 
-// The first request makes the document, on a thread of its own, while the loop goes on.
-Result<std::string> make_openapi(const ServerOptions& options, const std::string& version) {
-    try {
-        return openapi_document(all_routes(), options, version);
-    } catch (const std::exception& error) {  // usually: no memory
-        return make_error(ErrorCode::kResourceExhausted, "no description: {}", error.what());
-    }
-}
-
-bool is_made(const std::shared_future<Result<std::string>>& document) {
-    return document.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
-}
-
 Task<Response> openapi(Exchange& exchange) {
     ServerContext& server = exchange.server();
     const std::uint64_t tree = exchange.tree().number();
-    std::shared_future<Result<std::string>> document = server.openapi.of(tree);
-    if (!document.valid() || (is_made(document) && !document.get())) {
-        document = std::async(
-            std::launch::async,
-            [options = server.options(), version = exchange.tree().hello().server] {
-                return make_openapi(options, version);
-            }
-        );
-        server.openapi.of(tree) = document;
-    }
+    make_once(
+        server.openapi.of(tree),
+        [options = server.options(), version = exchange.tree().hello().server] {
+            return openapi_document(all_routes(), options, version);
+        }
+    );
+    const std::shared_future<Result<std::string>> document = server.openapi.of(tree);
     while (!is_made(document) && !exchange.is_gone()) co_await server.ticker.next();
     if (exchange.is_gone()) co_return Response::empty(503);
     const Result<std::string>& made = document.get();

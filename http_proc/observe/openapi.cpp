@@ -8,8 +8,11 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <exception>
 #include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace pitstop::http {
@@ -154,6 +157,21 @@ std::string openapi_document(
         {"bearer", {{"type", "http"}, {"scheme", "bearer"}}},
         {"key", {{"type", "apiKey"}, {"in", "header"}, {"name", "x-api-key"}}}};
     return document.dump();
+}
+
+void make_once(std::shared_future<Result<std::string>>& text, std::function<std::string()> make) {
+    if (text.valid() && (!is_made(text) || text.get())) return;
+    text = std::async(std::launch::async, [make = std::move(make)]() -> Result<std::string> {
+        try {
+            return make();
+        } catch (const std::exception& error) {  // usually: no memory
+            return make_error(ErrorCode::kResourceExhausted, "no description: {}", error.what());
+        }
+    });
+}
+
+bool is_made(const std::shared_future<Result<std::string>>& text) {
+    return text.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
 }  // namespace pitstop::http
