@@ -4,9 +4,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/parallel.h"
 
-#include <algorithm>
 #include <cstddef>
-#include <vector>
 
 namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
@@ -196,35 +194,51 @@ void add_y_piece(const LowRankSegment& segment, std::int64_t piece) {
     }
 }
 
-// The pieces of all segments, one segment's after the other's.
+// The pieces of all segments, one segment's after the other's. Rows of many experts and adapters
+// make thousands of segments, so that a range does not search for its first one from the beginning.
+// No vector: code for one processor must not define functions that other code shares.
 class Pieces {
   public:
     template <class Num>
-    Pieces(const LowRankArgs& args, Num num_of) : args_(args) {
-        ends_.reserve(args.segments.size());
-        for (const LowRankSegment& segment : args.segments) {
-            num_ += num_of(segment);
-            ends_.push_back(num_);
+    PITSTOP_INLINE Pieces(const LowRankArgs& args, Num num_of)
+        : args_(args),
+          num_segments_(static_cast<std::int64_t>(args.segments.size())),
+          apart_(div_up(num_segments_, kMarks)) {
+        for (std::int64_t i = 0; i < num_segments_; ++i) {
+            if (i % apart_ == 0) marks_[num_marks_++] = num_;
+            num_ += num_of(segment(i));
         }
     }
-    [[nodiscard]] std::int64_t num() const { return num_; }
+    [[nodiscard]] PITSTOP_INLINE std::int64_t num() const { return num_; }
 
-    // Calls fn(segment, piece) for pieces [begin, end). Finds the first segment by bisection,
-    // because rows of many experts and adapters make thousands of segments.
-    template <class F>
-    void walk(std::int64_t begin, std::int64_t end, F fn) const {
-        auto i = static_cast<std::size_t>(
-            std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin()
-        );
-        for (std::int64_t at = begin; at < end; ++i) {
-            const std::int64_t first = i == 0 ? 0 : ends_[i - 1];
-            for (; at < end && at < ends_[i]; ++at) fn(args_.segments[i], at - first);
+    // Calls fn(segment, piece) for pieces [begin, end).
+    template <class Num, class F>
+    PITSTOP_INLINE void walk(std::int64_t begin, std::int64_t end, Num num_of, F fn) const {
+        std::int64_t mark = 0;
+        while (mark + 1 < num_marks_ && marks_[mark + 1] <= begin) ++mark;
+        std::int64_t first = marks_[mark];
+        for (std::int64_t i = mark * apart_; i < num_segments_ && first < end; ++i) {
+            const std::int64_t num = num_of(segment(i));
+            for (std::int64_t piece = begin < first ? 0 : begin - first;
+                 piece < num && first + piece < end;
+                 ++piece)
+                fn(segment(i), piece);
+            first += num;
         }
     }
 
   private:
+    static constexpr std::int64_t kMarks = 64;
+
+    [[nodiscard]] PITSTOP_INLINE const LowRankSegment& segment(std::int64_t i) const {
+        return args_.segments[static_cast<std::size_t>(i)];
+    }
+
     const LowRankArgs& args_;
-    std::vector<std::int64_t> ends_{};  // by segment: the number of pieces up to its end
+    std::int64_t num_segments_;
+    std::int64_t apart_;            // a mark at every apart_-th segment
+    std::int64_t marks_[kMarks]{};  // the number of pieces before that segment
+    std::int64_t num_marks_ = 0;
     std::int64_t num_ = 0;
 };
 
@@ -234,7 +248,7 @@ void low_rank(const LowRankArgs& args) {
     check(args);
     const Pieces of_h(args, num_h_pieces);
     auto sum_some = [&](std::int64_t begin, std::int64_t end) {
-        of_h.walk(begin, end, [&](const LowRankSegment& segment, std::int64_t piece) {
+        of_h.walk(begin, end, num_h_pieces, [&](const LowRankSegment& segment, std::int64_t piece) {
             if (args.x.dtype == DType::kF32) {
                 sum_h_piece<float>(args, segment, piece);
             } else {
@@ -245,7 +259,7 @@ void low_rank(const LowRankArgs& args) {
     for_ranges(args.stream, of_h.num(), grain_of_bytes(kRanksPerPiece * args.x.cols * 4), sum_some);
     const Pieces of_y(args, num_y_pieces);
     auto add_some = [&](std::int64_t begin, std::int64_t end) {
-        of_y.walk(begin, end, add_y_piece);
+        of_y.walk(begin, end, num_y_pieces, add_y_piece);
     };
     for_ranges(args.stream, of_y.num(), /*grain=*/8, add_some);
 }

@@ -135,6 +135,30 @@ TEST_P(LowRank, P6_ARowHasTheBitsThatItHasAlone) {
     EXPECT_EQ(together.bits(), alone.bits());
 }
 
+// Adapters of experts make a segment per expert and adapter, many of them without rows.
+TEST_P(LowRank, ManySegmentsHaveTheBitsOfEachAlone) {
+    constexpr std::int64_t kNumSegments = 300, kN = 80, kK = 48;
+    std::vector<Pair> pairs;
+    pairs.reserve(kNumSegments);
+    std::int64_t M = 0;
+    for (std::int64_t i = 0; i < kNumSegments; ++i) {
+        const std::int64_t num_rows = i % 3 == 0 ? 0 : i % 7;
+        pairs.emplace_back(M, num_rows, kN, kK, 1 + i % 9, static_cast<unsigned>(i));
+        M += num_rows;
+    }
+    const Matrix<float> x = random_matrix<float>(M, kK, 1);
+    Matrix<float> together = random_matrix<float>(M, kN, 2);
+    Matrix<float> alone = together;
+    std::vector<LowRankSegment> segments;
+    for (Pair& pair : pairs) {
+        const LowRankSegment segment = pair.segment(alone.view());
+        ops().low_rank({.x = x.view(), .segments = {&segment, 1}, .stream = stream()});
+        segments.push_back(pair.segment(together.view()));
+    }
+    ops().low_rank({.x = x.view(), .segments = segments, .stream = stream()});
+    for (std::int64_t m = 0; m < M; ++m) EXPECT_EQ(together.bits(m), alone.bits(m)) << m;
+}
+
 TEST_P(LowRank, ZerosInBLeaveTheBitsOfY) {
     const Matrix<float> x = random_matrix<float>(3, 40, 1);
     Matrix<float> y = random_matrix<float>(3, 20, 2);
