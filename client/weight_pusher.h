@@ -75,7 +75,7 @@ struct PushOptions {
 
 struct PushReport {
     messages::UpdateReply
-        filled{};  // of the buckets: bytes, seconds of receiving and verifying per rank
+        filled{};  // bytes of all buckets; per rank, seconds of receiving and of verifying
     messages::UpdateReply reply{};  // of the commit
     std::string digest{};           // as declared; empty: none
     std::int64_t bytes = 0;         // bytes sent

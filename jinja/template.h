@@ -1,6 +1,6 @@
-// Renders chat templates: Jinja as models use it, with the output of the Python reference: Jinja
-// 3.1 in the immutable sandbox of transformers. The sandbox has no autoescape, trimmed blocks, loop
-// controls, generation blocks, `tojson` as json.dumps, `raise_exception` and `strftime_now`.
+// Renders chat templates with the output of transformers, which uses Jinja 3.1 in its immutable
+// sandbox: without autoescape, and with trimmed blocks, loop controls, generation blocks, `tojson`
+// as json.dumps, `raise_exception` and `strftime_now`.
 //
 //   auto parsed = jinja::Template::parse(source);
 //   if (!parsed) return fail(parsed.error());

@@ -82,7 +82,7 @@ struct MergeRankRecordsArgs {
     int num_ranks = 1;
     const RankRow* rows = nullptr;  // [R]
     std::int64_t num_rows = 0;      // R
-    TokenId* ids = nullptr;         // [R], written, as the next members
+    TokenId* ids = nullptr;         // [R]; an output, as are picks, logits and stats
     LogitPick* picks = nullptr;     // row r, and the drawn or given id
     float* logits = nullptr;
     SoftmaxStats* stats = nullptr;

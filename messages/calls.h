@@ -27,7 +27,7 @@ enum class CallOrder { kAtOnce, kAfterRequests };
 // (docs/weights.md). A refused call that may be a part of the collection ends the collection. Any
 // other refused call leaves it unchanged.
 enum class OnCollection {
-    kNone,       // none: the serving version stays the same
+    kNone,       // no effect: the call leaves the serving version as it is
     kJoins,      // adds to the collection
     kPublishes,  // commits the collection, if the call lets generation continue
     kCommits,    // commits the collection, because the caller asks for that

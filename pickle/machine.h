@@ -27,7 +27,7 @@ class Machine {
     struct Extent {
         std::uint32_t depth = 1;    // of the value as a tree
         std::uint64_t logical = 1;  // nodes of that tree, shared ones counted every time
-        bool is_finished = false;   // a child of another container
+        bool is_finished = false;   // became a child of another container
         bool has_state = false;     // BUILD was run
     };
 

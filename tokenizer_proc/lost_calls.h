@@ -65,12 +65,12 @@ class LostCalls {
         if (loss_ && loss_->is_told) loss_.reset();
     }
     void expire(TimePoint now);
-    // Forgets a loss with the label of the serving version, if that version is newer than the loss.
+    // Forgets a loss with the label of the serving version, unless the loss was under that epoch.
     void forget_labels_of_version();
 
-    // Refuses the call that would let generation continue, once. Refuses another one if calls were
-    // collected since then: after this refusal, the caller of this function must drop the
-    // collection.
+    // Refuses one call that would let generation continue; the next such call passes. If calls were
+    // collected between the two, the next call is refused, too, and the caller of this function
+    // must drop the collection.
     Result<> check_continue(TimePoint now, const std::string& peer);
     // Refuses a partial update whose trainer does not know of the loss, or ignores it.
     Result<> check_late_part(TimePoint now, const std::string& label);

@@ -100,8 +100,8 @@ Result<> set_turn_grammar(const TurnGrammar& turn, messages::SamplingParams& par
     if (answer.is_null() && has_grammar(params)) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "thinking_token_budget is not supported with this grammar: it is not JSON, or a "
-            "structural tag without a format"
+            "thinking_token_budget needs a JSON grammar, or a structural tag with a format; this "
+            "grammar is neither"
         );
     }
     if (thinks && is_inside && turn.thinking->has_special_markers) {

@@ -153,7 +153,7 @@ Task<Response> update_by_info(
     co_return Response::json(200, {{"message", "Weights updated"}});
 }
 
-// Serves prime-rl's body for this path: a directory that every rank reads.
+// Serves the body that prime-rl posts here. The body names a directory that every rank reads.
 Task<Response> update_from_dir(Exchange& exchange, FieldReader& fields) {
     control::DiskUpdate update;
     update.clears_cache = false;

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Makes adapters of experts in tests/data/golden/MODEL/adapters, as make_adapters.py makes the others.
 
-PEFT writes an adapter of each expert's matrices where these are modules: in transformers 4. (In transformers 5 they are
-parameters of three dimensions.) So this needs transformers 4, and reads the models' files by itself. The model alone
-must have the logits that transformers 5 computed (golden.json of the model).
+PEFT adapts the matrices of single experts only if they are modules. They are modules in transformers 4, and
+three-dimensional parameters in transformers 5. So this script needs transformers 4, and loads the checkpoints by code
+of its own. It checks that the model without an adapter has the logits that transformers 5 computed (golden.json).
 
     python3 -m venv /tmp/golden4 && /tmp/golden4/bin/pip install torch transformers==4.57.1 peft
     /tmp/golden4/bin/python tests/golden/make_expert_adapters.py [NAME ...]

@@ -13,8 +13,8 @@ constexpr std::int64_t kPairsPerExpert = 3;
 
 class CudaExpertTables : public OnCuda {};
 
-// Against the definition, by the sort's reference: experts without rows, tokens without an adapter,
-// and pairs of other ranks' experts.
+// Compares the kernel's tables with their definition. There are experts without rows, tokens
+// without an adapter, and pairs of experts that other ranks have.
 TEST_F(CudaExpertTables, EachRowFindsThePairsOfItsTokensAdapterAndItsExpert) {
     const std::vector<LowRankPair> pairs(4096);  // of an adapter; nobody reads them
     for (const auto& [T, k, E, first, num] : std::vector<std::array<std::int64_t, 5>>{

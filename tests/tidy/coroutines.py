@@ -100,7 +100,7 @@ def _has_choice_beside(tokens, partner, at, step, ends):
         token = tokens[at][0]
         if token in OPENING or token in CLOSING:
             opening = min(at, partner.get(at, at))
-            is_left = (token in OPENING) == (step < 0)  # the bracket around the expression
+            is_left = (token in OPENING) == (step < 0)  # true at the bracket that encloses the expression
             if is_left or at not in partner or _is_block(tokens, opening):
                 return False
             at = partner[at]

@@ -14,7 +14,7 @@ struct BatchMix {
     std::int64_t prompt_len_max = 130;
     bool wants_routes = false;  // the model has experts
     bool shares_prefix = true;  // one request begins on the pages of another
-    // The same requests when done: drafts are made from their outputs, some of them wrong.
+    // The finished requests. Drafts are copies of their outputs, some with wrong tokens.
     const std::vector<TestRequest>* outputs = nullptr;
 };
 

@@ -1,4 +1,4 @@
-"""Models whose numbers overflow, on the GPU in software: the rule is the CPU's
+"""Models whose numbers overflow, on the emulated GPU. Requests must end as they do on the CPU
 (tests/http/test_not_finite.py).
 """
 

@@ -133,7 +133,7 @@ def test_P2_the_rest_of_a_session_without_a_number_is_refused_after_a_restart(tr
 
 @pytest.mark.parametrize("way", ["pause", "session"])
 def test_P2_http_the_rest_is_refused_after_a_restart(start_tree, way):
-    """A trainer of SGLang's routes, whose calls name no session."""
+    """A trainer that uses SGLang's HTTP routes: its calls name no session."""
     tree = start_tree("--restart", "--tp", 2, "--port", 0)
     http = Http(tree.url)
     with sglang_group(http, survives=False) as group:

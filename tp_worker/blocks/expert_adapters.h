@@ -29,7 +29,7 @@ class ExpertAdapters {
         std::span<const std::int32_t> begins{};    // [experts of the rank + 1]
         std::span<const std::int32_t> token_of{};  // [R]
     };
-    // A product's weight, of the rank's first expert.
+    // One product: the weight of the rank's first expert, and the rows that it writes.
     struct Part {
         WeightId w{};
         kernels::ActView y{};  // [R, N]

@@ -99,7 +99,8 @@ struct EngineOptions {
     std::function<void(const Error&)> weights_are_lost{};
 };
 
-inline constexpr std::int64_t kLeastKvBytes = std::int64_t{1} << 30;  // of all ranks, by default
+inline constexpr std::int64_t kLeastKvBytes = std::int64_t{1}
+                                              << 30;  // the default, for all ranks together
 // Logits are computed in parts of at most this many bytes. On a GPU each part costs a round trip,
 // and there is room for larger ones.
 inline constexpr std::int64_t kLogitBytesMax = std::int64_t{64} << 20;

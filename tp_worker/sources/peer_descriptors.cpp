@@ -26,7 +26,7 @@ Error refusal(std::string_view call, pid_t pid, int error) {
     const bool is_full = error == EMFILE || error == ENFILE || error == ENOMEM;
     return make_error(
         is_full ? ErrorCode::kResourceExhausted : ErrorCode::kUnsupported,
-        "{} of the sender, process {}: {}",
+        "{} on the sender, process {}, failed: {}",
         call,
         pid,
         std::strerror(error)

@@ -35,7 +35,7 @@ def _has_failed(update: asyncio.Future) -> bool:
 
 
 class TrainersGroup:
-    """Owns: the trainer's rank. `ask` asks the conductor; `run` makes it run an update."""
+    """Owns the trainer's rank. `ask` sends the conductor a question; `run` makes the conductor run an update."""
 
     def __init__(self, name: str, ask: Callable[..., Awaitable[Any]], run: Callable[..., Awaitable[Outcome]]):
         self._ask = ask

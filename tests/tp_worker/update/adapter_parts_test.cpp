@@ -136,7 +136,7 @@ TEST_F(AdapterParts, P10_ASparseUpdateChangesItsElements) {
     EXPECT_EQ(logits, of_all);
 }
 
-// A worker trusts neither the door nor the scheduler: nothing would be there to change.
+// A sparse bucket outside a partial session has nothing to change. The worker checks this itself.
 TEST_F(AdapterParts, P2_ASparseBucketNeedsAPartialSession) {
     open_and_load();
     if (IsSkipped() || HasFatalFailure()) return;

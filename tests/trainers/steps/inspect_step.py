@@ -1,7 +1,8 @@
-"""inspect-ai: an evaluation whose model calls a tool that it is told to call, and continues after the tool's result; before
-an update and after it.
+"""inspect-ai: one evaluation before an update, and one after it. The model is told to call a tool, and continues after
+the tool's result.
 
-Nothing is replaced. Prints the first calls' arguments, the texts, the scores, and the log-probabilities of the texts.
+No line of inspect-ai is replaced. Prints the first calls' arguments, the texts, the scores, and the texts'
+log-probabilities.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""verl's SGLangHttpServer.generate, its file unmodified, and SGLang's reading of routes, which it
-calls.
+"""verl's SGLangHttpServer.generate, from its unmodified file, and the code of SGLang that it calls to
+read routes.
 
 verl has SGLang's engine in its own process. An HTTP client replaces it. The other imports of the
-file, from SGLang, Ray and verl's trainer, are only names, as this method does not use them. By
-line:
+file, from SGLang, Ray and verl's trainer, are only names, because this method does not use them.
+The replaced lines:
 """
 
 import asyncio
