@@ -1,7 +1,8 @@
 """verifiers, whose environments are those of prime-rl: rollouts of a taskset as it evaluates (chats) and as it trains
 (tokens in, tokens out, by /inference/v1/generate), before an update and after it.
 
-No line of verifiers is replaced. Prints the tokens and log-probabilities of the rollouts that train, and the texts and rewards of all.
+No line of verifiers is replaced. Prints the tokens and log-probabilities of the rollouts that train, and the texts and
+rewards of all.
 """
 
 import asyncio
