@@ -72,7 +72,7 @@ def tensors(fleet, weights):
         ({}, "named_tensors"),
         ([*weights.items(), (some, weights[some])], f"{some} appears twice"),
         ({**weights, some: weights[some].astype(numpy.int64)}, f"{some}: dtype int64"),
-        ({some: "no tensor"}, f"{some}: a NumPy array"),
+        ({some: "no tensor"}, f"{some} must be a NumPy array"),
     ):
         message = said(TypeError, lambda: fleet.update_weights(given))
         assert names in message, message
