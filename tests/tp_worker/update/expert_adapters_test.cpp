@@ -1,16 +1,20 @@
-// Adapters of experts: groups of ranks (--ep), rows with other adapters in the pass, pairs that a
-// file leaves out, and bad input. adapters_test.cpp compares their logits with PEFT's
-// (tests/golden/make_expert_adapters.py).
-#include "messages/version_digest.h"
-#include "tests/tp_worker/update/adapted_fixture.h"
-#include "tests/tp_worker/update/adapter_tensors.h"
+// Adapters of experts: groups of ranks (--ep), rows with other adapters in the pass, and bad
+// input. left_out_pairs_test.cpp tests pairs that are left out. adapters_test.cpp compares the
+// logits of such adapters with PEFT's (tests/golden/make_expert_adapters.py).
+#include "tests/checkpoint/temp_dir.h"
+#include "tests/tp_worker/update/mixture_adapters_fixture.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -30,46 +34,11 @@ const std::string kPacked = "mixtral/converted";
 const std::string kSome = "qwen2_moe_shared/some_experts";
 const std::string kLayer1 = "model.layers.1.mlp.experts.";
 
+class AdaptersOfExperts : public MixtureAdapters {};
+
 std::string model_of(const std::string& name) { return name.substr(0, name.find('/')); }
 
-class ExpertAdapters : public Adapted {
-  protected:
-    // Returns whether the test can go on.
-    bool open_groups(const std::string& model, int tp, int ep, Compute compute = Compute::kFp32) {
-        replica_.reset();
-        updaters_.clear();
-        open(model, tp, compute, Determinism::kBatchInvariant, /*has_graphs=*/true, ep);
-        return !IsSkipped() && !HasFatalFailure();
-    }
-    // An adapter with the configuration of `name`, which an update brings.
-    static messages::UpdateSpec with_config_of(const std::string& name, const Tensors& tensors) {
-        messages::UpdateSpec spec = from_call(tensors);
-        spec.adapter_config = text_of(load_json(adapter_dir(name) + "/adapter_config.json"));
-        return spec;
-    }
-    Digest digest_of(const std::vector<messages::WorkerStaged>& votes) {
-        std::vector<messages::RankParts> ranks;
-        for (const messages::WorkerStaged& vote : votes) {
-            EXPECT_TRUE(vote.outcome.ok) << vote.outcome.problems.front();
-            ranks.push_back({.rank = vote.outcome.rank, .parts = vote.digests});
-        }
-        const auto version = messages::version_digest(ranks);
-        EXPECT_TRUE(version) << version.error().message;
-        return version ? version->digest : Digest{};
-    }
-    std::int64_t adapter_bytes(int rank, messages::AdapterId id) {
-        return replica_->engine(rank).adapters().find(id)->bytes();
-    }
-
-    // Long enough for every expert to have a token.
-    const std::vector<TokenId> kPrompt = [] {
-        std::vector<TokenId> ids;
-        for (std::int32_t i = 0; i < 40; ++i) ids.push_back(TokenId{3 + i * 7 % 61});
-        return ids;
-    }();
-};
-
-TEST_F(ExpertAdapters, GroupsOfRanksGiveTheLogitsOfPeftAndTheDigestOfOneRank) {
+TEST_F(AdaptersOfExperts, GroupsOfRanksGiveTheLogitsOfPeftAndTheDigestOfOneRank) {
     for (const std::string& name : kOfExperts) {
         SCOPED_TRACE(name);
         ASSERT_TRUE(open_groups(model_of(name), 1, 1));
@@ -101,7 +70,7 @@ TEST_F(ExpertAdapters, GroupsOfRanksGiveTheLogitsOfPeftAndTheDigestOfOneRank) {
 }
 
 // P6: the bits do not depend on which adapters share the pass, or on how a prompt is cut.
-TEST_F(ExpertAdapters, P6_ARowHasTheBitsThatItHasAlone) {
+TEST_F(AdaptersOfExperts, P6_ARowHasTheBitsThatItHasAlone) {
     for (const auto& [tp, ep] : {std::pair{1, 1}, {2, 2}}) {
         if (tp > kRanksMax) continue;
         for (const Compute compute : {Compute::kFp32, Compute::kBf16}) {
@@ -150,44 +119,169 @@ TEST_F(ExpertAdapters, P6_ARowHasTheBitsThatItHasAlone) {
     }
 }
 
-// The model alone, beside rows with adapters, has the bits of a tree that has no adapter.
-TEST_F(ExpertAdapters, ThePairsOfAnAdapterDoNotReachOtherRows) {
-    ASSERT_TRUE(open_groups("mixtral", 1, 1));
-    const std::vector<float> before = logits_of(kPrompt, std::nullopt);
-    const messages::AdapterId adapter = load(adapter_dir("mixtral/experts"));
-    EXPECT_NE(logits_of(kPrompt, adapter), before);
-    EXPECT_EQ(logits_of(kPrompt, std::nullopt), before);
+// The model alone, in one pass with rows that have an adapter, has the bits of a tree that has no
+// adapter.
+TEST_F(AdaptersOfExperts, ThePairsOfAnAdapterDoNotReachOtherRows) {
+    for (const std::string model : {"mixtral", "qwen2_moe_shared"}) {
+        SCOPED_TRACE(model);
+        ASSERT_TRUE(open_groups(model, 1, 1));
+        const std::vector<float> before = logits_of(kPrompt, std::nullopt);
+        const messages::AdapterId adapter = load(adapter_dir(
+            model == "mixtral" ? "mixtral/experts" : "qwen2_moe_shared/experts_and_gates"
+        ));
+        const std::vector<float> adapted = logits_of(kPrompt, adapter);
+        EXPECT_NE(adapted, before);
+        messages::StepPlan plan;
+        std::vector<TestRequest> requests(3);
+        std::vector<TestRequest*> in_order;
+        for (std::size_t i = 0; i < requests.size(); ++i) {
+            TestRequest& request = requests[i];
+            request.tokens = kPrompt;
+            request.prompt_len = std::ssize(kPrompt);
+            request.sampling = greedy();
+            request.slot = static_cast<SlotId>(i);
+            if (i == 1) request.adapter = adapter;
+            for (std::int32_t p = 0; p < 9; ++p)
+                request.pages.push_back(PageId{static_cast<std::int32_t>(i) * 9 + p});
+            add_row(&request, request.prompt_len, &plan);
+            in_order.push_back(&request);
+        }
+        run_step(replica_.get(), std::move(plan), in_order);
+        for (std::size_t i = 0; i < requests.size(); ++i) {
+            std::vector<std::int32_t> rows;
+            for (std::size_t t = 0; t < kPrompt.size(); ++t)
+                rows.push_back(static_cast<std::int32_t>(i * kPrompt.size() + t));
+            EXPECT_TRUE(replica_->read_logits(rows) == (i == 1 ? adapted : before)) << i;
+        }
+    }
 }
 
-// A pair that is left out is a pair of zeros: the base's expert. A later part may bring it.
-TEST_F(ExpertAdapters, APairThatIsLeftOutIsTheBaseUntilAnUpdateBringsIt) {
-    ASSERT_TRUE(open_groups("qwen2_moe_shared", kRanksMax, kRanksMax));
-    Tensors tensors = tensors_of(kSome);
-    const std::string a = kLayer1 + "2.up_proj.lora_A.weight";
-    const std::string b = kLayer1 + "2.up_proj.lora_B.weight";
-    ASSERT_TRUE(tensors.contains(a) && tensors.contains(b));
-    ASSERT_FALSE(tensors.contains(kLayer1 + "1.up_proj.lora_A.weight")) << "the file lacks it";
-    const Tensors whole = tensors;
-    for (const std::string& name : {a, b})
-        tensors[name].values.assign(tensors[name].values.size(), 0);
-    const Digest of_zeros = digest_of(stage(with_config_of(kSome, tensors)));
-    const std::vector<float> with_zeros = logits_of(kPrompt, commit());
-    tensors.erase(a);
-    tensors.erase(b);
-    EXPECT_EQ(digest_of(stage(with_config_of(kSome, tensors))), of_zeros);
-    const messages::AdapterId without = commit();
-    EXPECT_EQ(logits_of(kPrompt, without), with_zeros);
+// P6: a sequence that is scored along the routes on which an adapted router sampled it, beside a
+// row of the model alone, has the bits of sampling: the weights of the experts are the adapted
+// ones.
+TEST_F(AdaptersOfExperts, P6_RoutesOfAnAdaptedRouterThatAreBroughtGiveTheBitsOfSampling) {
+    for (const Compute compute : {Compute::kFp32, Compute::kBf16}) {
+        ASSERT_TRUE(open_groups("qwen2_moe_shared", kRanksMax, kRanksMax, compute));
+        const messages::AdapterId id = load(adapter_dir("qwen2_moe_shared/experts_and_gates"));
+        const auto request_of = [&](std::int32_t slot, std::vector<TokenId> tokens) {
+            TestRequest request;
+            request.slot = static_cast<SlotId>(slot);
+            request.prompt_len = std::ssize(tokens);
+            request.tokens = std::move(tokens);
+            request.sampling = greedy();
+            request.logprobs = {.enabled = true, .prompt_start = 0};
+            request.wants_routes = true;
+            for (std::int32_t p = 0; p < 10; ++p) request.pages.push_back(PageId{slot * 10 + p});
+            return request;
+        };
+        TestRequest sampled = request_of(0, kPrompt);
+        sampled.adapter = id;
+        for (int i = 0; i < 6; ++i) {
+            messages::StepPlan plan;
+            add_row(&sampled, std::ssize(sampled.tokens) - sampled.num_done, &plan);
+            run_step(replica_.get(), std::move(plan), {&sampled});
+        }
+        TestRequest bare = request_of(1, sampled.tokens);
+        TestRequest scored = request_of(2, sampled.tokens);
+        scored.adapter = id;
+        scored.brought = sampled.routes;
+        TestRequest unadapted = request_of(3, sampled.tokens);
+        unadapted.brought = sampled.routes;
+        while (scored.num_done < scored.prompt_len) {
+            messages::StepPlan plan;
+            const std::vector<TestRequest*> rows{&bare, &scored, &unadapted};
+            for (TestRequest* const request : rows)
+                add_row(
+                    request, std::min<std::int64_t>(7, scored.prompt_len - request->num_done), &plan
+                );
+            run_step(replica_.get(), std::move(plan), rows);
+        }
+        for (std::size_t k = 0; k < sampled.outputs.size(); ++k) {
+            const std::int64_t at = std::ssize(kPrompt) - 1 + static_cast<std::int64_t>(k);
+            EXPECT_EQ(scored.scores.at(at), sampled.outputs[k]) << k;
+        }
+        scored.routes.erase(scored.prompt_len - 1);  // sampling ended before that pass
+        EXPECT_EQ(scored.routes, sampled.routes);
+        unadapted.routes.erase(unadapted.prompt_len - 1);
+        EXPECT_EQ(unadapted.routes, sampled.routes);
+        bare.routes.erase(bare.prompt_len - 1);
+        EXPECT_NE(bare.routes, sampled.routes) << "the adapter changes choices of the routers";
+        EXPECT_NE(unadapted.scores, scored.scores) << "the adapter changes more than the routes";
+    }
+}
 
-    messages::UpdateSpec part = from_call({{a, whole.at(a)}, {b, whole.at(b)}});
+// With --ep a rank may have none of the adapter's experts. Its part of the adapter has no bytes.
+TEST_F(AdaptersOfExperts, ARankWithoutTheAdaptedExpertServesEvictsAndKeepsIt) {
+    const std::string name = "qwen3_moe_all/experts";
+    Json config = load_json(adapter_dir(name) + "/adapter_config.json");
+    ASSERT_TRUE(open_groups("qwen3_moe_all", 1, 1));
+    Tensors of_all = some_tensors_of(text_of(config));
+    Tensors of_one;
+    for (auto& [key, tensor] : of_all) {
+        if (key.find(".experts.0.gate_proj.") != std::string::npos)
+            of_one[key] = tensor;
+        else
+            tensor.values.assign(tensor.values.size(), 0);
+    }
+    digest_of(stage(with_config_of(name, of_all)));
+    const std::vector<float> expected = logits_of(kPrompt, commit());
+    config["target_modules"] = {"experts.0.gate_proj"};
+    messages::UpdateSpec spec = from_call(of_one);
+    spec.adapter_config = text_of(config);
+    const Digest digest = digest_of(stage(spec));
+    commit();
+
+    ASSERT_TRUE(open_groups("qwen3_moe_all", kRanksMax, kRanksMax));
+    const test::TempDir kept;
+    for (int rank = 0; rank < kRanksMax; ++rank) {
+        AdapterStore& store = updaters_[static_cast<std::size_t>(rank)]->adapters();
+        store.keep_in(
+            {.directory = kept.path(),
+             .rank = Rank{rank},
+             .tp = kRanksMax,
+             .pace = pace_,
+             .fault_point = FaultPoint("none")}
+        );
+        store.limit({.bytes_max = 16 << 20, .directory = testing::TempDir()});
+    }
+    EXPECT_EQ(digest_of(stage(spec)), digest);
+    const messages::AdapterId first = commit();
+    EXPECT_GT(adapter_bytes(0, first), 0);
+    if (kRanksMax > 1) {
+        EXPECT_EQ(replica_->engine(1).adapters().find(first)->layout().bytes(), 0);
+    }
+    const std::vector<float> logits = logits_of(kPrompt, first);
+    EXPECT_NE(logits, logits_of(kPrompt, std::nullopt));
+    ASSERT_EQ(logits.size(), expected.size());
+    for (std::size_t i = 0; i < logits.size(); ++i)
+        ASSERT_NEAR(logits[i], expected[i], kLogitError) << i;
+
+    // A part begins with a copy of the version.
+    messages::UpdateSpec part = from_call(Tensors{*of_one.begin()});
     part.partial = true;
-    const Digest after_part = digest_of(stage(std::move(part), without));
-    const std::vector<float> logits = logits_of(kPrompt, commit());
-    EXPECT_NE(logits, with_zeros);
-    EXPECT_EQ(digest_of(stage(with_config_of(kSome, whole))), after_part);
+    EXPECT_EQ(digest_of(stage(part, first)), digest);
     EXPECT_EQ(logits_of(kPrompt, commit()), logits);
+    for (const auto& updater : updaters_)
+        ASSERT_TRUE(updater->handle_order(encode(messages::WorkerAdapters{.evict = {first}})));
+    for (const auto& updater : updaters_) {
+        const messages::WorkerAdapters order{.restore = {first}};
+        const auto answer = tp_worker::ask<messages::WorkerRestored>(*updater, order);
+        ASSERT_TRUE(answer);
+        EXPECT_TRUE(answer->verdict.is_done()) << answer->verdict.message;
+    }
+    EXPECT_EQ(logits_of(kPrompt, first), logits);
+
+    const std::string directory =
+        kept.path(fmt::format("adapter-{}", static_cast<std::uint64_t>(first)));
+    const TimePoint deadline = Clock::now() + std::chrono::seconds(60);
+    while (!std::filesystem::exists(directory) && Clock::now() < deadline)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(digest_of(stage(from_disk(directory))), digest);
+    EXPECT_EQ(logits_of(kPrompt, commit()), logits);
+    updaters_.clear();  // their keepers write into the directory
 }
 
-TEST_F(ExpertAdapters, BadPairsAreRefusedByName) {
+TEST_F(AdaptersOfExperts, BadPairsAreRefusedByName) {
     ASSERT_TRUE(open_groups("qwen2_moe_shared", kRanksMax, kRanksMax));
     const Tensors whole = tensors_of(kSome);
     const std::string b = kLayer1 + "2.up_proj.lora_B.weight";
@@ -224,7 +318,7 @@ TEST_F(ExpertAdapters, BadPairsAreRefusedByName) {
 
 // The place of an expert's element in PEFT's packed tensors, by its definition: A [E, r, in], and
 // B [out, r, E].
-TEST_F(ExpertAdapters, PackedTensorsAreThoseOfEachExpert) {
+TEST_F(AdaptersOfExperts, PackedTensorsAreThoseOfEachExpert) {
     ASSERT_TRUE(open_groups("mixtral", kRanksMax, kRanksMax));
     constexpr std::size_t kE = 4;
     constexpr std::size_t kI = 36;
@@ -283,7 +377,7 @@ TEST_F(ExpertAdapters, PackedTensorsAreThoseOfEachExpert) {
     commit();
 }
 
-TEST_F(ExpertAdapters, BadPackedTensorsAreRefusedByName) {
+TEST_F(AdaptersOfExperts, BadPackedTensorsAreRefusedByName) {
     ASSERT_TRUE(open_groups("mixtral", kRanksMax, kRanksMax));
     const Tensors packed = tensors_of(kPacked);
     const std::string a = "model.layers.0.mlp.experts.base_layer.lora_A.weight";
@@ -317,14 +411,6 @@ TEST_F(ExpertAdapters, BadPackedTensorsAreRefusedByName) {
     );
     spec.adapter_config = R"({"peft_type": "LORA", "target_parameters": ["experts.c_proj"]})";
     expect_refused(spec, ErrorCode::kInvalidArgument, "target_parameters");
-}
-
-// An adapter without any tensor would be the base model.
-TEST_F(ExpertAdapters, AnAdapterOfExpertsAloneNeedsATensor) {
-    ASSERT_TRUE(open_groups("mixtral", 1, 1));
-    messages::UpdateSpec spec = from_call({});
-    spec.adapter_config = R"({"peft_type": "LORA", "r": 2, "target_modules": ["w2"]})";
-    expect_refused(spec, ErrorCode::kInvalidArgument, "experts.0.w2.lora_A.weight' is missing");
 }
 
 }  // namespace
