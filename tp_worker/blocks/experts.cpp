@@ -194,6 +194,14 @@ std::vector<const Product*> Experts::products() const {
     return all;
 }
 
+std::vector<WeightId> Experts::weights_of_routers() const {
+    std::vector<WeightId> weights;
+    for (const Product* product : {&router_, &shared_gate_}) {
+        for (const Product::Part& part : product->parts) weights.push_back(part.w);
+    }
+    return weights;
+}
+
 void Experts::run(const Trunk& trunk, const Pass& pass) const {
     const std::int64_t T = pass.batch.num_tokens();
     trunk.norm(pass, norm_);

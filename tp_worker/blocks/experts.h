@@ -62,6 +62,8 @@ class Experts {
     [[nodiscard]] std::vector<const Product*> products() const;
     // The weights of all experts of the model, among which the router chooses.
     [[nodiscard]] std::vector<WeightId> weights_of_experts() const;
+    // The weights of the router, and of the shared expert's gate.
+    [[nodiscard]] std::vector<WeightId> weights_of_routers() const;
 
   private:
     // The weights of one expert. The group's experts follow each other in memory, in the order

@@ -163,6 +163,8 @@ std::vector<AdaptableWeight> Stack::adaptable() const {
     for (const Block& block : blocks_) {
         const auto* const experts = std::get_if<Experts>(&block);
         if (experts == nullptr) continue;
+        for (const WeightId router : experts->weights_of_routers())
+            std::ranges::find(weights, router, &AdaptableWeight::weight)->is_of_router = true;
         for (const WeightId weight : experts->weights_of_experts())
             weights.push_back({.weight = weight, .is_of_expert = true});
     }

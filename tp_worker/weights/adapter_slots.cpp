@@ -92,6 +92,12 @@ class SlotsMaker {
         return slots_[i].adaptable != nullptr && slots_[i].adaptable->is_of_expert;
     }
 
+    [[nodiscard]] bool may_be_left_out(std::size_t i) const {
+        const OfSlot& slot = slots_[i];
+        if (slot.by_parameter) return false;
+        return is_of_expert(i) || (slot.adaptable->is_of_router && config_.is_of_all_linear());
+    }
+
     Result<> look(std::size_t i) {
         const std::string path = path_of(base_.list()[i]);
         std::optional<AdapterConfig::Module> module = slots_[i].by_parameter;
@@ -123,7 +129,7 @@ class SlotsMaker {
             .encoding = Encoding::kF32};
         if (base.split) (base.split->dim == 0 ? b : a).split = base.split;
         if (is_of_expert(i)) make_of_expert(base.split.value(), a, b);
-        if (is_of_expert(i) && !slots_[i].by_parameter) {
+        if (may_be_left_out(i)) {
             const auto next = static_cast<WeightId>(made_.slots.list().size());
             a.left_out_with = static_cast<WeightId>(raw(next) + 1);
             b.left_out_with = next;
@@ -190,7 +196,8 @@ Result<> SlotsMaker::check() {
         return make_error(
             ErrorCode::kUnsupported,
             "adapters of {} are not served; accepted are modules of attention, of linear_attn's "
-            "projections, of dense MLPs, of experts and of their routers",
+            "projections, of dense MLPs, of experts, of shared experts and their gates, and of "
+            "routers",
             shown(std::move(not_served_))
         );
     }

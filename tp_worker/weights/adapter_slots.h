@@ -7,7 +7,9 @@
 // whole. The sum over the ranks that follows such a product includes the adapter's part. A rank
 // without an expert (--ep) has neither matrix of its pair.
 //
-// The pair of an expert may be left out: then the adapter does not change that expert.
+// The pair of an expert may be left out: then the adapter does not change that expert. With
+// "all-linear" the pair of a router may be left out, too: in transformers 5 a router is a parameter
+// and no linear layer.
 #pragma once
 
 #include "base/result.h"
@@ -24,6 +26,7 @@ namespace pitstop::tp_worker {
 struct AdaptableWeight {
     WeightId weight{};
     bool is_of_expert = false;  // one of the experts among which a router chooses
+    bool is_of_router = false;  // a router, or the gate of a shared expert
 };
 
 struct AdaptedModule {

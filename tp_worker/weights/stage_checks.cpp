@@ -99,6 +99,43 @@ std::optional<std::string> problem_of_indices(const SparseTensor& sparse) {
     return std::nullopt;
 }
 
+std::vector<const WeightTensor*> find_missing(
+    const WeightLayout& layout, const std::vector<bool>& absent
+) {
+    std::vector<const WeightTensor*> missing;
+    const std::span<const WeightTensor> tensors = layout.tensors();
+    const bool has_any = std::ranges::find(absent, false) != absent.end();
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+        const std::optional<std::size_t>& other = tensors[i].left_out_with;
+        const bool is_left_out = has_any && other && absent[*other];
+        if (absent[i] && !is_left_out) missing.push_back(&tensors[i]);
+    }
+    return missing;
+}
+
+void warn_of_left_out(
+    const WeightLayout& layout, const std::vector<bool>& absent, const std::string& adapter
+) {
+    const auto first = std::ranges::find(absent, true);
+    if (first == absent.end()) return;
+    spdlog::warn(
+        "{} tensor(s) of adapter '{}' are left out and count as zeros, the first '{}'",
+        std::ranges::count(absent, true),
+        printable(adapter),
+        layout.tensors()[static_cast<std::size_t>(first - absent.begin())].name
+    );
+}
+
+void report_missing(
+    const std::vector<const WeightTensor*>& missing, messages::RankOutcome& outcome
+) {
+    outcome.num_missing = std::ssize(missing);
+    for (const WeightTensor* const tensor : missing) {
+        if (outcome.missing.size() == messages::kMissingShownMax) break;
+        outcome.missing.push_back(tensor->name);
+    }
+}
+
 void report(const Error& error, std::vector<std::string> problems, messages::RankOutcome& outcome) {
     outcome.code = error.code;
     outcome.problems = std::move(problems);

@@ -1,6 +1,6 @@
 // Finds the problems of an update that its manifest and its bytes alone show.
 //
-// Pure: functions of their arguments.
+// Pure: functions of their arguments; one writes to the log.
 #pragma once
 
 #include "base/result.h"
@@ -27,6 +27,20 @@ namespace pitstop::tp_worker {
 );
 // Returns the problem of the first update of an element that the tensor does not have.
 [[nodiscard]] std::optional<std::string> problem_of_indices(const SparseTensor& sparse);
+// Returns the tensors that a complete update still has to send, given those that have not arrived.
+// One may be left out if the tensor that is left out with it is absent, too. An update without any
+// tensor lacks them all.
+[[nodiscard]] std::vector<const WeightTensor*> find_missing(
+    const WeightLayout& layout, const std::vector<bool>& absent
+);
+// Warns in the log of absent tensors: a sender may have forgotten those that it may leave out.
+void warn_of_left_out(
+    const WeightLayout& layout, const std::vector<bool>& absent, const std::string& adapter
+);
+// Puts the number of the missing tensors, and the first names, into a session's outcome.
+void report_missing(
+    const std::vector<const WeightTensor*>& missing, messages::RankOutcome& outcome
+);
 // Puts up to kProblemsMax problems into a failed outcome, or the error if there are none.
 void report(const Error& error, std::vector<std::string> problems, messages::RankOutcome& outcome);
 

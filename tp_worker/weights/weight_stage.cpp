@@ -214,14 +214,17 @@ void WeightStage::note_ignored(std::string_view name) {
     if (num_ignored_++ == 0) first_ignored_ = name;
 }
 
+std::vector<bool> WeightStage::absent() const {
+    std::vector<bool> absent;
+    for (const State state : states_) absent.push_back(state == State::kAbsent);
+    return absent;
+}
+
 // Adds a problem for each tensor that this update should have sent and did not.
 void WeightStage::add_missing() {
     if (!args_.spec.partial) {
-        const bool has_any = std::ranges::count(states_, State::kAbsent) < std::ssize(states_);
-        for (const WeightTensor& tensor : args_.layout.tensors()) {
-            if (states_[index_of(tensor)] == State::kAbsent && !(has_any && is_left_out(tensor)))
-                problems_.push_back(fmt::format("'{}' is missing", tensor.name));
-        }
+        for (const WeightTensor* const tensor : find_missing(args_.layout, absent()))
+            problems_.push_back(fmt::format("'{}' is missing", tensor->name));
     }
     for (const messages::TensorInfo& declared : args_.spec.manifest) {
         const WeightTensor* tensor = args_.layout.find(declared.name);
@@ -278,6 +281,8 @@ Result<> WeightStage::finish() {
             printable(first_ignored_)
         );
     }
+    if (!args_.spec.partial && raw(args_.rank) == 0)
+        warn_of_left_out(args_.layout, absent(), args_.spec.adapter);
     phase_ = messages::UpdatePhase::kPrepared;
     return Ok{};
 }
@@ -444,21 +449,11 @@ messages::RankOutcome WeightStage::outcome(const Result<>& result) const {
     outcome.phase = phase_;
     outcome.bytes = bytes_;
     outcome.tensors = num_tensors_;
-    list_missing(outcome);
+    if (!args_.spec.partial && args_.spec.source.kind == messages::SourceKind::kBuckets)
+        report_missing(find_missing(args_.layout, absent()), outcome);
     outcome.stage = times_.seconds_of_each();
     if (!result) report(result.error(), problems_, outcome);
     return outcome;
-}
-
-// Adds the tensors that a session without serving weights still waits for.
-void WeightStage::list_missing(messages::RankOutcome& outcome) const {
-    if (args_.spec.partial || args_.spec.source.kind != messages::SourceKind::kBuckets) return;
-    for (const WeightTensor& tensor : args_.layout.tensors()) {
-        if (states_[index_of(tensor)] != State::kAbsent || is_left_out(tensor)) continue;
-        ++outcome.num_missing;
-        if (outcome.missing.size() < messages::kMissingShownMax)
-            outcome.missing.push_back(tensor.name);
-    }
 }
 
 messages::WorkerStaged WeightStage::vote(const Result<>& result) const {

@@ -93,13 +93,9 @@ class WeightStage {
     [[nodiscard]] bool is_there(std::size_t tensor) const;
     void record(std::size_t tensor);
     Result<> fail_with_problems();
-    // Whether an absent tensor may be: the one that may be left out with it is absent, too.
-    [[nodiscard]] bool is_left_out(const WeightTensor& tensor) const {
-        return tensor.left_out_with && states_[*tensor.left_out_with] == State::kAbsent;
-    }
+    [[nodiscard]] std::vector<bool> absent() const;  // by tensor
     void add_missing();
     void note_ignored(std::string_view name);
-    void list_missing(messages::RankOutcome& outcome) const;
     void mark_written();
     [[nodiscard]] std::size_t index_of(const WeightTensor& tensor) const;
     [[nodiscard]] std::span<messages::PartDigest> digests_of(std::size_t index);

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "kernels/runtime/device_memory.h"
 #include "tests/emulated_gpu/faults.h"
+#include "tests/log_lines.h"
 #include "tests/source_dir.h"
 #include "tests/tp_worker/batch_mix.h"
 #include "tests/tp_worker/model/gpu_replica.h"
@@ -11,7 +12,6 @@
 #include "tp_worker/model/step_padding.h"
 
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
 
 #include <cstring>
 #include <fstream>
@@ -303,29 +303,6 @@ TEST_F(GpuGraphs, PromptsLeaveRoomForDecodes) {
 }
 #endif
 
-// The log's lines while this exists.
-class LogLines {
-  public:
-    LogLines() { spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", sink_)); }
-    ~LogLines() { spdlog::set_default_logger(before_); }
-    LogLines(const LogLines&) = delete;
-    LogLines& operator=(const LogLines&) = delete;
-    [[nodiscard]] std::size_t num_of(const std::string& text) const {
-        const std::string lines = lines_.str();
-        std::size_t num = 0;
-        for (std::size_t at = lines.find(text); at != std::string::npos;
-             at = lines.find(text, at + 1))
-            ++num;
-        return num;
-    }
-
-  private:
-    std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
-    std::ostringstream lines_{};
-    std::shared_ptr<spdlog::sinks::ostream_sink_mt> sink_ =
-        std::make_shared<spdlog::sinks::ostream_sink_mt>(lines_);
-};
-
 // A version's memory is allocated while graphs are made: a graph is charged at most what its nodes
 // can use. Once the graphs have used all their memory, the log says so once.
 TEST_F(GpuGraphs, MemoryOfOthersIsChargedToAGraphAsFarAsItsNodesCanUse) {
@@ -345,7 +322,7 @@ TEST_F(GpuGraphs, MemoryOfOthersIsChargedToAGraphAsFarAsItsNodesCanUse) {
         kernels::fill_device(buffer->data(), 1, 256, stream->stream());
         return Ok{};
     };
-    const LogLines log;
+    const test::LogLines log;
     StepGraphs graphs(StepGraphs::kNodeBytesMax * 3 / 2);
     for (std::int64_t num_rows = 1; num_rows <= 4; ++num_rows) {
         for (int i = 0; i < 3; ++i) {
@@ -372,7 +349,7 @@ TEST_F(GpuGraphs, AGraphThatCudaRefusesIsMadeWithoutEarlyStartsOrNotAtAll) {
           std::pair{"cudaStreamEndCapture", kCaptureInvalidated}}) {
         for (const int num_refused : {1, 2}) {
             SCOPED_TRACE(testing::Message() << function << " refused " << num_refused << " times");
-            const LogLines log;
+            const test::LogLines log;
             const auto replica = open(/*has_graphs=*/true);
             for (int number = 1; number <= num_refused; ++number)
                 emulator::fail_call(function, number, error);
