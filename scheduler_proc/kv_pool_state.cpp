@@ -13,9 +13,9 @@ void KvPool::restore(Lease& lease, StepId step) {
     cache_.places()->restore(last, step);
 }
 
-// A row saves one state. A row that would pass both the branch and `last` ends at the branch.
-// Requests with the same tokens continue at `last`, because the last token is always computed for
-// its logits.
+// A row saves one state, so a row that would pass both positions ends at the branch. The second
+// position, `last`, is the last page's first token: there later requests with the same tokens
+// continue, because every request computes its last token for the logits.
 std::int64_t KvPool::end_of_row(
     const Lease& lease, std::int64_t begin, std::int64_t end, std::int64_t num_known
 ) const {

@@ -50,7 +50,7 @@ Ordered schema_of_error(const Ordered& body) {
 std::string name_of_error(Dialect dialect) { return fmt::format("{}Error", name_of(dialect)); }
 
 Ordered error_schema(Dialect dialect) {
-    const Ordered general = schema_of_error(Ordered::parse(error_json(dialect, 400, "")));
+    Ordered general = schema_of_error(Ordered::parse(error_json(dialect, 400, "")));
     const Ordered key =
         schema_of_error(Ordered::parse(error_json(dialect, 401, reason_phrase(401))));
     if (general == key) return general;

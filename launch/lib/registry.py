@@ -162,6 +162,6 @@ def require(named, program):
     tree = find(named)
     if tree is None:
         others = running()
-        own = f"; to use a tree that a program started, name it{_list(others)}" if others else ""
+        own = f"; trees that programs started must be named{_list(others)}" if others else ""
         raise Problem(f"no tree runs; start one with {program} serve{own}", EXIT_PLACE)
     return tree

@@ -1,10 +1,10 @@
 """Checks a request's tokens against the versions that it names.
 
 A request names for each token the version that sampled it, and the oldest and the newest version of the KV that it
-attended to. The KV entry of a position belongs to the pass that computed it. For an output token that is the pass that
-sampled the next one. For the prompt it is the pass that sampled the first token, with two exceptions: parts computed
-before an update between two chunks, and parts from the prefix cache. A retraction computes all KV again. If that leaves
-several histories possible, each is tried: a wrong one does not explain the logprobs.
+attended to. The KV entry of a position belongs to the pass that computed it. An output token's KV is computed by the
+pass that samples the next token. The prompt's KV is computed by the pass that samples the first token, with two
+exceptions: parts computed before an update between two chunks, and parts from the prefix cache. A retraction computes
+all KV again. If several histories are possible, each is tried: a wrong one does not explain the logprobs.
 
 A record may have the routes of its passes. The oracle follows them, and each must be a choice that the router of that
 version may have made. Without routes, two experts with nearly equal logits leave open which one was chosen.

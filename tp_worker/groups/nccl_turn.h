@@ -39,7 +39,7 @@ class NcclTurn {
     [[nodiscard]] std::optional<Held> try_take(const std::string& group);
     // Waits for the turn. Errors: kDeadlineExceeded names the group that has the turn; kAborted.
     Result<Held> take(const std::string& group, const Patience& patience);
-    // Limits how long a group may have the turn, for a replica whose steps need NCCL, too
+    // Limits how long a group may have the turn. Needed if the replica's own steps use NCCL as well
     // (nodes_communicator.h).
     void bound(Duration held_max);
     // Returns `patience`, limited by the bound. REQUIRES: the turn was taken just now.

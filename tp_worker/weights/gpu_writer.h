@@ -1,7 +1,7 @@
-// Writes a copy of the weights in a GPU's memory (shard_writer.h). Bytes from the host are sliced
-// and converted into page-locked pieces by threads, which send them. Bytes on the GPU are sliced
-// and converted by a kernel. Everything is enqueued on one stream that yields to steps, including
-// the digest, which reads the resident bytes (P10).
+// Writes one of a rank's copies of the weights, in a GPU's memory (shard_writer.h). Threads slice
+// and convert bytes from the host into page-locked pieces, and send them. A kernel slices and
+// converts bytes on the GPU. One stream, which yields to steps, has all this work and the digest,
+// which reads the resident bytes (P10).
 //
 // While passes run, at most kLaunchBytesMax of work is enqueued at a time, with one block for every
 // fourth multiprocessor. The stream rests like a thread (pace.h), because staging and decoding
