@@ -42,6 +42,7 @@ Unfinished CollectedUpdate::unfinished() const {
     }
     if (auto session = coordinator().unnamed_at_stake()) {
         unfinished.session = session->session;
+        unfinished.session_adapter = std::move(session->adapter);
         unfinished.session_what = std::move(session->what);
     }
     return unfinished;
@@ -357,7 +358,8 @@ void CollectedUpdate::begin_after(TimePoint now, const Restart& restart) {
         updates_.record_lost(
             {.session = before.session,
              .what = before.session_what,
-             .how = "was dropped: " + restart.why}
+             .how = "was dropped: " + restart.why,
+             .adapter = before.session_adapter}
         );
         spdlog::warn("{} was dropped: {}", before.session_what, restart.why);
     }

@@ -27,8 +27,9 @@ class EndedSessions {
 
     struct Ended {
         std::uint64_t session = 0;
-        std::string what{};  // its description: "session 7 of ... (3 buckets, ...)"
-        std::string how{};   // how it ended: "was committed as epoch 4", "was dropped: ..."
+        std::string what{};     // its description: "session 7 of ... (3 buckets, ...)"
+        std::string how{};      // how it ended: "was committed as epoch 4", "was dropped: ..."
+        std::string adapter{};  // whose session it was; empty: the model's
     };
     void record(Ended ended);
     // Records that the latest session was lost, together with calls that name no session.
@@ -40,6 +41,11 @@ class EndedSessions {
     // Returns how that session ended; nothing if the session is unknown or too old.
     [[nodiscard]] std::optional<std::string> end_of(std::uint64_t session) const;
 
+    // Returns whether an unnamed call for this adapter, or (empty) for none, may belong to the lost
+    // session. A call that names no adapter may be a bucket of any session.
+    [[nodiscard]] bool may_be_of_loss(const std::string& adapter) const {
+        return adapter.empty() || (loss_ && loss_->adapter == adapter);
+    }
     // Returns the refusal of an unnamed call, or nothing. tell_loss() also records that a caller
     // was told.
     [[nodiscard]] std::optional<std::string> loss(TimePoint now);

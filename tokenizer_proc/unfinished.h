@@ -17,8 +17,9 @@ struct Unfinished {
         kCollected,   // calls were collected, and take no effect yet
     };
     Calls calls = Calls::kNone;
-    std::uint64_t session = 0;   // the open session for unnamed calls; 0: no such session
-    std::string session_what{};  // the session's description
+    std::uint64_t session = 0;      // the open session for unnamed calls; 0: no such session
+    std::string session_adapter{};  // empty: a session of the model's weights
+    std::string session_what{};     // the session's description
 
     friend bool operator==(const Unfinished&, const Unfinished&) = default;
 };

@@ -197,7 +197,12 @@ void UpdateDriver::end_session(const std::string& how, Loss loss) {
     const TreeUpdate& update = *update_;
     // no caller was told that the session is open
     if (!update.is_session() || !update.has_been_open()) return;
-    ended_.record({.session = update.number(), .what = update.describe(), .how = how});
+    ended_.record(
+        {.session = update.number(),
+         .what = update.describe(),
+         .how = how,
+         .adapter = update.spec().adapter}
+    );
     if (loss == Loss::kOfUnnamedCalls && update.calls().is_unnamed() &&
         !update.calls().are_all_named())
         ended_.record_loss();

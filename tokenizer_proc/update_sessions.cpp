@@ -104,6 +104,7 @@ bool UpdateCoordinator::take_unnamed(
     caller.may_be_part =
         !is_of_another && !(update != nullptr && update->calls().is_unnamed_refused());
     if (update == nullptr || !update->calls().is_unnamed()) {
+        if (!driver_.ended().may_be_of_loss(call.update.adapter)) return false;
         const std::optional<std::string> loss = driver_.ended().tell_loss(now);
         if (loss) driver_.refuse(std::move(caller), lost(*loss), out);
         return loss.has_value();
@@ -228,7 +229,11 @@ std::optional<EndedSessions::Ended> UpdateCoordinator::unnamed_at_stake() const 
                                   !update->calls().is_unnamed_refused() &&
                                   !update->calls().are_all_named() && update->is_to_stay_open();
     if (!is_open_for_them) return driver_.ended().lost();
-    return EndedSessions::Ended{.session = update->number(), .what = update->describe(), .how = ""};
+    return EndedSessions::Ended{
+        .session = update->number(),
+        .what = update->describe(),
+        .how = "",
+        .adapter = update->spec().adapter};
 }
 
 }  // namespace pitstop::tokenizer

@@ -37,6 +37,7 @@ TEST(Unfinished, ItsLineSaysAllOfIt) {
              {.calls = Calls::kStandStill},
              {.calls = Calls::kCollected},
              {.session = 7, .session_what = "session 7 (of A B, label 'x  y', 3 buckets)"},
+             {.session = 7, .session_adapter = "a b 3", .session_what = "session 7"},
              {.calls = Calls::kCollected, .session = ~std::uint64_t{0}, .session_what = "s"}})
         EXPECT_EQ(read_unfinished(line_of(each)), each) << line_of(each);
     EXPECT_EQ(line_of({}), "");

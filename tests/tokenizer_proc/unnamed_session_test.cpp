@@ -400,5 +400,28 @@ TEST_F(UnnamedSessionTest, P2_ACallForAnAdapterIsABucketOfItsOwnSessionAlone) {
     EXPECT_EQ(count_orders<messages::UpdateFill>(), 1u);
 }
 
+// Were the adapter's trainer told of the loss, the session's own trainer might not be.
+TEST_F(UnnamedSessionTest, P2_ACallForAnAdapterIsToldOfNoLossOfTheModels) {
+    open();
+    bucket();
+    expire();
+    EXPECT_FALSE(unnamed_for("policy")) << "an update of its own";
+    now_ += std::chrono::hours(1);
+    ASSERT_TRUE(unnamed()) << "the session's trainer is still to be told";
+    expect_refused({"session 1", "timed out"});
+}
+
+TEST_F(UnnamedSessionTest, P2_ALossOfAnAdaptersSessionIsToldToItsCalls) {
+    messages::BeginUpdate call = begin_call();
+    call.update.adapter = "policy";
+    open(call);
+    expire();
+    EXPECT_EQ(coordinator_.unnamed_at_stake()->adapter, "policy") << "of the next tree, too";
+    EXPECT_FALSE(unnamed_for("critic"));
+    EXPECT_TRUE(unnamed_for("policy"));
+    expect_refused({"session 1", "timed out"});
+    EXPECT_TRUE(unnamed()) << "a call that names no adapter may be a bucket of one";
+}
+
 }  // namespace
 }  // namespace pitstop::tokenizer
