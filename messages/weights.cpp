@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 
 namespace pitstop::messages {
 namespace {
@@ -22,7 +23,10 @@ Problem invalid_digest(std::string_view field, std::string_view digest) {
     );
 }
 
-Problem invalid_adapter(const UpdateSpec& spec) {
+// Whose configuration an adapter has.
+enum class ConfigOf : std::uint8_t { kUpdate, kSession };
+
+Problem invalid_adapter(const UpdateSpec& spec, ConfigOf config = ConfigOf::kUpdate) {
     if (spec.adapter.empty()) {
         if (!spec.adapter_config.empty())
             return "adapter_config is given without an adapter; name the adapter, or leave it out";
@@ -43,7 +47,8 @@ Problem invalid_adapter(const UpdateSpec& spec) {
             kAdapterConfigTextMax
         );
     }
-    if (spec.adapter_config.empty() && spec.source.kind != SourceKind::kDisk && !spec.partial)
+    const bool is_needed = config == ConfigOf::kUpdate && spec.source.kind != SourceKind::kDisk;
+    if (spec.adapter_config.empty() && is_needed && !spec.partial)
         return "adapter_config is empty; only a source of kind disk has a file instead, and a "
                "partial update keeps the version's";
     if (spec.mode != UpdateMode::kStaged) return "an adapter needs mode staged";
@@ -56,16 +61,8 @@ Problem invalid_adapter(const UpdateSpec& spec) {
     return std::nullopt;
 }
 
-}  // namespace
-
-bool may_have_written(const std::vector<RankOutcome>& ranks) {
-    return ranks.empty() || !std::ranges::all_of(ranks, [](const RankOutcome& rank) {
-               return !rank.ok && rank.phase == UpdatePhase::kIdle;
-           });
-}
-
-Problem invalid(const UpdateSpec& spec) {
-    if (auto problem = invalid_adapter(spec)) return problem;
+Problem invalid_spec(const UpdateSpec& spec, ConfigOf config) {
+    if (auto problem = invalid_adapter(spec, config)) return problem;
     if (auto problem = invalid(spec.source)) return problem;
     if (auto problem = invalid_label(spec.label)) return problem;
     if (spec.epoch && (raw(*spec.epoch) < 1 || *spec.epoch > kEpochMax)) {
@@ -90,10 +87,21 @@ Problem invalid(const UpdateSpec& spec) {
     return invalid_digest("digest", spec.digest);
 }
 
+}  // namespace
+
+bool may_have_written(const std::vector<RankOutcome>& ranks) {
+    return ranks.empty() || !std::ranges::all_of(ranks, [](const RankOutcome& rank) {
+               return !rank.ok && rank.phase == UpdatePhase::kIdle;
+           });
+}
+
+Problem invalid(const UpdateSpec& spec) { return invalid_spec(spec, ConfigOf::kUpdate); }
+
 Problem invalid(const UpdateWeights& message) {
     if (message.update.source.kind == SourceKind::kBuckets)
         return "source.kind is buckets; only begin_update accepts that";
-    return invalid(message.update);
+    // An unnamed call may be a bucket of an adapter's session, which has the configuration.
+    return invalid_spec(message.update, message.unnamed ? ConfigOf::kSession : ConfigOf::kUpdate);
 }
 
 Problem invalid(const RefusedPart& message) {

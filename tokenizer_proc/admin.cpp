@@ -232,6 +232,9 @@ Result<> Admin::handle(
             is_taken = updates.take_unnamed(now, caller, message, out);
         });
         if (is_taken) return Ok{};
+        // The call is an update of its own, and needs all that one needs.
+        if (auto problem = messages::invalid(message.update))
+            return Error{ErrorCode::kInvalidArgument, *std::move(problem)};
     }
     if (UpdateCoordinator::may_collect(message)) collected_.recall(now, message.update.label);
     if (collected_.joins(message)) {

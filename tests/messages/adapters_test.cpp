@@ -53,6 +53,16 @@ TEST(AdapterUpdate, MayBeAPartOfTheVersionThatServes) {
     EXPECT_EQ(invalid(spec), std::nullopt) << "the configuration is the version's";
 }
 
+TEST(AdapterUpdate, HasTheConfigurationOfItsSessionIfItIsABucket) {
+    UpdateWeights call{.call = CallId{1}, .unnamed = true, .update = of_adapter()};
+    call.update.source = {.kind = SourceKind::kTensors};
+    const std::string of_update = invalid(call.update).value_or("");
+    EXPECT_NE(of_update.find("adapter_config is empty"), std::string::npos);
+    EXPECT_EQ(invalid(call), invalid(call.update.source)) << "it may be a bucket";
+    call.unnamed = false;
+    EXPECT_EQ(invalid(call).value_or(""), of_update);
+}
+
 TEST(AdapterRollback, HasNothingThatIsOfAModel) {
     RollbackWeights call{.call = CallId{1}, .adapter = "a"};
     EXPECT_EQ(invalid(call), std::nullopt);
