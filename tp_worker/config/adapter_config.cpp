@@ -79,9 +79,10 @@ class AdapterConfigReader {
         RETURN_IF_ERROR(read_names("target_modules", &config->targets_));
         RETURN_IF_ERROR(read_names("exclude_modules", &config->excluded_));
         const Json* const parameters = reader_.find_value("target_parameters");
-        if (parameters != nullptr && !is_unset(*parameters))
-            config->parameters_ = read_list("target_parameters", *parameters);
-        if (reader_.find_value("target_modules") == nullptr && !config->has_parameters())
+        const bool has_parameters = parameters != nullptr && !is_unset(*parameters);
+        if (has_parameters)
+            config->parameters_ = read_list("target_parameters", *parameters, "a list");
+        if (reader_.find_value("target_modules") == nullptr && !has_parameters)
             reader_.malformed("target_modules is missing");
         read_layers(config);
         RETURN_IF_ERROR(read_layer_patterns(config));
@@ -130,15 +131,19 @@ class AdapterConfigReader {
         }
     }
 
-    [[nodiscard]] std::vector<std::string> read_list(const char* key, const Json& value) {
+    // `accepted`: the forms that the key has, for the message.
+    [[nodiscard]] std::vector<std::string> read_list(
+        const char* key, const Json& value, const char* accepted
+    ) {
         std::vector<std::string> list;
         const bool is_list =
             value.is_array() && value.size() <= kAdapterNamesMax &&
             std::ranges::all_of(value, [](const Json& each) { return each.is_string(); });
         if (!is_list) {
             reader_.malformed(
-                "{} must be a pattern or a list of at most {} names, not {}",
+                "{} must be {} of at most {} names, not {}",
                 key,
+                accepted,
                 kAdapterNamesMax,
                 ConfigReader::shown(value)
             );
@@ -152,7 +157,7 @@ class AdapterConfigReader {
         const Json* const value = reader_.find_value(key);
         if (value == nullptr) return Ok{};
         if (!value->is_string()) {
-            names->list = read_list(key, *value);
+            names->list = read_list(key, *value, "a pattern or a list");
             return Ok{};
         }
         auto text = value->get<std::string>();
@@ -186,7 +191,7 @@ class AdapterConfigReader {
         if (value != nullptr && value->is_string() && !value->get<std::string>().empty()) {
             names.push_back(value->get<std::string>());
         } else if (value != nullptr && !value->is_string()) {
-            names = read_list("layers_pattern", *value);
+            names = read_list("layers_pattern", *value, "a name or a list");
         }
         if (names.empty()) {
             ASSIGN_OR_RETURN(

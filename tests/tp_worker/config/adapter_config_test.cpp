@@ -136,6 +136,16 @@ TEST(AdapterConfig, AdaptsParametersByTheirNamesOrTheEndsOfThese) {
     EXPECT_TRUE(parameter_of(down));
     json["target_parameters"] = "experts.down_proj";
     EXPECT_EQ(error_of(json).code, ErrorCode::kMalformed);
+    EXPECT_EQ(
+        error_of(json).message,
+        "'a': target_parameters must be a list of at most 4096 names, not \"experts.down_proj\""
+    );
+    json["target_modules"] = {1};
+    EXPECT_NE(
+        error_of(json).message.find("target_modules must be a pattern or a"), std::string::npos
+    );
+    json["layers_pattern"] = {1};
+    EXPECT_NE(error_of(json).message.find("layers_pattern must be a name or a"), std::string::npos);
 }
 
 TEST(AdapterConfig, RefusesByNameWhatIsNotComputed) {
