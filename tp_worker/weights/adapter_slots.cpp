@@ -83,7 +83,8 @@ class SlotsMaker {
         for (std::size_t i = 0; i < slots_.size(); ++i) {
             if (is_of_expert(i)) continue;
             ASSIGN_OR_RETURN(const auto module, config_.of_parameter(base_.list()[i].name));
-            if (module) slots_[i].by_parameter = module;
+            // A pack has set it by the name that transformers 5 has.
+            if (module && !slots_[i].by_parameter) slots_[i].by_parameter = module;
         }
         return Ok{};
     }
@@ -172,6 +173,10 @@ class SlotsMaker {
             a.strides.push_back({.begin = e * r * in, .per_row = in});
             b.slots.push_back(module.b);
             b.strides.push_back({.begin = row * r * E + e, .per_row = r * E, .per_col = E});
+        }
+        if (pack.slots.size() == 1) {  // both are plain matrices
+            a.strides.clear();
+            b.strides.clear();
         }
         made_.slots.pack(std::move(a));
         made_.slots.pack(std::move(b));

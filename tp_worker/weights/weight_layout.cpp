@@ -160,6 +160,15 @@ Result<WeightLayout> WeightLayout::make(
             layout.by_id_[static_cast<std::size_t>(raw(*other))];
     }
     for (const WeightSlots::Pack& slot_pack : slots.packs()) {
+        const bool is_plain = slot_pack.strides.empty() && !slot_pack.may_be_transposed;
+        if (slot_pack.slots.size() == 1 && is_plain) {
+            const std::size_t only =
+                layout.by_id_[static_cast<std::size_t>(raw(slot_pack.slots.front()))];
+            if (layout.tensors_[only].shape == slot_pack.shape) {
+                layout.by_name_.emplace(slot_pack.name, only);
+                continue;
+            }
+        }
         Pack pack{.shape = slot_pack.shape, .strides = slot_pack.strides};
         if (slot_pack.may_be_transposed) {
             const std::vector<std::int64_t>& s = slot_pack.shape;
