@@ -32,7 +32,6 @@ constexpr std::array kAdapterOfNoEffect{
     "lora_ga_config",
     "loftq_config",
     "megatron_core",
-    "peft_version",
     "qalora_group_size",  // only for use_qalora
     "revision",
     "task_type",
@@ -47,6 +46,7 @@ constexpr std::array kAdapterHonoured{
     "layers_to_transform",
     "lora_alpha",
     "peft_type",
+    "peft_version",
     "r",
     "rank_pattern",
     "target_modules",
@@ -61,6 +61,23 @@ bool has(const std::array<const char*, N>& keys, std::string_view key) {
 bool is_unset(const Json& value) {
     return value.is_null() || (value.is_boolean() && !value.get<bool>()) ||
            ((value.is_array() || value.is_object()) && value.empty());
+}
+
+// Whether PEFT of this version derives the sides of a packed parameter [E, out, in] as out and in.
+bool has_sides_in_order(std::string_view version) {
+    constexpr std::array kFirst{0, 19, 1};
+    std::array<int, 3> numbers{};
+    const char* at = version.data();
+    const char* const end = at + version.size();
+    for (int& number : numbers) {
+        const auto [next, problem] = std::from_chars(at, end, number);
+        if (problem != std::errc()) break;
+        at = next;
+        if (at == end || *at != '.') break;
+        ++at;
+    }
+    if (numbers != kFirst) return numbers > kFirst;
+    return version == "0.19.1";  // and not a version that was being developed before it
 }
 
 }  // namespace
@@ -84,6 +101,9 @@ class AdapterConfigReader {
             config->parameters_ = read_list("target_parameters", *parameters, "a list");
         if (reader_.find_value("target_modules") == nullptr && !has_parameters)
             reader_.malformed("target_modules is missing");
+        const Json* const version = reader_.find_value("peft_version");
+        if (version != nullptr && version->is_string())
+            config->has_sides_in_order_ = has_sides_in_order(version->get<std::string>());
         read_layers(config);
         RETURN_IF_ERROR(read_layer_patterns(config));
         // PEFT uses the first of several matching patterns, but json_ has its keys sorted. So the

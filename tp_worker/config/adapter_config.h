@@ -38,6 +38,9 @@ class AdapterConfig {
     // packed matrices of all experts.
     [[nodiscard]] Result<std::optional<Module>> of_parameter(const std::string& name) const;
     [[nodiscard]] bool has_parameters() const { return !parameters_.empty(); }
+    // Whether A and B of a packed parameter [E, out, in] are surely [.., in] and [out, ..]. PEFT
+    // before 0.19.1 has them swapped.
+    [[nodiscard]] bool has_sides_in_order() const { return has_sides_in_order_; }
     // Whether the modules are still given as PEFT's "all-linear", which a checkpoint must resolve.
     [[nodiscard]] bool is_of_all_linear() const { return targets_.is_all_linear; }
 
@@ -61,6 +64,7 @@ class AdapterConfig {
     std::int64_t rank_ = 8;
     double alpha_ = 8;
     bool is_rank_stabilized_ = false;
+    bool has_sides_in_order_ = false;
     Names targets_{};
     Names excluded_{};
     std::vector<std::string> parameters_{};  // names, or the ends of names

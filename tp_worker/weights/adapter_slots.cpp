@@ -77,6 +77,7 @@ class SlotsMaker {
         for (const WeightSlots::Pack& pack : base_.packs()) {
             ASSIGN_OR_RETURN(const auto module, config_.of_parameter(pack.name));
             if (!module) continue;
+            RETURN_IF_ERROR(check_sides(pack));
             packs_.push_back(&pack);
             for (const WeightId slot : pack.slots) slots_[index_of(slot)].by_parameter = module;
         }
@@ -87,6 +88,18 @@ class SlotsMaker {
             if (module && !slots_[i].by_parameter) slots_[i].by_parameter = module;
         }
         return Ok{};
+    }
+
+    // Otherwise the shapes tell the two forms of PEFT's tensors apart.
+    Result<> check_sides(const WeightSlots::Pack& pack) const {
+        const bool is_square = pack.shape.size() == 3 && pack.shape[1] == pack.shape[2];
+        if (!is_square || config_.has_sides_in_order()) return Ok{};
+        return make_error(
+            ErrorCode::kUnsupported,
+            "the matrices of '{}' are square, and PEFT before 0.19.1 swaps their sides; accepted "
+            "is a peft_version of 0.19.1 or later: train the adapter with such a version",
+            pack.name
+        );
     }
 
     [[nodiscard]] bool is_of_expert(std::size_t i) const {
