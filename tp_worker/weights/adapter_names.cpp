@@ -13,12 +13,9 @@ constexpr std::array<std::string_view, 6> kPrefixes{
     "_fsdp_wrapped_module.",
     "_checkpoint_wrapped_module.",
     "language_model."};
-// The first of two packed parameters of experts that PEFT wraps: here the part does belong.
-constexpr std::string_view kInnerExperts = ".experts.base_layer.lora_";
 // Parts of a name that wrappers insert, and that do not belong to the module's path.
+constexpr std::array<std::string_view, 2> kWithin{"._fsdp_wrapped_module.", ".language_model."};
 constexpr std::string_view kBaseLayer = ".base_layer.";
-constexpr std::array<std::string_view, 3> kWithin{
-    kBaseLayer, "._fsdp_wrapped_module.", ".language_model."};
 
 void drop_prefixes(std::string& name) {
     for (bool goes_on = true; goes_on;) {
@@ -28,6 +25,18 @@ void drop_prefixes(std::string& name) {
             name.erase(0, prefix.size());
             goes_on = true;
         }
+    }
+}
+
+// Removes PEFT's wrappers. One belongs to the path: the first of two packed parameters of experts
+// that PEFT wraps is ".experts.base_layer.lora_A".
+void drop_base_layers(std::string& name) {
+    for (std::size_t at = 0; (at = name.find(kBaseLayer, at)) != std::string::npos;) {
+        const std::string_view all(name);
+        const bool is_inner = all.substr(0, at).ends_with(".experts") &&
+                              all.substr(at + kBaseLayer.size()).starts_with("lora_");
+        if (is_inner) return;
+        name.replace(at, kBaseLayer.size(), ".");
     }
 }
 
@@ -47,10 +56,10 @@ std::string adapter_name_of(std::string_view given) {
     std::string name(given);
     drop_prefixes(name);
     for (const std::string_view within : kWithin) {
-        const bool is_kept = within == kBaseLayer && name.find(kInnerExperts) != std::string::npos;
-        for (std::size_t at = 0; !is_kept && (at = name.find(within)) != std::string::npos;)
+        for (std::size_t at = 0; (at = name.find(within)) != std::string::npos;)
             name.replace(at, within.size(), ".");
     }
+    drop_base_layers(name);
     drop_own_name(name, ".lora_A");
     drop_own_name(name, ".lora_B");
     if (name.starts_with("layers.")) name.insert(0, "model.");

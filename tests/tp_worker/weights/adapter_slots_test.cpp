@@ -1,6 +1,7 @@
-// The slots of adapters of packed parameters.
+// The slots of adapters of packed parameters, and the names of their tensors.
 #include "tp_worker/weights/adapter_slots.h"
 
+#include "tp_worker/weights/adapter_names.h"
 #include "tp_worker/weights/unpack.h"
 #include "tp_worker/weights/weight_layout.h"
 
@@ -89,6 +90,25 @@ TEST(AdapterSlots, SquareMatricesNeedAPeftThatDoesNotSwapTheirSides) {
     }
     for (const char* version : {R"("0.19.1")", R"("0.20.0")", R"("0.21.2")", R"("1.0")"})
         EXPECT_TRUE(of_version(4, version).has_value()) << version;
+}
+
+TEST(AdapterNames, OneBaseLayerBelongsToThePathAndNoOther) {
+    const std::string inner = kBlock + "experts.base_layer.lora_A.weight";
+    for (const std::string wrapped :
+         {"experts.base_layer.lora_A.weight",
+          "experts._fsdp_wrapped_module.base_layer.lora_A.weight",
+          "experts.base_layer._fsdp_wrapped_module.lora_A.weight",
+          "experts.base_layer.lora_A.default.weight",
+          "base_layer.experts.base_layer.lora_A.weight",
+          "experts.base_layer.base_layer.lora_A.weight"})
+        EXPECT_EQ(adapter_name_of("base_model.model." + kBlock + wrapped), inner) << wrapped;
+    EXPECT_EQ(
+        adapter_name_of(kBlock + "experts._fsdp_wrapped_module.lora_A.weight"),
+        kBlock + "experts.lora_A.weight"
+    );
+    EXPECT_EQ(
+        adapter_name_of(kBlock + "gate.base_layer.lora_A.weight"), kBlock + "gate.lora_A.weight"
+    );
 }
 
 }  // namespace
