@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <span>
 #include <utility>
 
@@ -34,13 +35,15 @@ CheckpointTensors::CheckpointTensors(
     const WeightLayout& layout, const checkpoint::Checkpoint& checkpoint
 )
     : layout_(layout), checkpoint_(checkpoint) {
+    const auto kept = std::make_shared<OrderedPacks>();
     for (const checkpoint::StoredTensor& stored : checkpoint.tensors()) {
         const std::string_view name = stored.spec.name;
         const bool is_known =
             layout.find_tied(name) != nullptr || layout.find_pack(name) != nullptr;
         if (is_known || (is_of_a_decoder(name) && !layout.is_ignored(name))) {
             offered_.push_back(&stored);
-            for (Incoming& weight : unpacked(layout, stored.spec, stored_bytes(checkpoint, stored)))
+            const TensorBytes bytes = stored_bytes(checkpoint, stored);
+            for (Incoming& weight : unpacked(layout, stored.spec, bytes, kept))
                 unpacked_.emplace(std::move(weight.spec.name), std::move(weight.bytes));
             const WeightTensor* const tensor = layout.find(name);
             if (tensor != nullptr && tensor->name != name) renamed_.emplace(tensor->name, &stored);

@@ -1,12 +1,10 @@
 #include "tp_worker/weights/unpack.h"
 
 #include "base/cut_guard.h"
-#include "base/mutex.h"
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <optional>
 #include <utility>
 
 namespace pitstop::tp_worker {
@@ -92,94 +90,31 @@ TensorBytes from_byte(const TensorBytes& pack, std::int64_t begin) {
     return bytes;
 }
 
-// The weights of a pack with strides, one after the other.
-class Ordered {
-  public:
-    struct Matrix {
-        Strides strides{};
-        std::int64_t rows = 0;
-        std::int64_t cols = 0;
-    };
-    Ordered(TensorBytes pack, std::int64_t pack_bytes, std::int64_t element_bytes)
-        : pack_(std::move(pack)), pack_bytes_(pack_bytes), element_bytes_(element_bytes) {}
-
-    // Returns the place of the matrix. All matrices are added before the first read().
-    std::int64_t add(const Matrix& matrix) {
-        const std::int64_t begin = bytes_;
-        matrices_.push_back(matrix);
-        bytes_ += matrix.rows * matrix.cols * element_bytes_;
-        return begin;
-    }
-    Result<> read(std::int64_t begin, std::span<std::byte> out) {
-        const MutexLock lock(mutex_);
-        if (ordered_.empty()) RETURN_IF_ERROR(order());
-        std::memcpy(out.data(), ordered_.data() + begin, out.size());
-        return Ok{};
-    }
-
-  private:
-    Result<> order() REQUIRES(mutex_) {
-        std::vector<std::byte> read;
-        const std::byte* from = pack_.data;
-        if (from == nullptr) {
-            read.resize(static_cast<std::size_t>(pack_bytes_));
-            RETURN_IF_ERROR(pack_.read(0, read));
-            from = read.data();
-        }
-        const auto extent = static_cast<std::size_t>(pack_bytes_);
-        const std::optional<CutGuard> guard =
-            pack_.is_whole ? std::optional<CutGuard>(std::in_place, std::span(from, extent))
-                           : std::nullopt;
-        std::vector<std::byte> ordered(static_cast<std::size_t>(bytes_));
-        std::byte* to = ordered.data();
-        for (const Matrix& matrix : matrices_) to = copy(matrix, from, to);
-        if (pack_.is_whole) RETURN_IF_ERROR(pack_.is_whole());
-        if (guard && guard->is_cut())
-            return make_error(ErrorCode::kDataLoss, "a tensor was truncated while it was read");
-        ordered_ = std::move(ordered);
-        return Ok{};
-    }
-    std::byte* copy(const Matrix& matrix, const std::byte* from, std::byte* to) const {
-        const auto element = static_cast<std::size_t>(element_bytes_);
-        const Strides& strides = matrix.strides;
-        for (std::int64_t row = 0; row < matrix.rows; ++row) {
-            for (std::int64_t col = 0; col < matrix.cols; ++col, to += element_bytes_) {
-                const std::int64_t at =
-                    strides.begin + row * strides.per_row + col * strides.per_col;
-                std::memcpy(to, from + at * element_bytes_, element);
-            }
-        }
-        return to;
-    }
-
-    TensorBytes pack_;
-    std::int64_t pack_bytes_;
-    std::int64_t element_bytes_;
-    std::int64_t bytes_ = 0;
-    std::vector<Matrix> matrices_{};
-    Mutex mutex_{};
-    std::vector<std::byte> ordered_ GUARDED_BY(mutex_){};
-};
-
 std::vector<Incoming> ordered(
     const WeightLayout& layout,
     const WeightLayout::Pack& pack,
     const checkpoint::TensorSpec& spec,
-    const TensorBytes& bytes
+    const TensorBytes& bytes,
+    const std::shared_ptr<OrderedPacks>& kept
 ) {
     CHECK(!bytes.is_on_gpu);
     std::int64_t num_elements = 1;
     for (const std::int64_t extent : pack.shape) num_elements *= extent;
     const std::int64_t element_bytes = checkpoint::bytes_of(spec.dtype);
-    const auto all = std::make_shared<Ordered>(bytes, num_elements * element_bytes, element_bytes);
+    const auto all =
+        std::make_shared<OrderedPack>(bytes, num_elements * element_bytes, element_bytes, kept);
     std::vector<Incoming> weights;
     for (std::size_t i = 0; i < pack.tensors.size(); ++i) {
         const WeightTensor& tensor = layout.tensors()[pack.tensors[i]];
-        const std::int64_t begin = all->add(
-            {.strides = pack.strides[i], .rows = tensor.whole_rows, .cols = tensor.whole_cols}
-        );
+        const Strides& strides = pack.strides[i];
         Incoming& weight = weights.emplace_back();
         weight.spec = {.name = tensor.name, .dtype = spec.dtype, .shape = tensor.shape};
+        if (strides.per_col == 1 && strides.per_row == tensor.whole_cols) {  // needs no copy
+            weight.bytes = from_byte(bytes, strides.begin * element_bytes);
+            continue;
+        }
+        const std::int64_t begin =
+            all->add({.strides = strides, .rows = tensor.whole_rows, .cols = tensor.whole_cols});
         weight.bytes.dtype = bytes.dtype;
         weight.bytes.read = [all, begin](std::int64_t at, std::span<std::byte> out) {
             return all->read(begin + at, out);
@@ -218,14 +153,17 @@ std::vector<std::string> scattered_on_gpu(
 // A transposed pack [E, b, a] has E matrices. Rows of the weights are columns of these matrices,
 // with one weight beside the other.
 std::vector<Incoming> unpacked(
-    const WeightLayout& layout, const checkpoint::TensorSpec& spec, const TensorBytes& bytes
+    const WeightLayout& layout,
+    const checkpoint::TensorSpec& spec,
+    const TensorBytes& bytes,
+    const std::shared_ptr<OrderedPacks>& kept
 ) {
     const WeightLayout::Pack* const pack = layout.find_pack(spec.name);
     std::vector<Incoming> weights;
     if (pack == nullptr) return weights;
     const bool is_transposed = spec.shape == pack->transposed_shape;
     if (pack->shape != spec.shape && !is_transposed) return weights;
-    if (!pack->strides.empty()) return ordered(layout, *pack, spec, bytes);
+    if (!pack->strides.empty()) return ordered(layout, *pack, spec, bytes, kept);
     CHECK(!is_transposed || !bytes.is_on_gpu);
     const std::int64_t element_bytes = checkpoint::bytes_of(spec.dtype);
     const std::int64_t stride = spec.shape.back();
@@ -252,9 +190,10 @@ std::vector<Incoming> unpacked(
 }
 
 std::vector<Incoming> unpacked(const WeightLayout& layout, std::span<const Incoming> tensors) {
+    const auto kept = std::make_shared<OrderedPacks>();
     std::vector<Incoming> apart;
     for (const Incoming& incoming : tensors) {
-        std::vector<Incoming> weights = unpacked(layout, incoming.spec, incoming.bytes);
+        std::vector<Incoming> weights = unpacked(layout, incoming.spec, incoming.bytes, kept);
         if (weights.empty()) apart.push_back(incoming);
         std::ranges::move(weights, std::back_inserter(apart));
     }

@@ -1,14 +1,16 @@
 // Splits tensors that contain several weights (slot.h, Pack), one after the other. A transposed
 // pack is transposed back while it is read: its weights have no address, and each read of rows
-// gathers columns of the pack. A pack whose weights have strides (Strides) is put in their order by
-// its first read, in memory that its weights share; other packs are never copied.
+// gathers columns of the pack. Of a pack whose weights have strides (Strides), a weight whose rows
+// follow one another is read in place; the others share a copy (ordered_packs.h).
 #pragma once
 
 #include "checkpoint/safetensors_header.h"
+#include "tp_worker/weights/ordered_packs.h"
 #include "tp_worker/weights/stage_args.h"
 #include "tp_worker/weights/tensor_bytes.h"
 #include "tp_worker/weights/weight_layout.h"
 
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,9 +19,13 @@ namespace pitstop::tp_worker {
 
 // Returns the weights in a tensor, in order; nothing if the tensor is no pack, or has the wrong
 // shape (which find_problems() reports). The weights' bytes borrow what the pack's bytes borrow.
-// REQUIRES: a pack that is transposed, or has strides, is not on a GPU.
+// The packs of one load share `kept`. REQUIRES: a pack that is transposed, or has strides, is not
+// on a GPU.
 [[nodiscard]] std::vector<Incoming> unpacked(
-    const WeightLayout& layout, const checkpoint::TensorSpec& spec, const TensorBytes& bytes
+    const WeightLayout& layout,
+    const checkpoint::TensorSpec& spec,
+    const TensorBytes& bytes,
+    const std::shared_ptr<OrderedPacks>& kept
 );
 
 // Returns the tensors, with packs replaced by their weights.

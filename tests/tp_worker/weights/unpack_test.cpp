@@ -9,6 +9,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -46,13 +50,13 @@ TEST(PackedWeights, StandForTheWeightsThatTheyHold) {
     ASSERT_EQ(twice.size(), 1u);
     EXPECT_NE(twice[0].find(one), std::string::npos) << twice[0];
 
-    const std::vector<Incoming> parts = unpacked(*layout, spec(packed, shape), {});
+    const std::vector<Incoming> parts = unpacked(*layout, spec(packed, shape), {}, nullptr);
     ASSERT_EQ(parts.size(), 8u);
     EXPECT_EQ(parts[7].spec.name, one);
     EXPECT_EQ(parts[7].spec.shape, (std::vector<std::int64_t>{36, 40}));
     EXPECT_EQ(parts[2].spec.name, prefix + "block_sparse_moe.experts.1.w1.weight");
-    EXPECT_TRUE(unpacked(*layout, spec(packed, {4, 72, 41}), {}).empty());
-    EXPECT_TRUE(unpacked(*layout, spec(one, {36, 40}), {}).empty());
+    EXPECT_TRUE(unpacked(*layout, spec(packed, {4, 72, 41}), {}, nullptr).empty());
+    EXPECT_TRUE(unpacked(*layout, spec(one, {36, 40}), {}, nullptr).empty());
 }
 
 // Each weight of a pack, in both forms, in memory or read from a file.
@@ -78,7 +82,7 @@ TEST(PackedWeights, AreTheSameOfATransposedPack) {
                 }
             }
             const auto weights_of = [&](std::vector<std::int64_t> shape, const TensorBytes& bytes) {
-                return unpacked(*layout, {prefix + name, dtype, std::move(shape)}, bytes);
+                return unpacked(*layout, {prefix + name, dtype, std::move(shape)}, bytes, nullptr);
             };
             const std::vector<Incoming> expected =
                 weights_of({kExperts, rows, cols}, {.dtype = dtype, .data = plain.data()});
@@ -158,8 +162,9 @@ TEST(PackedWeights, MayHaveStrides) {
         std::copy_n(data + begin, out.size(), out.begin());
         return Ok{};
     };
+    const auto kept = std::make_shared<OrderedPacks>();
     for (const TensorBytes& bytes : {in_memory, in_file}) {
-        const std::vector<Incoming> weights = unpacked(*layout, spec, bytes);
+        const std::vector<Incoming> weights = unpacked(*layout, spec, bytes, kept);
         ASSERT_EQ(weights.size(), 2u);
         for (std::size_t w = 0; w < 2; ++w) {
             std::vector<float> read(4);  // rows 1 and 2
@@ -171,9 +176,89 @@ TEST(PackedWeights, MayHaveStrides) {
         return Error{ErrorCode::kDataLoss, "the file is cut"};
     };
     std::vector<std::byte> out(8);
-    EXPECT_FALSE(unpacked(*layout, spec, in_file)[0].bytes.read(0, out));
+    EXPECT_FALSE(unpacked(*layout, spec, in_file, kept)[0].bytes.read(0, out));
     const std::vector<Incoming> on_gpu{{.spec = spec, .bytes = {.is_on_gpu = true}}};
     EXPECT_NE(scattered_on_gpu(*layout, on_gpu).at(0).find("'both' contains"), std::string::npos);
+}
+
+// A pack [4, 2] of one weight whose rows follow one another and one by columns.
+class CopiesOfPacks : public testing::Test {
+  protected:
+    void SetUp() override {
+        const WeightId a = slots_.add({.name = "a", .shape = {2, 2}, .encoding = Encoding::kF32});
+        const WeightId b = slots_.add({.name = "b", .shape = {2, 2}, .encoding = Encoding::kF32});
+        slots_.pack(
+            {.name = "both",
+             .shape = {4, 2},
+             .slots = {a, b},
+             .strides =
+                 {{.begin = 0, .per_row = 2, .per_col = 1},
+                  {.begin = 4, .per_row = 1, .per_col = 2}}}
+        );
+    }
+    std::vector<Incoming> read_by(decltype(TensorBytes::read) read) {
+        if (!layout_) layout_.emplace(WeightLayout::make(slots_));
+        TensorBytes bytes{.dtype = kSpec.dtype};
+        bytes.read = std::move(read);
+        return unpacked(**layout_, kSpec, bytes, kept_);
+    }
+
+    const checkpoint::TensorSpec kSpec{
+        .name = "both", .dtype = checkpoint::StoredDtype::kF32, .shape = {4, 2}};
+    WeightSlots slots_{};
+    std::optional<Result<WeightLayout>> layout_{};
+    std::shared_ptr<OrderedPacks> kept_ = std::make_shared<OrderedPacks>();
+};
+
+TEST_F(CopiesOfPacks, OnlyThoseThatWereReadLastStay) {
+    std::vector<std::vector<Incoming>> packs;
+    int num_reads = 0;
+    for (int i = 0; i < 7; ++i) {
+        packs.push_back(read_by([i, &num_reads](std::int64_t begin, std::span<std::byte> out) {
+            ++num_reads;
+            for (std::size_t at = 0; at < out.size(); at += sizeof(float)) {
+                const float value =
+                    static_cast<float>(i * 8 + begin / 4) + static_cast<float>(at) / 4;
+                std::memcpy(&out[at], &value, sizeof value);
+            }
+            return Result<>(Ok{});
+        }));
+    }
+    for (int round = 0; round < 2; ++round) {
+        for (std::size_t i = 0; i < packs.size(); ++i) {
+            std::vector<float> b(4);
+            ASSERT_TRUE(packs[i][1].bytes.read(0, std::as_writable_bytes(std::span(b))));
+            const auto first = static_cast<float>(i * 8);
+            EXPECT_EQ(b, (std::vector<float>{first + 4, first + 6, first + 5, first + 7}));
+            EXPECT_LE(kept_->num_bytes(), OrderedPacks::kKeptMax * 4 * sizeof(float));
+        }
+    }
+    EXPECT_EQ(num_reads, 14) << "one for each of the two rounds";
+    std::vector<float> b(4);
+    ASSERT_TRUE(packs[6][1].bytes.read(0, std::as_writable_bytes(std::span(b))));
+    EXPECT_EQ(num_reads, 14) << "the copy is there";
+}
+
+TEST_F(CopiesOfPacks, AWeightWhoseRowsFollowOneAnotherNeedsNone) {
+    std::int64_t first = -1;
+    const std::vector<Incoming> weights =
+        read_by([&first](std::int64_t begin, std::span<std::byte> out) {
+            first = begin + std::ssize(out) * 1000;
+            return Result<>(Ok{});
+        });
+    std::vector<std::byte> row(8);
+    ASSERT_TRUE(weights[0].bytes.read(8, row));
+    EXPECT_EQ(first, 8008) << "of the pack, only this row";
+    EXPECT_EQ(kept_->num_bytes(), 0u);
+}
+
+TEST_F(CopiesOfPacks, WithoutMemoryTheReadFails) {
+    const std::vector<Incoming> weights =
+        read_by([](std::int64_t, std::span<std::byte>) -> Result<> { throw std::bad_alloc(); });
+    std::vector<std::byte> row(8);
+    const Result<> read = weights[1].bytes.read(0, row);
+    ASSERT_FALSE(read.has_value());
+    EXPECT_EQ(read.error().code, ErrorCode::kResourceExhausted);
 }
 
 }  // namespace
