@@ -257,7 +257,7 @@ int be_insisting() {
     if (!side) return wrong(side.error().message);
     const auto forced = connect_gpu_communicator(side->gpu_args(SumPath::kNccl));
     if (forced || forced.error().code != ErrorCode::kUnsupported) return wrong("not refused");
-    if (!forced.error().message.starts_with("--all-reduce nccl, and there is no NCCL between"))
+    if (!forced.error().message.starts_with("--all-reduce nccl needs NCCL between the ranks"))
         return wrong(forced.error().message);
     const auto open = connect_gpu_communicator(side->gpu_args(SumPath::kAuto));
     if (!open) return wrong(open.error().message);
