@@ -47,9 +47,9 @@ class Scratch {
     [[nodiscard]] kernels::Workspace workspace(std::string_view name, std::int64_t bytes);
     template <class T>
     [[nodiscard]] std::span<T> array(std::string_view name, std::int64_t num) {
-        return {
-            reinterpret_cast<T*>(take(name, num * std::int64_t{sizeof(T)}).data),
-            static_cast<std::size_t>(num)};
+        // NOLINTNEXTLINE(bugprone-sizeof-expression): T may be a pointer
+        const std::int64_t bytes = num * std::int64_t{sizeof(T)};
+        return {reinterpret_cast<T*>(take(name, bytes).data), static_cast<std::size_t>(num)};
     }
     // Memory that is zero at the start, for ops that leave it zero.
     [[nodiscard]] void* zeros(std::string_view name, std::int64_t bytes);
