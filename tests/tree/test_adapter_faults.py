@@ -87,7 +87,7 @@ def test_P2_a_killed_process_ends_the_tree_with_every_answer(start_loaded, adapt
     assert tree.wait_exit() == EXIT_CODES.get(name, 13)
     for rid in rids:  # open requests have the version that they began with
         digests = {span["adapter"]["digest"] for span in door.outputs[rid].spans}
-        assert digests <= {tree.digests["second"]}, digests
+        assert digests == ({tree.digests["second"]} if door.outputs[rid].tokens else set()), digests
 
 
 @pytest.mark.parametrize(("change", "phase"), PLACES)
