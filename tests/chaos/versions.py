@@ -15,7 +15,7 @@ from .collected import CallBook
 
 PARTIALS_MAX = 32  # the latest partial updates: only their commits may still be seen
 SERVED_MAX = 64
-PAIRS_MAX, PAIR_BASES_MAX = 40, 4  # limits of the search for two versions in a row of which the first was never seen
+PAIRS_MAX, PAIR_BASES_MAX = 40, 4  # limits of the search for two successive versions, the first one never seen
 SCORED_MAX = 4000  # prompts under a version
 
 

@@ -39,7 +39,8 @@ void CollectionBook::ordered(
     if (std::holds_alternative<messages::UpdateReady>(order)) is_finishing_ = was_finishing;
     if (is_finishing_ && !was_finishing) is_asked_for_ = is_published;
     if (const auto* drop = std::get_if<messages::UpdateDrop>(&order)) {
-        // A failed commit is no loss, because its caller is told. Neither is a drop by drop_stage.
+        // A failed commit counts as no loss, because its caller is told of it. A drop that a client
+        // ordered (drop_stage, without a reason) counts as none either.
         if (collected_ && !collected_->is_whole && !was_finishing && !drop->reason.empty()) {
             lost_at_ = serving;
             ++num_lost;

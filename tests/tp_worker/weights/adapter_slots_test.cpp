@@ -15,7 +15,7 @@ namespace {
 
 const std::string kBlock = "model.layers.0.mlp.";
 
-// A block of two experts, of which a router and matrices [4, in] may be adapted.
+// A block of two experts. Its router and the experts' matrices [4, in] may be adapted.
 Result<AdapterSlots> slots_of(std::int64_t in, const std::string& config_text) {
     WeightSlots base;
     const std::string own = "model.layers.0.block_sparse_moe.";

@@ -236,7 +236,7 @@ TEST_F(CopiesOfPacks, OnlyThoseThatWereReadLastStay) {
     EXPECT_EQ(num_reads, 14) << "one for each of the two rounds";
     std::vector<float> b(4);
     ASSERT_TRUE(packs[6][1].bytes.read(0, std::as_writable_bytes(std::span(b))));
-    EXPECT_EQ(num_reads, 14) << "the copy is there";
+    EXPECT_EQ(num_reads, 14) << "the second read uses the copy";
 }
 
 TEST_F(CopiesOfPacks, AWeightWhoseRowsFollowOneAnotherNeedsNone) {
