@@ -228,19 +228,19 @@ bool Ports::take_for_meeting(const bus::Received& received, TurnInput& in) {
 }
 
 // Refuses the sender a place, so that its process exits: answers a request to join with
-// `rank_joined`, any other message with `rank_end`.
+// `rank_joined`, any other message with `rank_end`. The line of the log comes before the answer:
+// whoever has the answer finds the line.
 void Ports::refuse_worker(const bus::Received& received, const Error& error, TurnInput& in) {
-    const bool is_join = received.frames.type == messages::RankJoin::kType;
-    if (!received.key.empty()) {
-        static_cast<void>(workers_.send(
-            is_join ? encode(messages::RankJoined{.verdict = error})
-                    : encode(messages::RankEnd{.verdict = error}),
-            received.peer
-        ));
-    }
     const std::string from =
         received.address.empty() ? "a worker" : fmt::format("a worker at {}", received.address);
     refuse(from, error, in);
+    if (received.key.empty()) return;
+    const bool is_join = received.frames.type == messages::RankJoin::kType;
+    static_cast<void>(workers_.send(
+        is_join ? encode(messages::RankJoined{.verdict = error})
+                : encode(messages::RankEnd{.verdict = error}),
+        received.peer
+    ));
 }
 
 void Ports::note_spoken(const bus::Received& received) {
