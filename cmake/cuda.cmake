@@ -17,7 +17,7 @@ endif()
 # whose entries are chosen later.
 if(CMAKE_CUDA_ARCHITECTURES MATCHES "(^|;)(90|90-real|native|all|all-major)(;|$)" OR
    (CMAKE_CUDA_ARCHITECTURES MATCHES "(^|;)([1-8][0-9]|90)(-virtual)?(;|$)" AND
-    NOT CMAKE_CUDA_ARCHITECTURES MATCHES "(^|;)90a(-real)?(;|$)"))
+    NOT CMAKE_CUDA_ARCHITECTURES MATCHES "(^|;)90a(-real|-virtual)?(;|$)"))
     message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES is '${CMAKE_CUDA_ARCHITECTURES}': a Hopper GPU would load code without "
                         "wgmma. Name 90a-real, or only -real architectures if there is no Hopper GPU")
 endif()
