@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The cost of adapters (LoRA): decodes with and without them in one tree, and a load while streams run.
 
-    bench/adapters.py --build build/cpu [--shape qwen3-0.6b] [--rank 16] [--pairs 5] [--json out.json] [-- flags of serve]
+    bench/adapters.py --build build/cpu [--shape qwen3-0.6b] [--rank 16] [--dtype BF16] [--pairs 5] [--json out.json] [-- flags of serve]
 
 decode  1 stream with an adapter, 32 streams with the same adapter, and 32 streams that use 8 adapters in turn. The
         results are ratios of wall and CPU seconds to the same requests without adapters, in pairs of alternating order.
@@ -15,7 +15,6 @@ import argparse
 import json
 import pathlib
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -25,39 +24,17 @@ import time
 import numpy
 
 from routes import Meter, machine, pairs_of
-from transfer import ROOT, Tree, header_of
+from transfer import ROOT, Tree
 
-sys.path.insert(0, str(ROOT / "client" / "python"))
+sys.path[:0] = [str(ROOT), str(ROOT / "client" / "python")]
+
+from bench.peer.adapter_files import DTYPES, write_adapter  # noqa: E402
 
 import pitstop  # noqa: E402  (after the path)
 
 NUM_ADAPTERS = 8
 PROMPT_LEN = 16
 STREAMS_BESIDE = 8
-MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-def write_adapter(directory, model, rank, seed):
-    """Writes a PEFT adapter with random weights for all modules of a model; returns the bytes of the weights."""
-    tensors, random, header, data = header_of(model)[0], numpy.random.default_rng(seed), {}, []
-    at = 0
-    for name, tensor in tensors.items():
-        module = name.removesuffix(".weight")
-        if module.rpartition(".")[2] not in MODULES:
-            continue
-        num_out, num_in = tensor["shape"]
-        for part, shape in (("A", (rank, num_in)), ("B", (num_out, rank))):
-            values = 0.01 * random.standard_normal(shape, numpy.float32)
-            full_name = f"base_model.model.{module}.lora_{part}.weight"
-            header[full_name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + values.nbytes]}
-            at += values.nbytes
-            data.append(values.tobytes())
-    directory.mkdir()
-    described = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": list(MODULES)}
-    (directory / "adapter_config.json").write_text(json.dumps(described))
-    text = json.dumps(header).encode()
-    (directory / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
-    return at
 
 
 def decode(client, prompts, num_tokens, adapters):
@@ -146,6 +123,7 @@ def main():
     parser.add_argument("--build", type=lambda path: pathlib.Path(path).resolve(), default=ROOT / "build/cpu")
     parser.add_argument("--shape", default="qwen3-0.6b", help="shape of pitstop_make_model (qwen3-0.6b)")
     parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--dtype", choices=DTYPES, default="F32", help="of the adapters' files (F32, as PEFT saves)")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=16, help="tokens of each output (16)")
     parser.add_argument("--loads", type=int, default=10)
@@ -160,7 +138,9 @@ def main():
         )
         vocab = json.loads((model / "config.json").read_text())["vocab_size"]
         directories = [place / f"adapter-{number}" for number in range(NUM_ADAPTERS)]
-        sizes = [write_adapter(each, model, options.rank, number) for number, each in enumerate(directories)]
+        sizes = [
+            write_adapter(each, model, options.rank, number, options.dtype) for number, each in enumerate(directories)
+        ]
         flags = ("--max-running-requests", 64, "--max-total-tokens", 8192, "--no-http", *options.flags)
         with Tree(options.build, model, place, *flags) as tree:
             options.run_dir = str(tree.run_dir)

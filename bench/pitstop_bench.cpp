@@ -47,6 +47,7 @@ struct Options {
     double temperature = 0;
     bool logprobs = false;
     bool no_text = false;
+    std::string adapter{};
     std::int64_t timeout_s = 600;
     std::string json{};
 };
@@ -93,6 +94,9 @@ void add_flags(FlagSet& flags, Options& o) {
     flags.add("temperature", &o.temperature, "sampling temperature; 0: greedy");
     flags.add("logprobs", &o.logprobs, "ask for the logprob of every output token");
     flags.add("no-text", &o.no_text, "return tokens only, without detokenization");
+    flags.add(
+        "adapter", &o.adapter, "name of a loaded adapter for every request; empty: the base model"
+    );
     flags.add("timeout-s", &o.timeout_s, "seconds that a request may take, 1 or more");
     flags.add("json", &o.json, "file to which the figures are also written");
 }
@@ -147,6 +151,7 @@ messages::Generate request_pattern(const Options& o) {
     request.sampling.seed = static_cast<std::uint64_t>(o.seed);
     request.logprobs.enabled = o.logprobs;
     request.text_output = !o.no_text;
+    request.adapter = o.adapter;
     return request;
 }
 

@@ -1,4 +1,5 @@
-"""llama.cpp in this process, by its C API: llama_engine MODEL.gguf THREADS. bench/peers starts it."""
+"""llama.cpp in this process, by its C API: llama_engine MODEL.gguf THREADS [ADAPTER.gguf]. bench/peers
+starts it."""
 
 from __future__ import annotations
 
@@ -40,8 +41,18 @@ class LlamaCpp:
         self._context = lib.llama_init_from_model(model, params)
         if not self._context:
             raise RuntimeError("llama.cpp cannot make a context")
+        if len(sys.argv) > 3:
+            self._use_adapter(model, sys.argv[3])
         self._vocab_size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
         return f"llama.cpp of llama-cpp-python {lib.__version__}", self._vocab_size
+
+    def _use_adapter(self, model: Any, path: str) -> None:
+        adapter = self._lib.llama_adapter_lora_init(model, path.encode())
+        if not adapter:
+            raise RuntimeError(f"llama.cpp does not load {path}")
+        adapters, scales = (type(adapter) * 1)(adapter), (ctypes.c_float * 1)(1.0)
+        if self._lib.llama_set_adapters_lora(self._context, adapters, 1, scales) != 0:
+            raise RuntimeError(f"llama.cpp does not use {path}")
 
     def run(self, prompts: list[list[int]], num_tokens: int) -> Times:
         lib = self._lib

@@ -11,11 +11,20 @@ import time
 from .protocol import EngineEnded
 from .rows import Figures, Workload
 
+ADAPTER = "adapter"  # the name under which the tree has it
+
 
 class PitstopTree:
     name = "pitstop"
 
-    def __init__(self, root: pathlib.Path, build: pathlib.Path, model: pathlib.Path, log: pathlib.Path):
+    def __init__(
+        self,
+        root: pathlib.Path,
+        build: pathlib.Path,
+        model: pathlib.Path,
+        log: pathlib.Path,
+        adapter: pathlib.Path | None = None,
+    ):
         self._bench = build / "bin/pitstop_bench"
         self._home = tempfile.TemporaryDirectory(prefix="peers-")
         self.run_dir = pathlib.Path(self._home.name) / "run"
@@ -41,6 +50,17 @@ class PitstopTree:
             if self._tree.poll() is not None:
                 raise EngineEnded("the tree", self._tree.returncode, log)
             time.sleep(0.01)
+        self._adapter = ADAPTER if adapter else ""
+        if adapter:
+            command = [
+                str(root / "launch/pitstop"),
+                "load-adapter",
+                ADAPTER,
+                str(adapter),
+                "--run-dir",
+                str(self.run_dir),
+            ]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         self.ready_s = time.perf_counter() - begin
         self.version = f"pitstop {_commit(root)}"
 
@@ -61,6 +81,7 @@ class PitstopTree:
                 "--warmup",
                 "0",
                 "--no-text",
+                f"--adapter={self._adapter}",
                 "--seed",
                 str(seed),
                 "--json",

@@ -50,8 +50,13 @@ HYBRID = (
     Row("decode, 32 requests", Workload(32, 64, 48), "decode_tokens_per_s", {"llama.cpp": 1.15, "vllm": 1.15}),
 )
 
+ADAPTED = (
+    Row("decode, 1 request", Workload(1, 64, 64), "decode_tokens_per_s", {"llama.cpp": 1.0, "vllm": 1.0}),
+    Row("decode, 32 requests", Workload(32, 64, 48), "decode_tokens_per_s", {"llama.cpp": 1.0, "vllm": 1.0}),
+)
+
 # By the model's name (models.py).
-ROWS = {"qwen3-0.6b": DENSE, "experts-2b-a0.3b": EXPERTS, "qwen3.5-0.8b": HYBRID}
+ROWS = {"qwen3-0.6b": DENSE, "experts-2b-a0.3b": EXPERTS, "qwen3.5-0.8b": HYBRID, "qwen3-0.6b-lora": ADAPTED}
 
 # The plot's workloads: output tokens per second against concurrent requests.
 CURVE = tuple(Workload(rows, 64, 48) for rows in (1, 2, 4, 8, 16, 32, 64))

@@ -13,14 +13,16 @@ import numpy
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "client" / "python")]
 
-from bench.peer import environment, gguf_model, models, report  # noqa: E402  (after the path)
+from bench.peer import adapter_files, environment, gguf_model, models, report  # noqa: E402  (after the path)
 from bench.peer.journal import Journal  # noqa: E402
 from bench.peer.pairs import Measured, measure  # noqa: E402
 from bench.peer.pitstop_tree import PitstopTree  # noqa: E402
 from bench.peer.protocol import EngineEnded, EngineProcess, prompts_of  # noqa: E402
 from bench.peer.rows import DENSE, ROWS, Figures, Row, Workload, figures_of  # noqa: E402
+
+import pitstop  # noqa: E402  (after the path)
 
 BUILD = pathlib.Path(os.environ.get("PITSTOP_BUILD", ROOT / "build/cpu"))
 
@@ -127,6 +129,22 @@ def test_a_tree_and_a_peer_in_turn_and_the_page(ticks, tmp_path):
     assert "1e+09 of ticks: MISSED" in page and tree.version in page and "ticks 1.0" in page
     kept = json.loads(json.dumps(report.figures_json([(row, measured)], [], [tree, ticks], "bench/peers run")))
     assert kept["rows"][0]["figures"]["ticks"][0]["decode_tokens_per_s"] > 0
+
+
+@pytest.mark.parametrize("dtype", adapter_files.DTYPES)
+def test_every_request_of_a_tree_with_an_adapter_uses_it(tmp_path, dtype):
+    stories = ROOT / "launch/models/stories"
+    adapter = tmp_path / "adapter"
+    num_bytes = adapter_files.write_adapter(adapter, stories, 4, 1, dtype)
+    assert num_bytes < (adapter / "adapter_model.safetensors").stat().st_size
+    tree = PitstopTree(ROOT, BUILD, stories, tmp_path / "tree.log", adapter)
+    try:
+        assert tree.run(Workload(3, 8, 4), seed=1).total_tokens_per_s > 0
+        with pitstop.Client(str(tree.run_dir)) as client:
+            (status,) = client.status()["replicas"][0]["adapters"]
+        assert (status["requests_total"], status["output_tokens_total"]) == (3, 12), status
+    finally:
+        tree.close()
 
 
 def test_a_run_that_was_cut_off_goes_on(tmp_path):
