@@ -338,5 +338,25 @@ TEST_F(AdminTest, ATreeThatWaitsForItsFirstWeightsSaysThatItIsNotReady) {
     EXPECT_FALSE(status().is_ready);
 }
 
+// An unnamed call may be a bucket of an adapter's session, which has the configuration.
+TEST_F(AdminTest, AnUnnamedCallForAnAdapterNeedsAConfigurationIfItIsNoBucket) {
+    start();
+    messages::UpdateWeights update;
+    update.unnamed = true;
+    update.update.adapter = "policy";
+    update.update.source.kind = messages::SourceKind::kDistributed;
+    update.update.source.group = "g";
+    update.update.source.tensors = {{.name = "w", .dtype = "F32", .shape = {2}}};
+    call(update);
+    const messages::ErrorReply error = refusal("admin", messages::Door::kAdmin);
+    EXPECT_EQ(error.call, CallId{5});
+    EXPECT_EQ(error.error.code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(error.error.message.find("adapter_config is empty"), std::string::npos)
+        << error.error.message;
+    update.update.adapter_config = "{}";
+    call(update, 6);
+    EXPECT_EQ(order<messages::UpdateStage>(0).spec.adapter_config, "{}");
+}
+
 }  // namespace
 }  // namespace pitstop::tokenizer

@@ -19,10 +19,12 @@ class UnfinishedTest : public CollectedTest {
         for (const std::string_view word : {words, std::string_view("the tree restarted at noon")})
             EXPECT_NE(refused.error.message.find(word), std::string::npos) << refused.error.message;
     }
-    // An update that names no session, over HTTP.
-    void send_unnamed(std::uint64_t number) {
+    // An update that names no session, over HTTP, of an adapter or (empty) of the model.
+    void send_unnamed(std::uint64_t number, std::string adapter = "", std::string config = "") {
         messages::UpdateWeights update;
         update.unnamed = true;
+        update.update.adapter = std::move(adapter);
+        update.update.adapter_config = std::move(config);
         update.update.source.kind = messages::SourceKind::kDistributed;
         update.update.source.group = "g";
         update.update.source.tensors = {{.name = "w", .dtype = "BF16", .shape = {2}}};
@@ -155,6 +157,17 @@ TEST_F(UnfinishedTest, P2_CallsWithoutANumberAreLostWithTheirSession) {
             << refused.verdict.message;
     send_tensors(11);
     order<messages::UpdateStage>();  // of a caller that would name its session
+}
+
+TEST_F(UnfinishedTest, P2_CallsOfAnAdapterWithoutANumberAreLostWithItsSession) {
+    restart({.session = 7, .session_adapter = "policy", .session_what = "session 7"});
+    EXPECT_EQ(unfinished_.session_adapter, "policy") << "the next restart must know, too";
+    send_unnamed(10, "policy");
+    const auto refused = reply<messages::UpdateReply>();
+    EXPECT_EQ(refused.verdict.code, ErrorCode::kFailedPrecondition);
+    EXPECT_NE(refused.verdict.message.find("the tree restarted at noon"), std::string::npos);
+    send_unnamed(11, "critic", "{}");
+    EXPECT_EQ(order<messages::UpdateStage>().spec.adapter, "critic") << "an update of its own";
 }
 
 TEST_F(UnfinishedTest, ATreeThatComesBackFromNothingBeginsAnew) {
