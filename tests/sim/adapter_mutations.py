@@ -5,17 +5,21 @@
     tests/sim/adapter_mutations.py --only pinned   those whose names have this word; the rows of others stay
     tests/sim/adapter_mutations.py --check         check that each fits the sources, list bugs without a row, build nothing
 
-Works as update_mutations.py does, with the unit tests of adapters in scheduler_proc.
+Works as update_mutations.py does, with the unit tests of adapters in scheduler_proc. The bugs of experts' adapters are
+in the worker, which has unit tests of its own, and no schedules.
 """
 
 import functools
 import sys
 
 import update_mutations
-from planted_adapters import MUTATIONS
+from planted_adapters import MUTATIONS as OF_SCHEDULER
+from planted_expert_adapters import MUTATIONS as OF_WORKER
 from planting import ROOT, Table, drive
 
+MUTATIONS = OF_SCHEDULER + OF_WORKER
 UNIT_TESTS = ("scheduler_proc_test",)
+WORKER_TESTS = ("tp_worker_weights_test", "tp_worker_adapters_test")
 TESTS = "--gtest_filter=*Adapter*"
 SEEDS = 2000
 TABLE = Table(
@@ -27,8 +31,16 @@ TABLE = Table(
     "|---|---|---|---|",
 )
 find = functools.partial(update_mutations.find, UNIT_TESTS, SEEDS, TESTS, "--gtest_fail_fast", of_sim=("--adapters",))
-see_all_pass = functools.partial(update_mutations.see_all_pass, find)
-try_one = functools.partial(update_mutations.try_one, find=find)
+find_in_worker = functools.partial(update_mutations.find, WORKER_TESTS, 0, "--gtest_fail_fast")
+
+
+def see_all_pass():
+    for each in (find, find_in_worker):
+        update_mutations.see_all_pass(each)
+
+
+def try_one(mutation):
+    return update_mutations.try_one(mutation, find_in_worker if mutation in OF_WORKER else find)
 
 
 if __name__ == "__main__":

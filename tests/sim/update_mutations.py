@@ -43,8 +43,8 @@ def said_by(program, *arguments):
 
 
 def find(unit_tests=UNIT_TESTS, seeds=SEEDS, *flags, of_sim=()):
-    """The first unit test that fails, and the seed of the first schedule that does."""
-    if said := build("cpu", "pitstop_sim", *unit_tests):
+    """The first unit test that fails, and the seed of the first schedule that does. No seeds: no schedules."""
+    if said := build("cpu", *unit_tests, *(["pitstop_sim"] if seeds else [])):
         sys.exit(f"update_mutations: {said[-2000:]}")
     unit_test = schedule = ""
     for program in unit_tests:
@@ -53,7 +53,7 @@ def find(unit_tests=UNIT_TESTS, seeds=SEEDS, *flags, of_sim=()):
             began = re.findall(r"^\[ RUN      \] ([\w./]+)", said, re.MULTILINE)  # a CHECK ended it
             unit_test = failed[1] if failed else began[-1] if began else program
             break
-    if said := said_by("pitstop_sim", "--num", seeds, *of_sim):
+    if seeds and (said := said_by("pitstop_sim", "--num", seeds, *of_sim)):
         seed = re.search(r"^seed (\d+): (.*)", said, re.MULTILINE)
         schedule = f"seed {seed[1]}: {seed[2]}" if seed else said.strip().splitlines()[-1]
     return unit_test, schedule.replace(str(PLACE) + "/", "")[:160]

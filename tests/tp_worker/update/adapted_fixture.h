@@ -10,10 +10,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace pitstop::tp_worker {
@@ -154,6 +156,48 @@ class Adapted : public testing::Test {
         for (std::size_t i = 0; i < prompt.size(); ++i)
             rows.push_back(static_cast<std::int32_t>(i));
         return replica_->read_logits(rows);
+    }
+
+    // Checks that requests of these adapters (null: of the model alone) have the same bits together
+    // as alone, where their prompts are cut elsewhere. The first two of them compute other scores.
+    void expect_bits_of_each_alone(const std::vector<std::optional<messages::AdapterId>>& adapters
+    ) {
+        std::vector<TestRequest> together(adapters.size());
+        for (std::size_t i = 0; i < adapters.size(); ++i) {
+            TestRequest& request = together[i];
+            for (std::int32_t t = 0; t < 9; ++t)
+                request.tokens.push_back(TokenId{(t * 7 + static_cast<std::int32_t>(i)) % 67});
+            request.prompt_len = 9;
+            request.sampling = greedy();
+            request.logprobs = {.enabled = true, .prompt_start = 1};
+            request.slot = static_cast<SlotId>(i);
+            request.adapter = adapters[i];
+            for (std::int32_t p = 0; p < 4; ++p)
+                request.pages.push_back(PageId{static_cast<std::int32_t>(i) * 4 + p});
+        }
+        std::vector<TestRequest> alone = together;
+        for (int step = 0; step < 6; ++step) {
+            messages::StepPlan plan;
+            std::vector<TestRequest*> rows;
+            for (TestRequest& request : together) {
+                add_row(&request, std::ssize(request.tokens) - request.num_done, &plan);
+                rows.push_back(&request);
+            }
+            run_step(replica_.get(), std::move(plan), rows);
+        }
+        for (TestRequest& request : alone) {
+            for (const std::int64_t num : {3, 1, 5, 1, 1, 1, 1, 1}) {
+                messages::StepPlan plan;
+                add_row(&request, num, &plan);
+                run_step(replica_.get(), std::move(plan), {&request});
+            }
+        }
+        for (std::size_t i = 0; i < alone.size(); ++i) {
+            EXPECT_EQ(together[i].tokens, alone[i].tokens) << i;
+            EXPECT_EQ(together[i].outputs, alone[i].outputs) << i;
+            EXPECT_EQ(together[i].scores, alone[i].scores) << i;
+        }
+        EXPECT_NE(together[0].scores, together[1].scores) << "an adapter changes something";
     }
 
     Pace pace_{1.0};

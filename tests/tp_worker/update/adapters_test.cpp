@@ -81,43 +81,7 @@ TEST_F(Adapted, P6_ARowHasTheBitsThatItHasAlone) {
             load(adapter_dir("qwen3_tied/bf16")),
             load(adapter_dir("qwen3_tied/rank_stabilized")),
             std::nullopt};
-        std::vector<TestRequest> together(adapters.size());
-        std::vector<TestRequest> alone(adapters.size());
-        for (std::size_t i = 0; i < adapters.size(); ++i) {
-            TestRequest& request = together[i];
-            for (std::int32_t t = 0; t < 9; ++t)
-                request.tokens.push_back(TokenId{(t * 7 + static_cast<std::int32_t>(i)) % 67});
-            request.prompt_len = 9;
-            request.sampling = greedy();
-            request.logprobs = {.enabled = true, .prompt_start = 1};
-            request.slot = static_cast<SlotId>(i);
-            request.adapter = adapters[i];
-            for (std::int32_t p = 0; p < 4; ++p)
-                request.pages.push_back(PageId{static_cast<std::int32_t>(i) * 4 + p});
-            alone[i] = request;
-        }
-        for (int step = 0; step < 6; ++step) {
-            messages::StepPlan plan;
-            std::vector<TestRequest*> rows;
-            for (TestRequest& request : together) {
-                add_row(&request, std::ssize(request.tokens) - request.num_done, &plan);
-                rows.push_back(&request);
-            }
-            run_step(replica_.get(), std::move(plan), rows);
-        }
-        for (TestRequest& request : alone) {
-            for (const std::int64_t num : {3, 1, 5, 1, 1, 1, 1, 1}) {
-                messages::StepPlan plan;
-                add_row(&request, num, &plan);
-                run_step(replica_.get(), std::move(plan), {&request});
-            }
-        }
-        for (std::size_t i = 0; i < alone.size(); ++i) {
-            EXPECT_EQ(together[i].tokens, alone[i].tokens) << i;
-            EXPECT_EQ(together[i].outputs, alone[i].outputs) << i;
-            EXPECT_EQ(together[i].scores, alone[i].scores) << i;
-        }
-        EXPECT_NE(together[0].scores, together[1].scores) << "an adapter changes something";
+        expect_bits_of_each_alone(adapters);
     }
 }
 

@@ -72,6 +72,17 @@ TEST(AdapterSlots, PatternsOfARouterAreOfTheNameThatTransformers5Has) {
     EXPECT_EQ(slots->modules[0].scale, 4.0F);
 }
 
+// As in transformers 5, where "w2" names no matrix of an expert.
+TEST(AdapterSlots, WithTargetParametersExpertsAreNoModules) {
+    const auto expect_modules = [](const std::string& targets, std::size_t num_modules) {
+        const auto slots = slots_of(3, R"({"r": 2, "target_modules": ["w2"], )" + targets + "}");
+        ASSERT_TRUE(slots.has_value()) << slots.error().message;
+        EXPECT_EQ(slots->modules.size(), num_modules) << targets;
+    };
+    expect_modules(R"("target_parameters": [])", 2);
+    expect_modules(R"("target_parameters": ["gate.weight"])", 1);
+}
+
 // Of square matrices, PEFT 0.17 to 0.19.0 gives A [E r, out] and B [in, r E] the same shapes.
 TEST(AdapterSlots, SquareMatricesNeedAPeftThatDoesNotSwapTheirSides) {
     const auto of_version = [](std::int64_t in, const std::string& version) {
