@@ -6,10 +6,9 @@ import signal
 
 import pytest
 
+from adapter_loads import HELD, assert_drops_late_stage, assert_ends_with_every_answer, load, tokens_with
 from lora_files import exact_adapter, write_adapter
-from process_tree import wait_until
-from test_adapter_loads import load, tokens_with
-from test_deaths import EXIT_CODES, reasons, start_long
+from test_deaths import start_long
 from test_faults import PROCESSES
 from test_restart import crash
 
@@ -26,7 +25,6 @@ CONTENTS = {
 PLACES = [("rollback", phase) for phase in ("stage_begin", "commit_begin", "commit_done")]
 PLACES += [("part", phase) for phase in ("stage_begin", "stage_half", "commit_begin", "commit_done")]
 RESULTS = {"rollback": "first", "part": "mixed"}
-HELD = "tp_worker[0.1]"
 
 
 @pytest.fixture(scope="module")
@@ -78,13 +76,7 @@ def test_P2_a_killed_process_ends_the_tree_with_every_answer(start_loaded, adapt
     door = tree.door()
     rids = start_long(door, adapter=NAME)
     admin = begin(tree, adapters, change, phase)
-    tree.kill(name)
-    if name != "tokenizer_proc":
-        for rid, reason in reasons(door, rids).items():
-            assert reason.startswith("unavailable: "), (rid, reason)
-        kind, reply = admin.receive()
-        assert kind in ("update_reply", "error") and reply["code"] == "unavailable", reply
-    assert tree.wait_exit() == EXIT_CODES.get(name, 13)
+    assert_ends_with_every_answer(tree, name, door, rids, admin)
     for rid in rids:  # open requests have the version that they began with
         digests = {span["adapter"]["digest"] for span in door.outputs[rid].spans}
         assert digests == ({tree.digests["second"]} if door.outputs[rid].tokens else set()), digests
@@ -128,11 +120,7 @@ def test_P5_a_worker_that_stands_still_in_the_stage_drops_the_change(start_loade
     tree = start_loaded()
     before = tokens_with(tree)
     admin = begin(tree, adapters, change, phase, timeout_ms=4000)
-    kind, reply = admin.receive()
-    assert kind == "update_reply" and reply["code"] == "deadline_exceeded", reply
-    assert "rank 1" in reply["message"] and "stage" in reply["message"], reply["message"]
-    tree.kill(HELD, signal.SIGCONT)
-    wait_until(lambda: admin.call("status")["replicas"][0]["state"] == "running", "the stage to be dropped")
+    assert_drops_late_stage(tree, admin)
     retained = tree.digests["first"] if change == "rollback" else None
     assert said(admin) == (tree.digests["second"], retained) and tokens_with(tree) == before
     again = admin.call("rollback_weights", adapter=NAME)

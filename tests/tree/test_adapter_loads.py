@@ -7,20 +7,27 @@ import os
 import signal
 import sys
 
-import numpy
 import pytest
 
+from adapter_loads import (
+    HELD,
+    PROMPT,
+    assert_drops_late_stage,
+    assert_ends_with_every_answer,
+    load,
+    source_of,
+    spec_of,
+    tokens_with,
+)
 from lora_files import config_of, exact_adapter, write_adapter
 from process_tree import ROOT, run, wait_until
-from test_deaths import EXIT_CODES, reasons, start_long
+from test_deaths import start_long
 from test_faults import PHASES, PROCESSES, start_held  # noqa: F401  (a fixture)
 from test_updates import GREEDY, LONG, joined, start
 
 sys.path.insert(0, str(ROOT / "client/python"))
 
 import pitstop  # noqa: E402  (after the path)
-
-PROMPT = "Once upon a time there was a little girl who lived in a house near the forest"
 
 
 @pytest.fixture(scope="module")
@@ -30,25 +37,11 @@ def adapters(tmp_path_factory):
     return [write_adapter(place / str(seed), exact_adapter(seed)[0]) for seed in (1, 2)]
 
 
-def spec_of(directory, name="policy", **more):
-    return {"adapter": name, "source": {"kind": "disk", "path": str(directory)}, **more}
-
-
-def load(admin, directory, **more):
-    reply = admin.call("update_weights", update=spec_of(directory, **more))
-    assert reply["ok"], reply
-    return reply
-
-
-def tokens_with(tree, adapter="policy"):
-    return tree.door().generate(PROMPT, max_new_tokens=16, adapter=adapter, **GREEDY).tokens
-
-
 def begin_load(tree, directory, timeout_ms=60_000):
     """Sends a load and waits until the worker has stopped at the phase."""
     admin = tree.door("admin")
     admin.send("update_weights", call=1, timeout_ms=timeout_ms, update=spec_of(directory))
-    tree.wait_stopped("tp_worker[0.1]")
+    tree.wait_stopped(HELD)
     return admin
 
 
@@ -59,13 +52,7 @@ def test_P2_a_process_killed_in_a_load_ends_the_tree_with_every_answer(start_hel
     door = tree.door()
     rids = start_long(door)
     admin = begin_load(tree, adapters[0])
-    tree.kill(name)
-    if name != "tokenizer_proc":
-        for rid, reason in reasons(door, rids).items():
-            assert reason.startswith("unavailable: "), (rid, reason)
-        kind, reply = admin.receive()
-        assert kind in ("update_reply", "error") and reply["code"] == "unavailable", reply
-    assert tree.wait_exit() == EXIT_CODES.get(name, 13)
+    assert_ends_with_every_answer(tree, name, door, rids, admin)
     for rid in rids:  # the model's version is what it was
         assert {span["epoch"] for span in door.outputs[rid].spans} <= {1}
 
@@ -75,7 +62,7 @@ def test_P4_a_worker_that_goes_on_completes_the_load(start_held, adapters, phase
     tree = start_held(phase)
     before = tokens_with(tree, adapter="")
     admin = begin_load(tree, adapters[0])
-    tree.kill("tp_worker[0.1]", signal.SIGCONT)
+    tree.kill(HELD, signal.SIGCONT)
     kind, reply = admin.receive()
     assert kind == "update_reply" and reply["ok"] and reply["adapter"] == "policy", reply
     (replica,) = admin.call("status")["replicas"]
@@ -88,11 +75,7 @@ def test_P4_a_worker_that_goes_on_completes_the_load(start_held, adapters, phase
 def test_P5_a_worker_that_stands_still_in_a_load_is_named_by_the_deadline(start_held, adapters, phase):  # noqa: F811
     tree = start_held(phase)
     admin = begin_load(tree, adapters[0], timeout_ms=4000)
-    kind, reply = admin.receive()
-    assert kind == "update_reply" and reply["code"] == "deadline_exceeded", reply
-    assert "rank 1" in reply["message"] and "stage" in reply["message"], reply["message"]
-    tree.kill("tp_worker[0.1]", signal.SIGCONT)
-    wait_until(lambda: admin.call("status")["replicas"][0]["state"] == "running", "the stage to be dropped")
+    assert_drops_late_stage(tree, admin)
     assert admin.call("status")["replicas"][0].get("adapters", []) == []
     refused = tree.door().generate(PROMPT, max_new_tokens=1, adapter="policy").finish
     assert refused["code"] == "not_found" and "no adapter 'policy' is loaded" in refused["message"], refused
@@ -103,7 +86,7 @@ def test_P5_a_worker_that_stands_still_in_the_commit_carries_it_out_when_it_come
     admin = begin_load(tree, adapters[0], timeout_ms=6000)
     kind, reply = admin.receive()
     assert kind == "update_reply" and reply["code"] == "deadline_exceeded", reply
-    tree.kill("tp_worker[0.1]", signal.SIGCONT)
+    tree.kill(HELD, signal.SIGCONT)
     wait_until(lambda: admin.call("status")["replicas"][0]["state"] == "running", "the commit to be done")
     (loaded,) = admin.call("status")["replicas"][0]["adapters"]
     assert loaded["adapter"]["name"] == "policy" and len(tokens_with(tree)) == 16
@@ -138,17 +121,6 @@ def test_P1_P3_open_requests_continue_as_the_load_says(shared_tree, adapters, po
     (replica,) = admin.call("status")["replicas"]
     assert [each["adapter"]["digest"] for each in replica["adapters"]] == [second["digest"]]
     assert admin.call("unload_adapter", name="policy")["ok"]
-
-
-def source_of(adapter):
-    """The bytes of tensors, in a call."""
-    tensors = {name: numpy.ascontiguousarray(tensor, numpy.float32) for name, tensor in adapter.items()}
-    return {
-        "kind": "tensors",
-        "format": "flattened",
-        "tensors": [{"name": name, "dtype": "F32", "shape": list(tensor.shape)} for name, tensor in tensors.items()],
-        "payloads": [{"data": b"".join(tensor.tobytes() for tensor in tensors.values())}],
-    }
 
 
 def test_a_session_of_buckets_brings_an_adapter(shared_tree, adapters):

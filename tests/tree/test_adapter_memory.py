@@ -12,9 +12,9 @@ import time
 
 import pytest
 
+from adapter_loads import load, tokens_with
 from lora_files import exact_adapter, write_adapter
 from process_tree import ROOT, live_tree, wait_until
-from test_adapter_loads import load, tokens_with
 from test_adapter_restarts import refusal
 from test_restart import crash
 from test_updates import GREEDY

@@ -8,9 +8,9 @@ import sys
 import numpy
 import pytest
 
+from adapter_loads import PROMPT, source_of, tokens_with
 from lora_files import config_of, exact_adapter, write_adapter
 from process_tree import ROOT, run
-from test_adapter_loads import PROMPT, source_of, tokens_with
 from test_updates import GREEDY, LONG
 from wire import Refused
 

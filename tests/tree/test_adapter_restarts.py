@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from adapter_loads import load, source_of, tokens_with
 from lora_files import config_of, exact_adapter, write_adapter
 from process_tree import ROOT, wait_until
-from test_adapter_loads import load, source_of, tokens_with
 from test_restart import crash
 
 sys.path.insert(0, str(ROOT / "client/python"))

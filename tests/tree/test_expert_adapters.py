@@ -12,10 +12,10 @@ import sys
 import numpy
 import pytest
 
+from adapter_loads import load, source_of
 from amid import paused_amid
 from places import short_directory
 from process_tree import ROOT, live_tree
-from test_adapter_loads import load, source_of
 from test_updates import joined
 from weights_sources import refused
 

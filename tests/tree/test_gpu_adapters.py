@@ -7,9 +7,9 @@ import pathlib
 import numpy
 import pytest
 
+from adapter_loads import load
 from gpu_tree import CUDA, gpu, needs_gpu, shared_tree  # noqa: F401
 from lora_files import config_of, exact_adapter, write_adapter, write_merged
-from test_adapter_loads import load
 from test_gpu_ranks import LOGPROB_TOLERANCE
 from test_updates import GREEDY, joined
 
