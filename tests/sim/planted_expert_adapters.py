@@ -8,6 +8,7 @@ COMPUTED = "tp_worker/blocks/expert_adapters.cpp"
 SLOTS = "tp_worker/weights/adapter_slots.cpp"
 CHECKS = "tp_worker/weights/stage_checks.cpp"
 COPIES = "tp_worker/weights/ordered_packs.cpp"
+UNPACK = "tp_worker/weights/unpack.cpp"
 
 Mutation = functools.partial(planted_updates.Mutation, unseen="a schedule runs no model")
 
@@ -105,8 +106,8 @@ MUTATIONS = (
     Mutation(
         "an adapter without a tensor counts as zeros",
         CHECKS,
-        "has_any && other && absent[*other]",
-        "other && absent[*other]",
+        "std::ranges::find(absent, false) != absent.end()",
+        "!absent.empty()",
     ),
     Mutation(
         "the sides of a packed B are swapped",
@@ -155,5 +156,23 @@ MUTATIONS = (
         COPIES,
         "    bytes_ += matrix.rows * matrix.cols * element_bytes_;\n",
         "    bytes_ = std::max(bytes_, matrix.rows * matrix.cols * element_bytes_);\n",
+    ),
+    Mutation(
+        "all copies of packed tensors stay",
+        COPIES,
+        "    if (kept_.size() > kKeptMax) kept_.pop_front();\n",
+        "",
+    ),
+    Mutation(
+        "the packed tensors of a call share no bound of copies",
+        UNPACK,
+        "unpacked(layout, incoming.spec, incoming.bytes, kept)",
+        "unpacked(layout, incoming.spec, incoming.bytes, kept ? std::make_shared<OrderedPacks>() : kept)",
+    ),
+    Mutation(
+        "the packed tensors of a checkpoint share no bound of copies",
+        "tp_worker/weights/checkpoint_tensors.cpp",
+        "unpacked(layout, stored.spec, bytes, kept)",
+        "unpacked(layout, stored.spec, bytes, kept ? std::make_shared<OrderedPacks>() : kept)",
     ),
 )

@@ -1,8 +1,11 @@
 // Tensors that contain several weights, in both forms.
 #include "tp_worker/weights/unpack.h"
 
+#include "tests/checkpoint/safetensors_file.h"
+#include "tests/checkpoint/temp_dir.h"
 #include "tests/source_dir.h"
 #include "tests/tp_worker/layout_of.h"
+#include "tp_worker/weights/checkpoint_tensors.h"
 
 #include <gtest/gtest.h>
 
@@ -181,6 +184,8 @@ TEST(PackedWeights, MayHaveStrides) {
     EXPECT_NE(scattered_on_gpu(*layout, on_gpu).at(0).find("'both' contains"), std::string::npos);
 }
 
+constexpr std::size_t kNumPacks = OrderedPacks::kKeptMax + 1;
+
 // A pack [4, 2] of one weight whose rows follow one another and one by columns.
 class CopiesOfPacks : public testing::Test {
   protected:
@@ -237,6 +242,61 @@ TEST_F(CopiesOfPacks, OnlyThoseThatWereReadLastStay) {
     std::vector<float> b(4);
     ASSERT_TRUE(packs[6][1].bytes.read(0, std::as_writable_bytes(std::span(b))));
     EXPECT_EQ(num_reads, 14) << "the second read uses the copy";
+}
+
+// The tensors of one call share the bound.
+TEST_F(CopiesOfPacks, OnlyThoseOfACallThatWereReadLastStay) {
+    read_by({});  // makes the layout
+    std::size_t num_reads = 0;
+    TensorBytes bytes{.dtype = kSpec.dtype};
+    bytes.read = [&num_reads](std::int64_t, std::span<std::byte>) {
+        ++num_reads;
+        return Result<>(Ok{});
+    };
+    const std::vector<Incoming> call(kNumPacks, Incoming{.spec = kSpec, .bytes = bytes});
+    const std::vector<Incoming> weights = unpacked(**layout_, call);
+    ASSERT_EQ(weights.size(), 2 * kNumPacks);
+    std::vector<std::byte> row(8);
+    for (std::size_t i = 0; i < kNumPacks; ++i) ASSERT_TRUE(weights[2 * i + 1].bytes.read(0, row));
+    EXPECT_EQ(num_reads, kNumPacks);
+    ASSERT_TRUE(weights.back().bytes.read(0, row));
+    EXPECT_EQ(num_reads, kNumPacks) << "the last copy stays";
+    ASSERT_TRUE(weights[1].bytes.read(0, row));
+    EXPECT_EQ(num_reads, kNumPacks + 1) << "the first one does not";
+}
+
+// The tensors of one checkpoint share the bound. The file is gone when they are read again.
+TEST_F(CopiesOfPacks, OnlyThoseOfACheckpointThatWereReadLastStay) {
+    WeightSlots slots;
+    test::SafetensorsFile file;
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < kNumPacks; ++i) {
+        names.push_back("model." + std::to_string(i));
+        const WeightId weight =
+            slots.add({.name = names.back(), .shape = {2, 2}, .encoding = Encoding::kF32});
+        slots.pack(
+            {.name = names.back() + ".pack",
+             .shape = {2, 2},
+             .slots = {weight},
+             .strides = {{.begin = 0, .per_row = 1, .per_col = 2}}}
+        );
+        file.add(names.back() + ".pack", "F32", {2, 2}, std::string(16, 'x'));
+    }
+    const test::TempDir dir;
+    file.write(dir);
+    const auto layout = WeightLayout::make(slots);
+    ASSERT_TRUE(layout.has_value()) << layout.error().message;
+    const auto checkpoint = checkpoint::Checkpoint::open(dir.path());
+    ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+    const CheckpointTensors tensors(*layout, *checkpoint);
+    const auto reads = [&](const std::string& name) {
+        std::vector<std::byte> row(8);
+        return tensors.bytes_for(name).read(0, row).has_value();
+    };
+    for (const std::string& name : names) ASSERT_TRUE(reads(name)) << name;
+    dir.truncate("model.safetensors", 0);
+    EXPECT_TRUE(reads(names.back())) << "the last copy stays";
+    EXPECT_FALSE(reads(names.front())) << "the first one does not";
 }
 
 TEST_F(CopiesOfPacks, AWeightWhoseRowsFollowOneAnotherNeedsNone) {
