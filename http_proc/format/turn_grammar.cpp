@@ -112,14 +112,16 @@ Result<> set_turn_grammar(const TurnGrammar& turn, messages::SamplingParams& par
             turn.thinking->close
         );
     }
+    const bool can_follow = thinks && !turn.thinking->has_special_markers;
     OrderedJson format;
     if (answer.is_null()) {
         format = with_budget(turn);
-    } else if (!thinks || turn.thinking->has_special_markers || (turn.calls_are_free && !has_budget)) {
-        if (turn.calls.empty()) return Ok{};
-        format = std::move(answer);
-    } else {
+    } else if (can_follow && (has_budget || turn.calls.empty())) {
         format = with_answer(turn, std::move(answer));
+    } else if (!turn.calls.empty()) {
+        format = std::move(answer);  // accepts thinking without a budget as text before the calls
+    } else {
+        return Ok{};
     }
     const OrderedJson tag{{"type", "structural_tag"}, {"format", std::move(format)}};
     for (std::string* text : {&params.json_schema, &params.regex, &params.ebnf}) text->clear();

@@ -20,9 +20,9 @@ struct TurnGrammar {
     bool has_ended_thinking = false;       // the prompt has ended the thinking: the output has none
     std::optional<std::int64_t> budget{};  // the most tokens of thinking between its markers
     // The grammar that the answer's calls must match (call_grammar.h); empty: none. If set, the
-    // request may not have a grammar of its own.
+    // request may not have a grammar of its own. With `thinking`, no call is forced: the grammar
+    // accepts any text before, between and after calls.
     std::string calls{};
-    bool calls_are_free = false;  // `calls` allows any text before, between and after calls
 };
 
 // Sets the turn's grammar in `params`. A grammar that `params` has becomes a part of it.

@@ -141,7 +141,6 @@ Result<> hold_turn(
         .has_ended_thinking = has_ended_thinking,
         .budget = turn.thinking_budget,
         .calls = turn.held_calls,
-        .calls_are_free = turn.opening.empty(),
     };
     if (turn.opening.empty()) grammar.thinking = turn.thinking_format;
     return set_turn_grammar(grammar, params);
