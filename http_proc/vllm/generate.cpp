@@ -37,8 +37,10 @@ struct VllmAnswer : OpenAiAnswer {
     }
     static Result<> check(Exchange& exchange, VllmGenerate& call) {
         RETURN_IF_ERROR(read_adapter_of(exchange, call.options.model, call.options.adapter));
-        RETURN_IF_ERROR(finish_routes(exchange, call.options.n, call.options));
         RETURN_IF_ERROR(prepare_trace(call));
+        // A trace has no routes: those that the server adds by default are left out.
+        if (call.trace.empty())
+            RETURN_IF_ERROR(finish_routes(exchange, call.options.n, call.options));
         RETURN_IF_ERROR(check_tokens(exchange, "trace_decode_token_ids", call.trace));
         if (!call.logprobs)
             RETURN_IF_ERROR(check_tokens(exchange, "logprob_token_ids", call.options.logprob_ids));
@@ -252,12 +254,13 @@ void VllmAnswer::write_end(EventStream& stream) const {
     stream.end_event();
 }
 
-// SkyRL's generate: answers of a model with experts always have routes, in SkyRL's form.
+// SkyRL's generate: answers of a model with experts have routes without a request, except for a
+// trace, in SkyRL's form.
 struct SkyRlAnswer : VllmAnswer {
     static Result<SkyRlAnswer> parse(Exchange& exchange) {
         ASSIGN_OR_RETURN(VllmGenerate call, parse_skyrl_generate(exchange.request().body));
         RoutesAsked& asked = call.options.routes;
-        if (!asked.start && exchange.tree().hello().routes) asked.start = 0;
+        if (!asked.start && call.trace.empty() && exchange.tree().hello().routes) asked.start = 0;
         asked.form = RoutesForm::kSmallest;
         RETURN_IF_ERROR(check(exchange, call));
         return SkyRlAnswer{VllmAnswer(exchange, std::move(call))};

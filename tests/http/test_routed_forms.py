@@ -166,6 +166,24 @@ def test_skyrls_generate_always_has_rows(http, expected):
     assert http.post("/skyrl/v1/generate", {**body, "model": "nobody"}).status == 404
 
 
+def test_a_trace_has_no_rows_that_no_field_asks_for(http, telling, expected):
+    """The rows that the flag adds, and those of SkyRL's route, give way to a trace. Rows that the request names do not."""
+    prompt, output, _ = expected
+    sampling = {"trace_decode_token_ids": output, "logprobs": 0}
+    body = {"token_ids": prompt, "sampling_params": sampling}
+    for server, route in (
+        (telling[0], "/inference/v1/generate"),
+        (telling[0], "/skyrl/v1/generate"),
+        (http, "/skyrl/v1/generate"),
+    ):
+        [choice] = answered(server, route, body)["choices"]
+        assert choice["token_ids"] == output and len(choice["logprobs"]["content"]) == len(output)
+        assert choice["routed_experts"] is None
+        asked = {"token_ids": prompt, "sampling_params": {**sampling, "routed_experts_prompt_start": 0}}
+        refused = server.post(route, asked)
+        assert refused.status == 400 and "routed_experts" in refused.message, refused
+
+
 def test_a_rendered_request_asks_for_what_the_request_did(http, expected):
     prompt, _, rows = expected
     for given in ({"return_routed_experts": True, "routed_experts_start_len": 3}, {"routed_experts_prompt_start": 3}):
