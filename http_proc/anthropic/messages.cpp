@@ -132,10 +132,10 @@ void Message::write_error(EventStream& stream, const Error& error) const {
 Task<Response> count_tokens(Exchange& exchange) {
     if (const auto checked = check_is_json(exchange.request()); !checked)
         co_return Message::refusal(checked.error());
-    const Result<ChatCall> call = parse_anthropic_count(exchange.request().body);
+    Result<ChatCall> call = parse_anthropic_count(exchange.request().body);
     if (!call) co_return Message::refusal(call.error());
-    if (const auto known = check_model(exchange, call->model); !known)
-        co_return Message::refusal(known.error());
+    const Result<> known = co_await find_adapter_of(exchange, call->model, call->request.adapter);
+    if (!known) co_return Message::refusal(known.error());
     const Result<TurnPrompt> prompt =
         co_await prompt_of_turn(exchange, call->chat, call->forced_call);
     if (!prompt) co_return Message::refusal(prompt.error());

@@ -3,7 +3,9 @@
 #include "base/utf8.h"
 #include "messages/adapters.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <utility>
 
 namespace pitstop::http {
 
@@ -22,12 +24,11 @@ std::string text_of_served(Exchange& exchange) {
     return "; served here: " + names;
 }
 
-}  // namespace
-
-Result<> check_model(Exchange& exchange, const std::string& model) {
-    if (exchange.server().serves(model)) return Ok{};
-    return Error{ErrorCode::kNotFound, text_of_unknown(model) + text_of_served(exchange)};
+Error error_of_unknown(Exchange& exchange, const std::string& model) {
+    return {ErrorCode::kNotFound, text_of_unknown(model) + text_of_served(exchange)};
 }
+
+}  // namespace
 
 Result<> read_adapter_of(Exchange& exchange, const std::string& model, std::string& adapter) {
     if (exchange.server().serves(model)) return Ok{};
@@ -36,9 +37,22 @@ Result<> read_adapter_of(Exchange& exchange, const std::string& model, std::stri
         colon != std::string::npos && exchange.server().serves(model.substr(0, colon));
     const std::string named = has_base ? model.substr(colon + 1) : model;
     const bool is_other = !adapter.empty() && adapter != named;
-    if (is_other || messages::invalid_adapter_name(named)) return check_model(exchange, model);
+    if (is_other || messages::invalid_adapter_name(named)) return error_of_unknown(exchange, model);
     adapter = named;
     return Ok{};
+}
+
+Task<Result<>> find_adapter_of(Exchange& exchange, const std::string& model, std::string& adapter) {
+    Result<> named = read_adapter_of(exchange, model, adapter);
+    if (!named || exchange.server().serves(model)) co_return named;
+    const Result<messages::StatusReply> status = co_await exchange.tree().call(messages::Status{});
+    if (!status) co_return status.error();
+    const auto is_meant = [&](const messages::AdapterStatus& each) {
+        return each.adapter.name == adapter;
+    };
+    if (std::ranges::any_of(status->replicas.front().adapters, is_meant)) co_return Ok{};
+    Error error{ErrorCode::kNotFound, fmt::format("no adapter '{}' is loaded", adapter)};
+    co_return error_of_model(exchange, model, std::move(error));
 }
 
 Error error_of_model(Exchange& exchange, const std::string& model, Error error) {

@@ -12,13 +12,15 @@
 
 namespace pitstop::http {
 
-// Errors: kNotFound if the model is not served, because another model would answer.
-[[nodiscard]] Result<> check_model(Exchange& exchange, const std::string& model);
-
 // Sets `adapter` if `model` names an adapter: by the adapter's own name, or by SGLang's
 // "MODEL:ADAPTER". The tree checks that the adapter is loaded. Errors: kNotFound if `adapter`
 // already names another one.
 [[nodiscard]] Result<> read_adapter_of(
+    Exchange& exchange, const std::string& model, std::string& adapter
+);
+// The same for routes that generate nothing, where no request finds the adapter. Errors: also
+// kNotFound if `model` names an adapter that is not loaded.
+[[nodiscard]] Task<Result<>> find_adapter_of(
     Exchange& exchange, const std::string& model, std::string& adapter
 );
 // Names the requested model in the tree's error about an adapter that is not loaded.

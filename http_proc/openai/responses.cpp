@@ -189,12 +189,13 @@ void ResponseAnswer::write_error(EventStream& stream, const Error& error) {
 Task<Response> input_tokens(Exchange& exchange) {
     if (const auto checked = check_is_json(exchange.request()); !checked)
         co_return ResponseAnswer::refusal(checked.error());
-    const Result<OpenAiResponses> given = parse_openai_responses(exchange.request().body);
+    Result<OpenAiResponses> given = parse_openai_responses(exchange.request().body);
     if (!given) co_return ResponseAnswer::refusal(given.error());
-    if (const auto known = check_model(exchange, given->call.model); !known)
-        co_return ResponseAnswer::refusal(known.error());
+    ChatCall& call = given->call;
+    const Result<> known = co_await find_adapter_of(exchange, call.model, call.request.adapter);
+    if (!known) co_return ResponseAnswer::refusal(known.error());
     const Result<TurnPrompt> prompt =
-        co_await prompt_of_turn(exchange, given->call.chat, given->call.forced_call);
+        co_await prompt_of_turn(exchange, call.chat, call.forced_call);
     if (!prompt) co_return ResponseAnswer::refusal(prompt.error());
     JsonWriter json;
     json.begin_object().key("object").string("response.input_tokens");

@@ -56,8 +56,9 @@ nlohmann::ordered_json rendered(
 Task<Response> render_chat(Exchange& exchange) {
     Result<OpenAiChat> call = parse_openai_chat(exchange.request().body);
     if (!call) co_return vllm_text_refusal(call.error());
-    if (const auto known = check_model(exchange, call->options.model); !known)
-        co_return vllm_text_refusal(known.error());
+    OpenAiOptions& options = call->options;
+    const Result<> known = co_await find_adapter_of(exchange, options.model, options.adapter);
+    if (!known) co_return vllm_text_refusal(known.error());
     const Result<TurnPrompt> prompt = co_await prompt_of_turn(
         exchange, call->chat, call->forced_call, std::move(call->input_ids)
     );
@@ -70,8 +71,9 @@ Task<Response> render_chat(Exchange& exchange) {
 Task<Response> render_completions(Exchange& exchange) {
     Result<OpenAiCompletions> call = parse_openai_completions(exchange.request().body);
     if (!call) co_return vllm_text_refusal(call.error());
-    if (const auto known = check_model(exchange, call->options.model); !known)
-        co_return vllm_text_refusal(known.error());
+    OpenAiOptions& options = call->options;
+    const Result<> known = co_await find_adapter_of(exchange, options.model, options.adapter);
+    if (!known) co_return vllm_text_refusal(known.error());
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     for (OpenAiPrompt& given : call->prompts) {
         messages::Generate prompt;
