@@ -10,6 +10,7 @@
 #include "http_proc/generation/turn_prompt.h"
 #include "http_proc/openai/answer.h"
 #include "http_proc/openai/chat_request.h"
+#include "http_proc/openai/chat_turn.h"
 #include "http_proc/openai/routes.h"
 #include "http_proc/server/errors.h"
 #include "messages/chunks.h"
@@ -47,23 +48,15 @@ struct Chat : OpenAiAnswer {
     AssistantTurn::Args turn{};   // for every choice
     std::vector<ChatChoice> choices{};
 
-    Chat(Exchange& exchange, OpenAiChat call);
+    Chat(Exchange& exchange, OpenAiChat call, AssistantTurn::Args turn);
 
     static Result<Chat> parse(Exchange& exchange) {
         RETURN_IF_ERROR(check_is_json(exchange.request()));
         ASSIGN_OR_RETURN(OpenAiChat call, parse_openai_chat(exchange.request().body));
         RETURN_IF_ERROR(read_adapter_of(exchange, call.options.model, call.options.adapter));
         RETURN_IF_ERROR(finish_routes(exchange, call.options.n, call.options));
-        const OutputFormats& formats = exchange.server().formats();
-        RETURN_IF_ERROR(check_forced_call(call.forced_call, formats.calls));
-        RETURN_IF_ERROR(check_thinking(call.thinking, formats.thinking));
-        ASSIGN_OR_RETURN(
-            std::string held,
-            call_grammar(formats.calls, call.tools, call.forced_call, call.takes_one_call)
-        );
-        Chat chat(exchange, std::move(call));
-        chat.turn.held_calls = std::move(held);
-        return chat;
+        ASSIGN_OR_RETURN(AssistantTurn::Args turn, turn_of_chat(exchange.server().formats(), call));
+        return Chat(exchange, std::move(call), std::move(turn));
     }
     // A chat for a model that has no chat template is the caller's mistake, too.
     static Response refusal(const Error& error) {
@@ -102,20 +95,18 @@ struct Chat : OpenAiAnswer {
     Usage usage() const;
 };
 
-Chat::Chat(Exchange& exchange, OpenAiChat call)
+Chat::Chat(Exchange& exchange, OpenAiChat call, AssistantTurn::Args turn_args)
     : OpenAiAnswer(exchange, std::move(call.options), "chatcmpl-"),
       chat(std::move(call.chat)),
       has_logprobs(call.has_logprobs),
       wants_prompt_text(call.wants_prompt_text),
       forced_call(std::move(call.forced_call)),
-      takes_one_call(call.takes_one_call) {
+      takes_one_call(call.takes_one_call),
+      turn(std::move(turn_args)) {
     logprobs = shown_logprobs(
         options, has_logprobs, call.top_logprobs, exchange.tree().hello().vocab_size
     );
     logprobs.asked.ids = options.logprob_ids;
-    turn = turn_args(
-        exchange.server().formats(), call.has_tools, takes_one_call, call.schemas, call.thinking
-    );
     shows_thinking = turn.thinking_format && call.thinking.is_included;
     Prompt& only = prompts.emplace_back(prompt());
     only.num_kept = 1;

@@ -16,12 +16,6 @@ namespace {
 
 constexpr std::size_t kTextsMax = 4096;  // per call
 
-nlohmann::ordered_json ids_json(const std::vector<TokenId>& ids) {
-    auto list = nlohmann::ordered_json::array();
-    for (const TokenId id : ids) list.push_back(raw(id));
-    return list;
-}
-
 // Returns the tokens of a text or a chat, with the text of each token if requested.
 Task<Result<messages::TokenizeReply>> tokens_of(
     Exchange& exchange, std::optional<std::string> text, bool adds_special, bool wants_texts
