@@ -173,3 +173,15 @@ def test_a_thinking_that_is_not_separated_is_a_part_of_the_content(thinker, http
         answer = server.post(CHAT, body_of(CHAT, OPENED_BY_PROMPT["json"], "schema", **more)).json
         message = answer["choices"][0]["message"]
         assert matches("schema", message["content"]) and not message.get("reasoning_content"), message
+
+
+@pytest.mark.parametrize("name, opened", [("mistral", "[THINK]"), ("kimi", "◁think▷"), ("gpt-oss", None)])
+def test_special_markers_leave_no_thinking_before_a_grammar(front_end, name, opened):
+    """No grammar matches a special token. A prompt that ends inside such a thinking is refused."""
+    http = front_end("--reasoning-parser", name).http
+    thinking, content = parts(http, CHAT, "<script off>", "regex", is_streamed=False)
+    assert thinking is None and content in TEXTS_OF_REGEX
+    if opened is None:
+        return
+    refused = http.post(CHAT, body_of(CHAT, f"2<think>{opened}", "regex"))
+    assert refused.status == 400 and "thinking" in refused.message, refused
