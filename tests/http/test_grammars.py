@@ -16,7 +16,7 @@ PROMPT = "Once upon a time"
 def grammars_are_built(http):
     """Where xgrammar's sources could not be fetched, the build refuses grammars, and says so."""
     answer = http.post("/generate", {"text": PROMPT, "sampling_params": {"max_new_tokens": 1, "regex": "a"}})
-    if answer.status == 400 and "no xgrammar" in answer.message:
+    if answer.status != 200 and "no xgrammar" in answer.message:
         pytest.skip(answer.message)
 
 

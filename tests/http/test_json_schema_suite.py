@@ -20,7 +20,7 @@ WORDS = r"is not served|cannot be compiled|too large|deep"
 @pytest.fixture(autouse=True)
 def grammars_are_built(http):
     answer = http.post("/generate", {"text": "Once", "sampling_params": {"max_new_tokens": 1, "regex": "a"}})
-    if answer.status == 400 and "no xgrammar" in answer.message:
+    if answer.status != 200 and "no xgrammar" in answer.message:
         pytest.skip(answer.message)
 
 
