@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -25,9 +27,38 @@ std::string from_hex(std::string_view digits) {
 }  // namespace
 
 Task<Result<>> TokenTexts::load(Tree& tree) {
+    // Another tree may have replaced the one that was asked.
+    while (tree_ != tree.number()) {
+        Later<bool> over;
+        std::shared_ptr<Fetch> fetch = fetch_;
+        if (fetch != nullptr && fetch->tree == tree.number()) {
+            fetch->waiters.push_back(over.setter());
+        } else {
+            fetch = std::make_shared<Fetch>(Fetch{.tree = tree.number()});
+            fetch->waiters.push_back(over.setter());
+            run_detached(run(tree, fetch));
+        }
+        co_await over;
+        if (fetch->thrown) std::rethrow_exception(fetch->thrown);
+        if (!fetch->result) co_return fetch->result.error();
+    }
+    co_return Ok{};
+}
+
+Task<> TokenTexts::run(Tree& tree, std::shared_ptr<Fetch> fetch) {
+    fetch_ = fetch;
+    try {
+        Result<> result = co_await fetch_texts(tree, fetch->tree);
+        fetch->result = std::move(result);
+    } catch (...) {
+        fetch->thrown = std::current_exception();
+    }
+    if (fetch_ == fetch) fetch_.reset();
+    for (const auto& waiter : std::exchange(fetch->waiters, {})) waiter.set(true);
+}
+
+Task<Result<>> TokenTexts::fetch_texts(Tree& tree, std::uint64_t number) {
     constexpr std::chrono::seconds kTimeout{30};
-    const std::uint64_t number = tree.number();
-    if (!texts_.empty() && tree_ == number) co_return Ok{};
     messages::Tokenize request;
     request.ids.emplace();
     for (std::int32_t id = 0; id < tree.hello().vocab_size; ++id)
@@ -35,14 +66,16 @@ Task<Result<>> TokenTexts::load(Tree& tree) {
     request.each_token = true;
     Result<messages::TokenizeReply> reply = co_await tree.call(std::move(request), kTimeout);
     if (!reply) co_return std::move(reply).error();
-    tree_ = number;
-    texts_ = std::move(reply->texts);
-    bytes_.clear();
-    for (std::size_t id = 0; id < reply->bytes.size() && id < texts_.size(); ++id) {
+    std::unordered_set<TokenId> special{reply->special.begin(), reply->special.end()};
+    std::unordered_map<TokenId, std::string> bytes;
+    for (std::size_t id = 0; id < reply->bytes.size() && id < reply->texts.size(); ++id) {
         if (!reply->bytes[id].empty())
-            bytes_.emplace(TokenId{static_cast<std::int32_t>(id)}, from_hex(reply->bytes[id]));
+            bytes.emplace(TokenId{static_cast<std::int32_t>(id)}, from_hex(reply->bytes[id]));
     }
-    special_ = {reply->special.begin(), reply->special.end()};
+    special_ = std::move(special);
+    bytes_ = std::move(bytes);
+    texts_ = std::move(reply->texts);
+    tree_ = number;
     co_return Ok{};
 }
 

@@ -25,6 +25,7 @@ EXTRA = {"temperature": 0, "chat_template": "<script {{ messages[0].content }}>"
 OWN_TEMPLATE = "{# '</think>' #}{# <tool_call>{\"name\": ... #}{{ messages[0].content }}"
 TOOLS = [{"type": "function", "function": {"name": "time", "parameters": {"type": "object"}}}]
 CHAT = "/v1/chat/completions"
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +104,26 @@ def test_tokens_logprobs_and_spans_are_whole(thinker):
     choice, _ = chat(thinker, "thought", logprobs=True, return_token_ids=True)
     assert len(choice["token_ids"]) == len(choice["logprobs"]["content"]) == len(SCRIPTS["thought"]) + 1
     assert choice["weight_versions"][-1]["end"] == len(choice["token_ids"])
+
+
+def test_requests_that_share_the_tokens_texts_outlive_the_first(thinker, tree):
+    """The first request of a new server fetches the texts of all tokens. The others wait for them, also if its client
+    leaves, and an abort ends no request but its own."""
+    first, *others, aborted = [thinker.connect() for _ in range(6)]
+    with tree.frozen("tokenizer_proc"):
+        for connection in (first, *others, aborted):
+            more = {"rid": "aborted"} if connection is aborted else {}
+            connection.request("POST", CHAT, json.dumps(body_of("thought", **more)), JSON)
+        for _ in range(2):
+            assert thinker.get("/ping").status == 200  # the server has read the requests
+        first.close()
+        abort = thinker.connect()
+        abort.request("POST", "/abort_request", json.dumps({"rid": "aborted"}), JSON)
+    for connection in others:
+        answer = json.loads(connection.getresponse().read())
+        assert answer["choices"][0]["message"]["reasoning"] == THINKING
+        assert answer["usage"]["reasoning_tokens"] == 5
+    assert aborted.getresponse().status == abort.getresponse().status == 200
 
 
 def test_an_output_begins_inside_where_the_prompt_ends_there(thinker, inside, tree):
