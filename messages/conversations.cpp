@@ -7,6 +7,9 @@
 namespace pitstop::messages {
 namespace {
 
+// In seconds. Below a nanosecond, the resolution of the clock, a time would be none.
+constexpr double kIdleMin = 1e-3;
+
 std::optional<std::string> problem_of_id(std::string_view id) {
     if (id.size() <= kConversationBytesMax) return std::nullopt;
     return fmt::format(
@@ -31,9 +34,9 @@ std::optional<std::string> invalid(const OpenConversation& message) {
     if (auto problem = invalid_call(message.call)) return problem;
     if (auto problem = problem_of_id(message.id)) return problem;
     const double idle = message.idle_timeout_s.value_or(1);
-    if (idle > 0 && idle <= kConversationIdleMax) return std::nullopt;  // false for a NaN
+    if (idle >= kIdleMin && idle <= kConversationIdleMax) return std::nullopt;  // false for a NaN
     return fmt::format(
-        "idle_timeout_s is {}; accepted is more than 0, up to {}", idle, kConversationIdleMax
+        "idle_timeout_s is {}; accepted are {} to {} seconds", idle, kIdleMin, kConversationIdleMax
     );
 }
 

@@ -334,7 +334,7 @@ Conversations::Conversation* Conversations::oldest_of(const May& may_end) {
 // Conversations that turns opened have no tokens: they end first, but only if there are too many
 // conversations.
 void Conversations::make_room(TimePoint now, std::size_t num_needed, const Conversation* kept) {
-    expire(now);
+    expire_except(now, kept);
     for (;;) {
         const bool are_too_many = kept == nullptr && by_name_.size() >= kOpenMax;
         if (!are_too_many && num_tokens_ + num_needed <= kTokensMax) return;
@@ -349,14 +349,14 @@ void Conversations::make_room(TimePoint now, std::size_t num_needed, const Conve
     }
 }
 
-void Conversations::expire(TimePoint now) {
+void Conversations::expire_except(TimePoint now, const Conversation* kept) {
     if (now < next_look_) return;
     next_look_ = TimePoint::max();
     std::vector<Conversation*> over;
     for (auto& [name, one] : by_name_) {
         if (one.num_open > 0) continue;
         const TimePoint end_at = one.last_used + one.idle;
-        if (end_at <= now) {
+        if (end_at <= now && &one != kept) {
             over.push_back(&one);
         } else {
             next_look_ = std::min(next_look_, end_at);

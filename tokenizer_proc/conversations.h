@@ -94,7 +94,7 @@ class Conversations {
     void drop(const OpenRequest& request);
 
     // expire() ends conversations whose idle time is over; lose() ends those of a client that left.
-    void expire(TimePoint now);
+    void expire(TimePoint now) { expire_except(now, /*kept=*/nullptr); }
     void lose(const std::string& peer);
     // Returns the conversations that have ended since the last call, to tell the replicas.
     [[nodiscard]] std::vector<messages::ConversationId> take_ended() {
@@ -146,6 +146,7 @@ class Conversations {
     // Returns the least recently used conversation that may end and has no open turn; null: none.
     template <class May>
     [[nodiscard]] Conversation* oldest_of(const May& may_end);
+    void expire_except(TimePoint now, const Conversation* kept);
     void make_room(TimePoint now, std::size_t num_needed = 0, const Conversation* kept = nullptr);
 
     std::optional<TokenId> begin_token_{};  // the token with which the tokenizer begins texts

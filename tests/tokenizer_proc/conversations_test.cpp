@@ -4,6 +4,7 @@
 #include "tests/tokenizer_proc/doors_fixture.h"
 
 #include <cstddef>
+#include <limits>
 #include <string>
 
 namespace pitstop::tokenizer {
@@ -283,6 +284,38 @@ TEST_F(ConversationsTest, AnIdleConversationEndsAndItsReplicasAreTold) {
     while (has_message("a")) next_to<messages::Outputs>("a");
     send("a", turn_of("t2", ids({5}), "t1"));
     EXPECT_NE(refusal("a").error.message.find("idle for 30 s"), std::string::npos);
+}
+
+TEST_F(ConversationsTest, AnIdleTimeBelowTheClocksResolutionIsRefusedByName) {
+    start();
+    for (const double idle : {1e-10, 0.0, -1.0, 1e6, std::numeric_limits<double>::quiet_NaN()}) {
+        open("c", "a", idle);
+        const std::string problem = refusal("a").error.message;
+        EXPECT_NE(problem.find("idle_timeout_s is"), std::string::npos) << problem;
+        EXPECT_NE(problem.find("accepted are 0.001 to 604800 seconds"), std::string::npos);
+    }
+    open_done("c", "a", 0.001);
+    EXPECT_EQ(run(turn_of("t1", ids({5})), {}), ids({5}));
+}
+
+TEST(Conversations, ATurnKeepsItsConversationWhoseIdleTimeIsOver) {
+    Conversations all(nullptr);
+    const TimePoint now{};
+    ASSERT_TRUE(all.open("a", {.id = "c", .idle_timeout_s = 1e-10}, now));  // over at once
+    OpenRequest request{.peer = "a", .rid = "t1"};
+    const messages::Turn turn{.conversation = "c"};
+    Ids prompt = ids({5});
+    const auto begun = all.begin(request, turn, prompt, now);
+    ASSERT_TRUE(begun);
+    ASSERT_EQ(all.size(), 1U);
+    all.add(request, turn, *begun, prompt);
+    messages::OutputChunk last;
+    last.finish = messages::Finish{};
+    all.take(request, last, now);
+    EXPECT_EQ(all.size(), 1U);
+    EXPECT_LE(all.next_deadline(), now);
+    all.expire(now);
+    EXPECT_EQ(all.size(), 0U);
 }
 
 TEST_F(ConversationsTest, TurnsStayWithTheReplicaThatHasTheirPages) {
