@@ -267,24 +267,33 @@ void FieldReader::read(std::string_view name, std::vector<std::string>& target) 
     );
 }
 
+namespace {
+
+constexpr std::string_view kTokens = "a list of token ids";
+
+enum class Nulls { kRefuse, kSkip };
+
+template <Nulls nulls>
+std::optional<std::vector<TokenId>> tokens_of(const Json& value) {
+    if (!value.is_array()) return std::nullopt;
+    std::vector<TokenId> ids;
+    ids.reserve(value.size());
+    for (const Json& entry : value) {
+        if (nulls == Nulls::kSkip && entry.is_null()) continue;
+        const auto id = token_of(entry);
+        if (!id) return std::nullopt;
+        ids.push_back(*id);
+    }
+    return ids;
+}
+
+}  // namespace
+
 void FieldReader::read(std::string_view name, std::vector<TokenId>& target) {
-    read_with(
-        name,
-        target,
-        "a list of token ids",
-        [](const Json& value) -> std::optional<std::vector<TokenId>> {
-            if (!value.is_array()) return std::nullopt;
-            std::vector<TokenId> ids;
-            ids.reserve(value.size());
-            for (const Json& entry : value) {
-                if (entry.is_null()) continue;
-                const auto id = token_of(entry);
-                if (!id) return std::nullopt;
-                ids.push_back(*id);
-            }
-            return ids;
-        }
-    );
+    read_with(name, target, kTokens, tokens_of<Nulls::kRefuse>);
+}
+void FieldReader::read_without_nulls(std::string_view name, std::vector<TokenId>& target) {
+    read_with(name, target, kTokens, tokens_of<Nulls::kSkip>);
 }
 
 }  // namespace pitstop::http

@@ -55,8 +55,10 @@ class FieldReader {
     void read(std::string_view name, std::optional<double>& target);
     void read(std::string_view name, std::optional<std::string>& target);
     void read(std::string_view name, std::vector<std::string>& target);  // accepts one string, too
-    // Skips null entries, as the engines do.
     void read(std::string_view name, std::vector<TokenId>& target);
+    // Skips null entries. A client that sends the tokenizer's end and pad tokens has a null if the
+    // tokenizer has no pad token.
+    void read_without_nulls(std::string_view name, std::vector<TokenId>& target);
 
     // Returns the member, or nullptr if absent or null.
     [[nodiscard]] const nlohmann::json* find(std::string_view name) const;

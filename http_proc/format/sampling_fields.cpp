@@ -61,6 +61,16 @@ void read(FieldReader& fields, std::string_view name, T& value) {
     fields.read(name, value);
 }
 
+// Reads stop_token_ids, in which clients send the pad token that their tokenizer may lack, and
+// allowed_token_ids.
+void read(FieldReader& fields, std::string_view name, std::vector<TokenId>& ids) {
+    if (name == "stop_token_ids") {
+        fields.read_without_nulls(name, ids);
+    } else {
+        fields.read(name, ids);
+    }
+}
+
 // Reads bad_tokens, which no body has.
 void read(FieldReader&, std::string_view, std::vector<std::vector<TokenId>>&) {}
 

@@ -359,3 +359,35 @@ def test_an_invalid_token_is_not_decoded(http, path, tokens):
     assert "tokens" in message and (str(culprit) in message or culprit == 2**40), refused
     if isinstance(tokens[-1], list):
         assert message.startswith("tokens[1]: "), refused
+
+
+@pytest.mark.parametrize(
+    "path, name, given",
+    (
+        ("/inference/v1/generate", "token_ids", {"token_ids": [5, None, 6]}),
+        ("/skyrl/v1/generate", "token_ids", {"token_ids": [None]}),
+        (
+            "/inference/v1/generate",
+            "trace_decode_token_ids",
+            {"sampling_params": {"trace_decode_token_ids": [5, None]}},
+        ),
+        ("/inference/v1/generate", "allowed_token_ids", {"sampling_params": {"allowed_token_ids": [5, None]}}),
+        ("/v1/completions", "logprob_token_ids", {"logprobs": 1, "logprob_token_ids": [5, None]}),
+        ("/v1/completions", "draft_ids", {"draft_ids": [None, 5]}),
+        ("/v1/chat/completions", "input_ids", {"input_ids": [5, None]}),
+        ("/detokenize", "tokens", {"tokens": [5, None]}),
+        ("/detokenize", "tokens", {"tokens": [[5], [5, None]]}),
+    ),
+)
+def test_a_list_of_tokens_has_no_null(http, path, name, given):
+    """A prompt without the entry would be another prompt."""
+    body = given if path == "/detokenize" else {**body_of(path.replace("skyrl", "inference")), **given}
+    refused = http.post(path, body)
+    assert refused.status == 400 and name in str(refused) and "a list of token ids" in str(refused), refused
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_stop_tokens_may_have_the_null_of_a_tokenizer_without_pad_token(http, path):
+    first = http.post(path, body_of(path, sampling={"stop_token_ids": [2047, None]}))
+    assert first.status == 200, first
+    assert http.post(path, body_of(path, sampling={"stop_token_ids": [None, "x"]})).status == 400

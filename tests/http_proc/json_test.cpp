@@ -42,7 +42,7 @@ TEST(JsonBody, WhatIsNotJsonOrNotUtf8IsRefusedWithThePlace) {
 
 TEST(FieldReader, TakesWhatTheEnginesTake) {
     const json object = json::parse(R"({"a": "60000", "b": 3.0, "c": "0.5", "d": 1, "e": "true",
-        "f": "x", "g": [1, null, 2], "h": null, "i": 18446744073709551615})");
+        "f": "x", "g": [1, 2.0], "n": [1, null, 2], "h": null, "i": 18446744073709551615})");
     FieldReader fields(object);
     std::int64_t a = 0;
     std::int64_t b = 0;
@@ -52,6 +52,7 @@ TEST(FieldReader, TakesWhatTheEnginesTake) {
     bool e = false;
     std::vector<std::string> f;
     std::vector<TokenId> g;
+    std::vector<TokenId> n;
     std::optional<std::uint64_t> i;
     fields.read("a", a);
     fields.read("b", b);
@@ -60,6 +61,7 @@ TEST(FieldReader, TakesWhatTheEnginesTake) {
     fields.read("e", e);
     fields.read("f", f);
     fields.read("g", g);
+    fields.read_without_nulls("n", n);
     fields.read("h", h);
     fields.read("i", i);
     fields.read("absent", h);
@@ -70,8 +72,21 @@ TEST(FieldReader, TakesWhatTheEnginesTake) {
     EXPECT_TRUE(d && e);
     EXPECT_EQ(f, std::vector<std::string>{"x"});
     EXPECT_EQ(g, (std::vector{TokenId{1}, TokenId{2}}));
+    EXPECT_EQ(n, g);
     EXPECT_EQ(h, 7);
     EXPECT_EQ(i, std::numeric_limits<std::uint64_t>::max());
+}
+
+TEST(FieldReader, RefusesATokenListWithANullByName) {
+    const json object = json::parse(R"({"ids": [1, null, 2], "nothing": null})");
+    FieldReader fields(object, "params");
+    std::vector<TokenId> ids{TokenId{7}};
+    fields.read("nothing", ids);
+    EXPECT_FALSE(fields.error());
+    fields.read("ids", ids);
+    EXPECT_EQ(ids, std::vector{TokenId{7}});
+    ASSERT_TRUE(fields.error());
+    EXPECT_EQ(fields.error()->message, "params.ids is [1,null,2]; accepted is a list of token ids");
 }
 
 TEST(FieldReader, NamesTheFirstProblemAndWhatIsAccepted) {
