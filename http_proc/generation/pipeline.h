@@ -60,6 +60,7 @@ concept Answering = requires(
     { answer.is_streamed() } -> std::same_as<bool>;
     { answer.wants_texts() } -> std::same_as<bool>;
     // Optional: answer.named_model() returns the model that the caller named.
+    // Optional: answer.problem_of(chunk) returns why the answer cannot show the chunk.
     //
     // Asks the tree for the prompt's tokens or text, if the answer shows them or the prompt needs
     // them.
@@ -196,6 +197,14 @@ Response refusal_of(Exchange& exchange, const A& answer, Error error) {
     return A::refusal(error);
 }
 
+// Returns the error with which the answer ends at the chunk, if any.
+template <Answering A>
+std::optional<Error> problem_of(const A& answer, const messages::OutputChunk& chunk) {
+    if (auto error = error_of(chunk)) return error;
+    if constexpr (requires { answer.problem_of(chunk); }) return answer.problem_of(chunk);
+    return std::nullopt;
+}
+
 template <Answering A>
 Task<Response> answer_whole(
     Exchange& exchange, Generation& generation, const Batch& batch, A& answer
@@ -203,6 +212,8 @@ Task<Response> answer_whole(
     Result<std::vector<messages::OutputChunk>> outputs = co_await collect(generation, batch);
     if (!outputs) co_return refusal_of(exchange, answer, outputs.error());
     for (std::size_t i = 0; i < outputs->size(); ++i) {
+        if (auto error = problem_of(answer, (*outputs)[i]))
+            co_return refusal_of(exchange, answer, batch.error_of_request(i, *std::move(error)));
         Generation::Event event{.index = i, .chunk = std::move((*outputs)[i])};
         answer.handle_event(event);
         (*outputs)[i] = std::move(event.chunk);
@@ -229,7 +240,7 @@ Task<Response> answer_streamed(
             if (!co_await stream.send(/*more_is_ready=*/false)) co_return Response::streamed();
             continue;
         }
-        if (auto error = error_of(event->chunk)) {
+        if (auto error = problem_of(answer, event->chunk)) {
             error = batch.error_of_request(event->index, *std::move(error));
             if (!stream.has_begun()) co_return refusal_of(exchange, answer, *error);
             if constexpr (kNamesEvents<A>) {

@@ -62,6 +62,10 @@ struct VllmAnswer : OpenAiAnswer {
         take_routes(event.index, event.chunk);
         return true;
     }
+    [[nodiscard]] std::optional<Error> problem_of(const messages::OutputChunk& chunk) const {
+        if (!packs_support || !chunk.supports) return std::nullopt;
+        return error_of_wide_support(*chunk.supports, *options.sampling.top_k);
+    }
     void write_events(EventStream& stream, Generation::Event event);
     void write_end(EventStream& stream) const;
     void write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs);
@@ -258,7 +262,10 @@ void VllmAnswer::write_end(EventStream& stream) const {
 // trace, in SkyRL's form.
 struct SkyRlAnswer : VllmAnswer {
     static Result<SkyRlAnswer> parse(Exchange& exchange) {
-        ASSIGN_OR_RETURN(VllmGenerate call, parse_skyrl_generate(exchange.request().body));
+        ASSIGN_OR_RETURN(
+            VllmGenerate call,
+            parse_skyrl_generate(exchange.request().body, exchange.tree().hello().context_len)
+        );
         RoutesAsked& asked = call.options.routes;
         if (!asked.start && call.trace.empty() && exchange.tree().hello().routes) asked.start = 0;
         asked.form = RoutesForm::kSmallest;

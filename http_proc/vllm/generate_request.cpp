@@ -100,7 +100,7 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     return call;
 }
 
-Result<VllmGenerate> parse_skyrl_generate(std::string_view body) {
+Result<VllmGenerate> parse_skyrl_generate(std::string_view body, std::int64_t context_len) {
     ASSIGN_OR_RETURN(const nlohmann::json json, parse_json_object(body));
     FieldReader fields(json);
     const nlohmann::json* given = fields.find("return_full_logprobs");
@@ -122,10 +122,16 @@ Result<VllmGenerate> parse_skyrl_generate(std::string_view body) {
         );
     }
     constexpr std::int64_t kPackedMax = std::int64_t{1} << 24;  // the most ids in an answer
-    if (wants_support && sampling.max_new_tokens.value_or(0) > kPackedMax / top_k) {
+    const std::int64_t num_rows = sampling.max_new_tokens.value_or(
+        std::max<std::int64_t>(context_len - std::ssize(call.prompt), 0)
+    );
+    if (wants_support && num_rows > kPackedMax / top_k) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "return_sample_support: max_tokens rows of top_k tokens are more than {}",
+            "return_sample_support: {} rows (max_tokens; without it, as many as fit) of {} tokens "
+            "(top_k) are more than {} ids",
+            num_rows,
+            top_k,
             kPackedMax
         );
     }

@@ -26,7 +26,9 @@ struct VllmGenerate {
 // Errors: kInvalidArgument or kMalformed, which become status 400 with the text.
 [[nodiscard]] Result<VllmGenerate> parse_vllm_generate(std::string_view body);
 // Parses SkyRL's /skyrl/v1/generate: the same body, and return_sample_support. Refuses SkyRL's
-// return_full_logprobs.
-[[nodiscard]] Result<VllmGenerate> parse_skyrl_generate(std::string_view body);
+// return_full_logprobs. `context_len`: the model's, which limits an output without max_tokens.
+[[nodiscard]] Result<VllmGenerate> parse_skyrl_generate(
+    std::string_view body, std::int64_t context_len
+);
 
 }  // namespace pitstop::http

@@ -159,6 +159,22 @@ def test_skyrl_s_support_is_packed_and_padded(http, prompt_ids):
         assert refused.status == 400 and "top_k" in refused.message, refused
 
 
+def test_rows_of_top_k_tokens_have_no_room_for_more_that_are_tied(http, prompt_ids):
+    """SkyRL's client reshapes the rows to [-1, top_k]: wider ones would be read as other tokens."""
+    tied = {"top_k": 2, "temperature": 1e300, "allowed_token_ids": [300, 400, 500]}
+    body = vllm_body(prompt_ids, tied, return_sampling_mask=True)
+    choice = http.post("/inference/v1/generate", body).json["choices"][0]
+    assert choice["sampling_mask"] == [[300, 400, 500]] * len(choice["token_ids"])
+    body = vllm_body(prompt_ids, tied, return_sample_support=True)
+    refused = http.post("/skyrl/v1/generate", body)
+    assert refused.status == 400 and "drawn among 3 tokens" in refused.message, refused
+    refused = http.post("/skyrl/v1/generate", {**body, "stream": True})
+    assert refused.status == 400 and "top 2 are kept" in refused.message, refused
+    body["sampling_params"]["top_k"] = 3
+    packed = http.post("/skyrl/v1/generate", body).json["choices"][0]["rollout_sample_support"]
+    assert packed["shape"] == [24, 3]
+
+
 def test_a_request_that_can_have_no_mask_is_refused_by_name(http):
     def refused(path, body, *words):
         answer = http.post(path, body)

@@ -12,6 +12,29 @@
 namespace pitstop::http {
 namespace {
 
+TEST(SkyRlGenerate, TheRowsOfASupportAreBoundedAlsoWithoutMaxTokens) {
+    const auto parse = [](std::string_view sampling, std::int64_t context_len) {
+        return parse_skyrl_generate(
+            fmt::format(
+                R"({{"token_ids": [1, 2, 3], "return_sample_support": true, "sampling_params": {}}})",
+                sampling
+            ),
+            context_len
+        );
+    };
+    EXPECT_TRUE(parse(R"({"top_k": 4096})", 4099));
+    EXPECT_TRUE(parse(R"({"top_k": 4096, "max_tokens": 4096})", 262'144));
+    EXPECT_TRUE(parse(R"({"top_k": 2})", 2));  // a prompt that is too long is refused later
+    for (const auto& refused :
+         {parse(R"({"top_k": 4096})", 4100),
+          parse(R"({"top_k": 65})", 262'144),
+          parse(R"({"top_k": 4096, "max_tokens": 4097})", 4096)}) {
+        ASSERT_FALSE(refused);
+        EXPECT_NE(refused.error().message.find("are more than 16777216 ids"), std::string::npos)
+            << refused.error().message;
+    }
+}
+
 const std::string kSglang = R"({"text": ["a", "b"], "rid": "r", "return_logprob": [true, false],
     "top_logprobs_num": 2, "stream": true, "logprobs_mode": "raw", "kv_tolerance": "max_lag",
     "kv_max_lag": 2, "sampling_params": {"max_new_tokens": 7, "temperature": 1e-7, "n": 1,
