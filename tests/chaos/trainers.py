@@ -28,6 +28,7 @@ CODES_OK = {
     "already_exists",
     "http_400",
     "http_503",
+    "http_504",  # deadline_exceeded by HTTP: a commit that is ordered may take effect after a death
     "http_409",
 }
 COMPLETE = ("disk", "http_disk", "stage_commit", "push", "push_cli", "session", "tensors_call", "broadcast")
