@@ -82,8 +82,8 @@ class Child:
                 return True
             if not data:
                 return False
-            self._said = (self._said + data)[-LINE_BYTES_MAX:]
-            *lines, self._said = self._said.split(b"\n")
+            *lines, unfinished = (self._said + data).split(b"\n")
+            self._said = unfinished[-LINE_BYTES_MAX:]
             self._take(lines)
 
     def _take(self, lines):
