@@ -22,17 +22,20 @@ std::optional<std::string> invalid_label(std::string_view label) {
     return invalid_line("label", label);
 }
 
+bool has_control_character(std::string_view text) {
+    return std::ranges::any_of(text, [](char c) {
+        const auto byte = static_cast<unsigned char>(c);
+        return byte < 0x20 || byte == 0x7f;
+    });
+}
+
 std::optional<std::string> invalid_line(std::string_view field, std::string_view text) {
     if (text.size() > kLabelBytesMax) {
         return fmt::format(
             "{} has {} bytes; at most {} are accepted", field, text.size(), kLabelBytesMax
         );
     }
-    const auto is_control = [](char c) {
-        const auto byte = static_cast<unsigned char>(c);
-        return byte < 0x20 || byte == 0x7f;
-    };
-    if (std::ranges::any_of(text, is_control))
+    if (has_control_character(text))
         return fmt::format("{} has a control character; it is one line of text", field);
     return std::nullopt;
 }

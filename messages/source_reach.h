@@ -1,13 +1,15 @@
-// The sources that another machine can read. A handle to memory is invalid on another machine, or
-// names other memory there.
+// Where a source's bytes are. A handle to memory is invalid on another machine, or names other
+// memory there.
 #pragma once
 
 #include "messages/weight_source.h"
 
+#include <string>
 #include <string_view>
 
 namespace pitstop::messages {
 
+// The sources that another machine can read.
 inline constexpr std::string_view kSourcesThatTravel =
     "disk, distributed, and tensors in the call itself (each, flattened, sparse)";
 
@@ -19,6 +21,11 @@ inline constexpr std::string_view kSourcesThatTravel =
         (source.format == TensorFormat::kPickle || source.format == TensorFormat::kVllmIpc);
     if (is_handles) return name_of(source.format);
     return source.kind == SourceKind::kIpc ? name_of(source.kind) : std::string_view();
+}
+
+// Returns the directory that has the bytes; empty: the source is no directory.
+[[nodiscard]] inline std::string directory_of(const WeightSource& source) {
+    return source.kind == SourceKind::kDisk ? source.path : std::string();
 }
 
 }  // namespace pitstop::messages

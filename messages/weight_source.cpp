@@ -1,14 +1,29 @@
 #include "messages/weight_source.h"
 
 #include "base/utf8.h"
+#include "messages/checks.h"
 #include "messages/weights.h"
 
 #include <fmt/format.h>
+
+#include <climits>
 
 namespace pitstop::messages {
 namespace {
 
 using Problem = std::optional<std::string>;
+
+// A line to the launcher has the path, between tabs.
+Problem invalid_path(std::string_view path) {
+    if (path.size() >= PATH_MAX) {
+        return fmt::format(
+            "source.path has {} bytes; at most {} are accepted", path.size(), PATH_MAX - 1
+        );
+    }
+    if (has_control_character(path))
+        return "source.path has a control character; name the directory otherwise";
+    return std::nullopt;
+}
 
 Problem invalid_handles(const WeightSource& source) {
     if (source.handles.empty() || source.handles.size() > kHandlesMax) {
@@ -67,6 +82,7 @@ Problem invalid_tensors(const WeightSource& source) {
 Problem invalid(const WeightSource& source) {
     if (source.stall_ms < 1)
         return fmt::format("source.stall_ms is {}; accepted is 1 or more", source.stall_ms);
+    if (auto problem = invalid_path(source.path)) return problem;
     switch (source.kind) {
         case SourceKind::kDisk:
             if (source.path.empty())

@@ -1,5 +1,6 @@
 #include "scheduler_proc/update_job.h"
 
+#include "messages/source_reach.h"
 #include "messages/version_digest.h"
 #include "scheduler_proc/turn.h"
 
@@ -175,7 +176,7 @@ std::optional<AdapterUse> UpdateJob::new_adapter() const {
     return AdapterUse{
         .id = static_cast<messages::AdapterId>(static_cast<std::uint64_t>(id)),
         .version = {.name = spec.adapter, .version = new_epoch, .label = label, .digest = digest},
-        .path = beginning ? beginning->path() : spec.source.path,
+        .path = beginning ? beginning->path() : messages::directory_of(spec.source),
         .config_digest = adapter_config_digest,
         .bytes = bytes,
         .rank_bytes = adapter_bytes,

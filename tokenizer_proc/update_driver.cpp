@@ -1,6 +1,7 @@
 #include "tokenizer_proc/update_driver.h"
 
 #include "base/check.h"
+#include "messages/source_reach.h"
 
 #include <fmt/format.h>
 
@@ -144,7 +145,7 @@ void UpdateDriver::decide() {
         {.epoch = update.new_epoch(),
          .label = update.label(),
          .digest = update.digest(),
-         .path = update.spec().partial ? "" : update.spec().source.path}
+         .path = update.spec().partial ? "" : messages::directory_of(update.spec().source)}
     );
 }
 

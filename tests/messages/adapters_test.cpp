@@ -44,6 +44,21 @@ TEST(AdapterUpdate, HasNothingThatIsOfAModel) {
     });
 }
 
+// A line to the launcher has the path, between tabs.
+TEST(WeightSource, HasAPathOfOneLine) {
+    const auto expect = [](std::string_view why, const std::string& path) {
+        for (const SourceKind kind : {SourceKind::kDisk, SourceKind::kBuckets}) {
+            const std::string problem =
+                invalid(WeightSource{.kind = kind, .path = path}).value_or("nothing");
+            EXPECT_NE(problem.find(why), std::string::npos) << "'" << problem << "' for " << why;
+        }
+    };
+    expect("nothing", std::string(4095, 'x'));
+    expect("has 4096 bytes; at most 4095", std::string(4096, 'x'));
+    expect("control character", "/a\tb");
+    expect("control character", "/a\nb");
+}
+
 TEST(AdapterUpdate, MayBeAPartOfTheVersionThatServes) {
     UpdateSpec spec = of_adapter();
     spec.partial = true;

@@ -24,6 +24,19 @@ class AdapterRollback : public AdaptersTest {
     messages::AdapterStatus status() { return rig.status().adapters.at(0); }
 };
 
+TEST_F(AdapterRollback, P2_AVersionThatWasSentHasNoDirectoryEvenIfItsSourceNamesOne) {
+    messages::UpdateSpec spec = spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep);
+    spec.adapter = "a";
+    spec.adapter_config = "{}";
+    spec.source.kind = messages::SourceKind::kTensors;
+    ASSERT_EQ(spec.source.path, "/models/next");
+    order_stage(std::move(spec), Epoch{3}, messages::UpdateId{3});
+    const messages::UpdatePart staged = answer();
+    ASSERT_TRUE(staged.ok) << staged.verdict.message;
+    commit(3);
+    EXPECT_EQ(status().path, "");
+}
+
 TEST_F(AdapterRollback, P2_ItReturnsToTheVersionThatTheLastLoadReplaced) {
     load("a", 3);
     const messages::AdapterVersion before = status().adapter;

@@ -109,6 +109,22 @@ TEST_F(AdminTest, P2_ACommitThatSomeReplicaRefusedIsTheOneThatComesBack) {
     EXPECT_EQ(served_.back(), decided);
 }
 
+// A restart would load other weights from the directory.
+TEST_F(AdminTest, P2_AVersionThatWasSentHasNoDirectoryEvenIfItsSourceNamesOne) {
+    start();
+    messages::UpdateWeights update;
+    update.update.source.kind = messages::SourceKind::kIpc;
+    update.update.source.handles = {{"cpu", "ipc:///tmp/sender"}};
+    update.update.source.path = "/checkpoints/8";
+    call(update);
+    update_part(order<messages::UpdateStage>(0).update, messages::UpdateOrder::kStage, "step-8");
+    update_part(order<messages::UpdateReady>(0).update, messages::UpdateOrder::kReady);
+    update_part(order<messages::UpdateCommit>(0).update, messages::UpdateOrder::kCommit);
+    EXPECT_TRUE(reply<messages::UpdateReply>().ok);
+    EXPECT_EQ(served_.back().label, "step-8");
+    EXPECT_EQ(served_.back().path, "");
+}
+
 TEST_F(AdminTest, ALostVersionIsToldUntilAnotherIsCommitted) {
     has_weights_ = false;
     lost_ = messages::LostVersion{.label = "step-7", .digest = "d7", .why = "gone"};
