@@ -34,6 +34,8 @@ messages::AdapterPolicy read_adapter_policy(FieldReader& fields) {
 Task<Result<messages::UpdateReply>> load_adapter(Exchange& exchange, messages::UpdateSpec spec) {
     messages::UpdateWeights call;
     call.update = std::move(spec);
+    std::string& path = call.update.source.path;
+    if (!path.empty()) path = absolute_path(path);
     Result<messages::UpdateReply> reply = co_await exchange.tree().call(std::move(call), kTimeout);
     co_return checked(std::move(reply));
 }

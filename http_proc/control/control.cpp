@@ -152,8 +152,7 @@ messages::KvPolicy policy_for(const messages::StatusReply& status) {
     return is_retracted ? messages::KvPolicy::kRecompute : messages::KvPolicy::kKeep;
 }
 
-// Returns the directory of the bundled model with that name, otherwise an absolute path, because
-// the workers may have another working directory.
+// Returns the directory of the bundled model with that name, otherwise an absolute path.
 std::string checkpoint_path(const ServerOptions& options, const std::string& path) {
     std::error_code ignored;
     const bool is_name = path.find('/') == std::string::npos && !options.bundled_models.empty();
@@ -162,11 +161,16 @@ std::string checkpoint_path(const ServerOptions& options, const std::string& pat
         const std::filesystem::path bundled = std::filesystem::path(options.bundled_models) / path;
         if (std::filesystem::is_directory(bundled, ignored)) return bundled.string();
     }
-    const std::filesystem::path whole = std::filesystem::absolute(here, ignored);
-    return whole.empty() ? path : whole.string();
+    return absolute_path(path);
 }
 
 }  // namespace
+
+std::string absolute_path(const std::string& path) {
+    std::error_code ignored;
+    const std::filesystem::path whole = std::filesystem::absolute(path, ignored);
+    return whole.empty() ? path : whole.string();
+}
 
 Task<Result<messages::UpdateReply>> update_from_disk(Exchange& exchange, DiskUpdate update) {
     const Result<messages::StatusReply> before = co_await status(exchange);

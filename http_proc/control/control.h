@@ -93,6 +93,8 @@ struct DiskUpdate {
 [[nodiscard]] Task<Result<messages::UpdateReply>> update_from_disk(
     Exchange& exchange, DiskUpdate update
 );
+// A relative path is made absolute here, because the workers may have another working directory.
+[[nodiscard]] std::string absolute_path(const std::string& path);
 
 // Returns the tags with these names. The name cuda_graph and the one in `also` are accepted and
 // ignored. Errors: kInvalidArgument, naming the unknown tag.

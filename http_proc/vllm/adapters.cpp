@@ -24,12 +24,11 @@ struct Loading {
 Result<Loading> read_loading(Exchange& exchange) {
     FieldReader fields(parse_json_object(exchange.request().body));
     Loading loading;
-    bool is_of_experts = false;
+    bool is_packed = false;  // not needed: the names of packed experts' tensors differ
     fields.read("lora_path", loading.path);
     fields.read("load_inplace", loading.is_in_place);
-    fields.read("is_3d_lora_weight", is_of_experts);
+    fields.read("is_3d_lora_weight", is_packed);
     loading.policy = control::read_adapter_policy(fields);
-    if (is_of_experts) fields.refuse("is_3d_lora_weight", "experts are not adapted");
     if (loading.path.empty() && !fields.error()) fields.fail("lora_path", "a directory");
     ASSIGN_OR_RETURN(loading.name, control::read_adapter_name(exchange, fields));
     return loading;

@@ -4,6 +4,7 @@ prime-rl, and from Python. The reference is a checkpoint with merged weights, wh
 
 import contextlib
 import json
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -314,9 +315,20 @@ def test_vllms_and_skyrls_routes(http, files, references):
     assert skyrl.status == 200 and skyrl.json["status"] == "ok" and skyrl.json["lora_name"] == "one"
     assert isinstance(skyrl.json["lora_int_id"], int)
     assert_same(tokens_of(http, "one"), references["one"])
+    packed = http.post("/v1/load_lora_adapter", {**body, "load_inplace": True, "is_3d_lora_weight": True})
+    assert packed.status == 200, packed
     gone = http.post("/v1/unload_lora_adapter", {"lora_name": "one"})
     assert (gone.status, gone.body.decode()) == (200, "Success: LoRA adapter 'one' removed successfully.")
     assert http.post("/v1/unload_lora_adapter", {"lora_name": "one"}).status == 404
+
+
+@pytest.mark.parametrize("route", ["/load_lora_adapter", "/v1/load_lora_adapter", "/skyrl/v1/load_lora_adapter"])
+def test_a_relative_path_is_made_absolute(http, files, route):
+    directory = files["one"][0]
+    answer = http.post(route, {"lora_name": "one", "lora_path": os.path.relpath(directory)})
+    assert answer.status == 200, answer
+    (card,) = [card for card in http.get("/v1/models").json["data"] if card["id"] == "one"]
+    assert os.path.isabs(card["root"]) and os.path.samefile(card["root"], directory), card
 
 
 def test_prime_rls_calls(http, files, references, tmp_path):
