@@ -162,6 +162,7 @@ struct UpdatePart {
     Epoch epoch{};
     std::string label{};
     std::string digest{};
+    std::string adapter_config_digest{};
     ReplicaOutcome outcome{};
 
     template <class F>
@@ -177,6 +178,9 @@ struct UpdatePart {
           "stage: the new version's epoch; otherwise that of the version that serves");
         f("label", label, "its label");
         f("digest", digest, "its digest");
+        f("adapter_config_digest",
+          adapter_config_digest,
+          "stage of an adapter: the digest of its configuration's text, 32 hex digits");
         f("outcome", outcome, "every rank's outcome");
     }
 };

@@ -193,8 +193,9 @@ bool ReplicaUpdate::roll_back_adapter(
 bool ReplicaUpdate::handle_vote(messages::WorkerStaged vote, TurnOutput& out) {
     if (!awaits(vote.update, messages::UpdateOrder::kStage, vote.outcome.rank)) return false;
     UpdateJob& job = *job_;
-    job.digests[static_cast<std::size_t>(raw(vote.outcome.rank))] = std::move(vote.digests);
-    job.adapter_config_digest = std::move(vote.adapter_config_digest);
+    const auto rank = static_cast<std::size_t>(raw(vote.outcome.rank));
+    job.digests[rank] = std::move(vote.digests);
+    job.config_digests[rank] = std::move(vote.adapter_config_digest);
     job.adapter_bytes = std::max(job.adapter_bytes, vote.adapter_bytes);
     switch (record_outcome(std::move(vote.outcome))) {
         case messages::UpdateRound::Progress::kGoesOn:
@@ -205,13 +206,10 @@ bool ReplicaUpdate::handle_vote(messages::WorkerStaged vote, TurnOutput& out) {
         case messages::UpdateRound::Progress::kDone:
             break;
     }
-    Result<std::string> digest = job.verified_digest();
-    if (!digest) {
-        fail(messages::UpdateOrder::kStage, digest.error(), out);
+    if (const Result<> verified = job.verify(); !verified) {
+        fail(messages::UpdateOrder::kStage, verified.error(), out);
         return true;
     }
-    job.digest = *std::move(digest);
-    job.digests.clear();  // large, and not needed again
     job.deadline = TimePoint::max();
     answer_order(messages::UpdateOrder::kStage, std::nullopt, out);
     return true;

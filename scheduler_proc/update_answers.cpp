@@ -44,6 +44,7 @@ messages::UpdatePart answer_to(
         part.epoch = job.new_epoch;
         part.label = job.label;
         part.digest = job.digest;
+        part.adapter_config_digest = job.adapter_config_digest;
     } else if (order == messages::UpdateOrder::kDrop) {
         part.verdict.message = job.drop_reason;
     }

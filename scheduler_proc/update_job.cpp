@@ -57,6 +57,7 @@ UpdateJob::UpdateJob(messages::UpdateId update, Kind update_kind, int tp)
     for (std::size_t rank = 0; rank < ranks.size(); ++rank)
         ranks[rank].rank = static_cast<Rank>(rank);
     digests.resize(ranks.size());
+    config_digests.resize(ranks.size());
 }
 
 std::vector<Rank> UpdateJob::silent_ranks() const {
@@ -140,6 +141,29 @@ Result<std::string> UpdateJob::verified_digest() const {
         );
     }
     return digest_hex;
+}
+
+Result<std::string> UpdateJob::verified_config_digest() const {
+    const std::string& first = config_digests.front();
+    for (std::size_t rank = 1; rank < config_digests.size(); ++rank) {
+        if (config_digests[rank] == first) continue;
+        return make_error(
+            ErrorCode::kDataLoss,
+            "ranks 0 and {} read different configurations of the adapter (adapter_config.json): "
+            "digests {} and {}; leave its directory unchanged until the answer",
+            rank,
+            first,
+            config_digests[rank]
+        );
+    }
+    return first;
+}
+
+Result<> UpdateJob::verify() {
+    ASSIGN_OR_RETURN(digest, verified_digest());
+    ASSIGN_OR_RETURN(adapter_config_digest, verified_config_digest());
+    digests.clear();  // large, and not needed again
+    return Ok{};
 }
 
 void UpdateJob::record_steps(const StepTimes::Watched& steps) {

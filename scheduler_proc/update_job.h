@@ -59,11 +59,12 @@ struct UpdateJob {
     std::string label{};                   // of the new version
     std::string digest{};                  // of the new version, once prepared
     std::optional<Beginning> beginning{};  // of an adapter's update
-    std::string adapter_config_digest{};   // digest of an adapter's configuration
+    std::string adapter_config_digest{};   // of an adapter's configuration, once prepared
     std::int64_t adapter_bytes = 0;        // an adapter's memory, on the rank that needs most
 
     std::vector<messages::RankOutcome> ranks{};                // by rank
     std::vector<std::vector<messages::PartDigest>> digests{};  // by rank
+    std::vector<std::string> config_digests{};  // by rank: of the adapter's configuration there
 
     TimePoint deadline = TimePoint::max();      // of the current order
     std::optional<TimePoint> standing_since{};  // direct or on loan: no step has run since then
@@ -99,6 +100,13 @@ struct UpdateJob {
     // REQUIRES: every rank voted ok.
     // Errors: kDataLoss, naming tensors and ranks.
     [[nodiscard]] Result<std::string> verified_digest() const;
+    // Returns the digest of the adapter's configuration; empty if the update is of no adapter.
+    // REQUIRES: every rank voted ok.
+    // Errors: kDataLoss, naming two ranks with different configurations.
+    [[nodiscard]] Result<std::string> verified_config_digest() const;
+
+    // Sets the new version's digests. REQUIRES: every rank voted ok. Errors: those of both above.
+    [[nodiscard]] Result<> verify();
 
     // Records the durations of steps since the stage was ordered. Call at the vote: the time until
     // the commit does not belong to the stage.

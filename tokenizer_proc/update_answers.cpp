@@ -41,15 +41,28 @@ bool UpdateAnswers::record_awaited(messages::UpdateWaits waits) {
 std::optional<Error> UpdateAnswers::problem_of_stages() const {
     const messages::UpdatePart& first = answers_.front();
     for (const messages::UpdatePart& answer : answers_) {
-        if (answer.digest == first.digest) continue;
-        return make_error(
-            ErrorCode::kDataLoss,
-            "replicas {} and {} staged different weights: digests {} and {}",
-            raw(first.replica),
-            raw(answer.replica),
-            first.digest,
-            answer.digest
-        );
+        if (answer.digest != first.digest) {
+            return make_error(
+                ErrorCode::kDataLoss,
+                "replicas {} and {} staged different weights: digests {} and {}",
+                raw(first.replica),
+                raw(answer.replica),
+                first.digest,
+                answer.digest
+            );
+        }
+        if (answer.adapter_config_digest != first.adapter_config_digest) {
+            return make_error(
+                ErrorCode::kDataLoss,
+                "replicas {} and {} read different configurations of the adapter "
+                "(adapter_config.json): digests {} and {}; leave its directory unchanged until the "
+                "answer",
+                raw(first.replica),
+                raw(answer.replica),
+                first.adapter_config_digest,
+                answer.adapter_config_digest
+            );
+        }
     }
     return std::nullopt;
 }

@@ -49,7 +49,8 @@ class UpdateAnswers {
 
     // Returns the answer of replica 0; after a stage, all replicas have its label and digest.
     [[nodiscard]] const messages::UpdatePart& first() const { return answers_.front(); }
-    // Returns why prepared replicas must not commit (their weights differ), or nothing.
+    // Returns why prepared replicas must not commit (their weights, or the
+    // configurations of their adapter, differ), or nothing.
     [[nodiscard]] std::optional<Error> problem_of_stages() const;
     // Returns the error code of the first replica that refused the current order, if it gave one.
     [[nodiscard]] std::optional<ErrorCode> refusal_code() const;

@@ -33,11 +33,14 @@ class ReplicaUpdateTest : public testing::Test {
         update.make_ready({.update = kUpdate}, kStart, 0, std::nullopt, out);
         update.advance(kStart, /*is_still=*/true, /*is_run_out=*/true, out);
     }
-    bool vote(Rank rank, bool is_yes = true, UpdateId id = kUpdate) {
+    bool vote(
+        Rank rank, bool is_yes = true, UpdateId id = kUpdate, const std::string& config_digest = ""
+    ) {
         messages::WorkerStaged vote{.update = id};
         vote.outcome = {.rank = rank, .ok = is_yes, .phase = messages::UpdatePhase::kPrepared};
         if (!is_yes) vote.outcome.problems = {"shard 2 is truncated"};
         vote.digests = {{.name = "w", .shape = {2}, .lane0 = 5}};
+        vote.adapter_config_digest = config_digest;
         return update.handle_vote(std::move(vote), out);
     }
     bool committed(Rank rank, Epoch epoch = Epoch{2}) {
@@ -121,6 +124,35 @@ TEST_F(ReplicaUpdateTest, AVoteAfterTheFirstNoIsForTheReportAndAnswersNothing) {
     EXPECT_TRUE(take_parts().empty());
     update.make_ready({.update = kUpdate}, kStart, 0, std::nullopt, out);
     EXPECT_EQ(take_parts().at(0).verdict.code, ErrorCode::kFailedPrecondition);
+}
+
+// The digest of an adapter's tensors says nothing about its scale.
+TEST_F(ReplicaUpdateTest, P2_RanksWithDifferentConfigurationsOfAnAdapterPrepareNothing) {
+    for (const bool is_same : {false, true}) {
+        messages::UpdateStage order{.update = kUpdate, .new_epoch = Epoch{2}};
+        order.spec.source.path = "/adapters/policy";
+        order.spec.adapter = "policy";
+        ASSERT_TRUE(update.may_stage(order, std::nullopt, out));
+        update.stage(std::move(order), std::nullopt, kStart, out);
+        EXPECT_TRUE(vote(Rank{0}, /*is_yes=*/true, kUpdate, "alpha-16"));
+        EXPECT_TRUE(vote(Rank{1}, /*is_yes=*/true, kUpdate, is_same ? "alpha-16" : "alpha-32"));
+        const auto parts = take_parts();
+        ASSERT_EQ(parts.size(), 1u);
+        EXPECT_EQ(parts[0].ok, is_same);
+        if (is_same) {
+            EXPECT_EQ(parts[0].adapter_config_digest, "alpha-16");
+            EXPECT_EQ(update.new_adapter()->config_digest, "alpha-16");
+            break;
+        }
+        EXPECT_EQ(parts[0].verdict.code, ErrorCode::kDataLoss);
+        const std::string& why = parts[0].verdict.message;
+        EXPECT_NE(why.find("ranks 0 and 1 read different configurations"), std::string::npos);
+        EXPECT_NE(why.find("alpha-16 and alpha-32"), std::string::npos) << why;
+        update.drop({.update = kUpdate}, out);
+        for (const Rank rank : {Rank{0}, Rank{1}})
+            EXPECT_TRUE(update.handle_dropped({.update = kUpdate, .rank = rank}, out));
+        take_parts();
+    }
 }
 
 // After a direct stage was ordered, its ranks may have written weights, unless all of them report

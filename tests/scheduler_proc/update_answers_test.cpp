@@ -21,6 +21,7 @@ class ReplicaAnswersTest : public UpdateFactsTest {
         job->new_epoch = Epoch{6};
         job->label = "next";
         job->digest = "digest-2";
+        job->adapter_config_digest = "alpha-16";
         job->ranks[1].bytes = 42;
     }
 };
@@ -36,6 +37,7 @@ TEST_F(ReplicaAnswersTest, AStageIsAnsweredWithTheVersionThatIsPrepared) {
     EXPECT_EQ(part.epoch, Epoch{6});
     EXPECT_EQ(part.label, "next");
     EXPECT_EQ(part.digest, "digest-2");
+    EXPECT_EQ(part.adapter_config_digest, "alpha-16");
     EXPECT_EQ(part.outcome.replica, ReplicaId{3});
     ASSERT_EQ(part.outcome.ranks.size(), 2u);
     EXPECT_EQ(part.outcome.ranks[1].bytes, 42);

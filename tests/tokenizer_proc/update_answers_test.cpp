@@ -45,6 +45,24 @@ TEST_F(UpdateAnswersTest, P2_ReplicasWithDifferentDigestsHaveAProblem) {
     EXPECT_EQ(answers_.problem_of_stages()->code, ErrorCode::kDataLoss);
 }
 
+TEST_F(UpdateAnswersTest, P2_ReplicasWithDifferentConfigurationsOfAnAdapterHaveAProblem) {
+    for (const bool is_same : {true, false}) {
+        answers_ = UpdateAnswers(2);
+        answers_.ask(UpdateOrder::kStage);
+        for (const int replica : {0, 1}) {
+            messages::UpdatePart staged = part(replica, UpdateOrder::kStage);
+            staged.adapter_config_digest = replica == 0 || is_same ? "alpha-16" : "alpha-32";
+            answers_.record(staged);
+        }
+        const std::optional<Error> problem = answers_.problem_of_stages();
+        ASSERT_EQ(problem.has_value(), !is_same);
+        if (is_same) continue;
+        EXPECT_EQ(problem->code, ErrorCode::kDataLoss);
+        EXPECT_NE(problem->message.find("replicas 0 and 1 read different"), std::string::npos);
+        EXPECT_NE(problem->message.find("alpha-16 and alpha-32"), std::string::npos);
+    }
+}
+
 TEST_F(UpdateAnswersTest, ARefusalKeepsTheCodeThatTheReplicaNamed) {
     answers_.ask(UpdateOrder::kStage);
     EXPECT_FALSE(answers_.refusal_code());

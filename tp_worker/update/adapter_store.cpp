@@ -4,19 +4,16 @@
 #include "base/digest.h"
 #include "base/fault_point.h"
 #include "base/log.h"
-#include "base/mapped_file.h"
 #include "base/time.h"
 #include "messages/codec.h"
 #include "tp_worker/config/adapter_config.h"
 
 #include <chrono>
-#include <filesystem>
 #include <future>
 #include <linux/magic.h>
 #include <string>
 #include <string_view>
 #include <sys/vfs.h>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -24,12 +21,6 @@ namespace pitstop::tp_worker {
 namespace {
 
 using Answers = std::vector<messages::Frames>;
-
-constexpr std::string_view kGiven = "adapter_config";
-
-std::string config_file_of(const messages::UpdateSpec& spec) {
-    return spec.source.path + "/adapter_config.json";
-}
 
 Error no_such_version() {
     return {ErrorCode::kDataLoss, "this rank does not have the version that the update changes"};
@@ -54,6 +45,7 @@ void StagedAdapter::describe_in(messages::WorkerStaged& vote) const {
 
 Result<> AdapterStore::finish(WeightStage& stage, const StagedAdapter& staged) const {
     RETURN_IF_ERROR(stage.finish());
+    RETURN_IF_ERROR(staged.files.are_unchanged());
     return staged.adapter ? engine_.place(*staged.adapter) : Ok{};
 }
 
@@ -87,26 +79,18 @@ void AdapterStore::wait_for_moves() const {
 Result<StagedAdapter> AdapterStore::open(
     const messages::UpdateSpec& spec, std::optional<messages::AdapterId> begins_as
 ) const {
-    if (begins_as) return open_as(*begins_as, spec);
-    if (!spec.adapter_config.empty()) return make(spec, spec.adapter_config, std::string(kGiven));
-    const std::string where = config_file_of(spec);
-    ASSIGN_OR_RETURN(std::string config, MappedFile::read(where, kAdapterConfigBytesMax));
-    return make(spec, std::move(config), where);
+    ASSIGN_OR_RETURN(GivenConfig given, GivenConfig::read(spec));
+    if (begins_as) return open_as(*begins_as, spec, std::move(given));
+    if (given.none) return *given.none;
+    return make(spec, std::move(given));
 }
 
 Result<StagedAdapter> AdapterStore::open_as(
-    messages::AdapterId version, const messages::UpdateSpec& spec
+    messages::AdapterId version, const messages::UpdateSpec& spec, GivenConfig given
 ) const {
     const std::shared_ptr<Version> base = version_of(version);
     if (!base) return no_such_version();
-    std::string given = spec.adapter_config;
-    const bool has_directory =
-        spec.source.kind == messages::SourceKind::kDisk && !spec.source.path.empty();
-    std::error_code ignored;
-    if (given.empty() && has_directory && std::filesystem::exists(config_file_of(spec), ignored)) {
-        ASSIGN_OR_RETURN(given, MappedFile::read(config_file_of(spec), kAdapterConfigBytesMax));
-    }
-    if (!given.empty() && given != base->config) {
+    if (!given.none && given.text != base->config) {
         return make_error(
             ErrorCode::kInvalidArgument,
             "the update of adapter '{}' is partial and brings another adapter_config than the "
@@ -114,7 +98,8 @@ Result<StagedAdapter> AdapterStore::open_as(
             spec.adapter
         );
     }
-    ASSIGN_OR_RETURN(StagedAdapter staged, make(spec, base->config, std::string(kGiven)));
+    given.text = base->config;
+    ASSIGN_OR_RETURN(StagedAdapter staged, make(spec, std::move(given)));
     RETURN_IF_ERROR(copy(version, *base, *staged.adapter));
     return staged;
 }
@@ -144,26 +129,28 @@ std::shared_ptr<AdapterStore::Version> AdapterStore::version_of(messages::Adapte
     return found == versions_.end() ? nullptr : found->second;
 }
 
-// `where` names the configuration in errors.
-Result<StagedAdapter> AdapterStore::make(
-    const messages::UpdateSpec& spec, std::string text, const std::string& where
-) const {
+Result<StagedAdapter> AdapterStore::make(const messages::UpdateSpec& spec, GivenConfig given)
+    const {
     StagedAdapter staged{
-        .config = std::move(text), .name = spec.adapter, .is_pinned = spec.adapter_pinned};
+        .config = std::move(given.text),
+        .files = std::move(given.files),
+        .name = spec.adapter,
+        .is_pinned = spec.adapter_pinned};
     staged.config_digest = to_hex(digest_of(staged.config));
     if (const std::string& expected = spec.adapter_config_digest;
         !expected.empty() && staged.config_digest != expected) {
         return make_error(
             ErrorCode::kDataLoss,
             "{} has the digest {} instead of {} (adapter_config_digest)",
-            where,
+            given.where,
             staged.config_digest,
             expected
         );
     }
-    ASSIGN_OR_RETURN(const AdapterConfig config, AdapterConfig::parse(staged.config, where));
+    ASSIGN_OR_RETURN(const AdapterConfig config, AdapterConfig::parse(staged.config, given.where));
     ASSIGN_OR_RETURN(staged.adapter, engine_.make_adapter(config));
     RETURN_IF_ERROR(check_room(staged));
+    reach_fault_point("stage", "adapter");
     wait_for_moves();
     RETURN_IF_ERROR(staged.adapter->allocate());
     return staged;

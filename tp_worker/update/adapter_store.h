@@ -14,6 +14,7 @@
 
 #include "base/mutex.h"
 #include "base/result.h"
+#include "checkpoint/seen_files.h"
 #include "messages/adapter_moves.h"
 #include "messages/adapters.h"
 #include "messages/update_orders.h"
@@ -23,6 +24,7 @@
 #include "tp_worker/update/adapter_file.h"
 #include "tp_worker/update/adapter_keeper.h"
 #include "tp_worker/update/background.h"
+#include "tp_worker/update/given_config.h"
 #include "tp_worker/weights/weight_stage.h"
 
 #include <map>
@@ -35,7 +37,8 @@ namespace pitstop::tp_worker {
 // An adapter that a stage fills.
 struct StagedAdapter {
     std::unique_ptr<Adapter> adapter{};
-    std::string config{};  // its configuration's text
+    std::string config{};           // its configuration's text
+    checkpoint::SeenFiles files{};  // of its directory, seen before they were read
     std::string config_digest{};
     std::string name{};
     bool is_pinned = false;
@@ -69,7 +72,8 @@ class AdapterStore {
         const messages::UpdateSpec& spec, std::optional<messages::AdapterId> begins_as
     ) const;
     // Ends a stage whose bytes have all arrived, and copies the adapter to the memory that steps
-    // read. Thread: the background's. Errors: those of WeightStage::finish() and Engine::place().
+    // read. Thread: the background's. Errors: those of WeightStage::finish() and Engine::place();
+    // kDataLoss if the files of its directory have changed since open().
     [[nodiscard]] Result<> finish(WeightStage& stage, const StagedAdapter& staged) const;
     // From now on, plans may name the version.
     void commit(messages::AdapterId id, StagedAdapter staged);
@@ -95,11 +99,10 @@ class AdapterStore {
     };
     void wait_for_moves() const;
     [[nodiscard]] Result<StagedAdapter> open_as(
-        messages::AdapterId version, const messages::UpdateSpec& spec
+        messages::AdapterId version, const messages::UpdateSpec& spec, GivenConfig given
     ) const;
-    [[nodiscard]] Result<StagedAdapter> make(
-        const messages::UpdateSpec& spec, std::string text, const std::string& where
-    ) const;
+    [[nodiscard]] Result<StagedAdapter> make(const messages::UpdateSpec& spec, GivenConfig given)
+        const;
     [[nodiscard]] std::shared_ptr<Version> version_of(messages::AdapterId id) const;
     Result<> copy(messages::AdapterId id, const Version& version, Adapter& into) const;
     void evict(std::uint64_t order, messages::AdapterId id);

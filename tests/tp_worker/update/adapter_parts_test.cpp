@@ -192,6 +192,12 @@ TEST_F(AdapterParts, RefusesWhatIsNoPartOfTheVersionByName) {
     expect_part_refused(
         from_disk(dir.path()), ErrorCode::kInvalidArgument, "brings another adapter_config"
     );
+    // A file that cannot be read is not absent: it may be another configuration.
+    fs::remove(dir.path("adapter_config.json"));
+    fs::create_symlink("adapter_config.json", dir.path("adapter_config.json"));
+    expect_part_refused(
+        from_disk(dir.path()), ErrorCode::kInvalidArgument, "adapter_config.json': Too many levels"
+    );
     fs::remove(dir.path("adapter_config.json"));
     spec = from_disk(dir.path());
     spec.partial = true;
