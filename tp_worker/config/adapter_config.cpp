@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cmath>
 
 namespace pitstop::tp_worker {
 namespace {
@@ -256,7 +255,9 @@ class AdapterConfigReader {
             ASSIGN_OR_RETURN(
                 ModulePattern pattern, compile(key, fmt::format(R"((?:.*\.)?(?:{}))", name))
             );
-            patterns->emplace_back(std::move(pattern), static_cast<T>(number));
+            patterns->push_back(
+                {.key = name, .pattern = std::move(pattern), .value = static_cast<T>(number)}
+            );
         }
         return Ok{};
     }
@@ -292,72 +293,6 @@ Result<AdapterConfig> AdapterConfig::parse(std::string_view json, const std::str
         );
     }
     return config;
-}
-
-Result<bool> AdapterConfig::matches(const Names& names, const std::string& path) {
-    if (names.is_all_linear) return true;
-    if (names.pattern) return names.pattern->matches_whole(path);
-    return std::ranges::any_of(names.list, [&](const std::string& name) {
-        return path == name || path.ends_with("." + name);
-    });
-}
-
-Result<bool> AdapterConfig::is_in_layers(const std::string& path) const {
-    if (!layers_) return true;
-    for (const ModulePattern& pattern : layer_patterns_) {
-        ASSIGN_OR_RETURN(const std::optional<std::string> group, pattern.group(path, "layer"));
-        if (!group) continue;
-        std::int64_t layer = -1;
-        std::from_chars(group->data(), group->data() + group->size(), layer);
-        return std::ranges::find(*layers_, layer) != layers_->end();
-    }
-    return false;
-}
-
-Result<std::optional<AdapterConfig::Module>> AdapterConfig::of(const std::string& path) const {
-    using Found = std::optional<Module>;
-    ASSIGN_OR_RETURN(const bool is_excluded, matches(excluded_, path));
-    if (is_excluded) return Found();
-    ASSIGN_OR_RETURN(const bool is_target, matches(targets_, path));
-    if (!is_target) return Found();
-    // A whole path, or a pattern over whole paths, already selects layers.
-    const bool is_by_suffix = !targets_.pattern && !targets_.is_all_linear &&
-                              std::ranges::find(targets_.list, path) == targets_.list.end();
-    if (is_by_suffix) {
-        ASSIGN_OR_RETURN(const bool is_in, is_in_layers(path));
-        if (!is_in) return Found();
-    }
-    ASSIGN_OR_RETURN(const Module module, module_of(path));
-    return Found(module);
-}
-
-Result<std::optional<AdapterConfig::Module>> AdapterConfig::of_parameter(const std::string& name
-) const {
-    using Found = std::optional<Module>;
-    ASSIGN_OR_RETURN(const bool is_target, matches({.list = parameters_}, name));
-    if (!is_target) return Found();
-    ASSIGN_OR_RETURN(const Module module, module_of(name));
-    return Found(module);
-}
-
-Result<AdapterConfig::Module> AdapterConfig::module_of(const std::string& name) const {
-    Module module{.rank = rank_};
-    double alpha = alpha_;
-    for (const auto& [pattern, rank] : ranks_) {
-        ASSIGN_OR_RETURN(const bool is_its, pattern.matches_whole(name));
-        if (!is_its) continue;
-        module.rank = rank;
-        break;
-    }
-    for (const auto& [pattern, each] : alphas_) {
-        ASSIGN_OR_RETURN(const bool is_its, pattern.matches_whole(name));
-        if (!is_its) continue;
-        alpha = each;
-        break;
-    }
-    const auto rank = static_cast<double>(module.rank);
-    module.scale = alpha / (is_rank_stabilized_ ? std::sqrt(rank) : rank);
-    return module;
 }
 
 }  // namespace pitstop::tp_worker

@@ -1,9 +1,8 @@
-// Reads the description of an adapter from PEFT's adapter_config.json: its modules, ranks
-// and scales. A key that would change the result and is not supported is refused by name,
-// never ignored.
+// Reads the description of an adapter from PEFT's adapter_config.json: the names and patterns of
+// its modules, ranks and scales, by which a ModuleSearch finds them. A key that would change the
+// result and is not supported is refused by name, never ignored.
 //
-// Source: PEFT 0.21: LoraConfig, check_target_module_exists and get_pattern_key; the scale is that
-// of peft.tuners.lora.layer.
+// Source: PEFT 0.21: LoraConfig.
 #pragma once
 
 #include "base/result.h"
@@ -13,8 +12,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <variant>
 #include <vector>
 
 namespace pitstop::tp_worker {
@@ -27,16 +24,6 @@ class AdapterConfig {
     // naming the keys; kInvalidArgument for an invalid pattern.
     static Result<AdapterConfig> parse(std::string_view json, const std::string& where);
 
-    struct Module {
-        std::int64_t rank = 0;
-        double scale = 0;  // multiplies B (A x)
-    };
-    // Returns how the module of this path is adapted; nothing if it is not. Errors:
-    // kResourceExhausted if a pattern needs too many steps.
-    [[nodiscard]] Result<std::optional<Module>> of(const std::string& path) const;
-    // The same for a parameter that is adapted by its own name (target_parameters), such as the
-    // packed matrices of all experts.
-    [[nodiscard]] Result<std::optional<Module>> of_parameter(const std::string& name) const;
     [[nodiscard]] bool has_parameters() const { return !parameters_.empty(); }
     // Whether A and B of a packed parameter [E, out, in] are surely [.., in] and [out, ..]. PEFT
     // before 0.19.1 has them swapped.
@@ -52,14 +39,17 @@ class AdapterConfig {
         bool is_all_linear = false;  // PEFT's word for all linear layers except the head
     };
     template <class T>
-    using Patterns = std::vector<std::pair<ModulePattern, T>>;
+    struct Pattern {
+        std::string key{};  // as in the file
+        ModulePattern pattern;
+        T value{};
+    };
+    template <class T>
+    using Patterns = std::vector<Pattern<T>>;
 
     AdapterConfig() = default;
     friend class AdapterConfigReader;
-    [[nodiscard]] static Result<bool> matches(const Names& names, const std::string& path);
-    [[nodiscard]] Result<bool> is_in_layers(const std::string& path) const;
-    // By the patterns of ranks and alphas.
-    [[nodiscard]] Result<Module> module_of(const std::string& name) const;
+    friend class ModuleSearch;  // finds the modules (module_search.h)
 
     std::int64_t rank_ = 8;
     double alpha_ = 8;

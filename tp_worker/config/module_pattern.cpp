@@ -5,12 +5,15 @@
 
 #include <pcre2.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::uint32_t kStepsMax = 100'000;  // of a match: some milliseconds
+constexpr std::uint32_t kFirstSteps = 64;     // enough for most paths
+constexpr std::uint32_t kGrowth = 8;
 constexpr std::uint32_t kNestingMax = 64;
 
 }  // namespace
@@ -72,21 +75,28 @@ Result<ModulePattern> ModulePattern::compile(std::string pattern) {
     made.compiled_->context = pcre2_match_context_create(nullptr);
     made.compiled_->data = pcre2_match_data_create_from_pattern(made.compiled_->code, nullptr);
     CHECK(made.compiled_->context != nullptr && made.compiled_->data != nullptr);
-    pcre2_set_match_limit(made.compiled_->context, kStepsMax);
     return made;
 }
 
-// Stores the match in the match data.
-Result<bool> ModulePattern::match(std::string_view path, std::uint32_t options) const {
-    const int found = pcre2_match(
-        compiled_->code,
-        reinterpret_cast<PCRE2_SPTR>(path.data()),
-        path.size(),
-        0,
-        options,
-        compiled_->data,
-        compiled_->context
-    );
+// Stores the match in the match data. PCRE2 does not say how many steps it made, so it gets a low
+// limit first, and a higher one if it exceeds that.
+Result<bool> ModulePattern::match(std::string_view path, std::uint32_t options, MatchSteps& steps)
+    const {
+    int found = PCRE2_ERROR_MATCHLIMIT;
+    for (std::uint32_t limit = kFirstSteps;; limit = std::min(limit * kGrowth, kStepsMax)) {
+        RETURN_IF_ERROR(steps.take(limit));
+        pcre2_set_match_limit(compiled_->context, limit);
+        found = pcre2_match(
+            compiled_->code,
+            reinterpret_cast<PCRE2_SPTR>(path.data()),
+            path.size(),
+            0,
+            options,
+            compiled_->data,
+            compiled_->context
+        );
+        if (found != PCRE2_ERROR_MATCHLIMIT || limit == kStepsMax) break;
+    }
     if (found == PCRE2_ERROR_NOMATCH) return false;
     if (found >= 0) return true;
     return make_error(
@@ -94,14 +104,15 @@ Result<bool> ModulePattern::match(std::string_view path, std::uint32_t options) 
     );
 }
 
-Result<bool> ModulePattern::matches_whole(std::string_view path) const {
-    return match(path, PCRE2_ENDANCHORED);
+Result<bool> ModulePattern::matches_whole(std::string_view path, MatchSteps& steps) const {
+    return match(path, PCRE2_ENDANCHORED, steps);
 }
 
-Result<std::optional<std::string>> ModulePattern::group(std::string_view path, const char* name)
-    const {
+Result<std::optional<std::string>> ModulePattern::group(
+    std::string_view path, const char* name, MatchSteps& steps
+) const {
     using Group = std::optional<std::string>;
-    ASSIGN_OR_RETURN(const bool is_found, match(path, 0));
+    ASSIGN_OR_RETURN(const bool is_found, match(path, 0, steps));
     if (!is_found) return Group();
     const int number =
         pcre2_substring_number_from_name(compiled_->code, reinterpret_cast<PCRE2_SPTR>(name));

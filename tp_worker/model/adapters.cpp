@@ -105,8 +105,9 @@ Result<std::int64_t> adapter_bytes_max(
         rank_max
     );
     ASSIGN_OR_RETURN(const AdapterConfig config, AdapterConfig::parse(widest, "all modules"));
+    ModuleSearch search(config);
     ASSIGN_OR_RETURN(
-        AdapterSlots slots, AdapterSlots::make(stack.slots(), stack.adaptable(), config, rank_max)
+        AdapterSlots slots, AdapterSlots::make(stack.slots(), stack.adaptable(), search, rank_max)
     );
     ASSIGN_OR_RETURN(
         const std::unique_ptr<Adapter> largest,

@@ -401,7 +401,7 @@ std::optional<messages::RouteShape> Engine::routes() const {
         .num_experts = choices.num_experts};
 }
 
-Result<std::unique_ptr<Adapter>> Engine::make_adapter(const AdapterConfig& config) const {
+Result<std::unique_ptr<Adapter>> Engine::make_adapter(ModuleSearch& search) const {
     if (!model_ || sizes_.adapter_rank_max == 0) {
         return Error{
             ErrorCode::kUnsupported,
@@ -409,7 +409,7 @@ Result<std::unique_ptr<Adapter>> Engine::make_adapter(const AdapterConfig& confi
     }
     ASSIGN_OR_RETURN(
         AdapterSlots slots,
-        AdapterSlots::make(stack_.slots(), stack_.adaptable(), config, sizes_.adapter_rank_max)
+        AdapterSlots::make(stack_.slots(), stack_.adaptable(), search, sizes_.adapter_rank_max)
     );
     return Adapter::make(std::move(slots), stack_.slots().list().size(), device_);
 }

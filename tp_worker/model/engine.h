@@ -197,9 +197,9 @@ class Engine {
     [[nodiscard]] WeightStore* weights() { return weights_ ? &*weights_ : nullptr; }
     [[nodiscard]] const WeightStore* weights() const { return weights_ ? &*weights_ : nullptr; }
     void set_epoch(Epoch epoch) { epoch_ = epoch; }
-    // Makes an empty adapter for this configuration. Thread: any. Errors: those of AdapterConfig
-    // and AdapterSlots; kUnsupported where this rank computes none.
-    [[nodiscard]] Result<std::unique_ptr<Adapter>> make_adapter(const AdapterConfig& config) const;
+    // Makes an empty adapter of the modules that are found. Thread: any. Errors: those of
+    // AdapterSlots; kUnsupported where this rank computes none.
+    [[nodiscard]] Result<std::unique_ptr<Adapter>> make_adapter(ModuleSearch& search) const;
     // Moves an adapter whose tensors are staged to the memory that it serves from. Thread: any.
     // Errors: upload()'s.
     [[nodiscard]] Result<> place(Adapter& adapter) {

@@ -5,9 +5,14 @@
 #include "base/fault_point.h"
 #include "base/log.h"
 #include "base/time.h"
+#include "base/utf8.h"
 #include "messages/codec.h"
 #include "tp_worker/config/adapter_config.h"
+#include "tp_worker/config/module_search.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <linux/magic.h>
@@ -24,6 +29,29 @@ using Answers = std::vector<messages::Frames>;
 
 Error no_such_version() {
     return {ErrorCode::kDataLoss, "this rank does not have the version that the update changes"};
+}
+
+// A hybrid model's checkpoint may be of the model with vision (TensorNames::kOfHybrid).
+ModulePaths paths_of(const Engine& engine) {
+    return engine.config().is_hybrid() ? ModulePaths::kOwnOrOfVision : ModulePaths::kOwn;
+}
+
+// PEFT says nothing about such patterns, which are most likely a mistake.
+void warn_of_idle_patterns(const ModuleSearch& search, std::string_view adapter) {
+    constexpr std::size_t kShownMax = 8;
+    constexpr std::size_t kBytesShown = 200;  // of each
+    std::vector<std::string> idle = search.idle_patterns();
+    if (idle.empty()) return;
+    const std::size_t num = idle.size();
+    idle.resize(std::min(num, kShownMax));
+    for (std::string& each : idle) each.resize(utf8_prefix(each, kBytesShown).size());
+    spdlog::warn(
+        "adapter '{}': {} patterns decide about no adapted module: {}{}",
+        adapter,
+        num,
+        fmt::join(idle, ", "),
+        num > kShownMax ? ", ..." : ""
+    );
 }
 
 // Writes the adapter's tensors, from host or GPU memory.
@@ -77,16 +105,21 @@ void AdapterStore::wait_for_moves() const {
 }
 
 Result<StagedAdapter> AdapterStore::open(
-    const messages::UpdateSpec& spec, std::optional<messages::AdapterId> begins_as
+    const messages::UpdateSpec& spec,
+    std::optional<messages::AdapterId> begins_as,
+    const std::atomic<bool>& is_dropped
 ) const {
     ASSIGN_OR_RETURN(GivenConfig given, GivenConfig::read(spec));
-    if (begins_as) return open_as(*begins_as, spec, std::move(given));
+    if (begins_as) return open_as(*begins_as, spec, std::move(given), is_dropped);
     if (given.none) return *given.none;
-    return make(spec, std::move(given));
+    return make(spec, std::move(given), is_dropped);
 }
 
 Result<StagedAdapter> AdapterStore::open_as(
-    messages::AdapterId version, const messages::UpdateSpec& spec, GivenConfig given
+    messages::AdapterId version,
+    const messages::UpdateSpec& spec,
+    GivenConfig given,
+    const std::atomic<bool>& is_dropped
 ) const {
     const std::shared_ptr<Version> base = version_of(version);
     if (!base) return no_such_version();
@@ -99,7 +132,7 @@ Result<StagedAdapter> AdapterStore::open_as(
         );
     }
     given.text = base->config;
-    ASSIGN_OR_RETURN(StagedAdapter staged, make(spec, std::move(given)));
+    ASSIGN_OR_RETURN(StagedAdapter staged, make(spec, std::move(given), is_dropped));
     RETURN_IF_ERROR(copy(version, *base, *staged.adapter));
     return staged;
 }
@@ -129,8 +162,9 @@ std::shared_ptr<AdapterStore::Version> AdapterStore::version_of(messages::Adapte
     return found == versions_.end() ? nullptr : found->second;
 }
 
-Result<StagedAdapter> AdapterStore::make(const messages::UpdateSpec& spec, GivenConfig given)
-    const {
+Result<StagedAdapter> AdapterStore::make(
+    const messages::UpdateSpec& spec, GivenConfig given, const std::atomic<bool>& is_dropped
+) const {
     StagedAdapter staged{
         .config = std::move(given.text),
         .files = std::move(given.files),
@@ -148,7 +182,9 @@ Result<StagedAdapter> AdapterStore::make(const messages::UpdateSpec& spec, Given
         );
     }
     ASSIGN_OR_RETURN(const AdapterConfig config, AdapterConfig::parse(staged.config, given.where));
-    ASSIGN_OR_RETURN(staged.adapter, engine_.make_adapter(config));
+    ModuleSearch search(config, paths_of(engine_), MatchSteps(&is_dropped));
+    ASSIGN_OR_RETURN(staged.adapter, engine_.make_adapter(search));
+    if (raw(engine_.rank()) == 0) warn_of_idle_patterns(search, spec.adapter);
     RETURN_IF_ERROR(check_room(staged));
     reach_fault_point("stage", "adapter");
     wait_for_moves();
@@ -261,7 +297,8 @@ Result<> AdapterStore::restore_from(messages::AdapterId id, const Version& versi
     ASSIGN_OR_RETURN(
         const AdapterConfig config, AdapterConfig::parse(version.config, "adapter_config")
     );
-    ASSIGN_OR_RETURN(std::shared_ptr<Adapter> adapter, engine_.make_adapter(config));
+    ModuleSearch search(config, paths_of(engine_));
+    ASSIGN_OR_RETURN(std::shared_ptr<Adapter> adapter, engine_.make_adapter(search));
     const auto num = static_cast<std::size_t>(adapter->layout().bytes());
     RETURN_IF_ERROR(adapter->allocate());
     RETURN_IF_ERROR(version.file->read({adapter->staged().data(), num}));

@@ -27,6 +27,7 @@
 #include "tp_worker/update/given_config.h"
 #include "tp_worker/weights/weight_stage.h"
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -67,9 +68,11 @@ class AdapterStore {
     // changed.
     // `begins_as`: a committed version, whose configuration and bytes the new one begins with.
     // Errors: also kDataLoss: the rank does not have that version any more; kInvalidArgument: the
-    // update brings another configuration.
+    // update brings another configuration; kAborted once `is_dropped` is set.
     [[nodiscard]] Result<StagedAdapter> open(
-        const messages::UpdateSpec& spec, std::optional<messages::AdapterId> begins_as
+        const messages::UpdateSpec& spec,
+        std::optional<messages::AdapterId> begins_as,
+        const std::atomic<bool>& is_dropped
     ) const;
     // Ends a stage whose bytes have all arrived, and copies the adapter to the memory that steps
     // read. Thread: the background's. Errors: those of WeightStage::finish() and Engine::place();
@@ -99,10 +102,14 @@ class AdapterStore {
     };
     void wait_for_moves() const;
     [[nodiscard]] Result<StagedAdapter> open_as(
-        messages::AdapterId version, const messages::UpdateSpec& spec, GivenConfig given
+        messages::AdapterId version,
+        const messages::UpdateSpec& spec,
+        GivenConfig given,
+        const std::atomic<bool>& is_dropped
     ) const;
-    [[nodiscard]] Result<StagedAdapter> make(const messages::UpdateSpec& spec, GivenConfig given)
-        const;
+    [[nodiscard]] Result<StagedAdapter> make(
+        const messages::UpdateSpec& spec, GivenConfig given, const std::atomic<bool>& is_dropped
+    ) const;
     [[nodiscard]] std::shared_ptr<Version> version_of(messages::AdapterId id) const;
     Result<> copy(messages::AdapterId id, const Version& version, Adapter& into) const;
     void evict(std::uint64_t order, messages::AdapterId id);

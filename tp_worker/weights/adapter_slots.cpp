@@ -41,10 +41,14 @@ class SlotsMaker {
     SlotsMaker(
         const WeightSlots& base,
         std::span<const AdaptableWeight> adaptable,
-        const AdapterConfig& config,
+        ModuleSearch& search,
         std::int64_t rank_max
     )
-        : base_(base), config_(config), rank_max_(rank_max), slots_(base.list().size()) {
+        : base_(base),
+          search_(search),
+          config_(search.config()),
+          rank_max_(rank_max),
+          slots_(base.list().size()) {
         for (const AdaptableWeight& weight : adaptable)
             slots_[index_of(weight.weight)].adaptable = &weight;
     }
@@ -53,9 +57,7 @@ class SlotsMaker {
         if (config_.has_parameters()) RETURN_IF_ERROR(find_parameters());
         for (std::size_t i = 0; i < slots_.size(); ++i) RETURN_IF_ERROR(look(i));
         if (base_.tied()) {
-            ASSIGN_OR_RETURN(
-                const std::optional<AdapterConfig::Module> head, config_.of("lm_head")
-            );
+            ASSIGN_OR_RETURN(const std::optional<ModuleSearch::Module> head, search_.of("lm_head"));
             if (head) not_served_.emplace_back("lm_head");
         }
         RETURN_IF_ERROR(check());
@@ -65,9 +67,9 @@ class SlotsMaker {
 
   private:
     struct OfSlot {
-        const AdaptableWeight* adaptable = nullptr;           // null: not adaptable
-        std::optional<AdapterConfig::Module> by_parameter{};  // of target_parameters
-        std::size_t made = 0;                                 // its module in made_
+        const AdaptableWeight* adaptable = nullptr;          // null: not adaptable
+        std::optional<ModuleSearch::Module> by_parameter{};  // of target_parameters
+        std::size_t made = 0;                                // its module in made_
     };
     static std::size_t index_of(WeightId id) { return static_cast<std::size_t>(raw(id)); }
 
@@ -75,7 +77,7 @@ class SlotsMaker {
     // is in no pack of experts.
     Result<> find_parameters() {
         for (const WeightSlots::Pack& pack : base_.packs()) {
-            ASSIGN_OR_RETURN(const auto module, config_.of_parameter(pack.name));
+            ASSIGN_OR_RETURN(const auto module, search_.of_parameter(pack.name));
             if (!module) continue;
             RETURN_IF_ERROR(check_sides(pack));
             packs_.push_back(&pack);
@@ -83,7 +85,7 @@ class SlotsMaker {
         }
         for (std::size_t i = 0; i < slots_.size(); ++i) {
             if (is_of_expert(i)) continue;
-            ASSIGN_OR_RETURN(const auto module, config_.of_parameter(base_.list()[i].name));
+            ASSIGN_OR_RETURN(const auto module, search_.of_parameter(base_.list()[i].name));
             // A pack has set it by the name that transformers 5 has.
             if (module && !slots_[i].by_parameter) slots_[i].by_parameter = module;
         }
@@ -114,11 +116,11 @@ class SlotsMaker {
 
     Result<> look(std::size_t i) {
         const std::string path = path_of(base_.list()[i]);
-        std::optional<AdapterConfig::Module> module = slots_[i].by_parameter;
+        std::optional<ModuleSearch::Module> module = slots_[i].by_parameter;
         // With target_parameters, experts are parameters and no modules.
         const bool may_be_module = !path.empty() && !(is_of_expert(i) && config_.has_parameters());
         if (!module && may_be_module) {
-            ASSIGN_OR_RETURN(module, config_.of(path));
+            ASSIGN_OR_RETURN(module, search_.of(path));
         }
         if (!module) return Ok{};
         if (path.empty() || slots_[i].adaptable == nullptr) {
@@ -131,7 +133,7 @@ class SlotsMaker {
         return Ok{};
     }
 
-    void add(std::size_t i, const std::string& path, const AdapterConfig::Module& module) {
+    void add(std::size_t i, const std::string& path, const ModuleSearch::Module& module) {
         const WeightSlot& base = base_.list()[i];
         WeightSlot a{
             .name = path + ".lora_A.weight",
@@ -198,6 +200,7 @@ class SlotsMaker {
     Result<> check();
 
     const WeightSlots& base_;
+    ModuleSearch& search_;
     const AdapterConfig& config_;
     std::int64_t rank_max_;
     std::vector<OfSlot> slots_;                      // of the base
@@ -241,10 +244,10 @@ Result<> SlotsMaker::check() {
 Result<AdapterSlots> AdapterSlots::make(
     const WeightSlots& base,
     std::span<const AdaptableWeight> adaptable,
-    const AdapterConfig& config,
+    ModuleSearch& search,
     std::int64_t rank_max
 ) {
-    return SlotsMaker(base, adaptable, config, rank_max).make();
+    return SlotsMaker(base, adaptable, search, rank_max).make();
 }
 
 }  // namespace pitstop::tp_worker

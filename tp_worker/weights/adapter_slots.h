@@ -13,7 +13,7 @@
 #pragma once
 
 #include "base/result.h"
-#include "tp_worker/config/adapter_config.h"
+#include "tp_worker/config/module_search.h"
 #include "tp_worker/weights/slot.h"
 
 #include <cstdint>
@@ -41,12 +41,13 @@ struct AdapterSlots {
     WeightSlots slots{};
     std::vector<AdaptedModule> modules{};
 
-    // Errors, naming the modules: kInvalidArgument if no module is adapted, or one has a rank over
-    // `rank_max`; kUnsupported if a module is not adaptable.
+    // The search is over the base's modules. Errors: the search's; naming the modules:
+    // kInvalidArgument if no module is adapted, or one has a rank over `rank_max`; kUnsupported if
+    // a module is not adaptable.
     static Result<AdapterSlots> make(
         const WeightSlots& base,
         std::span<const AdaptableWeight> adaptable,
-        const AdapterConfig& config,
+        ModuleSearch& search,
         std::int64_t rank_max
     );
 };

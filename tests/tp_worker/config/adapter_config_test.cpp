@@ -1,6 +1,8 @@
 // PEFT's configurations, read as PEFT 0.21 reads them.
 #include "tp_worker/config/adapter_config.h"
 
+#include "tp_worker/config/module_search.h"
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -20,7 +22,7 @@ Json lora() {
     );
 }
 
-using Module = std::optional<AdapterConfig::Module>;
+using Module = std::optional<ModuleSearch::Module>;
 
 Module module_of(const Json& json, const std::string& path) {
     const Result<AdapterConfig> config = AdapterConfig::parse(json.dump(), "a");
@@ -28,7 +30,7 @@ Module module_of(const Json& json, const std::string& path) {
         ADD_FAILURE() << config.error().message;
         return std::nullopt;
     }
-    const Result<Module> found = config->of(path);
+    const Result<Module> found = ModuleSearch(*config).of(path);
     EXPECT_TRUE(found) << (found ? "" : found.error().message);
     return found ? *found : std::nullopt;
 }
@@ -116,7 +118,7 @@ TEST(AdapterConfig, AdaptsParametersByTheirNamesOrTheEndsOfThese) {
     const auto parameter_of = [&](const std::string& name) {
         const auto config = AdapterConfig::parse(json.dump(), "a");
         EXPECT_TRUE(config) << config.error().message;
-        return *config->of_parameter(name);
+        return *ModuleSearch(*config).of_parameter(name);
     };
     for (const Json& none : {Json(), Json(false), Json::array()}) {
         json["target_parameters"] = none;
@@ -224,7 +226,7 @@ TEST(AdapterConfig, AnExpressionWithoutItsLayerIsRefused) {
         json["layers_pattern"] = name;
         const Result<AdapterConfig> config = AdapterConfig::parse(json.dump(), "a");
         ASSERT_TRUE(config) << config.error().message;
-        const Result<Module> found = config->of(kQ0);
+        const Result<Module> found = ModuleSearch(*config).of(kQ0);
         ASSERT_FALSE(found) << name;
         EXPECT_EQ(found.error().code, ErrorCode::kInvalidArgument);
     }
@@ -236,7 +238,7 @@ TEST(AdapterConfig, GivesUpOnAnExpressionThatNeedsTooManySteps) {
     json["target_modules"] = R"((?:[a-z_.0-9]|[a-z_.0-9])*[A-Z])";
     const Result<AdapterConfig> config = AdapterConfig::parse(json.dump(), "a");
     ASSERT_TRUE(config) << config.error().message;
-    const Result<Module> found = config->of(kQ0 + kQ0);
+    const Result<Module> found = ModuleSearch(*config).of(kQ0 + kQ0);
     ASSERT_FALSE(found);
     EXPECT_EQ(found.error().code, ErrorCode::kResourceExhausted);
 }

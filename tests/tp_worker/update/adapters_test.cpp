@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -286,6 +287,34 @@ TEST_F(Adapted, TensorsInTheCallUnderOtherNamesAreTheSameAdapter) {
     EXPECT_EQ(logits_of(prompt, first), logits_of(prompt, second));
 }
 
+// The text model may be part of a model with vision, for which PEFT has other paths.
+TEST_F(Adapted, PatternsMayHaveThePathsOfTheModelWithVision) {
+    open("qwen3_5_moe", 1);
+    if (IsSkipped() || HasFatalFailure()) return;
+    const AdapterFiles files("qwen3_5_moe/packed");
+    const std::vector<TokenId> prompt{TokenId{3}, TokenId{9}, TokenId{27}};
+    const std::vector<float> plain = logits_of(prompt, load(files.dir()));
+    Json config = files.config();
+    const auto logits_with = [&](const char* pattern) {
+        config["alpha_pattern"] = {{pattern, 64}};
+        files.write_config(config);
+        return logits_of(prompt, load(files.dir()));
+    };
+    const std::vector<float> own = logits_with(R"(model\.layers\..*)");
+    EXPECT_NE(own, plain);
+    EXPECT_EQ(logits_with(R"(model\.language_model\.layers\..*)"), own);
+}
+
+TEST_F(Adapted, ALoadThatIsDroppedSearchesNoModules) {
+    open("qwen3_tied", 1);
+    if (IsSkipped() || HasFatalFailure()) return;
+    std::atomic<bool> is_dropped{true};
+    const messages::UpdateSpec spec = from_disk(adapter_dir("qwen3_tied/all"));
+    const auto staged = updaters_[0]->adapters().open(spec, std::nullopt, is_dropped);
+    ASSERT_FALSE(staged.has_value());
+    EXPECT_EQ(staged.error().code, ErrorCode::kAborted);
+}
+
 // A replaced version still serves the requests that have it, until it is forgotten.
 TEST_F(Adapted, VersionsLiveSideBySideUntilTheyAreForgotten) {
     open("qwen3_tied", 1);
@@ -400,7 +429,8 @@ TEST_F(Adapted, TheMemoryOfAdaptersIncludesTheLargestThatMayBeLoaded) {
         R"({"peft_type": "LORA", "r": 8, "lora_alpha": 8, "target_modules": "all-linear"})", "it"
     );
     ASSERT_TRUE(config);
-    const auto largest = engine.make_adapter(*config);
+    ModuleSearch search(*config);
+    const auto largest = engine.make_adapter(search);
     ASSERT_TRUE(largest);
     const std::int64_t one = (*largest)->bytes();
     const auto taken = [&](std::int64_t limit, std::int64_t rank_max) {

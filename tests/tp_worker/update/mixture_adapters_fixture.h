@@ -41,7 +41,8 @@ class MixtureAdapters : public Adapted {
     Tensors some_tensors_of(const std::string& config) {
         const auto parsed = AdapterConfig::parse(config, "the test");
         EXPECT_TRUE(parsed);
-        const auto adapter = replica_->root().make_adapter(*parsed);
+        ModuleSearch search(*parsed);
+        const auto adapter = replica_->root().make_adapter(search);
         EXPECT_TRUE(adapter);
         Tensors tensors;
         for (const WeightTensor& tensor : (*adapter)->layout().tensors()) {

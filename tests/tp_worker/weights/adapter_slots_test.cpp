@@ -33,7 +33,8 @@ Result<AdapterSlots> slots_of(std::int64_t in, const std::string& config_text) {
     base.pack({.name = kBlock + "gate.weight", .shape = {2, 4}, .slots = {router}});
     base.pack({.name = kBlock + "experts.down_proj", .shape = {2, 4, in}, .slots = downs});
     ASSIGN_OR_RETURN(const AdapterConfig config, AdapterConfig::parse(config_text, "a"));
-    return AdapterSlots::make(base, adaptable, config, 64);
+    ModuleSearch search(config);
+    return AdapterSlots::make(base, adaptable, search, 64);
 }
 
 TEST(AdapterSlots, ARouterHasPlainTensorsUnderBothItsNames) {
