@@ -65,8 +65,8 @@ MUTATIONS = (
     Mutation(
         "replicas that staged different weights commit",
         ANSWERS,
-        "if (answer.digest == first.digest) continue;",
-        "if (answer.ok) continue;",
+        "if (answer.digest != first.digest) {",
+        "if (!answer.ok && answer.digest != first.digest) {",
     ),
     Mutation(
         "a drop does not say that the others are torn",
