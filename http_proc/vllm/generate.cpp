@@ -25,6 +25,7 @@ struct VllmAnswer : OpenAiAnswer {
     bool has_logprobs = false;
     bool shows_text = false;
     bool packs_support = false;
+    bool has_told_prompt = false;                      // in a stream
     std::vector<std::vector<messages::Span>> spans{};  // by choice
     Usage usage{};
 
@@ -71,6 +72,7 @@ struct VllmAnswer : OpenAiAnswer {
     void write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs);
 
     void write_head(JsonWriter& json) const;
+    void write_prompt(JsonWriter& json, const messages::OutputChunk& first) const;
     void write_entry(JsonWriter& json, TokenId id, float logprob, std::optional<std::int64_t> rank)
         const;
     void write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) const;
@@ -206,23 +208,19 @@ void VllmAnswer::write_head(JsonWriter& json) const {
     json.key("created").integer(created);
 }
 
-void VllmAnswer::write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs) {
-    write_head(json);
-    json.key("usage");
-    write_usage(json, usage);
-    json.key("choices").begin_array();
-    for (std::size_t i = 0; i < outputs.size(); ++i) write_choice(json, i, outputs[i]);
-    json.end_array().key("prompt_logprobs");
+// Writes what is asked for of the prompt; null for the rest.
+void VllmAnswer::write_prompt(JsonWriter& json, const messages::OutputChunk& first) const {
+    json.key("prompt_logprobs");
     if (options.prompt_logprobs) {
         const messages::PromptLogprobs none;
-        const std::optional<messages::PromptLogprobs>& shown = outputs.front().prompt;
+        const std::optional<messages::PromptLogprobs>& shown = first.prompt;
         write_prompt_logprobs(json, shown ? *shown : none, prompt_ids, logprobs, token_names());
     } else {
         json.null();
     }
     json.key("prompt_token_id_logprobs");
     if (candidates) {
-        candidates->write(json, outputs.front().prompt);
+        candidates->write(json, first.prompt);
     } else {
         json.null();
     }
@@ -232,6 +230,16 @@ void VllmAnswer::write_whole(JsonWriter& json, std::vector<messages::OutputChunk
     } else {
         json.null();
     }
+}
+
+void VllmAnswer::write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs) {
+    write_head(json);
+    json.key("usage");
+    write_usage(json, usage);
+    json.key("choices").begin_array();
+    for (std::size_t i = 0; i < outputs.size(); ++i) write_choice(json, i, outputs[i]);
+    json.end_array();
+    write_prompt(json, outputs.front());
     json.key("output_mode").string(shows_text ? "text" : "tokens");
     json.key("kv_transfer_params").null().end_object();
 }
@@ -242,6 +250,9 @@ void VllmAnswer::write_events(EventStream& stream, Generation::Event event) {
     json.key("choices").begin_array();
     write_choice(json, event.index, event.chunk);
     json.end_array();
+    const bool asks_of_prompt = options.prompt_logprobs || candidates || options.wants_prompt_ids;
+    if (asks_of_prompt && event.index == 0 && !std::exchange(has_told_prompt, true))
+        write_prompt(json, event.chunk);
     if (options.wants_usage_always) {
         json.key("usage");
         write_usage(json, usage);

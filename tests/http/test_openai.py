@@ -303,6 +303,17 @@ def test_a_stream_of_tokens_is_deltas(http):
     assert events[-1]["choices"][0]["finish_reason"] == "length"
 
 
+def test_the_first_event_of_a_stream_of_tokens_has_what_is_asked_of_the_prompt(http):
+    sampling = {"max_tokens": 6, "temperature": 0, "n": 2, "prompt_logprobs": 0}
+    whole = infer(http, sampling=sampling, return_token_ids=True)
+    body = {"token_ids": [740, 543, 258, 498], "stream": True, "return_token_ids": True, "sampling_params": sampling}
+    events = list(http.events("/inference/v1/generate", body))
+    (told,) = [event for event in events if "prompt_token_ids" in event]
+    assert told is next(event for event in events if event["choices"][0]["index"] == 0)
+    assert told["prompt_token_ids"] == whole["prompt_token_ids"] == [740, 543, 258, 498]
+    assert told["prompt_logprobs"] == whole["prompt_logprobs"] and len(told["prompt_logprobs"]) == 4
+
+
 def test_sampling_params_are_required(http):
     answer = http.post("/inference/v1/generate", {"token_ids": [1]})
     assert answer.status == 400 and answer.json["error"]["type"] == "Bad Request"
