@@ -29,6 +29,8 @@ TEST_F(AdapterRollback, P2_AVersionThatWasSentHasNoDirectoryEvenIfItsSourceNames
     spec.adapter = "a";
     spec.adapter_config = "{}";
     spec.source.kind = messages::SourceKind::kTensors;
+    spec.source.format = messages::TensorFormat::kPickle;
+    spec.source.payloads.emplace_back();
     ASSERT_EQ(spec.source.path, "/models/next");
     order_stage(std::move(spec), Epoch{3}, messages::UpdateId{3});
     const messages::UpdatePart staged = answer();
