@@ -16,7 +16,7 @@ import numpy
 import pytest
 
 from lora_files import SCALE, config_of, exact_adapter, write_adapter
-from process_tree import ROOT
+from process_tree import ROOT, wait_until
 
 sys.path.insert(0, str(ROOT / "client/python"))
 
@@ -130,6 +130,9 @@ def test_P8_loads_and_unloads_under_load_leave_nothing_behind(shared_tree, conte
         for name in loaded:
             client.unload_adapter(name)
         assert generate(client, "").tokens == expected[None]
-        after = held_kib(shared_tree)
-    for name, kib in after.items():
-        assert kib < before[name] - (NUM_PLACES - 2) * adapter_kib, (name, before[name], kib, adapter_kib)
+    # A worker frees the memory of a version between two steps, and may have orders to do so ahead.
+    for name, kib in before.items():
+        most = kib - (NUM_PLACES - 2) * adapter_kib
+        wait_until(
+            lambda name=name, most=most: held_kib(shared_tree)[name] < most, f"{name} to hold less than {most} KiB"
+        )
