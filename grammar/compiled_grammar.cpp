@@ -4,6 +4,7 @@
 #include "base/utf8.h"
 #include "grammar/compiled_parts.h"
 #include "grammar/ignored_keywords.h"
+#include "messages/structural_tag.h"
 
 #include <nlohmann/json.hpp>
 
@@ -45,29 +46,12 @@ void bound_whitespace(Json& format) {
     for (auto& [key, value] : format.items()) bound_whitespace(value);
 }
 
-// Other engines also accept the earlier form of a structural tag: triggers, and structures of
-// begin, schema and end. Returns the tag in its current form.
-std::string present_form(const std::string& text) {
-    Json given = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!given.is_object()) return text;
-    if (!given.contains("structures") || !given.contains("triggers")) {
-        bound_whitespace(given);
-        return given.dump();
-    }
-    Json tags = Json::array();
-    for (const Json& structure : given["structures"]) {
-        if (!structure.is_object()) return text;
-        tags.push_back(
-            {{"begin", structure.value("begin", Json())},
-             {"content",
-              {{"type", "json_schema"}, {"json_schema", structure.value("schema", Json())}}},
-             {"end", structure.value("end", Json())}}
-        );
-    }
-    Json tag{
-        {"type", "structural_tag"},
-        {"format",
-         {{"type", "triggered_tags"}, {"triggers", given["triggers"]}, {"tags", std::move(tags)}}}};
+// Returns the structural tag in its present form, with bounded white space. A text that is no JSON
+// is returned as it is.
+std::string tag_to_compile(const std::string& text) {
+    Json tag = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!tag.is_object()) return text;
+    tag = messages::in_present_form(std::move(tag));
     bound_whitespace(tag);
     return tag.dump();
 }
@@ -90,7 +74,7 @@ xgrammar::CompiledGrammar compile_with(
         case GrammarKind::kEbnf:
             return compiler.CompileGrammar(grammar.text);
         case GrammarKind::kStructuralTag:
-            return compiler.CompileStructuralTag(present_form(grammar.text));
+            return compiler.CompileStructuralTag(tag_to_compile(grammar.text));
     }
     CHECK(false);
 }
@@ -103,7 +87,7 @@ std::optional<std::int64_t> least_tokens_max(const messages::Grammar& grammar) {
     constexpr std::size_t kDigitsMax = 10;
     const bool is_tag = grammar.kind == GrammarKind::kStructuralTag;
     if (!is_tag && grammar.kind != GrammarKind::kEbnf) return std::nullopt;
-    const std::string text = is_tag ? present_form(grammar.text) : grammar.text;
+    const std::string text = is_tag ? tag_to_compile(grammar.text) : grammar.text;
     std::optional<std::int64_t> least;
     for (std::size_t at = text.find(kName); at != std::string::npos; at = text.find(kName, at)) {
         at = text.find_first_not_of("\" \t\r\n:=", at + kName.size());

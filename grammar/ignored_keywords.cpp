@@ -1,11 +1,14 @@
 #include "grammar/ignored_keywords.h"
 
+#include "messages/structural_tag.h"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <string_view>
+#include <utility>
 
 namespace pitstop::grammar {
 namespace {
@@ -128,8 +131,9 @@ std::string ignored_in_tag(const Json& tag) {
 std::string ignored_keyword(const messages::Grammar& grammar) {
     const bool is_schema = grammar.kind == GrammarKind::kJsonSchema;
     if (!is_schema && grammar.kind != GrammarKind::kStructuralTag) return {};
-    const Json given = Json::parse(grammar.text, nullptr, /*allow_exceptions=*/false);
-    return is_schema ? ignored_in(given) : ignored_in_tag(given);
+    Json given = Json::parse(grammar.text, nullptr, /*allow_exceptions=*/false);
+    if (is_schema) return ignored_in(given);
+    return ignored_in_tag(messages::in_present_form(std::move(given)));
 }
 
 }  // namespace pitstop::grammar

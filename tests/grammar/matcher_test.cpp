@@ -208,6 +208,20 @@ TEST_F(GrammarTest, KeywordsThatWouldBeIgnoredAreNamed) {
     ));
 }
 
+TEST_F(GrammarTest, KeywordsThatWouldBeIgnoredAreNamedInBothFormsOfAStructuralTag) {
+    for (const std::string_view tag :
+         {R"({"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["<f>"],
+              "tags": [{"begin": "<f>", "content": {"type": "json_schema", "json_schema":
+              {"type": "integer", "not": {"const": 7}}}, "end": "</f>"}]}})",
+          R"({"type": "structural_tag", "triggers": ["<f>"], "structures": [{"begin": "<f>",
+              "schema": {"type": "integer", "not": {"const": 7}}, "end": "</f>"}]})"}) {
+        const auto compiled = compile(GrammarKind::kStructuralTag, tag);
+        ASSERT_FALSE(compiled) << tag;
+        EXPECT_NE(compiled.error().message.find("keyword not"), std::string::npos)
+            << compiled.error().message;
+    }
+}
+
 TEST_F(GrammarTest, AVocabularyWithoutAnEndIsRefused) {
     Vocabulary vocabulary = small_vocabulary();
     vocabulary.end_ids.clear();
