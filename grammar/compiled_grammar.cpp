@@ -138,7 +138,8 @@ Result<std::shared_ptr<const CompiledGrammar>> CompiledGrammar::compile(
         return make_error(
             ErrorCode::kInvalidArgument,
             "{} cannot be compiled: the keyword {} is not supported, or is not supported without a "
-            "type or together with anyOf, oneOf, allOf or $ref",
+            "type or together with the schema's other keywords (anyOf, oneOf, allOf, $ref, enum, "
+            "const, format), or does not fit them",
             messages::name_of(grammar.kind),
             keyword
         );

@@ -194,7 +194,24 @@ TEST_F(GrammarTest, KeywordsThatWouldBeIgnoredAreNamed) {
               "additionalProperties"},
              {R"({"$ref": "#/$defs/a", "maxItems": 2, "$defs": {"a": {}}})", "maxItems"},
              {R"({"type": "array", "contains": false})", "contains"},
-             {R"({"type": "array", "unevaluatedItems": false})", "unevaluatedItems"}}) {
+             {R"({"type": "array", "unevaluatedItems": false})", "unevaluatedItems"},
+             {R"({"required": ["a"]})", "required"},
+             {R"({"minItems": 3})", "minItems"},
+             {R"({"maxProperties": 0})", "maxProperties"},
+             {R"({"patternProperties": {"^a": {"type": "integer"}}})", "patternProperties"},
+             {R"({"format": "date"})", "format"},
+             {R"({"properties": {"b": {}}, "required": ["a"]})", "required"},
+             {R"({"type": ["object", "null"], "required": ["a"]})", "required"},
+             {R"({"type": "object", "properties": {"a": {}}, "dependencies": {"a": ["b"]}})",
+              "dependencies"},
+             {R"({"type": "object", "properties": {"a": {"$recursiveRef": "#"}}})",
+              "$recursiveRef"},
+             {R"({"type": "string", "format": "date", "pattern": "^2026"})", "pattern"},
+             {R"({"type": "integer", "enum": [1, 9], "minimum": 5})", "minimum"},
+             {R"({"const": "ab", "maxLength": 1})", "maxLength"},
+             {R"({"type": "string", "enum": ["a", 1]})", "enum"},
+             {R"({"type": ["string", "null"], "const": 1})", "const"},
+             {R"({"const": "a", "enum": ["b"]})", "enum"}}) {
         const auto compiled = compile(GrammarKind::kJsonSchema, schema);
         ASSERT_FALSE(compiled) << schema;
         EXPECT_NE(compiled.error().message.find("keyword " + keyword), std::string::npos)
@@ -206,6 +223,29 @@ TEST_F(GrammarTest, KeywordsThatWouldBeIgnoredAreNamed) {
             {"type": "null"}], "title": "A"}, "b": {"$ref": "#/$defs/b", "description": "B"},
             "maxLength": {"type": "integer", "minimum": 1}}, "$defs": {"b": {"type": "null"}}})"
     ));
+}
+
+// Such keywords restrict nothing here, or the compiler follows them.
+TEST_F(GrammarTest, SchemasOfCommonClientsAreAccepted) {
+    for (const std::string_view schema :
+         {R"({"type": "string", "enum": ["a", "b"], "title": "A", "default": "a"})",
+          R"({"const": "a", "enum": ["a"], "type": "string"})",
+          R"({"type": ["string", "null"], "enum": ["a", null]})",
+          R"({"type": "number", "enum": [1, 2.5]})",
+          R"({"type": "integer", "const": 1.0})",
+          R"({"type": "string", "enum": ["a"], "format": "x", "minimum": 5})",
+          R"({"type": "string", "format": "x", "pattern": "a+"})",
+          R"({"type": "string", "format": "date-time"})",
+          R"({"properties": {}, "required": [], "additionalProperties": false})",
+          R"({"properties": {"a": {"type": "integer"}}, "required": ["a"], "minProperties": 1})",
+          R"({"items": {"type": "integer"}, "minItems": 1, "required": ["a"]})",
+          R"({"type": "object", "propertyNames": {"type": "string"},
+              "additionalProperties": {"type": "integer"}})",
+          R"({"anyOf": [{"$ref": "#/$defs/a"}], "discriminator": {"propertyName": "format",
+              "mapping": {"format": "#/$defs/a"}}, "$defs": {"a": {"type": "null"}}})"}) {
+        const auto compiled = compile(GrammarKind::kJsonSchema, schema);
+        EXPECT_TRUE(compiled) << schema << ": " << compiled.error().message;
+    }
 }
 
 TEST_F(GrammarTest, KeywordsThatWouldBeIgnoredAreNamedInBothFormsOfAStructuralTag) {
