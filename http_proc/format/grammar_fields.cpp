@@ -60,6 +60,11 @@ const Json* member(const Json& object, std::string_view name) {
     return place == object.end() || place->is_null() ? nullptr : &*place;
 }
 
+bool is_choice(const Json& choices) {
+    return choices.is_array() && !choices.empty() &&
+           std::ranges::all_of(choices, [](const Json& each) { return each.is_string(); });
+}
+
 // Returns a grammar that matches one of several texts.
 std::string ebnf_of_choices(const Json& choices) {
     std::string ebnf = "root ::= ";
@@ -114,8 +119,12 @@ void read_structured_outputs(
          "whitespace_pattern",
          "disable_fallback"}
     );
+    // Absent only if null: {} and false are schemas.
+    constexpr auto kGrammars =
+        std::to_array<std::string_view>({"json", "regex", "choice", "grammar", "structural_tag"});
     for (const auto& [key, value] : given->items()) {
-        if (asks_for_nothing(value)) continue;
+        const bool is_grammar = std::ranges::find(kGrammars, key) != kGrammars.end();
+        if (is_grammar ? value.is_null() : asks_for_nothing(value)) continue;
         const bool is_option = std::ranges::find(kOptions, key) != kOptions.end();
         if (is_option && key != "disable_fallback")
             return fields.refuse(kName, fmt::format("{} is not served", key));
@@ -132,15 +141,13 @@ void read_structured_outputs(
             set(fields, kName, params.ebnf, value.get<std::string>());
         } else if (key == "structural_tag" && value.is_string()) {
             set(fields, kName, params.structural_tag, value.get<std::string>());
-        } else if (key == "choice" && value.is_array() && std::ranges::all_of(value, [](const Json& each) {
-                       return each.is_string();
-                   })) {
+        } else if (key == "choice" && is_choice(value)) {
             set(fields, kName, params.ebnf, ebnf_of_choices(value));
         } else {
             return fields.fail(
                 kName,
-                "an object with one of json, json_object, regex, choice (a list of texts), "
-                "grammar and structural_tag"
+                "an object with one of json, json_object, regex, choice (a list of at least one "
+                "text), grammar and structural_tag"
             );
         }
     }

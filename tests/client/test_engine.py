@@ -277,6 +277,8 @@ def test_calls_that_are_not_served_are_refused_by_name(engine):
     for wrong in ([], ()):
         with pytest.raises(ValueError, match="allowed_token_ids is empty"):
             engine.generate(PROMPT, {"allowed_token_ids": wrong})
+        with pytest.raises(ValueError, match="choice is empty"):
+            engine.generate(PROMPT, {"structured_outputs": {"choice": wrong}})
     for name, value in {"allowed_token_ids": [99999], "bad_words": [" "], "bad_tokens": [[]]}.items():
         with pytest.raises(pitstop.PitstopError, match=name):
             engine.generate(PROMPT, {name: value})

@@ -89,7 +89,9 @@ def _structured(value: Any) -> dict[str, Any]:
                 grammars[OF_STRUCTURED_OUTPUTS[name]] = given
         elif name == "json_object" and given:
             grammars["json_schema"] = {"type": "object"}
-        elif name == "choice" and given:
+        elif name == "choice" and given is not None:
+            if not given:
+                raise ValueError("sampling_params: structured_outputs: choice is empty; it must have at least one text")
             grammars["ebnf"] = "root ::= " + " | ".join(json.dumps(text, ensure_ascii=False) for text in given)
         elif name != "disable_fallback" and given:
             raise PitstopError("unsupported", f"sampling_params: structured_outputs: {name} is not served")
