@@ -2,6 +2,7 @@
 
 #include "http_proc/format/grammar_fields.h"
 #include "http_proc/format/ordered_json.h"
+#include "messages/structural_tag.h"
 
 #include <nlohmann/json.hpp>
 
@@ -25,8 +26,9 @@ OrderedJson own_format_of(const messages::SamplingParams& params) {
         parse_ordered_json(is_schema ? params.json_schema : params.structural_tag);
     if (!given) return nullptr;
     if (is_schema) return {{"type", "json_schema"}, {"json_schema", *std::move(given)}};
-    if (!given->is_object() || !given->contains("format")) return nullptr;
-    return given->at("format").is_object() ? given->at("format") : OrderedJson();
+    const OrderedJson tag = messages::in_present_form(*std::move(given));
+    if (!tag.is_object() || !tag.contains("format")) return nullptr;
+    return tag.at("format").is_object() ? tag.at("format") : OrderedJson();
 }
 
 OrderedJson sequence_of(OrderedJson first, OrderedJson second) {

@@ -1,6 +1,8 @@
 // Tests which fields of structured output become grammars, and what becomes of a turn's grammar.
 #include "http_proc/format/grammar_fields.h"
 
+#include "http_proc/format/turn_grammar.h"
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -49,6 +51,31 @@ TEST(GrammarFields, WhatStructuredOutputsLeaveOutIsNotAskedFor) {
         const auto params = structured_outputs(outputs);
         ASSERT_TRUE(params) << params.error().message;
         EXPECT_FALSE(has_grammar(*params));
+    }
+}
+
+TEST(TurnGrammar, AStructuralTagOfEitherFormBeginsAfterTheThinking) {
+    const std::string tags =
+        R"([{"begin": "<f>", "content": {"type": "json_schema", "json_schema": {"type": "null"}},
+             "end": "</f>"}])";
+    const Json expected{
+        {"type", "triggered_tags"},
+        {"triggers", Json::array({"<f>"})},
+        {"tags", Json::parse(tags)}};
+    const std::string present = R"({"type": "structural_tag", "format": )" + expected.dump() + "}";
+    const std::string earlier = R"({"type": "structural_tag", "triggers": ["<f>"], "structures":
+            [{"begin": "<f>", "schema": {"type": "null"}, "end": "</f>"}]})";
+    const TurnGrammar turn{
+        .thinking = ThinkingFormat{.open = "<t>", .close = "</t>"},
+        .start = ThinkingParser::Start::kInside};
+    for (const std::string& tag : {present, earlier}) {
+        messages::SamplingParams params;
+        params.structural_tag = tag;
+        ASSERT_TRUE(set_turn_grammar(turn, params));
+        const Json format = Json::parse(params.structural_tag)["format"];
+        ASSERT_EQ(format["type"], "sequence") << params.structural_tag;
+        EXPECT_EQ(format["elements"][0]["end"], Json::array({"</t>"}));
+        EXPECT_EQ(format["elements"][1], expected);
     }
 }
 
