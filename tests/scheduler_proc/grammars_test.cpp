@@ -2,8 +2,12 @@
 // its place.
 #include "scheduler_proc/grammars.h"
 
+#include "messages/grammar_size.h"
+
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <variant>
 #include <vector>
@@ -117,6 +121,48 @@ TEST(SchedulerGrammars, AGrammarWhoseRequestsHaveEndedIsStillCompiled) {
     EXPECT_EQ(grammars.num_compiling(), 0);
     EXPECT_EQ(grammars.take(regex("a"), out), id);
     EXPECT_TRUE(grammars.is_compiled(id));
+}
+
+// The grammars of the first requests fill the room; each of these requests ends, and another
+// grammar takes its place.
+TEST(SchedulerGrammars, ThoseInUseHaveBoundedBytesAndOthersWaitForRoom) {
+    constexpr std::int64_t kBytes = messages::kCompiledGrammarBytesMax;
+    constexpr auto kHeld = static_cast<std::size_t>(Grammars::kHeldBytesMax / kBytes);
+    constexpr std::size_t kNum = 3 * kHeld;
+    Grammars grammars;
+    TurnOutput out;
+    std::vector<GrammarId> ids;
+    for (std::size_t i = 0; i < kNum; ++i)
+        ids.push_back(grammars.take(regex("a" + std::to_string(i)), out));
+    EXPECT_EQ(grammars.take(regex("a" + std::to_string(kNum - 1)), out), ids.back());
+    grammars.give_back(ids.back(), out);
+    for (std::size_t i = 0; i < kNum; ++i) {
+        const auto ordered = orders<messages::WorkerCompile>(out);
+        ASSERT_EQ(ordered.size(), std::min(kNum, kHeld + (i < kHeld ? 0 : i - kHeld + 1))) << i;
+        EXPECT_EQ(ordered[i].id, ids[i]) << "the oldest first";
+        EXPECT_FALSE(grammars.is_compiled(ids[i]));
+        EXPECT_TRUE(grammars.record(compiled(ids[i], kBytes), out));
+        EXPECT_TRUE(grammars.is_compiled(ids[i]));
+        if (i + 1 >= kHeld) grammars.give_back(ids[i + 1 - kHeld], out);
+    }
+}
+
+TEST(SchedulerGrammars, AGrammarThatWaitedInVainIsNotCompiled) {
+    constexpr std::int64_t kBytes = messages::kCompiledGrammarBytesMax;
+    Grammars grammars;
+    TurnOutput out;
+    std::vector<GrammarId> ids;
+    const auto num_held = static_cast<std::size_t>(Grammars::kHeldBytesMax / kBytes);
+    for (std::size_t i = 0; i < num_held; ++i)
+        ids.push_back(grammars.take(regex("a" + std::to_string(i)), out));
+    const GrammarId left = grammars.take(regex("b"), out);
+    const GrammarId next = grammars.take(regex("c"), out);
+    grammars.give_back(left, out);
+    grammars.record(failed(ids.front(), ErrorCode::kInvalidArgument), out);
+    const auto ordered = orders<messages::WorkerCompile>(out);
+    ASSERT_EQ(ordered.size(), num_held + 1) << "a failed one has no bytes";
+    EXPECT_EQ(ordered.back().id, next);
+    EXPECT_NE(grammars.take(regex("b"), out), left);
 }
 
 TEST(SchedulerGrammars, WorkersThatCompileNoneSayWhy) {

@@ -6,8 +6,8 @@
 //
 // Thread:  the loop's, which gives orders. Each grammar in progress has one of kThreads threads.
 // Bounded: kThreads grammars at once; others wait in the order given. The scheduler orders each
-//          grammar of its open requests once. Grammars that are compiled in this process use at
-//          most kCompilingBytesMax together.
+//          grammar of its open requests once, and bounds the memory of compiled ones. Grammars that
+//          are compiled in this process use at most kCompilingBytesMax together.
 #pragma once
 
 #include "base/mutex.h"
@@ -17,6 +17,7 @@
 #include "grammar/compiled_grammar.h"
 #include "grammar/trial.h"
 #include "messages/frames.h"
+#include "messages/grammar_size.h"
 #include "messages/grammars.h"
 #include "tp_worker/model/grammars.h"
 
@@ -35,7 +36,7 @@ namespace pitstop::tp_worker {
 class GrammarCompiler {
   public:
     static constexpr std::size_t kThreads = 8;
-    static constexpr std::int64_t kBytesMax = std::int64_t{64} << 20;  // of a compiled grammar
+    static constexpr std::int64_t kBytesMax = messages::kCompiledGrammarBytesMax;
     // Bounds the memory of all grammars that are compiled in this process at a time: as much as the
     // trial of one may take.
     static constexpr std::int64_t kCompilingBytesMax = grammar::Trials::kMemoryBytes;
