@@ -113,15 +113,24 @@ const msgpack::object* find(const msgpack::object& map, std::string_view name) {
     return nullptr;
 }
 
+std::string string_in(const msgpack::object& map, std::string_view name) {
+    const msgpack::object* value = find(map, name);
+    if (value == nullptr || value->type != msgpack::type::STR) return {};
+    const std::string_view text(value->via.str.ptr, value->via.str.size);
+    return is_utf8(text) ? std::string(text) : std::string{};
+}
+
 }  // namespace
 
 std::string peek_string(const Frames& frames, std::string_view name) {
     const Result<msgpack::object_handle> handle = codec::parse(frames);
-    if (!handle) return {};
-    const msgpack::object* value = find(handle->get(), name);
-    if (value == nullptr || value->type != msgpack::type::STR) return {};
-    const std::string_view text(value->via.str.ptr, value->via.str.size);
-    return is_utf8(text) ? std::string(text) : std::string{};
+    return handle ? string_in(handle->get(), name) : std::string{};
+}
+
+std::string peek_string(const Frames& frames, std::string_view parent, std::string_view name) {
+    const Result<msgpack::object_handle> handle = codec::parse(frames);
+    const msgpack::object* map = handle ? find(handle->get(), parent) : nullptr;
+    return map != nullptr ? string_in(*map, name) : std::string{};
 }
 
 std::uint64_t peek_uint(const Frames& frames, std::string_view name) {

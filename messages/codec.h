@@ -23,9 +23,13 @@ template <class Message>
 template <class Message>
 [[nodiscard]] Result<Message> decode(const Frames& frames, UnknownFields unknown_fields);
 
-// Read the string or integer field `name` of a message that may be malformed, for the reply. Return
-// empty or 0 if that fails.
+// Read a string or integer field of a message that may be malformed, for its refusal. Return empty
+// or 0 if that fails.
 [[nodiscard]] std::string peek_string(const Frames& frames, std::string_view name);
 [[nodiscard]] std::uint64_t peek_uint(const Frames& frames, std::string_view name);
+// Reads the string field `name` of the struct in field `parent`.
+[[nodiscard]] std::string peek_string(
+    const Frames& frames, std::string_view parent, std::string_view name
+);
 
 }  // namespace pitstop::messages

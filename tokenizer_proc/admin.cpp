@@ -94,7 +94,7 @@ Result<> Admin::receive_call(
             problem = check_comes_by_network(Message::kType, source_of(*read));
     }
     if constexpr (kBringsWeights<Message>) {
-        const bool may_be_part = read ? may_be_a_part(*read) : !identity_.is_other(frames);
+        const bool may_be_part = read ? may_be_a_part(*read) : may_be_an_unread_part(frames);
         if (!problem && may_be_part) collected_.lose_part(now, problem.error());
     }
     RETURN_IF_ERROR(problem);
@@ -316,6 +316,11 @@ void Admin::aborted(const AbortAsked& asked, Aborted what) {
 
 bool Admin::may_be_a_part(const messages::UpdateWeights& call) {
     return UpdateCoordinator::may_collect(call);
+}
+
+bool Admin::may_be_an_unread_part(const messages::Frames& frames) const {
+    const std::string adapter = messages::peek_string(frames, "update", "adapter");
+    return !identity_.is_other(frames) && (adapter.empty() || updates().is_of(adapter));
 }
 
 // ---- time ----

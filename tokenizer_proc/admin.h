@@ -214,6 +214,9 @@ class Admin {
     [[nodiscard]] static bool may_be_a_part(const Message&) {
         return false;
     }
+    // Returns the same of a call that cannot be read. One that names an adapter can be a part only
+    // of the session for that adapter.
+    [[nodiscard]] bool may_be_an_unread_part(const messages::Frames& frames) const;
 
     TreeIdentity identity_;
     Out out_{};  // without the output of the members below

@@ -111,6 +111,10 @@ class UpdateCoordinator {
 
     // ---- the current update ----
     [[nodiscard]] bool is_busy() const { return current() != nullptr; }
+    // Returns whether the current update is of this adapter.
+    [[nodiscard]] bool is_of(const std::string& adapter) const {
+        return current() && current()->spec().adapter == adapter;
+    }
     // Returns the refusal of any other update, with what to do. REQUIRES: is_busy().
     [[nodiscard]] Error busy(TimePoint now) const { return current()->busy(now); }
     // Returns whether a staged update waits for its commit or drop.

@@ -67,6 +67,7 @@ void fuzz(std::uint8_t which, std::string_view bytes) {
     // The parts of an invalid message that its refusal uses.
     static_cast<void>(messages::peek_uint(input.frames, "call"));
     static_cast<void>(messages::peek_string(input.frames, "rid"));
+    static_cast<void>(messages::peek_string(input.frames, "update", "adapter"));
     std::size_t index = 0;
     messages::AllMessages::for_each([&]<class Message>() {
         if (index++ == which) decode_twice<Message>(input);

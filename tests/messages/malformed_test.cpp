@@ -464,6 +464,11 @@ TEST(Peek, FindsWhatAnAnswerNeedsInAMessageThatIsRefused) {
     EXPECT_EQ(peek_uint(frames, "call"), 7U);
     EXPECT_EQ(peek_string(frames, "wing"), "");
     EXPECT_EQ(peek_uint(frames, "rid"), 0U);
+    const Frames nested{
+        "update_weights", map({str("update"), map({str("adapter"), str("a")})}), {}};
+    EXPECT_EQ(peek_string(nested, "update", "adapter"), "a");
+    EXPECT_EQ(peek_string(nested, "update", "label"), "");
+    EXPECT_EQ(peek_string(nested, "adapter"), "");
 }
 
 TEST(Peek, NeverFails) {
@@ -478,6 +483,8 @@ TEST(Peek, NeverFails) {
           map({str("rid"), "\xff"})}) {
         EXPECT_EQ(peek_string({"generate", body, {}}, "rid"), "");
         EXPECT_EQ(peek_uint({"generate", body, {}}, "rid"), 0U);
+        EXPECT_EQ(peek_string({"generate", body, {}}, "rid", "a"), "");
+        EXPECT_EQ(peek_string({"generate", map({str("update"), body}), {}}, "update", "rid"), "");
     }
 }
 

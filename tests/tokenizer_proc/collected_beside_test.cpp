@@ -306,5 +306,82 @@ TEST_F(CollectedTest, APartOfAnAdapterJoinsNoCollection) {
     order<messages::UpdateFill>();
 }
 
+// ---- beside calls for adapters that cannot be read ----
+
+class UnreadAdapterTest : public CollectedTest {
+  protected:
+    static messages::UpdateWeights load(const std::string& adapter) {
+        messages::UpdateWeights load;
+        load.update.source.path = "/adapters/a";
+        load.update.adapter = adapter;
+        return load;
+    }
+    void begin_unnamed(const std::string& adapter) {
+        messages::BeginUpdate begin;
+        begin.update.source = {.kind = messages::SourceKind::kBuckets};
+        begin.update.adapter = adapter;
+        if (!adapter.empty()) begin.update.adapter_config = "{}";
+        begin.update.partial = adapter.empty();
+        begin.unnamed = true;
+        call(begin, 2);
+        update_ = order<messages::UpdateStage>().update;
+        answer(messages::UpdateOrder::kOpen);
+        ASSERT_TRUE(reply<messages::UpdateReply>().ok);
+    }
+    // Loads that decode() refuses, each for another reason.
+    static std::vector<messages::UpdateWeights> unreadable() {
+        std::vector<messages::UpdateWeights> all(5, load("a"));
+        all[0].update.kv_policy = messages::KvPolicy::kDrain;
+        all[1].update.epoch = Epoch{9};
+        all[2].update.adapter_config.assign((std::size_t{1} << 20) + 1, ' ');
+        all[3].update.adapter.assign(257, 'a');
+        all[4].update.source = {
+            .kind = messages::SourceKind::kTensors,
+            .tensors = {{.name = "w", .dtype = "F32", .shape = {2}}},
+            .payloads = {{}}};
+        return all;
+    }
+    void refuse_all() {
+        std::uint64_t number = 40;
+        for (const messages::UpdateWeights& load : unreadable()) {
+            call(load, number);
+            const messages::ErrorReply refused = refusal("admin", messages::Door::kAdmin);
+            EXPECT_EQ(refused.call, CallId{number++});
+            EXPECT_EQ(refused.error.code, ErrorCode::kInvalidArgument) << refused.error.message;
+            EXPECT_FALSE(is_anything_ordered()) << refused.error.message;
+        }
+    }
+};
+
+TEST_F(UnreadAdapterTest, P2_TheyLeaveACollectionAsItIs) {
+    start();
+    pause();
+    refuse_all();
+    collect_one();
+    refuse_all();
+    call(messages::ContinueGeneration{}, 90);
+    finish("step-2");
+    EXPECT_TRUE(go_on().update);
+}
+
+TEST_F(UnreadAdapterTest, P2_TheyLeaveTheSessionOfTheModelAsItIs) {
+    start();
+    begin_unnamed("");
+    refuse_all();
+    EXPECT_EQ(unfinished_.session, static_cast<std::uint64_t>(update_));
+}
+
+TEST_F(UnreadAdapterTest, P2_OneForTheAdapterOfTheSessionEndsThatSession) {
+    start();
+    begin_unnamed("b");
+    refuse_all();
+    messages::UpdateWeights unreadable = load("b");
+    unreadable.unnamed = true;
+    unreadable.update.epoch = Epoch{9};
+    call(unreadable, 60);
+    EXPECT_EQ(refusal("admin", messages::Door::kAdmin).call, CallId{60});
+    EXPECT_EQ(order<messages::UpdateDrop>().update, update_);
+}
+
 }  // namespace
 }  // namespace pitstop::tokenizer
