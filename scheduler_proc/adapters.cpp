@@ -123,8 +123,7 @@ std::vector<AdapterPlaces::Failure> Adapters::advance(
     TimePoint now, std::set<messages::AdapterId> in_use, TurnOutput& out
 ) {
     for (const messages::AdapterId id : places_.advance(now, std::move(in_use), out)) {
-        const auto place = serving_.find(residents_.at(id).use.version.name);
-        if (place != serving_.end()) ++place->second.num_evictions;
+        if (Counts* counts = counts_of(id)) ++counts->num_evictions;
     }
     std::vector<AdapterPlaces::Failure> failed = places_.take_failed();
     for (const AdapterPlaces::Failure& each : failed) {
@@ -135,8 +134,8 @@ std::vector<AdapterPlaces::Failure> Adapters::advance(
 
 bool Adapters::record(TimePoint now, const messages::WorkerNotEvicted& answer, TurnOutput& out) {
     if (!places_.record(now, answer, out)) return false;
-    const auto place = serving_.find(residents_.at(answer.id).use.version.name);
-    if (place != serving_.end() && place->second.num_evictions > 0) --place->second.num_evictions;
+    Counts* counts = counts_of(answer.id);
+    if (counts != nullptr && counts->num_evictions > 0) --counts->num_evictions;
     return true;
 }
 
@@ -166,7 +165,8 @@ void Adapters::commit(AdapterUse loaded, TurnOutput& out) {
     }
     serving.id = id;
     all_serving_.insert(id);
-    ++serving.num_loads;
+    Counts& counts = counts_.try_emplace(name, Counts{.since = id}).first->second;
+    ++counts.num_loads;
     lost_.erase(name);
     out.adapters.push_back({.name = name, .line = messages::line_of(lost_of(loaded))});
     places_.add(
@@ -174,10 +174,13 @@ void Adapters::commit(AdapterUse loaded, TurnOutput& out) {
         loaded.rank_bytes,
         loaded.is_pinned ? AdapterPlaces::Pinned::kYes : AdapterPlaces::Pinned::kNo
     );
-    residents_.emplace(id, Resident{.use = std::move(loaded), .is_serving = true});
+    residents_.emplace(
+        id, Resident{.use = std::move(loaded), .counted_since = counts.since, .is_serving = true}
+    );
 }
 
 Result<AdapterUse> Adapters::unload(const std::string& name, TurnOutput& out) {
+    counts_.erase(name);
     const auto place = serving_.find(name);
     if (place == serving_.end()) {
         Error error = not_loaded(name);
@@ -198,7 +201,7 @@ Result<AdapterUse> Adapters::take(const std::string& name) {
     if (place == serving_.end()) return not_loaded(name);
     Resident& resident = residents_.at(place->second.id);
     ++resident.num_requests;
-    ++place->second.num_requests;
+    ++counts_.at(name).num_requests;
     return resident.use;
 }
 
@@ -223,8 +226,14 @@ void Adapters::give_back(messages::AdapterId id, TurnOutput& out) {
 }
 
 void Adapters::count_token(messages::AdapterId id) {
-    const auto place = serving_.find(residents_.at(id).use.version.name);
-    if (place != serving_.end()) ++place->second.num_output_tokens;
+    if (Counts* counts = counts_of(id)) ++counts->num_output_tokens;
+}
+
+Adapters::Counts* Adapters::counts_of(messages::AdapterId id) {
+    const Resident& resident = residents_.at(id);
+    const auto place = counts_.find(resident.use.version.name);
+    const bool is_counted = place != counts_.end() && place->second.since == resident.counted_since;
+    return is_counted ? &place->second : nullptr;
 }
 
 std::int64_t Adapters::num_requests(messages::AdapterId id) const {
@@ -236,16 +245,17 @@ std::vector<messages::AdapterStatus> Adapters::status() const {
     std::vector<messages::AdapterStatus> all;
     for (const auto& [name, serving] : serving_) {
         const Resident& resident = residents_.at(serving.id);
+        const Counts& counts = counts_.at(name);
         all.push_back(
             {.adapter = resident.use.version,
              .path = resident.use.path,
              .num_requests = resident.num_requests,
-             .loads_total = serving.num_loads,
-             .requests_total = serving.num_requests,
-             .output_tokens_total = serving.num_output_tokens,
+             .loads_total = counts.num_loads,
+             .requests_total = counts.num_requests,
+             .output_tokens_total = counts.num_output_tokens,
              .pinned = resident.use.is_pinned,
              .evicted = !places_.is_resident(serving.id),
-             .evictions_total = serving.num_evictions}
+             .evictions_total = counts.num_evictions}
         );
         if (serving.previous) all.back().previous = residents_.at(*serving.previous).use.version;
         for (const auto& [id, each] : residents_) {
@@ -283,6 +293,10 @@ std::optional<std::string> Adapters::audit(
         return fmt::format(
             "{} versions of {} adapters serve", all_serving_.size(), serving_.size()
         );
+    for (const auto& [name, counts] : counts_) {
+        if (serving_.contains(name) || lost_.contains(name)) continue;
+        return fmt::format("adapter '{}' has counts, but is neither loaded nor lost", name);
+    }
     for (const auto& [id, resident] : residents_) {
         if (resident.num_requests > 0 && !num_open.contains(id))
             return fmt::format(

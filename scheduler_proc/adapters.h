@@ -62,7 +62,7 @@ class Adapters {
     // Returns the version for a request that names this adapter, and counts the request. Errors:
     // kNotFound; the text lists the loaded adapters.
     [[nodiscard]] Result<AdapterUse> take(const std::string& name);
-    // Counts one output token of a request of the version.
+    // Counts one output token of a request of the version, unless its name was unloaded since.
     void count_token(messages::AdapterId id);
     // Returns the version that new requests of this name get, or nothing.
     [[nodiscard]] std::optional<messages::AdapterId> serving(const std::string& name) const;
@@ -103,20 +103,27 @@ class Adapters {
   private:
     struct Resident {
         AdapterUse use{};
+        messages::AdapterId counted_since{};  // Counts::since when it was committed
         std::int64_t num_requests = 0;
         bool is_serving = false;   // new requests get it
         bool is_retained = false;  // a rollback returns to it
     };
-    // A name that new requests may use, and its counts since the name was last unloaded.
+    // A name that new requests may use.
     struct Serving {
         messages::AdapterId id{};
         std::optional<messages::AdapterId> previous{};  // retained
+    };
+    // The counts of a name since it was last unloaded.
+    struct Counts {
+        messages::AdapterId since{};  // the first version that they include
         std::int64_t num_loads = 0;
         std::int64_t num_requests = 0;
         std::int64_t num_output_tokens = 0;
         std::int64_t num_evictions = 0;
     };
     void lose(messages::AdapterId id, TurnOutput& out);
+    // Returns the counts that include this version; null: its name was unloaded since.
+    [[nodiscard]] Counts* counts_of(messages::AdapterId id);
     // The entry that the launcher keeps and that later error texts name.
     [[nodiscard]] static messages::LostAdapter lost_of(const AdapterUse& use);
     void retire(Resident& resident, TurnOutput& out);
@@ -127,6 +134,7 @@ class Adapters {
     std::int64_t loaded_max_;
     std::int64_t rank_max_ = 0;
     std::map<std::string, Serving> serving_{};
+    std::map<std::string, Counts> counts_{};       // of names that serve, or were lost since
     std::set<messages::AdapterId> all_serving_{};  // the ids in serving_, for each step
     // adapters that are lost, and have been neither loaded nor unloaded since
     std::map<std::string, messages::LostAdapter> lost_{};

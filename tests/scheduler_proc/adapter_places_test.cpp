@@ -175,6 +175,36 @@ TEST_F(AdapterPlacesTest, P2_AnAdapterThatCannotBeRestoredIsLostAndNamed) {
     EXPECT_TRUE(rig.status().lost_adapters.empty());
 }
 
+// The counts go on, because nothing was unloaded.
+TEST_F(AdapterPlacesTest, AnAdapterThatIsLostAndLoadedAgainKeepsItsCounts) {
+    open(1);
+    load("a", 3);
+    run_one("a", 3);
+    load("b", 4);
+    rig.run();
+    rig.workers.restore_failures[AdapterId{3}] = {
+        std::nullopt, Error{ErrorCode::kDataLoss, "other bytes"}};
+    rig.send(ask_of("a"));
+    rig.run();
+    ASSERT_EQ(rig.status().lost_adapters.size(), 1u);
+    load("a", 5);
+    run_one("a", 5);
+    EXPECT_EQ(status_of("a").loads_total, 2);
+    EXPECT_EQ(status_of("a").requests_total, 3) << "with the one that found it lost";
+    EXPECT_EQ(status_of("a").output_tokens_total, 48);
+    EXPECT_EQ(status_of("a").evictions_total, 1);
+    rig.workers.restore_failures[AdapterId{5}] = {
+        std::nullopt, Error{ErrorCode::kDataLoss, "other bytes"}};
+    run_one("b", 4);
+    rig.send(ask_of("a"));
+    rig.run();
+    ASSERT_EQ(rig.status().lost_adapters.size(), 1u);
+    EXPECT_EQ(unload("a").verdict.code, ErrorCode::kNotFound) << "and forgets it";
+    load("a", 6);
+    EXPECT_EQ(status_of("a").requests_total, 0);
+    EXPECT_EQ(status_of("a").loads_total, 1);
+}
+
 TEST_F(AdapterPlacesTest, AnErrorThatMayPassEndsTheRequestAndNotTheAdapter) {
     open(1);
     load("a", 3);

@@ -232,6 +232,26 @@ TEST_F(AdaptersTest, StatusCountsByName) {
     EXPECT_EQ(status[0].loads_total, 1);
 }
 
+// verl unloads a name and loads it again while requests are open.
+TEST_F(AdaptersTest, AnUnloadEndsTheCountsOfItsOpenRequests) {
+    load("a", 3);
+    rig.send(ask_of("a"));
+    rig.turn();
+    for (int i = 0; i < 4; ++i) rig.step();
+    ASSERT_GT(rig.status().adapters[0].output_tokens_total, 0);
+    EXPECT_TRUE(unload("a").verdict.is_done());
+    load("a", 4);
+    Ask next = ask_of("a", 500);
+    next.max_new_tokens = 3;
+    rig.send(next);
+    rig.run();
+    for (const auto& [key, got] : rig.all()) EXPECT_TRUE(got.finish);
+    const messages::AdapterStatus status = rig.status().adapters[0];
+    EXPECT_EQ(status.requests_total, 1);
+    EXPECT_EQ(status.output_tokens_total, 3) << "none of the request before the unload";
+    EXPECT_EQ(status.loads_total, 1);
+}
+
 // After a restart that lost an adapter, requests for it are refused and name it.
 TEST_F(AdaptersTest, P2_ALostAdapterIsNamedUntilItIsLoadedAgain) {
     const messages::LostAdapter a{
