@@ -45,6 +45,30 @@ TEST(ReturningAdapters, ThousandsThatAreRefusedAtOnceAreNoRecursion) {
     EXPECT_EQ(deepest, 1);
 }
 
+// A load may have accepted infinities and NaNs. The digest lets no other tensors come back.
+TEST(ReturningAdapters, P2_AcceptTheValuesThatWereAcceptedBefore) {
+    const TimePoint now{seconds(100)};
+    ReturningAdapters returning;
+    returning.begin(
+        now,
+        {.adapters =
+             {{.adapter = {.name = "a", .digest = "d1"},
+               .path = "/adapters/a",
+               .config_digest = "c1"}},
+         .limit = seconds(150)}
+    );
+    std::vector<messages::UpdateSpec> specs;
+    returning.go_on(
+        now,
+        [&] { return !specs.empty(); },
+        [&](const messages::UpdateWeights& load) { specs.push_back(load.update); }
+    );
+    ASSERT_EQ(specs.size(), 1U);
+    EXPECT_TRUE(specs.front().allow_nonfinite);
+    EXPECT_EQ(specs.front().digest, "d1");
+    EXPECT_EQ(specs.front().adapter_config_digest, "c1");
+}
+
 // If workers do not answer, the tree starts without the adapters, before the launcher's time limit.
 TEST(ReturningAdapters, AllHaveATimeTogether) {
     TimePoint now{seconds(100)};

@@ -180,6 +180,27 @@ def test_P2_a_version_to_which_a_rollback_returned_comes_back(start_tree, tmp_pa
     assert tokens_with(tree, "sent") == mixed_tokens
 
 
+def test_P2_values_that_were_accepted_come_back(start_tree, tmp_path):
+    """An adapter that is not finite, from a directory and sent."""
+    adapter = exact_adapter(1)[0]
+    next(iter(adapter.values()))[0, 0] = float("inf")
+    write_adapter(tmp_path / "it", adapter)
+    kept = tmp_path / "kept"
+    tree = start_tree("--restart", "--keep-committed", kept)
+    admin = tree.door("admin")
+    sent = {"source": source_of(adapter), "adapter": "sent", "adapter_config": json.dumps(config_of())}
+    with pitstop.Client(tree.run_dir) as client:
+        with pytest.raises(pitstop.PitstopError, match="not finite"):
+            client.update_weights(**sent)
+        client.update_weights(**sent, allow_nonfinite=True)
+    load(admin, tmp_path / "it", name="read", allow_nonfinite=True)
+    before = {name: version["digest"] for name, (version, _) in loaded(admin).items()}
+    assert list(before) == ["read", "sent"]
+    wait_until(lambda: len(names_in(kept)) == 2, "both to be kept")
+    _, _, admin = crash(tree)
+    assert {name: version["digest"] for name, (version, _) in loaded(admin).items()} == before, tree.log()
+
+
 def test_P2_a_version_that_was_half_written_is_lost_and_named(start_tree, tmp_path, monkeypatch):
     kept, faults = tmp_path / "kept", tmp_path / "faults"
     faults.mkdir()
