@@ -128,7 +128,8 @@ struct UnloadAdapter {
     static constexpr std::string_view kType = "unload_adapter";
     static constexpr std::string_view kAbout =
         "client -> admin door -> schedulers: no new request gets this adapter; its memory is "
-        "freed when its last request ends. Refused during an update. Answered by `adapter_reply`.";
+        "freed when its last request ends. Waits for updates in progress, and is refused while a "
+        "session is open, a stage is held or calls are collected. Answered by `adapter_reply`.";
     CallId call{};
     std::int64_t timeout_ms = 0;
     std::string name{};

@@ -34,9 +34,13 @@ enum class OnCollection {
     kDrops,      // discards the collection
     kRefused,    // is refused during a collection; begin_update may replace an idle collection
 };
-// The door takes or refuses the call during an update. The door decides for all replicas, because a
+// The door's treatment of the call during an update. The door decides for all replicas, because a
 // replica that has ended the update earlier would accept the call.
-enum class BesideUpdate { kTaken, kRefused };
+enum class BesideUpdate {
+    kTaken,
+    kRefused,
+    kWaits,  // for a call of the update that is in progress, as updates do; otherwise refused
+};
 
 template <
     class RequestType,
@@ -89,7 +93,7 @@ using Calls = CallTable<
         Door::kAdmin,
         OnCollection::kNone,
         CallOrder::kAfterRequests,
-        BesideUpdate::kRefused>,
+        BesideUpdate::kWaits>,
     CallRow<ReleaseMemory, MemoryReply, Door::kAdmin, OnCollection::kNone>,
     CallRow<ResumeMemory, MemoryReply, Door::kAdmin, OnCollection::kPublishes>,
     CallRow<Shutdown, ShutdownReply, Door::kAdmin, OnCollection::kNone>,

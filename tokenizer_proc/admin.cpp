@@ -110,11 +110,13 @@ template <class Message>
 HeldCall Admin::held_call(TimePoint now, const std::string& peer, Message message) {
     const AdminCaller caller{peer, message.call};
     const TimePoint deadline = now + timeout_or(timeout_of<Message>(), message.timeout_ms);
+    constexpr auto kBeside = messages::CallOf<Message>::kBesideUpdate;
     return {
         .caller = caller,
         .what = Message::kType,
         .deadline = deadline,
         .brings_weights = kBringsWeights<Message>,
+        .is_unload = kBeside == messages::BesideUpdate::kWaits,
         .may_be_part = may_be_a_part(message),
         .start = [this, peer, now, deadline, message = std::move(message)](TimePoint at) mutable {
             if (at > now) {
@@ -158,7 +160,7 @@ bool Admin::replaces_collection(const Message& message) const {
 
 template <class Message>
 Result<> Admin::handle(TimePoint now, const std::string& peer, const Message& message) {
-    if constexpr (messages::CallOf<Message>::kBesideUpdate == messages::BesideUpdate::kRefused) {
+    if constexpr (messages::CallOf<Message>::kBesideUpdate != messages::BesideUpdate::kTaken) {
         if (updates().is_busy()) {
             messages::ReplyTo<Message> reply;
             constexpr bool kIsUnload = std::is_same_v<Message, messages::UnloadAdapter>;

@@ -78,12 +78,13 @@ void CollectedUpdate::fail_all(const Error& error) {
 
 // ---- calls that wait ----
 
-// Calls with weights wait for earlier ones, as in SGLang. A call that lets generation continue
-// waits for calls that are being collected, and for a commit of collected calls by another call.
+// Calls with weights and unloads wait for earlier ones, as in SGLang. A call that lets generation
+// continue waits for calls that are being collected, and for a commit of collected calls by another
+// call.
 bool CollectedUpdate::must_wait(const HeldCall& call) const {
     const bool has_earlier = held_.is_any_with_weights();
-    if (call.brings_weights)
-        return !may_be_too_late() && (!held_.is_empty() || must_wait_for_update(call));
+    if (call.brings_weights && may_be_too_late()) return false;
+    if (call.takes_turn()) return !held_.is_empty() || must_wait_for_update(call);
     return must_wait_for_update(call) ||
            (publishes(call) && has_earlier && !coordinator().is_draining());
 }
@@ -100,7 +101,7 @@ bool CollectedUpdate::publishes(const HeldCall& call) {
 }
 
 bool CollectedUpdate::must_wait_for_update(const HeldCall& call) const {
-    if (call.brings_weights)
+    if (call.takes_turn())
         return coordinator().is_receiving() || coordinator().is_ending() || closing_.has_value();
     // The drain waits for requests that a pause has frozen; a continue must not wait for the drain.
     if (!publishes(call) || coordinator().is_draining()) return false;

@@ -20,20 +20,23 @@ namespace pitstop::tokenizer {
 // A call that waits for earlier calls, or until the collected update takes effect.
 struct HeldCall {
     // For this long after its deadline, a call that lets generation continue can still get the
-    // outcome of the update that it waits for. A call with weights waits only until its deadline,
-    // because it has not begun.
+    // outcome of the update that it waits for. A call that takes its turn waits only until its
+    // deadline, because it has not begun.
     static constexpr auto kGrace = TreeUpdate::kDropGrace;
 
     AdminCaller caller{};
     std::string_view what{};  // the call's type
     TimePoint deadline{};
     bool brings_weights = false;
+    bool is_unload = false;
     bool may_be_part = false;  // a part of a version whose calls name no session
     std::size_t bytes = 0;     // of the call's message
     std::function<Result<>(TimePoint now)> start{};
 
+    // Returns whether the call waits for all earlier ones.
+    [[nodiscard]] bool takes_turn() const { return brings_weights || is_unload; }
     [[nodiscard]] TimePoint waits_until() const {
-        return deadline + (brings_weights ? Duration{} : Duration{kGrace});
+        return deadline + (takes_turn() ? Duration{} : Duration{kGrace});
     }
     [[nodiscard]] bool is_late(TimePoint now) const { return now >= waits_until(); }
 };

@@ -43,7 +43,7 @@ Task<Result<messages::UpdateReply>> load_adapter(Exchange& exchange, messages::U
 Task<Result<messages::AdapterReply>> unload_adapter(Exchange& exchange, std::string name) {
     messages::UnloadAdapter call;
     call.name = std::move(name);
-    Result<messages::AdapterReply> reply = co_await exchange.tree().call(std::move(call));
+    Result<messages::AdapterReply> reply = co_await exchange.tree().call(std::move(call), kTimeout);
     co_return checked(std::move(reply));
 }
 

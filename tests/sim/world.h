@@ -208,7 +208,8 @@ class World {
         constexpr bool kGoesOn = std::is_same_v<Message, messages::ContinueGeneration>;
         constexpr bool kMayWait = kGoesOn || std::is_same_v<Message, messages::ResumeMemory> ||
                                   std::is_same_v<Message, messages::UpdateWeights> ||
-                                  std::is_same_v<Message, messages::UpdateBucket>;
+                                  std::is_same_v<Message, messages::UpdateBucket> ||
+                                  std::is_same_v<Message, messages::UnloadAdapter>;
         std::optional<Epoch> newer_than;
         if (kGoesOn && updates().is_collecting() && !updates().is_collecting_all())
             newer_than = updates().version().epoch;

@@ -306,6 +306,91 @@ TEST_F(CollectedTest, APartOfAnAdapterJoinsNoCollection) {
     order<messages::UpdateFill>();
 }
 
+// ---- unloads ----
+
+class UnloadBesideTest : public CollectedTest {
+  protected:
+    void load(const std::string& adapter, std::uint64_t number) {
+        messages::UpdateWeights load;
+        load.update.source.path = "/adapters/" + adapter;
+        load.update.adapter = adapter;
+        call(load, number);
+    }
+    void unload(std::uint64_t number, std::int64_t timeout_ms = 0) {
+        call(messages::UnloadAdapter{.timeout_ms = timeout_ms, .name = "a"}, number);
+    }
+    void finish_load() {
+        update_ = order<messages::UpdateStage>().update;
+        answer(messages::UpdateOrder::kStage);
+        order<messages::UpdateReady>();
+        answer(messages::UpdateOrder::kReady);
+        order<messages::UpdateCommit>();
+        answer(messages::UpdateOrder::kCommit);
+        EXPECT_TRUE(reply<messages::UpdateReply>().ok);
+    }
+    void finish_unload(std::uint64_t number) {
+        from_tree(messages::AdapterPart{.call = order<messages::UnloadAdapter>().call});
+        EXPECT_EQ(reply<messages::AdapterReply>().call, CallId{number});
+    }
+};
+
+TEST_F(UnloadBesideTest, AnUnloadAndALoadAfterItWaitForTheirTurn) {
+    start();
+    load("b", 10);
+    unload(11);
+    load("a", 12);
+    EXPECT_FALSE(has_message("admin", messages::Door::kAdmin)) << "they wait";
+    finish_load();
+    finish_unload(11);
+    finish_load();
+    unload(13);
+    finish_unload(13);
+}
+
+// Unlike a call with weights, an unload is no part of the version.
+TEST_F(UnloadBesideTest, AnUnloadWaitsForTheCommitOfACollection) {
+    start();
+    pause();
+    collect_one();
+    call(messages::ContinueGeneration{}, 12);
+    unload(13);
+    finish("step-2");
+    from_tree(messages::AdapterPart{.call = order<messages::UnloadAdapter>().call});
+    EXPECT_TRUE(go_on().update);
+    EXPECT_EQ(reply<messages::AdapterReply>().call, CallId{13});
+}
+
+TEST_F(UnloadBesideTest, P5_AnUnloadHasNoMoreTimeThanItWasGiven) {
+    start();
+    load("b", 10);
+    unload(11, /*timeout_ms=*/2000);
+    wait(std::chrono::milliseconds(1500));
+    EXPECT_FALSE(has_message("admin", messages::Door::kAdmin));
+    wait(std::chrono::milliseconds(500));
+    const messages::ErrorReply late = refusal("admin", messages::Door::kAdmin);
+    EXPECT_EQ(late.call, CallId{11});
+    EXPECT_EQ(late.error.code, ErrorCode::kDeadlineExceeded);
+    finish_load();
+    EXPECT_FALSE(is_anything_ordered());
+    load("b", 12);
+    unload(13, /*timeout_ms=*/2000);
+    wait(std::chrono::milliseconds(1500));
+    finish_load();
+    EXPECT_EQ(order<messages::UnloadAdapter>().timeout_ms, 500);
+}
+
+// No call is in progress, so the wait would have no end.
+TEST_F(UnloadBesideTest, AnUnloadIsRefusedWhileCallsAreCollected) {
+    start();
+    pause();
+    collect_one();
+    unload(11);
+    const auto refused = reply<messages::AdapterReply>();
+    EXPECT_EQ(refused.verdict.code, ErrorCode::kFailedPrecondition);
+    EXPECT_NE(refused.verdict.message.find("cannot be unloaded now"), std::string::npos)
+        << refused.verdict.message;
+}
+
 // ---- beside calls for adapters that cannot be read ----
 
 class UnreadAdapterTest : public CollectedTest {

@@ -107,9 +107,9 @@ class AdapterCalls:
         load_adapter(), for open requests that have the version that serves now."""
         return update_of(await self._open().rollback_adapter(name, policy, timeout))
 
-    async def unload_adapter(self, name: str, timeout: float = CALL_TIMEOUT_S) -> None:
+    async def unload_adapter(self, name: str, timeout: float = UPDATE_TIMEOUT_S) -> None:
         """Unloads an adapter: new requests cannot name it any more. Its memory is freed when the last request that
-        uses it ends."""
+        uses it ends. Waits for updates in progress."""
         await self._open().unload_adapter(name, timeout)
 
     async def adapters(self, timeout: float = CALL_TIMEOUT_S) -> list[Adapter]:
@@ -139,5 +139,5 @@ class AdapterCalls:
             raise PitstopError("unsupported", f"load_format must be None, not '{load_format}'")
         return await self.load_adapter(lora_name, tensors, config_dict, pinned=pinned, timeout=timeout)
 
-    async def unload_lora_adapter(self, lora_name: str, timeout: float = CALL_TIMEOUT_S) -> None:
+    async def unload_lora_adapter(self, lora_name: str, timeout: float = UPDATE_TIMEOUT_S) -> None:
         await self.unload_adapter(lora_name, timeout)

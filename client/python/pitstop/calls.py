@@ -197,8 +197,9 @@ class Calls(Generic[StreamType]):
             update["adapter_config"] = config
         return self.update_weights(path, label=label, timeout=timeout, adapter=name, **update)
 
-    def unload_adapter(self, name: str, timeout: float = CALL_TIMEOUT_S) -> Any:
-        """Unloads an adapter: new requests cannot name it any more, and open requests keep it until they end."""
+    def unload_adapter(self, name: str, timeout: float = UPDATE_TIMEOUT_S) -> Any:
+        """Unloads an adapter: new requests cannot name it any more, and open requests keep it until they end. Waits for
+        updates in progress."""
         return self._control("unload_adapter", timeout, name=name)
 
     def stage_weights(
