@@ -2,8 +2,10 @@
 
 #include "base/mapped_file.h"
 #include "base/system_error.h"
+#include "checkpoint/open_file.h"
 #include "checkpoint/other_formats.h"
 #include "checkpoint/shard_index.h"
+#include "checkpoint/torch_file.h"
 
 #include <fmt/ranges.h>
 
@@ -25,25 +27,11 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kAdapterFile = "adapter_model.safetensors";
+constexpr std::string_view kTorchAdapterFile = "adapter_model.bin";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 // bytes per read; between reads, a dropped stage is noticed
 constexpr std::size_t kReadBytes = std::size_t{1} << 20;
 constexpr std::string_view kCutShort = "the file became shorter";
-
-// Reads exactly out.size() bytes; false with errno set, or with errno 0 at the end of the file.
-bool read_exactly(int fd, std::int64_t offset, std::span<std::byte> out) {
-    while (!out.empty()) {
-        const ssize_t n = ::pread(fd, out.data(), out.size(), offset);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) {
-            if (n == 0) errno = 0;
-            return false;
-        }
-        out = out.subspan(static_cast<std::size_t>(n));
-        offset += n;
-    }
-    return true;
-}
 
 std::string path_in(std::string_view directory, std::string_view file) {
     return fmt::format("{}/{}", directory, file);
@@ -107,9 +95,28 @@ Result<std::string> read_header(
     return header;
 }
 
+// Returns the tensors of a safetensors file.
+Result<std::vector<StoredTensor>> read_safetensors(const OpenFile& args) {
+    ASSIGN_OR_RETURN(
+        const std::string header, read_header(args.fd, args.file_bytes, args.path, args.limits)
+    );
+    const std::int64_t data_begin = 8 + std::ssize(header);
+    ASSIGN_OR_RETURN(
+        std::vector<StoredTensor> tensors,
+        parse_safetensors_header(
+            {.json = header,
+             .data_bytes = args.file_bytes - data_begin,
+             .path = args.path,
+             .limits = args.limits}
+        )
+    );
+    for (StoredTensor& tensor : tensors) tensor.file_offset += data_begin;
+    return tensors;
+}
+
 }  // namespace
 
-Result<> Checkpoint::add_file(const std::string& path, const ReadLimits& limits) {
+Result<> Checkpoint::add_file(const std::string& path, const ReadLimits& limits, ReadTensors read) {
     const std::optional<FileIdentity> seen = seen_.look(path);
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
@@ -127,20 +134,13 @@ Result<> Checkpoint::add_file(const std::string& path, const ReadLimits& limits)
     if (!seen) return file_changed(path, "it did not exist before");
     if (const auto how = seen->difference(files_[file].identity)) return file_changed(path, *how);
     const std::int64_t file_bytes = info.st_size;
-    ASSIGN_OR_RETURN(const std::string header, read_header(fd, file_bytes, path, limits));
-    const std::int64_t data_begin = 8 + std::ssize(header);
     ReadLimits left = limits;
     left.tensors_max -= tensors_.size();  // the file's tensors were within the limit
     ASSIGN_OR_RETURN(
         std::vector<StoredTensor> tensors,
-        parse_safetensors_header(
-            {.json = header, .data_bytes = file_bytes - data_begin, .path = path, .limits = left}
-        )
+        read({.fd = fd, .file_bytes = file_bytes, .path = path, .limits = left})
     );
-    for (StoredTensor& tensor : tensors) {
-        tensor.file = file;
-        tensor.file_offset += data_begin;
-    }
+    for (StoredTensor& tensor : tensors) tensor.file = file;
     RETURN_IF_ERROR(add_tensors(std::move(tensors), path));
     if (auto mapping = MappedFile::of(fd, static_cast<std::size_t>(file_bytes), path))
         files_[file].mapping = *std::move(mapping);
@@ -171,7 +171,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& directory, const ReadLimi
     checkpoint.seen_.look(path_in(directory, "config.json"));
     checkpoint.seen_.look(path_in(directory, kIndexFile));
     if (is_file(single)) {
-        RETURN_IF_ERROR(checkpoint.add_file(single, limits));
+        RETURN_IF_ERROR(checkpoint.add_file(single, limits, read_safetensors));
     } else {
         checkpoint.seen_.look(single);
         RETURN_IF_ERROR(checkpoint.open_shards(directory, limits));
@@ -186,18 +186,22 @@ Result<Checkpoint> Checkpoint::open_adapter(
     checkpoint.seen_.look(path_in(directory, "adapter_config.json"));
     const std::string file = path_in(directory, kAdapterFile);
     if (is_file(file)) {
-        RETURN_IF_ERROR(checkpoint.add_file(file, limits));
+        RETURN_IF_ERROR(checkpoint.add_file(file, limits, read_safetensors));
         return checkpoint;
     }
-    if (is_file(path_in(directory, "adapter_model.bin"))) {
-        return make_error(
-            ErrorCode::kUnsupported,
-            "'{}' holds adapter_model.bin, a pickle; accepted is adapter_model.safetensors (PEFT: "
-            "save_pretrained)",
-            directory
-        );
+    checkpoint.seen_.look(file);
+    const std::string torch_file = path_in(directory, kTorchAdapterFile);
+    if (is_file(torch_file)) {
+        RETURN_IF_ERROR(checkpoint.add_file(torch_file, limits, read_torch_file));
+        return checkpoint;
     }
-    return make_error(ErrorCode::kNotFound, "'{}' holds no adapter_model.safetensors", directory);
+    return make_error(
+        ErrorCode::kNotFound,
+        "'{}' holds neither {} nor {}",
+        directory,
+        kAdapterFile,
+        kTorchAdapterFile
+    );
 }
 
 Result<> Checkpoint::open_shards(const std::string& directory, const ReadLimits& limits) {
@@ -227,7 +231,7 @@ Result<> Checkpoint::open_shards(const std::string& directory, const ReadLimits&
     }
     for (const std::string& shard : index.shards) {
         if (limits.is_over()) return reading_was_dropped(directory);
-        RETURN_IF_ERROR(add_file(path_in(directory, shard), limits));
+        RETURN_IF_ERROR(add_file(path_in(directory, shard), limits, read_safetensors));
     }
     for (const auto& [tensor, shard] : index.shard_of) {
         const StoredTensor* stored = find(tensor);

@@ -1,6 +1,7 @@
 // Reads safetensors checkpoints: one file, or the shards that model.safetensors.index.json lists.
-// Tensor bytes are read through a mapping of their file, or copied into the caller's memory if the
-// file system cannot map. Files that change meanwhile are noticed.
+// Of an adapter also a file of torch.save (torch_file.h). Tensor bytes are read through a mapping
+// of their file, or copied into the caller's memory if the file system cannot map. Files that
+// change meanwhile are noticed.
 //
 // Mapping is faster: a thread copies from the page cache and digests at 16 GB/s, while pread alone,
 // without the digest, reaches 14 GB/s (AMD EPYC 9004; 2 threads: 21 and 17).
@@ -14,6 +15,7 @@
 #include "base/mapped_file.h"
 #include "base/result.h"
 #include "base/string_map.h"
+#include "checkpoint/open_file.h"
 #include "checkpoint/safetensors_header.h"
 #include "checkpoint/seen_files.h"
 
@@ -40,8 +42,9 @@ class Checkpoint {
     // `directory` contains model.safetensors, or model.safetensors.index.json and its shards.
     // kNotFound names every missing shard; other errors name the file and the tensor.
     static Result<Checkpoint> open(const std::string& directory, const ReadLimits& limits = {});
-    // `directory` holds an adapter as PEFT writes it: adapter_config.json and
-    // adapter_model.safetensors. Errors: kNotFound; kUnsupported names the format found instead.
+    // `directory` holds an adapter as PEFT writes it: adapter_config.json, and
+    // adapter_model.safetensors or, as in PEFT, without that file adapter_model.bin. Errors:
+    // kNotFound; those of read_torch_file().
     static Result<Checkpoint> open_adapter(
         const std::string& directory, const ReadLimits& limits = {}
     );
@@ -76,7 +79,9 @@ class Checkpoint {
         std::optional<MappedFile> mapping{};
     };
     Checkpoint() = default;
-    Result<> add_file(const std::string& path, const ReadLimits& limits);
+    // Returns a file's tensors, with `file` left 0.
+    using ReadTensors = Result<std::vector<StoredTensor>> (*)(const OpenFile&);
+    Result<> add_file(const std::string& path, const ReadLimits& limits, ReadTensors read);
     Result<> add_tensors(std::vector<StoredTensor> tensors, const std::string& path);
     Result<> open_shards(const std::string& directory, const ReadLimits& limits);
     [[nodiscard]] Error data_loss(const StoredTensor& tensor, std::string_view why) const;

@@ -43,11 +43,27 @@ constexpr std::array<std::string_view, 10> kExceptions{
     "NotImplementedError",
 };
 
+// The classes of storages that torch.save names; safetensors has the dtypes of all of them.
+constexpr std::array<std::string_view, 11> kStorages{
+    "BFloat16Storage",
+    "HalfStorage",
+    "FloatStorage",
+    "DoubleStorage",
+    "ByteStorage",
+    "CharStorage",
+    "ShortStorage",
+    "IntStorage",
+    "LongStorage",
+    "BoolStorage",
+    "ComplexFloatStorage",
+};
+
 constexpr unsigned bit(Channel channel) { return 1u << static_cast<unsigned>(channel); }
 constexpr unsigned kHandles = bit(Channel::kHandle) | bit(Channel::kTensors);
 constexpr unsigned kAll = kHandles | bit(Channel::kBucket) | bit(Channel::kNcclId);
 constexpr unsigned kTensors = bit(Channel::kTensors);
 constexpr unsigned kId = bit(Channel::kNcclId);
+constexpr unsigned kSaved = bit(Channel::kSaved);
 
 struct Entry {
     std::string_view module;
@@ -64,7 +80,9 @@ constexpr std::array kEntries{
     Entry{"torch.nn.parameter", "Parameter", Global::kTensorClass, kTensors},
     Entry{"torch.storage", "TypedStorage", Global::kStorageClass, kHandles},
     Entry{"torch.storage", "UntypedStorage", Global::kStorageClass, kHandles},
-    Entry{"collections", "OrderedDict", Global::kOrderedDict, kTensors},
+    Entry{"collections", "OrderedDict", Global::kOrderedDict, kTensors | kSaved},
+    Entry{"torch._utils", "_rebuild_tensor_v2", Global::kRebuildTensorV2, kSaved},
+    Entry{"torch._utils", "_rebuild_parameter", Global::kRebuildParameter, kSaved},
     Entry{kReductions, "rebuild_cuda_tensor", Global::kRebuildCudaTensor, kHandles},
     Entry{
         "sglang.srt.utils.patch_torch",
@@ -122,6 +140,9 @@ std::optional<KnownGlobal> find_global(
     }
     if (module == "builtins" && contains(kExceptions, name) && channel == Channel::kBucket) {
         return KnownGlobal{Kind::kGlobal, Global::kException, std::string(name)};
+    }
+    if (module == "torch" && contains(kStorages, name) && channel == Channel::kSaved) {
+        return KnownGlobal{Kind::kGlobal, Global::kTypedStorageClass, std::string(name)};
     }
     for (const Entry& entry : kEntries) {
         if (entry.module == module && entry.name == name && (entry.channels & bit(channel)) != 0) {

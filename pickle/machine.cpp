@@ -3,66 +3,41 @@
 #include "base/utf8.h"
 #include "pickle/globals.h"
 #include "pickle/opcode.h"
+#include "pickle/records.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace pitstop::pickle {
-namespace {
-
-std::string shown(std::string_view text) {
-    std::string out;
-    for (const char c : text.substr(0, 96)) {
-        if (c >= 0x20 && c < 0x7f) {
-            out += c;
-        } else {
-            out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-        }
-    }
-    return out;
-}
-
-}  // namespace
-
-template <class... Args>
-Error Machine::malformed(fmt::format_string<Args...> format, Args&&... args) const {
-    return make_error(
-        ErrorCode::kMalformed,
-        "pickle, byte {}: {}",
-        position_,
-        fmt::format(format, std::forward<Args>(args)...)
-    );
-}
-
 Result<Document> Machine::run() {
-    if (message_.size() > kMessageBytesMax) {
+    if (input_.num_left() > kMessageBytesMax) {
         return make_error(
             ErrorCode::kTooLarge,
             "pickle: {} bytes; at most {} are accepted",
-            message_.size(),
+            input_.num_left(),
             kMessageBytesMax
         );
     }
-    ASSIGN_OR_RETURN(const std::uint64_t first, read_uint(1));
-    if (first != kProto) return malformed("begins with byte {:#04x}, not with PROTO", first);
-    ASSIGN_OR_RETURN(const std::uint64_t protocol, read_uint(1));
-    if (protocol > 5) return malformed("protocol {}; 0 to 5 are known", protocol);
+    ASSIGN_OR_RETURN(const std::uint64_t first, input_.read_uint(1));
+    if (first != kProto) return input_.malformed("begins with byte {:#04x}, not with PROTO", first);
+    ASSIGN_OR_RETURN(const std::uint64_t protocol, input_.read_uint(1));
+    if (protocol > 5) return input_.malformed("protocol {}; 0 to 5 are known", protocol);
     for (std::size_t num_opcodes = 0; num_opcodes < kOpcodesMax; ++num_opcodes) {
-        ASSIGN_OR_RETURN(const std::uint64_t opcode, read_uint(1));
+        ASSIGN_OR_RETURN(const std::uint64_t opcode, input_.read_uint(1));
         if (opcode != kStop) {
             RETURN_IF_ERROR(step(static_cast<std::uint8_t>(opcode)));
             continue;
         }
-        if (position_ != message_.size())
-            return malformed("{} bytes after STOP", message_.size() - position_);
+        if (input_.num_left() != 0)
+            return input_.malformed("{} bytes after STOP", input_.num_left());
         if (stack_.size() != 1 || !marks_.empty()) {
-            return malformed(
+            return input_.malformed(
                 "{} values and {} marks are left at STOP; one value is expected",
                 stack_.size(),
                 marks_.size()
             );
         }
+        RETURN_IF_ERROR(check_keys(document_));
         document_.root_ = stack_.back();
         return std::move(document_);
     }
@@ -72,9 +47,9 @@ Result<Document> Machine::run() {
 Result<> Machine::step(std::uint8_t opcode) {
     switch (opcode) {
         case kFrame: {
-            ASSIGN_OR_RETURN(const std::uint64_t length, read_uint(8));
-            if (length > message_.size() - position_)
-                return malformed("a frame of {} bytes goes beyond the end", length);
+            ASSIGN_OR_RETURN(const std::uint64_t length, input_.read_uint(8));
+            if (length > input_.num_left())
+                return input_.malformed("a frame of {} bytes goes beyond the end", length);
             return Ok{};
         }
         case kMark:
@@ -95,9 +70,11 @@ Result<> Machine::step(std::uint8_t opcode) {
         case kBinInt2:
             return read_int(2, /*is_signed=*/false);
         case kLong1: {
-            ASSIGN_OR_RETURN(const std::uint64_t num_bytes, read_uint(1));
+            ASSIGN_OR_RETURN(const std::uint64_t num_bytes, input_.read_uint(1));
             if (num_bytes > 8)
-                return malformed("an integer of {} bytes; at most 8 are accepted", num_bytes);
+                return input_.malformed(
+                    "an integer of {} bytes; at most 8 are accepted", num_bytes
+                );
             return read_int(static_cast<std::size_t>(num_bytes), /*is_signed=*/true);
         }
         case kShortBinUnicode:
@@ -147,11 +124,13 @@ Result<> Machine::step_container(std::uint8_t opcode) {
             return memoize();
         case kBinGet:
         case kLongBinGet: {
-            ASSIGN_OR_RETURN(const std::uint64_t index, read_uint(opcode == kBinGet ? 1 : 4));
+            ASSIGN_OR_RETURN(
+                const std::uint64_t index, input_.read_uint(opcode == kBinGet ? 1 : 4)
+            );
             return get(index);
         }
         case kStackGlobal:
-            return push_global();
+            return pop_global_name();
         case kReduce:
             return reduce();
         case kNewObj:
@@ -159,33 +138,44 @@ Result<> Machine::step_container(std::uint8_t opcode) {
         case kBuild:
             return build();
         default:
-            return make_error(
-                ErrorCode::kPermissionDenied,
-                "pickle, byte {}: opcode {} ({:#04x}) is not allowed",
-                position_ - 1,
-                name_of(opcode),
-                opcode
-            );
+            return step_saved(opcode);
     }
 }
 
-Result<std::string_view> Machine::read_bytes(std::uint64_t num) {
-    if (num > message_.size() - position_)
-        return malformed("{} bytes are declared, {} are left", num, message_.size() - position_);
-    const auto* data = reinterpret_cast<const char*>(message_.data()) + position_;
-    position_ += static_cast<std::size_t>(num);
-    return std::string_view(data, static_cast<std::size_t>(num));
+Result<> Machine::step_saved(std::uint8_t opcode) {
+    if (channel_ != Channel::kSaved) return denied(opcode);
+    switch (opcode) {
+        case kGlobal: {
+            ASSIGN_OR_RETURN(const std::string_view module, input_.read_line());
+            ASSIGN_OR_RETURN(const std::string_view name, input_.read_line());
+            return push_global(module, name);
+        }
+        case kBinPut:
+        case kLongBinPut: {
+            ASSIGN_OR_RETURN(
+                const std::uint64_t index, input_.read_uint(opcode == kBinPut ? 1 : 4)
+            );
+            return put(index);
+        }
+        case kBinPersId:
+            return push_saved_storage();
+        default:
+            return denied(opcode);
+    }
 }
 
-Result<std::uint64_t> Machine::read_uint(std::size_t num_bytes) {
-    ASSIGN_OR_RETURN(const std::string_view bytes, read_bytes(num_bytes));
-    std::uint64_t value = 0;
-    std::memcpy(&value, bytes.data(), bytes.size());  // little-endian, as this machine is
-    return value;
+Error Machine::denied(std::uint8_t opcode) const {
+    return make_error(
+        ErrorCode::kPermissionDenied,
+        "pickle, byte {}: opcode {} ({:#04x}) is not allowed",
+        input_.position() - 1,
+        name_of(opcode),
+        opcode
+    );
 }
 
 Result<> Machine::read_int(std::size_t num_bytes, bool is_signed) {
-    ASSIGN_OR_RETURN(std::uint64_t value, read_uint(num_bytes));
+    ASSIGN_OR_RETURN(std::uint64_t value, input_.read_uint(num_bytes));
     const std::size_t num_bits = num_bytes * 8;
     if (is_signed && num_bits > 0 && num_bits < 64 && (value >> (num_bits - 1)) != 0)
         value |= ~std::uint64_t{0} << num_bits;
@@ -193,19 +183,19 @@ Result<> Machine::read_int(std::size_t num_bytes, bool is_signed) {
 }
 
 Result<> Machine::read_text(std::size_t length_bytes, Kind kind) {
-    ASSIGN_OR_RETURN(const std::uint64_t length, read_uint(length_bytes));
+    ASSIGN_OR_RETURN(const std::uint64_t length, input_.read_uint(length_bytes));
     const std::size_t bytes_max = kind == Kind::kString ? kStringBytesMax : kBytesBytesMax;
     if (length > bytes_max) {
         return make_error(
             ErrorCode::kTooLarge,
             "pickle, byte {}: a string of {} bytes; at most {} are accepted",
-            position_,
+            input_.position(),
             length,
             bytes_max
         );
     }
-    ASSIGN_OR_RETURN(const std::string_view text, read_bytes(length));
-    if (kind == Kind::kString && !is_utf8(text)) return malformed("a string is not UTF-8");
+    ASSIGN_OR_RETURN(const std::string_view text, input_.read_bytes(length));
+    if (kind == Kind::kString && !is_utf8(text)) return input_.malformed("a string is not UTF-8");
     return push({.kind = kind, .text = std::string(text)});
 }
 
@@ -222,21 +212,21 @@ Result<> Machine::push(Node node) {
 // Pops a value, which must be above the last mark.
 Result<NodeId> Machine::pop() {
     if (stack_.size() <= (marks_.empty() ? 0 : marks_.back()))
-        return malformed("a value is popped from an empty stack");
+        return input_.malformed("a value is popped from an empty stack");
     const NodeId id = stack_.back();
     stack_.pop_back();
     return id;
 }
 
 Result<std::size_t> Machine::pop_mark() {
-    if (marks_.empty()) return malformed("no MARK");
+    if (marks_.empty()) return input_.malformed("no MARK");
     const std::size_t begin = marks_.back();
     marks_.pop_back();
     return begin;
 }
 
 Result<> Machine::append_child(NodeId parent, NodeId child) {
-    if (parent == child) return malformed("a value that contains itself");
+    if (parent == child) return input_.malformed("a value that contains itself");
     Extent& child_extent = extent(child);
     child_extent.is_finished = true;
     Extent& parent_extent = extent(parent);
@@ -259,7 +249,7 @@ Result<> Machine::append_child(NodeId parent, NodeId child) {
 Result<> Machine::push_container(Kind kind, std::size_t num_children) {
     const std::size_t floor = marks_.empty() ? 0 : marks_.back();
     if (stack_.size() < floor + num_children)
-        return malformed(
+        return input_.malformed(
             "{} values are popped, the stack has {}", num_children, stack_.size() - floor
         );
     const std::vector<NodeId> children(
@@ -275,10 +265,10 @@ Result<> Machine::push_container(Kind kind, std::size_t num_children) {
 // Appends the values stack[begin, top) to the list below them.
 Result<> Machine::append(std::size_t begin) {
     const std::size_t floor = marks_.empty() ? 0 : marks_.back();
-    if (begin <= floor) return malformed("items without a list");
+    if (begin <= floor) return input_.malformed("items without a list");
     const NodeId list = stack_[begin - 1];
     if (node(list).kind != Kind::kList || extent(list).is_finished)
-        return malformed("items for a value that is not an open list");
+        return input_.malformed("items for a value that is not an open list");
     for (std::size_t i = begin; i < stack_.size(); ++i)
         RETURN_IF_ERROR(append_child(list, stack_[i]));
     stack_.resize(begin);
@@ -287,24 +277,19 @@ Result<> Machine::append(std::size_t begin) {
 
 Result<> Machine::set_items(std::size_t begin) {
     const std::size_t floor = marks_.empty() ? 0 : marks_.back();
-    if (begin <= floor) return malformed("items without a dict");
+    if (begin <= floor) return input_.malformed("items without a dict");
     const NodeId dict = stack_[begin - 1];
     if (node(dict).kind != Kind::kDict || extent(dict).is_finished)
-        return malformed("items for a value that is not an open dict");
-    if ((stack_.size() - begin) % 2 != 0) return malformed("a key without a value");
+        return input_.malformed("items for a value that is not an open dict");
+    if ((stack_.size() - begin) % 2 != 0) return input_.malformed("a key without a value");
     for (std::size_t i = begin; i < stack_.size(); i += 2) {
         const Node& key = node(stack_[i]);
-        if (key.kind != Kind::kString) return malformed("a dict key that is not a string");
-        // Dicts here are small (a tensor's fields); a large one is refused instead of indexed.
-        constexpr std::size_t kEntriesMax = 4096;
-        const std::vector<NodeId>& entries = node(dict).children;
-        if (entries.size() / 2 >= kEntriesMax)
+        if (key.kind != Kind::kString) return input_.malformed("a dict key that is not a string");
+        key_bytes_ += key.text.size();
+        if (key_bytes_ > kMessageBytesMax) {
             return make_error(
-                ErrorCode::kTooLarge, "pickle: a dict of more than {} entries", kEntriesMax
+                ErrorCode::kTooLarge, "pickle: more than {} bytes of dict keys", kMessageBytesMax
             );
-        for (std::size_t k = 0; k < entries.size(); k += 2) {
-            if (node(entries[k]).text == key.text)
-                return malformed("key '{}' appears twice", shown(key.text));
         }
         RETURN_IF_ERROR(append_child(dict, stack_[i]));
         RETURN_IF_ERROR(append_child(dict, stack_[i + 1]));
@@ -317,37 +302,64 @@ Result<> Machine::memoize() {
     if (memo_.size() >= kNodesMax)
         return make_error(ErrorCode::kTooLarge, "pickle: more than {} memo entries", kNodesMax);
     if (stack_.size() <= (marks_.empty() ? 0 : marks_.back()))
-        return malformed("MEMOIZE with no value");
+        return input_.malformed("MEMOIZE with no value");
     memo_.push_back(stack_.back());
     return Ok{};
 }
 
+// Like memoize(), with the index that CPython's pickler counts: the memo's next one.
+Result<> Machine::put(std::uint64_t index) {
+    if (index != memo_.size())
+        return input_.malformed("memo entry {}; the next one is {}", index, memo_.size());
+    return memoize();
+}
+
 Result<> Machine::get(std::uint64_t index) {
-    if (index >= memo_.size()) return malformed("memo entry {} of {}", index, memo_.size());
+    if (index >= memo_.size()) return input_.malformed("memo entry {} of {}", index, memo_.size());
     if (stack_.size() >= kNodesMax)
         return make_error(ErrorCode::kTooLarge, "pickle: more than {} values", kNodesMax);
     stack_.push_back(memo_[static_cast<std::size_t>(index)]);
     return Ok{};
 }
 
-Result<> Machine::push_global() {
+Result<> Machine::pop_global_name() {
     ASSIGN_OR_RETURN(const NodeId name_id, pop());
     ASSIGN_OR_RETURN(const NodeId module_id, pop());
-    const Node& module = node(module_id);
-    const Node& name = node(name_id);
+    const Node module = node(module_id);
+    const Node name = node(name_id);
     if (module.kind != Kind::kString || name.kind != Kind::kString)
-        return malformed("a global whose name is not a string");
-    const std::optional<KnownGlobal> known = find_global(module.text, name.text, channel_);
+        return input_.malformed("a global whose name is not a string");
+    return push_global(module.text, name.text);
+}
+
+Result<> Machine::push_global(std::string_view module, std::string_view name) {
+    const std::optional<KnownGlobal> known = find_global(module, name, channel_);
     if (!known) {
         return make_error(
             ErrorCode::kPermissionDenied,
             "pickle, byte {}: global '{}.{}' is not allowed here",
-            position_ - 1,
-            shown(module.text),
-            shown(name.text)
+            input_.position() - 1,
+            shown(module),
+            shown(name)
         );
     }
     return push({.kind = known->kind, .global = known->global, .text = known->text});
+}
+
+Result<> Machine::push_record(Node record, const std::vector<NodeId>& children) {
+    RETURN_IF_ERROR(push(std::move(record)));
+    const NodeId parent = stack_.back();
+    for (const NodeId child : children) RETURN_IF_ERROR(append_child(parent, child));
+    return Ok{};
+}
+
+// Replaces a persistent id by the storage that it names.
+Result<> Machine::push_saved_storage() {
+    ASSIGN_OR_RETURN(const NodeId id, pop());
+    if (!is_saved_storage(document_, node(id)))
+        return input_.malformed("a persistent id that is not a storage of torch.save");
+    const std::vector<NodeId> parts = node(id).children;
+    return push_record({.kind = Kind::kRecord, .global = Global::kSavedStorage}, parts);
 }
 
 Result<> Machine::reduce() {
@@ -359,94 +371,47 @@ Result<> Machine::reduce() {
         return make_error(
             ErrorCode::kPermissionDenied,
             "pickle, byte {}: REDUCE of a value that is not a constructor",
-            position_ - 1
+            input_.position() - 1
         );
     if (arguments.kind != Kind::kTuple)
-        return malformed("REDUCE with arguments that are not a tuple");
+        return input_.malformed("REDUCE with arguments that are not a tuple");
     if (callable.global == Global::kSize) return make_shape(arguments);
     if (callable.global == Global::kUnpickleCtypes) return make_nccl_id(arguments);
-    RETURN_IF_ERROR(check_arguments(callable.global, arguments));
-    if (callable.global == Global::kOrderedDict) return push({.kind = Kind::kDict});
-    RETURN_IF_ERROR(push({.kind = Kind::kRecord, .global = callable.global, .text = callable.text})
-    );
-    const NodeId record = stack_.back();
-    for (const NodeId argument : arguments.children)
-        RETURN_IF_ERROR(append_child(record, argument));
-    return Ok{};
-}
-
-Result<> Machine::check_arguments(Global global, const Node& arguments) {
-    const std::size_t num = arguments.children.size();
-    const auto wants = [&](std::size_t least, std::size_t most) -> Result<> {
-        if (num >= least && num <= most) return Ok{};
-        return malformed(
-            "a constructor with {} arguments; {} to {} are accepted", num, least, most
+    if (!is_constructor(callable.global))
+        return make_error(
+            ErrorCode::kPermissionDenied,
+            "pickle, byte {}: REDUCE of a value that is not a constructor",
+            input_.position() - 1
         );
-    };
-    switch (global) {
-        case Global::kRebuildCudaTensor:
-            return wants(15, 15);
-        case Global::kRebuildTensor:
-            return wants(3, 3);
-        case Global::kRebuildTypedStorage:
-            return wants(2, 2);
-        case Global::kRebuildStorageFilename:
-            return wants(4, 5);
-        case Global::kOrderedDict:
-            return wants(0, 0);
-        case Global::kException: {
-            for (const NodeId id : arguments.children) {
-                const Kind kind = node(id).kind;
-                if (kind != Kind::kString && kind != Kind::kInt)
-                    return malformed("an exception with an argument that is not text");
-            }
-            return wants(0, 16);
-        }
-        default:
-            return make_error(
-                ErrorCode::kPermissionDenied,
-                "pickle, byte {}: REDUCE of a value that is not a constructor",
-                position_ - 1
-            );
-    }
+    if (const auto why = flaw_of_arguments(document_, callable.global, arguments))
+        return input_.malformed("{}", *why);
+    if (callable.global == Global::kOrderedDict) return push({.kind = Kind::kDict});
+    return push_record(
+        {.kind = Kind::kRecord, .global = callable.global, .text = callable.text},
+        arguments.children
+    );
 }
 
 // Makes the shape from torch.Size((2, 3)).
 Result<> Machine::make_shape(const Node& arguments) {
     if (arguments.children.size() != 1)
-        return malformed("torch.Size with {} arguments", arguments.children.size());
+        return input_.malformed("torch.Size with {} arguments", arguments.children.size());
     const Node dims = node(arguments.children[0]);
     if (dims.kind != Kind::kTuple && dims.kind != Kind::kList)
-        return malformed("torch.Size of a value that is not a tuple");
+        return input_.malformed("torch.Size of a value that is not a tuple");
     for (const NodeId dim : dims.children) {
         if (node(dim).kind != Kind::kInt)
-            return malformed("torch.Size of values that are not integers");
+            return input_.malformed("torch.Size of values that are not integers");
     }
-    RETURN_IF_ERROR(push({.kind = Kind::kShape}));
-    const NodeId shape = stack_.back();
-    for (const NodeId dim : dims.children) RETURN_IF_ERROR(append_child(shape, dim));
-    return Ok{};
+    return push_record({.kind = Kind::kShape}, dims.children);
 }
 
 // Reads _ctypes._unpickle(ncclUniqueId, ({}, 128 bytes)).
 Result<> Machine::make_nccl_id(const Node& arguments) {
-    constexpr std::size_t kIdBytes = 128;
-    const auto is_right = [&] {
-        if (arguments.children.size() != 2) return false;
-        const Node& label = node(arguments.children[0]);
-        const Node& state = node(arguments.children[1]);
-        if (label.global != Global::kNcclUniqueId || state.kind != Kind::kTuple ||
-            state.children.size() != 2)
-            return false;
-        const Node& attributes = node(state.children[0]);
-        const Node& bytes = node(state.children[1]);
-        return attributes.kind == Kind::kDict && attributes.children.empty() &&
-               bytes.kind == Kind::kBytes && bytes.text.size() == kIdBytes;
-    };
-    if (!is_right()) return malformed("not a unique id of {} bytes", kIdBytes);
+    if (!is_nccl_id(document_, arguments))
+        return input_.malformed("not a unique id of {} bytes", kNcclIdBytes);
     const NodeId bytes = node(arguments.children[1]).children[1];
-    RETURN_IF_ERROR(push({.kind = Kind::kRecord, .global = Global::kNcclUniqueId}));
-    return append_child(stack_.back(), bytes);
+    return push_record({.kind = Kind::kRecord, .global = Global::kNcclUniqueId}, {bytes});
 }
 
 Result<> Machine::make_object() {
@@ -459,11 +424,11 @@ Result<> Machine::make_object() {
         return make_error(
             ErrorCode::kPermissionDenied,
             "pickle, byte {}: NEWOBJ of a value that is not a known record",
-            position_ - 1
+            input_.position() - 1
         );
     }
     if (arguments.kind != Kind::kTuple || !arguments.children.empty())
-        return malformed("a record made with arguments");
+        return input_.malformed("a record made with arguments");
     return push({.kind = Kind::kRecord, .global = global});
 }
 
@@ -471,23 +436,26 @@ Result<> Machine::make_object() {
 Result<> Machine::build() {
     ASSIGN_OR_RETURN(const NodeId state, pop());
     const std::size_t floor = marks_.empty() ? 0 : marks_.back();
-    if (stack_.size() <= floor) return malformed("BUILD with no object");
+    if (stack_.size() <= floor) return input_.malformed("BUILD with no object");
     const NodeId object = stack_.back();
     const Global global = node(object).global;
+    // A module's OrderedDict has a state, too: the versions of its layouts.
+    const bool is_dict = node(object).kind == Kind::kDict && channel_ == Channel::kSaved;
     const bool takes_state =
         node(object).kind == Kind::kRecord &&
         (global == Global::kFlattenedTensorMetadata || global == Global::kLocalSerializedTensor);
-    if (!takes_state)
+    if (!takes_state && !is_dict)
         return make_error(
             ErrorCode::kPermissionDenied,
             "pickle, byte {}: BUILD of an object that is not a known record",
-            position_ - 1
+            input_.position() - 1
         );
     if (extent(object).is_finished || extent(object).has_state)
-        return malformed("a record built twice");
-    if (node(state).kind != Kind::kDict) return malformed("a record's state that is not a dict");
+        return input_.malformed("a record built twice");
+    if (node(state).kind != Kind::kDict)
+        return input_.malformed("a record's state that is not a dict");
     extent(object).has_state = true;
-    return append_child(object, state);
+    return is_dict ? Result<>(Ok{}) : append_child(object, state);
 }
 
 }  // namespace pitstop::pickle

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "base/result.h"
+#include "pickle/input.h"
 #include "pickle/reader.h"
 
 #include <cstdint>
@@ -18,7 +19,7 @@ namespace pitstop::pickle {
 class Machine {
   public:
     Machine(std::span<const std::byte> message, Channel channel)
-        : message_(message), channel_(channel) {}
+        : input_(message), channel_(channel) {}
 
     Result<Document> run();
 
@@ -33,10 +34,9 @@ class Machine {
 
     Result<> step(std::uint8_t opcode);            // plain values; calls the next function for:
     Result<> step_container(std::uint8_t opcode);  // containers, the memo, globals and objects
+    Result<> step_saved(std::uint8_t opcode);      // what only protocol 2 has: for kSaved
     Result<> read_int(std::size_t num_bytes, bool is_signed);
     Result<> read_text(std::size_t length_bytes, Kind kind);
-    Result<std::uint64_t> read_uint(std::size_t num_bytes);
-    Result<std::string_view> read_bytes(std::uint64_t num);
 
     Result<> push(Node node);
     Result<> push_container(Kind kind, std::size_t num_children);
@@ -46,29 +46,31 @@ class Machine {
     Result<> append(std::size_t begin);
     Result<> set_items(std::size_t begin);
     Result<> memoize();
+    Result<> put(std::uint64_t index);
     Result<> get(std::uint64_t index);
 
-    Result<> push_global();
+    Result<> pop_global_name();
+    Result<> push_global(std::string_view module, std::string_view name);
+    Result<> push_record(Node record, const std::vector<NodeId>& children);
+    Result<> push_saved_storage();
     Result<> reduce();
     Result<> make_object();
     Result<> build();
-    Result<> check_arguments(Global global, const Node& arguments);
     Result<> make_shape(const Node& arguments);
     Result<> make_nccl_id(const Node& arguments);
 
     [[nodiscard]] Node& node(NodeId id) { return document_.nodes_[static_cast<std::size_t>(id)]; }
+    [[nodiscard]] Error denied(std::uint8_t opcode) const;
     [[nodiscard]] Extent& extent(NodeId id) { return extents_[static_cast<std::size_t>(id)]; }
-    template <class... Args>
-    Error malformed(fmt::format_string<Args...> format, Args&&... args) const;
 
-    std::span<const std::byte> message_;
+    Input input_;
     Channel channel_;
-    std::size_t position_ = 0;  // of the next byte
     Document document_{};
     std::vector<Extent> extents_{};
     std::vector<NodeId> stack_{};
     std::vector<std::size_t> marks_{};
     std::vector<NodeId> memo_{};
+    std::size_t key_bytes_ = 0;  // of all dicts, shared keys counted every time
 };
 
 }  // namespace pitstop::pickle

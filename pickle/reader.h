@@ -2,12 +2,12 @@
 // trainers). Nothing is executed (P7).
 //
 // The reader knows a fixed list of opcodes (those that CPython's pickler writes for such values in
-// protocols 4 and 5) and, per channel, a fixed list of exact (module, name) pairs. A global becomes
-// a label, a constructor's call a record of its arguments. Everything else is an error that names
-// the opcode or the global. Every size, depth and count is bounded, every read is checked against
-// the message, and nothing recurses. Source: CPython's Lib/pickletools.py for the opcodes;
-// torch.multiprocessing.reductions for the records. Neither an allow-list by prefix nor a deny-list
-// would be enough: CVE-2026-15969.
+// protocols 4 and 5; for kSaved, in protocol 2) and, per channel, a fixed list of exact (module,
+// name) pairs. A global becomes a label, a constructor's call a record of its arguments. Everything
+// else is an error that names the opcode or the global. Every size, depth and count is bounded,
+// every read is checked against the message, and nothing recurses. Source: CPython's
+// Lib/pickletools.py for the opcodes; torch.multiprocessing.reductions and torch._utils for the
+// records. Neither an allow-list by prefix nor a deny-list would be enough: CVE-2026-15969.
 #pragma once
 
 #include "base/result.h"
@@ -24,6 +24,7 @@ enum class Channel {
     kBucket,   // checkpoint-engine's bucket metadata, and its replies (None, an exception)
     kTensors,  // serialized tensors in an update request: handles, flattened buckets, records
     kNcclId,   // a communicator's unique id
+    kSaved,    // the data.pkl of a file of torch.save
 };
 
 inline constexpr std::size_t kMessageBytesMax = std::size_t{64} << 20;

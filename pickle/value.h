@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,10 @@ enum class Global : std::uint8_t {
     kLocalSerializedTensor,
     kUnpickleCtypes,
     kNcclUniqueId,
+    kTypedStorageClass,  // text of the node: "BFloat16Storage"
+    kSavedStorage,       // a persistent id: "storage", class, key, location, number of elements
+    kRebuildTensorV2,    // kSavedStorage, offset, shape, stride, requires_grad, hooks[, metadata]
+    kRebuildParameter,   // tensor, requires_grad, hooks
 };
 
 struct Node {
@@ -65,6 +70,7 @@ class Document {
         return nodes_[static_cast<std::size_t>(id)];
     }
 
+    [[nodiscard]] std::span<const Node> nodes() const { return nodes_; }
     // Returns the value of a dict's key, or null. For a record with a state, looks in that state.
     [[nodiscard]] const Node* find(const Node& dict, std::string_view key) const;
     // Returns child `index`. REQUIRES: the node has that many children.

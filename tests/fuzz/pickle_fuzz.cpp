@@ -34,7 +34,11 @@ void read_as(Channel channel, std::span<const std::byte> bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     for (const Channel channel :
-         {Channel::kHandle, Channel::kBucket, Channel::kTensors, Channel::kNcclId}) {
+         {Channel::kHandle,
+          Channel::kBucket,
+          Channel::kTensors,
+          Channel::kNcclId,
+          Channel::kSaved}) {
         read_as(channel, std::as_bytes(std::span(data, size)));
     }
     return 0;

@@ -96,6 +96,7 @@ SEEDS = {
     "safetensors": safetensors,
     "template": lambda: files_of("jinja/templates"),
     "tokenizer": tokenizer,
+    "torch_file": lambda: files_of("torch_files/2.15"),
 }
 
 

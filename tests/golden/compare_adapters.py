@@ -3,7 +3,7 @@
 
 For each, a tiny model of random weights (compare_configs.py) gets an adapter by a random LoraConfig: ranks 1 to 64,
 patterns of ranks and alphas, rsLoRA, modules by name, by path, by expression or all, some excluded, some layers alone,
-files of fp32, bf16 and fp16. PEFT runs it unmerged in fp32, and so does the engine from PEFT's files, with one rank or
+files of fp32, bf16 and fp16, safetensors or, one in four, of torch.save. PEFT runs it unmerged in fp32, and so does the engine from PEFT's files, with one rank or
 two. All logits must agree within 1e-4, and greedy tokens must be the same. Runs nightly, in long. The reference's
 packages are not among the tests' requirements:
 
@@ -89,8 +89,10 @@ def lora_config(rng, num_layers):
     return settings
 
 
-def adapted(model, settings, dtype, directory):
-    """PEFT's model, whose files are written into the directory; or None, and the reason."""
+def adapted(model, settings, dtype, directory, is_safe):
+    """PEFT's model, whose files are written into the directory, tensors as safetensors or by torch.save; or None, and
+    the reason.
+    """
     try:
         model = peft.get_peft_model(model, peft.LoraConfig(**settings)).eval()
     except (ValueError, KeyError, TypeError) as error:
@@ -102,9 +104,10 @@ def adapted(model, settings, dtype, directory):
             size = SIZE * layer.get_base_layer().weight.std() / (layer.scaling["default"] * a.shape[0] ** 0.5)
             a.copy_(torch.randn_like(a).to(dtype).float())
             b.copy_((torch.randn_like(b) * size).to(dtype).float())
-    model.save_pretrained(directory)
-    path = directory / "adapter_model.safetensors"
-    save_file({name: tensor.to(dtype) for name, tensor in load_file(path).items()}, path)
+    model.save_pretrained(directory, safe_serialization=is_safe)
+    path = directory / ("adapter_model.safetensors" if is_safe else "adapter_model.bin")
+    load, save = (load_file, save_file) if is_safe else (torch.load, torch.save)
+    save({name: tensor.to(dtype) for name, tensor in load(path).items()}, path)
     return model, None
 
 
@@ -138,7 +141,9 @@ def run_case(seed, engine, place):
     dtype = rng.choice([torch.float32, torch.bfloat16, torch.float16])
     case = {"seed": seed, "family": config["model_type"], "settings": settings, "dtype": str(dtype)}
     case["tp"] = tp = rng.choice([1, 2]) if config["num_attention_heads"] % 2 == 0 else 1
-    model, case["peft"] = adapted(model.eval(), settings, dtype, directory / "adapter")
+    model, case["peft"] = adapted(
+        model.eval(), settings, dtype, directory / "adapter", is_safe=rng.random() < 0.75
+    )
     if model is None:  # writes the files that PEFT would have written
         (directory / "adapter").mkdir(exist_ok=True)
         described = {

@@ -9,8 +9,8 @@ from project import CODE, ROOT, files, read
 # A folder may include itself and the layers below its own. No process includes another.
 LAYERS = [
     {"base"},
-    {"digest"},
-    {"messages", "kernels", "text", "pickle", "checkpoint"},
+    {"digest", "pickle"},
+    {"messages", "kernels", "text", "checkpoint"},
     {"jinja", "grammar"},
     {"bus"},
     {"client"},

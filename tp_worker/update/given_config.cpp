@@ -3,6 +3,8 @@
 #include "base/mapped_file.h"
 #include "tp_worker/config/adapter_config.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace pitstop::tp_worker {
@@ -16,7 +18,8 @@ Result<GivenConfig> GivenConfig::read(const messages::UpdateSpec& spec) {
     }
     given.where = spec.source.path + "/adapter_config.json";
     given.files.look(given.where);
-    given.files.look(spec.source.path + "/adapter_model.safetensors");
+    for (const char* file : {"adapter_model.safetensors", "adapter_model.bin"})
+        given.files.look(fmt::format("{}/{}", spec.source.path, file));
     Result<std::string> text = MappedFile::read(given.where, kAdapterConfigBytesMax);
     if (text) {
         given.text = *std::move(text);

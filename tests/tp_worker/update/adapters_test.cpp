@@ -180,10 +180,37 @@ TEST_F(Adapted, RefusesWhatIsNotTheAdapterOfItsConfigurationByName) {
     files.write_tensors(header, broken);
     refused(ErrorCode::kInvalidArgument, "q_proj.lora_A.weight' is not finite");
 
-    fs::rename(files.path(), files.dir() + "/adapter_model.bin");
-    refused(ErrorCode::kUnsupported, "a pickle");
+    fs::remove(files.path());
+    refused(ErrorCode::kNotFound, "neither adapter_model.safetensors nor adapter_model.bin");
     fs::remove(files.dir() + "/adapter_config.json");
     expect_refused(from_disk(files.dir()), ErrorCode::kNotFound, "adapter_config.json");
+}
+
+// torch.save wrote the same tensors (tests/golden/make_torch_files.py).
+TEST_F(Adapted, AFileOfTorchSaveIsTheSameAdapter) {
+    open("qwen3_tied", 1);
+    if (IsSkipped() || HasFatalFailure()) return;
+    const auto staged_digest = [&](const std::string& dir) {
+        const messages::WorkerStaged vote = stage(from_disk(dir)).front();
+        EXPECT_TRUE(vote.outcome.ok) << vote.outcome.problems.front();
+        return vote.digest;
+    };
+    const AdapterFiles files("qwen3_tied/bf16");
+    const Digest wanted = staged_digest(files.dir());
+    commit();
+    const std::string saved = source_dir() + "/tests/data/torch_files/";
+    for (const char* torch : {"1.13", "2.15"}) {
+        SCOPED_TRACE(torch);
+        const std::string file = files.dir() + "/adapter_model.bin";
+        fs::remove(file);
+        fs::copy(saved + torch + "/adapter.bin", file);
+        EXPECT_EQ(staged_digest(files.dir()), wanted) << "the safetensors are read, as in PEFT";
+        commit();
+        fs::remove(files.path());
+        EXPECT_EQ(staged_digest(files.dir()), wanted);
+        commit();
+        fs::copy(adapter_dir("qwen3_tied/bf16") + "/adapter_model.safetensors", files.path());
+    }
 }
 
 // Heads, embeddings and convolutions, by the name of each module.

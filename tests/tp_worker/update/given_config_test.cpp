@@ -12,6 +12,7 @@ namespace {
 
 constexpr const char* kConfig = "adapter_config.json";
 constexpr const char* kTensors = "adapter_model.safetensors";
+constexpr const char* kTorchTensors = "adapter_model.bin";
 
 class GivenConfigTest : public testing::Test {
   protected:
@@ -48,7 +49,7 @@ TEST_F(GivenConfigTest, WithoutAFileThereIsNone) {
 }
 
 TEST_F(GivenConfigTest, P2_AFileThatIsWrittenAfterwardsIsNoticed) {
-    for (const char* file : {kConfig, kTensors}) {
+    for (const char* file : {kConfig, kTensors, kTorchTensors}) {
         const GivenConfig given = read();
         EXPECT_TRUE(given.files.are_unchanged());
         dir_.write(file, "another state");
