@@ -241,6 +241,8 @@ Result<> Machine::append_child(NodeId parent, NodeId child) {
             kLogicalNodesMax
         );
     }
+    if (++num_children_ > kChildrenMax)
+        return make_error(ErrorCode::kTooLarge, "pickle: more than {} children", kChildrenMax);
     node(parent).children.push_back(child);
     return Ok{};
 }
@@ -365,6 +367,10 @@ Result<> Machine::push_saved_storage() {
 Result<> Machine::reduce() {
     ASSIGN_OR_RETURN(const NodeId arguments_id, pop());
     ASSIGN_OR_RETURN(const NodeId callable_id, pop());
+    constexpr std::size_t kArgumentsMax = 16;
+    const std::size_t num_arguments = node(arguments_id).children.size();
+    if (num_arguments > kArgumentsMax)
+        return input_.malformed("REDUCE with {} arguments", num_arguments);
     const Node callable = node(callable_id);
     const Node arguments = node(arguments_id);
     if (callable.kind != Kind::kGlobal)
@@ -396,6 +402,9 @@ Result<> Machine::reduce() {
 Result<> Machine::make_shape(const Node& arguments) {
     if (arguments.children.size() != 1)
         return input_.malformed("torch.Size with {} arguments", arguments.children.size());
+    constexpr std::size_t kDimsMax = 64;  // PyTorch's own
+    const std::size_t num_dims = node(arguments.children[0]).children.size();
+    if (num_dims > kDimsMax) return input_.malformed("torch.Size of {} dimensions", num_dims);
     const Node dims = node(arguments.children[0]);
     if (dims.kind != Kind::kTuple && dims.kind != Kind::kList)
         return input_.malformed("torch.Size of a value that is not a tuple");

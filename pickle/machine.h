@@ -70,6 +70,7 @@ class Machine {
     std::vector<NodeId> stack_{};
     std::vector<std::size_t> marks_{};
     std::vector<NodeId> memo_{};
+    std::size_t num_children_ = 0;
     std::size_t key_bytes_ = 0;  // of all dicts, shared keys counted every time
 };
 

@@ -30,6 +30,7 @@ enum class Channel {
 inline constexpr std::size_t kMessageBytesMax = std::size_t{64} << 20;
 inline constexpr std::size_t kOpcodesMax = std::size_t{16} << 20;
 inline constexpr std::size_t kNodesMax = std::size_t{8} << 20;  // values, and memo entries
+inline constexpr std::size_t kChildrenMax = 2 * kNodesMax;      // of all values
 inline constexpr std::uint32_t kDepthMax = 64;
 inline constexpr std::uint64_t kLogicalNodesMax = std::uint64_t{8} << 20;  // when walked as a tree
 inline constexpr std::size_t kStringBytesMax = std::size_t{64} << 10;

@@ -15,6 +15,7 @@ namespace pitstop::pickle {
 namespace {
 
 using Json = nlohmann::json;
+using std::string_literals::operator""s;
 
 std::string data_path(const std::string& file) { return source_dir() + "/tests/data/" + file; }
 
@@ -307,11 +308,69 @@ TEST(PickleReader, P7_BombsAreRefusedBeforeTheyGrow) {
     const Result<Document> document = read_text(wide + ".", Channel::kBucket);
     ASSERT_FALSE(document);
 
+    // One tuple of many numbers, as the shape of many tensors.
+    std::string shapes = start + "(" + std::string(200'000 * 2, 'K') + "t\x94";
+    shapes += "\x8c\x05torch\x8c\x04Size\x93\x94(h\x00t\x94]("s;
+    for (int i = 0; i < 1000; ++i) shapes += "h\x01h\x02R"s;
+    const Result<Document> many = read_text(shapes + "e.", Channel::kTensors);
+    ASSERT_FALSE(many);
+    EXPECT_NE(many.error().message.find("200000 dimensions"), std::string::npos)
+        << many.error().message;
+
     const std::string long_text = start + std::string("X\xff\xff\xff\xff", 5);
     EXPECT_EQ(read_text(long_text, Channel::kBucket).error().code, ErrorCode::kTooLarge);
 
     std::string marks = start + std::string(1 << 20, '(') + "N.";
     EXPECT_FALSE(read_text(marks, Channel::kBucket));
+}
+
+TEST(PickleReader, ADictMayBeLargeAndHasEachKeyOnce) {
+    std::string pickle = "\x80\x04}(";
+    for (int i = 0; i < 50'000; ++i) {
+        const std::string key = fmt::format("key {}", i);
+        pickle += "\x8c"s + static_cast<char>(key.size()) + key + "N";
+    }
+    const Result<Document> document = read_text(pickle + "u.", Channel::kTensors);
+    ASSERT_TRUE(document) << document.error().message;
+    EXPECT_EQ(document->root().children.size(), 100'000u);
+    const Result<Document> twice = read_text(pickle + "\x8c\x05key 7Nu.", Channel::kTensors);
+    ASSERT_FALSE(twice);
+    EXPECT_NE(twice.error().message.find("key 'key 7' appears twice"), std::string::npos);
+
+    // One key of 64 KiB in many dicts.
+    const std::string key(65'536, 'k');
+    std::string keys = "\x80\x04](X"s + std::string("\0\0\x01\0", 4) + key + "\x94N";
+    for (int i = 0; i < 2000; ++i) keys += "}(h\0Nu"s;
+    EXPECT_EQ(read_text(keys + "e.", Channel::kTensors).error().code, ErrorCode::kTooLarge);
+}
+
+// GLOBAL, BINPUT and BINPERSID are for files of torch.save alone.
+TEST(PickleReader, Protocol2IsForSavedFiles) {
+    const std::string ordered =
+        "\x80\x02"
+        "ccollections\nOrderedDict\nq\0)Rq\x01."s;
+    EXPECT_TRUE(read_text(ordered, Channel::kSaved));
+    for (const Channel channel :
+         {Channel::kHandle, Channel::kBucket, Channel::kTensors, Channel::kNcclId}) {
+        const Result<Document> document = read_text(ordered, channel);
+        ASSERT_FALSE(document);
+        EXPECT_EQ(document.error().code, ErrorCode::kPermissionDenied);
+    }
+    for (const std::string& wrong :
+         {"\x80\x02"
+          "cos\nsystem\n)R."s,
+          "\x80\x02"
+          "ctorch._utils\n_rebuild_tensor_v2\n)R."s,
+          "\x80\x02"
+          "ccollections\nOrderedDict"s,
+          "\x80\x02Nq\x05."s,
+          "\x80\x02NQ."s,
+          "\x80\x02(X\x07\0\0\0storageNNNNtQ."s,
+          "\x80\x02Q."s,
+          "\x80\x02}}b}b."s,
+          "\x80\x02]}b."s}) {
+        EXPECT_FALSE(read_text(wrong, Channel::kSaved)) << hex(wrong);
+    }
 }
 
 TEST(PickleReader, P7_ValuesBelowAMarkCannotBeTaken) {
