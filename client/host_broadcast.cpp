@@ -28,7 +28,11 @@ int ms_until(TimePoint deadline) {
 
 bool wait_for(int fd, short events, TimePoint deadline) {
     pollfd item{fd, events, 0};
-    return ::poll(&item, 1, ms_until(deadline)) == 1;
+    int num_ready = -1;
+    do {
+        num_ready = ::poll(&item, 1, ms_until(deadline));
+    } while (num_ready < 0 && errno == EINTR);
+    return num_ready == 1;
 }
 
 bool read_all(int fd, void* to, std::size_t size, TimePoint deadline) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <deque>
 #include <unistd.h>
@@ -149,7 +150,10 @@ Result<std::vector<messages::Frames>> PushSockets::receive_all(
         // in the queue.
         for (std::size_t i = 0; i < size(); ++i)
             items[i].events = is_awaited[i] ? short{ZMQ_POLLIN} : short{0};
-        zmq::poll(items.data(), items.size(), kLook);
+        // A signal only ends the wait early; zmq::poll would throw.
+        if (zmq_poll(items.data(), static_cast<int>(items.size()), kLook.count()) < 0 &&
+            zmq_errno() != EINTR)
+            throw zmq::error_t();
     }
 }
 

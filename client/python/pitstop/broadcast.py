@@ -9,6 +9,7 @@ with HostBroadcast("w", num_workers=2) as group:
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import struct
@@ -62,8 +63,11 @@ class HostBroadcast:
                     f"{len(self._peers)} of {self.num_workers} workers have joined '{self.group}'",
                 ) from None
             self._greet(peer)
-        for peer in self._peers.values():
-            peer.sendall(struct.pack("<I", 0))
+        for rank, peer in self._peers.items():
+            try:
+                peer.sendall(struct.pack("<I", 0))
+            except OSError:
+                raise self._gone(rank) from None
 
     def _greet(self, peer: socket.socket) -> None:
         peer.settimeout(GREETING_S)
@@ -100,28 +104,34 @@ class HostBroadcast:
         self._next += 1
         deadline = time.monotonic() + timeout
         left = {rank: [memoryview(header), flat] for rank in self._peers}
-        for peer in self._peers.values():
+        poll = select.poll()  # select() takes no descriptor over 1023, and a trainer may have more
+        ranks = {}  # by descriptor
+        for rank, peer in self._peers.items():
             peer.setblocking(False)
+            poll.register(peer, select.POLLIN | select.POLLOUT)
+            ranks[peer.fileno()] = rank
         while left:
-            by_socket = {self._peers[rank]: rank for rank in left}
             wait = deadline - time.monotonic()
             if wait <= 0:
                 raise PitstopError("deadline_exceeded", f"rank {min(left)} did not read the broadcast in time")
-            speaking, ready, _ = select.select(list(by_socket), list(by_socket), [], wait)
-            for peer in speaking:  # a worker sends data only when it gives up
-                raise self._gone(by_socket[peer])
-            for peer in ready:
-                rank = by_socket[peer]
-                pieces = left[rank]
-                try:
-                    sent = peer.send(pieces[0])
-                except OSError:
-                    raise self._gone(rank) from None
-                pieces[0] = pieces[0][sent:]
-                if not pieces[0]:
-                    pieces.pop(0)
-                if not pieces or (len(pieces) == 1 and not pieces[0]):
+            for descriptor, events in poll.poll(math.ceil(1000 * wait)):
+                rank = ranks[descriptor]
+                if events & ~select.POLLOUT:  # a worker sends data only when it gives up
+                    raise self._gone(rank)
+                if not self._send_some(rank, left[rank]):
                     del left[rank]
+                    poll.unregister(descriptor)
+
+    def _send_some(self, rank: int, pieces: list[memoryview]) -> bool:
+        """Sends what the socket takes now. Returns whether some is left."""
+        try:
+            sent = self._peers[rank].send(pieces[0])
+        except OSError:
+            raise self._gone(rank) from None
+        pieces[0] = pieces[0][sent:]
+        while pieces and not pieces[0]:
+            pieces.pop(0)
+        return bool(pieces)
 
     def _gone(self, rank: int) -> PitstopError:
         peer = self._peers[rank]

@@ -95,8 +95,8 @@ def manifest_of(tensors: Tensors) -> list[dict[str, Any]]:
         if name.endswith(FUSED) or name.startswith(OTHER_PARTS):
             continue
         dtype = dtype_name(array)
-        if name.endswith(".A_log") and not isinstance(array, OnGpu):
-            array, dtype = _as_f32(array), "F32"
+        if name.endswith(".A_log"):  # a number for each head
+            array, dtype = _as_f32(array.in_host() if isinstance(array, OnGpu) else array), "F32"
         elif dtype != "BF16":
             continue
         name = "model." + name[len(TEXT) :] if name.startswith(TEXT) else name
@@ -305,6 +305,8 @@ class WeightPusher:
         sockets, handles = {}, {}
         for device in devices:
             socket = context.socket(zmq.DEALER)
+            for user in {os.geteuid(), 0}:  # any user can find an abstract socket, and take a worker's messages
+                socket.setsockopt(zmq.IPC_FILTER_UID, user)
             endpoint = f"ipc://@pitstop-push-{os.getpid()}-{next(_numbers)}-{device}.sock"
             socket.bind(endpoint)
             sockets[device], handles[device] = socket, endpoint
