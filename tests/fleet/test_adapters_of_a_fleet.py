@@ -1,8 +1,13 @@
 """The orders of a fleet's coordinator about adapters. tests/fleet/on_ray/adapters.py has real trees."""
 
+import asyncio
 import dataclasses
 
+import pytest
+
+from pitstop import PitstopError
 from pitstop.fleet import orders
+from pitstop.fleet.adapter_calls import FleetAdapterCalls
 from pitstop.fleet.coordinator import RESEND_S
 from update_world import INITIAL, coordinator_of
 
@@ -57,3 +62,13 @@ def test_an_adapter_is_loaded_beside_the_fleets_version_alone():
     coordinator.update("weights")
     order = coordinator.take_orders()[-1][1]
     assert (order.uid, order.epoch, order.adapters) == ("weights", 2, ())
+
+
+@pytest.mark.parametrize("argument", [{"partial": True}, {"base_digest": "00"}, {"allow_nonfinite": True}])
+def test_what_a_replica_could_not_load_again_is_refused(argument):
+    calls = FleetAdapterCalls()
+    with pytest.raises(PitstopError, match=f"{next(iter(argument))}: a fleet has none") as error:
+        asyncio.run(calls.load_adapter("x", "/nowhere", **argument))
+    assert error.value.code == "unsupported"
+    with pytest.raises(PitstopError, match="No such file"):
+        asyncio.run(calls.load_adapter("x", "/nowhere", **dict.fromkeys(argument)))

@@ -13,6 +13,10 @@ from .orders import Adapter, Outcome
 from .tree_adapters import UNLOAD
 
 
+# Arguments of AsyncEngine.load_adapter with which a replica could not load the adapter from its directory again.
+NOT_LOADED_AGAIN = ("partial", "base_digest", "allow_nonfinite")
+
+
 class FleetAdapterCalls:
     """A mixin for AsyncFleet, which has the connections."""
 
@@ -38,8 +42,15 @@ class FleetAdapterCalls:
         read. When this returns, every replica serves the adapter. After a PitstopError no replica does; the error's
         `reply` is the Outcome. A replica that joins later loads the same directory, if its tensors are unchanged.
 
-        The other arguments are those of AsyncEngine.load_adapter.
+        The other arguments are those of AsyncEngine.load_adapter, except those of NOT_LOADED_AGAIN.
         """
+        for argument in NOT_LOADED_AGAIN:
+            if update.get(argument):
+                raise PitstopError(
+                    "unsupported",
+                    f"{argument}: a fleet has none, because a replica that joins later loads the whole directory and checks "
+                    "all its values",
+                )
         if not isinstance(adapter, (str, pathlib.Path)):
             raise TypeError(
                 f"adapter must be a directory that every machine can read, not {type(adapter).__name__}: a replica that joins "
