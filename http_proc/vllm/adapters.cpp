@@ -58,7 +58,7 @@ Task<Response> load(Exchange& exchange) {
         }
     }
     const Result<messages::UpdateReply> reply = co_await load_from(exchange, *loading);
-    if (!reply) co_return vllm_failure(reply.error());
+    if (!reply) co_return vllm_load_failure(reply.error());
     co_return Response::text(
         200, fmt::format("Success: LoRA adapter '{}' added successfully.", loading->name)
     );
@@ -80,7 +80,7 @@ Task<Response> load_for_skyrl(Exchange& exchange) {
     const Result<Loading> loading = read_loading(exchange);
     if (!loading) co_return vllm_failure(loading.error());
     const Result<messages::UpdateReply> reply = co_await load_from(exchange, *loading);
-    if (!reply) co_return vllm_failure(reply.error());
+    if (!reply) co_return vllm_load_failure(reply.error());
     co_return Response::json(
         200, {{"status", "ok"}, {"lora_name", loading->name}, {"lora_int_id", raw(reply->epoch)}}
     );
