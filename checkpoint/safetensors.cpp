@@ -116,7 +116,9 @@ Result<std::vector<StoredTensor>> read_safetensors(const OpenFile& args) {
 
 }  // namespace
 
-Result<> Checkpoint::add_file(const std::string& path, const ReadLimits& limits, ReadTensors read) {
+Result<> Checkpoint::add_file(
+    const std::string& path, const ReadLimits& limits, ReadTensors read_tensors
+) {
     const std::optional<FileIdentity> seen = seen_.look(path);
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
@@ -138,7 +140,7 @@ Result<> Checkpoint::add_file(const std::string& path, const ReadLimits& limits,
     left.tensors_max -= tensors_.size();  // the file's tensors were within the limit
     ASSIGN_OR_RETURN(
         std::vector<StoredTensor> tensors,
-        read({.fd = fd, .file_bytes = file_bytes, .path = path, .limits = left})
+        read_tensors({.fd = fd, .file_bytes = file_bytes, .path = path, .limits = left})
     );
     for (StoredTensor& tensor : tensors) tensor.file = file;
     RETURN_IF_ERROR(add_tensors(std::move(tensors), path));

@@ -81,7 +81,7 @@ class Checkpoint {
     Checkpoint() = default;
     // Returns a file's tensors, with `file` left 0.
     using ReadTensors = Result<std::vector<StoredTensor>> (*)(const OpenFile&);
-    Result<> add_file(const std::string& path, const ReadLimits& limits, ReadTensors read);
+    Result<> add_file(const std::string& path, const ReadLimits& limits, ReadTensors read_tensors);
     Result<> add_tensors(std::vector<StoredTensor> tensors, const std::string& path);
     Result<> open_shards(const std::string& directory, const ReadLimits& limits);
     [[nodiscard]] Error data_loss(const StoredTensor& tensor, std::string_view why) const;

@@ -32,10 +32,11 @@ Error error_of_unknown(Exchange& exchange, const std::string& model) {
 
 Result<> read_adapter_of(Exchange& exchange, const std::string& model, std::string& adapter) {
     if (exchange.server().serves(model)) return Ok{};
-    const std::size_t colon = model.find(':');
-    const bool has_base =
-        colon != std::string::npos && exchange.server().serves(model.substr(0, colon));
-    const std::string named = has_base ? model.substr(colon + 1) : model;
+    // A served name may have colons of its own.
+    std::size_t colon = model.find(':');
+    while (colon != std::string::npos && !exchange.server().serves(model.substr(0, colon)))
+        colon = model.find(':', colon + 1);
+    const std::string named = colon == std::string::npos ? model : model.substr(colon + 1);
     const bool is_other = !adapter.empty() && adapter != named;
     if (is_other || messages::invalid_adapter_name(named)) return error_of_unknown(exchange, model);
     adapter = named;
@@ -44,7 +45,7 @@ Result<> read_adapter_of(Exchange& exchange, const std::string& model, std::stri
 
 Task<Result<>> find_adapter_of(Exchange& exchange, const std::string& model, std::string& adapter) {
     Result<> named = read_adapter_of(exchange, model, adapter);
-    if (!named || exchange.server().serves(model)) co_return named;
+    if (!named || adapter.empty()) co_return named;
     const Result<messages::StatusReply> status = co_await exchange.tree().call(messages::Status{});
     if (!status) co_return status.error();
     const auto is_meant = [&](const messages::AdapterStatus& each) {

@@ -19,7 +19,7 @@ namespace pitstop::http {
     Exchange& exchange, const std::string& model, std::string& adapter
 );
 // The same for routes that generate nothing, where no request finds the adapter. Errors: also
-// kNotFound if `model` names an adapter that is not loaded.
+// kNotFound if an adapter is named that is not loaded.
 [[nodiscard]] Task<Result<>> find_adapter_of(
     Exchange& exchange, const std::string& model, std::string& adapter
 );

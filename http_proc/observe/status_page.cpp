@@ -106,17 +106,18 @@ Json experts_json(const messages::StatusReply& status) {
 }
 
 // Returns the adapters of all replicas, without their paths, because this route is open. Replicas
-// have the same versions; their counts are summed. Null if there are no adapters.
+// have the same versions; their counts are summed. `lost`: the number of replicas that lost it. Null if there are no adapters.
 Json adapters_json(const messages::StatusReply& status) {
     constexpr std::size_t kShownMax = 64;
     std::map<std::string, Json> by_name;
     for (const messages::ReplicaStatus& replica : status.replicas) {
         for (const messages::LostAdapter& lost : replica.lost_adapters) {
-            by_name[lost.adapter.name] = {
-                {"name", lost.adapter.name},
-                {"version", raw(lost.adapter.version)},
-                {"label", lost.adapter.label},
-                {"lost", true}};
+            Json& json = by_name[lost.adapter.name];
+            json["name"] = lost.adapter.name;
+            json["lost"] = json.value("lost", 0) + 1;
+            if (json.contains("digest")) continue;  // another replica serves one
+            json["version"] = raw(lost.adapter.version);
+            json["label"] = lost.adapter.label;
         }
         for (const messages::AdapterStatus& each : replica.adapters) {
             Json& json = by_name[each.adapter.name];

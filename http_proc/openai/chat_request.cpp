@@ -134,6 +134,7 @@ Result<OpenAiChat> parse_openai_chat(std::string_view body) {
     OpenAiChat call;
     OpenAiOptions& options = call.options;
     read_openai_options(fields, options);
+    read_lora_path(fields, options);
     refuse_sampling_mask(fields);
     read_response_format(fields, body, options.sampling);
     read_structured_outputs(fields, body, "", options.sampling);

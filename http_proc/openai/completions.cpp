@@ -74,7 +74,8 @@ struct Completion : OpenAiAnswer {
 Result<Completion> Completion::parse(Exchange& exchange) {
     RETURN_IF_ERROR(check_is_json(exchange.request()));
     ASSIGN_OR_RETURN(OpenAiCompletions call, parse_openai_completions(exchange.request().body));
-    RETURN_IF_ERROR(read_adapter_of(exchange, call.options.model, call.options.adapter));
+    for (OpenAiPrompt& given : call.prompts)
+        RETURN_IF_ERROR(read_adapter_of(exchange, call.options.model, given.adapter));
     const auto num_prompts = static_cast<std::int64_t>(call.prompts.size());
     RETURN_IF_ERROR(finish_routes(exchange, num_prompts * call.options.n, call.options));
     if (!call.logprobs)
@@ -91,6 +92,7 @@ Result<Completion> Completion::parse(Exchange& exchange) {
         if (call.is_echoed || answer.shows_prompt_ids()) prompt.num_kept = options.n;
         prompt.request.text = std::move(given.text);
         prompt.request.input_ids = std::move(given.ids);
+        prompt.request.adapter = std::move(given.adapter);
         answer.prompts.push_back(std::move(prompt));
     }
     return answer;

@@ -52,6 +52,24 @@ void read_prompts(FieldReader& fields, std::vector<OpenAiPrompt>& prompts) {
     for (const Json& value : *given) add(value);
 }
 
+// Reads SGLang's lora_path: one for all prompts, or a list with a name or null for each.
+void read_lora_paths(FieldReader& fields, std::vector<OpenAiPrompt>& prompts) {
+    const Json* given = fields.find("lora_path");
+    if (given == nullptr) return;
+    if (given->is_array() && given->size() != prompts.size()) {
+        return fields.fail(
+            "lora_path", fmt::format("for {} prompts a list of as many entries", prompts.size())
+        );
+    }
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+        const Json& name = given->is_array() ? (*given)[i] : *given;
+        if (name.is_null()) continue;
+        if (!name.is_string())
+            return fields.fail("lora_path", "an adapter's name or null, or a list of them");
+        prompts[i].adapter = name.get<std::string>();
+    }
+}
+
 }  // namespace
 
 Result<OpenAiCompletions> parse_openai_completions(std::string_view body) {
@@ -62,6 +80,7 @@ Result<OpenAiCompletions> parse_openai_completions(std::string_view body) {
     options.sampling.max_new_tokens = kMaxTokensDefault;
     read_prompts(fields, call.prompts);
     read_openai_options(fields, options);
+    read_lora_paths(fields, call.prompts);
     read_response_format(fields, body, options.sampling);
     read_structured_outputs(fields, body, "", options.sampling);
     refuse_thinking_fields(fields);

@@ -17,6 +17,7 @@ inline constexpr std::size_t kPromptsMax = 4096;
 struct OpenAiPrompt {
     std::optional<std::string> text{};  // either `text` or `ids` is set
     std::optional<std::vector<TokenId>> ids{};
+    std::string adapter{};  // by `lora_path`; empty: none
 };
 
 struct OpenAiCompletions {

@@ -98,13 +98,16 @@ void read_openai_sampling(
         fields.fail("logit_bias", "an object from token ids to numbers in [-100, 100]");
 }
 
+void read_lora_path(FieldReader& fields, OpenAiOptions& options) {
+    fields.read("lora_path", options.adapter);
+}
+
 void read_openai_options(FieldReader& fields, OpenAiOptions& options) {
     read_openai_sampling(fields, options);
     bool wants_meta_info = false;
     fields.read("return_meta_info", wants_meta_info);
     if (wants_meta_info) fields.refuse("return_meta_info", "SGLang's /generate returns it");
     fields.read("model", options.model);
-    fields.read("lora_path", options.adapter);
     fields.read("request_id", options.id);
     fields.read("rid", options.id);
     fields.read("stream", options.is_streamed);

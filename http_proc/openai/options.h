@@ -45,7 +45,10 @@ struct OpenAiOptions {
 };
 
 // `fields` gets the errors.
+// Without `lora_path`.
 void read_openai_options(FieldReader& fields, OpenAiOptions& options);
+// Reads the adapter of a request of one prompt.
+void read_lora_path(FieldReader& fields, OpenAiOptions& options);
 // Reads the options that vLLM's generate has in an object of their own. Leaves `max_new_tokens`
 // unchanged without max_tokens, and `routes.start` without routed_experts_prompt_start. `served`:
 // fields that other routes refuse and that the caller reads.

@@ -56,6 +56,7 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     if (fields.has("routed_experts_prompt_start"))
         fields.refuse("routed_experts_prompt_start", "its place is in sampling_params");
     read_openai_options(fields, options);
+    read_lora_path(fields, options);
     refuse_thinking_fields(fields);
     // Routes have vLLM's form here, even if SGLang's return_routed_experts requested them.
     options.routes.form = RoutesForm::kNumpy;

@@ -3,6 +3,8 @@ names; a request whose adapter is on its way waits, and others do not.
 """
 
 import collections
+import contextlib
+import json
 import os
 import pathlib
 import random
@@ -13,6 +15,7 @@ import time
 import pytest
 
 from adapter_loads import load, tokens_with
+from http_client import Http
 from lora_files import exact_adapter, write_adapter
 from process_tree import ROOT, live_tree, wait_until
 from test_adapter_restarts import refusal
@@ -171,23 +174,46 @@ def test_P2_both_adapters_come_back_after_a_worker_dies_in_a_move(narrow, point)
         assert tokens_with(tree, name) == tokens
 
 
-def test_P2_bytes_that_changed_meanwhile_are_an_error_that_names_the_version(narrow):
-    """Another program writes to the file of an evicted adapter."""
-    tree, _ = narrow()
-    (evicted,) = (each["adapter"] for each in status_of(tree.door("admin")) if each.get("evicted"))
-    pid = next(process["pid"] for process in tree.processes if process["kind"] == "tp_worker")
+def change_evicted_bytes(tree, worker=0):
+    """As another program that writes to the file of a worker's evicted adapter."""
+    pid = [process["pid"] for process in tree.processes if process["kind"] == "tp_worker"][worker]
     files = [file for file in pathlib.Path(f"/proc/{pid}/fd").iterdir() if os.readlink(file).endswith(" (deleted)")]
     changed = [file for file in files if str(tree.run_dir) in os.readlink(file)]
     assert len(changed) == 1, [os.readlink(file) for file in files]
     with open(changed[0], "r+b") as file:
         file.seek(64)
         file.write(b"\x01")
+
+
+def test_P2_bytes_that_changed_meanwhile_are_an_error_that_names_the_version(narrow):
+    tree, _ = narrow()
+    (evicted,) = (each["adapter"] for each in status_of(tree.door("admin")) if each.get("evicted"))
+    change_evicted_bytes(tree)
     finish = tree.door().generate(PROMPT, max_new_tokens=1, adapter="a", **GREEDY).finish
     assert finish["code"] == "data_loss" and "has changed since it was written" in finish["message"], finish
     assert f"with digest {evicted['digest']} is lost; load it again" in refusal(tree, "a")
     assert tokens_with(tree, "b") == tree.expected["b"]
     status = tree.door("admin").call("status")["replicas"][0]
     assert [each["adapter"] for each in status["lost_adapters"]] == [evicted]
+
+
+@pytest.mark.parametrize("worker", (0, 1))
+def test_the_page_shows_what_serves_beside_what_one_replica_has_lost(narrow, worker):
+    tree, _ = narrow("--dp", 2, "--port", 0)
+    change_evicted_bytes(tree, worker)
+    codes = [
+        tree.door().generate(PROMPT, max_new_tokens=1, adapter="a", replica=replica, **GREEDY).finish.get("code")
+        for replica in (0, 1)
+    ]
+    assert sorted(codes, key=str) == [None, "data_loss"]
+    replicas = tree.door("admin").call("status")["replicas"]
+    (served,) = (each for replica in replicas for each in replica["adapters"] if each["adapter"]["name"] == "a")
+    with contextlib.closing(Http(tree.url).connect()) as connection:
+        connection.request("GET", "/status/events")
+        event = json.loads(connection.getresponse().readline().removeprefix(b"data: "))
+    shown = {each["name"]: each for each in event["adapters"]["shown"]}
+    assert (shown["a"]["lost"], shown["a"]["digest"]) == (1, served["adapter"]["digest"])
+    assert shown["a"]["requests"] == served["requests_total"] and "lost" not in shown["b"]
 
 
 def test_an_eviction_that_finds_no_room_on_the_disk_keeps_it_in_memory(place, contents, mount_tmpfs):

@@ -32,7 +32,10 @@ Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
     const auto replica = static_cast<std::size_t>(raw(args.worker.replica));
     // A handle lends one reference: two ranks would give it back twice.
     if (payloads.size() == 1 && tp > 1 && args.source.format == messages::TensorFormat::kPickle)
-        return bad_payload(fmt::format("one payload of handles for {} ranks; send one each", tp));
+        return bad_payload(fmt::format(
+            "one payload for {} ranks: a handle of a tensor is for one rank; send one payload each",
+            tp
+        ));
     if (payloads.size() == 1) return data_of(payloads.front());
     // The payloads are one per rank of all replicas, or one per rank of a single replica; then
     // every replica uses the same ones.
