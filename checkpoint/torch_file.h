@@ -3,7 +3,7 @@
 //
 // Thread:  any.
 // Bounded: ReadLimits, read_zip_entries()'s and the pickle reader's bounds.
-// Source:  torch.serialization, _save(); torch._utils, _rebuild_tensor_v2(). PyTorch 1.6 to 2.15.
+// Source:  torch.serialization and torch._utils of PyTorch 1.6 to 2.15.
 #pragma once
 
 #include "base/result.h"

@@ -32,7 +32,7 @@ Result<> check_keys(const Document& document);
 [[nodiscard]] bool is_nccl_id(const Document& document, const Node& arguments);
 
 // Returns whether this is the persistent id of a storage: ("storage", class, key, location, number
-// of elements). Source: torch.serialization, _save().
+// of elements). Source: torch.serialization.
 [[nodiscard]] bool is_saved_storage(const Document& document, const Node& id);
 
 }  // namespace pitstop::pickle

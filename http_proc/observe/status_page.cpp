@@ -106,7 +106,8 @@ Json experts_json(const messages::StatusReply& status) {
 }
 
 // Returns the adapters of all replicas, without their paths, because this route is open. Replicas
-// have the same versions; their counts are summed. `lost`: the number of replicas that lost it. Null if there are no adapters.
+// have the same versions; their counts are summed. `lost`: the number of replicas that lost it.
+// Null if there are no adapters.
 Json adapters_json(const messages::StatusReply& status) {
     constexpr std::size_t kShownMax = 64;
     std::map<std::string, Json> by_name;

@@ -141,9 +141,7 @@ def run_case(seed, engine, place):
     dtype = rng.choice([torch.float32, torch.bfloat16, torch.float16])
     case = {"seed": seed, "family": config["model_type"], "settings": settings, "dtype": str(dtype)}
     case["tp"] = tp = rng.choice([1, 2]) if config["num_attention_heads"] % 2 == 0 else 1
-    model, case["peft"] = adapted(
-        model.eval(), settings, dtype, directory / "adapter", is_safe=rng.random() < 0.75
-    )
+    model, case["peft"] = adapted(model.eval(), settings, dtype, directory / "adapter", is_safe=rng.random() < 0.75)
     if model is None:  # writes the files that PEFT would have written
         (directory / "adapter").mkdir(exist_ok=True)
         described = {

@@ -9,7 +9,7 @@ from lora_files import config_of, exact_adapter, write_adapter
 from places import short_directory
 from process_tree import live_tree
 
-PROMPT = "Once upon a time"
+PROMPT = "Once upon a time there was a little girl who lived in a house near the forest"
 SERVED = "stories:small:v2"  # Ollama's names have a colon
 GREEDY = {"temperature": 0, "ignore_eos": True}
 
@@ -31,7 +31,9 @@ def http(adapter, tmp_path_factory):
 
 
 def ids_of(http, **body):
-    answer = http.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 8, "return_token_ids": True, **GREEDY, **body})
+    answer = http.post(
+        "/v1/completions", {"prompt": PROMPT, "max_tokens": 16, "return_token_ids": True, **GREEDY, **body}
+    )
     assert answer.status == 200, answer
     return [choice["token_ids"] for choice in answer.json["choices"]]
 
@@ -82,19 +84,18 @@ def test_routes_that_generate_nothing_refuse_an_unknown_adapter_too(http):
 def test_vllms_clients_do_not_repeat_a_load_that_cannot_succeed(http, adapter, tmp_path, path):
     """They repeat a call after 5xx."""
     bad = {
-        "use_dora": (config_of(use_dora=True), adapter),
-        "lm_head": (config_of(target_modules=["lm_head"]), {}),
-        "--max-adapters": (config_of(), adapter),
+        "use_dora": ("policy:1", config_of(use_dora=True), adapter),
+        "lm_head": ("policy:1", config_of(target_modules=["lm_head"]), {}),
+        "--max-adapters": ("another", config_of(), adapter),
     }
-    for number, (why, (config, tensors)) in enumerate(bad.items()):
+    for number, (why, (name, config, tensors)) in enumerate(bad.items()):
         directory = write_adapter(tmp_path / str(number), tensors, config)
-        refused = http.post(path, {"lora_name": "another", "lora_path": str(directory)})
+        refused = http.post(path, {"lora_name": name, "lora_path": str(directory), "load_inplace": True})
         assert refused.status == 400 and why in refused.message, (why, refused)
     (tmp_path / "cut").mkdir()
     for file in pathlib.Path(directory).iterdir():
         content = file.read_bytes()
         (tmp_path / "cut" / file.name).write_bytes(content if file.suffix == ".json" else content[:-8])
-    refused = http.post(path, {"lora_name": "another", "lora_path": str(tmp_path / "cut"), "load_inplace": True})
-    assert refused.status == 400, refused
-    assert http.post(path, {"lora_name": "another", "lora_path": "/nowhere"}).status == 404
-
+    for place, status in ((tmp_path / "cut", 400), ("/nowhere", 404)):
+        refused = http.post(path, {"lora_name": "policy:1", "lora_path": str(place), "load_inplace": True})
+        assert refused.status == status, refused

@@ -190,13 +190,14 @@ TEST_F(Adapted, RefusesWhatIsNotTheAdapterOfItsConfigurationByName) {
 TEST_F(Adapted, AFileOfTorchSaveIsTheSameAdapter) {
     open("qwen3_tied", 1);
     if (IsSkipped() || HasFatalFailure()) return;
-    const auto staged_digest = [&](const std::string& dir) {
+    const auto staged_digests = [&](const std::string& dir) {
         const messages::WorkerStaged vote = stage(from_disk(dir)).front();
         EXPECT_TRUE(vote.outcome.ok) << vote.outcome.problems.front();
-        return vote.digest;
+        return vote.digests;
     };
     const AdapterFiles files("qwen3_tied/bf16");
-    const Digest wanted = staged_digest(files.dir());
+    const auto wanted = staged_digests(files.dir());
+    ASSERT_FALSE(wanted.empty());
     commit();
     const std::string saved = source_dir() + "/tests/data/torch_files/";
     for (const char* torch : {"1.13", "2.15"}) {
@@ -204,10 +205,10 @@ TEST_F(Adapted, AFileOfTorchSaveIsTheSameAdapter) {
         const std::string file = files.dir() + "/adapter_model.bin";
         fs::remove(file);
         fs::copy(saved + torch + "/adapter.bin", file);
-        EXPECT_EQ(staged_digest(files.dir()), wanted) << "the safetensors are read, as in PEFT";
+        EXPECT_EQ(staged_digests(files.dir()), wanted) << "the safetensors are read, as in PEFT";
         commit();
         fs::remove(files.path());
-        EXPECT_EQ(staged_digest(files.dir()), wanted);
+        EXPECT_EQ(staged_digests(files.dir()), wanted);
         commit();
         fs::copy(adapter_dir("qwen3_tied/bf16") + "/adapter_model.safetensors", files.path());
     }

@@ -12,7 +12,6 @@ from ..errors import PitstopError
 from .orders import Adapter, Outcome
 from .tree_adapters import UNLOAD
 
-
 # Arguments of AsyncEngine.load_adapter with which a replica could not load the adapter from its directory again.
 NOT_LOADED_AGAIN = ("partial", "base_digest", "allow_nonfinite")
 
