@@ -26,8 +26,10 @@ Duration cpu_time() {
 
 struct Matcher::State {
     std::shared_ptr<const CompiledGrammar> grammar;
+    std::shared_ptr<CpuAllowance> allowance;
     xgrammar::GrammarMatcher matcher;
-    bool is_lost = false;  // some token did not match
+    bool is_lost = false;    // some token did not match, or the allowance is used up
+    bool is_replay = false;  // no call after replay() yet
     std::int64_t num_accepted = 0;
     bool has_mask = false;                     // a mask was made since the last token
     std::vector<std::uint32_t> unused_mask{};  // the mask that apply_bounds() makes and discards
@@ -48,21 +50,28 @@ void fill(xgrammar::GrammarMatcher& matcher, std::span<std::uint32_t> words) {
 
 }  // namespace
 
-Matcher::Matcher(const std::shared_ptr<const CompiledGrammar>& grammar)
+Matcher::Matcher(
+    const std::shared_ptr<const CompiledGrammar>& grammar, std::shared_ptr<CpuAllowance> allowance
+)
     : state_(std::make_unique<State>(State{
-          grammar, xgrammar::GrammarMatcher(grammar->parts().grammar)})) {}
+          .grammar = grammar,
+          .allowance = std::move(allowance),
+          .matcher = xgrammar::GrammarMatcher(grammar->parts().grammar)})) {}
 
 Matcher::~Matcher() = default;
 Matcher::Matcher(Matcher&&) noexcept = default;
 Matcher& Matcher::operator=(Matcher&&) noexcept = default;
 
+// Uses no allowance: copying the states takes a small part of the time that making them took.
 Matcher::Matcher(const Matcher& other)
     : state_(std::make_unique<State>(State{
-          other.state_->grammar,
-          other.state_->matcher.Fork(),
-          other.state_->is_lost,
-          other.state_->num_accepted,
-          other.state_->has_mask})) {}
+          .grammar = other.state_->grammar,
+          .allowance = other.state_->allowance,
+          .matcher = other.state_->matcher.Fork(),
+          .is_lost = other.state_->is_lost,
+          .is_replay = other.state_->is_replay,
+          .num_accepted = other.state_->num_accepted,
+          .has_mask = other.state_->has_mask})) {}
 
 Matcher& Matcher::operator=(const Matcher& other) {
     if (this != &other) *this = Matcher(other);
@@ -70,14 +79,33 @@ Matcher& Matcher::operator=(const Matcher& other) {
 }
 
 bool Matcher::accept(std::span<const TokenId> ids) {
-    const Duration begin = cpu_time();
     const bool needs_masks = state_->grammar->parts().tokens_max.has_value();
-    const Duration most = kCpuMax + (needs_masks ? kCpuPerMask : kCpuPerToken) * std::ssize(ids);
+    return accept_each(ids, needs_masks ? kCpuPerBroughtMask : kCpuPerBrought);
+}
+
+bool Matcher::accept_each(std::span<const TokenId> ids, Duration added) {
+    state_->is_replay = false;
+    Duration begin = cpu_time();
     for (const TokenId id : ids) {
         if (!state_->has_mask) apply_bounds();
         if (state_->is_lost || !accept_one(id)) return false;
-        if (cpu_time() - begin > most) state_->is_lost = true;
+        const Duration end = cpu_time();
+        state_->allowance->add(added);
+        state_->allowance->use(end - begin);
+        state_->is_lost = state_->allowance->is_used_up();
+        begin = end;
     }
+    return !state_->is_lost;
+}
+
+// Bounded: the tokens took no more time when they were drawn, and the allowance bounded that time.
+bool Matcher::replay(std::span<const TokenId> ids) {
+    state_->is_replay = true;
+    for (const TokenId id : ids) {
+        if (!state_->has_mask) apply_bounds();
+        if (state_->is_lost || !accept_one(id)) return false;
+    }
+    state_->is_lost = state_->is_lost || state_->allowance->is_used_up();
     return !state_->is_lost;
 }
 
@@ -121,7 +149,8 @@ bool Matcher::fill_mask(std::span<std::uint32_t> words) {
     try {
         fill(state_->matcher, words);
         state_->has_mask = true;
-        state_->is_lost = cpu_time() - begin > kCpuMax;
+        if (!state_->is_replay) state_->allowance->use(cpu_time() - begin);
+        state_->is_lost = state_->allowance->is_used_up();
     } catch (const std::exception&) {
         state_->is_lost = true;
     }

@@ -1,15 +1,15 @@
 // Follows one output through its grammar, token by token. Tells which tokens may come next.
 //
-// The parses of an ambiguous grammar may multiply as the output grows. A call may use kCpuMax of
-// CPU time, and some more per token. After a call that exceeds this limit, the grammar allows no
-// token, so that it cannot delay the steps of other requests.
+// Calls use the CPU allowance of the matcher's request (cpu_allowance.h). After the call that uses
+// it up, the grammar allows no token.
 //
-// Thread: one. A copy continues independently.
+// Thread: one. A copy continues independently, with the same allowance.
 #pragma once
 
 #include "base/ids.h"
 #include "base/time.h"
 #include "grammar/compiled_grammar.h"
+#include "grammar/cpu_allowance.h"
 
 #include <chrono>
 #include <cstddef>
@@ -26,21 +26,30 @@ namespace pitstop::grammar {
 
 class Matcher {
   public:
-    static constexpr Duration kCpuMax = std::chrono::milliseconds(250);
-    static constexpr Duration kCpuPerToken = std::chrono::microseconds(5);
-    static constexpr Duration kCpuPerMask = std::chrono::microseconds(50);
+    // Added to the allowance for each token of an output that the request brought, without and with
+    // a bound on the tokens of a part.
+    static constexpr Duration kCpuPerBrought = std::chrono::microseconds(5);
+    static constexpr Duration kCpuPerBroughtMask = std::chrono::microseconds(50);
 
-    explicit Matcher(const std::shared_ptr<const CompiledGrammar>& grammar);
+    // `allowance`: of the request, shared because its other matchers use it, too.
+    explicit Matcher(
+        const std::shared_ptr<const CompiledGrammar>& grammar,
+        std::shared_ptr<CpuAllowance> allowance = std::make_shared<CpuAllowance>()
+    );
     ~Matcher();
     Matcher(const Matcher& other);
     Matcher& operator=(const Matcher& other);
     Matcher(Matcher&&) noexcept;
     Matcher& operator=(Matcher&&) noexcept;
 
-    // Continues with the output's next tokens. Returns false if the grammar does not allow them;
+    // Continues with the token that was drawn. Returns false if the grammar does not allow it;
     // after that, no token may come next.
-    bool accept(TokenId id) { return accept(std::span(&id, 1)); }
+    bool accept(TokenId id) { return accept_each(std::span(&id, 1), CpuAllowance::kPerToken); }
+    // The same for tokens that the request brought.
     bool accept(std::span<const TokenId> ids);
+    // The same for tokens that another matcher with this allowance accepted before. They and the
+    // next mask use none of the allowance.
+    bool replay(std::span<const TokenId> ids);
     // Returns whether an end-of-sequence token was accepted, so that no token may come next.
     [[nodiscard]] bool has_ended() const;
     // Sets a bit for each token that may come next, and clears all others. Returns false if no
@@ -48,6 +57,7 @@ class Matcher {
     bool fill_mask(std::span<std::uint32_t> words);
 
   private:
+    bool accept_each(std::span<const TokenId> ids, Duration added);
     [[nodiscard]] bool accept_one(TokenId id);
     void apply_bounds();
 

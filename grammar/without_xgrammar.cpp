@@ -27,13 +27,17 @@ CompiledGrammar::compile(const messages::Grammar&, const SortedVocabulary&) {
 std::int64_t CompiledGrammar::bytes() const { return 0; }
 
 // Never called: compile() returns no grammar.
-Matcher::Matcher(const std::shared_ptr<const CompiledGrammar>&) { CHECK(false); }
+Matcher::Matcher(const std::shared_ptr<const CompiledGrammar>&, std::shared_ptr<CpuAllowance>) {
+    CHECK(false);
+}
 Matcher::~Matcher() = default;
 Matcher::Matcher(const Matcher&) { CHECK(false); }
 Matcher& Matcher::operator=(const Matcher&) { return *this; }
 Matcher::Matcher(Matcher&&) noexcept = default;
 Matcher& Matcher::operator=(Matcher&&) noexcept = default;
 bool Matcher::accept(std::span<const TokenId>) { return false; }
+bool Matcher::accept_each(std::span<const TokenId>, Duration) { return false; }
+bool Matcher::replay(std::span<const TokenId>) { return false; }
 bool Matcher::has_ended() const { return true; }
 bool Matcher::fill_mask(std::span<std::uint32_t>) { return false; }
 

@@ -5,9 +5,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <ctime>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace pitstop::grammar {
@@ -167,6 +171,72 @@ TEST_F(GrammarTest, AGrammarThatTakesTooLongToFollowAllowsNothing) {
     EXPECT_FALSE(one.accept(std::vector<TokenId>(100'000, id_of('a'))));
     EXPECT_FALSE(is_allowed(one, id_of('a')));
     EXPECT_LT(Clock::now() - begin, std::chrono::seconds(60));
+}
+
+// Each token adds parses: token n takes time in proportion to the cube of n.
+constexpr std::string_view kCostly = "root ::= e\ne ::= e e | [a-z ]";
+
+Duration cpu_time() {
+    timespec now{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return std::chrono::duration_cast<Duration>(
+        std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec)
+    );
+}
+
+// Every step waits while rank 0 follows an output, so the calls of one request are bounded
+// together.
+TEST_F(GrammarTest, ACostlyOutputEndsWhenItsAllowanceIsUsedUp) {
+    Matcher one = matcher(GrammarKind::kEbnf, kCostly);
+    std::int64_t num = 0;
+    Duration last{};
+    const Duration begin = cpu_time();
+    for (Duration end = begin; is_allowed(one, id_of('a')); ++num) {
+        one.accept(id_of('a'));
+        last = std::max(last, cpu_time() - std::exchange(end, cpu_time()));
+    }
+    const Duration used = cpu_time() - begin;
+    EXPECT_GT(num, 10);
+    EXPECT_LT(used, CpuAllowance::kMax + num * CpuAllowance::kPerToken + 2 * last);
+    EXPECT_FALSE(one.accept(id_of('a')));
+}
+
+TEST_F(GrammarTest, CopiesForDraftsUseTheSameAllowance) {
+    const auto compiled = compile(GrammarKind::kEbnf, kCostly);
+    ASSERT_TRUE(compiled);
+    const auto allowance = std::make_shared<CpuAllowance>();
+    Matcher one(*compiled, allowance);
+    while (allowance->left() > CpuAllowance::kMax / 2) ASSERT_TRUE(one.accept(id_of('a')));
+    for (int i = 0; i < 1000 && !allowance->is_used_up(); ++i) Matcher(one).accept(id_of('a'));
+    EXPECT_TRUE(allowance->is_used_up());
+    EXPECT_FALSE(is_allowed(one, id_of('a')));
+}
+
+TEST_F(GrammarTest, P4_AReplayUsesNoAllowanceAndEndsAsTheFirstRunDid) {
+    const auto compiled = compile(GrammarKind::kEbnf, kCostly);
+    ASSERT_TRUE(compiled);
+    const auto allowance = std::make_shared<CpuAllowance>();
+    Matcher one(*compiled, allowance);
+    std::vector<TokenId> output;
+    std::vector<std::uint32_t> words(num_mask_words(small_vocabulary().tokens.size()));
+    std::vector<std::uint32_t> again(words.size());
+    const auto replay = [&] {
+        Matcher other(*compiled, allowance);
+        const bool is_right = other.replay(output);
+        return other.fill_mask(again) && is_right;
+    };
+    for (const Duration least : {CpuAllowance::kMax / 2, Duration::zero()}) {
+        while (allowance->left() > least) {
+            one.accept(id_of('a'));
+            one.fill_mask(words);
+            output.push_back(id_of('a'));
+        }
+        const Duration left = allowance->left();
+        EXPECT_EQ(replay(), !allowance->is_used_up());
+        EXPECT_EQ(allowance->left(), left);
+        EXPECT_EQ(words, again);
+    }
+    EXPECT_TRUE(allowance->is_used_up());
 }
 
 TEST_F(GrammarTest, WhatCannotBeCompiledIsNamed) {

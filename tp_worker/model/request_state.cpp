@@ -18,7 +18,8 @@ constexpr double kBiasMax = 1e30;
 RequestState::RequestState(
     const messages::RequestSetup& setup,
     std::int64_t vocab_len,
-    std::shared_ptr<const grammar::CompiledGrammar> grammar
+    const std::shared_ptr<const grammar::CompiledGrammar>& grammar,
+    const std::shared_ptr<grammar::CpuAllowance>& allowance
 )
     : prompt_len_(setup.prompt_len),
       min_new_tokens_(setup.sampling.min_new_tokens),
@@ -53,22 +54,31 @@ RequestState::RequestState(
     }
     set_biases(params, vocab_len);
     set_bad_tokens(setup);
-    if (grammar) set_grammar(setup, vocab_len, std::move(grammar));
+    if (grammar) set_grammar(setup, vocab_len, grammar, allowance);
 }
 
-// Replays the output so far, so that the matcher returns to its earlier state.
+// Follows the output so far, so that the matcher of a retracted request returns to its earlier
+// state.
 void RequestState::set_grammar(
     const messages::RequestSetup& setup,
     std::int64_t vocab_len,
-    std::shared_ptr<const grammar::CompiledGrammar> grammar
+    const std::shared_ptr<const grammar::CompiledGrammar>& grammar,
+    const std::shared_ptr<grammar::CpuAllowance>& allowance
 ) {
-    matcher_.emplace(std::move(grammar));
+    matcher_.emplace(grammar, allowance);
     mask_.resize(grammar::num_mask_words(static_cast<std::size_t>(vocab_len)));
     const auto output_begin = std::min(
         static_cast<std::size_t>(prompt_len_ - setup.sampling.num_output_in_prompt),
         setup.history.size()
     );
-    matcher_->accept(std::span(setup.history).subspan(output_begin));
+    const std::span<const TokenId> output = std::span(setup.history).subspan(output_begin);
+    const bool was_followed = allowance->begin();
+    const std::size_t num_brought =
+        was_followed
+            ? 0
+            : std::min(static_cast<std::size_t>(prompt_len_) - output_begin, output.size());
+    matcher_->accept(output.first(num_brought));
+    if (was_followed || num_brought < output.size()) matcher_->replay(output.subspan(num_brought));
     set_mask();
 }
 

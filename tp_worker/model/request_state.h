@@ -5,6 +5,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "grammar/cpu_allowance.h"
 #include "grammar/matcher.h"
 #include "kernels/penalties.h"
 #include "kernels/sampling.h"
@@ -26,12 +27,13 @@ inline constexpr double kTemperatureMin = 1e-6;
 class RequestState {
   public:
     // `grammar`: the setup's grammar, if any, on rank 0. Null on other ranks, which draw no edited
-    // rows. REQUIRES: the setup's ids are below vocab_len (step_batch.h
-    // checks).
+    // rows. `allowance`: the request's, if `grammar` is set. REQUIRES: the setup's ids are below
+    // vocab_len (step_batch.h checks).
     RequestState(
         const messages::RequestSetup& setup,
         std::int64_t vocab_len,
-        std::shared_ptr<const grammar::CompiledGrammar> grammar = nullptr
+        const std::shared_ptr<const grammar::CompiledGrammar>& grammar = nullptr,
+        const std::shared_ptr<grammar::CpuAllowance>& allowance = nullptr
     );
 
     // Returns the draw of output token `output_index`.
@@ -85,7 +87,8 @@ class RequestState {
     void set_grammar(
         const messages::RequestSetup& setup,
         std::int64_t vocab_len,
-        std::shared_ptr<const grammar::CompiledGrammar> grammar
+        const std::shared_ptr<const grammar::CompiledGrammar>& grammar,
+        const std::shared_ptr<grammar::CpuAllowance>& allowance
     );
     void set_mask();
 

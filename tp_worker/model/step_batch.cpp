@@ -79,10 +79,7 @@ void report_draw(const LogitRow& row, TokenId id, messages::StepResult* result) 
 }
 
 Result<> set_up_requests(
-    const messages::StepPlan& plan,
-    std::int64_t vocab_len,
-    RequestSlots* slots,
-    const Grammars* grammars
+    const messages::StepPlan& plan, std::int64_t vocab_len, RequestSlots* slots, Grammars* grammars
 ) {
     for (const messages::RequestSetup& setup : plan.setups) {
         const std::int64_t slot = raw(setup.slot);
@@ -130,8 +127,10 @@ Result<> set_up_requests(
                 fmt::format("num_output_in_prompt is {}", setup.sampling.num_output_in_prompt);
         }
         Grammars::Shared grammar;
+        std::shared_ptr<grammar::CpuAllowance> allowance;
         if (setup.grammar && grammars != nullptr) {
             grammar = grammars->find(*setup.grammar);
+            allowance = grammars->allowance_of(setup.key);
             if (!grammar)
                 problem = fmt::format(
                     "grammar {} is not compiled here", static_cast<std::uint64_t>(*setup.grammar)
@@ -140,7 +139,7 @@ Result<> set_up_requests(
         if (problem) {
             return make_error(ErrorCode::kInvalidArgument, "setup of slot {}: {}", slot, *problem);
         }
-        (*slots)[static_cast<std::size_t>(slot)].emplace(setup, vocab_len, std::move(grammar));
+        (*slots)[static_cast<std::size_t>(slot)].emplace(setup, vocab_len, grammar, allowance);
     }
     return Ok{};
 }

@@ -89,7 +89,7 @@ Result<> set_up_requests(
     const messages::StepPlan& plan,
     std::int64_t vocab_len,
     RequestSlots* slots,
-    const Grammars* grammars = nullptr
+    Grammars* grammars = nullptr
 );
 
 class PlannedStep {

@@ -1,8 +1,15 @@
 #include "tp_worker/model/request_state.h"
 
+#include "grammar/compiled_grammar.h"
+#include "tests/grammar/small_vocabulary.h"
+#include "tp_worker/model/grammars.h"
+#include "tp_worker/model/step_batch.h"
+
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -87,6 +94,50 @@ TEST(RequestState, ATemperatureTooSmallToDivideByIsGreedy) {
     EXPECT_EQ(RequestState(setup, 10).draw(0).temperature, 0.f);
     setup.sampling.temperature = 1e-3;
     EXPECT_EQ(RequestState(setup, 10).draw(0).temperature, 1e-3f);
+}
+
+// Another request has the slot meanwhile. Following the output a second time uses none of the
+// allowance, so the request ends where it would have ended without the retraction.
+TEST(RequestState, P4_ARetractedRequestHasTheRestOfItsAllowance) {
+    if (!grammar::why_none().empty()) GTEST_SKIP() << grammar::why_none();
+    const grammar::Vocabulary vocabulary = grammar::small_vocabulary();
+    const auto sorted = grammar::SortedVocabulary::make(vocabulary);
+    ASSERT_TRUE(sorted);
+    const auto compiled = grammar::CompiledGrammar::compile(
+        {messages::GrammarKind::kEbnf, "root ::= e\ne ::= e e | [a-z ]"}, **sorted
+    );
+    ASSERT_TRUE(compiled);
+    Grammars grammars;
+    grammars.add(messages::GrammarId{1}, *compiled);
+    RequestSlots slots(2);
+    const auto set_up = [&](messages::RequestSetup setup) {
+        messages::StepPlan plan;
+        plan.setups.push_back(std::move(setup));
+        const auto vocab_len = static_cast<std::int64_t>(vocabulary.tokens.size());
+        EXPECT_TRUE(set_up_requests(plan, vocab_len, &slots, &grammars));
+    };
+    messages::RequestSetup setup;
+    setup.key = RequestKey{7};
+    setup.prompt_len = 1;
+    setup.history = {grammar::id_of('b')};
+    setup.grammar = messages::GrammarId{1};
+    set_up(setup);
+    const auto allowance = grammars.allowance_of(setup.key);
+    while (allowance->left() > grammar::CpuAllowance::kMax / 2) {
+        slots[0]->record_sampled(grammar::id_of('a'));
+        setup.history.push_back(grammar::id_of('a'));
+    }
+    const Duration left = allowance->left();
+    const std::vector<std::uint32_t> mask(slots[0]->mask().begin(), slots[0]->mask().end());
+    messages::RequestSetup other = setup;
+    other.key = RequestKey{8};
+    other.history.resize(1);
+    set_up(other);
+    setup.slot = SlotId{1};
+    set_up(setup);
+    EXPECT_EQ(allowance->left(), left);
+    EXPECT_EQ(mask, std::vector<std::uint32_t>(slots[1]->mask().begin(), slots[1]->mask().end()));
+    EXPECT_TRUE(std::ranges::any_of(mask, [](std::uint32_t word) { return word != 0; }));
 }
 
 }  // namespace
