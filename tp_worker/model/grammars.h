@@ -35,10 +35,16 @@ class Grammars {
         const auto place = all_.find(id);
         return place == all_.end() ? nullptr : place->second;
     }
-    // Removes the grammar. Slots that still follow it keep it until they are set up again.
+    // Removes the grammar. Slots that followed it keep it until the next plan
+    // (set_up_requests() in step_batch.h).
     void forget(messages::GrammarId id) {
         const MutexLock lock(mutex_);
-        all_.erase(id);
+        has_forgotten_ = all_.erase(id) > 0 || has_forgotten_;
+    }
+    // Returns whether a grammar was forgotten since the last call.
+    [[nodiscard]] bool take_forgotten() {
+        const MutexLock lock(mutex_);
+        return std::exchange(has_forgotten_, false);
     }
 
     // Returns the allowance of a request: the same whenever it is set up.
@@ -54,6 +60,7 @@ class Grammars {
   private:
     mutable Mutex mutex_{};
     std::map<messages::GrammarId, Shared> all_ GUARDED_BY(mutex_){};
+    bool has_forgotten_ GUARDED_BY(mutex_) = false;
     // Shared with the matchers of running requests. Keys grow, so the first request is the oldest.
     std::map<RequestKey, std::shared_ptr<grammar::CpuAllowance>> allowances_ GUARDED_BY(mutex_){};
 };

@@ -1,5 +1,7 @@
 #include "tp_worker/model/request_state.h"
 
+#include "tp_worker/model/grammars.h"
+
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -23,7 +25,7 @@ RequestState::RequestState(
 )
     : prompt_len_(setup.prompt_len),
       min_new_tokens_(setup.sampling.min_new_tokens),
-      has_grammar_(setup.grammar.has_value()),
+      grammar_(setup.grammar),
       stop_ids_(setup.stop_ids),
       logprobs_(setup.logprobs) {
     const messages::SamplingParams& params = setup.sampling;
@@ -80,6 +82,10 @@ void RequestState::set_grammar(
     matcher_->accept(output.first(num_brought));
     if (was_followed || num_brought < output.size()) matcher_->replay(output.subspan(num_brought));
     set_mask();
+}
+
+void RequestState::free_forgotten(const Grammars& grammars) {
+    if (matcher_ && !grammars.find(*grammar_)) matcher_.reset();
 }
 
 // After the grammar's end no draw counts, so none is restricted.

@@ -24,6 +24,8 @@ namespace pitstop::tp_worker {
 // the best id has all of the mass.
 inline constexpr double kTemperatureMin = 1e-6;
 
+class Grammars;
+
 class RequestState {
   public:
     // `grammar`: the setup's grammar, if any, on rank 0. Null on other ranks, which draw no edited
@@ -48,16 +50,19 @@ class RequestState {
     }
     // Returns whether the logits of output token `output_index` are changed before the draw.
     [[nodiscard]] bool has_edits(std::int64_t output_index) const {
-        return has_penalty_ || has_grammar_ || !biases(output_index).empty();
+        return has_penalty_ || grammar_ || !biases(output_index).empty();
     }
     // Returns which ids the grammar allows next, a bit each (grammar/matcher.h); empty: all.
     [[nodiscard]] std::span<const std::uint32_t> mask() const { return mask_; }
+    // Frees the grammar if it was forgotten: the request has ended. A step under way may still have
+    // a row of it.
+    void free_forgotten(const Grammars& grammars);
     [[nodiscard]] const messages::LogprobOptions& logprobs() const { return logprobs_; }
     [[nodiscard]] std::span<const TokenId> stop_ids() const { return stop_ids_; }
     // Returns whether its draws depend on earlier draws not only through the logits, but also
     // through counts, bans or a grammar.
     [[nodiscard]] bool follows_tokens() const {
-        return has_penalty_ || has_grammar_ || !bad_tokens_.empty();
+        return has_penalty_ || grammar_ || !bad_tokens_.empty();
     }
 
     // Records that a step which draws for the request was enqueued: the device has its last token,
@@ -104,7 +109,7 @@ class RequestState {
     std::vector<std::vector<TokenId>> bad_tokens_{};
     std::vector<TokenId> output_tail_{};
     std::size_t tail_len_max_ = 0;
-    bool has_grammar_ = false;
+    std::optional<messages::GrammarId> grammar_{};
     std::optional<grammar::Matcher> matcher_{};  // on rank 0
     std::vector<std::uint32_t> mask_{};
     std::vector<TokenId> stop_ids_{};

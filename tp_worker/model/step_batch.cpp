@@ -81,6 +81,10 @@ void report_draw(const LogitRow& row, TokenId id, messages::StepResult* result) 
 Result<> set_up_requests(
     const messages::StepPlan& plan, std::int64_t vocab_len, RequestSlots* slots, Grammars* grammars
 ) {
+    if (grammars != nullptr && grammars->take_forgotten()) {
+        for (std::optional<RequestState>& request : *slots)
+            if (request) request->free_forgotten(*grammars);
+    }
     for (const messages::RequestSetup& setup : plan.setups) {
         const std::int64_t slot = raw(setup.slot);
         if (slot < 0 || slot >= static_cast<std::int64_t>(slots->size())) {

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -94,6 +95,40 @@ TEST(RequestState, ATemperatureTooSmallToDivideByIsGreedy) {
     EXPECT_EQ(RequestState(setup, 10).draw(0).temperature, 0.f);
     setup.sampling.temperature = 1e-3;
     EXPECT_EQ(RequestState(setup, 10).draw(0).temperature, 1e-3f);
+}
+
+// The slot of a request that has ended may stay free for long.
+TEST(RequestState, AForgottenGrammarIsFreedAtTheNextPlan) {
+    if (!grammar::why_none().empty()) GTEST_SKIP() << grammar::why_none();
+    const auto sorted = grammar::SortedVocabulary::make(grammar::small_vocabulary());
+    ASSERT_TRUE(sorted);
+    Grammars grammars;
+    RequestSlots slots(3);
+    std::vector<std::weak_ptr<const grammar::CompiledGrammar>> all;
+    messages::StepPlan plan;
+    for (int i = 0; i < 2; ++i) {
+        const messages::GrammarId id{static_cast<std::uint64_t>(i) + 1};
+        auto compiled =
+            grammar::CompiledGrammar::compile({messages::GrammarKind::kRegex, "a*"}, **sorted);
+        ASSERT_TRUE(compiled);
+        all.emplace_back(*compiled);
+        grammars.add(id, *std::move(compiled));
+        messages::RequestSetup setup;
+        setup.slot = SlotId{i};
+        setup.key = RequestKey{static_cast<std::uint64_t>(i) + 1};
+        setup.grammar = id;
+        plan.setups.push_back(std::move(setup));
+    }
+    const auto vocab_len = static_cast<std::int64_t>(grammar::small_vocabulary().tokens.size());
+    EXPECT_TRUE(set_up_requests(plan, vocab_len, &slots, &grammars));
+    grammars.forget(messages::GrammarId{1});
+    EXPECT_FALSE(all[0].expired()) << "a step under way may follow it";
+    EXPECT_TRUE(set_up_requests({}, vocab_len, &slots, &grammars));
+    EXPECT_TRUE(all[0].expired());
+    EXPECT_FALSE(all[1].expired());
+    slots[0]->record_sampled(grammar::id_of('b'));  // by a step that was under way
+    slots[1]->record_sampled(grammar::id_of('a'));
+    EXPECT_FALSE(slots[1]->mask().empty());
 }
 
 // Another request has the slot meanwhile. Following the output a second time uses none of the
