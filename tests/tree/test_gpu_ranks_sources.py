@@ -35,7 +35,10 @@ def test_P2_handles_for_another_number_of_ranks_are_refused_and_given_back(clien
         payloads = [{"data": sender.payload()} for _ in range(num)]
         with pytest.raises(pitstop.PitstopError) as error:
             client.update_weights(source={"kind": "tensors", "format": "pickle", "payloads": payloads})
-        what = {1: "one payload of handles for 2 ranks; send one each", 3: "3 payloads for 2 ranks; send one each"}[num]
+        what = {
+            1: "one payload for 2 ranks: a handle of a tensor is for one rank; send one payload each",
+            3: "3 payloads for 2 ranks; send one each",
+        }[num]
         assert error.value.code == "invalid_argument" and what in error.value.message, error.value
 
         def are_back():

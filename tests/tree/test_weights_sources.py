@@ -271,7 +271,7 @@ def test_P7_bad_payloads_are_refused_and_lend_nothing(client):
         error = refused(client.update_weights, source=pickled([payload] * 2), partial=True)
         assert error.code == code, error
     one = refused(client.update_weights, source=pickled([plain]), partial=True)
-    assert "one payload of handles for 2 ranks" in one.message
+    assert "one payload for 2 ranks: a handle" in one.message
     assert digest_of(client) == DIGESTS["stories"]["digest"]
 
 
