@@ -149,7 +149,7 @@ def run_in(directory):
         (directory / "second").rename(directory / "away")
         (slot,) = fleet.add_replicas(1)
         why = until_told(fleet, f"slot-{slot}.")
-        assert f"'{directory / 'second'}' holds no adapter_model.safetensors" in why, why
+        assert f"'{directory / 'second'}' holds neither adapter_model.safetensors nor adapter_model.bin" in why, why
         (directory / "away").rename(directory / "second")
         fleet.until_ready(timeout=START_S)
         expect(fleet, 3, policy=second, other=first)
