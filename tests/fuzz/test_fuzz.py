@@ -27,7 +27,7 @@ PARSERS = {
     "safetensors": ("checkpoint/",),
     "template": ("jinja/",),
     "tokenizer": ("text/",),
-    "torch_file": ("checkpoint/torch_file", "checkpoint/zip_entries", "pickle/"),
+    "torch_file": ("checkpoint/",),
 }
 
 
