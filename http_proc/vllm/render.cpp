@@ -13,8 +13,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -121,16 +121,16 @@ Task<Response> render_completions(Exchange& exchange) {
     if (call->is_echoed)
         co_return refusal_of_field("echo", "/inference/v1/generate returns the output alone");
     OpenAiOptions& options = call->options;
-    std::set<std::string> named;  // many prompts may have one adapter
-    for (OpenAiPrompt& given : call->prompts) {
-        if (!named.insert(given.adapter).second) continue;
-        std::string adapter = given.adapter;
-        const Result<> known = co_await find_adapter_of(exchange, options.model, adapter);
+    std::map<std::string, std::string> adapters;  // by `lora_path`: many prompts may have the same
+    for (const OpenAiPrompt& given : call->prompts) {
+        const auto [place, is_new] = adapters.emplace(given.adapter, given.adapter);
+        if (!is_new) continue;
+        const Result<> known = co_await find_adapter_of(exchange, options.model, place->second);
         if (!known) co_return vllm_text_refusal(known.error());
     }
     OrderedJson all = OrderedJson::array();
     for (OpenAiPrompt& given : call->prompts) {
-        options.adapter = std::move(given.adapter);
+        options.adapter = adapters.at(given.adapter);
         messages::Generate prompt;
         prompt.text = std::move(given.text);
         prompt.input_ids = std::move(given.ids);
