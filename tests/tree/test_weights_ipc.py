@@ -208,7 +208,7 @@ def test_P5_a_sender_that_stalls_is_given_up(admin, bard):
             server.check_answers()
         reply = finish_update(admin)
         assert reply["code"] == "deadline_exceeded", reply
-        assert "silent" in reply["message"] and reply["total_s"] < 60
+        assert "did not answer in time" in reply["message"] and reply["total_s"] < 60
         server.close()
 
 
@@ -329,9 +329,9 @@ def test_two_senders_at_once(admin, bard, shared_tree):
     with shared_tree.door("admin") as other:
         wait_until(lambda: other.call("drop_stage", session=2**63)["state"] != "serving", "the first to begin")
         start_update(other, second.handles, label="second")
-        reply = finish_update(other)
-        assert reply["code"] == "failed_precondition" and "'first'" in reply["message"], reply
-    first.update(bard)
-    assert finish_update(admin)["ok"]
+        first.update(bard)
+        assert finish_update(admin)["ok"]
+        second.update(bard)
+        assert finish_update(other)["ok"], "it waited for the first"
     second.close()
     admin.call("update_weights", update={"source": {"kind": "disk", "path": str(STORIES)}})
