@@ -44,8 +44,7 @@ struct OpenAiOptions {
     [[nodiscard]] messages::Generate request() const;
 };
 
-// `fields` gets the errors.
-// Without `lora_path`.
+// Reads the options of a request, except `lora_path`. `fields` gets the errors.
 void read_openai_options(FieldReader& fields, OpenAiOptions& options);
 // Reads the adapter of a request of one prompt.
 void read_lora_path(FieldReader& fields, OpenAiOptions& options);
