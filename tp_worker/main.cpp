@@ -241,7 +241,10 @@ Result<> load_and_serve(
         *engine,
         pace,
         fault_point,
-        static_cast<ReplicaId>(options.replica),
+        ReplicaPlace{
+            .replica = static_cast<ReplicaId>(options.replica),
+            .num_replicas = options.num_replicas,
+        },
         options.engine.model_dir
     );
     updater.adapters().limit(

@@ -22,6 +22,7 @@ void add_place_flags(Options& options, FlagSet& flags) {
     flags.add(
         "replica", &options.replica, "number of the replica that this rank belongs to, from 0"
     );
+    flags.add("replicas", &options.num_replicas, "number of replicas of the tree");
     flags.add("rank", &options.rank, "this rank's number in its replica, from 0");
     flags.add("tp", &options.tp, "number of ranks of the replica");
     flags.add(
@@ -232,7 +233,8 @@ Result<> check_place_flags(const Options& options) {
     if (options.rank < 0 || options.rank >= options.tp) return bad("rank", "0 to tp - 1");
     if (options.engine.ep < 1 || options.tp % options.engine.ep != 0)
         return bad("ep", fmt::format("a divisor of --tp {}", options.tp));
-    if (options.replica < 0) return bad("replica", "0 or more");
+    if (options.replica < 0 || options.replica >= options.num_replicas)
+        return bad("replica", "0 to replicas - 1");
     return Ok{};
 }
 

@@ -26,6 +26,7 @@ struct Options {
     bool ignores_extra_tensors = false;
     std::string isa{};
     int replica = 0;
+    int num_replicas = 1;
     int rank = 0;
     int tp = 1;
     int nodes = 1;

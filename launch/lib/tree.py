@@ -177,7 +177,7 @@ def _scheduler_flags(options, weights, restart, replica):
 def _worker_flags(options, weights, replica, rank):
     num_here = len(ranks_here(options)) * options.dp
     threads = options.threads or cores_per_worker(num_here)
-    flags = [f"--replica={replica}", f"--rank={rank}", f"--threads={threads}"]
+    flags = [f"--replica={replica}", f"--replicas={options.dp}", f"--rank={rank}", f"--threads={threads}"]
     flags.append(f"--step-timeout-s={options.step_timeout:g}")
     flags.append(f"--kv-share={KV_SHARE / options.dp:g}")
     flags += [f"--epoch={weights.epoch}", *_weights_flags(weights), *_node_flags(options)]

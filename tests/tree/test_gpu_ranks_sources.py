@@ -27,7 +27,7 @@ pytestmark = needs_gpu
 GPU_TREE_FLAGS = ("--tp", 2)
 
 
-@pytest.mark.parametrize("num", [1, 3])
+@pytest.mark.parametrize("num", [1, 3, 4])
 def test_P2_handles_for_another_number_of_ranks_are_refused_and_given_back(client, shared_tree, monkeypatch, num):
     machine(monkeypatch, shared_tree.run_dir.parent)
     before = client.weight_digests()["digest"]
@@ -38,6 +38,7 @@ def test_P2_handles_for_another_number_of_ranks_are_refused_and_given_back(clien
         what = {
             1: "one payload for 2 ranks: a handle of a tensor is for one rank; send one payload each",
             3: "3 payloads for 2 ranks; send one each",
+            4: "4 payloads for 2 ranks; send one each",
         }[num]
         assert error.value.code == "invalid_argument" and what in error.value.message, error.value
 

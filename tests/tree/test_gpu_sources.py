@@ -18,6 +18,7 @@ from test_weights_sources import (  # noqa: F401
     test_P2_bytes_that_do_not_fit_are_refused,
     test_P5_an_abandoned_session_ends_by_its_deadline,
     test_P7_bad_payloads_are_refused_and_lend_nothing,
+    test_P7_payloads_for_another_number_of_ranks_are_refused_and_given_back,
     test_P10_a_sparse_update_changes_those_elements,
     test_P10_flattened_buckets_in_a_session,
     test_P10_numpy_arrays_are_pushed,

@@ -107,7 +107,8 @@ def test_a_partial_update_says_so(client):
         (lambda s: s["tensors"][0].update(shape=[1 << 62, 1 << 62]), "shape"),
         (lambda s: s["tensors"][0].update(shape=[-1]), "[-1]"),
         (lambda s: s["tensors"][0].update(dtype="int7"), "int7"),
-        (lambda s: s["payloads"].insert(0, {"data": b""}), "were sent"),
+        (lambda s: s["payloads"].insert(0, {"data": b""}), "were sent|2 payloads for 1 rank"),
+        (lambda s: s["payloads"].extend([{"data": b""}] * 3), "4 payloads for "),
     ],
 )
 def test_P2_bytes_that_do_not_fit_are_refused(client, change, what):
@@ -175,6 +176,11 @@ def test_P2_a_sparse_update_out_of_range_is_refused(client):
 # ---- PyTorch's serialized tensors ----
 
 
+def ranks(client):
+    """The ranks of the tree's replica: each needs a payload of its own."""
+    return range(client.info.tp)
+
+
 def pickled(payloads):
     return {"kind": "tensors", "format": "pickle", "payloads": [{"data": p} for p in payloads]}
 
@@ -186,7 +192,7 @@ def test_P10_serialized_named_tensors_and_their_references_come_back(client):
     def send():
         tensors = {n: t.share_memory_() for n, t in torch_sender.load(BARD).items()}
         payload = lambda: bytes(torch_sender.ForkingPickler.dumps(list(tensors.items())))
-        return client.update_weights(source=pickled([payload(), payload()]))
+        return client.update_weights(source=pickled([payload() for _ in ranks(client)]))
 
     assert send()["digest"] == DIGESTS["bard"]["digest"] == digest_of(client)
     wait_until(lambda: torch_sender.torch_segments() <= before, "shared memory to be freed")
@@ -198,7 +204,7 @@ def test_P10_flattened_buckets_in_a_session(client):
     client.begin_update()
 
     def send(half):
-        buckets = [torch_sender.flattened_bucket(half) for _ in range(2)]
+        buckets = [torch_sender.flattened_bucket(half) for _ in ranks(client)]
         client.update_bucket(pickled([payload for payload, _ in buckets]))
 
     for half in halves(torch_sender.load(BARD)):
@@ -216,7 +222,7 @@ def test_P10_tensors_that_were_serialized_once_serve_many_updates(client):
         resident = {n: t.share_memory_() for n, t in torch_sender.load(BARD).items()}
         versions = {"bard": torch_sender.load(BARD), "stories": torch_sender.load(STORIES)}
         dumps = torch_sender.ForkingPickler.dumps
-        source = pickled([bytes(dumps(list(resident.items()))) for _ in range(2)])
+        source = pickled([bytes(dumps(list(resident.items()))) for _ in ranks(client)])
         for version in ("bard", "stories", "bard", "stories"):
             for name, tensor in resident.items():
                 tensor.copy_(versions[version][name])
@@ -231,9 +237,9 @@ def test_P10_memory_that_its_sender_has_let_go_of_is_freed_by_its_last_reader(cl
     before = torch_sender.torch_segments()
 
     def lent():
-        """Returns two pickles, the only owners of the tensors."""
+        """Returns a pickle for each rank, the only owners of the tensors."""
         tensors = {n: t.share_memory_() for n, t in torch_sender.load(BARD).items()}
-        return [bytes(torch_sender.ForkingPickler.dumps(list(tensors.items()))) for _ in range(2)]
+        return [bytes(torch_sender.ForkingPickler.dumps(list(tensors.items()))) for _ in ranks(client)]
 
     source = pickled(lent())
     assert len(torch_sender.torch_segments() - before) == len(BARD_TENSORS)
@@ -243,12 +249,30 @@ def test_P10_memory_that_its_sender_has_let_go_of_is_freed_by_its_last_reader(cl
 
 
 @needs_torch
+def test_P7_payloads_for_another_number_of_ranks_are_refused_and_given_back(client):
+    before = torch_sender.torch_segments()
+    num_ranks = len(ranks(client))
+
+    def lent(num):
+        """Returns `num` pickles, the only owners of the tensors."""
+        tensors = {n: t.share_memory_() for n, t in torch_sender.load(BARD).items()}
+        return [bytes(torch_sender.ForkingPickler.dumps(list(tensors.items()))) for _ in range(num)]
+
+    for num in {1, num_ranks + 1, 2 * num_ranks} - {num_ranks}:
+        error = refused(client.update_weights, source=pickled(lent(num)))
+        what = "one payload for 2 ranks: a handle" if num == 1 else f"{num} payloads for {num_ranks} rank"
+        assert error.code == "invalid_argument" and what in error.message, error
+    assert digest_of(client) == DIGESTS["stories"]["digest"]
+    wait_until(lambda: torch_sender.torch_segments() <= before, "shared memory to be freed")
+
+
+@needs_torch
 def test_a_view_that_is_not_contiguous_is_gathered(client):
     name = "model.layers.0.mlp.gate_proj.weight"
     tensor = torch_sender.load(BARD)[name].t().contiguous().share_memory_().t()
     assert not tensor.is_contiguous()
     payload = lambda: bytes(torch_sender.ForkingPickler.dumps([(name, tensor)]))
-    client.update_weights(source=pickled([payload(), payload()]), partial=True)
+    client.update_weights(source=pickled([payload() for _ in ranks(client)]), partial=True)
     tensors = {t["name"]: t["digest"] for t in client.weight_digests()["tensors"]}
     assert tensors[name] == DIGESTS["bard"]["tensors"][name]
 
@@ -268,10 +292,8 @@ def test_P7_bad_payloads_are_refused_and_lend_nothing(client):
         (pickle.dumps({"flattened_tensor": None}), "invalid_argument"),
         (pickle.dumps([("model.norm.weight", 5)]), "invalid_argument"),
     ):
-        error = refused(client.update_weights, source=pickled([payload] * 2), partial=True)
+        error = refused(client.update_weights, source=pickled([payload for _ in ranks(client)]), partial=True)
         assert error.code == code, error
-    one = refused(client.update_weights, source=pickled([plain]), partial=True)
-    assert "one payload for 2 ranks: a handle" in one.message
     assert digest_of(client) == DIGESTS["stories"]["digest"]
 
 

@@ -28,9 +28,15 @@ namespace pitstop::tp_worker {
 
 class Groups;
 
+// The replica of this rank among those of the tree.
+struct ReplicaPlace {
+    ReplicaId replica{};
+    int num_replicas = 1;
+};
+
 // The properties of this rank that sources need.
 struct Worker {
-    ReplicaId replica{};
+    ReplicaPlace place{};
     Rank rank{};
     int tp = 1;
     std::string device_uuid{};  // as in senders' handles

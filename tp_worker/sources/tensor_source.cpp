@@ -24,12 +24,28 @@ std::span<const std::byte> data_of(const messages::RankPayload& payload) {
     return std::as_bytes(std::span(payload.data.values));
 }
 
+std::string wrong_number(std::size_t payloads, std::size_t tp, std::size_t replicas) {
+    const std::string_view ranks = tp == 1 ? "rank" : "ranks";
+    if (replicas == 1)
+        return fmt::format("{} payloads for {} {}; send one each", payloads, tp, ranks);
+    return fmt::format(
+        "{} payloads for {} replicas of {} {}; send {}, which every replica reads, or {}",
+        payloads,
+        replicas,
+        tp,
+        ranks,
+        tp,
+        tp * replicas
+    );
+}
+
 // Returns the payload for this rank: its own, or the common one.
 Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
     const std::vector<messages::RankPayload>& payloads = args.source.payloads;
     const auto rank = static_cast<std::size_t>(raw(args.worker.rank));
     const auto tp = static_cast<std::size_t>(args.worker.tp);
-    const auto replica = static_cast<std::size_t>(raw(args.worker.replica));
+    const auto replica = static_cast<std::size_t>(raw(args.worker.place.replica));
+    const auto replicas = static_cast<std::size_t>(args.worker.place.num_replicas);
     // A handle lends one reference: two ranks would give it back twice.
     if (payloads.size() == 1 && tp > 1 && args.source.format == messages::TensorFormat::kPickle)
         return bad_payload(fmt::format(
@@ -40,11 +56,8 @@ Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
     // The payloads are one per rank of all replicas, or one per rank of a single replica; then
     // every replica uses the same ones.
     const std::size_t index = payloads.size() > tp ? replica * tp + rank : rank;
-    if (payloads.size() % tp != 0 || index >= payloads.size()) {
-        return bad_payload(
-            fmt::format("{} payloads for {} ranks; send one each", payloads.size(), tp)
-        );
-    }
+    if (payloads.size() != tp && payloads.size() != tp * replicas)
+        return bad_payload(wrong_number(payloads.size(), tp, replicas));
     return data_of(payloads[index]);
 }
 
@@ -444,7 +457,7 @@ Result<> decline_tensors(const SourceArgs& args, const Error& why) {
     if (!has_handles) return why;
     if (const Result<std::span<const std::byte>> payload = payload_of(args)) {
         static_cast<void>(PickledTensors(args, why).read_as(format, *payload));
-    } else if (args.worker.rank == Rank{} && args.worker.replica == ReplicaId{}) {
+    } else if (args.worker.rank == Rank{} && args.worker.place.replica == ReplicaId{}) {
         // The payloads fit no rank, because their number differs from that of the ranks; so one
         // rank gives all references back.
         for (const messages::RankPayload& each : args.source.payloads)

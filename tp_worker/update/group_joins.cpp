@@ -14,7 +14,7 @@ std::vector<messages::Frames> GroupJoins::execute(messages::WorkerGroup order, T
     const bool is_given =
         joining_.offer([this, answer, deadline, order = std::move(order)]() mutable {
             const std::int64_t rank = order.spec.rank_offset +
-                                      std::int64_t{raw(worker_.replica)} * worker_.tp +
+                                      std::int64_t{raw(worker_.place.replica)} * worker_.tp +
                                       raw(worker_.rank);
             const Result<> result =
                 order.action == messages::GroupAction::kDestroy

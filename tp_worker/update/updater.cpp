@@ -43,7 +43,7 @@ Updater::Updater(
     Engine& engine,
     Pace& pace,
     FaultPoint& fault_point,
-    ReplicaId replica,
+    ReplicaPlace place,
     const std::string& model_dir
 )
     : engine_(engine),
@@ -61,10 +61,10 @@ Updater::Updater(
           .answer = [this](messages::Frames answer) { background_.answer(std::move(answer)); },
       }) {
     live_digests_ = engine.describe().digests;
-    worker_.replica = replica;
+    worker_.place = place;
     worker_.rank = engine.rank();
     worker_.tp = engine.tp();
-    worker_.device_uuid = device_uuid(engine.device(), replica, engine.rank());
+    worker_.device_uuid = device_uuid(engine.device(), place.replica, engine.rank());
     worker_.groups = &groups_;
     worker_.is_over = &is_over_;
 }

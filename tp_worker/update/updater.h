@@ -49,7 +49,7 @@ class Updater {
         Engine& engine,
         Pace& pace,
         FaultPoint& fault_point,
-        ReplicaId replica = {},
+        ReplicaPlace place = {},
         const std::string& model_dir = {}
     );
     ~Updater();
