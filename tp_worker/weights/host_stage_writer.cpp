@@ -31,7 +31,7 @@ Filled HostStageWriter::fill(std::vector<FillJob> jobs, Keep keep) {
             add(sum, fill_from_gpu(job));
             continue;
         }
-        if (job.incoming == nullptr && keep == Keep::kCopy) {
+        if (job.incoming == nullptr && keep == Keep::kCopy && args_.target != args_.live) {
             const TimePoint begun = Clock::now();
             copy_live(args_.layout.tensors()[job.index]);
             sum.receive += Clock::now() - begun;
@@ -44,13 +44,15 @@ Filled HostStageWriter::fill(std::vector<FillJob> jobs, Keep keep) {
 
 Filled HostStageWriter::fill_from_gpu(FillJob job) {
     Incoming incoming{.spec = job.incoming->spec, .bytes = job.incoming->bytes};
-    std::int64_t bytes = bytes_of(incoming.spec.dtype);  // the shape is the model's
-    for (const std::int64_t extent : incoming.spec.shape) bytes *= extent;
+    const WeightTensor& tensor = args_.layout.tensors()[job.index];
+    const std::int64_t row_bytes = tensor.whole_cols * bytes_of(incoming.spec.dtype);
+    const TensorRows rows = job.incoming->rows.value_or(TensorRows{.num = tensor.whole_rows});
+    const std::int64_t begin = rows.begin * row_bytes;
     const TimePoint begun = Clock::now();
-    fetched_.resize(static_cast<std::size_t>(bytes));
-    pieces_.fetch(fetched_.data(), incoming.bytes.data, bytes);
+    fetched_.resize(static_cast<std::size_t>(rows.num * row_bytes));
+    pieces_.fetch(fetched_.data(), incoming.bytes.data + begin, std::ssize(fetched_));
     const Duration fetching = Clock::now() - begun;
-    incoming.bytes.data = fetched_.data();
+    incoming.bytes.data = fetched_.data() - begin;  // addressed as the whole tensor's
     incoming.bytes.is_on_gpu = false;
     job.incoming = &incoming;
     Filled filled = host_.fill({job}, Keep::kInPlace);

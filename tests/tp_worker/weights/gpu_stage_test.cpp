@@ -88,8 +88,9 @@ class GpuStage : public testing::Test {
         std::vector<std::byte> target{};
         messages::WorkerStaged vote{};
     };
-    // Stages all tensors at once; on the CPU if `gpu` is null.
-    Staged stage(From from, GpuStaging* gpu) {
+    // Stages all tensors at once; on the CPU if `gpu` is null. With `pieces` the target is in host
+    // memory, and the tensors arrive from the GPU's, in two parts of their rows.
+    Staged stage(From from, GpuStaging* gpu, PinnedPieces* pieces = nullptr) {
         const auto size = static_cast<std::size_t>(layout_.bytes());
         Staged staged{.target = std::vector<std::byte>(size)};
         const auto on_gpu = kernels::DeviceBuffer::create(gpu == nullptr ? 0 : layout_.bytes());
@@ -110,6 +111,7 @@ class GpuStage : public testing::Test {
             .ops = *kernels::cpu_ops(best_isa()),
             .add_run = digest::add_run_on(best_isa()),
             .gpu = gpu,
+            .pieces = pieces,
             .target = target,
             .target_ledger = other,
             .live_ledger = live,
@@ -125,11 +127,36 @@ class GpuStage : public testing::Test {
                 {.spec = {.name = tensor.name, .shape = tensor.shape},
                  .bytes = bytes_from(from, tensor.name)}
             );
-        if (result) result = stage.stage_tensors(incoming, WeightStage::Expect::kAll);
+        if (result) {
+            result = pieces != nullptr ? stage_rows(stage)
+                                       : stage.stage_tensors(incoming, WeightStage::Expect::kAll);
+        }
         if (result) result = stage.finish();
         staged.vote = stage.vote(result);
         if (gpu != nullptr) kernels::copy_and_wait(staged.target.data(), target, layout_.bytes());
         return staged;
+    }
+    Result<> stage_rows(WeightStage& stage) {
+        for (const WeightTensor& tensor : layout_.tensors()) {
+            const std::int64_t row_bytes = tensor.whole_bytes() / tensor.whole_rows;
+            const std::int64_t num_first = (tensor.whole_rows + 1) / 2;
+            for (const TensorRows rows :
+                 {TensorRows{.begin = 0, .num = num_first},
+                  TensorRows{.begin = num_first, .num = tensor.whole_rows - num_first}}) {
+                if (rows.num == 0) continue;
+                const std::int64_t bytes = rows.num * row_bytes;
+                ASSIGN_OR_RETURN(const auto there, kernels::DeviceBuffer::create(bytes));
+                auto* const data = static_cast<std::byte*>(there.data());
+                const std::byte* const sent = sent_.at(tensor.name).data() + rows.begin * row_bytes;
+                kernels::copy_and_wait(data, sent, bytes);
+                const std::vector<Incoming> incoming{
+                    {.spec = {.name = tensor.name, .shape = tensor.shape},
+                     .bytes = {.data = data, .is_on_gpu = true},
+                     .rows = rows}};
+                RETURN_IF_ERROR(stage.stage_tensors(incoming, WeightStage::Expect::kMore));
+            }
+        }
+        return Ok{};
     }
     Staged stage_on_gpu(From from) {
         const auto pieces = PinnedPieces::make(kThreads);
@@ -166,6 +193,16 @@ TEST_F(GpuStage, P10_ThreadsPutEveryByteInItsPlaceFromMemoryAndFromFiles) {
         EXPECT_EQ(num_reached_["stage_half"], 1) << "where tests of faults kill a rank";
     }
     EXPECT_GE(readers_.size(), 2U) << "threads that read";
+}
+
+TEST_F(GpuStage, P10_RowsInTheGpusMemoryArriveInACopyInHostMemory) {
+    const Staged expected = stage(From::kMemory, nullptr);
+    const auto pieces = PinnedPieces::make(kThreads);
+    ASSERT_TRUE(pieces) << pieces.error().message;
+    const Staged staged = stage(From::kMemory, nullptr, pieces->get());
+    ASSERT_TRUE(staged.vote.outcome.ok) << staged.vote.outcome.problems.front();
+    EXPECT_TRUE(staged.target == expected.target);
+    EXPECT_EQ(staged.vote.digests, expected.vote.digests);
 }
 
 TEST_F(GpuStage, P2_APieceThatCannotBeReadEndsTheStageAndIsNamed) {
