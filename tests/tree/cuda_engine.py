@@ -232,6 +232,8 @@ def main(library, run_dir, model, uuids):
             try:
                 if command["do"] == "update":
                     update = engine.update_weights(tensors, label="lent", digests=False)
+                elif command["do"] == "load_adapter":
+                    update = engine.load_adapter(command["name"], tensors, json.loads(command["config"]))
                 else:
                     update = in_calls(engine, tensors)
                 answer = {"digest": update.digest}

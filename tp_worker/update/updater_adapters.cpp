@@ -18,6 +18,8 @@ StageArgs Updater::args_for(StagedUpdate& stage, Adapter* adapter) {
     CopyLedger& ledger = adapter != nullptr ? adapter->ledger() : no_ledger_;
     const std::int64_t bytes = adapter != nullptr ? adapter->staged().bytes() : 0;
     std::byte* const memory = adapter != nullptr ? adapter->staged().data() : nullptr;
+    PinnedPieces* const pieces =
+        engine_.device().is_cuda() ? &engine_.weights()->pieces() : nullptr;
     return {
         .update = stage.update,
         .spec = stage.spec,
@@ -26,6 +28,7 @@ StageArgs Updater::args_for(StagedUpdate& stage, Adapter* adapter) {
         .config = engine_.config(),
         .ops = engine_.ops(),
         .add_run = engine_.device().add_run(),
+        .pieces = pieces,
         .target = memory,
         .live = memory,
         .target_ledger = ledger,

@@ -1,6 +1,7 @@
-// Fills a copy in host memory that will be uploaded to a GPU (--update-mode host; shard_writer.h).
-// Works like the writer of host memory, except that kept tensors, and tensors that a sender has on
-// the GPU, are read from the GPU.
+// Fills a copy in host memory that will be uploaded to a GPU: one of the weights (--update-mode
+// host) or an adapter (shard_writer.h). Works like the writer of host memory, except that tensors
+// that a sender has on the GPU are read from there, and so are kept tensors whose live copy is
+// another one than the target.
 #pragma once
 
 #include "tp_worker/device/pinned_pieces.h"

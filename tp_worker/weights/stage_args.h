@@ -31,7 +31,8 @@ struct StageArgs {
     const kernels::Ops& ops;           // the host's
     digest::AddRun add_run = nullptr;  // for the instruction level of `ops`
     GpuStaging* gpu = nullptr;         // set if the target is in GPU memory; null: in host memory
-    // set if the live copy is on a GPU and the target in host memory
+    // set if the rank computes on a GPU and the target is in host memory; then the live copy is on
+    // the GPU, unless it is the target
     PinnedPieces* pieces = nullptr;
     std::byte* target = nullptr;      // the copy to fill
     const std::byte* live = nullptr;  // the serving copy; in a direct update: the target
