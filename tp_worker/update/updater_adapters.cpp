@@ -12,14 +12,11 @@ constexpr std::int64_t kUnpacedMax = std::int64_t{64} << 20;
 
 }  // namespace
 
-// Returns the arguments of an adapter's stage. `adapter` may be null while it is unknown: then the
-// stage can only tell its source that it cannot begin.
+// Without an adapter, the stage can only tell its source that it cannot begin.
 StageArgs Updater::args_for(StagedUpdate& stage, Adapter* adapter) {
     CopyLedger& ledger = adapter != nullptr ? adapter->ledger() : no_ledger_;
     const std::int64_t bytes = adapter != nullptr ? adapter->staged().bytes() : 0;
     std::byte* const memory = adapter != nullptr ? adapter->staged().data() : nullptr;
-    PinnedPieces* const pieces =
-        engine_.device().is_cuda() ? &engine_.weights()->pieces() : nullptr;
     return {
         .update = stage.update,
         .spec = stage.spec,
@@ -28,7 +25,7 @@ StageArgs Updater::args_for(StagedUpdate& stage, Adapter* adapter) {
         .config = engine_.config(),
         .ops = engine_.ops(),
         .add_run = engine_.device().add_run(),
-        .pieces = pieces,
+        .pieces = engine_.device().is_cuda() ? &engine_.weights()->pieces() : nullptr,
         .target = memory,
         .live = memory,
         .target_ledger = ledger,
@@ -45,10 +42,7 @@ Result<std::vector<messages::Frames>> Updater::stage_adapter(messages::WorkerSta
     const std::int64_t timeout_ms = order.timeout_ms;
     stage_ = std::make_shared<StagedUpdate>(std::move(order));
     stage_->fill.emplace(args_for(*stage_, nullptr));
-    give_stage(timeout_ms, [this](StagedUpdate& stage) -> Result<> {
-        RETURN_IF_ERROR(open_adapter(stage));
-        return stage.fill->begin();
-    });
+    give_stage(timeout_ms, [this](StagedUpdate& stage) { return open_adapter(stage); });
     return std::vector<messages::Frames>{};
 }
 
@@ -56,7 +50,7 @@ Result<> Updater::open_adapter(StagedUpdate& stage) {
     ASSIGN_OR_RETURN(stage.adapter, adapters_.open(stage.spec, stage.begins_as, stage.is_dropped));
     stage.fill.emplace(args_for(stage, stage.adapter.adapter.get()));
     stage.fill->begin_work();
-    return Ok{};
+    return stage.fill->begin();
 }
 
 Result<std::vector<messages::Frames>> Updater::execute(const messages::WorkerForget& order) {
