@@ -9,6 +9,7 @@ import demo
 import programs
 import serve
 import talk
+from client_flags import add_client_flags
 from problem import EXIT_OK, EXIT_PLACE, EXIT_USAGE, Problem
 from tree_flags import add_http_flags, add_node_flags, add_tcp_doors, add_tree_flags, seconds
 
@@ -77,7 +78,8 @@ def add_serve(commands):
     )
 
 
-def add_generate(commands):
+def add_generate(commands, is_asked):
+    """Adds `generate`; its flags of pitstop_cli are added only if the user asks for this command."""
     generate = commands.add_parser(
         "generate",
         help="stream the continuation of a prompt",
@@ -88,16 +90,13 @@ def add_generate(commands):
     generate.add_argument("prompt", nargs="?", help="the text to continue; -: read it from standard input")
     generate.add_argument("--prompt-file", metavar="FILE", help="read the text to continue from this file")
     add_place(generate)
-    for name, value, meaning in talk.GENERATE_FLAGS:
-        if value:
-            generate.add_argument(f"--{name}", metavar=value, help=meaning)
-        else:
-            generate.add_argument(f"--{name}", action="store_true", help=meaning)
+    if is_asked:
+        add_client_flags(generate, "generate", talk.GENERATE_DEFAULTS)
     generate.add_argument("--own", action="store_true", help="start a tree for this call, even if one runs")
     before = set(generate._option_string_actions)
     add_tree_flags(generate)
     tree_flags = set(generate._option_string_actions) - before
-    generate.set_defaults(max_new_tokens=talk.MAX_NEW_TOKENS, tree_flags=tree_flags)
+    generate.set_defaults(tree_flags=tree_flags)
 
 
 def add_talk(commands):
@@ -140,7 +139,8 @@ def add_tools(commands):
     tokenize.add_argument("--add-special-tokens", action="store_true", help="add the model's special tokens")
 
 
-def parser():
+def parser(arguments=()):
+    """Returns the parser of these arguments. Problem: they name a command whose program is not built."""
     top = Parser(
         prog="pitstop",
         description="An LLM rollout engine whose weights may change while it generates.",
@@ -152,14 +152,14 @@ def parser():
     of_help = commands.add_parser("help", help="list the commands, or explain one")
     of_help.add_argument("topic", nargs="?", metavar="COMMAND")
     add_serve(commands)
-    add_generate(commands)
+    add_generate(commands, is_asked="generate" in arguments[:2])
     add_talk(commands)
     add_tools(commands)
     return top
 
 
 def print_help(options):
-    top = parser()
+    top = parser(options.arguments)
     commands = next(action for action in top._actions if action.choices).choices
     if options.topic is None:
         top.print_help()
@@ -195,14 +195,14 @@ def main(arguments):
     if not arguments:
         parser().print_help(sys.stderr)
         return EXIT_USAGE
-    options, options.rest = parser().parse_known_args(arguments)
-    options.arguments = arguments
-    if options.rest and options.command not in (*talk.CONTROL, "keygen"):
-        parser().parse_args(arguments)  # prints which argument is unknown
     try:
+        options, options.rest = parser(arguments).parse_known_args(arguments)
+        options.arguments = arguments
+        if options.rest and options.command not in (*talk.CONTROL, "keygen"):
+            parser(arguments).parse_args(arguments)  # prints which argument is unknown
         return COMMANDS[options.command](options)
     except OSError as error:  # not handled by the command: the system ran out of space, memory or descriptors
-        problem = Problem.of(options.command, error, EXIT_PLACE)
+        problem = Problem.of(arguments[0], error, EXIT_PLACE)
     except Problem as told:
         problem = told
     serve.say(str(problem))

@@ -15,30 +15,8 @@ from tree import Asked, Signals, exit_code_of
 PR_SET_PDEATHSIG = 1
 FAREWELL_S = 2.0  # time for a client to print its error after its tree has ended
 
-# Flags of `pitstop_cli generate`, passed on unchanged: (name, its value in --help or nothing, help).
-GENERATE_FLAGS = (
-    ("max-new-tokens", "N", "maximum number of output tokens; -1: as many as fit (default 200)"),
-    ("min-new-tokens", "N", "minimum number of output tokens (default 0)"),
-    ("temperature", "X", "sampling temperature; 0: greedy (default 1)"),
-    ("top-k", "N", "draw among the N most probable tokens (default: all)"),
-    ("top-p", "X", "draw among the fewest tokens with this total probability (default 1: all)"),
-    ("min-p", "X", "drop tokens less probable than X times the most probable (default 0: none)"),
-    ("repetition-penalty", "X", "penalty on tokens that appeared before; 1: none (default 1)"),
-    ("frequency-penalty", "X", "penalty per earlier output of a token; 0: none (default 0)"),
-    ("presence-penalty", "X", "penalty on tokens already in the output; 0: none (default 0)"),
-    ("seed", "N", "seed of the draws; the same seed gives the same draws (default: random)"),
-    ("stop", "TEXT", "end before this text"),
-    ("replica", "N", "number of the replica to run on, from 0 (default: the least loaded)"),
-    ("adapter", "NAME", "name of the loaded adapter to generate with (default: none)"),
-    ("timeout-s", "S", "give up after this many seconds (default: never)"),
-    ("ignore-eos", "", "continue past the end of the text"),
-    ("no-stop-trim", "", "print the stop text too"),
-    ("top-logprobs", "N", "with --json: print this many of the most probable tokens per position"),
-    ("logprobs", "", "print a line per token: id, logprob"),
-    ("json", "", "print a JSON object per chunk instead of text"),
-    ("no-stream", "", "print all output at the end"),
-)
-MAX_NEW_TOKENS = "200"
+# The launcher's own defaults of pitstop_cli's flags: (value, the flag's explanation).
+GENERATE_DEFAULTS = {"max-new-tokens": ("200", "at most this many output tokens; -1: as many as fit (default 200)")}
 
 
 def _run(command):
@@ -70,14 +48,7 @@ def _place_flags(options, is_told=False):
 
 
 def _generate_command(options, place):
-    command = [programs.program("cli"), "generate", *place]
-    for name, placeholder, _ in GENERATE_FLAGS:
-        value = getattr(options, name.replace("-", "_"))
-        if placeholder and value is not None:
-            command.append(f"--{name}={value}")
-        elif not placeholder and value:
-            command.append(f"--{name}")
-    return [*command, "--", options.prompt]
+    return [programs.program("cli"), "generate", *place, *options.client_flags, "--", options.prompt]
 
 
 def _die_with_parent():

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from process_tree import LAUNCHER, ROOT, environment, run
+from wire import SAMPLING
 
 # Reads the launcher's value in a separate process, because the launcher's modules have common names.
 MOST = json.loads(
@@ -20,6 +21,15 @@ MOST = json.loads(
     )
 )
 STORIES = ROOT / "launch" / "models" / "stories"
+# The sampling parameters that no flag of the client expresses: lists of ids, and switches that are on by default.
+LISTS_AND_TRUE = {
+    "allowed_token_ids",
+    "bad_tokens",
+    "logit_bias",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "stop_token_ids",
+}
 
 
 def test_ready_is_one_line_with_the_model_and_the_place(shared_tree):
@@ -92,6 +102,38 @@ def test_generate_says_what_is_wrong_in_one_line(shared_tree):
         assert expected in ended.stderr
         assert len(ended.stderr.splitlines()) == 1, ended.stderr
         assert ended.stdout == ""
+
+
+def flags_in(text):
+    return set(re.findall(r"^  (?:-h, )?--([\w-]+)", text, re.MULTILINE))
+
+
+def test_generate_has_every_flag_of_the_client():
+    client = flags_in(
+        subprocess.check_output([f"{environment()['PITSTOP_BUILD']}/bin/pitstop_cli", "generate", "--help"], text=True)
+    )
+    assert {name.replace("_", "-") for name in SAMPLING - LISTS_AND_TRUE} <= client
+    told = run("generate", "--help").stdout
+    assert client <= flags_in(told)
+    assert run("help", "generate").stdout == told
+
+
+def test_generate_passes_the_flags_of_the_client_on(shared_tree):
+    place = ["--run-dir", shared_tree.run_dir, "--temperature", "0", "--timeout-s", "60"]
+    grammar = run("generate", *place, "--regex", "[xyz]{4}", "Once")
+    assert grammar.returncode == 0, grammar.stderr
+    assert re.fullmatch("[xyz]{4}\n", grammar.stdout)
+    plain = run("generate", *place, "--max-new-tokens=8", "--max-new-tokens", "4", "--json", "--no-stream", "Once")
+    (chunk,) = [json.loads(line) for line in plain.stdout.splitlines()]
+    assert len(chunk["tokens"]) == 4
+    stopped = run("generate", *place, "--stop", " the", "--stop=zebra", "--stop", " a", "Once upon")
+    assert stopped.returncode == 0 and " a" not in stopped.stdout and " the" not in stopped.stdout
+
+
+def test_generate_refuses_an_unknown_flag():
+    ended = run("generate", "Once", "--regexp", "a")
+    assert ended.returncode == 2
+    assert ended.stderr == "pitstop: unrecognized arguments: --regexp a (--help lists the flags)\n"
 
 
 def test_status_shows_the_tree(shared_tree):

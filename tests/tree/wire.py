@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import time
 
 import msgpack
@@ -16,6 +17,10 @@ DEADLINE_S = 240.0  # seconds for everything that must happen; generous, as test
 
 
 LOOK_S = 2.0  # seconds to look at a silent tree
+
+# The names of sampling parameters, from the text that pitstop_python_fields writes; the module is not imported.
+MESSAGES = pathlib.Path(__file__).resolve().parents[2] / "client" / "python" / "pitstop" / "messages.py"
+SAMPLING = frozenset(re.findall(r'"(\w+)"', MESSAGES.read_text().split("# begin: sampling ")[1].split("# end")[0]))
 
 
 def cores_of(pids):
@@ -210,32 +215,3 @@ class Door:
     def generate(self, prompt, **fields):
         """One request, whole."""
         return self.finish([self.start(prompt, **fields)])[0]
-
-
-SAMPLING = {
-    "max_new_tokens",
-    "min_new_tokens",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-    "num_output_in_prompt",
-    "logit_bias",
-    "allowed_token_ids",
-    "bad_words",
-    "bad_tokens",
-    "seed",
-    "json_schema",
-    "regex",
-    "ebnf",
-    "structural_tag",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "no_stop_trim",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-}
