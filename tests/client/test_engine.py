@@ -199,14 +199,14 @@ def test_torch_tensors_are_weights_too(engine, bard):
 
 def test_a_digest_by_pytorch_is_numpys():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
-    from pitstop import cuda_tensors, push
+    from pitstop import cuda_tensors, digests
 
     odd = {"rows": (3, 7), "scalar": (), "vector": (129,), "none": (0, 4)}
     arrays = {name: numpy.arange(numpy.prod(shape), dtype=numpy.uint16).reshape(shape) for name, shape in odd.items()}
     arrays.update(weights("bard"))
     for name, array in arrays.items():
         tensor = torch.from_numpy(array.view(numpy.int16).copy()).view(torch.bfloat16)
-        assert cuda_tensors.digest_of(tensor) == push.tensor_digest(array), name
+        assert cuda_tensors.digest_of(tensor) == digests.tensor_digest(array), name
         assert (cuda_tensors.host_array(tensor) == array).all(), name
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from pitstop import PitstopError
 from pitstop.cuda_arrays import CudaArray
-from pitstop.push import WeightPusher, manifest_of, tensor_digest
+from pitstop.digests import tensor_digest
+from pitstop.push import WeightPusher, manifest_of
 
 NOBODY = 65534
 # Prints how many bytes the socket's owner sends to a peer that only connects.

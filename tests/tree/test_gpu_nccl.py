@@ -9,7 +9,7 @@ import pytest
 import nccl_trainer
 import pitstop
 from gpu_tree import BUILD, machine, needs_gpu, shared_tree  # noqa: F401  (the fixture, in place of the CPU's)
-from pitstop.push import tensor_digest
+from pitstop.digests import tensor_digest
 from test_gpu_updates import greedy
 from test_weights_broadcasts import distributed, in_thread
 from weights_sources import BARD, BARD_TENSORS, DIGESTS, STORIES, STORIES_TENSORS, digest_of, refused

@@ -12,7 +12,8 @@ import pytest
 import pitstop
 import torch_sender
 from pitstop import push
-from pitstop.push import WeightPusher, tensor_digest
+from pitstop.digests import tensor_digest
+from pitstop.push import WeightPusher
 from pitstop.shared_memory import SharedFile
 from process_tree import wait_until
 from weights_sources import (  # noqa: F401  (the fixture)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 
 from .cuda_runtime import cuda_runtime
+from .digests import tensor_digest
 
 BF16 = ("BF16", "uint16")
 # NumPy has no bfloat16: such arrays have 16-bit elements of any kind.
@@ -49,8 +50,6 @@ class CudaArray:
         return int(self.kind[2:]) * math.prod(self.shape)
 
     def digest(self) -> str:
-        from .push import tensor_digest
-
         return tensor_digest(self.in_host())
 
     def in_host(self) -> numpy.ndarray:

@@ -72,7 +72,7 @@ def host_array(tensor: Any) -> numpy.ndarray:
 
 
 def digest_of(tensor: Any) -> str:
-    """push.tensor_digest of PyTorch's bfloat16 tensor, computed in place. Sums wrap in the same way."""
+    """digests.tensor_digest of PyTorch's bfloat16 tensor, computed in place. Sums wrap in the same way."""
     import torch
 
     flat = tensor.detach().contiguous()

@@ -25,8 +25,8 @@ import numpy
 
 from .arrays import OnGpu, Weight
 from .cuda_runtime import cuda_runtime, open_library
+from .digests import dtype_name
 from .errors import PitstopError
-from .push import dtype_name
 
 BUCKET_BYTES = 64 << 20  # a bucket ends with the tensor that exceeds this
 ID_BYTES = 128

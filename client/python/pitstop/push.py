@@ -27,6 +27,7 @@ import zmq
 from .arrays import OnGpu, Weight, in_host
 from .client import Client
 from .cuda_tensors import CudaTensor, Lender, buckets_of, can_be_lent, visible_gpus
+from .digests import dtype_name, tensor_digest
 from .errors import PitstopError
 from .shared_memory import SharedFile, find_shared_file
 
@@ -37,43 +38,11 @@ ALIGN = 64
 BUCKETS_MAX = 4  # buckets in progress: filled, and not yet read by every worker
 READ_BYTES = 32 << 20  # bytes of buckets in shared memory that workers may be asked to read at once
 MESSAGE_MAX = 1024  # characters of a message to workers
-MIX_STEP = numpy.uint64(0x9E3779B97F4A7C15)
 F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 2, 4
 
 _numbers = itertools.count()
 
 Tensors = Mapping[str, Weight]
-
-
-def dtype_name(array: Weight) -> str:
-    """The tree's name of a dtype. TypeError: not the dtype of a weight."""
-    if isinstance(array, OnGpu):
-        return array.dtype_name
-    name = array.dtype.name
-    known = {"float32": "F32", "float16": "F16", "uint16": "BF16", "bfloat16": "BF16"}
-    if name not in known:
-        raise TypeError(f"dtype {name}; accepted are float32, float16 and bfloat16 (as uint16)")
-    return known[name]
-
-
-def tensor_digest(array: Weight) -> str:
-    """The digest of a bfloat16 or float32 tensor, 32 hex digits (docs/design.md, section 5)."""
-    if isinstance(array, OnGpu):
-        return array.digest()
-    words = array.view(numpy.uint16)
-    rows = words.reshape(-1, words.shape[-1]) if words.ndim else words.reshape(1, 1)
-    padding = -rows.shape[1] % 4
-    if padding:
-        rows = numpy.pad(rows, ((0, 0), (0, padding)))
-    word = numpy.ascontiguousarray(rows).view(numpy.uint64).ravel()
-    with numpy.errstate(over="ignore"):
-        z = word + numpy.arange(1, len(word) + 1, dtype=numpy.uint64) * MIX_STEP
-        z = (z ^ (z >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> numpy.uint64(31))
-        lane0 = int(z.sum(dtype=numpy.uint64))
-        lane1 = int(((z >> numpy.uint64(32)) * (z & numpy.uint64(0xFFFFFFFF))).sum(dtype=numpy.uint64))
-    return f"{lane0:016x}{lane1:016x}"
 
 
 # The prefixes that models with vision put before the text's names, and the names of parts that no
