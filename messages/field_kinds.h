@@ -16,8 +16,9 @@ concept Message = Fielded<T> && requires {
     T::kType;
 };
 
-// Extracts "PlanRow" from the compiler's spelling of this function: "... [with T =
-// pitstop::PlanRow; std::string_view = ...]" (GCC) or "... [T = pitstop::PlanRow]".
+// Extracts "PlanRow" from the compiler's spelling of this function:
+// "... [with T = pitstop::messages::PlanRow; std::string_view = ...]" (GCC) or
+// "... [T = pitstop::messages::PlanRow]".
 template <class T>
 std::string_view cpp_name() {
     std::string_view text = __PRETTY_FUNCTION__;

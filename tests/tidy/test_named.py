@@ -2,7 +2,9 @@
 function.
 """
 
+import collections
 import io
+import itertools
 import re
 import tokenize
 
@@ -32,7 +34,7 @@ OTHERS_FILES = {
 }  # fmt: skip
 OTHERS_MEMBERS = {
     "AddedVocabulary::find_matches", "ExpandableSegment::share", "NodeManager::WaitForDashboardAgentPorts",
-    "String::from_utf8_lossy", "asio::awaitable",
+    "String::from_utf8_lossy", "asio::awaitable", "char::is_numeric",
 }  # fmt: skip
 OTHERS_CALLS = {"swapcontext"}
 NOTHING = "_".join(["carry", "nothing", "at", "all"])  # no word of any code
@@ -64,14 +66,72 @@ def parts_of(path):
     return " ".join([*code, text[end:]]), comments
 
 
+PREPROCESSOR = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.)*", re.MULTILINE | re.DOTALL)
+SCOPE_HEAD = re.compile(r"(?:.*[>\s])?(?:class|struct|union|enum class|enum|namespace)\b(.*)", re.DOTALL)
+TEMPLATE = re.compile(r"<[^<>]*>")
+LAST_NAME = re.compile(r"\b[A-Za-z_]\w*\b(?!\.\.)")  # of a name whose `::` are dots
+ARGUMENTS = re.compile(r"\([^()]*\)")
+
+
+def scope_of(head):
+    """(name, names of base classes) of a class, an enum or a namespace with this text before its brace; None: another
+    block. A namespace without a name is its outer scope: ""."""
+    while head != (without := TEMPLATE.sub("", ARGUMENTS.sub("", head))):
+        head = without
+    found = SCOPE_HEAD.fullmatch(head.strip())
+    if found is None or "=" in head:
+        return None
+    name, _, bases = found[1].replace("::", "..").partition(":")
+    words = [each for each in WORD.findall(name) if each != "final"]
+    return (words[-1] if words else ""), LAST_NAME.findall(bases)
+
+
+class Members:
+    """The members of classes, enums and namespaces, by their last names alone: classes of one name in two folders are
+    one here. A qualified name in code is a member, too."""
+
+    def __init__(self):
+        self._of, self._bases = collections.defaultdict(set), collections.defaultdict(set)
+
+    def add(self, source):
+        code = PREPROCESSOR.sub("", STRING_OR_COMMENT.sub(" ", source))
+        for outer, inner in re.findall(r"(?=\b([A-Za-z_]\w*)(?:<[^<>;]*>)?::(~?[A-Za-z_]\w*))", code):
+            self._of[outer].add(inner)
+        open_scopes = [None]  # the names of blocks around the text; None: a function's or a value's
+        head = ""  # from the end of the previous declaration
+        for text, mark in re.findall(r"([^{};]*)([{};]?)", code):
+            head += text
+            scope = open_scopes[-1]
+            if scope is not None:
+                self._of[scope].update(WORD.findall(text))
+            if mark == "{":
+                found = scope_of(head)
+                if found and found[0]:
+                    self._bases[found[0]].update(found[1])
+                    open_scopes.append(found[0])
+                else:
+                    open_scopes.append(scope if found else None)
+            elif mark == "}" and len(open_scopes) > 1:
+                open_scopes.pop()
+            if mark:
+                head = ""
+
+    def has(self, scope, name, depth_max=8):
+        if name in self._of[scope]:
+            return True
+        return depth_max > 0 and any(self.has(base, name, depth_max - 1) for base in self._bases[scope] - {scope})
+
+
 class Project:
     def __init__(self, sources):
         self.paths = {str(path) for path in files()}
         self.names = {path.name for path in files()}
-        self.words, self.comments = set(), []
+        self.words, self.members, self.comments = set(), Members(), []
         for path in sources:
             code, comments = parts_of(path)
             self.words.update(WORD.findall(code))
+            if path.suffix in CODE:
+                self.members.add(read(path))
             self.comments += [(f"{path}:{line}", comment) for line, comment in comments]
 
     def has_file(self, named):
@@ -84,7 +144,7 @@ class Project:
         found = [each.removeprefix("./").lstrip("/") for each in FILE.findall(comment)]
         yield from (each for each in found if each not in OTHERS_FILES and not self.has_file(each))
         for scoped in set(SCOPED.findall(comment)) - OTHERS_MEMBERS:
-            if not self.words.issuperset(scoped.split("::")):
+            if not all(self.members.has(*pair) for pair in itertools.pairwise(scoped.split("::"))):
                 yield scoped
         yield from (f"{each}()" for each in CALL.findall(comment) if each not in self.words | OTHERS_CALLS)
 
@@ -105,13 +165,50 @@ def test_names_in_comments_exist(project):
     [
         ("see base/clock.h", ["base/clock.h"]),
         ("see base/time.h and time.h", []),
-        ("as Admin::execute does", []),
+        ("as Admin::bring_back and messages::UpdateMode::kStaged do", []),
+        ("as Admin::execute does", ["Admin::execute"]),  # Updater has one
         (f"as Admin::{NOTHING} does", [f"Admin::{NOTHING}"]),
         (f"REQUIRES: is_collecting() and {NOTHING}()", [f"{NOTHING}()"]),
     ],
 )
 def test_missing_names_are_found(project, comment, missing):
     assert list(project.missing(comment)) == missing
+
+
+MEMBERS = """
+namespace outer::inner {
+namespace {
+int hidden();
+}
+enum class Kind : int { kOne, kTwo };
+template <class T>
+class CAPABILITY("mutex") [[nodiscard]] Whole final : public Base<T>, private std::enable {
+  public:
+    explicit Whole(int width = 3) { int local = width; while (local) { --local; } }
+    struct Part { int size{}; };
+    std::function<void()> done_ = [] { in_lambda(); };
+};
+struct Base { int inherited; };
+}
+int Whole::defined_outside() { return std::move(other); }
+#define OPENS {
+static const char* const kText = "{ class Whole { in_text; }";
+"""
+
+
+def test_members_are_those_of_their_class():
+    members = Members()
+    members.add(MEMBERS)
+    for scope, name in (
+        ("inner", "hidden"), ("inner", "Whole"), ("Kind", "kTwo"), ("Whole", "Part"), ("Part", "size"),
+        ("Whole", "done_"), ("Whole", "inherited"), ("Whole", "defined_outside"), ("outer", "inner"),
+    ):  # fmt: skip
+        assert members.has(scope, name), (scope, name)
+    for scope, name in (
+        ("Whole", "local"), ("Whole", "in_lambda"), ("Whole", "size"), ("Whole", "in_text"), ("Whole", "other"),
+        ("Base", "done_"), ("Whole", "move"), ("Kind", "kThree"), ("inner", "size"), ("Unknown", "size"),
+    ):  # fmt: skip
+        assert not members.has(scope, name), (scope, name)
 
 
 def test_exceptions_are_used(project):
