@@ -17,6 +17,22 @@ KV_SHARE = 0.25  # the default fraction of the memory for the KV of all replicas
 KV_BYTES_LEAST = GIB  # the least default KV of a replica (tp_worker/model/engine.h)
 RUNNING_REQUESTS = 256  # the default limit of a replica
 ELEMENT_BYTES = {"bf16": 2, "fp32": 4}
+# What a worker takes for an absent key (tp_worker/config/families.cpp), by model_type: (num_key_value_heads, or None for as
+# many as query heads; head_dim, or None for hidden_size / num_attention_heads).
+FAMILIES = {
+    "llama": (None, None),
+    "mistral": (8, None),
+    "mixtral": (8, None),
+    "qwen2": (32, None),
+    "qwen2_moe": (16, None),
+    "qwen3": (32, 128),
+    "qwen3_moe": (4, None),
+    "qwen3_next": (2, 256),
+    "qwen3_5": (4, 256),
+    "qwen3_5_moe": (2, 256),
+}
+HYBRID = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
+INTERVAL = 4  # of layers with attention in hybrid models, if full_attention_interval is absent
 CGROUP = pathlib.Path("/sys/fs/cgroup")
 MEMINFO = pathlib.Path("/proc/meminfo")
 
@@ -37,23 +53,28 @@ def limit_bytes():
     return smallest, whose
 
 
-def num_kv_layers(config):
+def num_kv_layers(config, is_hybrid):
     """Returns the number of layers that have KV: layers with linear attention have none."""
     layers = int(config["num_hidden_layers"])
-    types = config.get("layer_types")
-    if isinstance(types, list):
+    if not is_hybrid:
+        return layers
+    if isinstance(types := config.get("layer_types"), list):
         return sum(each != "linear_attention" for each in types)
-    return layers // int(config.get("full_attention_interval") or 1)
+    return layers // int(config.get("full_attention_interval", INTERVAL))
 
 
 def kv_token_bytes(config, compute):
-    """Returns the KV bytes of one token on all ranks; 0 if the config does not say."""
+    """Returns the KV bytes of one token on all ranks; 0 if the config does not say, or its family is unknown."""
     try:
-        config = config.get("text_config", config)
+        family = config["model_type"].removesuffix("_text")
+        absent_groups, absent_head = FAMILIES[family]
+        config = config.get("text_config") or config
         heads = int(config["num_attention_heads"])
-        head = int(config.get("head_dim") or int(config["hidden_size"]) // heads)
-        groups = int(config.get("num_key_value_heads") or heads)
-        return 2 * num_kv_layers(config) * groups * head * ELEMENT_BYTES[compute or "bf16"]
+        groups = config.get("num_key_value_heads", absent_groups)
+        head = config.get("head_dim", absent_head)
+        head = int(config["hidden_size"]) // heads if head is None else int(head)
+        layers = num_kv_layers(config, family in HYBRID)
+        return 2 * layers * (heads if groups is None else int(groups)) * head * ELEMENT_BYTES[compute or "bf16"]
     except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError):
         return 0
 

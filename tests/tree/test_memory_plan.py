@@ -2,14 +2,16 @@
 taken.
 """
 
+import itertools
 import json
+import pathlib
 import re
 import subprocess
 import sys
 
 import pytest
 
-from process_tree import ROOT, run
+from process_tree import ROOT, environment, run
 
 STORIES = ROOT / "launch" / "models" / "stories"
 ASK = """
@@ -100,17 +102,85 @@ def test_without_room_for_a_second_copy_a_tree_starts_and_says_what_that_rules_o
     assert "refused" not in said and "said:" not in check(place, 8)
 
 
+def planned(configs):
+    """The launcher's KV bytes of a token, for each config."""
+    program = "import json, memory, sys; print([memory.kv_token_bytes(c, None) for c in json.load(sys.stdin)])"
+    return json.loads(
+        subprocess.check_output(
+            [sys.executable, "-c", program], input=json.dumps(configs), text=True, cwd=ROOT / "launch" / "lib"
+        )
+    )
+
+
 def test_layers_with_linear_attention_have_no_kv():
     config = {"num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
     types = ["linear_attention"] * 6 + ["full_attention"] * 2
     told = []
-    for more in ({}, {"full_attention_interval": 4}, {"layer_types": types}):
-        for whole in ({**config, **more}, {"text_config": {**config, **more}}):
-            told.append(subprocess.check_output(
-                [sys.executable, "-c", f"import memory; print(memory.kv_token_bytes({whole!r}, None))"], text=True,
-                cwd=ROOT / "launch" / "lib",
-            ))  # fmt: skip
-    assert told == 2 * ["1024\n"] + 4 * ["256\n"]
+    for more in ({}, {"full_attention_interval": 2}, {"full_attention_interval": 4}, {"layer_types": types}):
+        whole = {**config, **more}
+        told += planned(
+            [
+                {"model_type": "qwen3_next", **whole},
+                {"model_type": "qwen3_5", "text_config": whole},
+                {"model_type": "llama", **whole},
+            ]
+        )
+    assert told == [256, 256, 1024, 512, 512, 1024, 256, 256, 1024, 256, 256, 1024]
+
+
+def workers_families():
+    """{the first name of a family: its row's text} of the worker's table."""
+    rows = (ROOT / "tp_worker" / "config" / "families.cpp").read_text().split(".model_type = ")[1:]
+    return {row.split('"')[1]: row for row in rows}
+
+
+def configs_with_absent_keys(family, row):
+    """A config.json of the family for each subset of the keys that the launcher's plan reads; also with null."""
+    text = {
+        "hidden_size": 8192, "intermediate_size": 96, "num_hidden_layers": 8, "num_attention_heads": 64,
+        "num_key_value_heads": 16, "head_dim": 32, "vocab_size": 100, "max_position_embeddings": 512,
+        "full_attention_interval": 2,
+        "layer_types": [["linear_attention", "full_attention"][i % 8 == 7] for i in range(8)],
+    }  # fmt: skip
+    if "is_hybrid" not in row:
+        del text["layer_types"]
+    keys = [key for key in ("num_key_value_heads", "head_dim", "layer_types", "full_attention_interval") if key in text]
+    for states in itertools.product(("given", "absent", "null"), repeat=len(keys)):
+        some = dict(text)
+        for key, state in zip(keys, states):
+            if state == "absent":
+                del some[key]
+            elif state == "null":
+                some[key] = None
+        yield {"model_type": family, **some}
+        if name := re.search(r'.text_type = "(\w+)"', row):
+            yield {"model_type": name[1], **some}
+            yield {"model_type": family, "text_config": {"model_type": name[1], **some}}
+
+
+def test_absent_keys_mean_what_they_mean_to_a_worker():
+    configs = [each for family in workers_families().items() for each in configs_with_absent_keys(*family)]
+    build = pathlib.Path(environment()["PITSTOP_BUILD"])
+    told = subprocess.check_output(
+        [build / "bin" / "pitstop_config_kv"], input="".join(f"{json.dumps(each)}\n" for each in configs), text=True
+    )
+    wrong, accepted = [], set()
+    for config, line, num_bytes in zip(configs, told.splitlines(), planned(configs), strict=True):
+        of_worker = json.loads(line)
+        if "error" in of_worker:
+            continue  # the tree reports it
+        accepted.add(config["model_type"])
+        if num_bytes != 2 * of_worker["kv_elements"]:
+            wrong.append(f"{config}: {num_bytes} bytes are planned, the worker has {of_worker} elements")
+    assert not wrong, "\n".join(wrong)
+    assert accepted >= set(workers_families())
+    assert len(accepted) == len(workers_families()) + 2  # two families have a text model of their own
+
+
+def test_the_kv_of_an_unknown_family_is_unknown():
+    config = {"num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    assert planned([config, {"model_type": "gpt2", **config}, {"model_type": 3, **config}]) == [0, 0, 0]
+    assert planned([{"model_type": "llama", **config}]) == [1024]
 
 
 def test_where_nothing_is_known_nothing_is_said(place):
