@@ -37,7 +37,10 @@ struct UpdateStage {
     void fields(F&& f) {
         f("update", update, "the door's number of this update");
         f("spec", spec, "what to do");
-        f("new_epoch", new_epoch, "the epoch the version gets if it is committed");
+        f("new_epoch",
+          new_epoch,
+          "the epoch that the model gets if the update is committed; for an adapter: the update's "
+          "number, by which its version is named");
         f("timeout_ms", timeout_ms, "after this time a replica gives up by itself");
     }
 };
@@ -142,7 +145,9 @@ struct UpdateRollback {
     template <class F>
     void fields(F&& f) {
         f("update", update, "the door's number of this update");
-        f("new_epoch", new_epoch, "the epoch the version gets");
+        f("new_epoch",
+          new_epoch,
+          "the epoch that the model gets; for an adapter: the update's number");
         f("adapter", adapter, "the adapter that returns; empty: the model's weights do");
         f("adapter_policy", adapter_policy, "for an adapter: as in rollback_weights");
         f("timeout_ms", timeout_ms, "for an adapter: after this time a replica gives up by itself");
@@ -175,9 +180,10 @@ struct UpdatePart {
         f("state", state, "serving, awaiting_weights, staged or torn");
         f("epoch",
           epoch,
-          "stage: the new version's epoch; otherwise that of the version that serves");
-        f("label", label, "its label");
-        f("digest", digest, "its digest");
+          "stage, if ok: the update's new_epoch; otherwise the epoch of the model's weights that "
+          "serve");
+        f("label", label, "stage, if ok: the new version's label; otherwise the model's");
+        f("digest", digest, "stage, if ok: the new version's digest; otherwise the model's");
         f("adapter_config_digest",
           adapter_config_digest,
           "stage of an adapter: the digest of its configuration's text, 32 hex digits");
@@ -306,7 +312,8 @@ struct WorkerCommit {
     static constexpr std::string_view kType = "worker_commit";
     static constexpr std::string_view kAbout =
         "scheduler_proc -> tp_worker, between two plans: the staged copy (rollback: the retained "
-        "one) is live from the next plan on. Answered by `worker_committed`.";
+        "one) is live from the next plan on; of an adapter: rows of later plans may name the "
+        "version. Answered by `worker_committed`.";
     UpdateId update{};
     Epoch epoch{};
     bool rollback = false;
@@ -314,7 +321,9 @@ struct WorkerCommit {
     template <class F>
     void fields(F&& f) {
         f("update", update, "the update");
-        f("epoch", epoch, "the new version's epoch, which later plans name");
+        f("epoch",
+          epoch,
+          "the model's new epoch, which later plans name; for an adapter: the update's number");
         f("rollback", rollback, "swap back to the retained copy");
     }
 };
@@ -333,7 +342,7 @@ struct WorkerCommitted {
     void fields(F&& f) {
         f("update", update, "the update");
         f("rank", rank, "the sender");
-        f("epoch", epoch, "the live version's epoch");
+        f("epoch", epoch, "the epoch in `worker_commit`");
         f("elapsed_us", elapsed_us, "microseconds of the swap");
     }
 };
