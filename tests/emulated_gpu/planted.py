@@ -313,12 +313,12 @@ MUTATIONS = (
         "words that have changed written in a stream that nothing orders before the draws",
         "tp_worker/model/sampler_call.cpp",
         "        kernels::word_runs_cuda({\n"
-        "            .update = changes_there_,\n"
+        "            .update = device_changes_,\n"
         "            .words = sampler_.standing_.device_words(),\n"
         "            .stream = sampler_.stream_,\n",
         "        static const auto other = kernels::DeviceStream::create(kernels::StreamPriority::kStep);\n"
         "        kernels::word_runs_cuda({\n"
-        "            .update = changes_there_,\n"
+        "            .update = device_changes_,\n"
         "            .words = sampler_.standing_.device_words(),\n"
         "            .stream = other->stream(),\n",
         "tp_worker_gpu_test GpuSampler.*",

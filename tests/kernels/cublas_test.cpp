@@ -36,18 +36,18 @@ class Call {
           w_(random_matrix<bf16>(N, K, 2)),
           bias_(random_matrix<bf16>(1, N, 3)),
           y_(random_matrix<Y>(M, N, 4)),
-          x_there_(x_, place),
-          w_there_(w_, place),
-          bias_there_(bias_, place),
-          y_there_(y_, place),
+          device_x_(x_, place),
+          device_w_(w_, place),
+          device_bias_(bias_, place),
+          device_y_(y_, place),
           part_{
-              .w = w_there_.view(),
-              .bias = has_bias ? bias_there_.view().data : nullptr,
-              .y = y_there_.view()},
+              .w = device_w_.view(),
+              .bias = has_bias ? device_bias_.view().data : nullptr,
+              .y = device_y_.view()},
           stream_(place.stream) {}
 
     [[nodiscard]] LinearArgs args(LinearMode mode = LinearMode::kWrite) const {
-        return {.x = x_there_.view(), .parts = {&part_, 1}, .mode = mode, .stream = stream_};
+        return {.x = device_x_.view(), .parts = {&part_, 1}, .mode = mode, .stream = stream_};
     }
 
     void expect_reference(LinearMode mode) {
@@ -57,7 +57,7 @@ class Call {
             .bias = part_.bias != nullptr ? &bias_(0, 0) : nullptr,
             .y = expected.view()};
         linear_ref({.x = x_.view(), .parts = {&part, 1}, .mode = mode});
-        y_there_.fetch(y_);
+        device_y_.fetch(y_);
         expect_within(y_, expected, [&](std::int64_t m, std::int64_t n) {
             double magnitudes = 2.0;
             for (std::int64_t k = 0; k < x_.view().cols; ++k)
@@ -69,8 +69,8 @@ class Call {
   private:
     Matrix<bf16> x_, w_, bias_;
     Matrix<Y> y_;
-    PlacedMatrix<bf16> x_there_, w_there_, bias_there_;
-    PlacedMatrix<Y> y_there_;
+    PlacedMatrix<bf16> device_x_, device_w_, device_bias_;
+    PlacedMatrix<Y> device_y_;
     LinearPart part_;
     Stream stream_;
 };

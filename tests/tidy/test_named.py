@@ -222,7 +222,7 @@ def test_pointers_into_device_memory_are_device_something():
     wrong = []
     for path in files(".h", ".cpp", ".cu", ".cuh"):
         for number, line in enumerate(read(path).splitlines(), 1):
-            for name in re.findall(r"\b\w+_there\b", line.partition("//")[0]):
-                if not re.search(r"(^|_)(is|was|are)(_always)?_there$", name):
+            for name in re.findall(r"\b\w+_there_?\b", line.partition("//")[0]):
+                if not re.search(r"(^|_)(is|was|are)(_always)?_there_?$", name):
                     wrong.append(f"{path}:{number}: {name}")
     assert not wrong, "\n".join(wrong)

@@ -52,16 +52,16 @@ void Sampler::RankCall::place_inputs(std::span<const kernels::DrawnRow> drawn) {
     }
     StandingArrays& standing = sampler_.standing_;
     const std::int64_t rows_max = sampler_.sizes_.rows_max;
-    draws_there_ = standing.place(std::span(draws_of_rows_), rows_max);
-    softmax_there_ = standing.place(std::span(softmax_), rows_max);
-    rank_rows_there_ = standing.place(std::span(rank_rows_), rows_max);
+    device_draws_ = standing.place(std::span(draws_of_rows_), rows_max);
+    device_softmax_ = standing.place(std::span(softmax_), rows_max);
+    device_rank_rows_ = standing.place(std::span(rank_rows_), rows_max);
 }
 
 void Sampler::RankCall::place_outputs() {
     Transfers& transfers = *sampler_.transfers_;
-    stats_there_ = transfers.out(std::span(stats_));
-    picked_there_ = transfers.out(std::span(picked_));
-    num_before_there_ = transfers.out(std::span(num_before_));
+    device_stats_ = transfers.out(std::span(stats_));
+    device_picked_ = transfers.out(std::span(picked_));
+    device_num_before_ = transfers.out(std::span(num_before_));
 }
 
 Result<> Sampler::RankCall::start() {
@@ -69,7 +69,7 @@ Result<> Sampler::RankCall::start() {
         sampler_.ops_->sample({
             .logits = part_,
             .vocab_begin = sampler_.vocab_begin_,
-            .rows = draws_there_,
+            .rows = device_draws_,
             .first_position = first_position_,
             .may_truncate = false,
             .choices = sampler_.part_choices_,
@@ -88,7 +88,7 @@ Result<> Sampler::RankCall::start() {
     if (has_ids()) {
         sampler_.ops_->softmax_stats({
             .logits = part_,
-            .rows = softmax_there_,
+            .rows = device_softmax_,
             .stats = sampler_.part_stats_,
             .workspace = sampler_.stats_workspace_,
             .stream = sampler_.stream_,
@@ -111,7 +111,7 @@ Result<> Sampler::RankCall::merge(TokenId* ids) {
     sampler_.ops_->make_rank_records({
         .logits = part_,
         .vocab_begin = sampler_.vocab_begin_,
-        .rows = rank_rows_there_,
+        .rows = device_rank_rows_,
         .num_nonfinite = sampler_.num_nonfinite_,
         .stats = sampler_.part_stats_,
         .records = sampler_.records_,
@@ -125,12 +125,12 @@ Result<> Sampler::RankCall::merge(TokenId* ids) {
     sampler_.ops_->merge_rank_records({
         .all = sampler_.all_records_,
         .num_ranks = num_ranks,
-        .rows = rank_rows_there_,
+        .rows = device_rank_rows_,
         .num_rows = num_rows(),
         .ids = ids,
         .picks = sampler_.picks_,
-        .logits = picked_there_,
-        .stats = stats_there_,
+        .logits = device_picked_,
+        .stats = device_stats_,
         .stream = sampler_.stream_,
     });
     return count_ranks();
@@ -143,7 +143,7 @@ Result<> Sampler::RankCall::count_ranks() {
             .logits = part_,
             .vocab_begin = sampler_.vocab_begin_,
             .picks = sampler_.picks_,
-            .values = picked_there_,
+            .values = device_picked_,
             .num_picks = num_rows(),
             .counts = sampler_.counts_,
             .stream = sampler_.stream_,
@@ -152,7 +152,7 @@ Result<> Sampler::RankCall::count_ranks() {
     const auto num_bytes = static_cast<std::size_t>(count_bytes(num_rows()));
     return sampler_.communicator_->all_gather_records(
         {reinterpret_cast<const std::byte*>(sampler_.counts_), num_bytes},
-        {reinterpret_cast<std::byte*>(num_before_there_), num_before_.size() * sizeof(std::int32_t)}
+        std::as_writable_bytes(std::span(device_num_before_, num_before_.size()))
     );
 }
 

@@ -82,12 +82,12 @@ class Sampler::RankCall {
     std::vector<kernels::SoftmaxStats> stats_{};
     std::vector<float> picked_{};             // logits of the drawn or given ids
     std::vector<std::int32_t> num_before_{};  // per rank: count_bytes() counts
-    const kernels::SampleRow* draws_there_ = nullptr;
-    const kernels::SoftmaxRow* softmax_there_ = nullptr;
-    const kernels::RankRow* rank_rows_there_ = nullptr;
-    kernels::SoftmaxStats* stats_there_ = nullptr;
-    float* picked_there_ = nullptr;
-    std::int32_t* num_before_there_ = nullptr;
+    const kernels::SampleRow* device_draws_ = nullptr;
+    const kernels::SoftmaxRow* device_softmax_ = nullptr;
+    const kernels::RankRow* device_rank_rows_ = nullptr;
+    kernels::SoftmaxStats* device_stats_ = nullptr;
+    float* device_picked_ = nullptr;
+    std::int32_t* device_num_before_ = nullptr;
 };
 
 }  // namespace pitstop::tp_worker

@@ -154,12 +154,12 @@ void Sampler::Call::place() {
         place_picks(*view);
     }
     drawn_ = drawn_rows();
-    drawn_there_ = standing.place(std::span(drawn_), rows_max);
+    device_drawn_ = standing.place(std::span(drawn_), rows_max);
     if (ranks_) ranks_->place_inputs(drawn_);
     const std::span<const std::int32_t> changes = standing.update();
-    if (!changes.empty()) changes_there_ = transfers_.in(changes);
-    ids_there_ = transfers_.out(std::span(ids_));
-    kept_mins_there_ = transfers_.out(std::span(kept_mins_));
+    if (!changes.empty()) device_changes_ = transfers_.in(changes);
+    device_ids_ = transfers_.out(std::span(ids_));
+    device_kept_mins_ = transfers_.out(std::span(kept_mins_));
     for (LogitView* view : {&model_, &edited_}) {
         view->device_stats = transfers_.out(std::span(view->stats));
         view->device_picked = transfers_.out(std::span(view->picked));
@@ -195,9 +195,9 @@ std::vector<kernels::DrawnRow> Sampler::Call::drawn_rows() const {
 }
 
 Result<> Sampler::Call::enqueue() {
-    if (changes_there_ != nullptr) {
+    if (device_changes_ != nullptr) {
         kernels::word_runs_cuda({
-            .update = changes_there_,
+            .update = device_changes_,
             .words = sampler_.standing_.device_words(),
             .stream = sampler_.stream_,
         });
@@ -215,15 +215,15 @@ Result<> Sampler::Call::enqueue() {
     start_draws(edited_);
     if (!model_.rows.empty()) {
         sampler_.ops_->note_draws({
-            .rows = drawn_there_,
+            .rows = device_drawn_,
             .num_nonfinite = sampler_.num_nonfinite_,
             .num_rows = static_cast<std::int64_t>(rows_.size()),
-            .ids = ranks_ ? sampler_.noted_ids_ : ids_there_,
-            .kept_mins = kept_mins_there_,
+            .ids = ranks_ ? sampler_.noted_ids_ : device_ids_,
+            .kept_mins = device_kept_mins_,
             .stream = sampler_.stream_,
         });
     }
-    if (ranks_) RETURN_IF_ERROR(ranks_->merge(ids_there_));
+    if (ranks_) RETURN_IF_ERROR(ranks_->merge(device_ids_));
     const StatsOp op{sampler_.ops_, sampler_.stats_workspace_, sampler_.stream_};
     for (const LogitView* view : {&model_, &edited_})
         find_supports(*view, {rows_, ids_, kept_mins_}, op, supports_);

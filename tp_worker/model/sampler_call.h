@@ -76,11 +76,11 @@ class Sampler::Call {
     std::vector<float> kept_mins_{};                 // by row, on rank 0
     std::vector<messages::DrawSupport> supports_{};  // by row, on rank 0; empty: none is wanted
     std::vector<kernels::DrawnRow> drawn_{};         // by row
-    const kernels::DrawnRow* drawn_there_ = nullptr;
-    TokenId* ids_there_ = nullptr;
-    float* kept_mins_there_ = nullptr;
+    const kernels::DrawnRow* device_drawn_ = nullptr;
+    TokenId* device_ids_ = nullptr;
+    float* device_kept_mins_ = nullptr;
     // device memory: changes of the standing arrays; null: none
-    const std::int32_t* changes_there_ = nullptr;
+    const std::int32_t* device_changes_ = nullptr;
     std::optional<RankCall> ranks_{};  // empty with a single rank
     // On rank 0: the rows of logits that are whole, and with several ranks all rows between them.
     LogitView model_{};
