@@ -14,7 +14,10 @@ constexpr std::string_view kRoom =
 
 }  // namespace
 
-Conversations::Conversations(const text::Tokenizer* tokenizer) {
+Conversations::Conversations(const text::Tokenizer* tokenizer)
+    : Conversations(tokenizer, Limits{}) {}
+
+Conversations::Conversations(const text::Tokenizer* tokenizer, Limits limits) : limits_(limits) {
     if (tokenizer == nullptr) return;
     const Result<std::vector<TokenId>> none = tokenizer->encode("", text::AddSpecial::kYes);
     if (none && !none->empty()) begin_token_ = none->front();
@@ -53,7 +56,7 @@ Result<> Conversations::open(
             ErrorCode::kAlreadyExists, "conversation '{}' of this client is open", call.id
         );
     }
-    make_room(now);
+    make_room(now, {}, /*kept=*/nullptr);
     if (by_name_.size() >= kOpenMax) {
         return make_error(
             ErrorCode::kResourceExhausted,
@@ -134,6 +137,18 @@ Conversations::Begin Conversations::begin_opening(const Name& name, TimePoint no
     return {.id = of.id, .replica = of.replica};
 }
 
+Error Conversations::too_much(const Conversation& of) const {
+    return make_error(
+        ErrorCode::kResourceExhausted,
+        "conversation '{}' has {} turns, and another one would exceed the limits ({} turns of one "
+        "conversation, {} tokens of all open ones): replace some turns, or close a conversation",
+        of.name.second,
+        of.turns.size(),
+        limits_.turns_max,
+        limits_.tokens_max
+    );
+}
+
 // Collects the tokens backwards, from the last turn to the first.
 std::vector<TokenId> Conversations::tokens_of(const Conversation& of, const TurnTokens& turn) {
     std::vector<TokenId> tokens(len_of(turn));
@@ -160,26 +175,17 @@ Result<Conversations::Begin> Conversations::begin(
     Conversation& of = by_name_.at(Name{request.peer, turn.conversation});
     of.last_used = now;
     Begin begun{.id = of.id, .replica = of.replica};
+    Change change{.num_added = prompt.size() + kTurnTokens};
     if (turn.replace) begun.dropped = all_after(of, turn.after);
     for (const std::string& rid : begun.dropped) {
         const TurnTokens& dropped = of.turns.at(rid);
+        change.num_freed += size_of(dropped);
         if (dropped.is_open) begun.replaced.push_back(dropped.key);
     }
-    const std::size_t num_needed = prompt.size() + kTurnTokens;
-    make_room(now, num_needed, &of);
-    if (num_tokens_ + num_needed > kTokensMax ||
-        of.turns.size() - begun.dropped.size() >= kTurnsMax) {
-        return make_error(
-            ErrorCode::kResourceExhausted,
-            "conversation '{}' has {} turns, and another one would exceed the limits ({} turns of "
-            "one conversation, {} tokens of all open ones): replace some turns, or close a "
-            "conversation",
-            turn.conversation,
-            of.turns.size(),
-            kTurnsMax,
-            kTokensMax
-        );
-    }
+    // Before make_room(): a turn that is refused anyway ends no conversation.
+    if (of.turns.size() - begun.dropped.size() >= limits_.turns_max) return too_much(of);
+    make_room(now, change, &of);
+    if (!has_room(change)) return too_much(of);
     if (!turn.after) return begun;
     const TurnTokens& before = of.turns.at(*turn.after);
     if (turn.replace && before.is_open) begun.replaced.push_back(before.key);
@@ -260,7 +266,7 @@ void Conversations::take(OpenRequest& request, messages::OutputChunk& chunk, Tim
     Conversation* const of = find(turn.conversation);
     close_turn(*of, *tokens, now);
     if (chunk.finish->reason == messages::FinishReason::kError) drop_childless(*of, request.rid);
-    make_room(now, 0, of);
+    make_room(now, {}, of);
 }
 
 void Conversations::end_turn(const OpenRequest& request, TimePoint now) {
@@ -279,7 +285,7 @@ void Conversations::drop(const OpenRequest& request) {
 
 void Conversations::drop_turn(Conversation& of, const std::string& rid) {
     const auto turn = of.turns.find(rid);
-    num_tokens_ -= turn->second.own.size() + kTurnTokens;
+    num_tokens_ -= size_of(turn->second);
     if (turn->second.is_open) --of.num_open;
     of.turns.erase(turn);
 }
@@ -312,7 +318,7 @@ std::vector<std::string> Conversations::all_after(
 }
 
 void Conversations::end(Conversation& one, std::string why) {
-    for (const auto& [rid, turn] : one.turns) num_tokens_ -= turn.own.size() + kTurnTokens;
+    for (const auto& [rid, turn] : one.turns) num_tokens_ -= size_of(turn);
     ended_.push_back(one.id);
     why_ended_.emplace_back(one.name, std::move(why));
     if (why_ended_.size() > kEndedMax) why_ended_.pop_front();
@@ -333,11 +339,11 @@ Conversations::Conversation* Conversations::oldest_of(const May& may_end) {
 // Ends the least recently used conversations, except `kept`, until number and tokens are in bounds.
 // Conversations that turns opened have no tokens: they end first, but only if there are too many
 // conversations.
-void Conversations::make_room(TimePoint now, std::size_t num_needed, const Conversation* kept) {
+void Conversations::make_room(TimePoint now, const Change& change, const Conversation* kept) {
     expire_except(now, kept);
     for (;;) {
         const bool are_too_many = kept == nullptr && by_name_.size() >= kOpenMax;
-        if (!are_too_many && num_tokens_ + num_needed <= kTokensMax) return;
+        if (!are_too_many && has_room(change)) return;
         Conversation* oldest = nullptr;
         if (are_too_many) oldest = oldest_of([](const Conversation& one) { return one.is_named; });
         if (oldest == nullptr)

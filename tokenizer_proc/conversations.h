@@ -45,8 +45,14 @@ class Conversations {
     static constexpr std::size_t kEndedMax = 4096;
     static constexpr Duration kIdleDefault = std::chrono::hours(1);
 
+    struct Limits {
+        std::size_t tokens_max = kTokensMax;
+        std::size_t turns_max = kTurnsMax;
+    };
+
     // `tokenizer`: null if no text arrives.
     explicit Conversations(const text::Tokenizer* tokenizer);
+    Conversations(const text::Tokenizer* tokenizer, Limits limits);
 
     // Errors: kAlreadyExists; kResourceExhausted if kOpenMax conversations have open turns.
     Result<> open(const std::string& peer, const messages::OpenConversation& call, TimePoint now);
@@ -146,9 +152,22 @@ class Conversations {
     // Returns the least recently used conversation that may end and has no open turn; null: none.
     template <class May>
     [[nodiscard]] Conversation* oldest_of(const May& may_end);
+    // The tokens that a turn adds, and those of the turns that it replaces.
+    struct Change {
+        std::size_t num_added = 0;
+        std::size_t num_freed = 0;
+    };
+    [[nodiscard]] static std::size_t size_of(const TurnTokens& turn) {
+        return turn.own.size() + kTurnTokens;
+    }
+    [[nodiscard]] bool has_room(const Change& change) const {
+        return num_tokens_ - change.num_freed + change.num_added <= limits_.tokens_max;
+    }
+    [[nodiscard]] Error too_much(const Conversation& of) const;
     void expire_except(TimePoint now, const Conversation* kept);
-    void make_room(TimePoint now, std::size_t num_needed = 0, const Conversation* kept = nullptr);
+    void make_room(TimePoint now, const Change& change, const Conversation* kept);
 
+    Limits limits_{};
     std::optional<TokenId> begin_token_{};  // the token with which the tokenizer begins texts
     std::map<Name, Conversation> by_name_{};
     std::map<messages::ConversationId, Name> names_{};
