@@ -3,6 +3,9 @@ actor_rollout_ref.rollout.name=pitstop.
 
 The replica starts one tree in a Ray actor of this machine. A hybrid worker's rollout joins that tree, and pushes the
 weights through shared memory while it is released, paused or generating.
+
+With actor.model.lora_rank (or lora.rank) and lora.merge=False the rollout loads verl's LoRA tensors as an adapter. From
+then on each request names it. The base stays: a sleep keeps it in host memory, because verl does not send it again.
 """
 
 from __future__ import annotations
@@ -19,6 +22,22 @@ from ..async_engine import AsyncEngine
 from ..errors import PitstopError
 
 NAME = "pitstop"
+ADAPTER = "verl_actor"  # the adapter that is trained
+
+RANK_MAX = 64  # without --max-adapter-rank
+
+
+def adapter_rank(model_config: Any) -> int:
+    """The rank of the adapter that verl sends. 0: verl trains none, or merges it into the weights that it sends."""
+    lora = getattr(model_config, "lora", None) or {}  # Megatron's settings; FSDP's is lora_rank
+    if lora.get("merge", False):
+        return 0
+    return max(int(getattr(model_config, "lora_rank", 0) or 0), int(lora.get("rank", 0) or 0))
+
+
+def base_name(name: str) -> str:
+    """The model's name of a tensor of the base. verl names a weight that LoRA adapts as vLLM wraps it."""
+    return name.replace(".base_layer.", ".")
 
 
 def _actor_name(replica_rank: int) -> str:
@@ -28,9 +47,14 @@ def _actor_name(replica_rank: int) -> str:
 class PitstopServer:
     """A tree in a Ray actor, with the calls of verl's agent loops and replicas."""
 
-    async def start(self, model_path: str, config: Any, **options: Any) -> None:
+    async def start(self, model_path: str, config: Any, lora_rank: int = 0, **options: Any) -> None:
+        """`lora_rank`: that of the adapter that the rollout will load; 0: it loads none."""
         self._config = config
         self._steps: Optional[int] = None
+        self._lora_rank = lora_rank
+        self._has_adapter = False
+        if lora_rank > RANK_MAX:
+            options.setdefault("max_adapter_rank", lora_rank)
         shape = {"tp": config.tensor_model_parallel_size, "dp": config.data_parallel_size}
         self.engine = await AsyncEngine(model_path, port=0, **shape, **options).start()
 
@@ -40,6 +64,12 @@ class PitstopServer:
 
     async def get_run_dir(self) -> str:
         return self.engine.run_dir
+
+    async def _adapter(self) -> Optional[str]:
+        """The adapter for a request: the rollout's, once it is loaded."""
+        if self._lora_rank and not self._has_adapter:
+            self._has_adapter = any(each.name == ADAPTER for each in await self.engine.adapters())
+        return ADAPTER if self._has_adapter else None
 
     async def generate(
         self,
@@ -62,6 +92,7 @@ class PitstopServer:
             return_logprob=wants_logprobs,
             image_data=image_data,
             video_data=video_data,
+            adapter=await self._adapter(),
         )
         return TokenOutput(
             token_ids=out.output_ids,
@@ -75,7 +106,7 @@ class PitstopServer:
 
     async def sleep(self) -> None:
         if self._config.free_cache_engine:
-            await self.engine.sleep(level=2)
+            await self.engine.sleep(level=1 if self._lora_rank else 2)
 
     async def wake_up(self) -> None:
         await self.engine.wake_up()
@@ -102,7 +133,7 @@ class PitstopReplica(RolloutReplica):
             name=_actor_name(self.replica_rank), max_concurrency=self.max_concurrency
         )
         server = actor.remote()
-        await server.start.remote(self.model_config.path, self.config)
+        await server.start.remote(self.model_config.path, self.config, lora_rank=adapter_rank(self.model_config))
         host, port = await server.get_server_address.remote()
         self.servers = [server]
         self._server_handle, self._server_address = server, f"{host}:{port}"
@@ -118,6 +149,7 @@ class PitstopRollout(BaseRollout):
         self._is_sender = rank % world == 0
         self._replica_rank = rank // world if replica_rank == -1 else replica_rank
         self._run_dir = run_dir  # empty: the replica's actor is asked for it
+        self.sleep_level = 1 if adapter_rank(self.model_config) else 2  # verl's workers set it, too
         self._engine: Optional[AsyncEngine] = None
 
     async def _join(self) -> AsyncEngine:
@@ -134,18 +166,37 @@ class PitstopRollout(BaseRollout):
 
     async def release(self) -> None:
         if self._is_sender and self.config.free_cache_engine:
-            await (await self._join()).sleep(level=2)
+            await (await self._join()).sleep(level=self.sleep_level)
 
     async def update_weights(
-        self, weights: Any, wire_format: str = "named_tensors", global_steps: Optional[int] = None, **_: Any
+        self,
+        weights: Any,
+        wire_format: str = "named_tensors",
+        global_steps: Optional[int] = None,
+        peft_config: Any = None,
+        base_sync_done: bool = False,
+        **_more: Any,
     ) -> None:
+        """Sends a model. With `peft_config`, the weights are the adapter's if the base has them already
+        (`base_sync_done`), and otherwise the base's."""
         if wire_format != "named_tensors":
             raise PitstopError("unsupported", f"wire_format must be named_tensors, not {wire_format}")
+        if peft_config and not adapter_rank(self.model_config):
+            raise PitstopError(
+                "unsupported",
+                "peft_config: the model's configuration has lora_rank 0 or lora.merge, so no request would name the "
+                "adapter; set lora_rank (Megatron: lora.rank) and lora.merge=False",
+            )
         # Every rank iterates over all tensors: gathering a sharded tensor needs all ranks.
         tensors = dict(weights) if self._is_sender else [None for _ in weights]
-        if self._is_sender:
-            label = "" if global_steps is None else f"step {global_steps}"
-            await (await self._join()).update_weights(tensors, label)
+        if not self._is_sender:
+            return
+        label = "" if global_steps is None else f"step {global_steps}"
+        engine = await self._join()
+        if peft_config and base_sync_done:
+            await engine.load_adapter(ADAPTER, tensors, peft_config, label=label)
+        else:
+            await engine.update_weights([(base_name(name), each) for name, each in tensors.items()], label)
 
 
 def register() -> None:
