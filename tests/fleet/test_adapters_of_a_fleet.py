@@ -6,9 +6,11 @@ import dataclasses
 import pytest
 
 from pitstop import PitstopError
+from pitstop.digests import text_digest
 from pitstop.fleet import orders
 from pitstop.fleet.adapter_calls import FleetAdapterCalls
 from pitstop.fleet.coordinator import RESEND_S
+from pitstop.fleet.tree_adapters import adapter_of
 from update_world import INITIAL, coordinator_of
 
 
@@ -62,6 +64,24 @@ def test_an_adapter_is_loaded_beside_the_fleets_version_alone():
     coordinator.update("weights")
     order = coordinator.take_orders()[-1][1]
     assert (order.uid, order.epoch, order.adapters) == ("weights", 2, ())
+
+
+class RecordedCalls(FleetAdapterCalls):
+    async def _update(self, payload, timeout, uid=None):
+        self.payload = payload
+
+
+def test_replicas_read_the_configuration_themselves_and_compare_it_with_the_callers(tmp_path):
+    """A text that is sent would turn off each rank's watch over the directory's files."""
+    (tmp_path / "adapter_config.json").write_bytes(b'{"r": 4}\r\n')
+    calls = RecordedCalls()
+    asyncio.run(calls.load_adapter("x", tmp_path))
+    assert "adapter_config" not in calls.payload
+    assert calls.payload["adapter_config_digest"] == text_digest(b'{"r": 4}\r\n')
+    adapter = adapter_of(calls.payload, "dx")
+    assert (adapter.config, adapter.config_digest) == ("", calls.payload["adapter_config_digest"])
+    asyncio.run(calls.load_adapter("x", tmp_path, {"r": 8}))
+    assert calls.payload["adapter_config"] == '{"r": 8}' and "adapter_config_digest" not in calls.payload
 
 
 @pytest.mark.parametrize("argument", [{"partial": True}, {"base_digest": "00"}, {"allow_nonfinite": True}])

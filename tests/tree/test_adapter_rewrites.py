@@ -4,11 +4,18 @@ scale of another, and no two ranks serve different scales.
 
 import json
 import signal
+import sys
 
 import pytest
 
 from lora_files import ALPHA, config_of, exact_adapter, write_adapter
+from process_tree import ROOT
 from test_adapter_loads import load, spec_of
+
+sys.path.insert(0, str(ROOT / "client/python"))
+
+import pitstop  # noqa: E402  (after the path)
+from pitstop.digests import text_digest  # noqa: E402
 
 RANKS = ("tp_worker[0.0]", "tp_worker[0.1]")
 
@@ -52,6 +59,18 @@ def test_P2_a_directory_that_is_saved_again_amid_a_load_is_refused_by_each_rank(
     assert f"'{tree.directory}/adapter_config.json' changed" in message, message
     assert "rank 0" in message or "rank 1" in message, message
     load(admin, tree.directory)
+
+
+def test_P2_a_configuration_that_was_saved_after_its_caller_read_it_is_refused(tree):
+    """A fleet's caller reads the configuration, and the ranks read it later."""
+    read = text_digest((tree.directory / "adapter_config.json").read_bytes())
+    with pitstop.Client(tree.run_dir) as client:
+        assert client.load_adapter("x", str(tree.directory), adapter_config_digest=read)["ok"]
+        client.unload_adapter("x")
+        write_adapter(tree.directory, exact_adapter(2)[0], config_of(lora_alpha=2 * ALPHA))
+        with pytest.raises(pitstop.PitstopError, match=f"instead of {read}") as caught:
+            client.load_adapter("x", str(tree.directory), adapter_config_digest=read)
+    assert caught.value.code == "data_loss"
 
 
 def test_P2_ranks_that_read_different_configurations_are_named(tree):

@@ -47,3 +47,10 @@ def tensor_digest(array: Union[numpy.ndarray, GpuWeight]) -> str:
         lane0 = int(z.sum(dtype=numpy.uint64))
         lane1 = int(((z >> numpy.uint64(32)) * (z & numpy.uint64(0xFFFFFFFF))).sum(dtype=numpy.uint64))
     return f"{lane0:016x}{lane1:016x}"
+
+
+def text_digest(text: bytes) -> str:
+    """The digest of a text, such as an adapter's configuration, 32 hex digits (base/digest.h)."""
+    if not text:
+        return "0" * 32
+    return tensor_digest(numpy.frombuffer(text + b"\0" * (-len(text) % 8), numpy.uint16))

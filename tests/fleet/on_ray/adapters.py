@@ -76,15 +76,18 @@ def refusal_of(call, code):
     raise AssertionError("it was taken")
 
 
-def until_told(fleet, name):
-    """Waits until the fleet's status says why the replica with `name` in its name is not ready. Returns the reason."""
+def until_told(fleet, name, words):
+    """Waits until the fleet's status says why the replica with `name` in its name is not ready: for these words."""
     deadline = time.monotonic() + START_S
+    why = ""
     while time.monotonic() < deadline:
         for member, each in fleet.status()["replicas"].items():
             if name in member and each["why"]:
-                return each["why"]
+                why = each["why"]
+                if words in why:
+                    return
         time.sleep(0.2)
-    raise AssertionError(f"{name} did not say why it is not ready")
+    raise AssertionError(f"{name} said '{why}', without '{words}'")
 
 
 def replaced_in_flight(fleet, directory):
@@ -146,11 +149,16 @@ def run_in(directory):
         fleet.load_adapter("other", directory / "first", pinned=True)
 
         made.add()
-        (directory / "second").rename(directory / "away")
+        tensors, config = (directory / "second" / name for name in ("adapter_model.safetensors", "adapter_config.json"))
+        tensors.rename(directory / "away")
         (slot,) = fleet.add_replicas(1)
-        why = until_told(fleet, f"slot-{slot}.")
-        assert f"'{directory / 'second'}' holds neither adapter_model.safetensors nor adapter_model.bin" in why, why
-        (directory / "away").rename(directory / "second")
+        words = f"'{directory / 'second'}' holds neither adapter_model.safetensors nor adapter_model.bin"
+        until_told(fleet, f"slot-{slot}.", words)
+        (directory / "away").rename(tensors)
+        text = config.read_text()
+        config.write_text(json.dumps({**json.loads(text), "lora_alpha": 77}))
+        until_told(fleet, f"slot-{slot}.", "(adapter_config_digest)")
+        config.write_text(text)
         fleet.until_ready(timeout=START_S)
         expect(fleet, 3, policy=second, other=first)
         assert {output.adapter.digest for output in answers(fleet, adapter="policy")} == {second}

@@ -8,6 +8,7 @@ from typing import Any, Mapping, Optional, Union
 from ..adapter_calls import config_text
 from ..aio import off_loop
 from ..calls import UPDATE_TIMEOUT_S
+from ..digests import text_digest
 from ..errors import PitstopError
 from .orders import Adapter, Outcome
 from .tree_adapters import UNLOAD
@@ -56,22 +57,24 @@ class FleetAdapterCalls:
                 "later loads it from there"
             )
         path = pathlib.Path(adapter).absolute()
-        try:
-            text = (
-                config_text(config) if config is not None else await off_loop((path / "adapter_config.json").read_text)
-            )
-        except OSError as error:
-            raise PitstopError("not_found", f"{path}: {error.strerror}: {error.filename}") from None
         payload = {
             "path": str(path),
             "adapter": name,
-            "adapter_config": text,
+            **(await self._configuration(path) if config is None else {"adapter_config": config_text(config)}),
             "adapter_policy": policy,
             "adapter_pinned": pinned,
             "label": label,
             **update,
         }
         return await self._update(payload, timeout)
+
+    async def _configuration(self, path: pathlib.Path) -> dict[str, str]:
+        """Every replica reads the directory's configuration itself, and refuses it if its text is not the one here."""
+        try:
+            text = await off_loop((path / "adapter_config.json").read_bytes)
+        except OSError as error:
+            raise PitstopError("not_found", f"{path}: {error.strerror}: {error.filename}") from None
+        return {"adapter_config_digest": text_digest(text)}
 
     async def unload_adapter(self, name: str, timeout: float = UPDATE_TIMEOUT_S) -> Outcome:
         """Unloads an adapter on every replica: new requests cannot name it any more."""

@@ -25,7 +25,8 @@ class Adapter:
     digest: str  # of the resident tensors
     label: str = ""
     path: str = ""
-    config: str = ""  # the text of its configuration
+    config: str = ""  # the text of its configuration; empty: the directory's
+    config_digest: str = ""  # of the directory's configuration
     pinned: bool = False
 
 

@@ -22,7 +22,8 @@ def adapter_of(payload: Mapping[str, Any], digest: str) -> Adapter:
         digest,
         payload.get("label", ""),
         payload["path"],
-        payload["adapter_config"],
+        payload.get("adapter_config", ""),
+        payload.get("adapter_config_digest", ""),
         payload.get("adapter_pinned", False),
     )
 
@@ -88,6 +89,7 @@ class TreeAdapters:
                 each.config,
                 each.label,
                 digest=each.digest,
+                adapter_config_digest=each.config_digest,
                 adapter_pinned=each.pinned,
             )
             serving = _with(serving, (*serving.adapters, each))
