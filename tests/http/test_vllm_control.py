@@ -307,7 +307,9 @@ def test_a_transfer_session_opens_and_ends_and_says_what_is_missing(http):
     assert http.post("/init_weight_transfer_engine", {"init_info": {}}).status == 200
     assert http.post("/start_weight_update").status == 200
     assert http.post("/start_weight_update").status >= 400
-    assert http.post("/finish_weight_update").status == 200
+    empty = http.post("/finish_weight_update")
+    assert empty.status == 400 and "brings no tensor" in empty.json()["error"]["message"], empty
+    assert "begin one first" in http.post("/finish_weight_update").json()["error"]["message"], "it has ended"
 
 
 def test_a_bucket_that_is_refused_ends_the_session_of_calls_that_name_none(http):
@@ -318,7 +320,8 @@ def test_a_bucket_that_is_refused_ends_the_session_of_calls_that_name_none(http)
         lost.status >= 400 and "http_proc answered 400 to a POST /update_weights" in lost.json()["error"]["message"]
     ), lost
     assert http.post("/start_weight_update").status == 200
-    assert http.post("/finish_weight_update").status == 200
+    empty = http.post("/finish_weight_update")
+    assert empty.status == 400 and "brings no tensor" in empty.json()["error"]["message"], empty
 
 
 def test_update_weight_version_is_one_route_for_both_dialects(http, admin):

@@ -170,7 +170,8 @@ def test_an_update_that_fails_in_the_middle_ends_the_session_and_the_next_may_st
     assert digest(http) == DIGESTS["stories"]["digest"]
     assert http.generate(max_new_tokens=16)["text"] == before
     http.ok("POST", "/start_weight_update")
-    http.ok("POST", "/finish_weight_update")
+    empty = http.post("/finish_weight_update")
+    assert empty.status == 400 and "brings no tensor" in empty.json()["error"]["message"], empty
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,12 @@ def refused(answer, *words):
     return message
 
 
+def send(http, **fields):
+    """Sends a bucket of the open session, whose end is refused without any."""
+    with sglang_group(http) as group:
+        assert broadcast(http, group, halves()[0], **fields).status == 200
+
+
 def digest(http):
     return http.ok("GET", "/get_weight_version").json()["weight_digest"]
 
@@ -193,6 +199,7 @@ def test_a_begin_beside_a_session_says_whose_it_is(http, other):
             "take_over",
         )
     refused(http.post("/update_weights_from_disk", {"model_path": str(BARD)}), f"session {number}")
+    send(other)
     assert other.post(END).status == 200, message
 
 
@@ -219,6 +226,9 @@ def test_P2_a_take_over_drops_the_dead_ones_half_and_takes_none_of_its_calls(htt
 def test_a_take_over_where_nothing_is_open_is_a_begin(http):
     begun = http.ok("POST", "/begin_weight_update?take_over=true").json()
     assert begun["message"] == "Success"
+    refused(http.post(END), "the update of the model is partial and brings no tensor")
+    http.ok("POST", "/begin_weight_update")
+    send(http)
     http.ok("POST", END)
 
 
@@ -231,6 +241,7 @@ def test_skyrls_calls_know_the_same_fields(http):
     assert rpc("skyrl_start_weight_update", take_over=True).status == 200
     refused(rpc("skyrl_finish_weight_update"), "took over")
     refused(rpc("skyrl_finish_weight_update", session=number), f"session {number}", "took over")
+    send(http, session=number + 1)
     assert rpc("skyrl_finish_weight_update", session=number + 1).status == 200
 
 

@@ -3,6 +3,7 @@ partial and sparse updates.
 """
 
 import json
+import pickle
 import sys
 
 import numpy
@@ -184,6 +185,40 @@ def test_P2_parts_that_do_not_fit_the_version_are_refused_by_name(shared_tree, c
     client.drop_stage(session=session)
     assert said_of(client)["adapter"]["digest"] == expected["first"][0]
     assert tokens_with(shared_tree) == expected["first"][1]
+
+
+def test_P2_a_part_without_a_tensor_is_refused(shared_tree, client, adapters, expected, tmp_path):
+    """A trainer whose filter matches no name would go on over the old version for ever. A step that changes no element
+    is one of a trainer that sends differences."""
+    client.load_adapter(NAME, str(adapters["first"]))
+    empty = write_adapter(tmp_path / "empty", {})
+    pickled = {"kind": "tensors", "format": "pickle", "payloads": [{"data": pickle.dumps({})}]}
+
+    def by_empty_session():
+        session = client.begin_update(adapter=NAME, partial=True)["session"]
+        client.update_bucket(pickled, session=session)
+        client.commit_weights(session=session)
+
+    for load in (
+        lambda: client.load_adapter(NAME, str(empty), partial=True),
+        lambda: client.update_weights(source=pickled, adapter=NAME, partial=True),
+        by_empty_session,
+    ):
+        with pytest.raises(pitstop.PitstopError) as caught:
+            load()
+        assert caught.value.code == "invalid_argument", caught.value
+        assert "the update of adapter 'policy' is partial and brings no tensor" in str(caught.value)
+        assert "previous" not in said_of(client) and said_of(client)["adapter"]["digest"] == expected["first"][0]
+    session = client.begin_update(adapter=NAME, partial=True)["session"]
+    client.update_bucket(pickled, session=session)
+    client.update_bucket(source_of({name: SECOND[name] for name in PART}), session=session)
+    client.update_bucket(pickled, session=session)
+    assert client.commit_weights(session=session)["digest"] == expected["mixed"][0]
+    unchanged = sparse_source()
+    unchanged.update(num_updates=[0] * len(PART), payloads=[{"data": b""}])
+    reply = client.update_weights(source=unchanged, adapter=NAME, partial=True, base_digest=expected["mixed"][0])
+    assert reply["digest"] == expected["mixed"][0]
+    assert tokens_with(shared_tree) == expected["mixed"][1]
 
 
 def test_P2_an_evicted_version_is_rolled_back_to_and_changed(start_tree, adapters):

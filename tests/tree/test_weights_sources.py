@@ -100,6 +100,25 @@ def test_a_partial_update_says_so(client):
     assert tensors[other] == DIGESTS["stories"]["tensors"][other]
 
 
+def test_P2_a_partial_update_without_a_tensor_is_refused(client):
+    empty = {"kind": "tensors", "format": "pickle", "payloads": [{"data": pickle.dumps([])}] * 2}
+    epoch = client.status()["replicas"][0]["epoch"]
+
+    def by_session():
+        session = client.begin_update(partial=True)["session"]
+        client.commit_weights(session=session)
+
+    for how in (lambda: client.update_weights(source=empty, partial=True), by_session):
+        error = refused(how)
+        assert error.code == "invalid_argument", error
+        assert "the update of the model is partial and brings no tensor" in error.message, error
+    session = client.begin_update(partial=True)["session"]
+    client.update_bucket(empty, session=session)
+    client.update_bucket(raw_source({"model.norm.weight": BARD_TENSORS["model.norm.weight"]}), session=session)
+    client.update_bucket(empty, session=session)
+    assert client.commit_weights(session=session)["epoch"] > epoch
+
+
 @pytest.mark.parametrize(
     "change, what",
     [

@@ -165,6 +165,7 @@ class Broadcasts {
 
     Result<> receive_sparse() {
         constexpr std::int64_t kIndexBytes = 4;
+        args_.stage.allow_none();  // a trainer's step may change no element
         std::int64_t largest = 0;
         for (std::size_t i = 0; i < specs_.size(); ++i) {
             const std::int64_t num = args_.source.num_updates[i];

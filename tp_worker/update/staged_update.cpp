@@ -40,6 +40,12 @@ void StagedUpdate::stand() {
     round_.finish();
 }
 
+void StagedUpdate::begin_fill(const StageArgs& args) {
+    fill.emplace(args);
+    if (is_rollback) fill->allow_none();
+    fill->begin_work();
+}
+
 messages::Frames StagedUpdate::run(
     messages::UpdateOrder order, std::int64_t bucket, const Job& job
 ) {

@@ -56,6 +56,8 @@ class StagedUpdate {
     // Records that the rank has stopped. Orders about the model's weights arrive between two
     // passes; an adapter's orders need no stop.
     void stand();
+    // Begins to fill an adapter that is open. Thread: the background's, within run().
+    void begin_fill(const StageArgs& args);
     // Records that the order is being carried out. REQUIRES: may(order).
     void begin(messages::UpdateOrder order) { round_.ask(order); }
     // Runs the job of the order that was begun, and returns its answer. `bucket`: 0 opens a

@@ -48,8 +48,7 @@ Result<std::vector<messages::Frames>> Updater::stage_adapter(messages::WorkerSta
 
 Result<> Updater::open_adapter(StagedUpdate& stage) {
     ASSIGN_OR_RETURN(stage.adapter, adapters_.open(stage.spec, stage.begins_as, stage.is_dropped));
-    stage.fill.emplace(args_for(stage, stage.adapter.adapter.get()));
-    stage.fill->begin_work();
+    stage.begin_fill(args_for(stage, stage.adapter.adapter.get()));
     return stage.fill->begin();
 }
 

@@ -7,9 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
-#include <string_view>
 #include <utility>
 
 namespace pitstop::tp_worker {
@@ -97,6 +95,27 @@ std::optional<std::string> problem_of_indices(const SparseTensor& sparse) {
         );
     }
     return std::nullopt;
+}
+
+std::optional<std::string> problem_of_tied_counts(
+    const WeightLayout& layout, std::int64_t num_head, std::int64_t num_embedding
+) {
+    if (num_head == 0 || num_embedding == 0 || num_head == num_embedding) return std::nullopt;
+    return fmt::format(
+        "'{}' has {} updates, '{}' has {}: this model ties them (tie_word_embeddings is true)",
+        layout.head_name(),
+        num_head,
+        layout.tied()->name,
+        num_embedding
+    );
+}
+
+std::string problem_of_empty(std::string_view adapter) {
+    return fmt::format(
+        "the update of {} is partial and brings no tensor; it must bring at least one, whole or "
+        "sparse (a sparse one may have 0 updates)",
+        adapter.empty() ? "the model" : fmt::format("adapter '{}'", printable(adapter))
+    );
 }
 
 std::vector<const WeightTensor*> find_missing(

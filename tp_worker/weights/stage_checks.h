@@ -9,9 +9,11 @@
 #include "tp_worker/weights/weight_layout.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace pitstop::tp_worker {
@@ -27,6 +29,13 @@ namespace pitstop::tp_worker {
 );
 // Returns the problem of the first update of an element that the tensor does not have.
 [[nodiscard]] std::optional<std::string> problem_of_indices(const SparseTensor& sparse);
+// Compares how many elements of two tied tensors have changed, if both have.
+[[nodiscard]] std::optional<std::string> problem_of_tied_counts(
+    const WeightLayout& layout, std::int64_t num_head, std::int64_t num_embedding
+);
+// Returns the problem of a partial update without tensors. `adapter`: its name; empty: the update
+// is of the model.
+[[nodiscard]] std::string problem_of_empty(std::string_view adapter);
 // Returns the tensors that a complete update still has to send, given those that have not arrived.
 // One may be left out if the tensor that is left out with it is absent, too. An update without any
 // tensor lacks them all.

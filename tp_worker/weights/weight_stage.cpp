@@ -13,6 +13,7 @@ namespace pitstop::tp_worker {
 
 WeightStage::WeightStage(const StageArgs& args) : args_(args), writer_(make_shard_writer(args_)) {
     const std::span<const WeightTensor> tensors = args_.layout.tensors();
+    needs_tensor_ = args_.spec.partial;
     states_.assign(tensors.size(), State::kAbsent);
     for (const WeightTensor& tensor : tensors) {
         first_part_.push_back(digests_.size());
@@ -108,6 +109,8 @@ Result<> WeightStage::stage_tensors(std::span<const Incoming> tensors, Expect ex
         std::swap(states_, after);
     }
     if (!problems_.empty()) return fail_with_problems();
+    if (tensors.empty()) return Ok{};  // nothing was written
+    allow_none();
     mark_written();
     // the tensor arrives, or has arrived, under its other name
     if (head != nullptr && !fills_embedding) {
@@ -248,6 +251,7 @@ Result<> WeightStage::stage_shard(std::span<const std::byte> bytes, Shard shard)
             problems_.push_back(*std::move(problem));
     }
     if (!problems_.empty()) return fail_with_problems();
+    allow_none();
     mark_written();
     states_.assign(states_.size(), State::kArrived);
     num_tensors_ = static_cast<std::int64_t>(states_.size());
@@ -262,6 +266,7 @@ Result<> WeightStage::stage_shard(std::span<const std::byte> bytes, Shard shard)
 }
 
 Result<> WeightStage::finish() {
+    if (needs_tensor_) problems_.push_back(problem_of_empty(args_.spec.adapter));
     if (by_rows_.is_incomplete()) problems_.push_back(by_rows_.what_is_missing());
     add_missing();
     if (!problems_.empty()) return fail_with_problems();
@@ -329,24 +334,17 @@ void WeightStage::record(std::size_t tensor) {
 
 // Checks that a head sent in addition to the embedding equals it, because the head is not stored.
 void WeightStage::check_tied() {
-    constexpr std::string_view kWhy = "this model ties them (tie_word_embeddings is true)";
-    if (num_sparse_head_ > 0 && num_sparse_embedding_ > 0 &&
-        num_sparse_head_ != num_sparse_embedding_) {
-        problems_.push_back(fmt::format(
-            "'{}' has {} updates, '{}' has {}: {}",
-            args_.layout.head_name(),
-            num_sparse_head_,
-            args_.layout.tied()->name,
-            num_sparse_embedding_,
-            kWhy
-        ));
-    }
+    if (auto problem =
+            problem_of_tied_counts(args_.layout, num_sparse_head_, num_sparse_embedding_))
+        problems_.push_back(*std::move(problem));
     if (head_digests_.empty()) return;
     const WeightTensor& embedding = *args_.layout.tied();
     if (is_same(head_digests_, digests_of(index_of(embedding)))) return;
-    problems_.push_back(
-        fmt::format("'{}' differs from '{}': {}", args_.layout.head_name(), embedding.name, kWhy)
-    );
+    problems_.push_back(fmt::format(
+        "'{}' differs from '{}': this model ties them (tie_word_embeddings is true)",
+        args_.layout.head_name(),
+        embedding.name
+    ));
 }
 
 Result<> WeightStage::fill_all(std::vector<FillJob> jobs, Keep keep) {
@@ -392,6 +390,7 @@ Result<> WeightStage::stage_sparse(std::span<const SparseTensor> tensors) {
         if (auto problem = problem_of_indices(sparse)) problems_.push_back(*std::move(problem));
     }
     if (!problems_.empty()) return fail_with_problems();
+    allow_none();
     mark_written();
     for (const SparseTensor& sparse : tensors) {
         const WeightTensor* tensor = args_.layout.find_tied(sparse.spec.name);

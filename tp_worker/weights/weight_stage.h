@@ -79,6 +79,9 @@ class WeightStage {
     // Adds the time that a source spent on receiving bytes, and on waiting for its sender.
     void add_receive(Duration duration) { times_.add_receive(duration); }
     void add_wait(Duration duration) { times_.add_wait(duration); }
+    // From now on the update may end without tensors. Called for a source that names tensors
+    // without changes, and for a rollback.
+    void allow_none() { needs_tensor_ = false; }
 
   private:
     [[nodiscard]] std::vector<FillJob> jobs_for(
@@ -118,6 +121,7 @@ class WeightStage {
     std::int64_t num_sparse_head_ = 0;  // elements of a tied head
     std::int64_t num_sparse_embedding_ = 0;  // elements of a tied embedding
     std::vector<std::string> problems_{};
+    bool needs_tensor_ = false;     // a partial update, of which no tensor has arrived
     std::int64_t num_ignored_ = 0;  // tensors that this model does not use
     std::string first_ignored_{};
     std::int64_t num_tensors_ = 0;

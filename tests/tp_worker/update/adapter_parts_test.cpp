@@ -212,6 +212,17 @@ TEST_F(AdapterParts, RefusesWhatIsNoPartOfTheVersionByName) {
     );
 }
 
+TEST_F(AdapterParts, P2_OneThatBringsNoTensorIsRefused) {
+    open_and_load();
+    if (IsSkipped() || HasFatalFailure()) return;
+    expect_part_refused(
+        from_call({}),
+        ErrorCode::kInvalidArgument,
+        "the update of adapter 'one' is partial and brings no tensor"
+    );
+    EXPECT_EQ(digests_of(stage_ok(sparse_of({}, {}), first_)), digests_) << "a step may be zero";
+}
+
 TEST_F(AdapterParts, P2_ARollbackHasTheBytesOfTheVersionWhereverTheyAre) {
     open_and_load();
     if (IsSkipped() || HasFatalFailure()) return;

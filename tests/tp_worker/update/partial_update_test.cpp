@@ -45,6 +45,13 @@ class PartialUpdate : public OneRankUpdaterTest, public testing::WithParamInterf
                                               : messages::TensorFormat::kFlattened;
         source.payloads.resize(1);
         Bytes& payload = source.payloads[0].data.values;
+        if (tensors.empty()) {  // one that the model does not use: the update changes nothing
+            source.tensors.push_back(
+                {.name = "model.layers.0.rotary_emb.inv_freq", .dtype = "BF16", .shape = {1}}
+            );
+            if (form == Form::kSparse) source.num_updates.push_back(0);
+            if (form == Form::kWhole) payload.resize(2);
+        }
         for (const auto& [name, bytes] : tensors) {
             source.tensors.push_back(
                 {.name = name, .dtype = "BF16", .shape = stories_.at(name).shape}
@@ -108,6 +115,61 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(DeviceKind::kCpu, DeviceKind::kCuda),
     [](const auto& device) { return std::string(device.param == DeviceKind::kCpu ? "Cpu" : "Gpu"); }
 );
+
+// A step of a trainer that sends differences may change nothing. A trainer that sends nothing has
+// most likely filtered its tensors by names that none of them has.
+TEST_P(PartialUpdate, P2_OneThatBringsNoTensorIsRefusedAndChangesNothing) {
+    const auto expect_refused = [this](const messages::WorkerStaged& vote) {
+        ASSERT_FALSE(vote.outcome.ok);
+        EXPECT_EQ(vote.outcome.code, ErrorCode::kInvalidArgument);
+        const std::string& why = vote.outcome.problems.front();
+        EXPECT_NE(why.find("the update of the model is partial and brings no tensor"), why.npos);
+        EXPECT_EQ(vote.outcome.phase, messages::UpdatePhase::kIdle) << "nothing was written";
+        drop();
+        expect_live({});
+    };
+    messages::UpdateSpec spec;
+    spec.partial = true;
+    spec.source.kind = messages::SourceKind::kTensors;
+    spec.source.format = messages::TensorFormat::kFlattened;
+    spec.source.payloads.resize(1);
+    const messages::WeightSource nothing = spec.source;
+    expect_refused(OneRankUpdaterTest::stage(spec));
+    spec.mode = messages::UpdateMode::kDirect;
+    expect_refused(OneRankUpdaterTest::stage(spec));
+    spec.mode = messages::UpdateMode::kStaged;
+    spec.source = {.kind = messages::SourceKind::kBuckets};
+    messages::WeightSource one = nothing;
+    one.tensors = {{.name = kNorm, .dtype = "BF16", .shape = stories_.at(kNorm).shape}};
+    one.payloads[0].data.values = *bard(kNorm);
+    const auto end_of_session = [&](const std::vector<messages::WeightSource>& buckets) {
+        const messages::WorkerStage open{
+            .update = messages::UpdateId{++last_update_}, .spec = spec};
+        EXPECT_TRUE(ask<messages::WorkerFilled>(open).outcome.ok);
+        for (std::size_t i = 0; i < buckets.size(); ++i) {
+            const messages::WorkerFill fill{
+                .update = messages::UpdateId{last_update_},
+                .bucket = static_cast<std::int64_t>(i) + 1,
+                .source = buckets[i]};
+            EXPECT_TRUE(ask<messages::WorkerFilled>(fill).outcome.ok) << i;
+        }
+        return ask<messages::WorkerStaged>(messages::WorkerFinish{
+            .update = messages::UpdateId{last_update_}});
+    };
+    expect_refused(end_of_session({}));
+    expect_refused(end_of_session({nothing, nothing}));
+    EXPECT_TRUE(end_of_session({nothing, one, nothing}).outcome.ok);
+    commit();
+    expect_live({{kNorm, ""}});
+    spec.base_digest = std::string(32, 'a');  // the scheduler has compared it
+    messages::WeightSource unchanged = one;
+    unchanged.format = messages::TensorFormat::kSparse;
+    unchanged.num_updates = {0};
+    unchanged.payloads[0].data.values.clear();
+    EXPECT_TRUE(end_of_session({unchanged}).outcome.ok);
+    commit();
+    expect_live({{kNorm, ""}});
+}
 
 TEST_P(PartialUpdate, P10_CostsItsOwnBytesAndThoseOfTheOneBefore) {
     EXPECT_EQ(update({{kNorm, bard(kNorm)}}), whole_bytes_) << "the other copy held nothing";
