@@ -448,7 +448,8 @@ messages::RankOutcome WeightStage::outcome(const Result<>& result) const {
     outcome.phase = phase_;
     outcome.bytes = bytes_;
     outcome.tensors = num_tensors_;
-    if (!args_.spec.partial && args_.spec.source.kind == messages::SourceKind::kBuckets)
+    const bool is_open = args_.layout.is_of_adapter() == !args_.spec.adapter.empty();
+    if (is_open && !args_.spec.partial && args_.spec.source.kind == messages::SourceKind::kBuckets)
         report_missing(find_missing(args_.layout, absent()), outcome);
     outcome.stage = times_.seconds_of_each();
     if (!result) report(result.error(), problems_, outcome);

@@ -136,6 +136,29 @@ TEST_F(AdapterParts, P10_ASparseUpdateChangesItsElements) {
     EXPECT_EQ(logits, of_all);
 }
 
+// A session that cannot be opened has no tensors that could be missing.
+TEST_F(AdapterParts, ASessionWithABadConfigurationReportsNoMissingTensor) {
+    open_and_load();
+    if (IsSkipped() || HasFatalFailure()) return;
+    messages::UpdateSpec session;
+    session.adapter = "one";
+    session.source.kind = messages::SourceKind::kBuckets;
+    session.adapter_config = "{}";
+    const messages::UpdateId update{++last_update_};
+    for (const auto& updater : updaters_) {
+        const auto opened = tp_worker::ask<messages::WorkerFilled>(
+            *updater, messages::WorkerStage{.update = update, .spec = session}
+        );
+        ASSERT_TRUE(opened);
+        EXPECT_FALSE(opened->outcome.ok);
+        EXPECT_EQ(opened->outcome.num_missing, 0);
+        EXPECT_TRUE(opened->outcome.missing.empty()) << opened->outcome.missing.front();
+        EXPECT_TRUE(tp_worker::ask<messages::WorkerDropped>(
+            *updater, messages::WorkerDrop{.update = update}
+        ));
+    }
+}
+
 // A sparse bucket outside a partial session has nothing to change. The worker checks this itself.
 TEST_F(AdapterParts, P2_ASparseBucketNeedsAPartialSession) {
     open_and_load();
