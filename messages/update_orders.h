@@ -14,6 +14,7 @@
 #include "messages/weights.h"
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -291,6 +292,7 @@ struct WorkerStaged {
     UpdateId update{};
     RankOutcome outcome{};
     std::vector<PartDigest> digests{};
+    std::map<std::string, std::string> declared{};
     std::string adapter_config_digest{};
     std::int64_t adapter_bytes = 0;
 
@@ -299,6 +301,10 @@ struct WorkerStaged {
         f("update", update, "the update");
         f("outcome", outcome, "ok: prepared");
         f("digests", digests, "digests of everything resident in the staged copy, in name order");
+        f("declared",
+          declared,
+          "tensors of the manifest whose names have another form, as PEFT's: the resident name of "
+          "each");
         f("adapter_config_digest",
           adapter_config_digest,
           "for an adapter: the digest of its configuration's text, 32 hex digits");

@@ -197,6 +197,7 @@ bool ReplicaUpdate::handle_vote(messages::WorkerStaged vote, TurnOutput& out) {
     job.digests[rank] = std::move(vote.digests);
     job.config_digests[rank] = std::move(vote.adapter_config_digest);
     job.adapter_bytes = std::max(job.adapter_bytes, vote.adapter_bytes);
+    job.declared.merge(vote.declared);
     switch (record_outcome(std::move(vote.outcome))) {
         case messages::UpdateRound::Progress::kGoesOn:
             return true;

@@ -91,6 +91,11 @@ Error UpdateJob::error_of_votes() const {
     return error;
 }
 
+const std::string& UpdateJob::resident_name_of(const std::string& name) const {
+    const auto other = declared.find(name);
+    return other == declared.end() ? name : other->second;
+}
+
 Result<std::string> UpdateJob::verified_digest() const {
     std::vector<messages::RankParts> parts;
     bool is_computed = false;
@@ -104,19 +109,20 @@ Result<std::string> UpdateJob::verified_digest() const {
     ASSIGN_OR_RETURN(const messages::VersionDigest version, messages::version_digest(parts));
     const std::vector<messages::TensorInfo>& resident = version.tensors;  // in name order
     std::vector<std::string> problems;
-    for (const messages::TensorInfo& declared : spec.manifest) {
-        if (declared.digest.empty()) continue;
+    for (const messages::TensorInfo& tensor : spec.manifest) {
+        if (tensor.digest.empty()) continue;
+        const std::string& name = resident_name_of(tensor.name);
         const auto found =
-            std::ranges::lower_bound(resident, declared.name, {}, &messages::TensorInfo::name);
-        const bool is_resident = found != resident.end() && found->name == declared.name;
-        if (is_resident && found->digest == declared.digest) continue;
+            std::ranges::lower_bound(resident, name, {}, &messages::TensorInfo::name);
+        const bool is_resident = found != resident.end() && found->name == name;
+        if (is_resident && found->digest == tensor.digest) continue;
         problems.push_back(
-            !is_resident ? fmt::format("{} is declared but not resident", declared.name)
+            !is_resident ? fmt::format("{} is declared but not resident", tensor.name)
                          : fmt::format(
                                "{}: the resident tensor's digest is {}; declared is {}",
-                               declared.name,
+                               tensor.name,
                                found->digest,
-                               declared.digest
+                               tensor.digest
                            )
         );
     }

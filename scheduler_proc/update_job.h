@@ -12,6 +12,7 @@
 #include "scheduler_proc/tallies.h"
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -65,6 +66,8 @@ struct UpdateJob {
     std::vector<messages::RankOutcome> ranks{};                // by rank
     std::vector<std::vector<messages::PartDigest>> digests{};  // by rank
     std::vector<std::string> config_digests{};  // by rank: of the adapter's configuration there
+    // the resident names of declared tensors whose names have another form
+    std::map<std::string, std::string> declared{};
 
     TimePoint deadline = TimePoint::max();      // of the current order
     std::optional<TimePoint> standing_since{};  // direct or on loan: no step has run since then
@@ -96,6 +99,8 @@ struct UpdateJob {
     // REQUIRES: a rank has voted no.
     [[nodiscard]] Error error_of_votes() const;
 
+    // Returns the resident name of a declared tensor.
+    [[nodiscard]] const std::string& resident_name_of(const std::string& name) const;
     // Adds up the ranks' digests and compares them with the declared ones.
     // REQUIRES: every rank voted ok.
     // Errors: kDataLoss, naming tensors and ranks.

@@ -1,6 +1,8 @@
 // This replica's update alone: whose answers count, in which order it reports, and what it refuses.
 #include "scheduler_proc/replica_update.h"
 
+#include "messages/version_digest.h"
+
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -148,6 +150,37 @@ TEST_F(ReplicaUpdateTest, P2_RanksWithDifferentConfigurationsOfAnAdapterPrepareN
         const std::string& why = parts[0].verdict.message;
         EXPECT_NE(why.find("ranks 0 and 1 read different configurations"), std::string::npos);
         EXPECT_NE(why.find("alpha-16 and alpha-32"), std::string::npos) << why;
+        update.drop({.update = kUpdate}, out);
+        for (const Rank rank : {Rank{0}, Rank{1}})
+            EXPECT_TRUE(update.handle_dropped({.update = kUpdate, .rank = rank}, out));
+        take_parts();
+    }
+}
+
+// A trainer may declare its own names of the tensors. The workers know which tensors they mean.
+TEST_F(ReplicaUpdateTest, P10_AManifestWithOtherNamesIsComparedByTheResidentOnes) {
+    const std::vector<messages::PartDigest> resident{{.name = "w", .shape = {2}, .lane0 = 5}};
+    const std::string right = messages::version_digest({{{Rank{0}, resident}}})->tensors[0].digest;
+    for (const std::string& digest : {right, std::string(32, 'a')}) {
+        messages::UpdateStage order{.update = kUpdate, .new_epoch = Epoch{2}};
+        order.spec.source.path = "/models/next";
+        order.spec.manifest = {{.name = "module.w", .digest = digest}};
+        ASSERT_TRUE(update.may_stage(order, std::nullopt, out));
+        update.stage(std::move(order), std::nullopt, kStart, out);
+        for (const Rank rank : {Rank{0}, Rank{1}}) {
+            messages::WorkerStaged vote{.update = kUpdate};
+            vote.outcome = {.rank = rank, .ok = true, .phase = messages::UpdatePhase::kPrepared};
+            vote.digests = resident;
+            vote.declared = {{"module.w", "w"}};
+            EXPECT_TRUE(update.handle_vote(std::move(vote), out));
+        }
+        const auto parts = take_parts();
+        ASSERT_EQ(parts.size(), 1u);
+        EXPECT_EQ(parts[0].ok, digest == right) << parts[0].verdict.message;
+        if (digest != right) {
+            EXPECT_EQ(parts[0].verdict.code, ErrorCode::kDataLoss);
+            EXPECT_NE(parts[0].verdict.message.find("module.w: the resident"), std::string::npos);
+        }
         update.drop({.update = kUpdate}, out);
         for (const Rank rank : {Rank{0}, Rank{1}})
             EXPECT_TRUE(update.handle_dropped({.update = kUpdate, .rank = rank}, out));

@@ -18,6 +18,7 @@ from wire import Refused
 sys.path.insert(0, str(ROOT / "client/python"))
 
 import pitstop  # noqa: E402  (after the path)
+from pitstop.digests import tensor_digest  # noqa: E402
 from pitstop.push import WeightPusher  # noqa: E402
 
 NAME = "policy"
@@ -219,6 +220,17 @@ def test_P2_a_part_without_a_tensor_is_refused(shared_tree, client, adapters, ex
     reply = client.update_weights(source=unchanged, adapter=NAME, partial=True, base_digest=expected["mixed"][0])
     assert reply["digest"] == expected["mixed"][0]
     assert tokens_with(shared_tree) == expected["mixed"][1]
+
+
+def test_P10_a_manifest_with_pefts_names_is_compared(client, adapters):
+    def declared(**wrong):
+        digests = {name: wrong.get("digest") or tensor_digest(tensor) for name, tensor in FIRST.items()}
+        return [{"name": f"base_model.model.{name}", "digest": digest} for name, digest in digests.items()]
+
+    assert client.load_adapter(NAME, str(adapters["first"]), manifest=declared())["ok"]
+    with pytest.raises(pitstop.PitstopError) as caught:
+        client.load_adapter(NAME, str(adapters["first"]), manifest=declared(digest="0" * 32))
+    assert caught.value.code == "data_loss" and "the resident tensor's digest is" in str(caught.value)
 
 
 def test_P2_an_evicted_version_is_rolled_back_to_and_changed(start_tree, adapters):

@@ -7,6 +7,7 @@ import pytest
 import pitstop
 from hybrid_model import DECAY, as_published, tensors, write_hybrid
 from lora_files import MODULES, config_of, exact_adapter, write_adapter
+from pitstop.digests import tensor_digest
 from pitstop.push import WeightPusher
 from process_tree import run
 from weights_sources import digest_of, raw_source, refused
@@ -102,6 +103,13 @@ def test_P2_weights_are_updated_by_the_names_of_trainers(tree, client, start_tre
     lacking = {name: array for name, array in tensors(2).items() if name != DECAY}
     refusal = run("push", write_hybrid(place / "lacking", lacking), "--run-dir", tree.run_dir, "--adopt")
     assert refusal.returncode and f"lacks 1 tensor(s) of the model, the first is '{DECAY}'" in refusal.stderr, refusal
+
+    # A manifest may have the names of a model with vision, too.
+    declared = {"name": next(iter(short)), "digest": tensor_digest(decay[DECAY])}
+    client.update_weights(source=raw_source(decay), partial=True, manifest=[declared])
+    wrong = [{**declared, "digest": "0" * 32}]
+    error = refused(client.update_weights, source=raw_source(decay), partial=True, manifest=wrong)
+    assert error.code == "data_loss" and f"{declared['name']}: the resident tensor's digest" in error.message, error
 
     error = refused(client.update_weights, source=raw_source({DECAY.replace("A_log", "A"): decay[DECAY]}), partial=True)
     assert "linear_attn.A" in error.message, error

@@ -63,6 +63,18 @@ std::vector<std::string> problems_of_manifest(
     return problems;
 }
 
+std::map<std::string, std::string> other_names(
+    const WeightLayout& layout, const std::vector<messages::TensorInfo>& manifest
+) {
+    std::map<std::string, std::string> names;
+    for (const messages::TensorInfo& declared : manifest) {
+        const WeightTensor* const tensor = layout.find(declared.name);
+        if (tensor != nullptr && tensor->name != declared.name)
+            names.emplace(declared.name, tensor->name);
+    }
+    return names;
+}
+
 std::optional<std::string> problem_of_padding(
     const WeightTensor& tensor, std::span<const std::byte> shard
 ) {

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,6 +21,10 @@ namespace pitstop::tp_worker {
 
 // Checks the model and the declared tensors before any bytes arrive.
 [[nodiscard]] std::vector<std::string> problems_of_manifest(
+    const WeightLayout& layout, const std::vector<messages::TensorInfo>& manifest
+);
+// Returns the resident name of each declared tensor whose name has another accepted form.
+[[nodiscard]] std::map<std::string, std::string> other_names(
     const WeightLayout& layout, const std::vector<messages::TensorInfo>& manifest
 );
 // Checks that the rows of padding are zero. `shard`: bytes that a sender wrote, in the target's

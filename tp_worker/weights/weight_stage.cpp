@@ -460,7 +460,9 @@ messages::WorkerStaged WeightStage::vote(const Result<>& result) const {
     messages::WorkerStaged vote;
     vote.update = args_.update;
     vote.outcome = outcome(result);
-    if (result) vote.digests = digests_;
+    if (!result) return vote;
+    vote.digests = digests_;
+    vote.declared = other_names(args_.layout, args_.spec.manifest);
     return vote;
 }
 

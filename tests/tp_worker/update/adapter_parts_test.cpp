@@ -136,6 +136,19 @@ TEST_F(AdapterParts, P10_ASparseUpdateChangesItsElements) {
     EXPECT_EQ(logits, of_all);
 }
 
+// A manifest has the sender's names. The vote says which tensors they mean.
+TEST_F(AdapterParts, P10_TheVoteNamesTheTensorsOfAManifest) {
+    open_and_load();
+    if (IsSkipped() || HasFatalFailure()) return;
+    const std::string wrapped = "base_model.model." + kQ0;
+    messages::UpdateSpec spec = from_call(tensors_);
+    spec.adapter_config = text_of(load_json(adapter_dir("qwen3_tied/all/adapter_config.json")));
+    spec.manifest = {{.name = wrapped}, {.name = kDown1}};
+    for (const auto& vote : stage_ok(spec))
+        EXPECT_EQ(vote.declared, (std::map<std::string, std::string>{{wrapped, kQ0}}));
+    commit();
+}
+
 // A session that cannot be opened has no tensors that could be missing.
 TEST_F(AdapterParts, ASessionWithABadConfigurationReportsNoMissingTensor) {
     open_and_load();
