@@ -38,8 +38,13 @@ Task<Response> loaded(Exchange& exchange, const messages::UpdateReply* reply) {
     co_return Response::json(200, answer);
 }
 
+// The other form in which a pickle may have the tensors, which its reader recognizes by itself.
+constexpr std::string_view kBucket = "flattened_bucket";
+
+enum class Sends { kDirectory, kPickles };
+
 // Reads the options of a load; refuses options that are not served.
-void read_options(FieldReader& fields, messages::UpdateSpec& spec) {
+void read_options(FieldReader& fields, messages::UpdateSpec& spec, Sends sends) {
     fields.read("pinned", spec.adapter_pinned);
     fields.read("partial", spec.partial);
     spec.adapter_policy = control::read_adapter_policy(fields);
@@ -49,15 +54,32 @@ void read_options(FieldReader& fields, messages::UpdateSpec& spec) {
     };
     refuse("added_tokens_config", "the vocabulary is the model's");
     refuse("expected_checksums", "the bus takes a digest (update.digest)");
+    const bool is_pickle = sends == Sends::kPickles;
     const nlohmann::json* const format = fields.find("load_format");
-    if (format != nullptr && *format != "auto") fields.fail("load_format", "null or 'auto'");
+    if (format == nullptr || *format == "auto" || (is_pickle && *format == kBucket)) return;
+    fields.fail("load_format", is_pickle ? "null, 'auto' or 'flattened_bucket'" : "null or 'auto'");
+}
+
+// Reads the pickles of the tensors, one for each rank.
+std::vector<std::string> read_pickles(FieldReader& fields) {
+    std::vector<std::string> serialized;
+    std::vector<std::string> old;
+    fields.read("serialized_named_tensors", serialized);
+    fields.read("serialized_tensors", old);  // in SGLang before 0.5.20, and in its forks
+    if (!serialized.empty() && !old.empty()) {
+        fields.refuse(
+            "serialized_tensors",
+            "serialized_named_tensors has the tensors already; send one of them"
+        );
+    }
+    return serialized.empty() ? old : serialized;
 }
 
 Task<Response> load(Exchange& exchange) {
     FieldReader fields(parse_json_object(exchange.request().body));
     messages::UpdateSpec spec;
     fields.read("lora_path", spec.source.path);
-    read_options(fields, spec);
+    read_options(fields, spec, Sends::kDirectory);
     if (spec.source.path.empty() && !fields.error()) fields.fail("lora_path", "a directory");
     Result<std::string> name = control::read_adapter_name(exchange, fields);
     if (!name) co_return sglang_failure(name.error());
@@ -74,13 +96,11 @@ Task<Response> load(Exchange& exchange) {
 
 Task<Response> load_from_tensors(Exchange& exchange) {
     FieldReader fields(parse_json_object(exchange.request().body));
-    std::vector<std::string> serialized;
-    fields.read("serialized_named_tensors", serialized);
-    fields.read("serialized_tensors", serialized);  // in SGLang before 0.5.20, and in its forks
+    const std::vector<std::string> serialized = read_pickles(fields);
     bool replaces = true;
     fields.read("upsert", replaces);
     messages::UpdateSpec spec;
-    read_options(fields, spec);
+    read_options(fields, spec, Sends::kPickles);
     const nlohmann::json* const config = fields.find("config_dict");
     const bool is_config = config != nullptr ? config->is_object() : spec.partial;
     if (!fields.error() && !is_config)

@@ -360,7 +360,8 @@ def test_tensors_without_upsert_do_not_replace(http, files):
     refused = http.post("/load_lora_adapter_from_tensors", {**body, "upsert": False})
     assert refused.status == 400 and "adapter 'one' is loaded already" in refused.message, refused
     for options, why in (
-        ({"load_format": "flattened_bucket"}, "load_format"),
+        ({"load_format": "npcache"}, "accepted is null, 'auto' or 'flattened_bucket'"),
+        ({"serialized_tensors": ["gAQu"]}, "serialized_named_tensors has the tensors already"),
         ({"added_tokens_config": {"a": 1}}, "the vocabulary is the model's"),
         ({"expected_checksums": ["a"]}, "update.digest"),
         ({"config_dict": None}, "config_dict"),

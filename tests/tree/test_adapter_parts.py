@@ -233,6 +233,13 @@ def test_P10_a_manifest_with_pefts_names_is_compared(client, adapters):
     assert caught.value.code == "data_loss" and "the resident tensor's digest is" in str(caught.value)
 
 
+def test_a_part_pins_and_does_not_unpin(client, adapters, tmp_path):
+    client.load_adapter(NAME, str(adapters["first"]))
+    for pinned in (True, False):
+        by_directory(client, tmp_path, adapter_pinned=pinned)
+        assert said_of(client)["pinned"]
+
+
 def test_P2_an_evicted_version_is_rolled_back_to_and_changed(start_tree, adapters):
     """With room for one adapter in memory, the others are in files."""
     one = sum(tensor.nbytes for tensor in FIRST.values()) * 3 // 2

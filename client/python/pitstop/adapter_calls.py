@@ -6,10 +6,10 @@ import dataclasses
 import enum
 import json
 import pathlib
-from typing import Any, Mapping, Optional, Union
+from typing import Any, Mapping, Optional, Union, cast
 
 from .aio import AsyncClient, off_loop
-from .arrays import NamedTensors, weights_of
+from .arrays import NamedTensors, unflattened, weights_of
 from .calls import CALL_TIMEOUT_S, UPDATE_TIMEOUT_S
 from .client import Client
 from .errors import PitstopError
@@ -134,9 +134,12 @@ class AdapterCalls:
         pinned: bool = False,
         timeout: float = UPDATE_TIMEOUT_S,
     ) -> Update:
-        """Calls load_adapter() with tensors."""
-        if load_format is not None:
-            raise PitstopError("unsupported", f"load_format must be None, not '{load_format}'")
+        """Calls load_adapter() with tensors. `load_format`: flattened_bucket if they are in SGLang's FlattenedTensorBucket
+        as a dict of flattened_tensor and metadata."""
+        if load_format == "flattened_bucket":
+            tensors = unflattened(cast(Mapping[str, Any], tensors))
+        elif load_format is not None:
+            raise PitstopError("unsupported", f"load_format must be None or flattened_bucket, not '{load_format}'")
         return await self.load_adapter(lora_name, tensors, config_dict, pinned=pinned, timeout=timeout)
 
     async def unload_lora_adapter(self, lora_name: str, timeout: float = UPDATE_TIMEOUT_S) -> None:
