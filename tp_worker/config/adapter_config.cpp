@@ -249,7 +249,14 @@ class AdapterConfigReader {
             const double number = each.is_number() ? each.template get<double>() : 0.0;
             const bool is_whole = std::is_same_v<T, double> || each.is_number_integer();
             if (!is_whole || !(number > 0.0) || number > kAdapterRankMax) {
-                reader_.malformed("{} of '{}' must be a number above 0", key, name);
+                reader_.malformed(
+                    "{} of '{}' is {}; accepted is {} above 0, at most {}",
+                    key,
+                    name,
+                    ConfigReader::shown(each),
+                    std::is_same_v<T, double> ? "a number" : "an integer",
+                    kAdapterRankMax
+                );
                 continue;
             }
             ASSIGN_OR_RETURN(

@@ -3,6 +3,7 @@
 
 #include "tp_worker/config/module_search.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -210,6 +211,17 @@ TEST(AdapterConfig, NamesWhatIsWrong) {
         ) << key
           << ": " << error.message;
         EXPECT_NE(error.message.find(key), std::string::npos) << error.message;
+    }
+    for (const auto& [key, what] :
+         {std::pair("rank_pattern", "an integer"), std::pair("alpha_pattern", "a number")}) {
+        Json json = lora();
+        json[key] = {{"q_proj", 65'537}};
+        const std::string why = fmt::format(
+            "{} of 'q_proj' is 65537; accepted is {} above 0, at most 65536", key, what
+        );
+        EXPECT_NE(error_of(json).message.find(why), std::string::npos) << error_of(json).message;
+        json[key] = {{"q_proj", 65'536}};
+        EXPECT_TRUE(AdapterConfig::parse(json.dump(), "a")) << key;
     }
     EXPECT_EQ(AdapterConfig::parse("[1", "a").error().code, ErrorCode::kMalformed);
     EXPECT_EQ(error_of(Json{{"r", std::string(100, '[')}}).code, ErrorCode::kMalformed);
