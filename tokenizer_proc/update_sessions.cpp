@@ -98,19 +98,21 @@ bool UpdateCoordinator::take_unnamed(
     TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out
 ) {
     const TreeUpdate* update = current();
-    // The refused call may be another trainer's, which has begun no session.
+    // The refused call may be another trainer's, which has begun no session. A call for an adapter is
+    // a part of that adapter's update only.
+    const std::string& adapter = call.update.adapter;
     const bool is_of_another =
-        is_collecting() && update->calls().is_of_another_version(call.update.label);
+        (is_collecting() && update->calls().is_of_another_version(call.update.label)) ||
+        (!adapter.empty() && !is_of(adapter));
     caller.may_be_part =
         !is_of_another && !(update != nullptr && update->calls().is_unnamed_refused());
     if (update == nullptr || !update->calls().is_unnamed()) {
-        if (!driver_.ended().may_be_of_loss(call.update.adapter)) return false;
+        if (!driver_.ended().may_be_of_loss(adapter)) return false;
         const std::optional<std::string> loss = driver_.ended().tell_loss(now);
         if (loss) driver_.refuse(std::move(caller), lost(*loss), out);
         return loss.has_value();
     }
     if (auto why_not = why_no_bucket(call.update, *update)) {
-        caller.may_be_part = false;
         driver_.refuse(std::move(caller), refused(*std::move(why_not)), out);
     } else if (auto error = update->not_unnamed()) {
         driver_.refuse(std::move(caller), *std::move(error), out);

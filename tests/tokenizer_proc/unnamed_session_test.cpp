@@ -423,5 +423,25 @@ TEST_F(UnnamedSessionTest, P2_ALossOfAnAdaptersSessionIsToldToItsCalls) {
     EXPECT_TRUE(unnamed()) << "a call that names no adapter may be a bucket of one";
 }
 
+// The collected calls are the model's, so an adapter's late call must not end them.
+TEST_F(UnnamedSessionTest, P2_ALateCallForAnAdapterIsNoPartOfWhatIsCollected) {
+    messages::BeginUpdate call = begin_call();
+    call.update.adapter = "policy";
+    open(call);
+    expire();
+    messages::UpdateWeights part = call_for("");
+    part.unnamed = false;
+    using Brings = UpdateCoordinator::Brings;
+    coordinator_.collect(now_, {"trainer", part.call}, part, Brings::kParts, out_);
+    both_answer(messages::UpdateOrder::kOpen);
+    both_answer(messages::UpdateOrder::kFill);
+    ASSERT_TRUE(coordinator_.is_collecting());
+    EXPECT_TRUE(unnamed_for("policy"));
+    expect_refused({"session 1", "timed out"});
+    EXPECT_EQ(out_.part_refused, std::nullopt);
+    EXPECT_TRUE(unnamed());
+    EXPECT_NE(out_.part_refused, std::nullopt) << "a call that names no adapter may be collected";
+}
+
 }  // namespace
 }  // namespace pitstop::tokenizer
