@@ -22,16 +22,55 @@ std::optional<std::string> EndedSessions::end_of(std::uint64_t session) const {
     return text_of(*place);
 }
 
-std::optional<std::string> EndedSessions::loss(TimePoint now) {
-    expire_loss(now);
-    if (!loss_) return std::nullopt;
-    return text_of(*loss_);
+void EndedSessions::record_loss() {
+    const Ended& session = ended_.back();
+    if (!losses_.contains(session.adapter) && losses_.size() >= kEndedMax) {
+        losses_.erase(std::ranges::min_element(losses_, {}, [](const auto& entry) {
+            return entry.second.session.session;
+        }));
+    }
+    losses_.insert_or_assign(session.adapter, Loss{.session = session});
 }
 
-std::optional<std::string> EndedSessions::tell_loss(TimePoint now) {
-    std::optional<std::string> text = loss(now);
-    if (text) told_ = now;
-    return text;
+EndedSessions::Loss* EndedSessions::find_loss(TimePoint now, const std::string& adapter) {
+    expire_losses(now);
+    const auto place = adapter.empty() ? losses_.begin() : losses_.find(adapter);
+    return place == losses_.end() ? nullptr : &place->second;
+}
+
+std::optional<std::string> EndedSessions::loss(TimePoint now, const std::string& adapter) {
+    const Loss* loss = find_loss(now, adapter);
+    if (loss == nullptr) return std::nullopt;
+    return text_of(loss->session);
+}
+
+std::optional<std::string> EndedSessions::tell_loss(TimePoint now, const std::string& adapter) {
+    Loss* loss = find_loss(now, adapter);
+    if (loss == nullptr) return std::nullopt;
+    loss->told = now;
+    return text_of(loss->session);
+}
+
+void EndedSessions::forget_told_loss(const std::string& adapter) {
+    const auto place = losses_.find(adapter);
+    if (place != losses_.end() && place->second.told) losses_.erase(place);
+}
+
+bool EndedSessions::forget_told_losses() {
+    const auto is_told = [](const auto& entry) { return entry.second.told.has_value(); };
+    return std::erase_if(losses_, is_told) > 0;
+}
+
+void EndedSessions::expire_losses(TimePoint now) {
+    std::erase_if(losses_, [&](const auto& entry) {
+        const std::optional<TimePoint>& told = entry.second.told;
+        return told && now >= *told + kLossQuiet;
+    });
+}
+
+std::optional<EndedSessions::Ended> EndedSessions::lost() const {
+    if (losses_.empty()) return std::nullopt;
+    return losses_.begin()->second.session;
 }
 
 }  // namespace pitstop::tokenizer

@@ -6,8 +6,10 @@
 // with the first begin, end or drop after a caller was told of the loss. (An earlier begin, end or
 // drop may be another trainer's.) The loss also ends kLossQuiet after a caller was last told of it.
 //
+// The model and each adapter have losses of their own, because their trainers may be different.
+//
 // Thread:  the loop thread only.
-// Bounded: kEndedMax sessions.
+// Bounded: kEndedMax sessions, and as many losses.
 #pragma once
 
 #include "base/time.h"
@@ -15,6 +17,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -33,41 +36,40 @@ class EndedSessions {
     };
     void record(Ended ended);
     // Records that the latest session was lost, together with calls that name no session.
-    void record_loss() {
-        loss_ = ended_.back();
-        told_.reset();
-    }
+    void record_loss();
 
     // Returns how that session ended; nothing if the session is unknown or too old.
     [[nodiscard]] std::optional<std::string> end_of(std::uint64_t session) const;
 
-    // Returns whether an unnamed call for this adapter, or (empty) for none, may belong to the lost
-    // session. A call that names no adapter may be a bucket of any session.
-    [[nodiscard]] bool may_be_of_loss(const std::string& adapter) const {
-        return adapter.empty() || (loss_ && loss_->adapter == adapter);
-    }
-    // Returns the refusal of an unnamed call, or nothing. tell_loss() also records that a caller
-    // was told.
-    [[nodiscard]] std::optional<std::string> loss(TimePoint now);
-    [[nodiscard]] std::optional<std::string> tell_loss(TimePoint now);
-    // Called when a caller begins, ends or drops a session. Ends the loss if a caller has been told
-    // of it.
-    void forget_told_loss() {
-        if (told_) loss_.reset();
-    }
-    // Ends the loss once kLossQuiet has passed since a caller was last told of it.
-    void expire_loss(TimePoint now) {
-        if (told_ && now >= *told_ + kLossQuiet) loss_.reset();
-    }
-    // Returns the lost session whose calls had no name, or nothing.
-    [[nodiscard]] const std::optional<Ended>& lost() const { return loss_; }
+    // Returns the refusal of an unnamed call for this adapter, or (empty) for none; or nothing. A
+    // call that names no adapter may be a bucket of any session: of the lost ones, the model's goes
+    // before adapters'. tell_loss() also records that a caller was told.
+    [[nodiscard]] std::optional<std::string> loss(TimePoint now, const std::string& adapter = "");
+    [[nodiscard]] std::optional<std::string> tell_loss(
+        TimePoint now, const std::string& adapter = ""
+    );
+    // Called when a caller begins a session of this adapter (empty: of the model). Ends the loss if
+    // a caller has been told of it.
+    void forget_told_loss(const std::string& adapter);
+    // Called when a caller ends or drops the session that was lost, without naming it. Ends the
+    // losses of which a caller has been told. Returns whether there was one.
+    bool forget_told_losses();
+    // Ends each loss once kLossQuiet has passed since a caller was last told of it.
+    void expire_losses(TimePoint now);
+    // Returns a lost session whose calls had no name, or nothing; the model's goes before
+    // adapters'.
+    [[nodiscard]] std::optional<Ended> lost() const;
 
   private:
+    struct Loss {
+        Ended session{};
+        std::optional<TimePoint> told{};  // when an unnamed call was last refused for the loss
+    };
     static std::string text_of(const Ended& ended);
+    [[nodiscard]] Loss* find_loss(TimePoint now, const std::string& adapter);
 
     std::deque<Ended> ended_{};
-    std::optional<Ended> loss_{};
-    std::optional<TimePoint> told_{};  // when an unnamed call was last refused for the loss
+    std::map<std::string, Loss> losses_{};  // by adapter; first the model's, whose key is empty
 };
 
 }  // namespace pitstop::tokenizer

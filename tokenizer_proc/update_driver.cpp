@@ -115,7 +115,8 @@ void UpdateDriver::all_answered(TimePoint now, Out& out) {
                 return out.orders.push_back(
                     update.finish(now, update.spec().label, update.spec().digest)
                 );
-            if (update.calls().is_unnamed() && !update.has_been_open()) ended_.forget_told_loss();
+            if (update.calls().is_unnamed() && !update.has_been_open())
+                ended_.forget_told_loss(update.spec().adapter);
             reply(now, std::nullopt, out);
             return update.record_idle(now);
         case messages::UpdatePhase::kPrepared:
@@ -212,7 +213,7 @@ void UpdateDriver::end_session(const std::string& how, Loss loss) {
 // ---- time ----
 
 void UpdateDriver::tick(TimePoint now, Out& out) {
-    ended_.expire_loss(now);
+    ended_.expire_losses(now);
     if (!update_ || now < update_->deadline()) return;
     const auto late = [&] {
         return fmt::format(

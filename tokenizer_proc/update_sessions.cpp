@@ -98,8 +98,8 @@ bool UpdateCoordinator::take_unnamed(
     TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out
 ) {
     const TreeUpdate* update = current();
-    // The refused call may be another trainer's, which has begun no session. A call for an adapter is
-    // a part of that adapter's update only.
+    // The refused call may be another trainer's, which has begun no session. A call for an adapter
+    // is a part of that adapter's update only.
     const std::string& adapter = call.update.adapter;
     const bool is_of_another =
         (is_collecting() && update->calls().is_of_another_version(call.update.label)) ||
@@ -107,8 +107,7 @@ bool UpdateCoordinator::take_unnamed(
     caller.may_be_part =
         !is_of_another && !(update != nullptr && update->calls().is_unnamed_refused());
     if (update == nullptr || !update->calls().is_unnamed()) {
-        if (!driver_.ended().may_be_of_loss(adapter)) return false;
-        const std::optional<std::string> loss = driver_.ended().tell_loss(now);
+        const std::optional<std::string> loss = driver_.ended().tell_loss(now, adapter);
         if (loss) driver_.refuse(std::move(caller), lost(*loss), out);
         return loss.has_value();
     }
@@ -183,8 +182,8 @@ std::optional<Error> UpdateCoordinator::not_committable(
     if (is_busy() && current()->calls().is_unnamed()) return current()->not_unnamed();
     EndedSessions& ended = driver_.ended();
     if (std::optional<std::string> loss = ended.loss(now)) {
-        ended.forget_told_loss();  // the session's trainer now knows of the loss, and ends it
-        std::ignore = ended.tell_loss(now);
+        // The session's trainer now knows of the loss, and ends it.
+        if (!ended.forget_told_losses()) std::ignore = ended.tell_loss(now);
         return lost(*loss);
     }
     return refused("no session is open for calls that name none; begin one first");
@@ -215,7 +214,8 @@ void UpdateCoordinator::drop_nothing(TimePoint now, Caller caller, Out& out) {
         return driver_.refuse(std::move(caller), std::move(is_named), out);
     }
     const std::string loss = driver_.ended().loss(now).value_or("no session is open");
-    driver_.ended().forget_told_loss();  // the session's trainer knows of the loss, and drops it
+    // The session's trainer knows of the loss, and drops it.
+    std::ignore = driver_.ended().forget_told_losses();
     messages::UpdateReply reply = driver_.reply_now(caller);
     reply.ok = true;
     reply.verdict = messages::Verdict::done(loss);

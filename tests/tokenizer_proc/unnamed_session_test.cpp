@@ -423,6 +423,39 @@ TEST_F(UnnamedSessionTest, P2_ALossOfAnAdaptersSessionIsToldToItsCalls) {
     EXPECT_TRUE(unnamed()) << "a call that names no adapter may be a bucket of one";
 }
 
+// The trainer of the model's session may not have called since.
+TEST_F(UnnamedSessionTest, P2_TheLossOfAnAdaptersSessionEndsNoLossOfTheModels) {
+    open();
+    bucket();
+    expire();
+    messages::BeginUpdate call = begin_call();
+    call.update.adapter = "policy";
+    open(call);
+    expire();
+    open();  // before the model's trainer is told
+    named_bucket(next_update_);
+    both_answer(messages::UpdateOrder::kFill);
+    end(next_update_);
+    finish_commit();
+    EXPECT_TRUE(unnamed_for("policy"));
+    expect_refused({"session 2"});
+    open(call);
+    end();
+    finish_commit();
+    ASSERT_FALSE(coordinator_.is_busy());
+    EXPECT_FALSE(unnamed_for("policy")) << "the adapter's trainer was told, and has begun anew";
+    EXPECT_TRUE(unnamed()) << "of the model's trainer nobody was told";
+    expect_refused({"session 1"});
+    open(call);
+    end();
+    finish_commit();
+    EXPECT_TRUE(unnamed()) << "the adapter's trainer has begun anew, and no other";
+    open();
+    end();
+    finish_commit();
+    EXPECT_FALSE(unnamed());
+}
+
 // The collected calls are the model's, so an adapter's late call must not end them.
 TEST_F(UnnamedSessionTest, P2_ALateCallForAnAdapterIsNoPartOfWhatIsCollected) {
     messages::BeginUpdate call = begin_call();
