@@ -41,12 +41,20 @@ AdapterBook::Problem AdapterBook::committed(messages::AdapterId id, const Loaded
     return fmt::format("version {} of an adapter has two sets of weights (P2)", raw(loaded.number));
 }
 
+AdapterBook::MaybeId AdapterBook::newest(const std::string& name) const {
+    const auto place = newest_.find(name);
+    return place == newest_.end() ? std::nullopt : MaybeId(place->second);
+}
+
+std::optional<WeightsId> AdapterBook::weights_of(MaybeId id) const {
+    const auto place = id ? versions_.find(*id) : versions_.end();
+    return place == versions_.end() ? std::nullopt : std::optional(place->second.weights);
+}
+
 // A partial update changes the version that serves. A rollback returns to the previous version.
 AdapterBook::Problem AdapterBook::problem_of_beginning(const Loaded& loaded) const {
     if (!loaded.begins_as) return std::nullopt;
-    const auto newest = newest_.find(loaded.name);
-    const MaybeId serving = newest == newest_.end() ? MaybeId() : MaybeId(newest->second);
-    const MaybeId expected = loaded.is_rollback ? previous(loaded.name) : serving;
+    const MaybeId expected = loaded.is_rollback ? previous(loaded.name) : newest(loaded.name);
     const bool is_same =
         !loaded.is_rollback || !expected || versions_.at(*expected).weights == loaded.weights;
     if (expected == loaded.begins_as && is_same) return problem_of_pin(loaded);

@@ -43,6 +43,13 @@ class AdapterBook {
         newest_.erase(name);
         previous_.erase(name);
     }
+    // The name's version that new requests get. Absent: it is not loaded.
+    [[nodiscard]] MaybeId newest(const std::string& name) const;
+    // The version's weights; nothing if no rank has committed it.
+    [[nodiscard]] std::optional<WeightsId> weights_of(MaybeId id) const;
+    [[nodiscard]] std::optional<WeightsId> weights_of(Epoch number) const {
+        return weights_of(id_of(number));
+    }
     // The version that the newest one of the name replaced. Absent: a rollback has none.
     [[nodiscard]] MaybeId previous(const std::string& name) const;
     // The version that open requests move to, once a rank has committed it. Absent: none move.

@@ -4,6 +4,7 @@
 #include "tests/sim/not_finite_book.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/random.h"
+#include "tests/sim/session_book.h"
 #include "tests/sim/trainer_book.h"
 
 #include <fmt/format.h>
@@ -198,6 +199,120 @@ TEST_F(TrainerBookTest, ABeginOfCallsThatNameNoneIsBelievedAndNoOther) {
     again.sent(a1, 0);
     again.took_effect({UpdateId{3}, {a1}, false}, false);
     EXPECT_EQ(other.problem(), std::nullopt);
+}
+
+TEST_F(TrainerBookTest, AnAdaptersTrainerIsToldOfLossesOfItsAdapterAlone) {
+    const std::string l0 = "ipc://@l-0", l1 = "ipc://@l-1";
+    for (const std::string& bytes : {l0, l1}) book.sent(bytes, 0, "", "policy");
+    book.acknowledged(kNow, l0, 5);
+    book.told_of_loss(kNow);  // of the model's collected calls
+    book.began(kNow, 6, /*takes_unnamed=*/true, "critic");
+    const auto take_effect = [&](std::uint64_t update) {
+        book.took_effect({UpdateId{update}, {l1}, false, true, true}, /*is_mending=*/false);
+    };
+    take_effect(7);
+    ASSERT_NE(oracle.problem(), std::nullopt);
+    EXPECT_NE(oracle.problem()->find("without 'ipc://@l-0'"), std::string::npos);
+}
+
+// Sessions of an adapter, as their callers and the door tell of them.
+class AdapterSessionTest : public testing::Test {
+  protected:
+    void begin() {
+        messages::BeginUpdate call;
+        call.unnamed = true;
+        call.idle_timeout_ms = 10;
+        call.update.adapter = "policy";
+        call.update.label = "new";
+        book.heard(kNow, call, reply(), {}, "policy");
+    }
+    void fill(const std::string& adapter) {
+        messages::UpdateWeights call;
+        call.unnamed = true;
+        call.update.adapter = adapter;
+        call.update.source.kind = messages::SourceKind::kIpc;
+        call.update.source.handles = {{"CPU-0-0", kBytes}};
+        book.ordered(kNow, messages::UpdateFill{.update = UpdateId{7}});
+        book.heard(kNow, call, reply(), {}, adapter);
+    }
+    // Commits a version of these weights, and answers with this label.
+    void commit(WeightsId weights, const std::string& label) {
+        book.ordered(kNow, messages::UpdateFinish{.update = UpdateId{7}});
+        book.ordered(kNow, messages::UpdateCommit{UpdateId{7}});
+        const AdapterBook::Loaded loaded{.name = "policy", .number = Epoch{7}, .weights = weights};
+        EXPECT_EQ(oracle.adapters().committed(messages::AdapterId{7}, loaded), std::nullopt);
+        messages::UpdateReply answer = reply();
+        answer.session = 0;
+        answer.epoch = Epoch{7};
+        answer.label = label;
+        answer.digest = book.digest_of_weights(weights);
+        book.heard(kNow, messages::CommitWeights{.unnamed = true}, answer, {}, "policy");
+    }
+    static messages::UpdateReply reply() {
+        messages::UpdateReply reply;
+        reply.ok = true;
+        reply.session = 7;
+        reply.adapter = "policy";
+        return reply;
+    }
+    [[nodiscard]] std::string problem() const { return oracle.problem().value_or(""); }
+
+    inline static const std::string kBytes = "ipc://@l-0";
+    ModelShape shape;
+    Oracle oracle;
+    SessionBook book{shape, oracle};
+};
+
+TEST_F(AdapterSessionTest, WhatWasSentIsCommitted) {
+    begin();
+    fill("policy");
+    commit(with_bytes(WeightsId{}, kBytes), "new");
+    EXPECT_EQ(problem(), "");
+    EXPECT_EQ(book.num_adapters_committed, 1);
+}
+
+TEST_F(AdapterSessionTest, OtherBytesAreFound) {
+    begin();
+    fill("policy");
+    commit(WeightsId{}, "new");
+    EXPECT_NE(problem().find("with other bytes than were sent (P2)"), std::string::npos);
+}
+
+TEST_F(AdapterSessionTest, AnotherLabelIsFound) {
+    begin();
+    fill("policy");
+    commit(with_bytes(WeightsId{}, kBytes), "old");
+    EXPECT_NE(problem().find("is named 'old', not 'new'"), std::string::npos);
+}
+
+TEST_F(AdapterSessionTest, ABucketForAnotherAdapterIsFound) {
+    begin();
+    fill("critic");
+    EXPECT_NE(
+        problem().find("for adapter 'critic' is in session 7 of 'policy'"), std::string::npos
+    );
+}
+
+TEST_F(AdapterSessionTest, ALossConcernsTheAdapterAlone) {
+    begin();
+    fill("policy");
+    book.ordered(kNow + seconds(1), messages::UpdateDrop{UpdateId{7}, "the session timed out"});
+    EXPECT_EQ(book.num_adapters_expired, 1);
+    EXPECT_EQ(book.untold_loss(""), 0u);
+    const std::uint64_t loss = book.untold_loss("policy");
+    EXPECT_EQ(loss, 7u);
+    book.stood_alone("", loss);
+    EXPECT_EQ(problem(), "");
+    book.stood_alone("policy", loss);
+    EXPECT_NE(problem().find("a call after it stands alone"), std::string::npos);
+}
+
+TEST_F(AdapterSessionTest, AnIdleSessionThatIsHeldIsFound) {
+    begin();
+    book.check(kNow + std::chrono::milliseconds(10));
+    EXPECT_EQ(problem(), "");
+    book.check(kNow + seconds(1));
+    EXPECT_NE(problem().find("is held"), std::string::npos);
 }
 
 TEST(CollectionBookTest, TheCallForAVersionIsSeenWhenItIsVerified) {

@@ -78,25 +78,30 @@ void World::watch_order(const messages::Frames& frames) {
     const Result<bool> is_order = messages::dispatch_to(frames, orders);
     if (!is_order) return oracle_.fail("of the doors: " + is_order.error().message);
     for (const tokenizer::ReplicaOrder& order : orders) {
-        const auto* stage = std::get_if<messages::UpdateStage>(&order);
-        if (stage != nullptr && !stage->spec.adapter.empty()) loads_.insert(stage->update);
-        const auto* back = std::get_if<messages::UpdateRollback>(&order);
-        if (back != nullptr && !back->adapter.empty()) loads_.insert(back->update);
-        const bool is_of_adapter =
-            std::visit([&](const auto& each) { return loads_.contains(each.update); }, order);
-        if (!is_of_adapter) {
-            sessions_.ordered(now_, order);
-            trainers_.ordered(order);
-            collections_.ordered(order, is_publishing(), updates().version().epoch);
-        }
-        may_tear_ =
-            may_tear_ || (stage != nullptr && stage->spec.mode == messages::UpdateMode::kDirect);
-        const auto* drop = std::get_if<messages::UpdateDrop>(&order);
-        dropping_ = drop != nullptr ? drop->update : messages::UpdateId{};
-        if (drop != nullptr) watch_drop(drop->update);
+        watch_order(order);
         // The order shows that the current call was not refused.
         if (fate_ordered_) draw_fate(*std::exchange(fate_ordered_, std::nullopt));
     }
+}
+
+void World::watch_order(const tokenizer::ReplicaOrder& order) {
+    const auto* stage = std::get_if<messages::UpdateStage>(&order);
+    if (stage != nullptr && !stage->spec.adapter.empty())
+        loads_.emplace(stage->update, stage->spec.adapter);
+    const auto* back = std::get_if<messages::UpdateRollback>(&order);
+    if (back != nullptr && !back->adapter.empty()) loads_.emplace(back->update, back->adapter);
+    const bool is_of_adapter =
+        std::visit([&](const auto& each) { return loads_.contains(each.update); }, order);
+    sessions_.ordered(now_, order);
+    trainers_.ordered(order);
+    if (!is_of_adapter) collections_.ordered(order, is_publishing(), updates().version().epoch);
+    may_tear_ =
+        may_tear_ || (stage != nullptr && stage->spec.mode == messages::UpdateMode::kDirect);
+    const auto* drop = std::get_if<messages::UpdateDrop>(&order);
+    dropping_ = drop != nullptr ? drop->update : messages::UpdateId{};
+    if (drop == nullptr) return;
+    watch_drop(drop->update);
+    note_drop(*drop);
 }
 
 // Returns whether a call that publishes a collection is waiting.
@@ -242,6 +247,8 @@ void World::heard_of_call(const messages::Frames& frames) {
         decode<messages::UpdateReply>(frames, messages::UnknownFields::kRefuse);
     if (!reply) return oracle_.fail("of the doors: " + reply.error().message);
     if (reply->adapter.empty()) check_told(*reply);
+    if (!reply->adapter.empty()) check_told_of_adapter(call, *reply);
+    if (!reply->ok) heard_of_part(call, reply->verdict.error());
     if (reply->ok == !reply->verdict.is_done())
         oracle_.fail("an update's answer is ok with an error, or not ok without");
     if (call.heard) call.heard(*reply);
@@ -253,6 +260,7 @@ void World::heard_of_refusal(const Call& call, const Error& why) {
     const bool is_told =
         why.code == ErrorCode::kAborted || why.message.starts_with("the collected update failed");
     if (goes_on && is_told) trainers_.told_of_loss(now_);
+    heard_of_part(call, why);
     if (call.is_of_trainer) trainers_.refused(now_, call.peer, why);
 }
 

@@ -25,7 +25,9 @@ void World::act_on_adapters() {
     if (!doors_->is_ready()) return;
     if (apart_.once_in(6)) return call(messages::UnloadAdapter{.name = some_adapter()}, 100);
     // Loads would wait in line, and rollbacks, which do not, would find no moment between two.
-    if (updates().is_busy() && !apart_.once_in(6)) return;
+    const bool is_beside_session = updates().is_open() && apart_.once_in(2);
+    if (updates().is_busy() && !is_beside_session && !apart_.once_in(6)) return;
+    if (is_beside_session || apart_.once_in(8)) return start_adapter_push();
     call_for_adapter(static_cast<AdapterCall>(apart_.between(0, 2)), some_adapter(), kTries);
 }
 
@@ -116,7 +118,7 @@ bool World::work_on_adapters(std::size_t r, std::size_t k, const scheduler::ToWo
     const auto* moves = std::get_if<messages::WorkerAdapters>(&order);
     if (moves == nullptr) return false;
     for (const messages::AdapterId id : moves->evict) {
-        if (is_active_ && apart_.once_in(12)) {
+        if (is_active_ && apart_.once_in(8)) {
             messages::WorkerNotEvicted refusal{
                 .rank = static_cast<pitstop::Rank>(k), .order = moves->order, .id = id};
             refusal.verdict = Error{ErrorCode::kResourceExhausted, "the simulator's disk is full"};
@@ -138,6 +140,7 @@ bool World::work_on_adapters(std::size_t r, std::size_t k, const scheduler::ToWo
 // At rest the workers have the versions that new requests get, those to which a rollback returns,
 // and no other. A rollback that failed has given up none.
 void World::check_adapters(std::size_t r) {
+    check_versions(r);
     const std::vector<messages::AdapterStatus> said =
         replicas_[r].core->status(now_, CallId{1}).adapters;
     std::int64_t num_previous = 0;

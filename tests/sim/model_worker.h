@@ -68,6 +68,7 @@ class ModelWorker {
     [[nodiscard]] bool is_torn() const { return is_torn_; }
     [[nodiscard]] bool has_weights() const { return !are_weights_gone_; }
     [[nodiscard]] std::optional<Staged> staged() const;
+    [[nodiscard]] bool has_stage() const { return stage_.has_value(); }
 
     // A plan arrives; it runs later.
     void expect(const messages::StepPlan& plan);
@@ -86,6 +87,8 @@ class ModelWorker {
     // If `fails`, changes nothing and reports a failure.
     messages::WorkerMemoryDone change_memory(const messages::WorkerMemory& order, bool fails);
     // ---- adapters ----
+    // The weights of that version; absent: it is not here.
+    [[nodiscard]] std::optional<WeightsId> adapter(messages::AdapterId id) const;
     void forget(messages::AdapterId id);
     void evict(messages::AdapterId id);
     void note_not_evicted(messages::AdapterId id);
@@ -210,9 +213,8 @@ class ModelWorker {
         messages::StepResult& result
     ) const;
     void advance_state(const messages::PlanRow& row, const Context& context);
-    // Returns the weights that an adapter has after this stage.
+    // Returns the weights that an adapter has after this stage, or before its first bucket.
     [[nodiscard]] WeightsId adapter_weights_of(const messages::WorkerStage& order);
-    [[nodiscard]] std::optional<WeightsId> adapter(messages::AdapterId id) const;
     void begin_adapter(const messages::WorkerStage& order, StageFate fate, const Task& task);
     void commit_adapter(messages::AdapterId id, Epoch number);
     // Returns the weights that compute the row: an adapter that it names must be in memory.

@@ -37,6 +37,7 @@ ModelWorker::Task ModelWorker::begin_stage(const messages::WorkerStage& order, S
     retained_.reset();  // its copy is being overwritten
     const bool is_part =
         order.spec.source.kind == messages::SourceKind::kIpc;  // one call, without a session
+    if (is_part && are_of_adapter(name_of_bytes(order.spec.source))) fate = StageFate::kBroken;
     stage_ = Stage{order.update, order.spec.mode, fate, weights_of(order.spec.label), task};
     if (is_session || is_part) stage_->weights = order.spec.partial ? live_ : WeightsId{};
     if (is_session && !order.spec.partial) stage_->num_missing = kTensors;
@@ -59,9 +60,12 @@ ModelWorker::Task ModelWorker::begin_fill(const messages::WorkerFill& order, Sta
         ));
         return task;
     }
+    const std::string& bytes = name_of_bytes(order.source);
     stage_->task = task;
     stage_->fate = fate;
-    add_bytes(name_of_bytes(order.source));
+    // The model has no tensors with an adapter's names, and an adapter has none with the model's.
+    if (are_of_adapter(bytes) == stage_->adapter.empty()) stage_->fate = StageFate::kBroken;
+    add_bytes(bytes);
     if (fate == StageFate::kOther) spoil();
     return task;
 }
@@ -121,6 +125,12 @@ messages::WorkerStaged ModelWorker::vote() {
     messages::WorkerStaged vote;
     vote.update = stage.update;
     vote.outcome = outcome_of_stage();
+    if (vote.outcome.ok && !stage.adapter.empty() && stage.num_missing > 0) {
+        vote.outcome.ok = false;
+        vote.outcome.code = ErrorCode::kDataLoss;
+        vote.outcome.problems = {"layer.lora_B.weight: missing"};
+        vote.outcome.num_problems = 1;
+    }
     stage.is_ok = vote.outcome.ok;
     if (stage.is_ok) {
         vote.outcome.phase = messages::UpdatePhase::kPrepared;
@@ -185,12 +195,17 @@ std::optional<messages::AdapterId> ModelWorker::previous_adapter(const std::stri
     return place == previous_adapters_.end() ? std::nullopt : std::optional(place->second);
 }
 
-// A partial update replaces a part of the beginning version by the weights that its label names.
+// A partial update replaces a part of the beginning version by the weights that its label names. In
+// a session, and in a call with named bytes, the bytes follow.
 WeightsId ModelWorker::adapter_weights_of(const messages::WorkerStage& order) {
-    const WeightsId sent = weights_of(order.spec.label);
+    const messages::SourceKind kind = order.spec.source.kind;
+    const bool has_bytes =
+        kind == messages::SourceKind::kBuckets || kind == messages::SourceKind::kIpc;
+    const WeightsId sent = has_bytes ? WeightsId{} : weights_of(order.spec.label);
     const bool is_sparse = order.spec.source.format == messages::TensorFormat::kSparse;
     if (!order.begins_as) {
-        if (is_sparse) fail("a sparse stage of an adapter begins with no version (P2)");
+        if (is_sparse || order.spec.partial)
+            fail("a part of an adapter begins with no version (P2)");
         return sent;
     }
     const std::optional<WeightsId> base = adapter(*order.begins_as);
@@ -210,7 +225,7 @@ WeightsId ModelWorker::adapter_weights_of(const messages::WorkerStage& order) {
             order.spec.adapter
         ));
     }
-    return AdapterBook::together(*base, sent);
+    return has_bytes ? *base : AdapterBook::together(*base, sent);
 }
 
 // Every stage but a rollback's gives up the version before.
@@ -226,13 +241,17 @@ void ModelWorker::begin_adapter(
         .fate = fate,
         .weights = adapter_weights_of(order),
         .task = task,
-        .is_whole = true,
+        .is_whole = !order.spec.partial,
+        .stands_alone = order.spec.source.kind == messages::SourceKind::kIpc,
         .adapter = name,
         .policy = order.spec.adapter_policy,
         .is_pinned = order.spec.adapter_pinned,
         .begins_as = order.begins_as,
         .is_rollback = order.rollback,
         .is_sparse = order.spec.source.format == messages::TensorFormat::kSparse};
+    const bool is_session = order.spec.source.kind == messages::SourceKind::kBuckets;
+    if (is_session && stage_->is_whole) stage_->num_missing = kTensors;
+    if (stage_->stands_alone) add_bytes(name_of_bytes(order.spec.source));
     if (fate == StageFate::kOther) spoil();
 }
 

@@ -11,6 +11,8 @@ namespace {
 using std::chrono::microseconds;
 
 constexpr std::string_view kOtherDigest = "00112233445566778899aabbccddeeff";  // of no version
+// A dependable trainer of an adapter, for which there may be no room, gives up after so many calls.
+constexpr std::int64_t kCallsForAdapter = 30;
 
 }  // namespace
 
@@ -19,14 +21,28 @@ const std::string& name_of_bytes(const messages::WeightSource& source) {
                                                      : source.group;
 }
 
-Pusher::Pusher(Random& random, std::string name, bool is_dependable)
-    : random_(random), name_(std::move(name)), is_dependable_(is_dependable) {
-    num_buckets_left_ = random_.between(0, 4);
+bool are_of_adapter(const std::string& bytes) {
+    const std::size_t begin = bytes.find('@');
+    return begin != std::string::npos && bytes[begin + 1] == kOfAdapters;
+}
+
+Pusher::Pusher(Random& random, std::string name, bool is_dependable, std::string adapter)
+    : random_(random),
+      name_(std::move(name)),
+      is_dependable_(is_dependable),
+      adapter_(std::move(adapter)) {
+    num_buckets_left_ = random_.between(adapter_.empty() ? 0 : 1, 4);
     num_calls_left_ = std::numeric_limits<std::int64_t>::max();
+    if (is_dependable_ && !adapter_.empty()) {
+        num_calls_left_ = kCallsForAdapter;
+        is_unnamed_ = random_.once_in(2);
+    }
     if (is_dependable_) return;
     if (random_.once_in(3)) num_calls_left_ = random_.between(1, 5);
     is_slow_ = random_.once_in(5);
-    is_unnamed_ = random_.once_in(3);
+    is_unnamed_ = random_.once_in(adapter_.empty() ? 3 : 2);
+    // Its session was begun by a trainer that died.
+    if (!adapter_.empty() && is_unnamed_ && random_.once_in(2)) at_ = At::kBuckets;
 }
 
 Duration Pusher::pause() {
@@ -52,7 +68,7 @@ void Pusher::heard(const messages::UpdateReply& reply) {
         if (reply.ok) {
             at_ = At::kBuckets;
             session_ = reply.session;
-        } else if (!is_dependable_ && random_.once_in(4)) {
+        } else if (!is_dependable_ && random_.once_in(adapter_.empty() ? 4 : 12)) {
             at_ = At::kOver;  // it gives up; others may try again
         }
     } else if (at_ == At::kEnd) {
@@ -63,7 +79,7 @@ void Pusher::heard(const messages::UpdateReply& reply) {
         // refused.
         if (is_dependable_) {
             at_ = At::kBegin;
-        } else if (!random_.once_in(4)) {
+        } else if (!random_.once_in(adapter_.empty() ? 4 : 2)) {
             at_ = At::kOver;
         }
     }
@@ -77,14 +93,30 @@ messages::BeginUpdate Pusher::begin(const Seen& seen) {
     begin.take_over = is_dependable_ ? was_refused_ : random_.once_in(4);
     begin.unnamed = is_unnamed_;
     begin.holder = name_;
+    if (!adapter_.empty()) {
+        if (is_dependable_) begin.idle_timeout_ms = 200;
+        begin.take_over = begin.take_over && random_.once_in(4);
+        begin_adapter(begin.update, seen);
+    }
     must_name_ = begin.take_over;
-    if (is_dependable_) return begin;
+    if (is_dependable_ || !adapter_.empty()) return begin;
     // Any policy but kAbort, which would end other clients' requests.
     begin.update.kv_policy = static_cast<messages::KvPolicy>(random_.between(0, 2));
     begin.update.partial = random_.once_in(3);
     if (random_.once_in(3)) begin.update.base_digest = seen.serving_digest;
     if (random_.once_in(20)) begin.update.base_digest = kOtherDigest;
     return begin;
+}
+
+// A part may be made for a version that no longer serves, or for whichever serves.
+void Pusher::begin_adapter(messages::UpdateSpec& spec, const Seen& seen) {
+    spec.adapter = adapter_;
+    spec.adapter_policy = static_cast<messages::AdapterPolicy>(random_.between(0, 2));
+    spec.adapter_pinned = random_.once_in(8);
+    spec.partial = random_.once_in(2);
+    if (!spec.partial) spec.adapter_config = "{}";
+    if (random_.once_in(spec.partial ? 2 : 6)) spec.base_digest = seen.serving_digest;
+    if (!is_dependable_ && random_.once_in(20)) spec.base_digest = kOtherDigest;
 }
 
 Pusher::Call Pusher::bucket() {
@@ -111,6 +143,8 @@ Pusher::Call Pusher::bucket() {
     unnamed.update.label = bucket.label;
     unnamed.unnamed = true;
     unnamed.update.partial = true;
+    // A bucket that names no adapter joins the session of one.
+    if (!adapter_.empty() && !random_.once_in(6)) unnamed.update.adapter = adapter_;
     unnamed.update.source.kind = messages::SourceKind::kIpc;
     unnamed.update.source.handles = {{"CPU-0-0", bytes}};
     return unnamed;

@@ -30,8 +30,9 @@ class Pusher {
     };
 
     // `name`: the trainer's; its versions and buckets are named after it. A dependable trainer does
-    // everything right, and does not give up.
-    Pusher(Random& random, std::string name, bool is_dependable);
+    // everything right, and does not give up. `adapter`: the adapter whose weights it brings;
+    // empty: it brings the model's.
+    Pusher(Random& random, std::string name, bool is_dependable, std::string adapter = "");
 
     // The trainer's next call, without a number; nothing: it has finished, or vanished.
     std::optional<Call> next(const Seen& seen);
@@ -41,11 +42,14 @@ class Pusher {
     [[nodiscard]] Duration pause();  // before its next call
     [[nodiscard]] std::int64_t timeout_ms();
     [[nodiscard]] bool has_committed() const { return has_committed_; }
+    [[nodiscard]] const std::string& name() const { return name_; }
+    [[nodiscard]] const std::string& adapter() const { return adapter_; }
 
   private:
     enum class At { kBegin, kBuckets, kEnd, kOver };
 
     [[nodiscard]] messages::BeginUpdate begin(const Seen& seen);
+    void begin_adapter(messages::UpdateSpec& spec, const Seen& seen);
     [[nodiscard]] Call bucket();
     [[nodiscard]] bool names_session();
     [[nodiscard]] Call end(const Seen& seen);
@@ -54,6 +58,7 @@ class Pusher {
     Random& random_;
     std::string name_;
     bool is_dependable_;
+    std::string adapter_;
     At at_ = At::kBegin;
     std::uint64_t session_ = 0;
     std::int64_t num_buckets_left_ = 0;
@@ -66,6 +71,10 @@ class Pusher {
     bool has_committed_ = false;
 };
 
+// The first letter of the names of trainers that bring adapters, and of no others.
+inline constexpr char kOfAdapters = 'l';
+// Returns whether the bytes are an adapter's tensors: a rank tells these from the model's by name.
+[[nodiscard]] bool are_of_adapter(const std::string& bytes);
 // The bytes that a bucket brings.
 [[nodiscard]] const std::string& name_of_bytes(const messages::WeightSource& source);
 

@@ -41,16 +41,18 @@ void World::start_push(bool is_dependable) {
 // Sends a pusher's next call, and after its answer the following call.
 void World::go_on(std::size_t i) {
     Pusher& pusher = *pushers_[i];
-    std::optional<Pusher::Call> call =
-        pusher.next({updates().version().digest, sessions_.digest()});
+    const std::string& adapter = pusher.adapter();
+    const std::string serving =
+        adapter.empty() ? updates().version().digest : adapter_digests_[adapter];
+    std::optional<Pusher::Call> call = pusher.next({serving, sessions_.digest()});
     if (!call) return;
     const std::int64_t timeout_ms = pusher.timeout_ms();
     const messages::WeightSource* source = source_of(*call);
     const std::string bytes = source != nullptr ? name_of_bytes(*source) : "";
     const std::string label = label_of(*call);
-    const std::uint64_t loss = sessions_.untold_loss();
+    const std::uint64_t loss = sessions_.untold_loss(adapter);
     const Heard heard = [this, i, call, bytes, loss](const messages::UpdateReply& reply) {
-        heard_of_bytes(bytes, *call, loss, reply);
+        heard_of_bytes(bytes, *call, loss, reply, pushers_[i]->adapter());
         tell_trainers_of(i, *call, bytes, reply);
         pushers_[i]->heard(reply);
         after(pushers_[i]->pause(), [this, i] { go_on(i); });
@@ -59,16 +61,14 @@ void World::go_on(std::size_t i) {
         collections_.sent(bytes);
         const auto* bucket = std::get_if<messages::UpdateBucket>(&*call);
         if (bucket != nullptr && bucket->session == 0) {
-            trainers_.sent_to_whichever(bytes, label);
+            trainers_.sent_to_whichever(bytes, label, adapter);
         } else {
-            trainers_.sent(bytes, bucket != nullptr ? bucket->session : 0, label);
+            trainers_.sent(bytes, bucket != nullptr ? bucket->session : 0, label, adapter);
         }
     }
     fate_ordered_ = !is_active_ || !random_.once_in(12);
     std::visit(
-        [&](auto message) {
-            call_as(fmt::format("p{}", i), std::move(message), timeout_ms, heard);
-        },
+        [&](auto message) { call_as(pusher.name(), std::move(message), timeout_ms, heard); },
         *std::move(call)
     );
     fate_ordered_.reset();
@@ -76,12 +76,13 @@ void World::go_on(std::size_t i) {
 
 // An answered call brought these bytes. Without a session number the call fills the open session,
 // which may be a collected update. `loss`: the lost session that no caller knew of when the call
-// was sent.
+// was sent. `adapter`: the one that the caller brings; empty: the model.
 void World::heard_of_bytes(
     const std::string& bytes,
     const Pusher::Call& call,
     std::uint64_t loss,
-    const messages::UpdateReply& reply
+    const messages::UpdateReply& reply,
+    const std::string& adapter
 ) {
     if (!bytes.empty()) collected(bytes, reply);
     const auto* unnamed = std::get_if<messages::UpdateWeights>(&call);
@@ -89,10 +90,11 @@ void World::heard_of_bytes(
     const bool is_collected =
         !bytes.empty() && reply.ok &&
         (reply.state == messages::UpdateState::kCollecting || reply.session == 0);
-    if (is_collected && unnamed != nullptr && unnamed->unnamed) sessions_.stood_alone(loss);
+    if (is_collected && unnamed != nullptr && unnamed->unnamed)
+        sessions_.stood_alone(adapter, loss);
     // A collected update may have come between the call and the session that it began.
     const bool is_of_bus = unnamed != nullptr && !unnamed->unnamed;
-    if (!is_collected && !is_of_bus) sessions_.heard(now_, call, reply, base());
+    if (!is_collected && !is_of_bus) sessions_.heard(now_, call, reply, base(), adapter);
 }
 
 // A pusher's begin, bucket, commit or drop is answered.
@@ -104,12 +106,14 @@ void World::tell_trainers_of(
 ) {
     const bool has_begun = std::holds_alternative<messages::BeginUpdate>(call);
     if (has_begun && reply.ok) {
-        const bool is_unnamed = std::get<messages::BeginUpdate>(call).unnamed;
-        return trainers_.began(now_, reply.session, is_unnamed && !sessions_.must_be_named());
+        const auto& begin = std::get<messages::BeginUpdate>(call);
+        return trainers_.began(
+            now_, reply.session, begin.unnamed && !sessions_.must_be_named(), begin.update.adapter
+        );
     }
     if (has_begun) return;
     if (!bytes.empty()) return tell_trainers(bytes, reply);
-    if (!reply.ok) trainers_.refused(now_, fmt::format("p{}", i), reply.verdict.error());
+    if (!reply.ok) trainers_.refused(now_, pushers_[i]->name(), reply.verdict.error());
 }
 
 // A call that may be collected is answered. Its commit or drop may have been ordered before.
@@ -136,7 +140,8 @@ void World::tell_trainers(const std::string& bytes, const messages::UpdateReply&
         trainers_.refused(now_, trainer_of(bytes), why);
         const bool is_refused =
             why.code == ErrorCode::kFailedPrecondition || why.code == ErrorCode::kInvalidArgument;
-        if (is_refused && updates().has_collection()) trainers_.part_refused(bytes);
+        if (is_refused && updates().has_collection() && !are_of_adapter(bytes))
+            trainers_.part_refused(bytes);
     }
 }
 
@@ -215,12 +220,12 @@ void World::send_collected(const Collector& trainer, const std::string& bytes, H
     if (message.update.kv_policy == messages::KvPolicy::kAbort) oracle_.mass_abort_allowed();
     message.update.source.kind = messages::SourceKind::kIpc;
     message.update.source.handles = {{"CPU-0-0", bytes}};
-    const std::uint64_t loss = sessions_.untold_loss();
+    const std::uint64_t loss = sessions_.untold_loss("");
     const messages::UpdateWeights sent = message;
     const Heard heard =
         [this, bytes, loss, sent, then = std::move(then)](const messages::UpdateReply& reply) {
             tell_trainers(bytes, reply);
-            heard_of_bytes(bytes, sent, loss, reply);
+            heard_of_bytes(bytes, sent, loss, reply, "");
             if (then) then(reply);
         };
     collections_.sent(bytes);

@@ -120,7 +120,7 @@ void World::work(std::size_t r, std::size_t k) {
         const std::optional<ModelWorker::Staged> staged = rank.worker->staged();
         const bool is_mending = rank.worker->is_torn() || !rank.worker->has_weights();
         answer(r, k, rank.worker->commit(*commit));
-        if (staged && staged->is_of_adapter) return work(r, k);
+        if (staged && note_adapter(*staged)) return work(r, k);
         if (commit->rollback) trainers_.rolled_back();
         if (staged && !commit->rollback && took_effect_.insert(commit->epoch).second)
             trainers_.took_effect(*staged, is_mending);

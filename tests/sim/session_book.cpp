@@ -61,36 +61,53 @@ void SessionBook::dropped(TimePoint now, const std::string& reason) {
         if (now < session_->idle_since + session_->idle_timeout)
             oracle_.fail(fmt::format("session {} is given up before its time", session_->id));
         ++num_expired;
+        num_adapters_expired += session_->adapter.empty() ? 0 : 1;
     }
-    if (session_->num_unnamed > 0 && !session_->is_finishing) untold_loss_ = session_->id;
+    if (session_->num_unnamed > 0 && !session_->is_finishing)
+        untold_losses_[session_->adapter] = session_->id;
 }
 
-void SessionBook::stood_alone(std::uint64_t loss) {
-    if (loss == 0 || loss != untold_loss_) return;
+void SessionBook::stood_alone(const std::string& adapter, std::uint64_t loss) {
+    if (loss == 0 || loss != untold_loss(adapter)) return;
     oracle_.fail(fmt::format("session {} is lost, and a call after it stands alone (P2)", loss));
 }
 
 void SessionBook::heard(
-    TimePoint now, const Pusher::Call& call, const messages::UpdateReply& reply, const Base& base
+    TimePoint now,
+    const Pusher::Call& call,
+    const messages::UpdateReply& reply,
+    const Base& base,
+    const std::string& adapter
 ) {
     const auto* unnamed = std::get_if<messages::UpdateWeights>(&call);
     const auto* commit = std::get_if<messages::CommitWeights>(&call);
     const auto* drop = std::get_if<messages::DropStage>(&call);
     const bool is_unnamed = unnamed != nullptr || (commit != nullptr && commit->unnamed) ||
                             (drop != nullptr && drop->unnamed);
-    if (is_unnamed && (!reply.ok || drop != nullptr)) untold_loss_ = 0;
+    if (is_unnamed && (!reply.ok || drop != nullptr)) told(call, adapter);
     if (!reply.ok) return;
     if (const auto* begin = std::get_if<messages::BeginUpdate>(&call))
         return begun(now, *begin, reply, base);
     if (const auto* bucket = std::get_if<messages::UpdateBucket>(&call))
         return filled(
-            now, {bucket->session, false, name_of_bytes(bucket->source), bucket->label}, reply
+            now, {bucket->session, false, name_of_bytes(bucket->source), bucket->label, ""}, reply
         );
-    if (unnamed != nullptr)
-        return filled(
-            now, {0, true, name_of_bytes(unnamed->update.source), unnamed->update.label}, reply
-        );
+    if (unnamed != nullptr) {
+        const messages::UpdateSpec& part = unnamed->update;
+        return filled(now, {0, true, name_of_bytes(part.source), part.label, part.adapter}, reply);
+    }
     if (commit != nullptr) return committed(*commit, reply);
+}
+
+// A caller that brings an adapter learns of a loss of that adapter's alone, unless its call names
+// none.
+void SessionBook::told(const Pusher::Call& call, const std::string& adapter) {
+    const auto* unnamed = std::get_if<messages::UpdateWeights>(&call);
+    if (unnamed != nullptr && !unnamed->update.adapter.empty()) {
+        untold_losses_.erase(adapter);
+    } else {
+        untold_losses_.clear();
+    }
 }
 
 void SessionBook::begun(
@@ -101,17 +118,26 @@ void SessionBook::begun(
 ) {
     if (session_ && session_->at != At::kEnding)
         oracle_.fail(fmt::format("session {} is open beside {}", reply.session, session_->id));
+    const std::string& adapter = call.update.adapter;
+    WeightsId weights{};
+    if (call.update.partial && !adapter.empty()) {
+        const AdapterBook& adapters = oracle_.adapters();
+        weights = adapters.weights_of(adapters.newest(adapter)).value_or(WeightsId{});
+    } else if (call.update.partial && base.is_whole) {
+        weights = oracle_.weights_at(base.serving);
+    }
     session_ = {
         .id = reply.session,
+        .adapter = adapter,
         .label = call.update.label,
-        .weights =
-            call.update.partial && base.is_whole ? oracle_.weights_at(base.serving) : WeightsId{},
+        .weights = weights,
         .idle_timeout = milliseconds(call.idle_timeout_ms),
         .idle_since = now,
         .is_unnamed = call.unnamed,
         .must_be_named = call.unnamed && took_over(reply, taken_over_),
     };
     ++num_begun;
+    num_adapters_begun += adapter.empty() ? 0 : 1;
 }
 
 void SessionBook::filled(TimePoint now, const Bucket& bucket, const messages::UpdateReply& reply) {
@@ -125,6 +151,13 @@ void SessionBook::filled(TimePoint now, const Bucket& bucket, const messages::Up
         );
     if (bucket.is_unnamed && (!session_->is_unnamed || session_->must_be_named))
         return oracle_.fail(fmt::format("a bucket that names none is in session {}", session_->id));
+    if (!bucket.adapter.empty() && bucket.adapter != session_->adapter)
+        return oracle_.fail(fmt::format(
+            "a bucket for adapter '{}' is in session {} of '{}' (P2)",
+            bucket.adapter,
+            session_->id,
+            session_->adapter
+        ));
     if (!bucket.label.empty()) session_->label = bucket.label;
     session_->num_unnamed += bucket.is_unnamed ? 1 : 0;
     num_unnamed += bucket.is_unnamed ? 1 : 0;
@@ -143,7 +176,14 @@ void SessionBook::committed(
     if (!is_about(committed_update_)) return;  // the commit of a stage
     const std::string digest = digest_of_weights(session_->weights);
     const std::string& label = call.label.empty() ? session_->label : call.label;
-    if (oracle_.weights_at(reply.epoch) != session_->weights || reply.digest != digest) {
+    if (reply.adapter != session_->adapter)
+        return oracle_.fail(fmt::format(
+            "session {} of adapter '{}' is committed as one of '{}'",
+            session_->id,
+            session_->adapter,
+            reply.adapter
+        ));
+    if (committed_weights(reply.epoch) != session_->weights || reply.digest != digest) {
         oracle_.fail(fmt::format(
             "session {} is committed with other bytes than were sent (P2)", session_->id
         ));
@@ -155,6 +195,14 @@ void SessionBook::committed(
             fmt::format("session {} is named '{}', not '{}'", session_->id, reply.label, label)
         );
     ++num_committed;
+    num_adapters_committed += session_->adapter.empty() ? 0 : 1;
+}
+
+// An adapter's version has its session's number.
+std::optional<WeightsId> SessionBook::committed_weights(Epoch version) const {
+    if (session_->adapter.empty()) return oracle_.weights_at(version);
+    if (raw(version) != static_cast<std::int64_t>(session_->id)) return std::nullopt;
+    return oracle_.adapters().weights_of(version);
 }
 
 void SessionBook::check(TimePoint now) {

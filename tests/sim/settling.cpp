@@ -18,6 +18,8 @@ constexpr auto kSettleTime = seconds(120);
 
 void World::check() {
     sessions_.check(now_);
+    check_nothing_staged();
+    check_last_drop();
     if (report_.num_events % 64 == 0) check_calls();
 }
 

@@ -29,12 +29,18 @@ struct AdapterCounts {
     std::int64_t num_rollbacks = 0;
     std::int64_t num_parts = 0;
     std::int64_t num_sparse_parts = 0;
+    std::int64_t num_sessions = 0;
+    std::int64_t num_sessions_committed = 0;
+    std::int64_t num_sessions_expired = 0;
 
     void add(const sim::Report& report) {
         num_loads += report.num_adapter_loads;
         num_rollbacks += report.num_adapter_rollbacks;
         num_parts += report.num_adapter_parts;
         num_sparse_parts += report.num_adapter_sparse_parts;
+        num_sessions += report.num_adapter_sessions;
+        num_sessions_committed += report.num_adapter_sessions_committed;
+        num_sessions_expired += report.num_adapter_sessions_expired;
     }
     void print() const {
         std::printf(
@@ -43,6 +49,12 @@ struct AdapterCounts {
             static_cast<long long>(num_rollbacks),
             static_cast<long long>(num_parts),
             static_cast<long long>(num_sparse_parts)
+        );
+        std::printf(
+            "sessions of adapters: %lld, of these %lld committed and %lld idle for too long\n",
+            static_cast<long long>(num_sessions),
+            static_cast<long long>(num_sessions_committed),
+            static_cast<long long>(num_sessions_expired)
         );
     }
 };

@@ -54,6 +54,9 @@ void add(const Report& report, Report& all) {
     all.num_adapter_rollbacks += report.num_adapter_rollbacks;
     all.num_adapter_parts += report.num_adapter_parts;
     all.num_adapter_sparse_parts += report.num_adapter_sparse_parts;
+    all.num_adapter_sessions += report.num_adapter_sessions;
+    all.num_adapter_sessions_committed += report.num_adapter_sessions_committed;
+    all.num_adapter_sessions_expired += report.num_adapter_sessions_expired;
     for (std::size_t i = 0; i < all.num_adapter_calls_failed.size(); ++i)
         all.num_adapter_calls_failed[i] += report.num_adapter_calls_failed[i];
     all.num_adapter_tokens += report.num_adapter_tokens;
@@ -115,8 +118,8 @@ TEST(Sim, P1ToP5_P9_P11_HoldInEverySchedule) {
     EXPECT_GT(all.num_texts, 2000);
 }
 
-// The same, while adapters are loaded, replaced, changed in part, rolled back, unloaded, evicted
-// and restored.
+// The same, while adapters are loaded in one call or in sessions, replaced, changed in part, rolled
+// back, unloaded, evicted and restored.
 TEST(Sim, P1ToP5_P9_P11_HoldInEveryScheduleWithAdapters) {
     Report all;
     for (std::uint64_t seed = 1; seed <= kSchedulesWithAdapters; ++seed) {
@@ -129,6 +132,9 @@ TEST(Sim, P1ToP5_P9_P11_HoldInEveryScheduleWithAdapters) {
     EXPECT_GT(all.num_adapter_rollbacks, 100);
     EXPECT_GT(all.num_adapter_parts, 300);
     EXPECT_GT(all.num_adapter_sparse_parts, 50);
+    EXPECT_GT(all.num_adapter_sessions, 1000);
+    EXPECT_GT(all.num_adapter_sessions_committed, 200);
+    EXPECT_GT(all.num_adapter_sessions_expired, 80);
     EXPECT_GT(all.num_adapter_tokens, 10'000);
     EXPECT_GT(all.num_adapter_tokens_mixed, 100);
     EXPECT_GT(all.num_adapter_evictions, 500);

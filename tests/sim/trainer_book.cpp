@@ -45,23 +45,29 @@ void TrainerBook::refused(TimePoint now, const std::string& trainer, const Error
     if (is_of_the_call_alone(why)) return;
     if (unnamed_.erase(trainer) > 0) ++num_told;
     lacking_.erase(trainer);
-    if (tells_of_loss(why)) told_at_ = now;
+    if (tells_of_loss(why)) told_at_[adapter_of(trainer)] = now;
 }
 
 void TrainerBook::wait_is_over(TimePoint now) {
-    if (told_at_ && now >= *told_at_ + kLossQuiet) unnamed_.clear();
-    if (told_at_) told_at_ = std::max(*told_at_, now);
+    for (auto& [adapter, told_at] : told_at_) {
+        if (now >= told_at + kLossQuiet) forget_unnamed(adapter);
+        told_at = std::max(told_at, now);
+    }
 }
 
-void TrainerBook::began(TimePoint now, std::uint64_t session, bool takes_unnamed) {
+void TrainerBook::forget_unnamed(const std::string& adapter) {
+    std::erase_if(unnamed_, [&](const auto& entry) { return adapter_of(entry.first) == adapter; });
+    std::erase_if(lacking_, [&](const std::string& who) { return adapter_of(who) == adapter; });
+}
+
+void TrainerBook::began(
+    TimePoint now, std::uint64_t session, bool takes_unnamed, const std::string& adapter
+) {
     wait_is_over(now);
     begun_.insert(session);
     // Calls that name no session belong to the session that has begun.
-    if (takes_unnamed || told_at_) {
-        unnamed_.clear();
-        lacking_.clear();
-    }
-    told_at_.reset();
+    if (takes_unnamed || told_at_.contains(adapter)) forget_unnamed(adapter);
+    told_at_.erase(adapter);
 }
 
 void TrainerBook::ordered(const tokenizer::ReplicaOrder& order) {
@@ -88,10 +94,7 @@ void TrainerBook::took_effect(const ModelWorker::Staged& staged, bool is_mending
     sessions_.erase(static_cast<std::uint64_t>(staged.update));
     // A whole model replaces what was lost; so does the first model of a tree without weights.
     const bool is_begun = begun_.contains(static_cast<std::uint64_t>(staged.update));
-    if (is_mending || (staged.is_whole && !staged.bytes.empty() && !is_begun)) {
-        unnamed_.clear();
-        lacking_.clear();
-    }
+    if (is_mending || (staged.is_whole && !staged.bytes.empty() && !is_begun)) forget_unnamed("");
     for (auto& [trainer, set] : unnamed_)
         std::erase_if(set, [&](const std::string& bytes) { return staged.bytes.contains(bytes); });
 }
@@ -117,6 +120,7 @@ void TrainerBook::check_labels(const ModelWorker::Staged& staged) {
             ));
         label = own;
     }
+    if (staged.is_of_adapter) return;
     if (staged.stands_alone && !label.empty() && label == published_)
         oracle_.fail(
             fmt::format("a part of '{}' stands alone after its version was published (P2)", label)

@@ -28,14 +28,22 @@ class TrainerBook {
 
     // ---- what trainers do and hear ----
     // The trainer sends these bytes for a session; 0: the call names none. `label`: the version's,
-    // if the call names one.
-    void sent(const std::string& bytes, std::uint64_t session, const std::string& label = "") {
+    // if the call names one. `adapter`: the one that the trainer brings; empty: the model.
+    void sent(
+        const std::string& bytes,
+        std::uint64_t session,
+        const std::string& label = "",
+        const std::string& adapter = ""
+    ) {
         named_[bytes] = session;
         labels_[bytes] = label;
+        adapters_[trainer_of(bytes)] = adapter;
     }
     // The trainer sends these bytes on the bus, for the open session or for the collection.
-    void sent_to_whichever(const std::string& bytes, const std::string& label = "") {
-        sent(bytes, 0, label);
+    void sent_to_whichever(
+        const std::string& bytes, const std::string& label = "", const std::string& adapter = ""
+    ) {
+        sent(bytes, 0, label, adapter);
         for_whichever_.insert(bytes);
     }
     // The bytes are received, checked and staged in that session (0: collected), and take effect
@@ -52,13 +60,15 @@ class TrainerBook {
     void refused_by_front_end(const std::string& trainer) {
         if (unnamed_.contains(trainer)) lacking_.insert(trainer);
     }
-    // A session has begun. `takes_unnamed`: calls that name no session are its buckets.
-    void began(TimePoint now, std::uint64_t session, bool takes_unnamed);
+    // A session has begun. `takes_unnamed`: calls that name no session are its buckets. `adapter`:
+    // the one whose session it is; empty: it is the model's.
+    void began(
+        TimePoint now, std::uint64_t session, bool takes_unnamed, const std::string& adapter = ""
+    );
     // The answer to a pause or a continue reported the loss: later calls begin a new set.
     // Answers that one turn of the doors gives to several callers have no known order.
     void told_of_loss(TimePoint now) {
-        unnamed_.clear();
-        lacking_.clear();
+        forget_unnamed("");
         all_told_at_ = now;
     }
 
@@ -82,10 +92,17 @@ class TrainerBook {
     void check_unnamed(const ModelWorker::Staged& staged);
     void check_labels(const ModelWorker::Staged& staged);
     void wait_is_over(TimePoint now);
+    [[nodiscard]] std::string adapter_of(const std::string& trainer) const {
+        const auto place = adapters_.find(trainer);
+        return place == adapters_.end() ? "" : place->second;
+    }
+    // The trainers of that adapter (empty: of the model) begin new sets.
+    void forget_unnamed(const std::string& adapter);
 
     Oracle& oracle_;
-    std::map<std::string, std::uint64_t> named_{};  // bytes -> the session that their call names
-    std::map<std::string, std::string> labels_{};   // bytes -> the label in their call
+    std::map<std::string, std::uint64_t> named_{};   // bytes -> the session that their call names
+    std::map<std::string, std::string> labels_{};    // bytes -> the label in their call
+    std::map<std::string, std::string> adapters_{};  // trainer -> the adapter that it brings
     std::string published_{};  // the label of the collected parts in the version that serves
     Set for_whichever_{};
     std::map<std::string, std::uint64_t> staged_in_{};  // bytes -> the session, as acknowledged
@@ -95,8 +112,9 @@ class TrainerBook {
     Set lacking_{};                                     // trainers that had a call refused
     std::set<std::uint64_t> begun_{};
     std::optional<TimePoint> all_told_at_{};
-    std::optional<TimePoint>
-        told_at_{};  // told of a loss, by the refusal of a call that names no session
+    // By adapter (empty: the model): when its trainers were told of a loss, by the refusal of a
+    // call that names no session.
+    std::map<std::string, TimePoint> told_at_{};
 };
 
 }  // namespace pitstop::sim

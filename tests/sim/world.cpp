@@ -117,6 +117,9 @@ Report World::run() {
     report_.num_adapter_rollbacks = adapters.num_rollbacks;
     report_.num_adapter_parts = adapters.num_parts;
     report_.num_adapter_sparse_parts = adapters.num_sparse_parts;
+    report_.num_adapter_sessions = sessions_.num_adapters_begun;
+    report_.num_adapter_sessions_committed = sessions_.num_adapters_committed;
+    report_.num_adapter_sessions_expired = sessions_.num_adapters_expired;
     report_.num_adapter_tokens = adapters.num_tokens;
     report_.num_adapter_tokens_mixed = adapters.num_over_older;
     report_.num_adapter_evictions = adapters.num_evictions;

@@ -80,6 +80,9 @@ struct Report {
     std::int64_t num_adapter_rollbacks = 0;
     std::int64_t num_adapter_parts = 0;
     std::int64_t num_adapter_sparse_parts = 0;
+    std::int64_t num_adapter_sessions = 0;  // that have begun
+    std::int64_t num_adapter_sessions_committed = 0;
+    std::int64_t num_adapter_sessions_expired = 0;
     // of calls that load, change in part, and roll back; also the refused ones
     std::array<std::int64_t, 3> num_adapter_calls_failed{};
     std::int64_t num_adapter_tokens = 0;
@@ -151,6 +154,7 @@ class World {
     struct Call {
         std::string name{};
         std::string peer = "caller";
+        std::string adapter{};  // that it names
         TimePoint deadline{};
         int num_answers = 0;
         bool is_of_workers = false;               // workers answer it; a stuck worker does not
@@ -215,11 +219,14 @@ class World {
             newer_than = updates().version().epoch;
         std::vector<messages::MemoryTag> tags;
         if constexpr (std::is_same_v<Message, messages::ResumeMemory>) tags = message.tags;
+        std::string adapter;
+        if constexpr (requires { message.update.adapter; }) adapter = message.update.adapter;
         constexpr bool kIsOfWorkers = std::is_same_v<Message, messages::WeightDigests> ||
                                       std::is_same_v<Message, messages::GetWeights>;
         calls_[raw(message.call)] = {
             .name = std::string(Message::kType),
             .peer = caller_,
+            .adapter = adapter,
             .deadline = now_ + std::chrono::milliseconds(timeout_ms) + kAnswerSlack,
             .is_of_workers = kIsOfWorkers,
             .heard = std::move(heard),
@@ -233,6 +240,7 @@ class World {
         say(caller_, messages::Door::kAdmin, message);
     }
     void watch_order(const messages::Frames& frames);
+    void watch_order(const tokenizer::ReplicaOrder& order);
     void send_to_replica(const tokenizer::ToReplica& message);
     void send_to_clients(std::vector<tokenizer::ToClient> messages);
     void heard_by_client(const tokenizer::ToClient& message);
@@ -277,13 +285,24 @@ class World {
     void submit_with_adapters();
     bool work_on_adapters(std::size_t r, std::size_t k, const scheduler::ToWorkers& order);
     void check_adapters(std::size_t replica);
+    // ---- adapter_pushes.cpp ----
+    void start_adapter_push();
+    void note_drop(const messages::UpdateDrop& drop);
+    void heard_of_part(const Call& call, const Error& why);
+    void check_last_drop();
+    void check_told_of_adapter(const Call& call, const messages::UpdateReply& reply);
+    bool note_adapter(const ModelWorker::Staged& staged);
+    void check_versions(std::size_t replica);
+    void check_nothing_staged();
+    // ---- pushes.cpp ----
     void start_push(bool is_dependable);
     void collected(const std::string& bytes, const messages::UpdateReply& reply);
     void heard_of_bytes(
         const std::string& bytes,
         const Pusher::Call& call,
         std::uint64_t loss,
-        const messages::UpdateReply& reply
+        const messages::UpdateReply& reply,
+        const std::string& adapter
     );
     void tell_trainers_of(
         std::size_t i,
@@ -348,7 +367,17 @@ class World {
     bool is_active_ = true;     // the faults have not stopped yet
     bool has_adapters_;
     Random apart_;  // for adapters alone: schedules without them stay the same
-    std::set<messages::UpdateId> loads_{};
+    std::map<messages::UpdateId, std::string> loads_{};  // the adapters of updates
+    std::set<messages::UpdateId> loads_in_effect_{};
+    struct Drop {
+        TimePoint at{};
+        messages::UpdateId update{};
+        std::string reason{};
+        std::string stranger{};     // an adapter with a call that was refused in these words
+        bool is_explained = false;  // by the refusal of a call that may be a part of the update
+    };
+    std::set<messages::UpdateId> dropped_{};
+    Drop last_drop_{};
     std::map<std::string, std::string> adapter_digests_{};  // of the latest answers, by name
     TimePoint now_{};
     std::uint64_t next_order_ = 0;
