@@ -72,6 +72,20 @@ TEST_F(AdapterRollback, P2_ItReturnsToTheVersionThatTheLastLoadReplaced) {
     EXPECT_TRUE(resident().empty());
 }
 
+TEST_F(AdapterRollback, P2_ASessionBeginsWithTheServingVersionAndGivesUpTheOneBefore) {
+    load("a", 3);
+    load("a", 4);
+    messages::UpdateSpec spec = spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep);
+    spec.adapter = "a";
+    spec.partial = true;
+    spec.source = {.kind = messages::SourceKind::kBuckets};
+    order_stage(std::move(spec), Epoch{5}, messages::UpdateId{5});
+    for (int i = 0; i < 3; ++i) rig.step();
+    EXPECT_EQ(rig.workers.last_stage().begins_as, AdapterId{4});
+    EXPECT_EQ(status().previous, std::nullopt);
+    EXPECT_EQ(resident(), (std::set{AdapterId{4}}));
+}
+
 TEST_F(AdapterRollback, P3_OpenRequestsContinueAsItsCallerChooses) {
     for (const AdapterPolicy policy :
          {AdapterPolicy::kFinish, AdapterPolicy::kKeep, AdapterPolicy::kRecompute}) {

@@ -45,6 +45,29 @@ class ReplicaUpdateTest : public testing::Test {
         vote.adapter_config_digest = config_digest;
         return update.handle_vote(std::move(vote), out);
     }
+    // Opens a session of an adapter, on both ranks.
+    void open_session() {
+        messages::UpdateStage order{.update = kUpdate, .new_epoch = Epoch{7}};
+        order.spec.source.kind = messages::SourceKind::kBuckets;
+        order.spec.adapter = "policy";
+        order.spec.adapter_config = "{}";
+        order.spec.label = "begun";
+        ASSERT_TRUE(update.may_stage(order, std::nullopt, out));
+        update.stage(std::move(order), std::nullopt, kStart, out);
+        EXPECT_TRUE(filled(0, Rank{0}));
+        EXPECT_TRUE(filled(0, Rank{1}));
+        EXPECT_EQ(take_parts().size(), 1u);
+    }
+    void fill(std::int64_t bucket) {
+        messages::UpdateFill order{.update = kUpdate, .bucket = bucket};
+        order.source.path = "/models/next";
+        update.fill(std::move(order), kStart, out);
+    }
+    bool filled(std::int64_t bucket, Rank rank) {
+        messages::WorkerFilled answer{.update = kUpdate, .bucket = bucket};
+        answer.outcome = {.rank = rank, .ok = true, .phase = messages::UpdatePhase::kStaging};
+        return update.handle_filled(std::move(answer), out);
+    }
     bool committed(Rank rank, Epoch epoch = Epoch{2}) {
         return update.handle_committed(
             {.update = kUpdate, .rank = rank, .epoch = epoch}, kStart, out
@@ -78,6 +101,46 @@ TEST_F(ReplicaUpdateTest, P2_EachRankIsCountedOnceAndOnlyForTheUpdateUnderWay) {
     EXPECT_TRUE(parts[0].ok);
     EXPECT_EQ(parts[0].state, UpdateState::kStaged);
     EXPECT_EQ(update.weights().version().epoch, Epoch{1}) << "the old version serves";
+}
+
+TEST_F(ReplicaUpdateTest, P2_AnAdaptersSessionCountsEachRanksAnswerToItsBucket) {
+    open_session();
+    fill(1);
+    EXPECT_TRUE(filled(1, Rank{0}));
+    EXPECT_TRUE(take_parts().empty()) << "rank 1 has not answered";
+    EXPECT_TRUE(filled(1, Rank{1}));
+    EXPECT_EQ(take_parts().size(), 1u);
+    fill(2);
+    EXPECT_FALSE(filled(1, Rank{0})) << "the bucket before";
+    EXPECT_TRUE(filled(2, Rank{0}));
+    EXPECT_TRUE(filled(2, Rank{1}));
+    EXPECT_EQ(take_parts().size(), 1u);
+    update.finish_session({.update = kUpdate, .label = "last"}, kStart, out);
+    vote(Rank{0});
+    vote(Rank{1});
+    const auto prepared = take_parts();
+    ASSERT_EQ(prepared.size(), 1u);
+    EXPECT_EQ(prepared[0].label, "last");
+    stop();
+    ASSERT_TRUE(update.may_commit({.update = kUpdate}, out));
+    update.commit(kStart, {}, out);
+    take_parts();
+    EXPECT_TRUE(committed(Rank{1}, Epoch{7}));
+    EXPECT_TRUE(take_parts().empty()) << "rank 0 has not answered";
+    EXPECT_TRUE(committed(Rank{0}, Epoch{7}));
+    EXPECT_EQ(take_parts().size(), 1u);
+}
+
+TEST_F(ReplicaUpdateTest, P2_AnAdaptersSessionIsWhatItsEndDeclares) {
+    open_session();
+    const std::string other = "00112233445566778899aabbccddeeff";
+    update.finish_session({.update = kUpdate, .digest = other}, kStart, out);
+    vote(Rank{0});
+    vote(Rank{1});
+    const auto parts = take_parts();
+    ASSERT_EQ(parts.size(), 1u);
+    EXPECT_FALSE(parts[0].ok);
+    EXPECT_NE(parts[0].verdict.message.find("declared is " + other), std::string::npos);
 }
 
 TEST_F(ReplicaUpdateTest, P2_ACommitIsRefusedUntilAllVotedAndTheReplicaStands) {

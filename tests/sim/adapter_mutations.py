@@ -5,20 +5,23 @@
     tests/sim/adapter_mutations.py --only pinned   those whose names have this word; the rows of others stay
     tests/sim/adapter_mutations.py --check         check that each fits the sources, list bugs without a row, build nothing
 
-Works as update_mutations.py does, with the unit tests of adapters in scheduler_proc. The bugs of experts' adapters are
-in the worker, which has unit tests of its own, and no schedules.
+Works as update_mutations.py does, with the unit tests of adapters in scheduler_proc, and for bugs of sessions with those
+of scheduler_proc and tokenizer_proc. The bugs of experts' adapters are in the worker, which has unit tests of its own,
+and no schedules.
 """
 
 import functools
 import sys
 
 import update_mutations
+from planted_adapter_sessions import MUTATIONS as OF_SESSIONS
 from planted_adapters import MUTATIONS as OF_SCHEDULER
 from planted_expert_adapters import MUTATIONS as OF_WORKER
 from planting import ROOT, Table, drive
 
-MUTATIONS = OF_SCHEDULER + OF_WORKER
+MUTATIONS = OF_SCHEDULER + OF_SESSIONS + OF_WORKER
 UNIT_TESTS = ("scheduler_proc_test",)
+SESSION_TESTS = ("scheduler_proc_test", "tokenizer_proc_test")
 WORKER_TESTS = ("tp_worker_weights_test", "tp_worker_adapters_test")
 TESTS = "--gtest_filter=*Adapter*"
 SEEDS = 2000
@@ -31,16 +34,20 @@ TABLE = Table(
     "|---|---|---|---|",
 )
 find = functools.partial(update_mutations.find, UNIT_TESTS, SEEDS, TESTS, "--gtest_fail_fast", of_sim=("--adapters",))
+find_in_sessions = functools.partial(
+    update_mutations.find, SESSION_TESTS, SEEDS, "--gtest_fail_fast", of_sim=("--adapters",)
+)
 find_in_worker = functools.partial(update_mutations.find, WORKER_TESTS, 0, "--gtest_fail_fast")
 
 
 def see_all_pass():
-    for each in (find, find_in_worker):
+    for each in (find, find_in_sessions, find_in_worker):
         update_mutations.see_all_pass(each)
 
 
 def try_one(mutation):
-    return update_mutations.try_one(mutation, find_in_worker if mutation in OF_WORKER else find)
+    finds = find_in_worker if mutation in OF_WORKER else find_in_sessions if mutation in OF_SESSIONS else find
+    return update_mutations.try_one(mutation, finds)
 
 
 if __name__ == "__main__":

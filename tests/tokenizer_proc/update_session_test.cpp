@@ -8,13 +8,14 @@ using std::chrono::seconds;
 
 class UpdateSessionTest : public UpdateCoordinatorTest {
   protected:
-    void begin(std::string base_digest = "") {
+    void begin(std::string base_digest = "", std::string adapter = "") {
         messages::BeginUpdate call;
         call.call = CallId{11};
         call.timeout_ms = 60'000;
         call.idle_timeout_ms = 30'000;
         call.update.source.kind = messages::SourceKind::kBuckets;
         call.update.base_digest = std::move(base_digest);
+        call.update.adapter = std::move(adapter);
         coordinator_.handle(now_, {"trainer", call.call}, call, out_);
     }
     void bucket(
@@ -63,6 +64,32 @@ TEST_F(UpdateSessionTest, P2_ManyBucketsAreOneTransaction) {
     EXPECT_TRUE(last_reply().ok);
     EXPECT_EQ(last_reply().digest, "d2");
     EXPECT_EQ(coordinator_.state(), messages::UpdateState::kServing);
+}
+
+// The version has its update's number, and the model's version serves as before.
+TEST_F(UpdateSessionTest, P2_AnAdaptersSessionMakesNoVersionOfTheModel) {
+    const ServedVersion model = coordinator_.version();
+    for (; next_update_ <= 3; ++next_update_) {
+        begin("", "policy");
+        EXPECT_EQ(raw(last_order<messages::UpdateStage>().new_epoch), next_update_);
+        both_answer(messages::UpdateOrder::kOpen);
+        bucket(next_update_ + 1);
+        EXPECT_FALSE(last_reply().ok) << "another session's";
+        EXPECT_EQ(count_orders<messages::UpdateFill>(), next_update_ - 1);
+        bucket(next_update_);
+        both_answer(messages::UpdateOrder::kFill);
+        commit(next_update_);
+        both_answer(messages::UpdateOrder::kStage);
+        both_answer(messages::UpdateOrder::kReady);
+        EXPECT_EQ(count_orders<messages::UpdateCommit>(), next_update_);
+        EXPECT_EQ(coordinator_.decided(), model) << "on record before the commit is ordered";
+        both_answer(messages::UpdateOrder::kCommit);
+        EXPECT_TRUE(last_reply().ok) << last_reply().verdict.message;
+        EXPECT_EQ(last_reply().adapter, "policy");
+        EXPECT_EQ(raw(last_reply().epoch), next_update_);
+        EXPECT_EQ(last_reply().digest, "d2");
+        EXPECT_EQ(coordinator_.version(), model);
+    }
 }
 
 TEST_F(UpdateSessionTest, AnAbandonedSessionIsDroppedByItsDeadline) {
