@@ -20,6 +20,7 @@
 #include "tokenizer_proc/admin_updates.h"
 #include "tokenizer_proc/call_fanout.h"
 #include "tokenizer_proc/collected_update.h"
+#include "tokenizer_proc/door_facts.h"
 #include "tokenizer_proc/held_calls.h"
 #include "tokenizer_proc/replica_hellos.h"
 #include "tokenizer_proc/request_table.h"
@@ -42,16 +43,6 @@ enum class ClientPlace { kHere, kElsewhere };
 
 class Admin {
   public:
-    // The door's own facts, for `status`.
-    struct DoorFacts {
-        std::string server{};  // "pitstop 0.1.0"
-        std::string model{};   // name of the served model
-        double uptime_s = 0;
-        std::int64_t clients = 0;
-        std::int64_t open_requests = 0;
-        std::int64_t refused_total = 0;
-        std::vector<messages::ListenerStatus> listeners{};
-    };
     // The result of an abort: an entry per given id (if all are aborted: per open request), and the
     // requests that will end.
     struct Aborted {

@@ -43,6 +43,7 @@ void Admin::finish(
     TimePoint now, const AdminCaller& caller, std::vector<messages::ReplicaStatus> parts
 ) {
     messages::StatusReply reply;
+    facts_.report(reply);
     for (messages::ReplicaStatus& replica : parts) {
         replica.call = CallId{};
         // Sums the tables of all replicas, so that the size of the reply does not depend on the
@@ -50,13 +51,6 @@ void Admin::finish(
         messages::add_load(reply.expert_load, std::exchange(replica.expert_load, std::nullopt));
     }
     reply.replicas = std::move(parts);
-    reply.server = facts_.server;
-    reply.model = facts_.model;
-    reply.uptime_s = facts_.uptime_s;
-    reply.clients = facts_.clients;
-    reply.open_requests = facts_.open_requests;
-    reply.refused_total = facts_.refused_total;
-    reply.listeners = facts_.listeners;
     updates_.report(now, reply);
     reply.lost_calls = collected_.report_lost(now);
     outbox_.answer(caller, std::move(reply));

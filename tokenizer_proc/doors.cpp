@@ -100,7 +100,7 @@ void Doors::execute(Admin::Out out) {
     }
 }
 
-Admin::DoorFacts Doors::facts() const {
+DoorFacts Doors::facts() const {
     return {
         .server = config_.server,
         .model = config_.model,

@@ -114,7 +114,7 @@ class Doors {
     void flush_outbox();
     void shut_down(const std::string& why);
     void execute(Admin::Out out);
-    [[nodiscard]] Admin::DoorFacts facts() const;
+    [[nodiscard]] DoorFacts facts() const;
     [[nodiscard]] TimePoint next_deadline() const;
 
     // ---- clients' messages ----
