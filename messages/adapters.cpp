@@ -29,6 +29,23 @@ std::optional<std::string> invalid_adapter_name(std::string_view name) {
     return invalid_line("the adapter's name", name);
 }
 
+std::optional<std::string> invalid_adapter_name(
+    std::string_view name, const std::vector<std::string>& served
+) {
+    for (const std::string& model : served) {
+        if (model.empty() || !name.starts_with(model)) continue;
+        const std::string_view rest = name.substr(model.size());
+        if (!rest.empty() && rest.front() != ':') continue;
+        return fmt::format(
+            "the adapter's name is '{}', and the model is served as '{}'; accepted is a name that "
+            "is not the model's and does not begin with the model's and a colon",
+            name,
+            model
+        );
+    }
+    return std::nullopt;
+}
+
 std::optional<std::string> invalid(const UnloadAdapter& message) {
     return invalid_adapter_name(message.name);
 }

@@ -232,3 +232,8 @@ std::optional<std::string> invalid_adapter_name(std::string_view name);
 std::optional<std::string> invalid(const UnloadAdapter& message);
 
 }  // namespace pitstop::messages
+// `served`: the model's names. A request that names one gets the model, and one that names
+// "SERVED:NAME" gets the adapter NAME, so no adapter may have such a name.
+std::optional<std::string> invalid_adapter_name(
+    std::string_view name, const std::vector<std::string>& served
+);

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "messages/source_reach.h"
 #include "tokenizer_proc/call_timeouts.h"
+#include "tokenizer_proc/named_adapter.h"
 #include "tokenizer_proc/timeout.h"
 
 #include <algorithm>
@@ -36,8 +37,9 @@ Result<> check_comes_by_network(std::string_view type, const messages::WeightSou
 
 }  // namespace
 
-Admin::Admin(int num_replicas, TreeIdentity identity)
+Admin::Admin(int num_replicas, TreeIdentity identity, std::vector<std::string> served)
     : identity_(std::move(identity)),
+      served_(std::move(served)),
       fanout_(num_replicas, outbox_),
       updates_(num_replicas, identity_.first_update(), outbox_),
       collected_(num_replicas, updates_, fanout_, outbox_) {}
@@ -88,9 +90,9 @@ Result<> Admin::receive_call(
     TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
 ) {
     Result<Message> read = identity_.read<Message>(frames);
-    Result<> problem = read ? Result<>(Ok{}) : Result<>(read.error());
+    Result<> problem = read ? check_adapter_of(*read, served_) : Result<>(read.error());
     if constexpr (requires { source_of(*read); }) {
-        if (read && place == ClientPlace::kElsewhere)
+        if (problem && place == ClientPlace::kElsewhere)
             problem = check_comes_by_network(Message::kType, source_of(*read));
     }
     if constexpr (kBringsWeights<Message>) {

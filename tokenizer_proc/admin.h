@@ -72,7 +72,8 @@ class Admin {
     };
     [[nodiscard]] Out take_output();
 
-    Admin(int num_replicas, TreeIdentity identity);
+    // `served`: the model's names, which no adapter may have.
+    Admin(int num_replicas, TreeIdentity identity, std::vector<std::string> served = {});
 
     // Returns whether the door accepts this type of message; "hello" is handled elsewhere.
     [[nodiscard]] static bool takes(std::string_view type);
@@ -211,6 +212,7 @@ class Admin {
 
     TreeIdentity identity_;
     Out out_{};  // without the output of the members below
+    std::vector<std::string> served_;
     DoorFacts facts_{};
     Unfinished said_unfinished_{};  // the latest value of Out::unfinished
     AdminOutbox outbox_{};

@@ -31,6 +31,13 @@ std::string shown(std::string_view type) {
     return text;
 }
 
+// Returns all names by which requests may name the model.
+std::vector<std::string> served_names(const Doors::Config& config) {
+    std::vector<std::string> names{config.model, config.model_path};
+    names.insert(names.end(), config.aliases.begin(), config.aliases.end());
+    return names;
+}
+
 }  // namespace
 
 Doors::Doors(Config config, const std::shared_ptr<const text::Tokenizer>& tokenizer)
@@ -38,7 +45,7 @@ Doors::Doors(Config config, const std::shared_ptr<const text::Tokenizer>& tokeni
       replicas_(config_.num_replicas),
       texts_({tokenizer, config_.chat_template, config_.tokenizer_config}, outbox_),
       requests_(tokenizer.get(), {outbox_, replicas_, texts_}),
-      admin_(config_.num_replicas, config_.identity),
+      admin_(config_.num_replicas, config_.identity, served_names(config_)),
       hellos_(config_.num_replicas) {}
 
 // One turn: facts in, decisions out.

@@ -74,9 +74,10 @@ class Doors {
   public:
     struct Config {
         TreeIdentity identity;
-        std::string server{};        // "pitstop 0.1.0"
-        std::string model{};         // name of the served model
-        std::string model_path{};    // its directory
+        std::string server{};                // "pitstop 0.1.0"
+        std::string model{};                 // name of the served model
+        std::vector<std::string> aliases{};  // its other names
+        std::string model_path{};            // its directory
         std::string weights_path{};  // the directory that the workers load, usually model_path
         // the version that a restart could not restore
         std::optional<messages::LostVersion> lost{};

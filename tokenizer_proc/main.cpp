@@ -51,7 +51,7 @@ struct Flags {
     std::string adapters{};
     int bring_back_ms = 300'000;
     std::string keep_committed{};
-    std::string served_model_name{};
+    std::vector<std::string> served_model_names{};
     std::string log_level = "info";
     int dp = 1;
     std::string scheduling = "fair";
@@ -202,7 +202,7 @@ void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& superv
 }
 
 std::string name_of_model(const Flags& flags) {
-    if (!flags.served_model_name.empty()) return flags.served_model_name;
+    if (!flags.served_model_names.empty()) return flags.served_model_names.front();
     std::filesystem::path path(flags.model);
     if (!path.has_filename()) path = path.parent_path();  // a final slash: "models/stories/"
     return path.filename().string();
@@ -245,8 +245,9 @@ void add_flags(Flags& values, FlagSet& flags) {
     );
     flags.add(
         "served-model-name",
-        &values.served_model_name,
-        "the model's name; empty: the last part of --model"
+        &values.served_model_names,
+        "the model's name; may be given again, for its other names; absent: the last part of "
+        "--model"
     );
     flags.add("dp", &values.dp, "number of data-parallel replicas");
     flags.add("scheduling", &values.scheduling, kSchedulingHelp);
@@ -315,6 +316,7 @@ Result<> serve(const Flags& values, Fairness fairness, Supervision& supervision)
         {.identity = TreeIdentity(random_number(), random_number()),
          .server = "pitstop " PITSTOP_VERSION,
          .model = name_of_model(values),
+         .aliases = values.served_model_names,
          .model_path = values.model,
          .weights_path = values.weights.empty() ? values.model : values.weights,
          .lost = values.lost.why.empty() ? std::nullopt : std::optional(values.lost),

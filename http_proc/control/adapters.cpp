@@ -13,14 +13,13 @@ Result<std::string> read_adapter_name(Exchange& exchange, FieldReader& fields) {
     fields.read("lora_name", name);
     if (name.empty() && !fields.error()) fields.fail("lora_name", "a name, not empty");
     if (fields.error()) return *fields.error();
-    if (exchange.server().serves(name)) {
-        return make_error(
-            ErrorCode::kInvalidArgument, "lora_name '{}' is the model's; choose another", name
-        );
-    }
     if (auto problem = messages::invalid_adapter_name(name))
         return Error{ErrorCode::kInvalidArgument, *problem};
     return name;
+    // The door refuses the names that it knows; this process may serve the model under others.
+    const std::vector<std::string>& served = exchange.server().options().model_names;
+    if (auto problem = messages::invalid_adapter_name(name, served))
+        return Error{ErrorCode::kInvalidArgument, *problem};
 }
 
 messages::AdapterPolicy read_adapter_policy(FieldReader& fields) {

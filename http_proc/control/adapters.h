@@ -15,7 +15,8 @@
 
 namespace pitstop::http::control {
 
-// Reads an adapter's name. Errors: the name is the model's, which stands for no adapter.
+// Reads an adapter's name. Errors: also a name that stands for the model, or begins with the
+// model's and a colon.
 [[nodiscard]] Result<std::string> read_adapter_name(Exchange& exchange, FieldReader& fields);
 
 // Reads pitstop's own `adapter_policy`; absent: finish.

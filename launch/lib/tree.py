@@ -138,7 +138,8 @@ def _weights_flags(weights):
 
 
 def _tokenizer_flags(options, weights, restart):
-    flags = _flags(options, "model", "dp", "served_model_name", "scheduling")
+    flags = _flags(options, "model", "dp", "scheduling")
+    flags += [f"--served-model-name={name}" for name in options.served_model_names]
     flags += _weights_flags(weights)
     if weights.lost is not None:
         flags += [f"--lost-why={weights.why}", f"--lost-label={weights.lost.label}"]

@@ -1,13 +1,20 @@
 """How requests name adapters, and how the routes of vLLM and SkyRL refuse them."""
 
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
 from http_client import Http
 from lora_files import config_of, exact_adapter, write_adapter
 from places import short_directory
-from process_tree import live_tree
+from process_tree import ROOT, live_tree
+from wire import Refused
+
+sys.path.insert(0, str(ROOT / "client/python"))
+
+import pitstop  # noqa: E402  (after the path)
 
 PROMPT = "Once upon a time there was a little girl who lived in a house near the forest"
 SERVED = "stories:small:v2"  # Ollama's names have a colon
@@ -46,6 +53,36 @@ def test_a_served_name_and_an_adapters_may_have_colons(http):
     for model in ("stories:policy:1", f"{SERVED}:policy", f"{SERVED}:", "stories:small"):
         refused = http.post("/v1/completions", {"model": model, "prompt": PROMPT})
         assert refused.status == 404 and f"The model `{model}` does not exist" in refused.message, refused
+
+
+def test_no_adapter_has_a_name_that_stands_for_the_model_or_another_adapter(tmp_path, adapter):
+    """By any way to load one."""
+    directory = write_adapter(tmp_path / "one", adapter)
+    flags = ("--compute", "fp32", "--served-model-name", SERVED, "alias")
+    with short_directory() as path, live_tree(path / "tree", "--port", "0", *flags) as tree:
+        http, admin = Http(tree.url), tree.door("admin")
+        for name in (SERVED, f"{SERVED}:policy", "alias", "alias:policy"):
+            loads = [
+                http.post("/load_lora_adapter", {"lora_name": name, "lora_path": str(directory)}),
+                http.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(directory)}),
+            ]
+            for refused in loads:
+                assert refused.status == 400 and f"the adapter's name is '{name}'" in refused.message, refused
+            with pytest.raises(Refused, match="invalid_argument: .*; accepted is a name that is not the model's"):
+                admin.call("update_weights", update={"adapter": name, "source": {"path": str(directory)}})
+            with pitstop.Engine(run_dir=str(tree.run_dir)) as engine, pytest.raises(pitstop.PitstopError) as wrong:
+                engine.load_adapter(name, directory)
+            assert wrong.value.code == "invalid_argument" and f"'{name}'" in str(wrong.value)
+            command = subprocess.run(
+                [ROOT / "launch/pitstop", "load-adapter", name, directory, "--run-dir", tree.run_dir],
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            assert command.returncode == 1 and "accepted is a name that" in command.stderr, command
+        assert [card["id"] for card in http.get("/v1/models").json["data"]] == [SERVED, "alias"]
+        for name in ("stories", "policy:alias"):
+            assert http.post("/load_lora_adapter", {"lora_name": name, "lora_path": str(directory)}).status == 200
 
 
 def test_each_prompt_of_a_completion_may_have_an_adapter_of_its_own(http):

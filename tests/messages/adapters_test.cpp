@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace pitstop::messages {
 namespace {
@@ -108,6 +109,19 @@ TEST(AdapterName, IsOneShortLine) {
         }
         EXPECT_TRUE(invalid(UnloadAdapter{.call = CallId{1}, .name = wrong})) << wrong;
     }
+}
+
+TEST(AdapterName, IsNoNameOfTheModel) {
+    const std::vector<std::string> served{"stories:small", "actor", ""};
+    for (const char* const name : {"stories", "stories:big", "actors", "a:actor", ":", ""})
+        EXPECT_EQ(invalid_adapter_name(name, served), std::nullopt) << name;
+    for (const char* const name : {"actor", "actor:", "actor:a", "stories:small:a"})
+        EXPECT_TRUE(invalid_adapter_name(name, served)) << name;
+    EXPECT_EQ(
+        invalid_adapter_name("actor:a", served),
+        "the adapter's name is 'actor:a', and the model is served as 'actor'; accepted is a name "
+        "that is not the model's and does not begin with the model's and a colon"
+    );
 }
 
 }  // namespace

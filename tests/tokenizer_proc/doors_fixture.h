@@ -32,6 +32,7 @@ class DoorsTest : public testing::Test {
                 .identity = identity_,
                 .server = "pitstop test",
                 .model = "stories",
+                .aliases = {"actor"},
                 .model_path = "/models/stories",
                 .weights_path = weights_path_,
                 .lost = lost_,
