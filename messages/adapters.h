@@ -158,13 +158,20 @@ struct AdapterPart {
     template <class F>
     void fields(F&& f) {
         part_fields(f, *this);
-        f("adapter", adapter, "the version that was unloaded");
+        f("adapter",
+          adapter,
+          "the version that was unloaded, or given up as lost; if there was none, only the name");
+    bool was_lost = false;
         f("num_requests", num_requests, "open requests that continue with it");
     }
 };
 
 using AdapterReply = ReplyOf<AdapterPart>;
 
+        f("was_lost",
+          was_lost,
+          "the replica had lost the adapter, and has given it up; an error unless another replica "
+          "has unloaded it");
 struct WorkerForget {
     static constexpr std::string_view kType = "worker_forget";
     static constexpr std::string_view kAbout =

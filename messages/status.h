@@ -414,6 +414,10 @@ struct KeepStatus {
     std::int64_t kept_total = 0;
     std::int64_t failed_total = 0;
     std::int64_t superseded_total = 0;
+// Returns the adapters that every replica has, by name, with the first replica's counts. An adapter
+// that a replica has lost is not among them: requests there do not get it.
+[[nodiscard]] std::vector<AdapterStatus> loaded_adapters(const StatusReply& status);
+
 
     template <class F>
     void fields(F&& f) {

@@ -179,6 +179,12 @@ void Adapters::commit(AdapterUse loaded, TurnOutput& out) {
     );
 }
 
+std::optional<messages::AdapterVersion> Adapters::lost_version(const std::string& name) const {
+    const auto place = lost_.find(name);
+    if (place == lost_.end()) return std::nullopt;
+    return place->second.adapter;
+}
+
 Result<AdapterUse> Adapters::unload(const std::string& name, TurnOutput& out) {
     counts_.erase(name);
     const auto place = serving_.find(name);

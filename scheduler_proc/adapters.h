@@ -56,6 +56,9 @@ class Adapters {
     void forget_previous(const std::string& name, TurnOutput& out);
     // The loaded version serves its name from now on. The workers know the version by its id.
     void commit(AdapterUse loaded, TurnOutput& out);
+    // Returns the version of this name that is lost, which an unload gives up; or nothing.
+    [[nodiscard]] std::optional<messages::AdapterVersion> lost_version(const std::string& name
+    ) const;
     // Returns the unloaded version. Errors: kNotFound.
     [[nodiscard]] Result<AdapterUse> unload(const std::string& name, TurnOutput& out);
 

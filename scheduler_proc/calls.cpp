@@ -57,7 +57,9 @@ void Scheduler::handle(const messages::SetWeightLabel& call, TurnOutput& out) {
 }
 
 void Scheduler::handle(const messages::UnloadAdapter& call, TurnOutput& out) {
-    messages::AdapterPart part{.call = call.call, .replica = config_.replica};
+    messages::AdapterPart part{
+        .call = call.call, .replica = config_.replica, .adapter = {.name = call.name}};
+    const std::optional<messages::AdapterVersion> lost = runner_.adapters().lost_version(call.name);
     if (auto error = facts().why_not_ready()) {
         part.verdict = *std::move(error);
     } else if (auto unloaded = runner_.adapters().unload(call.name, out)) {
@@ -65,6 +67,8 @@ void Scheduler::handle(const messages::UnloadAdapter& call, TurnOutput& out) {
         part.num_requests = runner_.adapters().num_requests(unloaded->id);
     } else {
         part.verdict = unloaded.error();
+        part.was_lost = lost.has_value();
+        if (lost) part.adapter = *lost;
     }
     out.tokenizer.emplace_back(std::move(part));
 }

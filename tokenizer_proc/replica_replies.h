@@ -71,6 +71,22 @@ template <class Part>
     }
     return joined_reply<messages::ReplyOf<messages::MemoryPart>>(std::move(parts));
 }
+// The call has succeeded if some replica has unloaded the adapter, and every other one has, too, or
+// has given it up as lost.
+[[nodiscard]] inline messages::AdapterReply reply_of(std::vector<messages::AdapterPart> parts) {
+    const bool is_any_done = std::ranges::any_of(parts, [](const messages::AdapterPart& part) {
+        return part.verdict.is_done();
+    });
+    for (messages::AdapterPart& part : parts) {
+        if (!is_any_done || !part.was_lost) continue;
+        part.verdict = messages::Verdict::done(fmt::format(
+            "had lost version {} with digest {}, and has given it up",
+            raw(part.adapter.version),
+            part.adapter.digest
+        ));
+    }
+    return joined_reply<messages::AdapterReply>(std::move(parts));
+}
 // Returns the digests if every rank has computed them, otherwise the first refusal.
 [[nodiscard]] inline messages::DigestsReply reply_of(std::vector<messages::WorkerDigests> parts) {
     if (are_all_done(parts)) return merged(parts);

@@ -402,6 +402,14 @@ int cli_unload_adapter(int argc, char** argv) {
     return make_call(common, call, [&](const messages::AdapterReply& reply) {
         for (const messages::AdapterPart& part : reply.parts) {
             if (!part.verdict.is_done()) continue;
+            if (part.was_lost) {
+                fmt::print(
+                    "replica {}: {} was lost, and is given up\n",
+                    raw(part.replica),
+                    adapter_text(part.adapter)
+                );
+                continue;
+            }
             fmt::print(
                 "replica {}: {} is unloaded; {} requests go on with it\n",
                 raw(part.replica),

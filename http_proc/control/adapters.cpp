@@ -2,6 +2,7 @@
 
 #include "http_proc/control/control.h"
 #include "messages/enum_named.h"
+#include "messages/status.h"
 
 #include <algorithm>
 #include <utility>
@@ -15,11 +16,11 @@ Result<std::string> read_adapter_name(Exchange& exchange, FieldReader& fields) {
     if (fields.error()) return *fields.error();
     if (auto problem = messages::invalid_adapter_name(name))
         return Error{ErrorCode::kInvalidArgument, *problem};
-    return name;
     // The door refuses the names that it knows; this process may serve the model under others.
     const std::vector<std::string>& served = exchange.server().options().model_names;
     if (auto problem = messages::invalid_adapter_name(name, served))
         return Error{ErrorCode::kInvalidArgument, *problem};
+    return name;
 }
 
 messages::AdapterPolicy read_adapter_policy(FieldReader& fields) {
@@ -49,7 +50,7 @@ Task<Result<messages::AdapterReply>> unload_adapter(Exchange& exchange, std::str
 Task<Result<std::vector<messages::AdapterStatus>>> adapters(Exchange& exchange) {
     Result<messages::StatusReply> status = co_await exchange.tree().call(messages::Status{});
     if (!status) co_return status.error();
-    co_return std::move(status->replicas.front().adapters);
+    co_return messages::loaded_adapters(*status);
 }
 
 Task<Result<bool>> is_loaded(Exchange& exchange, std::string name) {

@@ -29,7 +29,7 @@ namespace pitstop::http::control {
 [[nodiscard]] Task<Result<messages::AdapterReply>> unload_adapter(
     Exchange& exchange, std::string name
 );
-// Returns the loaded adapters, by name.
+// Returns the adapters that every replica has, by name.
 [[nodiscard]] Task<Result<std::vector<messages::AdapterStatus>>> adapters(Exchange& exchange);
 [[nodiscard]] Task<Result<bool>> is_loaded(Exchange& exchange, std::string name);
 

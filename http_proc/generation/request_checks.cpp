@@ -2,6 +2,7 @@
 
 #include "base/utf8.h"
 #include "messages/adapters.h"
+#include "messages/status.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -51,7 +52,7 @@ Task<Result<>> find_adapter_of(Exchange& exchange, const std::string& model, std
     const auto is_meant = [&](const messages::AdapterStatus& each) {
         return each.adapter.name == adapter;
     };
-    if (std::ranges::any_of(status->replicas.front().adapters, is_meant)) co_return Ok{};
+    if (std::ranges::any_of(messages::loaded_adapters(*status), is_meant)) co_return Ok{};
     Error error{ErrorCode::kNotFound, fmt::format("no adapter '{}' is loaded", adapter)};
     co_return error_of_model(exchange, model, std::move(error));
 }

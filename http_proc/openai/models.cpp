@@ -1,6 +1,7 @@
 // Serves /v1/models: the served model, under each of its names, and its adapters.
 #include "http_proc/openai/routes.h"
 #include "http_proc/server/errors.h"
+#include "messages/status.h"
 
 #include <nlohmann/json.hpp>
 
@@ -23,7 +24,7 @@ nlohmann::ordered_json model_card(Exchange& exchange, const std::string& name) {
 Task<Result<std::vector<messages::AdapterStatus>>> adapters_of(Exchange& exchange) {
     Result<messages::StatusReply> status = co_await exchange.tree().call(messages::Status{});
     if (!status) co_return status.error();
-    co_return std::move(status->replicas.front().adapters);
+    co_return messages::loaded_adapters(*status);
 }
 
 nlohmann::ordered_json adapter_card(Exchange& exchange, const messages::AdapterStatus& adapter) {

@@ -1,6 +1,7 @@
 // Valid and invalid updates of an adapter, and calls about one.
 #include "messages/adapters.h"
 
+#include "messages/status.h"
 #include "messages/weights.h"
 
 #include <gtest/gtest.h>
@@ -122,6 +123,19 @@ TEST(AdapterName, IsNoNameOfTheModel) {
         "the adapter's name is 'actor:a', and the model is served as 'actor'; accepted is a name "
         "that is not the model's and does not begin with the model's and a colon"
     );
+}
+
+TEST(LoadedAdapters, AreThoseThatEveryReplicaHas) {
+    StatusReply status;
+    EXPECT_TRUE(loaded_adapters(status).empty());
+    status.replicas.resize(2);
+    status.replicas[0].adapters = {
+        {.adapter = {.name = "a"}, .num_requests = 3}, {.adapter = {.name = "b"}}};
+    status.replicas[1].adapters = {{.adapter = {.name = "a"}}, {.adapter = {.name = "c"}}};
+    status.replicas[1].lost_adapters = {{.adapter = {.name = "b"}}};
+    const std::vector<AdapterStatus> loaded = loaded_adapters(status);
+    ASSERT_EQ(loaded.size(), 1u);
+    EXPECT_EQ(loaded[0], status.replicas[0].adapters[0]);
 }
 
 }  // namespace

@@ -300,7 +300,14 @@ TEST_F(AdaptersTest, P2_ALostAdapterIsNamedUntilItIsLoadedAgain) {
     rig.run();
     EXPECT_EQ(rig.of(key).tokens, expected(ask, 103).tokens);
     EXPECT_EQ(rig.status().lost_adapters, std::vector{b});
-    EXPECT_EQ(unload("b").verdict.code, ErrorCode::kNotFound) << "and forgets it";
+    const messages::AdapterPart given_up = unload("b");
+    EXPECT_EQ(given_up.verdict.code, ErrorCode::kNotFound) << "and forgets it";
+    EXPECT_TRUE(given_up.was_lost);
+    EXPECT_EQ(given_up.adapter, b.adapter);
+    const messages::AdapterPart never = unload("b");
+    EXPECT_EQ(never.verdict.code, ErrorCode::kNotFound);
+    EXPECT_FALSE(never.was_lost);
+    EXPECT_EQ(never.adapter, messages::AdapterVersion{.name = "b"});
     EXPECT_TRUE(rig.status().lost_adapters.empty());
     EXPECT_EQ(refusal("b"), "no adapter 'b' is loaded; loaded are 'a'");
 }

@@ -45,6 +45,36 @@ TEST(ReplicaReplies, NothingToDoIsNoErrorWhereAnotherReplicaHasSucceeded) {
     );
 }
 
+messages::AdapterPart unload_part(int replica, std::optional<ErrorCode> code, bool was_lost) {
+    messages::AdapterPart part;
+    part.replica = ReplicaId{replica};
+    part.verdict.code = code;
+    part.verdict.message = code ? "no adapter 'a' is loaded" : "";
+    part.adapter = {.name = "a", .version = Epoch{3}, .digest = "d3"};
+    part.was_lost = was_lost;
+    return part;
+}
+
+TEST(ReplicaReplies, AnUnloadSucceedsWhereAnotherReplicaGivesALossUp) {
+    const auto not_found = ErrorCode::kNotFound;
+    const messages::AdapterReply done =
+        reply_of({unload_part(0, std::nullopt, false), unload_part(1, not_found, true)});
+    EXPECT_TRUE(done.ok);
+    EXPECT_EQ(
+        done.verdict.message, "replica 1: had lost version 3 with digest d3, and has given it up"
+    );
+    EXPECT_TRUE(done.parts[1].verdict.is_done());
+    const messages::AdapterReply lost =
+        reply_of({unload_part(0, not_found, true), unload_part(1, not_found, true)});
+    EXPECT_EQ(lost.verdict.code, not_found) << "no replica has unloaded it";
+    const messages::AdapterReply absent =
+        reply_of({unload_part(0, std::nullopt, false), unload_part(1, not_found, false)});
+    EXPECT_FALSE(absent.ok) << "one replica has neither had nor lost it";
+    const messages::AdapterReply busy =
+        reply_of({unload_part(0, ErrorCode::kUnavailable, false), unload_part(1, not_found, true)});
+    EXPECT_FALSE(busy.ok);
+}
+
 TEST(ReplicaReplies, ARefusedDigestNamesItsReplica) {
     messages::WorkerDigests refused;
     refused.replica = ReplicaId{1};

@@ -216,6 +216,57 @@ def test_the_page_shows_what_serves_beside_what_one_replica_has_lost(narrow, wor
     assert shown["a"]["requests"] == served["requests_total"] and "lost" not in shown["b"]
 
 
+def lose(tree, worker):
+    """The replica of that worker loses "a"."""
+    change_evicted_bytes(tree, worker)
+    for replica in (0, 1):
+        tree.door().generate(PROMPT, max_new_tokens=1, adapter="a", replica=replica, **GREEDY)
+
+
+@pytest.mark.parametrize("worker", (0, 1))
+def test_an_adapter_that_one_replica_has_lost_is_not_loaded(narrow, contents, worker):
+    """Every call that asks says so, and the load that repairs it needs no option."""
+    tree, _ = narrow("--dp", 2, "--port", 0)
+    http = Http(tree.url)
+
+    def names():
+        with pitstop.Engine(run_dir=str(tree.run_dir)) as engine:
+            in_python = [each.name for each in engine.adapters()]
+        cards = http.get("/v1/models").json["data"]
+        assert in_python == [card["id"] for card in cards if card["parent"] is not None]
+        counted = http.post(
+            "/v1/messages/count_tokens",
+            {"model": "a", "messages": [{"role": "user", "content": PROMPT}], "chat_template": "x"},
+        )
+        assert (counted.status == 404) == ("a" not in in_python), counted
+        return in_python
+
+    assert names() == ["a", "b"]
+    lose(tree, worker)
+    assert names() == ["b"]
+    assert http.get("/v1/models/a").status == 404
+    again = http.post("/v1/load_lora_adapter", {"lora_name": "a", "lora_path": str(contents[0])})
+    assert again.status == 200, again
+    assert names() == ["a", "b"]
+    assert tokens_with(tree, "a") == tree.expected["a"]
+
+
+@pytest.mark.parametrize("worker", (0, 1))
+def test_an_unload_that_gives_up_a_loss_on_one_replica_succeeds(narrow, worker):
+    tree, _ = narrow("--dp", 2)
+    (evicted,) = (each["adapter"] for each in status_of(tree.door("admin")) if each.get("evicted"))
+    lose(tree, worker)
+    admin = tree.door("admin")
+    reply = admin.call("unload_adapter", name="a")
+    assert reply["ok"], reply
+    note = f"had lost version {evicted['version']} with digest {evicted['digest']}, and has given it up"
+    assert reply["message"] == f"replica {worker}: {note}"
+    for replica in admin.call("status")["replicas"]:
+        assert [each["adapter"]["name"] for each in replica["adapters"]] == ["b"]
+        assert "lost_adapters" not in replica
+    assert admin.call("unload_adapter", name="a")["code"] == "not_found"
+
+
 def test_an_eviction_that_finds_no_room_on_the_disk_keeps_it_in_memory(place, contents, mount_tmpfs):
     """The run directory, which gets the evicted adapters, is full."""
     small = mount_tmpfs(1)

@@ -13,7 +13,7 @@ from .arrays import NamedTensors, unflattened, weights_of
 from .calls import CALL_TIMEOUT_S, UPDATE_TIMEOUT_S
 from .client import Client
 from .errors import PitstopError
-from .outputs import Adapter, Update, adapter_of, update_of
+from .outputs import Adapter, Update, adapters_of, update_of
 from .push import WeightPusher
 
 
@@ -113,9 +113,8 @@ class AdapterCalls:
         await self._open().unload_adapter(name, timeout)
 
     async def adapters(self, timeout: float = CALL_TIMEOUT_S) -> list[Adapter]:
-        """The loaded adapters by name."""
-        status = await self._open().status(timeout)
-        return [adapter_of(each) for each in status["replicas"][0].get("adapters", [])]
+        """The adapters that every replica has, by name."""
+        return adapters_of(await self._open().status(timeout))
 
     # ---- SGLang's names ----
 

@@ -186,8 +186,13 @@ class Adapter:
     output_tokens_total: int = 0  # output tokens of those requests so far
 
 
-def adapter_of(status: Mapping[str, Any]) -> Adapter:
-    return _read(Adapter, {**status, **status["adapter"]})
+def adapters_of(status: Mapping[str, Any]) -> list[Adapter]:
+    """The adapters that every replica has, by name, with the first replica's counts. One that a replica has lost is not
+    among them."""
+    first, *others = [replica.get("adapters", []) for replica in status["replicas"]]
+    names = [{each["adapter"]["name"] for each in adapters} for adapters in others]
+    loaded = [each for each in first if all(each["adapter"]["name"] in other for other in names)]
+    return [_read(Adapter, {**each, **each["adapter"]}) for each in loaded]
 
 
 def update_of(reply: Mapping[str, Any]) -> Update:
