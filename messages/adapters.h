@@ -73,6 +73,7 @@ struct AdapterStatus {
     bool evicted = false;
     std::int64_t evictions_total = 0;
     std::optional<AdapterVersion> previous{};
+    std::string config_digest{};
 
     template <class F>
     void fields(F&& f) {
@@ -102,6 +103,10 @@ struct AdapterStatus {
           previous,
           "the version to which a rollback returns, until the next stage of the name begins; "
           "absent: none is retained");
+        f("config_digest",
+          config_digest,
+          "the digest of its configuration's text, 32 hex digits; the adapter's digest is of its "
+          "tensors alone");
     }
     friend bool operator==(const AdapterStatus&, const AdapterStatus&) = default;
 };
@@ -154,6 +159,7 @@ struct AdapterPart {
     Verdict verdict{};
     AdapterVersion adapter{};
     std::int64_t num_requests = 0;
+    bool was_lost = false;
 
     template <class F>
     void fields(F&& f) {
@@ -161,17 +167,16 @@ struct AdapterPart {
         f("adapter",
           adapter,
           "the version that was unloaded, or given up as lost; if there was none, only the name");
-    bool was_lost = false;
         f("num_requests", num_requests, "open requests that continue with it");
+        f("was_lost",
+          was_lost,
+          "the replica had lost the adapter, and has given it up; an error unless another replica "
+          "has unloaded it");
     }
 };
 
 using AdapterReply = ReplyOf<AdapterPart>;
 
-        f("was_lost",
-          was_lost,
-          "the replica had lost the adapter, and has given it up; an error unless another replica "
-          "has unloaded it");
 struct WorkerForget {
     static constexpr std::string_view kType = "worker_forget";
     static constexpr std::string_view kAbout =
@@ -236,11 +241,11 @@ struct WorkerRestored {
 
 // Each returns what is wrong with its argument, or nothing.
 std::optional<std::string> invalid_adapter_name(std::string_view name);
-std::optional<std::string> invalid(const UnloadAdapter& message);
-
-}  // namespace pitstop::messages
 // `served`: the model's names. A request that names one gets the model, and one that names
 // "SERVED:NAME" gets the adapter NAME, so no adapter may have such a name.
 std::optional<std::string> invalid_adapter_name(
     std::string_view name, const std::vector<std::string>& served
 );
+std::optional<std::string> invalid(const UnloadAdapter& message);
+
+}  // namespace pitstop::messages

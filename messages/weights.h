@@ -422,6 +422,7 @@ struct UpdateReply {
     UpdateSeconds seconds{};
     std::vector<ReplicaOutcome> replicas{};
     std::string adapter{};
+    std::string config_digest{};
 
     template <class F>
     void fields(F&& f) {
@@ -448,7 +449,15 @@ struct UpdateReply {
         f("bytes", bytes, "bytes written, all ranks");
         seconds.fields_in(f);
         f("replicas", replicas, "every rank's outcome");
-        f("adapter", adapter, "the adapter of this epoch, label and digest; empty: the model");
+        f("adapter",
+          adapter,
+          "the adapter that the call was for, also if it was refused; empty: the model. Epoch, "
+          "label and digest are the adapter's if the call has committed or staged a version of "
+          "it, otherwise the model's");
+        f("config_digest",
+          config_digest,
+          "the digest of that version's configuration (adapter_config.json), 32 hex digits; empty: "
+          "the call has committed and staged no version of an adapter");
     }
 };
 

@@ -261,7 +261,8 @@ std::vector<messages::AdapterStatus> Adapters::status() const {
              .output_tokens_total = counts.num_output_tokens,
              .pinned = resident.use.is_pinned,
              .evicted = !places_.is_resident(serving.id),
-             .evictions_total = counts.num_evictions}
+             .evictions_total = counts.num_evictions,
+             .config_digest = resident.use.config_digest}
         );
         if (serving.previous) all.back().previous = residents_.at(*serving.previous).use.version;
         for (const auto& [id, each] : residents_) {

@@ -223,6 +223,7 @@ void TreeUpdate::record_prepared(TimePoint now) {
     last_prepared_ = now;
 }
 
+    config_digest_ = answers_.first().adapter_config_digest;
 void TreeUpdate::record_idle(TimePoint now) {
     idle_since_ = now;
     deadline_ = now + (is_staged() ? Duration(kStagedHoldMax) : idle_timeout_);
@@ -285,6 +286,7 @@ messages::UpdateReply TreeUpdate::reply(
     answers_.add_to(reply);
     messages::UpdateSeconds& spent = reply.seconds;
     if (last_prepared_ > begun_) spent.stage_s = seconds(last_prepared_ - begun_);
+    if (is_about_stage) reply.config_digest = config_digest_;
     if (commit_ordered_ > last_prepared_) spent.vote_s = seconds(commit_ordered_ - last_prepared_);
     spent.total_s = seconds(now - called_at_);
     return reply;

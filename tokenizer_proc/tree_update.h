@@ -247,7 +247,8 @@ class TreeUpdate {
     UpdateAnswers answers_;
     std::string label_{};  // of the new version
     std::string digest_{};
-    Error failure_{};  // why it is being dropped
+    std::string config_digest_{};  // of an adapter
+    Error failure_{};              // why it is being dropped
 };
 
 }  // namespace pitstop::tokenizer

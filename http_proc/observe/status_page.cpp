@@ -126,6 +126,7 @@ Json adapters_json(const messages::StatusReply& status) {
             json["version"] = raw(each.adapter.version);
             json["label"] = each.adapter.label;
             json["digest"] = each.adapter.digest;
+            json["config_digest"] = each.config_digest;
             const auto add = [&](const char* name, std::int64_t count) {
                 json[name] = json.value(name, std::int64_t{0}) + count;
             };

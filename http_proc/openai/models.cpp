@@ -33,6 +33,7 @@ nlohmann::ordered_json adapter_card(Exchange& exchange, const messages::AdapterS
     card["parent"] = exchange.tree().hello().model;
     card["adapter_version"] = raw(adapter.adapter.version);
     card["adapter_digest"] = adapter.adapter.digest;
+    card["adapter_config_digest"] = adapter.config_digest;
     return card;
 }
 

@@ -34,6 +34,7 @@ Task<Response> loaded(Exchange& exchange, const messages::UpdateReply* reply) {
     if (reply != nullptr) {
         answer["adapter_version"] = raw(reply->epoch);
         answer["adapter_digest"] = reply->digest;
+        answer["adapter_config_digest"] = reply->config_digest;
     }
     co_return Response::json(200, answer);
 }

@@ -20,6 +20,19 @@ class AdapterUpdatesTest : public AdminTest {
         begin.update.label = "step 5";
         return begin;
     }
+    messages::UpdateReply finish_load() {
+        messages::UpdatePart part{
+            .order = messages::UpdateOrder::kStage,
+            .ok = true,
+            .label = "step 5",
+            .digest = "d5",
+            .adapter_config_digest = "c5"};
+        part.update = order<messages::UpdateStage>(0).update;
+        from_tree(part);
+        update_part(order<messages::UpdateReady>(0).update, messages::UpdateOrder::kReady);
+        update_part(order<messages::UpdateCommit>(0).update, messages::UpdateOrder::kCommit);
+        return reply<messages::UpdateReply>();
+    }
 };
 
 // A request that names "stories" gets the model, and one that names "stories:a" gets the adapter a.
@@ -47,6 +60,22 @@ TEST_F(AdapterUpdatesTest, NoAdapterHasANameThatStandsForAnother) {
         EXPECT_EQ(order<messages::UpdateStage>(0).spec.adapter, name);
         make(1), say_hello(0);
     }
+}
+
+TEST_F(AdapterUpdatesTest, TheAnswerHasTheDigestOfTheConfiguration) {
+    start();
+    call(load("a"));
+    const messages::UpdateReply loaded = finish_load();
+    EXPECT_TRUE(loaded.ok) << loaded.verdict.message;
+    EXPECT_EQ(loaded.digest, "d5");
+    EXPECT_EQ(loaded.config_digest, "c5");
+    call(load("a"));
+    messages::UpdatePart failed{.order = messages::UpdateOrder::kStage};
+    failed.update = order<messages::UpdateStage>(0).update;
+    failed.verdict = Error{ErrorCode::kNotFound, "no such directory"};
+    from_tree(failed);
+    update_part(failed.update, messages::UpdateOrder::kDrop);
+    EXPECT_EQ(reply<messages::UpdateReply>().config_digest, "") << "the version is the model's";
 }
 
 }  // namespace

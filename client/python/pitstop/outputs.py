@@ -150,6 +150,7 @@ class Update:
     epoch: int = 0
     label: str = ""
     digest: str = ""  # of the resident weights, 32 hex digits
+    config_digest: str = ""  # of an adapter's configuration (adapter_config.json)
     message: str = ""
     bytes: int = 0
     open_s: float = 0.0  # the slowest rank's time for allocating, opening, checking and closing the source
@@ -184,6 +185,7 @@ class Adapter:
     loads_total: int = 0  # versions under this name since it was last unloaded
     requests_total: int = 0  # requests that named it, since then
     output_tokens_total: int = 0  # output tokens of those requests so far
+    config_digest: str = ""  # of its configuration's text; `digest` is of its tensors alone
 
 
 def adapters_of(status: Mapping[str, Any]) -> list[Adapter]:
