@@ -10,7 +10,7 @@
 #include "messages/memory.h"
 #include "messages/not_finite.h"
 #include "messages/routes.h"
-#include "messages/update_seconds.h"
+#include "messages/update_status.h"
 #include "messages/verdict.h"
 
 #include <cstdint>
@@ -278,105 +278,6 @@ struct ReplicaStatus {
     }
 };
 
-// One update, rollback or drop, as its caller was told.
-struct UpdateRecord {
-    std::string what{};
-    bool ok = false;
-    Verdict verdict{};
-    Epoch epoch{};
-    std::string label{};
-    std::string digest{};
-    double age_s = 0;
-    std::int64_t bytes = 0;
-    UpdateSeconds seconds{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("what", what, "the call's type: update_weights, rollback_weights, ...");
-        f("ok", ok, "as in update_reply, like all fields below");
-        verdict.fields_in(f);
-        f("epoch", epoch, "the version that served afterwards");
-        f("label", label, "its label");
-        f("digest", digest, "its digest");
-        f("age_s", age_s, "seconds since the answer");
-        f("bytes", bytes, "bytes written, all ranks");
-        seconds.fields_in(f);
-    }
-    friend bool operator==(const UpdateRecord&, const UpdateRecord&) = default;
-};
-
-// An update that is being collected from calls without a session, during a pause or while there are
-// no weights.
-struct CollectingStatus {
-    std::int64_t calls = 0;
-    std::int64_t bytes = 0;
-    double age_s = 0;
-    bool must_be_complete = false;
-    std::int64_t num_missing = 0;
-    std::vector<std::string> missing{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("calls", calls, "calls received, checked and staged");
-        f("bytes", bytes, "bytes staged, all ranks");
-        f("age_s", age_s, "seconds since the first call");
-        f("must_be_complete",
-          must_be_complete,
-          "true: the update takes effect with its last tensor (no weights, torn ones, or lost "
-          "calls); false: with the call that lets generation continue");
-        f("num_missing", num_missing, "with must_be_complete: tensors that have not arrived");
-        f("missing", missing, "the names of at most 16 missing tensors");
-    }
-    friend bool operator==(const CollectingStatus&, const CollectingStatus&) = default;
-};
-
-// A session, or a stage that waits for its commit.
-struct SessionStatus {
-    std::uint64_t session = 0;
-    std::string holder{};
-    std::string label{};
-    bool unnamed = false;
-    bool is_busy = false;
-    std::int64_t calls = 0;
-    std::int64_t bytes = 0;
-    double idle_s = 0;
-    double ends_in_s = 0;
-
-    template <class F>
-    void fields(F&& f) {
-        f("session", session, "the session's number, which its calls give");
-        f("holder", holder, "the caller that began it; empty: it gave no name");
-        f("label", label, "the label of the future version");
-        f("unnamed", unnamed, "calls that name no session belong to it, too");
-        f("is_busy", is_busy, "one of its calls is in progress");
-        f("calls", calls, "buckets so far");
-        f("bytes", bytes, "bytes staged, all ranks");
-        f("idle_s", idle_s, "seconds since the answer to the session's latest call; 0: is_busy");
-        f("ends_in_s", ends_in_s, "seconds until a session without a call is dropped; 0: is_busy");
-    }
-    friend bool operator==(const SessionStatus&, const SessionStatus&) = default;
-};
-
-// Calls without a session that were answered as collected, but will take no effect.
-struct LostCalls {
-    std::int64_t calls = 0;
-    std::int64_t bytes = 0;
-    double age_s = 0;
-    std::string why{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("calls",
-          calls,
-          "calls that were lost, including the failed one. 0: not counted, because a restart lost "
-          "the calls, the pause was over before the first call, or a front end refused a call");
-        f("bytes", bytes, "bytes that had been staged, all ranks");
-        f("age_s", age_s, "seconds since the event in `why`");
-        f("why", why, "the event that ended the collection, or the pause");
-    }
-    friend bool operator==(const LostCalls&, const LostCalls&) = default;
-};
-
 // The version that served last before a restart and could not be restored.
 struct LostVersion {
     Epoch epoch{};
@@ -414,10 +315,6 @@ struct KeepStatus {
     std::int64_t kept_total = 0;
     std::int64_t failed_total = 0;
     std::int64_t superseded_total = 0;
-// Returns the adapters that every replica has, by name, with the first replica's counts. An adapter
-// that a replica has lost is not among them: requests there do not get it.
-[[nodiscard]] std::vector<AdapterStatus> loaded_adapters(const StatusReply& status);
-
 
     template <class F>
     void fields(F&& f) {
@@ -460,6 +357,9 @@ struct StatusReply {
     std::optional<SessionStatus> session{};
     std::optional<LostCalls> lost_calls{};
     std::optional<ExpertLoad> expert_load{};
+    std::vector<UpdateRecord> adapter_updates{};
+    std::int64_t adapter_updates_total = 0;
+    std::int64_t adapter_updates_failed_total = 0;
 
     template <class F>
     void fields(F&& f) {
@@ -479,9 +379,13 @@ struct StatusReply {
         f("weights_path",
           weights_path,
           "the checkpoint directory that serves; empty: no single directory has all of it");
-        f("updates", updates, "the latest 16 updates, oldest first");
-        f("updates_total", updates_total, "updates, rollbacks and commits that took effect");
-        f("updates_failed_total", updates_failed_total, "failed updates, rollbacks and commits");
+        f("updates", updates, "the latest 16 updates of the model's weights, oldest first");
+        f("updates_total",
+          updates_total,
+          "updates, rollbacks and commits of the model's weights that took effect");
+        f("updates_failed_total",
+          updates_failed_total,
+          "failed updates, rollbacks and commits of the model's weights");
         f("listeners", listeners, "one per place where a door listens");
         f("lost",
           lost,
@@ -498,7 +402,20 @@ struct StatusReply {
           expert_load,
           "tokens per expert, summed over replicas, at most a second old while steps run; absent: "
           "no step has run, the model has no experts, or more than 65,536 of them in all layers");
+        f("adapter_updates",
+          adapter_updates,
+          "the latest 16 loads, rollbacks and unloads of adapters, oldest first");
+        f("adapter_updates_total",
+          adapter_updates_total,
+          "loads, rollbacks and unloads of adapters that took effect");
+        f("adapter_updates_failed_total",
+          adapter_updates_failed_total,
+          "failed and refused loads, rollbacks and unloads of adapters");
     }
 };
+
+// Returns the adapters that every replica has, by name, with the first replica's counts. An adapter
+// that a replica has lost is not among them: requests there do not get it.
+[[nodiscard]] std::vector<AdapterStatus> loaded_adapters(const StatusReply& status);
 
 }  // namespace pitstop::messages

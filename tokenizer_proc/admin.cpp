@@ -116,6 +116,7 @@ HeldCall Admin::held_call(TimePoint now, const std::string& peer, Message messag
     return {
         .caller = caller,
         .what = Message::kType,
+        .adapter = adapter_of(message),
         .deadline = deadline,
         .brings_weights = kBringsWeights<Message>,
         .is_unload = kBeside == messages::BesideUpdate::kWaits,
@@ -172,6 +173,10 @@ Result<> Admin::handle(TimePoint now, const std::string& peer, const Message& me
                 kIsUnload ? "an adapter cannot be unloaded" : "the label cannot change",
                 updates().busy(now).message
             );
+            if (kIsUnload)
+                updates_.record_failure(
+                    now, Message::kType, adapter_of(message), reply.verdict.error()
+                );
             outbox_.answer({peer, message.call}, std::move(reply));
             return Ok{};
         }
@@ -330,7 +335,8 @@ bool Admin::may_be_an_unread_part(const messages::Frames& frames) const {
 // ---- time ----
 
 void Admin::tick(TimePoint now) {
-    fanout_.tick(now);
+    for (const OpenCalls::Late& late : fanout_.tick(now))
+        updates_.record_failure(now, late.what, late.adapter, late.error);
     collected_.tick(now);
 }
 

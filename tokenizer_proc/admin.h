@@ -183,6 +183,7 @@ class Admin {
     void finish(
         TimePoint now, const AdminCaller& caller, std::vector<messages::ReplicaStatus> parts
     );
+    void finish(TimePoint now, const AdminCaller& caller, std::vector<messages::AdapterPart> parts);
 
     template <class Message>
     static constexpr bool kPublishes =
@@ -211,8 +212,8 @@ class Admin {
     [[nodiscard]] bool may_be_an_unread_part(const messages::Frames& frames) const;
 
     TreeIdentity identity_;
-    Out out_{};  // without the output of the members below
     std::vector<std::string> served_;
+    Out out_{};  // without the output of the members below
     DoorFacts facts_{};
     Unfinished said_unfinished_{};  // the latest value of Out::unfinished
     AdminOutbox outbox_{};

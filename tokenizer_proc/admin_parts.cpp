@@ -56,6 +56,14 @@ void Admin::finish(
     outbox_.answer(caller, std::move(reply));
 }
 
+void Admin::finish(
+    TimePoint now, const AdminCaller& caller, std::vector<messages::AdapterPart> parts
+) {
+    messages::AdapterReply reply = reply_of(std::move(parts));
+    updates_.record_unload(now, reply);
+    outbox_.answer(caller, std::move(reply));
+}
+
 void Admin::handle_part(TimePoint now, const messages::UpdatePart& part) {
     collected_.drive(now, [&](UpdateCoordinator& updates, UpdateOutput& out) {
         updates.handle_part(now, part, out);

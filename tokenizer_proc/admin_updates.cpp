@@ -81,6 +81,24 @@ void AdminUpdates::record_kept(TimePoint now, const messages::WorkerKept& part) 
     }
 }
 
+void AdminUpdates::record_unload(TimePoint now, const messages::AdapterReply& reply) {
+    messages::UpdateReply outcome{.ok = reply.ok, .verdict = reply.verdict};
+    for (const messages::AdapterPart& part : reply.parts) {
+        outcome.adapter = part.adapter.name;
+        if (!reply.ok || part.was_lost) continue;
+        outcome.epoch = part.adapter.version;
+        outcome.label = part.adapter.label;
+        outcome.digest = part.adapter.digest;
+    }
+    history_.record(now, messages::UnloadAdapter::kType, outcome);
+}
+
+void AdminUpdates::record_failure(
+    TimePoint now, std::string_view what, const std::string& adapter, const Error& why
+) {
+    if (!adapter.empty()) history_.record(now, what, {.verdict = why, .adapter = adapter});
+}
+
 void AdminUpdates::report(TimePoint now, messages::StatusReply& reply) const {
     reply.weights_path = coordinator_.version().path;
     reply.is_ready = has_had_weights_;

@@ -20,6 +20,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -87,6 +88,12 @@ class AdminUpdates {
 
     [[nodiscard]] const UpdateCoordinator& coordinator() const { return coordinator_; }
     [[nodiscard]] bool has_had_weights() const { return has_had_weights_; }
+    // Record outcomes of calls that drive no update: of an unload, and of a call that ended before
+    // its turn (nothing if it names no adapter).
+    void record_unload(TimePoint now, const messages::AdapterReply& reply);
+    void record_failure(
+        TimePoint now, std::string_view what, const std::string& adapter, const Error& why
+    );
     // Fills in the parts of the status that concern updates and versions.
     void report(TimePoint now, messages::StatusReply& reply) const;
     // Returns each version that was decided or got a new label since the last call.

@@ -38,9 +38,10 @@ void CallFanout::request_ended(OpenId request) {
     });
 }
 
-void CallFanout::tick(TimePoint now) {
-    for (const OpenCalls::Late& late : calls_.take_late(now))
-        out_.answer_error(late.caller, late.error);
+std::vector<OpenCalls::Late> CallFanout::tick(TimePoint now) {
+    std::vector<OpenCalls::Late> all = calls_.take_late(now);
+    for (const OpenCalls::Late& late : all) out_.answer_error(late.caller, late.error);
+    return all;
 }
 
 void CallFanout::fail_all(const Error& error) {

@@ -11,6 +11,7 @@
 #include "messages/calls.h"
 #include "tokenizer_proc/admin_outbox.h"
 #include "tokenizer_proc/call_timeouts.h"
+#include "tokenizer_proc/named_adapter.h"
 #include "tokenizer_proc/open_calls.h"
 #include "tokenizer_proc/timeout.h"
 
@@ -54,6 +55,7 @@ class CallFanout {
             calls_.open(
                 {.caller = {peer, message.call},
                  .what = Message::kType,
+                 .adapter = adapter_of(message),
                  .phase = phase_of<Message>(),
                  .deadline = now + timeout + kReplicaGrace,
                  .awaited = std::move(awaited)}
@@ -89,8 +91,8 @@ class CallFanout {
     [[nodiscard]] bool is_memory_moving() const {
         return calls_.has<Gathered<messages::MemoryPart>>();
     }
-    // Answers the calls whose deadline has passed.
-    void tick(TimePoint now);
+    // Answers the calls whose deadline has passed, and returns them.
+    std::vector<OpenCalls::Late> tick(TimePoint now);
     [[nodiscard]] TimePoint next_deadline() const { return calls_.next_deadline(); }
     // Answers every open call with this error.
     void fail_all(const Error& error);

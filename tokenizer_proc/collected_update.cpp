@@ -136,6 +136,7 @@ void CollectedUpdate::tell_late(TimePoint now, const HeldCall& call) {
         call.what,
         name_of(coordinator().state())
     );
+    updates_.record_failure(now, call.what, call.adapter, error);
     if (call.may_be_part) lose_part(now, error);
     out_.answer_error(call.caller, error);
 }

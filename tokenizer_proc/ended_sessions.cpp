@@ -22,6 +22,11 @@ std::optional<std::string> EndedSessions::end_of(std::uint64_t session) const {
     return text_of(*place);
 }
 
+std::string EndedSessions::adapter_of(std::uint64_t session) const {
+    const auto place = std::ranges::find(ended_, session, &Ended::session);
+    return place == ended_.end() ? std::string() : place->adapter;
+}
+
 void EndedSessions::record_loss() {
     const Ended& session = ended_.back();
     if (!losses_.contains(session.adapter) && losses_.size() >= kEndedMax) {

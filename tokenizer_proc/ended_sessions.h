@@ -41,6 +41,9 @@ class EndedSessions {
     // Returns how that session ended; nothing if the session is unknown or too old.
     [[nodiscard]] std::optional<std::string> end_of(std::uint64_t session) const;
 
+    // Returns the adapter of that session; empty: it was of the model's weights, or is unknown.
+    [[nodiscard]] std::string adapter_of(std::uint64_t session) const;
+
     // Returns the refusal of an unnamed call for this adapter, or (empty) for none; or nothing. A
     // call that names no adapter may be a bucket of any session: of the lost ones, the model's goes
     // before adapters'. tell_loss() also records that a caller was told.

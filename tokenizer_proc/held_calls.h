@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct HeldCall {
 
     AdminCaller caller{};
     std::string_view what{};  // the call's type
+    std::string adapter{};    // the adapter that the call names; empty: none
     TimePoint deadline{};
     bool brings_weights = false;
     bool is_unload = false;

@@ -57,7 +57,9 @@ std::vector<OpenCalls::Late> OpenCalls::take_late(TimePoint now) {
             call.phase,
             std::visit([](const auto& awaited) { return awaited.who_is_missing(); }, call.awaited)
         );
-        late.push_back({close(id), std::move(error)});
+        const std::string_view what = call.what;
+        std::string adapter = call.adapter;
+        late.push_back({close(id), what, std::move(adapter), std::move(error)});
     }
     return late;
 }

@@ -62,6 +62,7 @@ class OpenCalls {
     struct Call {
         AdminCaller caller{};
         std::string_view what{};   // type of the call
+        std::string adapter{};     // the adapter that the call names; empty: none
         std::string_view phase{};  // the current phase, for the error of a late call
         TimePoint deadline{};
         Awaited awaited;
@@ -116,6 +117,8 @@ class OpenCalls {
 
     struct Late {
         AdminCaller caller{};
+        std::string_view what{};
+        std::string adapter{};
         Error error{};
     };
     // Removes and returns the calls whose deadline has passed.

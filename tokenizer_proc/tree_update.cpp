@@ -35,21 +35,24 @@ std::string TreeUpdate::name() const {
 std::string TreeUpdate::describe() const {
     const std::string label =
         spec().label.empty() ? "no label" : fmt::format("label '{}'", spec().label);
+    const std::string of =
+        is_of_adapter() ? fmt::format(" of adapter '{}'", spec().adapter) : std::string();
     if (is_collection())
         return fmt::format(
             "{} ({} calls, {} bytes)", name(), calls_.num_buckets(), answers_.bytes()
         );
     if (is_session()) {
         return fmt::format(
-            "{} ({}{}, {} buckets, {} bytes)",
+            "{}{} ({}{}, {} buckets, {} bytes)",
             name(),
+            of,
             calls_.holder().empty() ? "" : fmt::format("of {}, ", calls_.holder()),
             label,
             calls_.num_buckets(),
             answers_.bytes()
         );
     }
-    return fmt::format("{} ({})", name(), label);
+    return fmt::format("{}{} ({})", name(), of, label);
 }
 
 // ---- the phase of the update ----
@@ -220,10 +223,10 @@ bool TreeUpdate::record_awaited(messages::UpdateWaits waits) {
 void TreeUpdate::record_prepared(TimePoint now) {
     label_ = answers_.first().label;
     digest_ = answers_.first().digest;
+    config_digest_ = answers_.first().adapter_config_digest;
     last_prepared_ = now;
 }
 
-    config_digest_ = answers_.first().adapter_config_digest;
 void TreeUpdate::record_idle(TimePoint now) {
     idle_since_ = now;
     deadline_ = now + (is_staged() ? Duration(kStagedHoldMax) : idle_timeout_);
@@ -283,10 +286,10 @@ messages::UpdateReply TreeUpdate::reply(
     reply.epoch = is_about_stage ? new_epoch() : serving.epoch;
     reply.label = is_about_stage ? label_ : serving.label;
     reply.digest = is_about_stage ? digest_ : serving.digest;
+    if (is_about_stage) reply.config_digest = config_digest_;
     answers_.add_to(reply);
     messages::UpdateSeconds& spent = reply.seconds;
     if (last_prepared_ > begun_) spent.stage_s = seconds(last_prepared_ - begun_);
-    if (is_about_stage) reply.config_digest = config_digest_;
     if (commit_ordered_ > last_prepared_) spent.vote_s = seconds(commit_ordered_ - last_prepared_);
     spent.total_s = seconds(now - called_at_);
     return reply;
@@ -316,6 +319,7 @@ std::optional<messages::SessionStatus> TreeUpdate::session(TimePoint now) const 
         .is_busy = !is_idle(),
         .calls = calls_.num_buckets(),
         .bytes = answers_.bytes(),
+        .adapter = spec().adapter,
     };
     if (is_idle()) {
         status.idle_s = seconds(now - idle_since_.value_or(now));

@@ -69,7 +69,7 @@ class TreeUpdate {
     // The calls of a session or a collection.
     [[nodiscard]] const SessionCalls& calls() const { return calls_; }
     [[nodiscard]] const UpdateAnswers& answers() const { return answers_; }
-    // "session 7"; describe() adds the holder, the label and what was staged.
+    // "session 7"; describe() adds the adapter, the holder, the label and what was staged.
     [[nodiscard]] std::string name() const;
     [[nodiscard]] std::string describe() const;
 

@@ -11,6 +11,7 @@ std::optional<Error> UpdateCoordinator::refusal(TimePoint now, const messages::U
 void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out
 ) {
+    caller.adapter = call.update.adapter;
     std::optional<Error> error = refusal(now, call.update);
     if (!error && may_collect(call)) error = weights().problem_of_late_part(call.update.label);
     if (error) return driver_.refuse(std::move(caller), *std::move(error), out);
@@ -20,6 +21,7 @@ void UpdateCoordinator::handle(
 void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::StageWeights& call, Out& out
 ) {
+    caller.adapter = call.update.adapter;
     if (auto error = refusal(now, call.update))
         return driver_.refuse(std::move(caller), *std::move(error), out);
     driver_.begin(
@@ -32,6 +34,7 @@ void UpdateCoordinator::handle(
 void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::RollbackWeights& call, Out& out
 ) {
+    caller.adapter = call.adapter;
     std::optional<Error> error;
     if (is_busy()) {
         error = busy(now);

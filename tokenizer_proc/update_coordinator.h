@@ -176,6 +176,9 @@ class UpdateCoordinator {
     // Returns why an update with this spec cannot begin now, or nothing.
     [[nodiscard]] std::optional<Error> refusal(TimePoint now, const messages::UpdateSpec& spec)
         const;
+    // Returns the adapter of the session (0: the current update) that a call continues; empty: it
+    // is of the model's weights, or unknown.
+    [[nodiscard]] std::string adapter_at(std::uint64_t session) const;
     enum class For { kFill, kCommit, kDrop };
     [[nodiscard]] std::optional<Error> not_at(std::uint64_t session, For what) const;
     [[nodiscard]] std::optional<Error> not_committable(

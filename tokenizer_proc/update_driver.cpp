@@ -46,6 +46,7 @@ void UpdateDriver::begin_session(
     TimePoint now, UpdateCaller caller, const messages::BeginUpdate& call, Out& out
 ) {
     messages::UpdateSpec spec = call.update;
+    caller.adapter = spec.adapter;
     // If no version serves that a part could change, all tensors must arrive before the commit.
     if (spec.adapter.empty() && weights_.must_be_complete()) spec.partial = false;
     if (auto error = weights_.problem_of(spec)) return refuse(std::move(caller), *error, out);
@@ -282,6 +283,7 @@ messages::UpdateReply UpdateDriver::reply_now(const UpdateCaller& caller) const 
 void UpdateDriver::refuse(UpdateCaller caller, Error error, Out& out) const {
     messages::UpdateReply reply = reply_now(caller);
     if (caller.may_be_part) out.part_refused = error;
+    reply.adapter = caller.adapter;
     reply.verdict = std::move(error);
     out.replies.emplace_back(std::move(caller), std::move(reply));
 }

@@ -23,6 +23,7 @@ struct UpdateCaller {
     std::string_view what{};  // the call's type
     // True if the call may be a part of a version whose calls name no session.
     bool may_be_part = false;
+    std::string adapter{};  // the adapter that the call is for; empty: the model's weights
 };
 
 using ReplicaOrder = std::variant<

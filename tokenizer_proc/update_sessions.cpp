@@ -33,12 +33,10 @@ std::optional<std::string> why_no_bucket(
     const messages::UpdateSpec& session = update.spec();
     if (part.adapter.empty() || part.adapter == session.adapter) return std::nullopt;
     return fmt::format(
-        "a call for adapter '{}' is no bucket of {}, which is of {}; commit or drop that session "
-        "first",
+        "a call for adapter '{}' is no bucket of {}{}; commit or drop that session first",
         part.adapter,
         update.describe(),
-        session.adapter.empty() ? "the model's weights"
-                                : fmt::format("adapter '{}'", session.adapter)
+        session.adapter.empty() ? ", which is of the model's weights" : ""
     );
 }
 
@@ -72,11 +70,19 @@ std::optional<Error> UpdateCoordinator::not_at(std::uint64_t session, For what) 
     );
 }
 
+std::string UpdateCoordinator::adapter_at(std::uint64_t session) const {
+    const TreeUpdate* update = current();
+    if (update != nullptr && (session == 0 || session == update->number()))
+        return update->spec().adapter;
+    return driver_.ended().adapter_of(session);
+}
+
 // ---- calls ----
 
 void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::UpdateBucket& call, Out& out
 ) {
+    caller.adapter = adapter_at(call.session);
     using Names = SessionCalls::Names;
     if (auto error = not_at(call.session, For::kFill)) {
         caller.may_be_part = false;  // no update is open, so the call is a part of none
@@ -101,6 +107,7 @@ bool UpdateCoordinator::take_unnamed(
     // The refused call may be another trainer's, which has begun no session. A call for an adapter
     // is a part of that adapter's update only.
     const std::string& adapter = call.update.adapter;
+    caller.adapter = adapter;
     const bool is_of_another =
         (is_collecting() && update->calls().is_of_another_version(call.update.label)) ||
         (!adapter.empty() && !is_of(adapter));
@@ -111,6 +118,7 @@ bool UpdateCoordinator::take_unnamed(
         if (loss) driver_.refuse(std::move(caller), lost(*loss), out);
         return loss.has_value();
     }
+    if (caller.adapter.empty()) caller.adapter = update->spec().adapter;
     if (auto why_not = why_no_bucket(call.update, *update)) {
         driver_.refuse(std::move(caller), refused(*std::move(why_not)), out);
     } else if (auto error = update->not_unnamed()) {
@@ -153,6 +161,7 @@ void UpdateCoordinator::fill(TimePoint now, Bucket bucket, Out& out) {
 void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::CommitWeights& call, Out& out
 ) {
+    caller.adapter = adapter_at(call.session);
     if (auto error = not_committable(now, call))
         return driver_.refuse(std::move(caller), *std::move(error), out);
     TreeUpdate& update = driver_.update();
@@ -192,6 +201,7 @@ std::optional<Error> UpdateCoordinator::not_committable(
 void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::DropStage& call, Out& out
 ) {
+    caller.adapter = adapter_at(call.session);
     const bool is_unnamed = call.unnamed && call.session == 0;
     if (is_unnamed && (!is_busy() || !current()->calls().is_unnamed()))
         return drop_nothing(now, std::move(caller), out);

@@ -77,7 +77,13 @@ void print_update(const messages::UpdateReply& reply) {
         const bool serves = reply.state == messages::UpdateState::kServing ||
                             reply.state == messages::UpdateState::kStaged;
         const std::string state = serves ? "serves on" : std::string(name_of(reply.state));
-        fmt::print("not done: {} {}, digest {}\n", version, state, reply.digest);
+        if (reply.adapter.empty()) {
+            fmt::print("not done: {} {}, digest {}\n", version, state, reply.digest);
+        } else {  // the reply's version is the model's
+            fmt::print(
+                "not done: adapter '{}' {}\n", reply.adapter, serves ? "stays as it was" : state
+            );
+        }
         return print_problems(reply);
     }
     fmt::print("{}: {}, digest {}\n", name_of(reply.state), version, reply.digest);

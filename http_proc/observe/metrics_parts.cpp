@@ -143,6 +143,23 @@ constexpr std::array kDraftRows{
         &messages::DraftCounts::accepted},
 };
 
+// Writes the counts of loads, once there was one.
+void write_adapter_updates(Writer& out, const messages::StatusReply& status) {
+    if (status.adapter_updates_total + status.adapter_updates_failed_total == 0) return;
+    out.metric(
+        "pitstop_adapter_updates_total",
+        "counter",
+        "Loads, rollbacks and unloads of adapters that took effect."
+    );
+    out.sample("", number(status.adapter_updates_total));
+    out.metric(
+        "pitstop_adapter_updates_failed_total",
+        "counter",
+        "Loads, rollbacks and unloads of adapters that failed or were refused."
+    );
+    out.sample("", number(status.adapter_updates_failed_total));
+}
+
 }  // namespace
 
 void write_checkpoints(Writer& out, const messages::StatusReply& status) {
@@ -159,6 +176,7 @@ void write_checkpoints(Writer& out, const messages::StatusReply& status) {
 }
 
 void write_adapters(Writer& out, const messages::StatusReply& status) {
+    write_adapter_updates(out, status);
     const auto is_lost = [](const messages::ReplicaStatus& r) { return !r.lost_adapters.empty(); };
     if (std::ranges::any_of(status.replicas, is_lost)) {
         out.metric(

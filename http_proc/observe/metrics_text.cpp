@@ -62,7 +62,7 @@ void write_sglang_rest(Writer& out, std::string_view model, const messages::Stat
     out.metric(
         "sglang:weight_load_duration_seconds",
         "gauge",
-        "Seconds that the last successful update took."
+        "Seconds that the last successful update of the model's weights took."
     );
     out.sample(fmt::format("model_name=\"{}\",source=\"disk\"", model), last->seconds.total_s);
 }
@@ -198,11 +198,11 @@ void write_tree(Writer& out, const messages::StatusReply& status, int num_genera
         };
     one("pitstop_updates_total",
         "counter",
-        "Updates, rollbacks and commits that took effect.",
+        "Updates, rollbacks and commits of the model's weights that took effect.",
         number(status.updates_total));
     one("pitstop_updates_failed_total",
         "counter",
-        "Updates, rollbacks and commits that failed.",
+        "Updates, rollbacks and commits of the model's weights that failed.",
         number(status.updates_failed_total));
     one("pitstop_open_requests",
         "gauge",
@@ -219,14 +219,16 @@ void write_tree(Writer& out, const messages::StatusReply& status, int num_genera
     one("pitstop_uptime_seconds", "gauge", "Seconds since the tree was ready.", status.uptime_s);
 }
 
-// Writes the metrics of the newest update.
+// Writes the metrics of the newest update of the model's weights.
 void write_update(Writer& out, const messages::StatusReply& status) {
     if (status.updates.empty()) return;
     const messages::UpdateRecord& last = status.updates.back();
     const std::string labels =
         fmt::format("what=\"{}\",ok=\"{}\"", last.what, last.ok ? "true" : "false");
     out.metric(
-        "pitstop_update_phase_seconds", "gauge", "Seconds of each phase of the last update."
+        "pitstop_update_phase_seconds",
+        "gauge",
+        "Seconds of each phase of the last update of the model's weights."
     );
     messages::UpdateSeconds(last.seconds)
         .fields_in([&](std::string_view name, double seconds, std::string_view /*about*/) {
@@ -234,10 +236,16 @@ void write_update(Writer& out, const messages::StatusReply& status) {
             out.sample(fmt::format("{},phase=\"{}\"", labels, name), seconds);
         });
     out.metric(
-        "pitstop_update_age_seconds", "gauge", "Seconds since the last update was answered."
+        "pitstop_update_age_seconds",
+        "gauge",
+        "Seconds since the last update of the model's weights was answered."
     );
     out.sample(labels, last.age_s);
-    out.metric("pitstop_update_bytes", "gauge", "Bytes that the last update wrote, on all ranks.");
+    out.metric(
+        "pitstop_update_bytes",
+        "gauge",
+        "Bytes that the last update of the model's weights wrote, on all ranks."
+    );
     out.sample(labels, number(last.bytes));
 }
 

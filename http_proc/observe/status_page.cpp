@@ -153,6 +153,7 @@ enum class Reader { kAnybody, kMayData };
 Json update_json(const messages::UpdateRecord& update, Reader reader) {
     Json json{
         {"what", update.what},
+        {"adapter", update.adapter},
         {"ok", update.ok},
         {"message",
          reader == Reader::kMayData ? update.verdict.message : update.verdict.code_name()},
@@ -236,15 +237,20 @@ Json event_of(
             {"clients", status->clients},
             {"updates_total", status->updates_total},
             {"updates_failed_total", status->updates_failed_total},
+            {"adapter_updates_total", status->adapter_updates_total},
+            {"adapter_updates_failed_total", status->adapter_updates_failed_total},
             {"lost", lost_json(status->lost)},
             {"experts", experts_json(*status)},
             {"adapters", adapters_json(*status)},
             {"replicas", Json::array()},
-            {"updates", Json::array()}};
+            {"updates", Json::array()},
+            {"adapter_updates", Json::array()}};
         for (const messages::ReplicaStatus& replica : status->replicas)
             event["replicas"].push_back(replica_json(replica));
         for (const messages::UpdateRecord& update : status->updates)
             event["updates"].push_back(update_json(update, reader));
+        for (const messages::UpdateRecord& update : status->adapter_updates)
+            event["adapter_updates"].push_back(update_json(update, reader));
     }
     return event;
 }

@@ -1,4 +1,4 @@
-"""What trees say of their adapters: the digest of the configuration."""
+"""What trees say of their adapters: the digest of the configuration, and the records of loads and unloads."""
 
 import contextlib
 import json
@@ -77,3 +77,34 @@ def test_the_digest_of_the_configuration_tells_two_scales_apart(http, adapter, s
         back = engine.rollback_adapter("one")
         assert back.config_digest == answers[1]["adapter_config_digest"]
         engine.unload_adapter("one")
+
+
+def test_loads_are_recorded_with_their_adapters_apart_from_the_models_updates(http, adapter, served, tmp_path):
+    """In status, on the page and in the metrics."""
+    directory = write_adapter(tmp_path / "one", adapter)
+    with pitstop.Client(served.run_dir) as client:
+        before = client.status()
+        load(http, "one", directory)
+        assert http.post("/load_lora_adapter", {"lora_name": "two", "lora_path": "/nowhere"}).status == 404
+        assert http.post("/unload_lora_adapter", {"lora_name": "one"}).status == 200
+        assert http.post("/unload_lora_adapter", {"lora_name": "one"}).status == 400
+        after = client.status()
+    for status in (before, after):
+        assert not status.get("updates") and status.get("updates_total", 0) == 0, "none is of the model"
+    said = after["adapter_updates"][-4:]
+    assert [(each["what"], each["adapter"], each["ok"]) for each in said] == [
+        ("update_weights", "one", True),
+        ("update_weights", "two", False),
+        ("unload_adapter", "one", True),
+        ("unload_adapter", "one", False),
+    ]
+    assert said[1]["code"] == said[3]["code"] == "not_found"
+    assert said[0]["epoch"] == said[2]["epoch"] > 0 and said[0]["digest"] == said[2]["digest"] != ""
+    event = event_of(http)
+    assert [each["adapter"] for each in event["adapter_updates"][-4:]] == ["one", "two", "one", "one"]
+    assert event["updates"] == []
+    metrics = http.get("/metrics").body.decode()
+    for name in ("", "_failed"):
+        (line,) = [each for each in metrics.splitlines() if each.startswith(f"pitstop_adapter_updates{name}_total ")]
+        assert float(line.split()[1]) == after[f"adapter_updates{name}_total"] >= 2
+    assert "\npitstop_updates_total 0\n" in metrics and "pitstop_update_phase_seconds" not in metrics

@@ -207,6 +207,24 @@ TEST(MetricsText, CountsRequestsTokensAndLoadsOfEachAdapter) {
     EXPECT_EQ(page.of("pitstop_adapters_lost{replica=\"1\"}"), "0");
 }
 
+TEST(MetricsText, UpdatesOfAdaptersAreCountedApart) {
+    messages::StatusReply status;
+    status.replicas = {replica(0)};
+    status.updates_total = 2;
+    status.adapter_updates_total = 30;
+    status.adapter_updates_failed_total = 4;
+    status.updates.push_back({.what = "update_weights", .ok = true, .bytes = 5});
+    status.adapter_updates.push_back(
+        {.what = "update_weights", .ok = true, .bytes = 7, .adapter = "a"}
+    );
+    const Page page = page_of(status);
+    EXPECT_EQ(page.of("pitstop_updates_total"), "2");
+    EXPECT_EQ(page.of("pitstop_adapter_updates_total"), "30");
+    EXPECT_EQ(page.of("pitstop_adapter_updates_failed_total"), "4");
+    EXPECT_EQ(page.of("pitstop_update_bytes{what=\"update_weights\",ok=\"true\"}"), "5");
+    EXPECT_EQ(page.types.at("pitstop_adapter_updates_total"), "counter");
+}
+
 TEST(MetricsText, DraftsAreThereWithSpeculationOnlyAndByVllmsNamesToo) {
     messages::StatusReply status;
     status.replicas = {replica(0), replica(1)};

@@ -47,5 +47,32 @@ TEST(UpdateHistory, KeepsTheLatest) {
     EXPECT_EQ(status.updates.back().epoch, Epoch{num});
 }
 
+TEST(UpdateHistory, LoadsOfAdaptersLeaveTheModelsUpdatesOnRecord) {
+    UpdateHistory history;
+    history.record(TimePoint{}, messages::UpdateWeights::kType, outcome(1, true));
+    history.record(TimePoint{}, messages::UpdateWeights::kType, outcome(1, false));
+    const int num = static_cast<int>(UpdateHistory::kShown) + 5;
+    for (int version = 1; version <= num; ++version) {
+        messages::UpdateReply load = outcome(version, version != 7);
+        load.adapter = "a";
+        load.label = "step";
+        history.record(TimePoint{}, messages::UpdateWeights::kType, load);
+    }
+    messages::StatusReply status;
+    history.report(TimePoint{}, status);
+    EXPECT_EQ(status.updates_total, 1);
+    EXPECT_EQ(status.updates_failed_total, 1);
+    ASSERT_EQ(status.updates.size(), 2u);
+    EXPECT_EQ(status.updates[0].adapter, "");
+    EXPECT_EQ(status.adapter_updates_total, num - 1);
+    EXPECT_EQ(status.adapter_updates_failed_total, 1);
+    ASSERT_EQ(status.adapter_updates.size(), UpdateHistory::kShown);
+    EXPECT_EQ(status.adapter_updates[0].adapter, "a");
+    EXPECT_EQ(status.adapter_updates[0].epoch, Epoch{6});
+    EXPECT_EQ(status.adapter_updates[0].label, "step");
+    EXPECT_EQ(status.adapter_updates[1].epoch, Epoch{}) << "it failed: the version is the model's";
+    EXPECT_EQ(status.adapter_updates[1].label, "");
+}
+
 }  // namespace
 }  // namespace pitstop::tokenizer

@@ -265,6 +265,8 @@ def test_an_unload_that_gives_up_a_loss_on_one_replica_succeeds(narrow, worker):
         assert [each["adapter"]["name"] for each in replica["adapters"]] == ["b"]
         assert "lost_adapters" not in replica
     assert admin.call("unload_adapter", name="a")["code"] == "not_found"
+    said = admin.call("status")["adapter_updates"]
+    assert [(each["adapter"], each["ok"]) for each in said[-2:]] == [("a", True), ("a", False)]
 
 
 def test_an_eviction_that_finds_no_room_on_the_disk_keeps_it_in_memory(place, contents, mount_tmpfs):
