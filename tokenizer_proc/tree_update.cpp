@@ -283,10 +283,16 @@ messages::UpdateReply TreeUpdate::reply(
     }
     const bool is_about_stage =
         is_staged() || (is_of_adapter() && phase() == messages::UpdatePhase::kCommitted);
-    reply.epoch = is_about_stage ? new_epoch() : serving.epoch;
-    reply.label = is_about_stage ? label_ : serving.label;
-    reply.digest = is_about_stage ? digest_ : serving.digest;
-    if (is_about_stage) reply.config_digest = config_digest_;
+    if (is_about_stage) {
+        reply.epoch = new_epoch();
+        reply.label = label_;
+        reply.digest = digest_;
+        reply.config_digest = config_digest_;
+    } else if (!is_of_adapter()) {  // an adapter's reply names no version of the model
+        reply.epoch = serving.epoch;
+        reply.label = serving.label;
+        reply.digest = serving.digest;
+    }
     answers_.add_to(reply);
     messages::UpdateSeconds& spent = reply.seconds;
     if (last_prepared_ > begun_) spent.stage_s = seconds(last_prepared_ - begun_);
