@@ -323,8 +323,9 @@ void Admin::aborted(const AbortAsked& asked, Aborted what) {
     );
 }
 
-bool Admin::may_be_a_part(const messages::UpdateWeights& call) {
-    return UpdateCoordinator::may_collect(call);
+bool Admin::may_be_a_part(const messages::UpdateWeights& call) const {
+    return UpdateCoordinator::may_collect(call) ||
+           (call.unnamed && updates().is_unnamed_session_of(call.update.adapter));
 }
 
 bool Admin::may_be_an_unread_part(const messages::Frames& frames) const {

@@ -199,7 +199,7 @@ class Admin {
     template <class Message>
     [[nodiscard]] bool replaces_collection(const Message& message) const;
     // Returns whether the call may be a part of a version whose calls name no session.
-    [[nodiscard]] static bool may_be_a_part(const messages::UpdateWeights& call);
+    [[nodiscard]] bool may_be_a_part(const messages::UpdateWeights& call) const;
     [[nodiscard]] static bool may_be_a_part(const messages::UpdateBucket& call) {
         return call.session == 0;
     }

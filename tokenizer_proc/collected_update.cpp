@@ -137,7 +137,8 @@ void CollectedUpdate::tell_late(TimePoint now, const HeldCall& call) {
         name_of(coordinator().state())
     );
     updates_.record_failure(now, call.what, call.adapter, error);
-    if (call.may_be_part) lose_part(now, error);
+    const bool is_of_another = !call.adapter.empty() && !coordinator().is_of(call.adapter);
+    if (call.may_be_part && !is_of_another) lose_part(now, error);
     out_.answer_error(call.caller, error);
 }
 

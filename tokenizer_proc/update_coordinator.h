@@ -115,6 +115,10 @@ class UpdateCoordinator {
     [[nodiscard]] bool is_of(const std::string& adapter) const {
         return current() && current()->spec().adapter == adapter;
     }
+    // Returns whether that is a session whose calls name no session.
+    [[nodiscard]] bool is_unnamed_session_of(const std::string& adapter) const {
+        return is_of(adapter) && current()->calls().is_unnamed();
+    }
     // Returns the refusal of any other update, with what to do. REQUIRES: is_busy().
     [[nodiscard]] Error busy(TimePoint now) const { return current()->busy(now); }
     // Returns whether a staged update waits for its commit or drop.

@@ -48,6 +48,48 @@ TEST_F(CollectedTest, AfterALossAWholeModelTakesEffectWithItsLastTensor) {
     EXPECT_TRUE(go_on().ok) << "all of it was sent again";
 }
 
+// The calls for an adapter name no session. One waits behind another until its time is up.
+TEST_F(CollectedTest, P2_ABucketThatIsLateDropsItsAdaptersSession) {
+    start();
+    messages::BeginUpdate begin;
+    begin.unnamed = true;
+    begin.update.adapter = "a";
+    begin.update.partial = true;
+    begin.update.source.kind = messages::SourceKind::kBuckets;
+    call(begin, 10);
+    update_ = order<messages::UpdateStage>().update;
+    answer(messages::UpdateOrder::kOpen);
+    const auto opened = reply<messages::UpdateReply>();
+    EXPECT_TRUE(opened.ok);
+    EXPECT_EQ(opened.adapter, "a");
+    EXPECT_EQ(opened.epoch, Epoch{}) << "no version of the model";
+    EXPECT_EQ(opened.digest, "");
+    const auto send_bucket = [&](std::uint64_t number, std::int64_t timeout_ms) {
+        messages::UpdateWeights bucket;
+        bucket.timeout_ms = timeout_ms;
+        bucket.unnamed = true;
+        bucket.update.adapter = "a";
+        bucket.update.partial = true;
+        bucket.update.source.kind = messages::SourceKind::kTensors;
+        bucket.update.source.format = messages::TensorFormat::kPickle;
+        bucket.update.source.payloads.resize(1);
+        call(bucket, number);
+    };
+    send_bucket(11, 60'000);
+    order<messages::UpdateFill>();  // nobody answers it
+    send_bucket(12, 1'000);
+    EXPECT_FALSE(has_message("admin", messages::Door::kAdmin)) << "it waits for the first";
+    wait(std::chrono::milliseconds(1'100));
+    EXPECT_EQ(order<messages::UpdateDrop>().update, update_);
+    answer(messages::UpdateOrder::kDrop);
+    const messages::ErrorReply late = refusal("admin", messages::Door::kAdmin);
+    EXPECT_EQ(late.call, CallId{12});
+    EXPECT_EQ(late.error.code, ErrorCode::kDeadlineExceeded);
+    EXPECT_FALSE(reply<messages::UpdateReply>().ok) << "the first bucket takes no effect";
+    call(messages::CommitWeights{.unnamed = true}, 13);
+    EXPECT_FALSE(reply<messages::UpdateReply>().ok);
+}
+
 TEST_F(CollectedTest, APauseAndTheStatusSayWhatWasLost) {
     start();
     pause();
