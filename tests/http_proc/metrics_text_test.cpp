@@ -218,9 +218,9 @@ TEST(MetricsText, UpdatesOfAdaptersAreCountedApart) {
         {.what = "update_weights", .ok = true, .bytes = 7, .adapter = "a"}
     );
     const Page page = page_of(status);
-    EXPECT_EQ(page.of("pitstop_updates_total"), "2");
-    EXPECT_EQ(page.of("pitstop_adapter_updates_total"), "30");
-    EXPECT_EQ(page.of("pitstop_adapter_updates_failed_total"), "4");
+    EXPECT_EQ(page.of("pitstop_updates_total{}"), "2");
+    EXPECT_EQ(page.of("pitstop_adapter_updates_total{}"), "30");
+    EXPECT_EQ(page.of("pitstop_adapter_updates_failed_total{}"), "4");
     EXPECT_EQ(page.of("pitstop_update_bytes{what=\"update_weights\",ok=\"true\"}"), "5");
     EXPECT_EQ(page.types.at("pitstop_adapter_updates_total"), "counter");
 }
