@@ -105,6 +105,8 @@ def test_loads_are_recorded_with_their_adapters_apart_from_the_models_updates(ht
     assert event["updates"] == []
     metrics = http.get("/metrics").body.decode()
     for name in ("", "_failed"):
-        (line,) = [each for each in metrics.splitlines() if each.startswith(f"pitstop_adapter_updates{name}_total ")]
+        (line,) = [
+            each for each in metrics.splitlines() if each.startswith(f"pitstop_adapter_updates{name}_total{{}} ")
+        ]
         assert float(line.split()[1]) == after[f"adapter_updates{name}_total"] >= 2
-    assert "\npitstop_updates_total 0\n" in metrics and "pitstop_update_phase_seconds" not in metrics
+    assert "\npitstop_updates_total{} 0\n" in metrics and "pitstop_update_phase_seconds" not in metrics
