@@ -9,7 +9,7 @@ void check(const LowRankArgs& args) {
     for (const LowRankSegment& segment : args.segments) {
         CHECK(segment.row_begin >= 0 && segment.num_rows >= 0);
         CHECK(segment.row_begin + segment.num_rows <= args.x.rows);
-        CHECK(is_valid(segment.a) && is_valid(segment.b));
+        CHECK(is_valid(ConstActView(segment.a)) && is_valid(ConstActView(segment.b)));
         CHECK(is_valid(ConstActView(segment.y)) && is_valid(ConstActView(segment.h)));
         const std::int64_t rank = segment.a.rows;
         CHECK(rank >= 1 && rank <= LowRankArgs::kRankMax);
@@ -29,11 +29,12 @@ void low_rank_ref(const LowRankArgs& args) {
             for (std::int64_t j = 0; j < rank; ++j) {
                 h[j] = 0.0;
                 for (std::int64_t k = 0; k < args.x.cols; ++k)
-                    h[j] += at(segment.a, j, k) * at(args.x, m, k);
+                    h[j] += double{segment.a.data[j * segment.a.stride + k]} * at(args.x, m, k);
             }
             for (std::int64_t n = 0; n < segment.y.cols; ++n) {
                 double sum = 0.0;
-                for (std::int64_t j = 0; j < rank; ++j) sum += at(segment.b, n, j) * h[j];
+                for (std::int64_t j = 0; j < rank; ++j)
+                    sum += double{segment.b.data[n * segment.b.stride + j]} * h[j];
                 put(segment.y, m, n, at(segment.y, m, n) + double{segment.scale} * sum);
             }
         }

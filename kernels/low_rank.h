@@ -4,16 +4,15 @@
 // peft.tuners.lora.layer.
 //
 //   x      [M, K]  fp32 or bf16, of all segments
-//   a      [r, K]  fp32 or bf16
-//   b      [N, r]  fp32 or bf16
+//   a      [r, K]  fp32
+//   b      [N, r]  fp32
 //   y      [M, N]  fp32 or bf16 (read, added to in fp32, and rounded once); overlaps no x
 //   h      [num_rows, r]  fp32 scratch
 //
-// A segment is a run of rows that have one pair of a and b. A bf16 matrix gives the bits of the
-// fp32 matrix with the same numbers. The bits of a row depend on its own numbers alone, not on
-// other rows (P6): h sums in 16 lanes, element k into lane k mod 16, each ascending, then the
-// lanes' tree (linear.h); the sum over j ascends from 0, one product at a time; then it is scaled,
-// then added.
+// A segment is a run of rows that have one pair of a and b. The bits of a row depend on its own
+// numbers alone, not on other rows (P6): h sums in 16 lanes, element k into lane k mod 16, each
+// ascending, then the lanes' tree (linear.h); the sum over j ascends from 0, one product at a time;
+// then it is scaled, then added.
 #pragma once
 
 #include "kernels/tensor.h"
@@ -25,8 +24,8 @@ namespace pitstop::kernels {
 struct LowRankSegment {
     std::int64_t row_begin = 0;  // of x and of y
     std::int64_t num_rows = 0;
-    ConstActView a{};  // [r, K]
-    ConstActView b{};  // [N, r]
+    View2<const float> a{};  // [r, K]
+    View2<const float> b{};  // [N, r]
     float scale = 0;
     ActView y{};       // [M, N]
     View2<float> h{};  // [num_rows, r]; overlaps no other segment's

@@ -34,7 +34,7 @@ std::int64_t num_y_pieces(const LowRankSegment& segment) {
 }
 
 // Sums h of some rows and of ranks [j, j + kRanks), which share the loads.
-template <int kRowsOfX, int kRanksOfA, class A, class X>
+template <int kRowsOfX, int kRanksOfA, class X>
 PITSTOP_INLINE void sum_h(
     const LowRankSegment& segment,
     const X* x,
@@ -47,7 +47,7 @@ PITSTOP_INLINE void sum_h(
     for (int i = 0; i < kRowsOfX; ++i) {
         for (int c = 0; c < kRanksOfA; ++c) sums_of[i][c] = zero();
     }
-    const A* const a = static_cast<const A*>(segment.a.data) + j * segment.a.stride;
+    const float* const a = segment.a.data + j * segment.a.stride;
     const auto add = [&](std::int64_t k, auto load_some) {
         F32x16 of_x[kRowsOfX];
         for (int i = 0; i < kRowsOfX; ++i) of_x[i] = load_some(x + i * x_stride + k);
@@ -65,9 +65,8 @@ PITSTOP_INLINE void sum_h(
     }
 }
 
-// Sums the tiles of a piece of h.
-template <class A, class X>
-void sum_h_tiles(const LowRankArgs& args, const LowRankSegment& segment, std::int64_t piece) {
+template <class X>
+void sum_h_piece(const LowRankArgs& args, const LowRankSegment& segment, std::int64_t piece) {
     const std::int64_t num_rank_pieces = div_up(segment.a.rows, kRanksPerPiece);
     const std::int64_t row_begin = piece / num_rank_pieces * kRowsPerPiece;
     const std::int64_t rank_begin = piece % num_rank_pieces * kRanksPerPiece;
@@ -86,16 +85,16 @@ void sum_h_tiles(const LowRankArgs& args, const LowRankSegment& segment, std::in
             const std::int64_t rank = rank_begin + j;
             if (i + kRows <= num_rows) {
                 if (is_tile) {
-                    sum_h<kRows, kRanks, A>(segment, rows_of_x, args.x.stride, K, row, rank);
+                    sum_h<kRows, kRanks>(segment, rows_of_x, args.x.stride, K, row, rank);
                 } else {
-                    sum_h<kRows, 1, A>(segment, rows_of_x, args.x.stride, K, row, rank);
+                    sum_h<kRows, 1>(segment, rows_of_x, args.x.stride, K, row, rank);
                 }
                 i += kRows;
             } else {
                 if (is_tile) {
-                    sum_h<1, kRanks, A>(segment, rows_of_x, args.x.stride, K, row, rank);
+                    sum_h<1, kRanks>(segment, rows_of_x, args.x.stride, K, row, rank);
                 } else {
-                    sum_h<1, 1, A>(segment, rows_of_x, args.x.stride, K, row, rank);
+                    sum_h<1, 1>(segment, rows_of_x, args.x.stride, K, row, rank);
                 }
                 ++i;
             }
@@ -104,17 +103,7 @@ void sum_h_tiles(const LowRankArgs& args, const LowRankSegment& segment, std::in
     }
 }
 
-template <class A>
-void sum_h_piece(const LowRankArgs& args, const LowRankSegment& segment, std::int64_t piece) {
-    if (args.x.dtype == DType::kF32) {
-        sum_h_tiles<A, float>(args, segment, piece);
-    } else {
-        sum_h_tiles<A, bf16>(args, segment, piece);
-    }
-}
-
 // Columns [n, n + 16) of y. The lanes sum sixteen outputs in parallel, each in order.
-template <class B>
 class Columns {
   public:
     // Transposes 16 rows of b, so that a lane has one of them.
@@ -124,11 +113,11 @@ class Columns {
           num_cols_(segment.y.cols - n < kLanes ? segment.y.cols - n : kLanes) {
         const std::int64_t rank = segment.a.rows;
         for (std::int64_t j = 0; j < rank; j += kLanes) {
-            const B* const b = static_cast<const B*>(segment.b.data) + n * segment.b.stride + j;
+            const float* const b = segment.b.data + n * segment.b.stride + j;
             if (num_cols_ == kLanes && j + kLanes <= rank) {
                 U32x16 block[kLanes];
                 for (std::int64_t i = 0; i < kLanes; ++i) {
-                    const B* const row = b + i * segment.b.stride;
+                    const float* const row = b + i * segment.b.stride;
                     __builtin_prefetch(
                         row + kRowsAhead * segment.b.stride, /*rw=*/0, /*locality=*/2
                     );
@@ -166,7 +155,7 @@ class Columns {
 
   private:
     // Fewer than 16 rows of b, or of ranks.
-    void transpose_some(const B* b, std::int64_t j) {
+    void transpose_some(const float* b, std::int64_t j) {
         const std::int64_t num_ranks = segment_.a.rows - j;
         U32x16 block[kLanes];
         for (std::int64_t i = 0; i < kLanes; ++i) {
@@ -184,24 +173,23 @@ class Columns {
     F32x16 columns_[LowRankArgs::kRankMax];
 };
 
-template <class B, class Y>
+template <class Y>
 void add_cols(const LowRankSegment& segment, std::int64_t n) {
-    const Columns<B> columns(segment, n);
+    const Columns columns(segment, n);
     std::int64_t row = 0;
-    for (; row + 4 <= segment.num_rows; row += 4) columns.template add<4, Y>(row);
-    for (; row < segment.num_rows; ++row) columns.template add<1, Y>(row);
+    for (; row + 4 <= segment.num_rows; row += 4) columns.add<4, Y>(row);
+    for (; row < segment.num_rows; ++row) columns.add<1, Y>(row);
 }
 
-template <class B>
 void add_y_piece(const LowRankSegment& segment, std::int64_t piece) {
     const std::int64_t begin = piece * kColsPerPiece;
     const std::int64_t left = segment.y.cols - begin;
     const std::int64_t end = begin + (left < kColsPerPiece ? left : kColsPerPiece);
     for (std::int64_t n = begin; n < end; n += kLanes) {
         if (segment.y.dtype == DType::kF32) {
-            add_cols<B, float>(segment, n);
+            add_cols<float>(segment, n);
         } else {
-            add_cols<B, bf16>(segment, n);
+            add_cols<bf16>(segment, n);
         }
     }
 }
@@ -261,7 +249,7 @@ void low_rank(const LowRankArgs& args) {
     const Pieces of_h(args, num_h_pieces);
     auto sum_some = [&](std::int64_t begin, std::int64_t end) {
         of_h.walk(begin, end, num_h_pieces, [&](const LowRankSegment& segment, std::int64_t piece) {
-            if (segment.a.dtype == DType::kF32) {
+            if (args.x.dtype == DType::kF32) {
                 sum_h_piece<float>(args, segment, piece);
             } else {
                 sum_h_piece<bf16>(args, segment, piece);
@@ -271,13 +259,7 @@ void low_rank(const LowRankArgs& args) {
     for_ranges(args.stream, of_h.num(), grain_of_bytes(kRanksPerPiece * args.x.cols * 4), sum_some);
     const Pieces of_y(args, num_y_pieces);
     auto add_some = [&](std::int64_t begin, std::int64_t end) {
-        of_y.walk(begin, end, num_y_pieces, [](const LowRankSegment& segment, std::int64_t piece) {
-            if (segment.b.dtype == DType::kF32) {
-                add_y_piece<float>(segment, piece);
-            } else {
-                add_y_piece<bf16>(segment, piece);
-            }
-        });
+        of_y.walk(begin, end, num_y_pieces, add_y_piece);
     };
     for_ranges(args.stream, of_y.num(), /*grain=*/8, add_some);
 }

@@ -91,49 +91,6 @@ class LowRank : public OnBackend {
                    2.02 * rounding_of(kDTypeOf<Y>) * std::abs(expected.value(m, n));
         });
     }
-
-    // Four adapters of equal shape: bf16 pairs, mixed ones and an fp32 one.
-    template <class X, class Y>
-    void expect_bits_of_fp32(
-        std::int64_t num_rows, std::int64_t N, std::int64_t K, std::int64_t rank
-    ) {
-        constexpr std::int64_t kPairs = 4;
-        const Matrix<X> x = random_matrix<X>(kPairs * num_rows, K, 1);
-        Matrix<Y> expected = random_matrix<Y>(kPairs * num_rows, N, 2);
-        Matrix<Y> actual = expected;
-        const std::string before = expected.bits();
-        std::vector<Pair> pairs;
-        std::vector<Matrix<bf16>> halves;
-        pairs.reserve(kPairs);
-        halves.reserve(2 * kPairs);
-        std::vector<LowRankSegment> fp32, mixed;
-        for (std::int64_t i = 0; i < kPairs; ++i) {
-            const auto seed = static_cast<unsigned>(11 * i + 3);
-            Pair& pair = pairs.emplace_back(i * num_rows, num_rows, N, K, rank, seed);
-            const Matrix<bf16>& a = halves.emplace_back(halved(pair.a));
-            const Matrix<bf16>& b = halves.emplace_back(halved(pair.b));
-            fp32.push_back(pair.segment(expected.view()));
-            LowRankSegment& segment = mixed.emplace_back(pair.segment(actual.view()));
-            if (i != 1 && i != 3) segment.a = a.view();
-            if (i != 2 && i != 3) segment.b = b.view();
-        }
-        ops().low_rank({.x = x.view(), .segments = fp32, .stream = stream()});
-        ops().low_rank({.x = x.view(), .segments = mixed, .stream = stream()});
-        EXPECT_NE(expected.bits(), before);
-        EXPECT_EQ(actual.bits(), expected.bits());
-    }
-
-    // Rounds the numbers to bf16, and returns them as such.
-    static Matrix<bf16> halved(Matrix<float>& numbers) {
-        Matrix<bf16> halves(numbers.num_rows(), numbers.num_cols(), 0x55);
-        for (std::int64_t r = 0; r < numbers.num_rows(); ++r) {
-            for (std::int64_t c = 0; c < numbers.num_cols(); ++c) {
-                halves(r, c) = to_bf16(numbers(r, c));
-                numbers(r, c) = to_float(halves(r, c));
-            }
-        }
-        return halves;
-    }
 };
 PITSTOP_ON_BACKENDS(LowRank, Order::kDefault);
 
@@ -200,23 +157,6 @@ TEST_P(LowRank, ManySegmentsHaveTheBitsOfEachAlone) {
     }
     ops().low_rank({.x = x.view(), .segments = segments, .stream = stream()});
     for (std::int64_t m = 0; m < M; ++m) EXPECT_EQ(together.bits(m), alone.bits(m)) << m;
-}
-
-// A row's bits are the same if a, b or both are bf16, beside rows whose pair is fp32.
-TEST_P(LowRank, Bf16MatricesGiveTheBitsOfFp32OnesWithTheSameNumbers) {
-    for (const auto& [N, K] : {std::pair{1, 1}, {17, 33}, {70, 136}, {130, 48}}) {
-        for (const std::int64_t rank : {1, 4, 16, 21, 48}) {
-            for (const std::int64_t num_rows : {1, 2, 3, 4, 9}) {
-                SCOPED_TRACE(
-                    testing::Message()
-                    << "N " << N << " K " << K << " rank " << rank << " rows " << num_rows
-                );
-                expect_bits_of_fp32<float, float>(num_rows, N, K, rank);
-                expect_bits_of_fp32<bf16, float>(num_rows, N, K, rank);
-                expect_bits_of_fp32<bf16, bf16>(num_rows, N, K, rank);
-            }
-        }
-    }
 }
 
 TEST_P(LowRank, ZerosInBLeaveTheBitsOfY) {

@@ -21,15 +21,11 @@ std::int64_t page_bytes() {
     return bytes;
 }
 
-std::int64_t whole_pages(std::int64_t bytes) {
-    return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
-}
-
 }  // namespace
 
 Result<Arena> Arena::reserve(std::string tag, std::int64_t bytes) {
     CHECK(bytes > 0);
-    const std::int64_t rounded = whole_pages(bytes);
+    const std::int64_t rounded = (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
     const auto padded = static_cast<std::size_t>(rounded + kHugePageBytes);
     void* start =
         ::mmap(nullptr, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -145,14 +141,6 @@ Result<std::int64_t> Arena::release() {
     is_committed_ = false;
     is_adopted_ = false;
     return before - resident_bytes();
-}
-
-void Arena::trim(std::int64_t bytes) {
-    CHECK(!is_on_gpu() && !is_adopted_ && bytes > 0 && bytes <= bytes_);
-    const std::int64_t kept = whole_pages(bytes);
-    if (kept == bytes_) return;
-    CHECK(::munmap(data_ + kept, static_cast<std::size_t>(bytes_ - kept)) == 0);
-    bytes_ = kept;
 }
 
 void Arena::move_to(Arena& to) {

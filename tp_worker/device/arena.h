@@ -37,10 +37,6 @@ class Arena {
     // not committed.
     Result<std::int64_t> release();
 
-    // Gives up the addresses beyond the first `bytes`, rounded up to whole pages, and their memory.
-    // REQUIRES: memory of the host that is not adopted; 0 < bytes <= bytes().
-    void trim(std::int64_t bytes);
-
     // Copies everything to the start of `to`, piece by piece, and releases each piece's physical
     // memory after copying it. So both arenas together never use much more memory than one.
     // REQUIRES: both are in host memory and committed; `to` has the same size.

@@ -1,7 +1,6 @@
 #include "tp_worker/model/adapters.h"
 
 #include "base/check.h"
-#include "tp_worker/weights/exact_bf16.h"
 
 #include <fmt/format.h>
 
@@ -60,41 +59,15 @@ Adapter::Adapter(AdapterSlots slots, WeightLayout layout, Arena staged, std::opt
       staged_(std::move(staged)),
       gpu_(std::move(gpu)),
       ledger_(/*copy=*/0, layout_.tensors().size()),
-      bound_(slots_, layout_, memory().data(), encoding_) {}
+      bound_(slots_, layout_, memory().data()) {}
 
-Result<> Adapter::allocate(Encoding encoding) {
-    if (encoding == Encoding::kBf16) become_bf16();
+Result<> Adapter::allocate() {
     if (gpu_) RETURN_IF_ERROR(gpu_->commit());
     return staged_.commit();
 }
 
-std::int64_t Adapter::tensor_bytes() const {
-    return encoding_ == Encoding::kF32 ? layout_.bytes() : layout_.bytes() / 2;
-}
-
-void Adapter::fetch(std::int64_t begin, std::span<std::byte> out) const {
-    if (encoding_ == Encoding::kF32) return memory().fetch(begin, out);
-    memory().fetch(begin / 2, out.first(out.size() / 2));
-    widen(out);
-}
-
 void Adapter::copy(const Adapter& other) {
-    CHECK(encoding_ == Encoding::kF32);
-    other.fetch(0, {staged_.data(), static_cast<std::size_t>(layout_.bytes())});
-}
-
-void Adapter::become_bf16() {
-    CHECK(!gpu_);
-    encoding_ = Encoding::kBf16;
-    staged_.trim(std::max<std::int64_t>(tensor_bytes(), 1));
-    bound_ = BoundAdapter(slots_, layout_, memory().data(), encoding_);
-}
-
-void Adapter::narrow() {
-    const std::span numbers(staged_.data(), static_cast<std::size_t>(layout_.bytes()));
-    if (gpu_ || encoding_ == Encoding::kBf16 || !are_bf16(numbers)) return;
-    tp_worker::narrow(numbers);
-    become_bf16();
+    other.memory().fetch(0, {staged_.data(), static_cast<std::size_t>(layout_.bytes())});
 }
 
 Result<> Adapter::upload(PinnedPieces& pieces) {

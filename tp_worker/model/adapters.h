@@ -12,7 +12,6 @@
 #include "tp_worker/weights/adapter_slots.h"
 #include "tp_worker/weights/bound_adapter.h"
 #include "tp_worker/weights/copy_ledger.h"
-#include "tp_worker/weights/encoding.h"
 #include "tp_worker/weights/weight_layout.h"
 
 #include <cstddef>
@@ -20,17 +19,13 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 
 namespace pitstop::tp_worker {
 
 // One version of an adapter. Its address is constant: stages and steps point into it.
 //
-// A version is staged in fp32 in host memory. On a CPU narrow() then halves that memory if each of
-// the numbers is a bf16 number, which changes no result.
-//
-// On a GPU upload() frees the host's memory. The GPU's memory is allocated at the same time as the
-// host's, so that a load without GPU memory fails before it begins.
+// On a GPU a version is staged in host memory, which upload() frees. The GPU's memory is allocated
+// at the same time, so that a load without GPU memory fails before it begins.
 class Adapter {
   public:
     // Reserves addresses; allocate() follows. `num_weights` counts the base model's
@@ -41,9 +36,8 @@ class Adapter {
     Adapter(const Adapter&) = delete;
     Adapter& operator=(const Adapter&) = delete;
 
-    // Allocates its memory, which is zero at first: for numbers of this encoding, which is kF32 on
-    // a GPU. Errors: kResourceExhausted.
-    [[nodiscard]] Result<> allocate(Encoding encoding = Encoding::kF32);
+    // Allocates its memory, which is zero at first. Errors: kResourceExhausted.
+    [[nodiscard]] Result<> allocate();
 
     [[nodiscard]] const WeightLayout& layout() const { return layout_; }
     [[nodiscard]] const BoundAdapter& bound() const { return bound_; }
@@ -51,36 +45,22 @@ class Adapter {
     // The memory that steps read. The adapter's tensors are at its start.
     [[nodiscard]] const Arena& memory() const { return gpu_ ? *gpu_ : staged_; }
     [[nodiscard]] std::int64_t bytes() const { return memory().bytes(); }
-    // The encoding of the numbers in memory(). The layout's is kF32 always.
-    [[nodiscard]] Encoding encoding() const { return encoding_; }
-    // Returns the bytes of memory() that the tensors take.
-    [[nodiscard]] std::int64_t tensor_bytes() const;
-    // Copies the layout's bytes, which are fp32, from `begin` on. REQUIRES: whole numbers.
-    void fetch(std::int64_t begin, std::span<std::byte> out) const;
     // The host's memory, for the stage that fills it.
     [[nodiscard]] Arena& staged() { return staged_; }
     [[nodiscard]] CopyLedger& ledger() { return ledger_; }
-    // Copies the numbers of another version to staged(). REQUIRES: both have the same
-    // configuration; the encoding is kF32.
+    // Copies the bytes of another version to staged(). REQUIRES: both have the same configuration.
     void copy(const Adapter& other);
 
     // On a GPU, copies the staged bytes there, reads them back, and frees the host's memory; does
     // nothing on a CPU. REQUIRES: the stage is done. Errors: kDataLoss if other bytes come back.
     Result<> upload(PinnedPieces& pieces);
-    // On a CPU, if each number is a bf16 number, makes kBf16 the encoding and frees half of the
-    // memory. REQUIRES: the stage is done.
-    void narrow();
 
   private:
     Adapter(AdapterSlots slots, WeightLayout layout, Arena staged, std::optional<Arena> gpu);
 
-    // Frees the memory that numbers of kBf16 do not need. REQUIRES: it has such numbers, or none.
-    void become_bf16();
-
     AdapterSlots slots_;
     WeightLayout layout_;
     Arena staged_;
-    Encoding encoding_ = Encoding::kF32;
     // The tensors, as in staged_, then the pairs of all the base model's weights.
     std::optional<Arena> gpu_;
     std::size_t num_weights_ = 0;

@@ -1,4 +1,4 @@
-// The layout's bytes of a committed version for the thread that writes them to the directory of
+// The bytes of a committed version for the thread that writes them to the directory of
 // --keep-committed: those in memory, or, once the version is evicted, those in its file. So the
 // writing thread keeps no memory that an eviction frees.
 //
@@ -9,7 +9,6 @@
 #include "base/result.h"
 #include "tp_worker/model/adapters.h"
 #include "tp_worker/update/adapter_file.h"
-#include "tp_worker/weights/encoding.h"
 #include "tp_worker/weights/weight_layout.h"
 
 #include <cstddef>
@@ -23,11 +22,10 @@ namespace pitstop::tp_worker {
 class AdapterBytes {
   public:
     explicit AdapterBytes(std::shared_ptr<const Adapter> adapter)
-        : layout_(adapter->layout()), encoding_(adapter->encoding()), memory_(std::move(adapter)) {}
+        : layout_(adapter->layout()), memory_(std::move(adapter)) {}
 
     [[nodiscard]] const WeightLayout& layout() const { return layout_; }
-    // Reads bytes from `begin` on. REQUIRES: whole fp32 numbers. Errors: those of
-    // AdapterFile::read_at().
+    // Reads bytes from `begin` on. Errors: those of AdapterFile::read_at().
     Result<> read(std::int64_t begin, std::span<std::byte> out) const;
     // From now on the bytes come from the file. Waits for a read that is under way. REQUIRES: the
     // file has all bytes.
@@ -35,7 +33,6 @@ class AdapterBytes {
 
   private:
     WeightLayout layout_;
-    Encoding encoding_;  // of the bytes in the file
     mutable Mutex mutex_{};
     std::shared_ptr<const Adapter> memory_ GUARDED_BY(mutex_);
     std::shared_ptr<const AdapterFile> file_ GUARDED_BY(mutex_){};

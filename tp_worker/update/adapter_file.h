@@ -1,5 +1,5 @@
-// The bytes of an evicted adapter, as they were in memory: in a file without a name, so that
-// nothing else can change it and nothing of it outlives the process.
+// The bytes of an evicted adapter: in a file without a name, so that nothing else can change it and
+// nothing of it outlives the process.
 //
 // Thread:  one at a time.
 #pragma once

@@ -9,7 +9,6 @@
 #include "messages/codec.h"
 #include "tp_worker/config/adapter_config.h"
 #include "tp_worker/config/module_search.h"
-#include "tp_worker/weights/exact_bf16.h"
 
 #include <fmt/ranges.h>
 
@@ -17,7 +16,6 @@
 #include <chrono>
 #include <future>
 #include <linux/magic.h>
-#include <span>
 #include <string>
 #include <string_view>
 #include <sys/vfs.h>
@@ -60,18 +58,9 @@ void warn_of_idle_patterns(const ModuleSearch& search, std::string_view adapter)
 Result<> write_to(AdapterFile& file, const std::string& directory, const Adapter& adapter) {
     return file.write(
         directory,
-        adapter.tensor_bytes(),
+        adapter.layout().bytes(),
         [&](std::int64_t begin, std::span<std::byte> out) { adapter.memory().fetch(begin, out); }
     );
-}
-
-// Copies the numbers of an evicted version from its file.
-Result<> copy_from(const AdapterFile& file, Encoding encoding, Adapter& into) {
-    const std::span numbers(into.staged().data(), static_cast<std::size_t>(into.layout().bytes()));
-    if (encoding == Encoding::kF32) return file.read(numbers);
-    RETURN_IF_ERROR(file.read(numbers.first(numbers.size() / 2)));
-    widen(numbers);
-    return Ok{};
 }
 
 }  // namespace
@@ -85,9 +74,7 @@ void StagedAdapter::describe_in(messages::WorkerStaged& vote) const {
 Result<> AdapterStore::finish(WeightStage& stage, const StagedAdapter& staged) const {
     RETURN_IF_ERROR(stage.finish());
     RETURN_IF_ERROR(staged.files.are_unchanged());
-    if (!staged.adapter) return Ok{};
-    staged.adapter->narrow();
-    return engine_.place(*staged.adapter);
+    return staged.adapter ? engine_.place(*staged.adapter) : Ok{};
 }
 
 void AdapterStore::keep_in(AdapterKeeper::Args args) {
@@ -150,7 +137,7 @@ Result<StagedAdapter> AdapterStore::open_as(
     return staged;
 }
 
-// Copies a version's numbers from memory or from its file, after the moves ordered so far.
+// Copies a version's bytes from memory or from its file, after the moves ordered so far.
 Result<> AdapterStore::copy(messages::AdapterId id, const Version& version, Adapter& into) const {
     const auto copied = std::make_shared<std::promise<Result<>>>();
     std::future<Result<>> done = copied->get_future();
@@ -159,7 +146,8 @@ Result<> AdapterStore::copy(messages::AdapterId id, const Version& version, Adap
             into.copy(*adapter);
             copied->set_value(Ok{});
         } else if (version.file->is_written()) {
-            copied->set_value(copy_from(*version.file, version.encoding, into));
+            const auto num = static_cast<std::size_t>(into.layout().bytes());
+            copied->set_value(version.file->read({into.staged().data(), num}));
         } else {
             copied->set_value(no_such_version());
         }
@@ -235,7 +223,6 @@ void AdapterStore::commit(messages::AdapterId id, StagedAdapter staged) {
     version->name = std::move(staged.name);
     version->is_pinned = staged.is_pinned;
     version->bytes = adapter->bytes();
-    version->encoding = adapter->encoding();
     version->config = staged.config;
     {
         const MutexLock lock(mutex_);
@@ -312,8 +299,8 @@ Result<> AdapterStore::restore_from(messages::AdapterId id, const Version& versi
     );
     ModuleSearch search(config, paths_of(engine_));
     ASSIGN_OR_RETURN(std::shared_ptr<Adapter> adapter, engine_.make_adapter(search));
-    RETURN_IF_ERROR(adapter->allocate(version.encoding));
-    const auto num = static_cast<std::size_t>(adapter->tensor_bytes());
+    const auto num = static_cast<std::size_t>(adapter->layout().bytes());
+    RETURN_IF_ERROR(adapter->allocate());
     RETURN_IF_ERROR(version.file->read({adapter->staged().data(), num}));
     RETURN_IF_ERROR(engine_.place(*adapter));
     engine_.adapters().add(id, std::move(adapter));

@@ -25,7 +25,6 @@
 #include "tp_worker/update/adapter_keeper.h"
 #include "tp_worker/update/background.h"
 #include "tp_worker/update/given_config.h"
-#include "tp_worker/weights/encoding.h"
 #include "tp_worker/weights/weight_stage.h"
 
 #include <atomic>
@@ -75,9 +74,9 @@ class AdapterStore {
         std::optional<messages::AdapterId> begins_as,
         const std::atomic<bool>& is_dropped
     ) const;
-    // Ends a stage whose bytes have all arrived, and narrows the adapter or copies it to the memory
-    // that steps read. Thread: the background's. Errors: those of WeightStage::finish() and
-    // Engine::place(); kDataLoss if the files of its directory have changed since open().
+    // Ends a stage whose bytes have all arrived, and copies the adapter to the memory that steps
+    // read. Thread: the background's. Errors: those of WeightStage::finish() and Engine::place();
+    // kDataLoss if the files of its directory have changed since open().
     [[nodiscard]] Result<> finish(WeightStage& stage, const StagedAdapter& staged) const;
     // From now on, plans may name the version.
     void commit(messages::AdapterId id, StagedAdapter staged);
@@ -96,7 +95,6 @@ class AdapterStore {
         std::string name{};
         bool is_pinned = false;
         std::int64_t bytes = 0;
-        Encoding encoding = Encoding::kF32;  // of its numbers, in memory and in the file
         std::string config{};
         std::shared_ptr<AdapterBytes> kept{};  // for the keeper; null: the version is not kept
         // Written by a job of `moving_`; afterwards the keeper may read it.

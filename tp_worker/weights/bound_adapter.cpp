@@ -7,20 +7,13 @@
 namespace pitstop::tp_worker {
 
 BoundAdapter::BoundAdapter(
-    const AdapterSlots& slots,
-    const WeightLayout& layout,
-    const std::byte* memory,
-    Encoding encoding
+    const AdapterSlots& slots, const WeightLayout& layout, const std::byte* memory
 ) {
-    const kernels::DType dtype =
-        encoding == Encoding::kBf16 ? kernels::DType::kBF16 : kernels::DType::kF32;
     const auto view = [&](WeightId id) {
         const WeightTensor& tensor = layout.tensor(id);
         CHECK(tensor.encoding == Encoding::kF32);
-        const std::int64_t first = tensor.offset / bytes_of(tensor.encoding, 1);
-        return kernels::ConstActView(
-            memory + bytes_of(encoding, first), dtype, tensor.rows, tensor.cols, tensor.cols
-        );
+        const auto* const data = reinterpret_cast<const float*>(memory + tensor.offset);
+        return view2(data, tensor.rows, tensor.cols);
     };
     for (const AdaptedModule& module : slots.modules) {
         if (layout.tensor(module.b).parts.empty()) continue;  // an expert of other ranks
@@ -37,12 +30,8 @@ std::vector<kernels::LowRankPair> BoundAdapter::pairs_of_rows(std::size_t num_sl
         if (!pairs_[i]) continue;
         const auto& [a, b, scale] = *pairs_[i];
         CHECK(a.stride == a.cols && b.stride == b.cols);
-        CHECK(a.dtype == kernels::DType::kF32 && b.dtype == kernels::DType::kF32);
         table[i] = {
-            .a = static_cast<const float*>(a.data),
-            .b = static_cast<const float*>(b.data),
-            .rank = static_cast<std::int32_t>(a.rows),
-            .scale = scale};
+            .a = a.data, .b = b.data, .rank = static_cast<std::int32_t>(a.rows), .scale = scale};
     }
     return table;
 }

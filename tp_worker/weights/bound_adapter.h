@@ -1,10 +1,9 @@
 // The addresses of an adapter's matrices, by the base model's weights that they adapt.
 #pragma once
 
+#include "base/view.h"
 #include "kernels/low_rank_rows.h"
-#include "kernels/tensor.h"
 #include "tp_worker/weights/adapter_slots.h"
-#include "tp_worker/weights/encoding.h"
 #include "tp_worker/weights/weight_layout.h"
 
 #include <cstddef>
@@ -18,20 +17,14 @@ class BoundAdapter {
   public:
     // This rank's part: y += scale * B (A x).
     struct Pair {
-        kernels::ConstActView a{};  // [rank, in]
-        kernels::ConstActView b{};  // [out, rank]
+        View2<const float> a{};  // [rank, in]
+        View2<const float> b{};  // [out, rank]
         float scale = 0;
     };
 
     BoundAdapter() = default;
-    // `memory` has the numbers of the layout, with this encoding in place of the layout's own.
-    // REQUIRES: `layout` was made from these slots.
-    BoundAdapter(
-        const AdapterSlots& slots,
-        const WeightLayout& layout,
-        const std::byte* memory,
-        Encoding encoding
-    );
+    // REQUIRES: `layout` was made from these slots; `memory` has layout.bytes().
+    BoundAdapter(const AdapterSlots& slots, const WeightLayout& layout, const std::byte* memory);
 
     // Returns null if the adapter does not change the product of this weight.
     [[nodiscard]] const Pair* find(WeightId base) const {
@@ -39,8 +32,7 @@ class BoundAdapter {
         return index < pairs_.size() && pairs_[index] ? &*pairs_[index] : nullptr;
     }
 
-    // The pairs for a GPU, by slot of the base model, which has `num_slots` slots. REQUIRES: the
-    // encoding is kF32.
+    // The pairs for a GPU, by slot of the base model, which has `num_slots` slots.
     [[nodiscard]] std::vector<kernels::LowRankPair> pairs_of_rows(std::size_t num_slots) const;
     // The address of these pairs in the GPU's memory; null on a CPU.
     [[nodiscard]] const kernels::LowRankPair* table() const { return table_; }

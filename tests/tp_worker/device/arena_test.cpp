@@ -36,22 +36,6 @@ TEST(Arena, ReleaseCountsOnlyWhatWasResident) {
     EXPECT_EQ(*arena->release(), 2 * 4096);
 }
 
-TEST(Arena, ATrimmedArenaKeepsItsFirstBytesAndGivesUpTheOthers) {
-    constexpr std::int64_t kKept = 3 * 4096 + 1;
-    Result<Arena> arena = Arena::reserve("adapter", kBytes);
-    ASSERT_TRUE(arena->commit().has_value());
-    std::memset(arena->data(), 7, kBytes);
-    arena->trim(kKept);
-    EXPECT_EQ(arena->bytes(), 4 * 4096) << "whole pages";
-    EXPECT_EQ(arena->resident_bytes(), 4 * 4096);
-    EXPECT_EQ(arena->data()[kKept], std::byte{7});
-    EXPECT_EQ(*arena->release(), 4 * 4096);
-    arena->trim(1);
-    ASSERT_TRUE(arena->commit().has_value());
-    EXPECT_EQ(arena->data()[0], std::byte{0});
-    EXPECT_EQ(arena->bytes(), 4096);
-}
-
 TEST(Arena, TheWrongStateIsATypedErrorAndChangesNothing) {
     Result<Arena> arena = Arena::reserve("weights", kBytes);
     EXPECT_EQ(arena->release().error().code, ErrorCode::kFailedPrecondition);
